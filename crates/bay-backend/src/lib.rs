@@ -1,0 +1,82 @@
+//! The one interface behind which a bay can run anywhere, and its drivers.
+//!
+//! A backend starts, finds, freezes and clears runtimes. It keeps no state of its own: what it needs to find a runtime
+//! again is derived from the bay's id or was returned as a [`RuntimeRecord`]. Differences between drivers belong in
+//! what they say of themselves ([`Backend::isolation`]), not in more verbs.
+//!
+//! | verb      | promise                                                                                        |
+//! |-----------|------------------------------------------------------------------------------------------------|
+//! | `start`   | the guest runs and listens, or nothing is left; anything an earlier start left is cleared first |
+//! | `inspect` | the truth at this moment, never a memory of it                                                 |
+//! | `clear`   | ends and removes everything of that bay's runtime; harmless when there is nothing              |
+//! | `leftovers` | every bay id of which this backend still holds anything                                      |
+#![forbid(unsafe_code)]
+
+use std::fmt::Debug;
+use std::io;
+
+use async_trait::async_trait;
+use bay_pool::BayDisk;
+use bay_types::bay::{Isolation, Limits, Mount};
+use bay_types::runtime::RuntimeRecord;
+use bay_types::{ApiError, BayId, BayName, ErrorCode};
+use tokio::net::UnixStream;
+
+pub mod local;
+
+/// Why a runtime could not be started, frozen or cleared.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    #[error("the runtime helper could not be run")]
+    Helper(#[source] io::Error),
+    #[error("the runtime helper failed at step {step}: {message}")]
+    Step { step: String, message: String },
+    #[error("the runtime helper ended without an answer ({status})")]
+    HelperLost { status: String },
+}
+
+impl BackendError {
+    #[must_use]
+    pub fn to_api(&self) -> ApiError {
+        ApiError::new(
+            ErrorCode::BayFailed,
+            bay_types::error::chain(self),
+            "`bay doctor` tells what this host lacks; `bay start NAME` tries again",
+        )
+    }
+}
+
+/// What a runtime is made from.
+#[derive(Debug, Clone)]
+pub struct StartSpec {
+    pub bay: BayId,
+    pub name: BayName,
+    pub machine_id: String,
+    pub disk: BayDisk,
+    pub mounts: Vec<Mount>,
+    pub id_base: u32,
+    pub limits: Limits,
+}
+
+/// What is true of a runtime right now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    Running,
+    Paused,
+    Gone,
+}
+
+#[async_trait]
+pub trait Backend: Send + Sync + Debug {
+    fn isolation(&self) -> Isolation;
+    async fn start(&self, spec: &StartSpec) -> Result<RuntimeRecord, BackendError>;
+    async fn inspect(&self, bay: BayId, record: &RuntimeRecord) -> Seen;
+    async fn clear(&self, bay: BayId) -> Result<(), BackendError>;
+    async fn pause(&self, bay: BayId) -> Result<(), BackendError>;
+    async fn resume(&self, bay: BayId) -> Result<(), BackendError>;
+    /// A fresh connection to the guest.
+    async fn connect(&self, bay: BayId) -> io::Result<UnixStream>;
+    /// Returns when that very PID 1 is gone (at once when it already is).
+    async fn wait_gone(&self, record: &RuntimeRecord);
+    async fn leftovers(&self) -> Result<Vec<BayId>, BackendError>;
+}

@@ -1,0 +1,20 @@
+//! The raw system calls that no well-kept library wraps, each behind a safe function.
+//!
+//! This is the only crate with `unsafe`. Every block says why it is sound and why it is needed; everything above it
+//! (`bay-pool`, `bay-runtime`, `bay-guest`) forbids it.
+//!
+//! | module       | for                                                                      |
+//! |--------------|--------------------------------------------------------------------------|
+//! | [`btrfs`]    | subvolumes, snapshots, quotas (pool)                                     |
+//! | [`loopdev`]  | the loop device below a pool file (pool)                                 |
+//! | [`identity`] | threads that act as another user (image import, mounts named by a caller) |
+//! | [`spawn`]    | a child straight into a cgroup, with a terminal or pipes (guest)         |
+//! | [`namespace`]| clone into new namespaces, id maps, id-mapped mounts (runtime)           |
+//! | [`seccomp`]  | installing filters without `no_new_privs` (runtime)                      |
+
+pub mod btrfs;
+pub mod identity;
+pub mod loopdev;
+pub mod namespace;
+pub mod seccomp;
+pub mod spawn;

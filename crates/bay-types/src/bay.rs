@@ -1,0 +1,235 @@
+//! Bays as the API shows them.
+//!
+//! A bay has a *desired* state (what somebody asked for) and an *observed* one (what is true). Verbs only change the
+//! first; the reconciler moves the second towards it and writes down why and since when.
+//!
+//! ```text
+//!            up                    guest answers              stop
+//!  (nothing) ──► creating ──► starting ──► running ──────► stopping ──► stopped
+//!                    │            │          │  ▲ resume                  │  ▲
+//!                    │            │    pause ▼  │                   start │  │ guest died, host rebooted
+//!                    ▼            ▼         paused                        ▼  │
+//!                  failed ◄── could not ──────────────────────────── starting
+//!  any ── rm ──► deleting ──► (gone)
+//! ```
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::id::{BayId, BayName, ImageId, RepoId};
+
+/// What somebody asked a bay to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Desired {
+    Running,
+    Paused,
+    Stopped,
+    Deleted,
+}
+
+/// What a bay is, as last seen by the reconciler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    Creating,
+    Starting,
+    Running,
+    Paused,
+    Stopping,
+    Stopped,
+    Failed,
+    Deleting,
+}
+
+macro_rules! text_enum {
+    ($ty:ident { $($variant:ident = $text:literal),* $(,)? }) => {
+        impl $ty {
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $( $ty::$variant => $text, )* }
+            }
+        }
+        impl std::str::FromStr for $ty {
+            type Err = crate::id::ParseIdError;
+            fn from_str(given: &str) -> Result<Self, Self::Err> {
+                match given {
+                    $( $text => Ok($ty::$variant), )*
+                    _ => Err(crate::id::ParseIdError {
+                        kind: stringify!($ty), given: given.to_owned(), why: "it is not one of the known words",
+                    }),
+                }
+            }
+        }
+        impl std::fmt::Display for $ty {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+pub(crate) use text_enum;
+
+text_enum!(Desired { Running = "running", Paused = "paused", Stopped = "stopped", Deleted = "deleted" });
+text_enum!(State {
+    Creating = "creating",
+    Starting = "starting",
+    Running = "running",
+    Paused = "paused",
+    Stopping = "stopping",
+    Stopped = "stopped",
+    Failed = "failed",
+    Deleting = "deleting",
+});
+
+/// Upper bounds on what a bay may use of the host. `None` means the host's own limit.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Processors, as a fraction of one: `1.5` is one and a half.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
+    /// Disk the bay may use beyond what it shares with its image and repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_mib: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u64>,
+}
+
+impl Limits {
+    /// Less memory than this and not even a shell starts reliably.
+    pub const MIN_MEMORY_MIB: u64 = 16;
+    /// The guest and one command need this many.
+    pub const MIN_PIDS: u64 = 8;
+    pub const MIN_CPUS: f64 = 0.01;
+    pub const MIN_DISK_MIB: u64 = 16;
+    /// Processes a bay may have when nobody says otherwise: a fork bomb must end somewhere.
+    pub const DEFAULT_PIDS: u64 = 8192;
+}
+
+/// A directory or file of the host shown inside the bay. Only ever read-only.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mount {
+    pub source: PathBuf,
+    /// Absolute path inside the bay.
+    pub target: PathBuf,
+}
+
+/// Where the workspace comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Source {
+    /// An empty directory.
+    Empty,
+    /// A commit of a repository that is in the cache (pushed by the CLI from a local path).
+    Cached { repo: RepoId, commit: String, branch: Option<String> },
+    /// A remote repository; fetched into the cache when the ref is not there yet.
+    Remote {
+        url: String,
+        /// Branch, tag or commit; the remote's default branch when absent.
+        #[serde(default)]
+        reference: Option<String>,
+    },
+}
+
+/// `POST /v1/bays`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BayCreate {
+    /// Derived from the source when absent.
+    #[serde(default)]
+    pub name: Option<String>,
+    pub source: Source,
+    /// `host`, `dir:PATH`, `tar:PATH`, or the name of an imported image.
+    #[serde(default = "default_image")]
+    pub image: String,
+    #[serde(default)]
+    pub limits: Limits,
+    #[serde(default)]
+    pub mounts: Vec<Mount>,
+}
+
+fn default_image() -> String {
+    "host".to_owned()
+}
+
+/// What keeps a bay from its host, said plainly.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Isolation {
+    /// The backend's name: `local`.
+    pub backend: String,
+    /// One word for comparison: `shared-kernel`, `user-kernel`, `virtual-machine`.
+    pub grade: String,
+    /// One line a person can weigh.
+    pub detail: String,
+}
+
+/// The repository and commit a workspace began from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    pub repo: RepoId,
+    /// URL or local path, credentials removed.
+    pub location: String,
+    pub commit: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+}
+
+/// A bay as `bay show --json` prints it. `bay ls --json` is an array of the same.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BayView {
+    pub id: BayId,
+    pub name: BayName,
+    pub state: State,
+    /// Why it is in that state, for a person.
+    pub reason: String,
+    /// Since when.
+    pub since: Timestamp,
+    pub desired: Desired,
+    pub created_at: Timestamp,
+    pub image: String,
+    pub image_id: ImageId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    pub limits: Limits,
+    pub mounts: Vec<Mount>,
+    pub isolation: Isolation,
+    /// Where the agent's tree is, inside the bay.
+    pub workspace: String,
+    pub execs_running: u64,
+    /// PID 1 of the bay as the host sees it, while there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_pid: Option<i32>,
+}
+
+/// `DELETE /v1/bays/{name}?keep_workspace=`
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BayDelete {
+    #[serde(default)]
+    pub keep_workspace: bool,
+}
+
+/// Where a workspace went that outlived its bay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BayDeleted {
+    pub id: BayId,
+    pub name: BayName,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_workspace: Option<PathBuf>,
+}
+
+/// `GET /v1/health`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    pub version: String,
+    pub pid: u32,
+    pub data_dir: PathBuf,
+    pub pool: PathBuf,
+    pub started_at: Timestamp,
+}

@@ -1,0 +1,148 @@
+//! The one error shape that reaches a person or a program: a stable code, what happened and why, what to do next.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! error_codes {
+    ($( $(#[$doc:meta])* $variant:ident = $text:literal, $status:literal, $exit:literal; )*) => {
+        /// A stable name for each way of failing. The text never changes once released; `docs/errors.md` indexes it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum ErrorCode {
+            $( $(#[$doc])* #[serde(rename = $text)] $variant, )*
+        }
+
+        impl ErrorCode {
+            /// Every code, for the drift test over `docs/errors.md`.
+            pub const ALL: &'static [ErrorCode] = &[ $( ErrorCode::$variant, )* ];
+
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $( ErrorCode::$variant => $text, )* }
+            }
+
+            /// HTTP status this code is sent with.
+            #[must_use]
+            pub fn http_status(self) -> u16 {
+                match self { $( ErrorCode::$variant => $status, )* }
+            }
+
+            /// Exit code of the CLI. Codes of `exec` pass the command's own through and use 125 for our failures.
+            #[must_use]
+            pub fn exit_code(self) -> u8 {
+                match self { $( ErrorCode::$variant => $exit, )* }
+            }
+        }
+    };
+}
+
+error_codes! {
+    /// A name, flag, path or body that cannot mean anything.
+    InvalidInput = "invalid-input", 400, 2;
+    InvalidName = "invalid-name", 400, 2;
+    BayNotFound = "bay-not-found", 404, 3;
+    BayExists = "bay-exists", 409, 4;
+    /// The verb does not fit the state the bay is in.
+    BayState = "bay-state", 409, 4;
+    /// The bay could not be brought to the wanted state.
+    BayFailed = "bay-failed", 500, 5;
+    ExecNotFound = "exec-not-found", 404, 3;
+    /// An exec with this id exists with another command.
+    ExecConflict = "exec-conflict", 409, 4;
+    /// The command was not found, not executable, or its directory or user does not exist.
+    ExecStart = "exec-start", 422, 126;
+    ImageNotFound = "image-not-found", 404, 3;
+    ImageInUse = "image-in-use", 409, 4;
+    ImageImport = "image-import", 422, 5;
+    RepoNotFound = "repo-not-found", 404, 3;
+    RepoInUse = "repo-in-use", 409, 4;
+    RepoFetch = "repo-fetch", 422, 5;
+    RepoAuth = "repo-auth", 422, 5;
+    RepoEmpty = "repo-empty", 422, 5;
+    RefNotFound = "ref-not-found", 404, 3;
+    PathNotFound = "path-not-found", 404, 3;
+    /// A path leaves the place it must stay in, or is of a kind that cannot be copied.
+    PathRefused = "path-refused", 422, 2;
+    /// The host has less memory, disk or processors than was asked for.
+    NotEnough = "not-enough", 422, 5;
+    PoolFull = "pool-full", 507, 5;
+    PoolDamaged = "pool-damaged", 500, 6;
+    PoolReadOnly = "pool-read-only", 500, 6;
+    StoreDamaged = "store-damaged", 500, 6;
+    /// Another daemon owns this data directory.
+    DataDirBusy = "data-dir-busy", 409, 6;
+    /// The host lacks something that bays cannot do without; `bay doctor` tells what.
+    HostUnfit = "host-unfit", 500, 6;
+    DaemonUnreachable = "daemon-unreachable", 503, 6;
+    GuestUnreachable = "guest-unreachable", 503, 5;
+    NotRoot = "not-root", 403, 6;
+    /// The operation was cut short and can be repeated as it is.
+    Interrupted = "interrupted", 503, 5;
+    /// A defect of ours.
+    Internal = "internal", 500, 70;
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What the API answers with when it cannot do what was asked, and what the CLI prints in two lines.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    pub code: ErrorCode,
+    /// What was tried, on what, and why it failed.
+    pub message: String,
+    /// What the reader can do now; a command where there is one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub next: String,
+}
+
+impl ApiError {
+    #[must_use]
+    pub fn new(code: ErrorCode, message: impl Into<String>, next: impl Into<String>) -> Self {
+        Self { code, message: message.into(), next: next.into() }
+    }
+
+    /// A defect of ours, with the chain of causes in one line.
+    #[must_use]
+    pub fn internal(error: &dyn std::error::Error) -> Self {
+        Self::new(
+            ErrorCode::Internal,
+            chain(error),
+            "this is a defect of Workbay; the daemon's log has the details",
+        )
+    }
+}
+
+/// An error and its sources joined by ": ", for the one place where a chain is printed.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_distinct_and_round_trip() {
+        let mut seen = std::collections::HashSet::new();
+        for code in ErrorCode::ALL {
+            assert!(seen.insert(code.as_str()), "{code} twice");
+            let json = serde_json::to_string(code).unwrap();
+            assert_eq!(json, format!("\"{code}\""));
+            assert_eq!(serde_json::from_str::<ErrorCode>(&json).unwrap(), *code);
+            assert!(code.http_status() >= 400 && code.exit_code() != 0);
+        }
+    }
+}

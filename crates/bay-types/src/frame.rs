@@ -1,0 +1,180 @@
+//! The byte stream of an attached exec: `Upgrade: bay-frames/1`, then frames both ways.
+//!
+//! A frame is a kind byte, a big-endian `u32` length and that many bytes. Output frames carry a stretch of the exec's
+//! output; the reader counts their bytes from the offset it asked for and so always knows where to resume.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::ApiError;
+use crate::exec::{Exit, TtySize};
+
+/// Token of the `Upgrade` header.
+pub const UPGRADE: &str = "bay-frames/1";
+/// Longest payload of one frame. A peer that announces more is broken or hostile, and is cut off.
+pub const MAX_PAYLOAD: usize = 256 * 1024;
+pub const HEADER_LEN: usize = 5;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Frame {
+    // Towards the exec.
+    Stdin(Vec<u8>),
+    StdinEof,
+    Resize(TtySize),
+    Signal(i32),
+    // From the exec.
+    Stdout(Vec<u8>),
+    Stderr(Vec<u8>),
+    /// This many bytes of output were dropped from the beginning of what was asked for: the bound was reached.
+    Gap(u64),
+    Exit(Exit),
+    /// The stream cannot go on.
+    Error(ApiError),
+}
+
+/// A frame that cannot be understood. The connection is useless afterwards.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    #[error("a frame of {0} bytes was announced; the most is {MAX_PAYLOAD}")]
+    TooLong(usize),
+    #[error("a frame of unknown kind {0}")]
+    UnknownKind(u8),
+    #[error("a frame of kind {0} has a malformed body")]
+    Malformed(u8),
+}
+
+#[derive(Serialize, Deserialize)]
+struct GapBody {
+    dropped: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SignalBody {
+    signal: i32,
+}
+
+const STDIN: u8 = 0;
+const STDIN_EOF: u8 = 1;
+const RESIZE: u8 = 2;
+const SIGNAL: u8 = 3;
+const STDOUT: u8 = 16;
+const STDERR: u8 = 17;
+const GAP: u8 = 18;
+const EXIT: u8 = 19;
+const ERROR: u8 = 20;
+
+/// The header of a stretch of output, for senders that write the payload from elsewhere.
+#[must_use]
+pub fn output_header(stderr: bool, len: u32) -> [u8; HEADER_LEN] {
+    header(if stderr { STDERR } else { STDOUT }, len)
+}
+
+fn header(kind: u8, len: u32) -> [u8; HEADER_LEN] {
+    let l = len.to_be_bytes();
+    [kind, l[0], l[1], l[2], l[3]]
+}
+
+impl Frame {
+    /// Appends the frame to `out`. A payload over [`MAX_PAYLOAD`] is split into several frames.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        fn json<T: Serialize>(value: &T) -> Vec<u8> {
+            serde_json::to_vec(value).unwrap_or_default()
+        }
+        let (kind, body): (u8, std::borrow::Cow<'_, [u8]>) = match self {
+            Frame::Stdin(b) => (STDIN, b.into()),
+            Frame::StdinEof => (STDIN_EOF, (&[][..]).into()),
+            Frame::Resize(size) => (RESIZE, json(size).into()),
+            Frame::Signal(signal) => (SIGNAL, json(&SignalBody { signal: *signal }).into()),
+            Frame::Stdout(b) => (STDOUT, b.into()),
+            Frame::Stderr(b) => (STDERR, b.into()),
+            Frame::Gap(dropped) => (GAP, json(&GapBody { dropped: *dropped }).into()),
+            Frame::Exit(exit) => (EXIT, json(exit).into()),
+            Frame::Error(error) => (ERROR, json(error).into()),
+        };
+        if body.is_empty() {
+            out.extend_from_slice(&header(kind, 0));
+        }
+        for part in body.chunks(MAX_PAYLOAD) {
+            // A part is at most MAX_PAYLOAD, which fits.
+            out.extend_from_slice(&header(kind, u32::try_from(part.len()).unwrap_or(u32::MAX)));
+            out.extend_from_slice(part);
+        }
+    }
+
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.encode(&mut out);
+        out
+    }
+
+    /// Takes one frame off the front of `buffer`: the frame and how many bytes it took, or `None` when more is needed.
+    ///
+    /// # Errors
+    /// When the bytes can never become a frame.
+    pub fn decode(buffer: &[u8]) -> Result<Option<(Frame, usize)>, FrameError> {
+        let Some((head, rest)) = buffer.split_first_chunk::<HEADER_LEN>() else {
+            return Ok(None);
+        };
+        let kind = head[0];
+        let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+        if len > MAX_PAYLOAD {
+            return Err(FrameError::TooLong(len));
+        }
+        if !matches!(kind, STDIN..=SIGNAL | STDOUT..=ERROR) {
+            return Err(FrameError::UnknownKind(kind));
+        }
+        let Some(body) = rest.get(..len) else {
+            return Ok(None);
+        };
+        let bad = |_| FrameError::Malformed(kind);
+        let frame = match kind {
+            STDIN => Frame::Stdin(body.to_vec()),
+            STDIN_EOF => Frame::StdinEof,
+            RESIZE => Frame::Resize(serde_json::from_slice(body).map_err(bad)?),
+            SIGNAL => Frame::Signal(serde_json::from_slice::<SignalBody>(body).map_err(bad)?.signal),
+            STDOUT => Frame::Stdout(body.to_vec()),
+            STDERR => Frame::Stderr(body.to_vec()),
+            GAP => Frame::Gap(serde_json::from_slice::<GapBody>(body).map_err(bad)?.dropped),
+            EXIT => Frame::Exit(serde_json::from_slice(body).map_err(bad)?),
+            _ => Frame::Error(serde_json::from_slice(body).map_err(bad)?),
+        };
+        Ok(Some((frame, HEADER_LEN + len)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_output_survives_the_wire(bytes in prop::collection::vec(any::<u8>(), 0..2000), stderr in any::<bool>()) {
+            let frame = if stderr { Frame::Stderr(bytes) } else { Frame::Stdout(bytes) };
+            let wire = frame.to_bytes();
+            prop_assert_eq!(Frame::decode(&wire), Ok(Some((frame, wire.len()))));
+        }
+
+        #[test]
+        fn no_bytes_make_the_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            if let Ok(Some((_, used))) = Frame::decode(&bytes) {
+                prop_assert!(used <= bytes.len());
+            }
+        }
+
+        #[test]
+        fn a_cut_frame_waits_for_the_rest(bytes in prop::collection::vec(any::<u8>(), 1..200), cut in any::<prop::sample::Index>()) {
+            let wire = Frame::Stdout(bytes).to_bytes();
+            let cut = cut.index(wire.len());
+            prop_assert_eq!(Frame::decode(&wire[..cut]), Ok(None));
+        }
+    }
+
+    #[test]
+    fn a_long_payload_is_split() {
+        let wire = Frame::Stdout(vec![7; MAX_PAYLOAD + 1]).to_bytes();
+        let (first, used) = Frame::decode(&wire).unwrap().unwrap();
+        assert_eq!(first, Frame::Stdout(vec![7; MAX_PAYLOAD]));
+        assert_eq!(Frame::decode(&wire[used..]).unwrap().unwrap().0, Frame::Stdout(vec![7]));
+    }
+}

@@ -1,0 +1,105 @@
+//! The guest protocol besides execs: HTTP/1.1 over a unix socket, one version number.
+//!
+//! | request                                   | answer                                                    |
+//! |-------------------------------------------|-----------------------------------------------------------|
+//! | `GET /v1/info`                            | [`GuestInfo`]                                             |
+//! | `GET /v1/execs`                           | array of [`ExecStatus`](crate::exec::ExecStatus)          |
+//! | `PUT /v1/execs/{id}`                      | start; 201, or 200 when this very exec exists             |
+//! | `GET /v1/execs/{id}`                      | its status                                                |
+//! | `DELETE /v1/execs/{id}`                   | forget a finished exec and its output                     |
+//! | `POST /v1/execs/{id}/attach?since=N`      | upgrade to frames; a body starts the exec first           |
+//! | `GET /v1/execs/{id}/output?since=N&follow=` | the same output frames as a plain body, ended by `Exit` when it has ended |
+//! | `POST /v1/execs/{id}/signal`              | [`SignalRequest`](crate::exec::SignalRequest)             |
+//! | `GET /v1/events`                          | lines of [`GuestEvent`], without end                      |
+//! | `GET /v1/stat?path=`                      | [`FileStat`]                                              |
+//! | `GET/PUT /v1/files?path=`                 | one regular file; `mode=` (octal) and `user=` on PUT       |
+//! | `GET/PUT /v1/archive?path=`               | a tar stream out of / into a directory                    |
+//! | `POST /v1/shutdown`                       | [`Shutdown`]; TERM to all, then KILL, then the guest exits |
+//!
+//! Errors are an [`ApiError`](crate::ApiError) body with its status.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::bay::text_enum;
+use crate::exec::Exit;
+use crate::id::ExecId;
+
+/// Version of this protocol. A daemon talks to a guest of the same number only; an older running guest keeps its bay
+/// alive and is asked to be replaced.
+pub const PROTOCOL: u32 = 1;
+
+/// Inside the bay: our own directory, and what is in it.
+pub const HOME: &str = "/.bay";
+/// Read-only, owned by the host: the guest's socket and configuration.
+pub const RUN_DIR: &str = "/.bay/run";
+/// Writable by the guest: kept output of execs. Its own subvolume, so that it outlives the root filesystem.
+pub const STATE_DIR: &str = "/.bay/state";
+/// Where the agent's tree is.
+pub const WORKSPACE: &str = "/workspace";
+
+/// File descriptors the runtime helper leaves open for the guest.
+pub mod fd {
+    /// The listening unix socket.
+    pub const LISTENER: i32 = 3;
+    /// Directory of the cgroup v2 group under which the guest makes one leaf per exec.
+    pub const EXEC_CGROUP: i32 = 4;
+    /// [`GuestConfig`](super::GuestConfig) as JSON, to be read to the end and closed.
+    pub const CONFIG: i32 = 5;
+}
+
+/// What the runtime helper tells the guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestConfig {
+    pub bay_id: String,
+    pub hostname: String,
+    /// Stable for the life of the bay: 32 hexadecimal digits.
+    pub machine_id: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestInfo {
+    pub version: String,
+    pub protocol: u32,
+    pub started_at: Timestamp,
+}
+
+/// One line of `GET /v1/events`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum GuestEvent {
+    /// Sent at once when the stream opens, so that the reader knows that it is live.
+    Hello,
+    ExecEnded {
+        id: ExecId,
+        exit: Exit,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileKind {
+    File,
+    Directory,
+    Symlink,
+    Other,
+}
+
+text_enum!(FileKind { File = "file", Directory = "directory", Symlink = "symlink", Other = "other" });
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileStat {
+    pub kind: FileKind,
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shutdown {
+    /// How long processes have between TERM and KILL.
+    pub grace_ms: u64,
+}

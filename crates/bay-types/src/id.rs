@@ -1,0 +1,225 @@
+//! Typed ids and names. An id is a kind prefix and a UUIDv7, so that ids sort by time and never mix.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// A string that is not a valid id or name, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is not a valid {kind}: {why}")]
+pub struct ParseIdError {
+    pub kind: &'static str,
+    pub given: String,
+    pub why: &'static str,
+}
+
+macro_rules! typed_id {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(Uuid);
+
+        impl $name {
+            /// The kind prefix, underscore included.
+            pub const PREFIX: &'static str = concat!($prefix, "_");
+
+            /// A new id; later ids sort after earlier ones.
+            #[must_use]
+            pub fn generate() -> Self {
+                Self(Uuid::now_v7())
+            }
+
+            /// The last eight hexadecimal digits: what people see where space is short.
+            #[must_use]
+            pub fn short(&self) -> String {
+                let whole = self.0.simple().to_string();
+                whole[24..].to_owned()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}{}", Self::PREFIX, self.0.simple())
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ParseIdError;
+            fn from_str(given: &str) -> Result<Self, Self::Err> {
+                let fail = |why| ParseIdError { kind: concat!($prefix, " id"), given: clip(given), why };
+                let hex = given
+                    .strip_prefix(Self::PREFIX)
+                    .ok_or_else(|| fail(concat!("it must start with ", $prefix, "_")))?;
+                if hex.len() != 32 || !hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+                    return Err(fail("32 lower-case hexadecimal digits must follow the prefix"));
+                }
+                Uuid::try_parse(hex).map(Self).map_err(|_| fail("it is not a UUID"))
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = ParseIdError;
+            fn try_from(given: String) -> Result<Self, Self::Error> {
+                given.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> Self {
+                id.to_string()
+            }
+        }
+    };
+}
+
+typed_id!(
+    /// One bay, for ever; a name can be used again after `bay rm`, an id cannot.
+    BayId, "bay"
+);
+typed_id!(
+    /// One exec. Chosen by the caller, which is what makes a repeated request harmless.
+    ExecId, "exec"
+);
+typed_id!(
+    /// One imported image.
+    ImageId, "img"
+);
+typed_id!(
+    /// One cached repository.
+    RepoId, "repo"
+);
+
+/// The name of a bay: also its hostname, so it follows the rules of a DNS label.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct BayName(String);
+
+impl BayName {
+    /// Longest allowed name. A DNS label allows 63; the rest is left for suffixes that forks add.
+    pub const MAX_LEN: usize = 40;
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The nearest valid name to some free text such as a directory name; `bay` when nothing is left of it.
+    #[must_use]
+    pub fn slug(text: &str) -> Self {
+        let mut out = String::new();
+        for c in text.chars().flat_map(char::to_lowercase) {
+            if out.len() >= Self::MAX_LEN {
+                break;
+            }
+            if c.is_ascii_alphanumeric() {
+                out.push(c);
+            } else if !out.is_empty() && !out.ends_with('-') {
+                out.push('-');
+            }
+        }
+        let trimmed = out.trim_matches('-');
+        Self(if trimmed.is_empty() { "bay".to_owned() } else { trimmed.to_owned() })
+    }
+}
+
+impl fmt::Display for BayName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for BayName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for BayName {
+    type Err = ParseIdError;
+    fn from_str(given: &str) -> Result<Self, Self::Err> {
+        let fail = |why| Err(ParseIdError { kind: "bay name", given: clip(given), why });
+        if given.is_empty() {
+            return fail("it is empty");
+        }
+        if given.len() > Self::MAX_LEN {
+            return fail("it is longer than 40 characters");
+        }
+        if !given.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-')) {
+            return fail("only lower-case letters a-z, digits and '-' are allowed");
+        }
+        if given.starts_with('-') || given.ends_with('-') {
+            return fail("it must not begin or end with '-'");
+        }
+        Ok(Self(given.to_owned()))
+    }
+}
+
+impl TryFrom<String> for BayName {
+    type Error = ParseIdError;
+    fn try_from(given: String) -> Result<Self, Self::Error> {
+        given.parse()
+    }
+}
+
+impl From<BayName> for String {
+    fn from(name: BayName) -> Self {
+        name.0
+    }
+}
+
+/// Error messages quote what was given, but never four kilobytes of it.
+fn clip(given: &str) -> String {
+    const SHOWN: usize = 64;
+    match given.char_indices().nth(SHOWN) {
+        Some((at, _)) => format!("{}…", &given[..at]),
+        None => given.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_id_survives_printing_and_parsing() {
+        let id = BayId::generate();
+        assert_eq!(id.to_string().parse::<BayId>(), Ok(id));
+        assert!(id.to_string().ends_with(&id.short()));
+    }
+
+    #[test]
+    fn an_id_of_another_kind_is_refused() {
+        assert!(ExecId::generate().to_string().parse::<BayId>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn a_slug_is_always_a_valid_name(text in "\\PC{0,200}") {
+            let name = BayName::slug(&text);
+            prop_assert_eq!(name.as_str().parse::<BayName>(), Ok(name.clone()));
+        }
+
+        #[test]
+        fn a_valid_name_is_its_own_slug(text in "[a-z0-9]([a-z0-9]|-[a-z0-9]){0,19}") {
+            let slug = BayName::slug(&text);
+            prop_assert_eq!(slug.as_str(), text);
+        }
+
+        #[test]
+        fn no_text_makes_the_parser_panic_or_pass_odd_characters(text in any::<String>()) {
+            if let Ok(name) = text.parse::<BayName>() {
+                prop_assert!(name.as_str().bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));
+            }
+        }
+    }
+}

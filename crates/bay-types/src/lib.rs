@@ -1,0 +1,36 @@
+//! The words every other crate speaks: ids, nouns, API bodies, the guest protocol and error codes.
+//!
+//! Nothing here does I/O. A type that crosses a process boundary (CLI ↔ daemon, daemon ↔ guest, daemon ↔ runtime
+//! helper) lives here and nowhere else, so that both sides are compiled from one definition.
+//!
+//! | module      | crosses                                              |
+//! |-------------|------------------------------------------------------|
+//! | [`id`]      | everything: typed ids and bay names                  |
+//! | [`error`]   | daemon → caller: code, message, what to do next      |
+//! | [`bay`]     | CLI ↔ daemon: bays, their states, limits, mounts     |
+//! | [`exec`]    | CLI ↔ daemon ↔ guest: commands and their results     |
+//! | [`frame`]   | CLI ↔ guest: the byte stream of an attached exec     |
+//! | [`guest`]   | daemon ↔ guest: the rest of the guest protocol       |
+//! | [`runtime`] | daemon ↔ `bay __runtime`                             |
+//! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
+//! | [`event`]   | the hashed record of everything decided and done     |
+//! | [`progress`]| daemon → caller, during long work                    |
+#![forbid(unsafe_code)]
+
+pub mod bay;
+pub mod error;
+pub mod event;
+pub mod exec;
+pub mod frame;
+pub mod guest;
+pub mod id;
+pub mod image;
+pub mod progress;
+pub mod repo;
+pub mod runtime;
+
+pub use error::{ApiError, ErrorCode};
+pub use id::{BayId, BayName, ExecId, ImageId, RepoId};
+
+/// The version of the product, printed by `bay --version` and compared between daemon and guest.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

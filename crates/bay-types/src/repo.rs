@@ -1,0 +1,44 @@
+//! Cached repositories.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::id::RepoId;
+
+/// `POST /v1/repos/offer`: the CLI has a local repository at this commit; does the cache?
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RepoOffer {
+    /// The caller's path, used as a name only: the daemon never opens it.
+    pub location: String,
+    pub commit: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RepoOffered {
+    pub repo: RepoId,
+    /// The commit is in the cache: no bundle is needed.
+    pub present: bool,
+    /// Commits the cache has of this repository, newest first: a bundle may leave them out.
+    pub have: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RepoView {
+    pub id: RepoId,
+    /// URL or path, credentials removed.
+    pub location: String,
+    pub synced_at: Timestamp,
+    pub bytes: u64,
+    /// Checkouts kept ready, one per commit used.
+    pub checkouts: u64,
+    pub bays: u64,
+}
+
+/// `POST /v1/repos/sync`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RepoSync {
+    /// Id, URL or a unique part of the location.
+    pub repo: String,
+}
