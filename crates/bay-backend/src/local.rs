@@ -1,7 +1,28 @@
-//! skeleton
-use std::path::PathBuf;
+//! The embedded driver: namespaces of this host's kernel, made by `bay __runtime`.
 
-use super::*;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use async_trait::async_trait;
+use bay_runtime::{Hierarchies, guest_socket, process_start_ticks};
+use bay_types::BayId;
+use bay_types::bay::Isolation;
+use bay_types::runtime::{RuntimePlace, RuntimeRecord, RuntimeReply, RuntimeRequest, RuntimeSpec};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::UnixStream;
+use tokio::process::Command;
+
+use crate::{Backend, BackendError, Seen, StartSpec};
+
+/// Longest answer the helper may give.
+const MAX_REPLY_BYTES: u64 = 64 * 1024;
+/// A socket address holds 108 bytes, the last one zero.
+const MAX_SOCKET_PATH: usize = 107;
 
 /// Where the local driver keeps its things.
 #[derive(Debug, Clone)]
@@ -20,24 +41,159 @@ pub struct LocalConfig {
 
 /// Namespaces of this host's kernel.
 #[derive(Debug)]
-pub struct Local {}
+pub struct Local {
+    config: LocalConfig,
+}
 
 impl Local {
     #[must_use]
-    pub fn new(_config: LocalConfig) -> Self {
-        Self {}
+    pub fn new(config: LocalConfig) -> Self {
+        Self { config }
+    }
+
+    fn place(&self, bay: BayId) -> RuntimePlace {
+        RuntimePlace {
+            bay_id: bay,
+            run_dir: self.config.run_dir.join(bay.to_string()),
+            cgroup: self.config.cgroup.join(bay.to_string()),
+        }
+    }
+
+    /// Runs the helper to its end. It leads a session of its own: a daemon that is killed does not take it along.
+    async fn ask(&self, request: &RuntimeRequest) -> Result<Option<RuntimeRecord>, BackendError> {
+        let mut helper = Command::new(&self.config.helper)
+            .arg("__runtime")
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .process_group(0)
+            .spawn()
+            .map_err(BackendError::Helper)?;
+        let body = serde_json::to_vec(request).map_err(|error| BackendError::Helper(error.into()))?;
+        let talk = async {
+            if let Some(mut stdin) = helper.stdin.take() {
+                stdin.write_all(&body).await?;
+            }
+            let mut answer = Vec::new();
+            if let Some(stdout) = helper.stdout.take() {
+                stdout.take(MAX_REPLY_BYTES).read_to_end(&mut answer).await?;
+            }
+            io::Result::Ok((answer, helper.wait().await?))
+        };
+        let (answer, status) = talk.await.map_err(BackendError::Helper)?;
+        match serde_json::from_slice(&answer) {
+            Ok(RuntimeReply::Started { record }) => Ok(Some(record)),
+            Ok(RuntimeReply::Done) => Ok(None),
+            Ok(RuntimeReply::Failed { step, message }) => Err(BackendError::Step { step, message }),
+            Err(_) => Err(BackendError::HelperLost { status: status.to_string() }),
+        }
     }
 }
 
 #[async_trait]
 impl Backend for Local {
-    fn isolation(&self) -> Isolation { unreachable!() }
-    async fn start(&self, _spec: &StartSpec) -> Result<RuntimeRecord, BackendError> { unreachable!() }
-    async fn inspect(&self, _bay: BayId, _record: &RuntimeRecord) -> Seen { unreachable!() }
-    async fn clear(&self, _bay: BayId) -> Result<(), BackendError> { unreachable!() }
-    async fn pause(&self, _bay: BayId) -> Result<(), BackendError> { unreachable!() }
-    async fn resume(&self, _bay: BayId) -> Result<(), BackendError> { unreachable!() }
-    async fn connect(&self, _bay: BayId) -> io::Result<UnixStream> { unreachable!() }
-    async fn wait_gone(&self, _record: &RuntimeRecord) { unreachable!() }
-    async fn leftovers(&self) -> Result<Vec<BayId>, BackendError> { unreachable!() }
+    fn isolation(&self) -> Isolation {
+        Isolation {
+            backend: "local".to_owned(),
+            grade: "shared-kernel".to_owned(),
+            detail: "own user, pid, mount, network, ipc, uts, cgroup and time namespaces, seccomp and cgroup limits; \
+                     the host's kernel is shared"
+                .to_owned(),
+        }
+    }
+
+    async fn start(&self, spec: &StartSpec) -> Result<RuntimeRecord, BackendError> {
+        let request = RuntimeRequest::Start(Box::new(RuntimeSpec {
+            place: self.place(spec.bay),
+            name: spec.name.clone(),
+            machine_id: spec.machine_id.clone(),
+            root: spec.disk.root.clone(),
+            workspace: spec.disk.workspace.clone(),
+            state: spec.disk.state.clone(),
+            mounts: spec.mounts.clone(),
+            id_base: spec.id_base,
+            limits: spec.limits.clone(),
+            guest: self.config.guest.clone(),
+            die_before: self.config.die_before.clone(),
+        }));
+        match self.ask(&request).await {
+            Ok(Some(record)) => Ok(record),
+            Ok(None) => Err(BackendError::HelperLost { status: "no record of PID 1".to_owned() }),
+            Err(error) => {
+                // Whatever was made must not stay; the first error is the one worth telling.
+                if let Err(clearing) = self.clear(spec.bay).await {
+                    tracing::warn!(bay = %spec.bay, error = %clearing, "could not clear a failed start");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn inspect(&self, bay: BayId, record: &RuntimeRecord) -> Seen {
+        if !is_alive(record) {
+            return Seen::Gone;
+        }
+        let frozen = Hierarchies::detect().is_ok_and(|groups| groups.is_frozen(&self.place(bay).cgroup));
+        if frozen { Seen::Paused } else { Seen::Running }
+    }
+
+    async fn clear(&self, bay: BayId) -> Result<(), BackendError> {
+        self.ask(&RuntimeRequest::Clear(self.place(bay))).await.map(drop)
+    }
+
+    async fn pause(&self, bay: BayId) -> Result<(), BackendError> {
+        self.ask(&RuntimeRequest::Freeze(self.place(bay))).await.map(drop)
+    }
+
+    async fn resume(&self, bay: BayId) -> Result<(), BackendError> {
+        self.ask(&RuntimeRequest::Thaw(self.place(bay))).await.map(drop)
+    }
+
+    async fn connect(&self, bay: BayId) -> io::Result<UnixStream> {
+        let socket = guest_socket(&self.place(bay).run_dir);
+        if socket.as_os_str().len() <= MAX_SOCKET_PATH {
+            return UnixStream::connect(&socket).await;
+        }
+        let dir = File::open(socket.parent().unwrap_or(Path::new("/")))?;
+        UnixStream::connect(format!("/proc/self/fd/{}/guest.sock", dir.as_raw_fd())).await
+    }
+
+    async fn wait_gone(&self, record: &RuntimeRecord) {
+        let Some(pid) = Pid::from_raw(record.pid) else { return };
+        // The handle first, then the check: a pid that is reused in between fails the check.
+        let Ok(handle) = pidfd_open(pid, PidfdFlags::NONBLOCK) else { return };
+        if !is_alive(record) {
+            return;
+        }
+        match AsyncFd::register_with_interest(handle, Interest::READABLE) {
+            Ok(handle) => drop(handle.readable().await),
+            Err(error) => tracing::error!(pid = record.pid, %error, "cannot watch PID 1 of a bay"),
+        }
+    }
+
+    async fn leftovers(&self) -> Result<Vec<BayId>, BackendError> {
+        let mut names = match std::fs::read_dir(&self.config.run_dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(BackendError::Helper(error)),
+            Ok(entries) => {
+                entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
+            }
+        };
+        if let Ok(groups) = Hierarchies::detect() {
+            names.extend(groups.children(&self.config.cgroup));
+        }
+        let mut bays: Vec<BayId> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        bays.sort_unstable();
+        bays.dedup();
+        Ok(bays)
+    }
+}
+
+/// Whether the recorded process exists and is not a later one with its number.
+fn is_alive(record: &RuntimeRecord) -> bool {
+    let same_boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .is_ok_and(|boot_id| boot_id.trim() == record.boot_id);
+    same_boot && process_start_ticks(record.pid).is_ok_and(|ticks| ticks == record.start_ticks)
 }

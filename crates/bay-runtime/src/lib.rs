@@ -1,1 +1,108 @@
-//! stub
+//! The runtime helper, `bay __runtime`: one thread, one request, one answer, and it is gone.
+//!
+//! It turns three subvolumes into a running machine. What it starts does not depend on it or on the daemon: PID 1 of a
+//! bay is nobody's child but init's.
+//!
+//! # Start, step by step
+//!
+//! ```text
+//!  helper (root of the host)                        what exists afterwards
+//!  ─────────────────────────                        ──────────────────────
+//!  clear      remove what a lost helper left        nothing of this bay
+//!  cgroups    make groups, set limits               v1/v2 groups of the bay
+//!  gateway    own network namespace, pinned         a network that leads nowhere
+//!  socket     listen for the daemon                 guest.sock
+//!  user-ns    id maps                               a user namespace, held by a descriptor
+//!  mounts     id-mapped trees, private mount ns     the bay's file tree, seen by the helper only
+//!  clone      two clones: into the bay's cgroups,   PID 1, waiting
+//!             then into every other namespace
+//!  network    veth pair, addresses, routes          a bay that reaches its gateway namespace
+//!  record     who PID 1 is                          runtime.json
+//!  release    PID 1 builds /proc, /dev, … and       the guest
+//!             becomes the guest
+//! ```
+//!
+//! # What protects the host
+//!
+//! * Every mount that needs the host's rights is made by the helper in a mount namespace owned by the host; the bay
+//!   gets a *copy* of that namespace, owned by its own user namespace. The kernel then locks read-only, nodev and the
+//!   mounts themselves: root in the bay can neither lift them nor look below them.
+//! * After its first start the root filesystem is the agent's. Every path in it is opened with `openat2` below its own
+//!   directory, without following a link, and mounted by descriptor.
+//! * The guest's executable is not readable inside the bay, so that the kernel refuses to let the bay's root trace it.
+//!
+//! # Failure paths
+//!
+//! * A step fails: the helper clears what it made and answers `Failed` with the step's name.
+//! * The helper is killed: PID 1 waits for a byte that never comes, reads end-of-file and exits; the rest (groups,
+//!   namespace handle, socket) lies where [`RuntimePlace`](bay_types::runtime::RuntimePlace) says, and the next `Start`
+//!   or `Clear` for that bay removes it.
+//! * Two helpers for one bay: the second waits for a lock on the run directory.
+#![forbid(unsafe_code)]
+
+mod cgroup;
+mod clear;
+mod failure;
+mod filter;
+mod inner;
+mod mounts;
+mod network;
+mod place;
+mod start;
+
+use std::io::{Read, Write};
+use std::process::ExitCode;
+
+use bay_types::runtime::{RuntimeReply, RuntimeRequest};
+
+pub use cgroup::Hierarchies;
+pub use failure::Failure;
+pub use place::{guest_socket, process_start_ticks, read_record};
+pub use start::STEPS;
+
+/// Longest request accepted.
+const MAX_REQUEST_BYTES: u64 = 1 << 20;
+
+/// Entry of `bay __runtime`: reads a request from standard input and answers on standard output.
+#[must_use]
+pub fn run() -> ExitCode {
+    if std::env::args().nth(2).as_deref() == Some("--steps") {
+        println!("{}", STEPS.join("\n"));
+        return ExitCode::SUCCESS;
+    }
+    let mut text = String::new();
+    let reply = match std::io::stdin().take(MAX_REQUEST_BYTES).read_to_string(&mut text) {
+        Err(error) => failed("request", &error.to_string()),
+        Ok(_) => match serde_json::from_str::<RuntimeRequest>(&text) {
+            Err(error) => failed("request", &error.to_string()),
+            Ok(request) => handle(&request),
+        },
+    };
+    let ok = !matches!(reply, RuntimeReply::Failed { .. });
+    // The daemon may be gone; what was done stays done, and the next one finds it.
+    if let Ok(mut line) = serde_json::to_vec(&reply) {
+        line.push(b'\n');
+        let _ = std::io::stdout().write_all(&line);
+    }
+    if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn handle(request: &RuntimeRequest) -> RuntimeReply {
+    let done = match request {
+        RuntimeRequest::Start(spec) => match start::start(spec) {
+            Ok(record) => return RuntimeReply::Started { record },
+            Err(failure) => Err(failure),
+        },
+        RuntimeRequest::Clear(place) => clear::clear(place),
+        RuntimeRequest::Freeze(place) => Hierarchies::detect().and_then(|h| h.freeze(&place.cgroup, true)),
+        RuntimeRequest::Thaw(place) => Hierarchies::detect().and_then(|h| h.freeze(&place.cgroup, false)),
+    };
+    match done {
+        Ok(()) => RuntimeReply::Done,
+        Err(failure) => failed(failure.step, &bay_types::error::chain(&failure)),
+    }
+}
+
+fn failed(step: &str, message: &str) -> RuntimeReply {
+    RuntimeReply::Failed { step: step.to_owned(), message: message.to_owned() }
+}

@@ -9,14 +9,28 @@
 //! | `DELETE /v1/execs/{id}`                   | forget a finished exec and its output                     |
 //! | `POST /v1/execs/{id}/attach?since=N`      | upgrade to frames; a body starts the exec first           |
 //! | `GET /v1/execs/{id}/output?since=N&follow=` | the same output frames as a plain body, ended by `Exit` when it has ended |
-//! | `POST /v1/execs/{id}/signal`              | [`SignalRequest`](crate::exec::SignalRequest)             |
-//! | `GET /v1/events`                          | lines of [`GuestEvent`], without end                      |
-//! | `GET /v1/stat?path=`                      | [`FileStat`]                                              |
-//! | `GET/PUT /v1/files?path=`                 | one regular file; `mode=` (octal) and `user=` on PUT       |
-//! | `GET/PUT /v1/archive?path=`               | a tar stream out of / into a directory                    |
+//! | `POST /v1/execs/{id}/signal`              | [`SignalRequest`](crate::exec::SignalRequest); answers the status afterwards |
+//! | `GET /v1/events`                          | lines of [`GuestEvent`], without end; cut off when its reader is far behind |
+//! | `GET /v1/stat?path=`                      | [`FileStat`]; of a symlink itself unless `follow=true`    |
+//! | `GET /v1/files?path=`                     | one regular file                                          |
+//! | `PUT /v1/files?path=`                     | [`FileStat`]; `mode=` (octal), `user=`, `parents=true`     |
+//! | `GET /v1/archive?path=`                   | a tar stream of a directory's content, or of one file     |
+//! | `PUT /v1/archive?path=`                   | a tar stream into a directory; `user=`, `parents=true`     |
 //! | `POST /v1/shutdown`                       | [`Shutdown`]; TERM to all, then KILL, then the guest exits |
 //!
-//! Errors are an [`ApiError`](crate::ApiError) body with its status.
+//! Errors are an [`ApiError`](crate::ApiError) body with its status. Query values are percent-encoded bytes
+//! ([`escape`]); `+` stands for itself. A path that is not absolute starts at [`WORKSPACE`].
+//!
+//! An attached client that closes its sending side has detached; the end of input is a frame of its own. Frames are
+//! read in order, so a signal behind more input than the command takes waits: `POST …/signal` does not.
+//!
+//! PUT of a file replaces it in one step. Without `mode=` and `user=` a replaced file keeps its own and a new one is
+//! root's with 0644. Members of an archive sent in belong to `user=` (root when absent), whatever their headers say;
+//! a first member named [`DELETE_LIST`] holds paths to remove beforehand, relative to the directory and separated by
+//! NUL. Members of an archive taken out are named relative to the directory, or by the file's own name; sockets, FIFOs
+//! and devices are left out.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -37,6 +51,31 @@ pub const RUN_DIR: &str = "/.bay/run";
 pub const STATE_DIR: &str = "/.bay/state";
 /// Where the agent's tree is.
 pub const WORKSPACE: &str = "/workspace";
+
+/// Name of the archive member that lists what to remove.
+pub const DELETE_LIST: &str = ".bay-delete";
+
+/// Bytes as a value in a query: everything but letters, digits and `-._~/` is percent-encoded.
+#[must_use]
+pub fn escape(value: &[u8]) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::with_capacity(value.len());
+    for &byte in value {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            // Writing to a String cannot fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+/// Inner addresses: the same in every bay, so that a forked machine's sockets stay valid.
+pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
+pub const BAY_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ba, 0, 0, 0, 0, 0, 1);
+pub const BAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ba, 0, 0, 0, 0, 0, 2);
 
 /// File descriptors the runtime helper leaves open for the guest.
 pub mod fd {

@@ -1,0 +1,348 @@
+//! Control groups on hosts with version 2, version 1, or both at once (hybrid).
+//!
+//! Version 2 is always needed: it kills and freezes a tree as a whole and gives every exec its own leaf. Its group has
+//! two children, so that controllers may be enabled below it (a group with children holds no processes itself):
+//!
+//! ```text
+//! <v2>/workbay/<daemon>/<bay>           limits (owned by the host's root) · root of the bay's cgroup namespace
+//!                       ├── guest       PID 1
+//!                       └── execs/<id>  one per exec, made by the guest
+//! <v1>/<controller>/workbay/<daemon>/<bay>   limits, where the controllers still live in version 1
+//! ```
+//!
+//! The bay may make groups of its own below its group and move its processes there; the limit files stay the host's.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bay_types::bay::Limits;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, Gid, Mode, OFlags, Uid, chownat, openat};
+
+use crate::failure::{Failure, Try};
+
+const STEP: &str = "cgroups";
+/// Version 1 controllers a bay joins, where they are mounted.
+const V1_CONTROLLERS: [&str; 4] = ["cpu", "cpuacct", "memory", "pids"];
+/// Version 2 controllers enabled for bays, where the host offers them.
+const V2_CONTROLLERS: [&str; 5] = ["cpu", "memory", "pids", "io", "cpuset"];
+/// Period of the CPU quota in microseconds: the kernel's own default.
+const CPU_PERIOD_US: f64 = 100_000.0;
+/// How long killed processes may take to be gone. Uninterruptible sleep on a slow disk is the only thing that takes long.
+const KILL_DEADLINE: Duration = Duration::from_secs(20);
+/// How long freezing may take.
+const FREEZE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Where the hierarchies of this host are mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchies {
+    pub v2: PathBuf,
+    /// Controller and mount point.
+    pub v1: Vec<(String, PathBuf)>,
+}
+
+impl Hierarchies {
+    /// Reads the mount table.
+    ///
+    /// # Errors
+    /// When no version 2 hierarchy is mounted.
+    pub fn detect() -> Result<Self, Failure> {
+        let table = fs::read_to_string("/proc/self/mountinfo")
+            .at(STEP, || "could not read the mount table".to_owned())?;
+        Self::from_mountinfo(&table).ok_or_else(|| {
+            Failure::new(
+                STEP,
+                "this host has no cgroup version 2 hierarchy mounted",
+                io::Error::from(io::ErrorKind::Unsupported),
+            )
+        })
+    }
+
+    fn from_mountinfo(table: &str) -> Option<Self> {
+        let mut v2 = None;
+        let mut v1 = Vec::new();
+        for line in table.lines() {
+            let Some((mount, filesystem)) = line.split_once(" - ") else { continue };
+            let mut kinds = filesystem.split(' ');
+            let kind = kinds.next().unwrap_or_default();
+            let options = kinds.nth(1).unwrap_or_default();
+            let Some(point) = mount.split(' ').nth(4).map(PathBuf::from) else { continue };
+            match kind {
+                "cgroup2" if v2.is_none() => v2 = Some(point),
+                "cgroup" => {
+                    for controller in V1_CONTROLLERS {
+                        let known = v1.iter().any(|(name, _)| name == controller);
+                        if !known && options.split(',').any(|option| option == controller) {
+                            v1.push((controller.to_owned(), point.clone()));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        Some(Self { v2: v2?, v1 })
+    }
+
+    /// Makes the bay's groups, owned so that the bay may work below them, and sets its limits.
+    pub(crate) fn make(&self, group: &Path, limits: &Limits, owner: u32) -> Result<(), Failure> {
+        let v2 = self.v2.join(group);
+        make_path(&v2).at(STEP, || format!("could not make {}", v2.display()))?;
+        self.enable_controllers_down_to(group);
+        for (_, v1) in self.v1_groups(group) {
+            make_path(&v1).at(STEP, || format!("could not make {}", v1.display()))?;
+        }
+        self.set_limits(group, limits)?;
+        for part in ["guest", "execs"] {
+            let path = v2.join(part);
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(Failure::new(STEP, format!("could not make {}", path.display()), error));
+                }
+                _ => give(&path, owner)?,
+            }
+        }
+        give(&v2, owner)
+    }
+
+    fn v1_groups(&self, group: &Path) -> impl Iterator<Item = (&str, PathBuf)> {
+        self.v1.iter().map(move |(controller, root)| (controller.as_str(), root.join(group)))
+    }
+
+    /// Best effort: a controller that the host keeps for itself is one limit less, which `bay doctor` tells.
+    fn enable_controllers_down_to(&self, group: &Path) {
+        let mut at = self.v2.clone();
+        for part in group {
+            enable_controllers(&at);
+            at.push(part);
+        }
+    }
+
+    /// Lets the guest's leaves be told apart by the controllers. Only possible once no process is in the bay's own group.
+    pub(crate) fn enable_for_leaves(&self, group: &Path) {
+        let bay = self.v2.join(group);
+        enable_controllers(&bay);
+        enable_controllers(&bay.join("execs"));
+    }
+
+    fn set_limits(&self, group: &Path, limits: &Limits) -> Result<(), Failure> {
+        let pids = limits.pids.unwrap_or(Limits::DEFAULT_PIDS).to_string();
+        let memory = limits.memory_mib.map(|mib| (mib << 20).to_string());
+        let quota = limits.cpus.map(|cpus| format!("{:.0}", (cpus * CPU_PERIOD_US).max(1000.0)));
+        let mut settings: Vec<(&str, &str, String)> = vec![("pids", "pids.max", pids)];
+        settings.extend(memory.clone().map(|bytes| ("memory", "memory.max", bytes)));
+        settings.extend(quota.clone().map(|us| ("cpu", "cpu.max", format!("{us} {CPU_PERIOD_US:.0}"))));
+        let v1_settings = {
+            let mut all: Vec<(&str, &str, String)> =
+                settings.iter().filter(|s| s.0 == "pids").cloned().collect();
+            all.extend(memory.map(|bytes| ("memory", "memory.limit_in_bytes", bytes)));
+            all.extend(quota.map(|us| ("cpu", "cpu.cfs_quota_us", us)));
+            all
+        };
+        let v2 = self.v2.join(group);
+        for (controller, file, value) in settings {
+            let path = v2.join(file);
+            if path.exists() {
+                fs::write(&path, &value)
+                    .at(STEP, || format!("could not set {} to {value}", path.display()))?;
+                continue;
+            }
+            let v1 = self.v1.iter().find(|(name, _)| name == controller).map(|(_, root)| root.join(group));
+            let v1_setting = v1_settings.iter().find(|s| s.0 == controller);
+            let (Some(v1), Some((_, file, value))) = (v1, v1_setting) else { continue };
+            let path = v1.join(file);
+            fs::write(&path, value).at(STEP, || format!("could not set {} to {value}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// A descriptor of the bay's version 2 group, or of a part of it, for a clone straight into it.
+    pub(crate) fn open(&self, group: &Path, part: &str) -> Result<OwnedFd, Failure> {
+        let path = self.v2.join(group).join(part);
+        openat(CWD, &path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .at(STEP, || format!("could not open {}", path.display()))
+    }
+
+    /// Moves the calling process into the bay's version 1 groups.
+    pub(crate) fn join_v1(&self, group: &Path) -> io::Result<()> {
+        for (_, path) in self.v1_groups(group) {
+            fs::write(path.join("tasks"), "0")?;
+        }
+        Ok(())
+    }
+
+    /// Kills everything in the bay's group and waits until it is gone.
+    pub(crate) fn kill(&self, group: &Path) -> Result<(), Failure> {
+        let dir = self.v2.join(group);
+        match fs::write(dir.join("cgroup.kill"), "1") {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other.at(STEP, || format!("could not kill {}", dir.display()))?,
+        }
+        wait_for_event(&dir, "populated 0", KILL_DEADLINE)
+            .at(STEP, || format!("processes in {} do not end", dir.display()))
+    }
+
+    pub(crate) fn freeze(&self, group: &Path, frozen: bool) -> Result<(), Failure> {
+        let step = if frozen { "freeze" } else { "thaw" };
+        let dir = self.v2.join(group);
+        let value = if frozen { "1" } else { "0" };
+        fs::write(dir.join("cgroup.freeze"), value)
+            .at(step, || format!("could not {step} {}", dir.display()))?;
+        let event = if frozen { "frozen 1" } else { "frozen 0" };
+        wait_for_event(&dir, event, FREEZE_DEADLINE).at(step, || format!("{} does not {step}", dir.display()))
+    }
+
+    /// Whether the bay's group is frozen at this moment.
+    #[must_use]
+    pub fn is_frozen(&self, group: &Path) -> bool {
+        fs::read_to_string(self.v2.join(group).join("cgroup.events"))
+            .is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
+    }
+
+    /// Removes the bay's groups in every hierarchy, and the groups above that are ours and now empty. Their processes
+    /// must be gone.
+    pub(crate) fn remove(&self, group: &Path) -> Result<(), Failure> {
+        for root in self.v1.iter().map(|(_, root)| root).chain([&self.v2]) {
+            let path = root.join(group);
+            remove_tree(&path).at(STEP, || format!("could not remove {}", path.display()))?;
+            for above in group.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
+                // In use by another bay or another daemon: theirs to remove.
+                if fs::remove_dir(root.join(above)).is_err() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Names of the groups directly below `parent` in any hierarchy.
+    #[must_use]
+    pub fn children(&self, parent: &Path) -> Vec<String> {
+        let mut names: Vec<String> = self
+            .v1
+            .iter()
+            .map(|(_, root)| root)
+            .chain([&self.v2])
+            .filter_map(|root| fs::read_dir(root.join(parent)).ok())
+            .flatten()
+            .filter_map(Result::ok)
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+/// Like `create_dir_all`, but another helper may remove the empty groups above at the same moment.
+fn make_path(path: &Path) -> io::Result<()> {
+    const TRIES: usize = 100;
+    for _ in 1..TRIES {
+        match fs::create_dir_all(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => return other,
+        }
+    }
+    fs::create_dir_all(path)
+}
+
+fn enable_controllers(dir: &Path) {
+    let offered = fs::read_to_string(dir.join("cgroup.controllers")).unwrap_or_default();
+    for controller in V2_CONTROLLERS {
+        if offered.split_ascii_whitespace().any(|name| name == controller) {
+            let _ = fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"));
+        }
+    }
+}
+
+/// Lets the bay's root make groups below `dir` and move its processes among them, and nothing else.
+fn give(dir: &Path, owner: u32) -> Result<(), Failure> {
+    let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
+    for file in ["", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"] {
+        let path = dir.join(file);
+        chownat(CWD, &path, Some(uid), Some(gid), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+            .at(STEP, || format!("could not give {} to the bay", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Waits until `cgroup.events` of `dir` has the line; the kernel signals each change of that file.
+fn wait_for_event(dir: &Path, line: &str, within: Duration) -> io::Result<()> {
+    let file = fs::File::open(dir.join("cgroup.events"))?;
+    let until = Instant::now() + within;
+    loop {
+        let mut text = [0; 256];
+        let read = rustix::io::pread(file.as_fd(), &mut text, 0)?;
+        if String::from_utf8_lossy(&text[..read]).lines().any(|have| have == line) {
+            return Ok(());
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("{line:?} did not come within {within:?}"),
+            ));
+        }
+        // A change between the read and the poll is not lost, but a short round costs nothing and trusts less.
+        let round = Timespec::try_from(left.min(Duration::from_millis(50)))
+            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let _ = poll(&mut [PollFd::new(&file, PollFlags::PRI)], Some(&round));
+    }
+}
+
+/// Removes a group and everything below it. A group whose last process was reaped a moment ago can still be busy.
+fn remove_tree(dir: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_tree(&entry.path())?;
+        }
+    }
+    let until = Instant::now() + KILL_DEADLINE;
+    loop {
+        match fs::remove_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < until => {
+                let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));
+            }
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hybrid_host_is_understood() {
+        let table = "\
+30 24 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
+31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+32 30 0:28 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+33 30 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
+        let found = Hierarchies::from_mountinfo(table).unwrap();
+        assert_eq!(found.v2, Path::new("/sys/fs/cgroup/unified"));
+        let names: Vec<&str> = found.v1.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["cpu", "cpuacct", "memory"]);
+    }
+
+    #[test]
+    fn a_pure_version_2_host_is_understood() {
+        let table = "24 1 0:22 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
+        let found = Hierarchies::from_mountinfo(table).unwrap();
+        assert_eq!(found, Hierarchies { v2: "/sys/fs/cgroup".into(), v1: vec![] });
+    }
+
+    #[test]
+    fn a_host_without_version_2_is_refused() {
+        assert_eq!(Hierarchies::from_mountinfo("31 30 0:27 / /c rw - cgroup cgroup rw,cpu"), None);
+    }
+}

@@ -1,0 +1,178 @@
+//! The bay's file tree, put together with the host's rights in a mount namespace that nobody else sees.
+//!
+//! The root filesystem belongs to the agent: any name in it may be a link to anywhere. So every mount point is looked
+//! up below the root's own descriptor without following links, and mounts move from descriptor to descriptor.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path};
+
+use bay_sys::namespace::{flags, leave_namespaces, mount_attr, restrict_mount};
+use bay_types::bay::Mount;
+use bay_types::guest;
+use bay_types::runtime::RuntimeSpec;
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, statat,
+};
+use rustix::mount::{
+    MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree,
+};
+
+use crate::failure::{Failure, Try};
+use crate::place;
+
+const STEP: &str = "mounts";
+
+/// Where the kernel's own filesystems go; PID 1 mounts them from inside.
+pub(crate) const INNER_MOUNT_POINTS: [&str; 4] = ["proc", "sys", "dev", "run"];
+
+/// Leaves the host's mount namespace and builds the tree at the staging directory of the new one.
+pub(crate) fn build(spec: &RuntimeSpec, user_namespace: BorrowedFd<'_>) -> Result<(), Failure> {
+    leave_namespaces(flags::MOUNT).at(STEP, || "could not leave the host's mount namespace".to_owned())?;
+    // Nothing mounted from here on may appear on the host.
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .at(STEP, || "could not make the mounts private".to_owned())?;
+
+    let root = open_dir(&spec.root)?;
+    let workspace = relative(guest::WORKSPACE);
+    let run = relative(guest::RUN_DIR);
+    let state = relative(guest::STATE_DIR);
+    for point in INNER_MOUNT_POINTS.iter().copied().chain([workspace, run, state]) {
+        make_mount_point(&root, Path::new(point), FileType::Directory)?;
+    }
+    for mount in &spec.mounts {
+        let kind = source_kind(&mount.source)?;
+        make_mount_point(&root, target_below_root(mount)?, kind)?;
+    }
+
+    let staging = place::staging_dir(&spec.place.run_dir);
+    std::fs::create_dir_all(&staging).at(STEP, || format!("could not make {}", staging.display()))?;
+    let staging_dir = open_dir(&staging)?;
+    let mapped = Some(user_namespace);
+    attach(tree(&spec.root, mount_attr::NO_DEV, mapped)?, staging_dir.as_fd(), &spec.root)?;
+
+    // Opened again: the descriptor above is of the directory below the mount.
+    let top = open_dir(&staging)?;
+    let below = |source: &Path, point: &Path, attributes, map| -> Result<(), Failure> {
+        let target = look_up(&top, point)?;
+        attach(tree(source, attributes, map)?, target.as_fd(), source)
+    };
+    below(&spec.workspace, Path::new(workspace), mount_attr::NO_DEV, mapped)?;
+    below(&spec.state, Path::new(state), mount_attr::NO_DEV | mount_attr::NO_SUID, mapped)?;
+    let closed = mount_attr::NO_DEV | mount_attr::NO_SUID | mount_attr::NO_EXEC | mount_attr::READ_ONLY;
+    below(&place::shared_dir(&spec.place.run_dir), Path::new(run), closed, None)?;
+    for mount in &spec.mounts {
+        let attributes = mount_attr::NO_DEV | mount_attr::NO_SUID | mount_attr::READ_ONLY;
+        below(&mount.source, target_below_root(mount)?, attributes, mapped)?;
+    }
+    Ok(())
+}
+
+/// A mount of its own of a directory or file, not attached anywhere yet.
+fn tree(source: &Path, attributes: u64, map: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Failure> {
+    let mount = open_tree(CWD, source, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+        .at(STEP, || format!("could not take {}", source.display()))?;
+    restrict_mount(&mount, attributes, map).at(STEP, || {
+        format!(
+            "could not shift the owners of {} (its filesystem must support id-mapped mounts)",
+            source.display()
+        )
+    })?;
+    Ok(mount)
+}
+
+fn attach(mount: OwnedFd, target: BorrowedFd<'_>, what: &Path) -> Result<(), Failure> {
+    let by_descriptor = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(mount, "", target, "", by_descriptor)
+        .at(STEP, || format!("could not mount {}", what.display()))
+}
+
+fn open_dir(path: &Path) -> Result<OwnedFd, Failure> {
+    openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .at(STEP, || format!("could not open {}", path.display()))
+}
+
+/// Looks a mount point up below `root`, following nothing.
+pub(crate) fn look_up(root: impl AsFd, point: &Path) -> Result<OwnedFd, Failure> {
+    let strict = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    openat2(root, point, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), strict).at(STEP, || {
+        format!(
+            "/{} of the bay's root filesystem cannot be mounted on (`bay replace` gives the bay a fresh one)",
+            point.display()
+        )
+    })
+}
+
+/// Makes the directories that lead to a mount point, and the point itself, where they are missing.
+fn make_mount_point(root: &OwnedFd, point: &Path, kind: FileType) -> Result<(), Failure> {
+    let mut at = rustix::io::dup(root).at(STEP, || "could not copy a descriptor".to_owned())?;
+    let mut parts = point.components().peekable();
+    while let Some(part) = parts.next() {
+        let name = part.as_os_str();
+        let last = parts.peek().is_none();
+        let made = if last && kind != FileType::Directory {
+            openat(
+                &at,
+                name,
+                OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC,
+                Mode::from(0o644),
+            )
+            .map(drop)
+        } else {
+            mkdirat(&at, name, Mode::from(0o755))
+        };
+        match made {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => {
+                return Err(Failure::new(
+                    STEP,
+                    format!("could not make /{} in the bay", point.display()),
+                    error,
+                ));
+            }
+        }
+        let next = look_up(&at, Path::new(name))?;
+        let found = fstat(&next).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        let wanted = if last { kind } else { FileType::Directory };
+        if found.ok() != Some(wanted) {
+            return Err(Failure::new(
+                STEP,
+                format!("/{} of the bay's root filesystem is not a plain directory or file", point.display()),
+                io::Error::from(io::ErrorKind::NotADirectory),
+            ));
+        }
+        at = next;
+    }
+    Ok(())
+}
+
+fn source_kind(source: &Path) -> Result<FileType, Failure> {
+    let stat = statat(CWD, source, AtFlags::empty())
+        .at(STEP, || format!("could not find {} to mount it", source.display()))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        kind @ (FileType::Directory | FileType::RegularFile) => Ok(kind),
+        _ => Err(Failure::new(
+            STEP,
+            format!("{} is neither a directory nor a regular file", source.display()),
+            io::Error::from(io::ErrorKind::InvalidInput),
+        )),
+    }
+}
+
+fn relative(absolute: &str) -> &str {
+    absolute.trim_start_matches('/')
+}
+
+fn target_below_root(mount: &Mount) -> Result<&Path, Failure> {
+    let below = mount.target.strip_prefix("/").ok().filter(|path| {
+        path.components().next().is_some()
+            && path.components().all(|part| matches!(part, Component::Normal(_)))
+    });
+    below.ok_or_else(|| {
+        Failure::new(
+            STEP,
+            format!("{} cannot be a mount point: it must be absolute, without `..`", mount.target.display()),
+            io::Error::from(io::ErrorKind::InvalidInput),
+        )
+    })
+}

@@ -1,0 +1,220 @@
+//! A network with one neighbour: the bay's gateway namespace, which has no link to the host.
+//!
+//! Every address is local to the gateway namespace (AnyIP), so whatever the bay connects to is answered there: by the
+//! gateway where it listens, by a refusal at once where nobody does.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bay_types::guest::{BAY_V4, BAY_V6, GATEWAY_V4, GATEWAY_V6};
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+/// `lo` is the first device of every network namespace.
+const LOOPBACK_INDEX: u32 = 1;
+/// Both ends of the veth pair get this index, chosen so that nothing has to be looked up.
+const LINK_INDEX: u32 = 2;
+/// `RT_TABLE_LOCAL`: consulted before every other table.
+const LOCAL_TABLE: u8 = 255;
+const V4_PREFIX: u8 = 24;
+const V6_PREFIX: u8 = 64;
+/// The same in every bay, so that a forked machine finds its own address unchanged.
+const GATEWAY_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
+const BAY_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x02];
+
+/// Called in the gateway namespace before the bay exists.
+pub(crate) fn prepare_gateway() -> io::Result<()> {
+    // AnyIP would answer pings for every address of the Internet.
+    for (switch, value) in [
+        ("net/ipv4/icmp_echo_ignore_all", "1"),
+        ("net/ipv4/ip_forward", "0"),
+        ("net/ipv6/icmp/echo_ignore_all", "1"),
+        ("net/ipv6/conf/all/forwarding", "0"),
+    ] {
+        match std::fs::write(format!("/proc/sys/{switch}"), value) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Route::open()?.link_up(LOOPBACK_INDEX)
+}
+
+/// Called in the gateway namespace once PID 1 of the bay exists in its own: joins the two.
+pub(crate) fn join(bay_pid: u32) -> io::Result<()> {
+    let mut route = Route::open()?;
+    route.veth(bay_pid)?;
+    route.address(GATEWAY_V4.into(), V4_PREFIX)?;
+    route.link_up(LINK_INDEX)?;
+    // Everything is ours, except the bay itself, which is over the link.
+    route.route(RouteKind::Local, IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)?;
+    route.route(RouteKind::Over, BAY_V4.into(), 32)?;
+    v6(route.address(GATEWAY_V6.into(), V6_PREFIX))?;
+    v6(route.route(RouteKind::Over, BAY_V6.into(), 128))?;
+    v6(route.route(RouteKind::Local, IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0))
+}
+
+/// Called in the bay's namespace by PID 1 before it becomes the guest.
+pub(crate) fn configure_bay() -> io::Result<()> {
+    let mut route = Route::open()?;
+    route.link_up(LOOPBACK_INDEX)?;
+    route.address(BAY_V4.into(), V4_PREFIX)?;
+    v6(route.address(BAY_V6.into(), V6_PREFIX))?;
+    route.link_up(LINK_INDEX)?;
+    route.route(RouteKind::Default(GATEWAY_V4.into()), IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)?;
+    v6(route.route(RouteKind::Default(GATEWAY_V6.into()), IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0))
+}
+
+/// A host without IPv6 makes bays without IPv6.
+fn v6(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error)
+            if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EACCES)) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+#[derive(Clone, Copy)]
+enum RouteKind {
+    /// Delivered here, whatever the address (table `local`).
+    Local,
+    /// Directly over the link (table `local`, where it beats the wider local route).
+    Over,
+    /// By way of a gateway (table `main`).
+    Default(IpAddr),
+}
+
+/// A connection to the kernel's routing tables in the namespace it was opened in.
+struct Route {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl Route {
+    fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    fn link_up(&mut self, index: u32) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.header.flags = LinkFlags::Up;
+        message.header.change_mask = LinkFlags::Up;
+        self.ask(RouteNetlinkMessage::SetLink(message), 0)
+    }
+
+    fn veth(&mut self, bay_pid: u32) -> io::Result<()> {
+        let mut peer = LinkMessage::default();
+        peer.header.index = LINK_INDEX;
+        peer.attributes = vec![
+            LinkAttribute::IfName("eth0".to_owned()),
+            LinkAttribute::Address(BAY_MAC.to_vec()),
+            LinkAttribute::NetNsPid(bay_pid),
+        ];
+        let mut message = LinkMessage::default();
+        message.header.index = LINK_INDEX;
+        message.attributes = vec![
+            LinkAttribute::IfName("bay".to_owned()),
+            LinkAttribute::Address(GATEWAY_MAC.to_vec()),
+            LinkAttribute::LinkInfo(vec![
+                LinkInfo::Kind(InfoKind::Veth),
+                LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
+            ]),
+        ];
+        self.ask(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    fn address(&mut self, address: IpAddr, prefix: u8) -> io::Result<()> {
+        let mut message = AddressMessage::default();
+        message.header.index = LINK_INDEX;
+        message.header.prefix_len = prefix;
+        message.header.family = family(address);
+        message.attributes.push(AddressAttribute::Address(address));
+        match address {
+            IpAddr::V4(_) => message.attributes.push(AddressAttribute::Local(address)),
+            // Nobody else can have the address: waiting for a conflict would only delay the first connection.
+            IpAddr::V6(_) => message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad)),
+        }
+        self.ask(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    fn route(&mut self, kind: RouteKind, to: IpAddr, prefix: u8) -> io::Result<()> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(to);
+        message.header.destination_prefix_length = prefix;
+        message.header.protocol = RouteProtocol::Static;
+        message.header.table = LOCAL_TABLE;
+        if prefix > 0 {
+            message.attributes.push(RouteAttribute::Destination(route_address(to)));
+        }
+        let device = match kind {
+            RouteKind::Local => {
+                message.header.kind = RouteType::Local;
+                message.header.scope = RouteScope::Host;
+                LOOPBACK_INDEX
+            }
+            RouteKind::Over => {
+                message.header.kind = RouteType::Unicast;
+                message.header.scope = RouteScope::Link;
+                LINK_INDEX
+            }
+            RouteKind::Default(gateway) => {
+                message.header.kind = RouteType::Unicast;
+                message.header.scope = RouteScope::Universe;
+                message.header.table = RouteHeader::RT_TABLE_MAIN;
+                message.attributes.push(RouteAttribute::Gateway(route_address(gateway)));
+                LINK_INDEX
+            }
+        };
+        message.attributes.push(RouteAttribute::Oif(device));
+        self.ask(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Sends one request and reads its acknowledgement.
+    fn ask(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.sequence += 1;
+        let mut packet = NetlinkMessage::from(message);
+        packet.header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+        packet.header.sequence_number = self.sequence;
+        packet.finalize();
+        let mut bytes = vec![0; packet.buffer_len()];
+        packet.serialize(&mut bytes);
+        self.socket.send(&bytes, 0)?;
+        let (answer, _) = self.socket.recv_from_full()?;
+        let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+        match answer.payload {
+            NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn family(address: IpAddr) -> AddressFamily {
+    match address {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    }
+}
+
+fn route_address(address: IpAddr) -> RouteAddress {
+    match address {
+        IpAddr::V4(v4) => RouteAddress::Inet(v4),
+        IpAddr::V6(v6) => RouteAddress::Inet6(v6),
+    }
+}

@@ -1,0 +1,108 @@
+//! Where a runtime keeps its things, and how its PID 1 is recognised.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use bay_types::runtime::{RuntimePlace, RuntimeRecord};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::failure::{Failure, Try};
+
+/// Directory shown inside the bay: the socket and nothing else.
+const SHARED: &str = "guest";
+const RECORD: &str = "runtime.json";
+
+/// The guest's socket on the host.
+#[must_use]
+pub fn guest_socket(run_dir: &Path) -> PathBuf {
+    run_dir.join(SHARED).join("guest.sock")
+}
+
+pub(crate) fn shared_dir(run_dir: &Path) -> PathBuf {
+    run_dir.join(SHARED)
+}
+
+/// Where the helper, in its private mount namespace, puts the bay's tree together.
+pub(crate) fn staging_dir(run_dir: &Path) -> PathBuf {
+    run_dir.join("root")
+}
+
+/// Keeps the gateway namespace alive while the bay runs.
+pub(crate) fn gateway_handle(run_dir: &Path) -> PathBuf {
+    run_dir.join("gateway.netns")
+}
+
+/// Makes the run directory and takes its lock: one helper per bay at a time. The lock ends with the descriptor.
+pub(crate) fn lock(place: &RuntimePlace) -> Result<File, Failure> {
+    const STEP: &str = "clear";
+    let dir = &place.run_dir;
+    loop {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .at(STEP, || format!("could not make {}", dir.display()))?;
+        let file = match File::open(dir) {
+            Ok(file) => file,
+            // Another helper has just cleared it away.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(Failure::new(STEP, format!("could not open {}", dir.display()), error)),
+        };
+        flock(file.as_fd(), FlockOperation::LockExclusive)
+            .at(STEP, || format!("could not lock {}", dir.display()))?;
+        // The directory we locked may have been removed by the helper we waited for.
+        let held = file.metadata().map(|m| m.ino()).ok();
+        if held.is_some() && held == std::fs::metadata(dir).map(|m| m.ino()).ok() {
+            return Ok(file);
+        }
+    }
+}
+
+/// What the last start wrote down, if anything.
+#[must_use]
+pub fn read_record(run_dir: &Path) -> Option<RuntimeRecord> {
+    serde_json::from_slice(&std::fs::read(run_dir.join(RECORD)).ok()?).ok()
+}
+
+pub(crate) fn write_record(run_dir: &Path, record: &RuntimeRecord) -> io::Result<()> {
+    let unfinished = run_dir.join("runtime.json.new");
+    std::fs::write(&unfinished, serde_json::to_vec(record)?)?;
+    std::fs::rename(unfinished, run_dir.join(RECORD))
+}
+
+/// The record of a process that is alive now.
+pub(crate) fn record_of(pid: i32) -> io::Result<RuntimeRecord> {
+    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
+    Ok(RuntimeRecord { pid, start_ticks: process_start_ticks(pid)?, boot_id })
+}
+
+/// When a process began, in clock ticks since boot: with the pid, unique until the next boot.
+///
+/// # Errors
+/// When there is no such process, or only its zombie.
+pub fn process_start_ticks(pid: i32) -> io::Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The command name is in parentheses and may hold anything, parentheses included.
+    let after_name = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
+    let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
+    match (fields.first(), fields.get(19).and_then(|ticks| ticks.parse().ok())) {
+        (Some(&("Z" | "X")), _) => Err(io::Error::new(io::ErrorKind::NotFound, "the process has ended")),
+        (_, Some(ticks)) => Ok(ticks),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat is not understood"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_a_start_time_and_a_missing_one_has_not() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(process_start_ticks(own).unwrap() > 0);
+        assert!(process_start_ticks(i32::MAX).is_err());
+    }
+}

@@ -1,0 +1,255 @@
+//! Starting a runtime. The order is in the crate's overview.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use bay_sys::namespace::{Cloned, clone_process, flags, leave_namespaces};
+use bay_types::guest::GuestConfig;
+use bay_types::runtime::{ID_RANGE, RuntimeRecord, RuntimeSpec};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::mount::{OpenTreeFlags, mount_bind, open_tree};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::cgroup::Hierarchies;
+use crate::clear::clear_locked;
+use crate::failure::{Failure, Try};
+use crate::inner::{self, Prepared};
+use crate::{filter, mounts, network, place};
+
+/// The steps of a start, in order. A test may have the helper die before any of them.
+pub const STEPS: [&str; 10] =
+    ["clear", "cgroups", "gateway", "socket", "user-ns", "mounts", "clone", "network", "record", "release"];
+
+/// How many connections may wait for the guest to accept them.
+const BACKLOG: i32 = 128;
+
+pub(crate) fn start(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
+    let lock = place::lock(&spec.place)?;
+    let started = start_locked(spec);
+    if started.is_err() {
+        // The helper may be in the gateway and mount namespaces of its own by now, where the host's handle cannot be
+        // unmounted: the daemon clears with a fresh helper. The processes at least can be ended here.
+        if let Ok(groups) = Hierarchies::detect() {
+            let _ = groups.kill(&spec.place.cgroup);
+        }
+    }
+    drop(lock);
+    started
+}
+
+fn start_locked(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
+    let at = |step: &'static str| {
+        if spec.die_before.as_deref() == Some(step) {
+            let _ = kill_process(rustix::process::getpid(), Signal::KILL);
+        }
+    };
+    let run_dir = &spec.place.run_dir;
+    let group = &spec.place.cgroup;
+
+    at("clear");
+    clear_locked(&spec.place)?;
+
+    at("cgroups");
+    let groups = Hierarchies::detect()?;
+    groups.make(group, &spec.limits, spec.id_base)?;
+
+    at("gateway");
+    gateway(run_dir)?;
+
+    at("socket");
+    let listener = listen(run_dir)?;
+
+    at("user-ns");
+    let bay_group = groups.open(group, "")?;
+    let user_namespace = user_namespace(spec, &bay_group)?;
+
+    // The last look at the host: what PID 1 needs of it is opened now.
+    let guest = openat(CWD, &spec.guest, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .at("clone", || format!("could not open {}", spec.guest.display()))?;
+    let guest_group = groups.open(group, "guest")?;
+    // A mount of its own, so that `..` ends there and the host's other groups stay out of sight.
+    let exec_cgroup = open_tree(
+        CWD,
+        groups.v2.join(group).join("execs"),
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
+    )
+    .at("clone", || "could not take the group of the execs".to_owned())?;
+    let config = config_pipe(spec)?;
+    let filters = filter::compile().at("clone", || "could not compile the system call filters".to_owned())?;
+
+    at("mounts");
+    mounts::build(spec, user_namespace.as_fd())?;
+
+    at("clone");
+    let pipe = || pipe_with(PipeFlags::CLOEXEC).at("clone", || "could not make a pipe".to_owned());
+    let (go_reader, go_writer) = pipe()?;
+    let (report_reader, report_writer) = pipe()?;
+    let (pid_reader, pid_writer) = pipe()?;
+    let prepared =
+        Prepared { guest, listener, exec_cgroup, config, go: go_reader, report: report_writer, filters };
+    let between = clone_process(0, Some(bay_group.as_fd()))
+        .at("clone", || "could not clone into the bay's group".to_owned())?;
+    let between = match between {
+        Cloned::Parent { pid, .. } => pid,
+        Cloned::Child => {
+            drop((go_writer, report_reader, pid_reader));
+            clone_pid_1(spec, &groups, &user_namespace, &guest_group, prepared, &pid_writer)
+        }
+    };
+    drop((prepared, pid_writer));
+    let pid = read_pid(pid_reader).at("clone", || "could not clone PID 1".to_owned());
+    let _ = waitpid(Pid::from_raw(between), WaitOptions::empty());
+    let pid = match (pid, &report_reader) {
+        (Ok(pid), _) => pid,
+        (Err(failure), report) => return Err(explain(failure, report)),
+    };
+    groups.enable_for_leaves(group);
+
+    at("network");
+    network::join(pid.unsigned_abs())
+        .at("network", || "could not join the bay to its gateway namespace".to_owned())?;
+
+    at("record");
+    let record = place::record_of(pid).at("record", || format!("could not read /proc/{pid}/stat"))?;
+    place::write_record(run_dir, &record)
+        .at("record", || format!("could not write in {}", run_dir.display()))?;
+
+    at("release");
+    rustix::io::write(&go_writer, b"g").at("release", || "PID 1 is gone".to_owned())?;
+    let report = inner::read_report(report_reader).at("release", || "PID 1 did not report".to_owned())?;
+    if report.is_empty() {
+        Ok(record)
+    } else {
+        Err(Failure::new("release", "PID 1 could not become the guest", io::Error::other(report)))
+    }
+}
+
+/// A network namespace without a link to anything, kept alive by a handle in the run directory.
+fn gateway(run_dir: &Path) -> Result<(), Failure> {
+    const STEP: &str = "gateway";
+    let handle = place::gateway_handle(run_dir);
+    File::create(&handle).at(STEP, || format!("could not make {}", handle.display()))?;
+    leave_namespaces(flags::NET).at(STEP, || "could not make the gateway namespace".to_owned())?;
+    mount_bind("/proc/self/ns/net", &handle).at(STEP, || format!("could not mount {}", handle.display()))?;
+    network::prepare_gateway().at(STEP, || "could not prepare the gateway namespace".to_owned())
+}
+
+/// The guest's socket. Its directory is the host's, so that nothing in the bay can put another file in its place.
+fn listen(run_dir: &Path) -> Result<OwnedFd, Failure> {
+    const STEP: &str = "socket";
+    let shared = place::shared_dir(run_dir);
+    let what = || format!("could not listen in {}", shared.display());
+    fs::DirBuilder::new().mode(0o755).create(&shared).at(STEP, what)?;
+    // A socket's path may have 107 bytes; a data directory may be deeper than that.
+    let dir = File::open(&shared).at(STEP, what)?;
+    let path = format!("/proc/self/fd/{}/guest.sock", dir.as_raw_fd());
+    let listener = UnixListener::bind(&path).at(STEP, what)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).at(STEP, what)?;
+    rustix::net::listen(&listener, BACKLOG).at(STEP, what)?;
+    Ok(listener.into())
+}
+
+/// A user namespace with the bay's id maps. The process it was made with is gone when this returns; the descriptor
+/// keeps it alive.
+fn user_namespace(spec: &RuntimeSpec, group: &OwnedFd) -> Result<OwnedFd, Failure> {
+    const STEP: &str = "user-ns";
+    let (wait, hold) = pipe_with(PipeFlags::CLOEXEC).at(STEP, || "could not make a pipe".to_owned())?;
+    let cloned = clone_process(flags::USER, Some(group.as_fd()))
+        .at(STEP, || "could not make a user namespace".to_owned())?;
+    let pid = match cloned {
+        Cloned::Parent { pid, .. } => pid,
+        Cloned::Child => {
+            drop(hold);
+            // Ends when the helper lets go, or dies.
+            let _ = rustix::io::read(&wait, &mut [0]);
+            leave()
+        }
+    };
+    drop(wait);
+    let made = || -> io::Result<OwnedFd> {
+        let map = format!("0 {} {ID_RANGE}\n", spec.id_base);
+        fs::write(format!("/proc/{pid}/uid_map"), &map)?;
+        fs::write(format!("/proc/{pid}/gid_map"), &map)?;
+        Ok(File::open(format!("/proc/{pid}/ns/user"))?.into())
+    };
+    let made = made().at(STEP, || format!("could not map ids from {}", spec.id_base));
+    drop(hold);
+    let _ = waitpid(Pid::from_raw(pid), WaitOptions::empty());
+    made
+}
+
+/// The process between helper and PID 1: enters the groups that are entered by writing, and the user namespace, so that
+/// everything PID 1 gets new belongs to the bay. Its own cgroup becomes the root of the bay's cgroup namespace.
+fn clone_pid_1(
+    spec: &RuntimeSpec,
+    groups: &Hierarchies,
+    user_namespace: &OwnedFd,
+    guest_group: &OwnedFd,
+    prepared: Prepared,
+    pid_writer: &OwnedFd,
+) -> ! {
+    let cloned = groups
+        .join_v1(&spec.place.cgroup)
+        .and_then(|()| Ok(move_into_link_name_space(user_namespace.as_fd(), Some(LinkNameSpaceType::User))?))
+        // Not with the clone: that would root the namespace at the guest's leaf, and on hosts that delegate by namespace
+        // the guest could then not start execs in the leaves beside its own.
+        .and_then(|()| leave_namespaces(flags::CGROUP))
+        .and_then(|()| {
+            let rest = flags::PID | flags::NET | flags::MOUNT | flags::UTS | flags::IPC | flags::TIME;
+            clone_process(rest, Some(guest_group.as_fd()))
+        });
+    match cloned {
+        Ok(Cloned::Child) => inner::become_guest(spec, prepared),
+        Ok(Cloned::Parent { pid, .. }) => {
+            let _ = rustix::io::write(pid_writer, &pid.to_ne_bytes());
+        }
+        Err(error) => {
+            let _ = rustix::io::write(&prepared.report, error.to_string().as_bytes());
+        }
+    }
+    leave()
+}
+
+#[allow(clippy::disallowed_methods, reason = "a clone must not run its parent's destructors")]
+fn leave() -> ! {
+    std::process::exit(0)
+}
+
+fn read_pid(reader: OwnedFd) -> io::Result<i32> {
+    let mut bytes = [0; 4];
+    io::Read::read_exact(&mut File::from(reader), &mut bytes)?;
+    Ok(i32::from_ne_bytes(bytes))
+}
+
+/// Prefers what the clone said over the end-of-file that the helper saw.
+fn explain(failure: Failure, report: &OwnedFd) -> Failure {
+    let mut text = [0; 512];
+    match rustix::io::read(report, &mut text) {
+        Ok(length) if length > 0 => {
+            let said = String::from_utf8_lossy(&text[..length]).into_owned();
+            Failure { source: io::Error::other(said), ..failure }
+        }
+        _ => failure,
+    }
+}
+
+fn config_pipe(spec: &RuntimeSpec) -> Result<OwnedFd, Failure> {
+    let config = GuestConfig {
+        bay_id: spec.place.bay_id.to_string(),
+        hostname: spec.name.to_string(),
+        machine_id: spec.machine_id.clone(),
+    };
+    let write = || -> io::Result<OwnedFd> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+        // Far below the capacity of a pipe, so this does not wait for a reader.
+        File::from(writer).write_all(&serde_json::to_vec(&config)?)?;
+        Ok(reader)
+    };
+    write().at("clone", || "could not write the guest's configuration".to_owned())
+}
