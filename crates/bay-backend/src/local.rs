@@ -12,7 +12,6 @@ use bay_types::BayId;
 use bay_types::bay::Isolation;
 use bay_types::runtime::{RuntimePlace, RuntimeRecord, RuntimeReply, RuntimeRequest, RuntimeSpec};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::process::Command;
@@ -167,7 +166,7 @@ impl Backend for Local {
         if !is_alive(record) {
             return;
         }
-        match AsyncFd::register_with_interest(handle, Interest::READABLE) {
+        match bay_sys::readiness::register(handle, Interest::READABLE) {
             Ok(handle) => drop(handle.readable().await),
             Err(error) => tracing::error!(pid = record.pid, %error, "cannot watch PID 1 of a bay"),
         }
