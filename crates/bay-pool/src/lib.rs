@@ -1,38 +1,69 @@
-//! skeleton
+//! Disk: images, repositories, workspaces and roots on a copy-on-write pool.
+//!
+//! The pool is a btrfs: the directory it is given lies on one, or a file in that directory holds one ([`Pool::open`]
+//! makes and mounts it). Images are shared by every daemon that uses the pool; everything else is in a daemon's own
+//! corner.
+//!
+//! ```text
+//!  images/<image>/{meta.json,root}                         read-only subvolumes
+//!  corners/<daemon>/bays/<bay>/{root,workspace,state}      subvolumes of a bay
+//!                  /repos/<repo>/{meta.json,git/,checkouts/<key>}
+//!                  /kept/<name>-<time>                     workspaces that outlived their bays
+//!                  /trash/  /tmp/                          emptied by the sweep
+//!
+//!  source ── image_import ──► image ── snapshot ──► root      ┐
+//!  remote ── repo_fetch ──┐                                   ├─ a bay's disk ── bay_remove ──► (gone) or kept/
+//!  bundle ── repo_unbundle┴► repo ── repo_checkout ──► checkout ── snapshot ──► workspace ┘
+//! ```
+//!
+//! Every change is made aside and renamed into place, or is one atomic step by itself; every verb can be repeated.
+//! Killed at any line, the next [`Pool::open`] sweeps what was left. Nothing that exists is ever formatted. What can go
+//! wrong with the disk has errors of its own: full, read-only (also when btrfs made it so after an error), damaged.
+//!
+//! What is read on behalf of a caller is read with that caller's rights, by the kernel's judgement ([`image`]); what
+//! comes from outside (archives, bundles, git servers, repositories) is hostile: archives cannot leave the image, git
+//! runs without settings and confined.
+//!
+//! | module         | for                                                  |
+//! |----------------|------------------------------------------------------|
+//! | `pool`         | opening, layout, sweep                               |
+//! | `backing`      | the pool file: make, mount, grow                     |
+//! | `subvolume`    | subvolumes by path, trash                            |
+//! | `image`        | imports: host, directories, archives                 |
+//! | `bay`          | the files of bays, quotas                            |
+//! | `repo`         | cached repositories and their checkouts              |
+//! | `confine`      | running a program of the host on hostile data        |
 #![forbid(unsafe_code)]
-use std::io::Read;
-use std::path::{Path, PathBuf};
 
-use bay_types::image::{ImageImport, ImageView};
+use std::path::PathBuf;
+
+use bay_types::RepoId;
 use bay_types::progress::Progress;
-use bay_types::repo::RepoView;
-use bay_types::{ApiError, BayId, ImageId, RepoId};
+
+mod backing;
+mod bay;
+mod confine;
+mod error;
+mod image;
+mod pool;
+mod repo;
+mod subvolume;
+#[cfg(test)]
+mod tests;
+
+pub use error::PoolError;
+pub use pool::Pool;
+pub use repo::MAX_BUNDLE_BYTES;
 
 /// Called with news during long work; may be called often, so it must be cheap.
 pub type Report<'a> = &'a mut dyn FnMut(Progress);
-
-#[derive(Debug, thiserror::Error)]
-pub enum PoolError {
-    #[error("skeleton")]
-    Skeleton,
-}
-impl PoolError {
-    /// The error as a caller sees it.
-    #[must_use]
-    pub fn to_api(&self) -> ApiError {
-        unreachable!()
-    }
-}
-type Result<T> = std::result::Result<T, PoolError>;
 
 #[derive(Debug, Clone, Default)]
 pub struct PoolOptions {
     /// Size of a new pool file; chosen from the free disk when absent.
     pub initial_mib: Option<u64>,
 }
-/// Cheap to clone; every method blocks.
-#[derive(Debug, Clone)]
-pub struct Pool {}
+
 /// Host paths of a bay's subvolumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BayDisk {
@@ -40,12 +71,19 @@ pub struct BayDisk {
     pub workspace: PathBuf,
     pub state: PathBuf,
 }
+
+/// What a new workspace holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkspaceFrom {
     Empty,
     /// A commit made ready with `repo_checkout`.
-    Checkout { repo: RepoId, commit: String, branch: Option<String> },
+    Checkout {
+        repo: RepoId,
+        commit: String,
+        branch: Option<String>,
+    },
 }
+
 /// What a ref means in a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolved {
@@ -53,49 +91,15 @@ pub struct Resolved {
     /// Set when the ref is a branch (or the default branch).
     pub branch: Option<String>,
 }
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolUsage {
     pub total_bytes: u64,
     pub free_bytes: u64,
 }
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BayUsage {
     /// Bytes only this bay holds.
     pub own_bytes: u64,
-}
-
-impl Pool {
-    pub fn open(_dir: &Path, _corner: &str, _options: &PoolOptions, _report: Report<'_>) -> Result<Self> { unreachable!() }
-    pub fn usage(&self) -> Result<PoolUsage> { unreachable!() }
-
-    /// Imports, or returns the image that already has the same key (unless `force`). `caller_uid` is whose rights apply to paths.
-    pub fn image_import(&self, _import: &ImageImport, _caller_uid: u32, _report: Report<'_>) -> Result<ImageView> { unreachable!() }
-    /// The newest image with this name, id or source (`host` imports it when it is absent or out of date).
-    pub fn image_find(&self, _name: &str) -> Result<Option<ImageView>> { unreachable!() }
-    pub fn image_list(&self) -> Result<Vec<ImageView>> { unreachable!() }
-    pub fn image_remove(&self, _id: ImageId) -> Result<()> { unreachable!() }
-
-    pub fn bay_create(&self, _bay: BayId, _image: ImageId, _from: &WorkspaceFrom, _disk_mib: Option<u64>) -> Result<BayDisk> { unreachable!() }
-    pub fn bay_disk(&self, _bay: BayId) -> BayDisk { unreachable!() }
-    pub fn bay_replace_root(&self, _bay: BayId, _image: ImageId) -> Result<()> { unreachable!() }
-    /// Removes everything of the bay; with `keep_workspace` moves the workspace aside and returns where.
-    pub fn bay_remove(&self, _bay: BayId, _keep_workspace: Option<&str>) -> Result<Option<PathBuf>> { unreachable!() }
-    pub fn bay_list(&self) -> Result<Vec<BayId>> { unreachable!() }
-    pub fn bay_usage(&self, _bay: BayId) -> Result<BayUsage> { unreachable!() }
-
-    pub fn repo_list(&self) -> Result<Vec<RepoView>> { unreachable!() }
-    /// The repo of this location, made (empty) when unknown.
-    pub fn repo_for(&self, _location: &str) -> Result<RepoId> { unreachable!() }
-    pub fn repo_view(&self, _repo: RepoId) -> Result<RepoView> { unreachable!() }
-    /// Fetches everything from the repo's location (a URL).
-    pub fn repo_fetch(&self, _repo: RepoId, _report: Report<'_>) -> Result<()> { unreachable!() }
-    /// Takes in a git bundle.
-    pub fn repo_unbundle(&self, _repo: RepoId, _bundle: &mut dyn Read) -> Result<()> { unreachable!() }
-    pub fn repo_has_commit(&self, _repo: RepoId, _commit: &str) -> Result<bool> { unreachable!() }
-    /// Tips the cache has, newest first, at most 64.
-    pub fn repo_tips(&self, _repo: RepoId) -> Result<Vec<String>> { unreachable!() }
-    pub fn repo_resolve(&self, _repo: RepoId, _reference: Option<&str>) -> Result<Resolved> { unreachable!() }
-    /// Makes the read-only checkout that workspaces are snapshots of; nothing to do when it is there.
-    pub fn repo_checkout(&self, _repo: RepoId, _commit: &str, _branch: Option<&str>, _report: Report<'_>) -> Result<()> { unreachable!() }
-    pub fn repo_remove(&self, _repo: RepoId) -> Result<()> { unreachable!() }
 }

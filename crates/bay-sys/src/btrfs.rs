@@ -1,1 +1,674 @@
-//! stub
+//! btrfs by its ioctls: subvolumes, snapshots, quotas, resizing, and the few facts read out of its trees.
+//!
+//! The layouts are those of `<linux/btrfs.h>`; a test pins their sizes. Names are single path components: the kernel
+//! refuses a slash itself, and [`Name`] refuses what would be cut off or misread.
+
+use std::ffi::OsStr;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+
+const MAGIC: u32 = 0x94;
+const NAME_V1: usize = 4088;
+const NAME_V2: usize = 4040;
+/// Longest name of a subvolume, as everywhere in Linux.
+const NAME_MAX: usize = 255;
+
+const SUBVOL_RDONLY: u64 = 1 << 1;
+const SUBVOL_QGROUP_INHERIT: u64 = 1 << 2;
+const SUBVOL_SPEC_BY_ID: u64 = 1 << 4;
+
+const QUOTA_ENABLE: u64 = 1;
+const QUOTA_ENABLE_SIMPLE: u64 = 4;
+const QGROUP_LIMIT_MAX_EXCL: u64 = 1 << 1;
+
+const ROOT_TREE: u64 = 1;
+const QUOTA_TREE: u64 = 8;
+const KEY_EXTENT_DATA: u32 = 108;
+const KEY_ROOT_ITEM: u32 = 132;
+const KEY_ROOT_REF: u32 = 156;
+const KEY_QGROUP_INFO: u32 = 242;
+/// Inode number of the top directory of every subvolume.
+pub const SUBVOLUME_ROOT_INODE: u64 = 256;
+
+#[repr(C)]
+struct VolArgs {
+    fd: i64,
+    name: [u8; NAME_V1],
+}
+
+#[repr(C)]
+struct VolArgsV2 {
+    fd: i64,
+    transid: u64,
+    flags: u64,
+    /// With `SUBVOL_QGROUP_INHERIT`: size of and pointer to a [`QgroupInherit`].
+    inherit_size: u64,
+    inherit: u64,
+    unused: [u64; 2],
+    /// A name, or with `SUBVOL_SPEC_BY_ID` a subvolume id in its first eight bytes.
+    name: [u8; NAME_V2],
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct QgroupLimit {
+    flags: u64,
+    max_rfer: u64,
+    max_excl: u64,
+    rsv_rfer: u64,
+    rsv_excl: u64,
+}
+
+#[repr(C)]
+struct QgroupInherit {
+    flags: u64,
+    num_qgroups: u64,
+    num_ref_copies: u64,
+    num_excl_copies: u64,
+    lim: QgroupLimit,
+    qgroups: [u64; 1],
+}
+
+#[repr(C)]
+struct QuotaCtl {
+    cmd: u64,
+    status: u64,
+}
+
+#[repr(C)]
+struct QgroupCreate {
+    create: u64,
+    qgroupid: u64,
+}
+
+#[repr(C)]
+struct QgroupAssign {
+    assign: u64,
+    src: u64,
+    dst: u64,
+}
+
+#[repr(C)]
+struct QgroupLimitArgs {
+    qgroupid: u64,
+    lim: QgroupLimit,
+}
+
+#[repr(C)]
+struct Timespec {
+    sec: u64,
+    nsec: u32,
+}
+
+#[repr(C)]
+struct SubvolInfo {
+    treeid: u64,
+    name: [u8; 256],
+    parent_id: u64,
+    dirid: u64,
+    generation: u64,
+    flags: u64,
+    uuid: [u8; 16],
+    parent_uuid: [u8; 16],
+    received_uuid: [u8; 16],
+    ctransid: u64,
+    otransid: u64,
+    stransid: u64,
+    rtransid: u64,
+    times: [Timespec; 4],
+    reserved: [u64; 8],
+}
+
+#[repr(C)]
+struct SearchKey {
+    tree_id: u64,
+    min_objectid: u64,
+    max_objectid: u64,
+    min_offset: u64,
+    max_offset: u64,
+    min_transid: u64,
+    max_transid: u64,
+    min_type: u32,
+    max_type: u32,
+    nr_items: u32,
+    unused: u32,
+    unused_more: [u64; 4],
+}
+
+const SEARCH_BUFFER: usize = 64 * 1024;
+
+#[repr(C)]
+struct SearchArgs {
+    key: SearchKey,
+    buf_size: u64,
+    buf: [u8; SEARCH_BUFFER],
+}
+
+const fn request(direction: u32, number: u32, size: usize) -> u32 {
+    (direction << 30) | ((size as u32) << 16) | (MAGIC << 8) | number
+}
+const WRITE: u32 = 1;
+const READ: u32 = 2;
+
+const IOC_RESIZE: u32 = request(WRITE, 3, size_of::<VolArgs>());
+const IOC_SYNC: u32 = request(0, 8, 0);
+const IOC_SNAP_DESTROY: u32 = request(WRITE, 15, size_of::<VolArgs>());
+/// The variable buffer behind the header is not part of the encoded size.
+const IOC_TREE_SEARCH_V2: u32 = request(READ | WRITE, 17, size_of::<SearchArgs>() - SEARCH_BUFFER);
+const IOC_SNAP_CREATE_V2: u32 = request(WRITE, 23, size_of::<VolArgsV2>());
+const IOC_SUBVOL_CREATE_V2: u32 = request(WRITE, 24, size_of::<VolArgsV2>());
+const IOC_SUBVOL_GETFLAGS: u32 = request(READ, 25, size_of::<u64>());
+const IOC_SUBVOL_SETFLAGS: u32 = request(WRITE, 26, size_of::<u64>());
+const IOC_QUOTA_CTL: u32 = request(READ | WRITE, 40, size_of::<QuotaCtl>());
+const IOC_QGROUP_ASSIGN: u32 = request(WRITE, 41, size_of::<QgroupAssign>());
+const IOC_QGROUP_CREATE: u32 = request(WRITE, 42, size_of::<QgroupCreate>());
+const IOC_QGROUP_LIMIT: u32 = request(READ, 43, size_of::<QgroupLimitArgs>());
+const IOC_GET_SUBVOL_INFO: u32 = request(READ, 60, size_of::<SubvolInfo>());
+const IOC_SNAP_DESTROY_V2: u32 = request(WRITE, 63, size_of::<VolArgsV2>());
+
+/// Calls one btrfs ioctl on a structure of the layout that the request number names.
+fn call<T>(fd: impl AsFd, request: u32, argument: &mut T) -> io::Result<i32> {
+    // SAFETY: `argument` is a live, exclusive reference to a `repr(C)` value of the very layout `request` was encoded
+    // from (the constants above pair them, a test pins the sizes), so the kernel reads and writes only inside it.
+    // Pointers inside it (`VolArgsV2::inherit`) are set by the two callers to values that outlive the call. Needed
+    // because no well-kept crate wraps these ioctls.
+    let result = unsafe {
+        libc::ioctl(fd.as_fd().as_raw_fd(), libc::Ioctl::from(request), std::ptr::from_mut(argument))
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// A single path component, checked.
+fn name_into<const N: usize>(name: &OsStr, buffer: &mut [u8; N]) -> io::Result<()> {
+    let bytes = name.as_bytes();
+    if bytes.is_empty()
+        || bytes.len() > NAME_MAX
+        || bytes == b"."
+        || bytes == b".."
+        || bytes.iter().any(|byte| matches!(byte, 0 | b'/'))
+    {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    buffer[..bytes.len()].copy_from_slice(bytes);
+    Ok(())
+}
+
+/// A quota group: `level/id`. Level 0 groups belong to one subvolume each and have its id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Qgroup(u64);
+
+impl Qgroup {
+    const LEVEL_SHIFT: u32 = 48;
+
+    #[must_use]
+    pub fn new(level: u16, id: u64) -> Self {
+        Self((u64::from(level) << Self::LEVEL_SHIFT) | (id & ((1 << Self::LEVEL_SHIFT) - 1)))
+    }
+
+    #[must_use]
+    pub fn level(self) -> u16 {
+        (self.0 >> Self::LEVEL_SHIFT) as u16
+    }
+
+    #[must_use]
+    pub fn id(self) -> u64 {
+        self.0 & ((1 << Self::LEVEL_SHIFT) - 1)
+    }
+}
+
+/// How the kernel accounts for quotas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuotaKind {
+    /// An extent is charged for good to the subvolume that wrote it (kernel 6.7 and later): costs next to nothing.
+    Simple,
+    /// Shared and exclusive bytes are tracked: every snapshot and deletion pays for it.
+    Full,
+}
+
+#[must_use]
+fn volume(fd: i64) -> Box<VolArgsV2> {
+    Box::new(VolArgsV2 {
+        fd,
+        transid: 0,
+        flags: 0,
+        inherit_size: 0,
+        inherit: 0,
+        unused: [0; 2],
+        name: [0; NAME_V2],
+    })
+}
+
+fn inherit_of(group: Qgroup) -> QgroupInherit {
+    QgroupInherit {
+        flags: 0,
+        num_qgroups: 1,
+        num_ref_copies: 0,
+        num_excl_copies: 0,
+        lim: QgroupLimit::default(),
+        qgroups: [group.0],
+    }
+}
+
+/// Is this file or directory on btrfs?
+pub fn is_btrfs(fd: impl AsFd) -> io::Result<bool> {
+    const BTRFS_SUPER_MAGIC: u64 = 0x9123_683E;
+    Ok(rustix::fs::fstatfs(fd)?.f_type as u64 & 0xFFFF_FFFF == BTRFS_SUPER_MAGIC)
+}
+
+/// Makes an empty subvolume `name` in the directory, counted in `group` too when there is one.
+pub fn subvolume_create(directory: impl AsFd, name: &OsStr, group: Option<Qgroup>) -> io::Result<()> {
+    let mut arguments = volume(0);
+    name_into(name, &mut arguments.name)?;
+    let inherit = group.map(inherit_of);
+    if let Some(inherit) = &inherit {
+        arguments.flags |= SUBVOL_QGROUP_INHERIT;
+        arguments.inherit_size = size_of::<QgroupInherit>() as u64;
+        arguments.inherit = std::ptr::from_ref(inherit) as u64;
+    }
+    call(directory, IOC_SUBVOL_CREATE_V2, &mut *arguments).map(drop)
+}
+
+/// Makes `name` in the directory a snapshot of the subvolume `source`.
+pub fn snapshot(
+    source: impl AsFd,
+    directory: impl AsFd,
+    name: &OsStr,
+    read_only: bool,
+    group: Option<Qgroup>,
+) -> io::Result<()> {
+    let mut arguments = volume(i64::from(source.as_fd().as_raw_fd()));
+    name_into(name, &mut arguments.name)?;
+    if read_only {
+        arguments.flags |= SUBVOL_RDONLY;
+    }
+    let inherit = group.map(inherit_of);
+    if let Some(inherit) = &inherit {
+        arguments.flags |= SUBVOL_QGROUP_INHERIT;
+        arguments.inherit_size = size_of::<QgroupInherit>() as u64;
+        arguments.inherit = std::ptr::from_ref(inherit) as u64;
+    }
+    call(directory, IOC_SNAP_CREATE_V2, &mut *arguments).map(drop)
+}
+
+/// Destroys the subvolume `name` of the directory. `ENOTEMPTY` when it holds subvolumes of its own.
+pub fn subvolume_destroy(directory: impl AsFd, name: &OsStr) -> io::Result<()> {
+    let mut arguments = Box::new(VolArgs { fd: 0, name: [0; NAME_V1] });
+    name_into(name, &mut arguments.name)?;
+    call(directory, IOC_SNAP_DESTROY, &mut *arguments).map(drop)
+}
+
+/// Destroys a subvolume wherever it hangs below the mount that `filesystem` is open on.
+pub fn subvolume_destroy_by_id(filesystem: impl AsFd, id: u64) -> io::Result<()> {
+    let mut arguments = volume(0);
+    arguments.flags = SUBVOL_SPEC_BY_ID;
+    arguments.name[..8].copy_from_slice(&id.to_ne_bytes());
+    call(filesystem, IOC_SNAP_DESTROY_V2, &mut *arguments).map(drop)
+}
+
+/// What the filesystem knows of a subvolume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subvolume {
+    pub id: u64,
+    pub uuid: [u8; 16],
+    /// The subvolume this one was a snapshot of; all zero when it was made empty.
+    pub parent_uuid: [u8; 16],
+    /// The transaction it came into being with: younger extents were written through it.
+    pub born: u64,
+}
+
+/// Facts about the subvolume that this file or directory is in.
+pub fn subvolume_info(fd: impl AsFd) -> io::Result<Subvolume> {
+    let mut info = Box::new(SubvolInfo {
+        treeid: 0,
+        name: [0; 256],
+        parent_id: 0,
+        dirid: 0,
+        generation: 0,
+        flags: 0,
+        uuid: [0; 16],
+        parent_uuid: [0; 16],
+        received_uuid: [0; 16],
+        ctransid: 0,
+        otransid: 0,
+        stransid: 0,
+        rtransid: 0,
+        times: [const { Timespec { sec: 0, nsec: 0 } }; 4],
+        reserved: [0; 8],
+    });
+    call(fd, IOC_GET_SUBVOL_INFO, &mut *info)?;
+    Ok(Subvolume { id: info.treeid, uuid: info.uuid, parent_uuid: info.parent_uuid, born: info.otransid })
+}
+
+/// Is this open directory the top of a subvolume?
+pub fn is_subvolume(directory: impl AsFd) -> io::Result<bool> {
+    let directory = directory.as_fd();
+    Ok(rustix::fs::fstat(directory)?.st_ino == SUBVOLUME_ROOT_INODE && is_btrfs(directory)?)
+}
+
+/// Sets or clears the read-only mark of the subvolume that `top` is the top directory of.
+pub fn set_read_only(top: impl AsFd, read_only: bool) -> io::Result<()> {
+    let top = top.as_fd();
+    let mut flags: u64 = 0;
+    call(top, IOC_SUBVOL_GETFLAGS, &mut flags)?;
+    let mut wanted = if read_only { flags | SUBVOL_RDONLY } else { flags & !SUBVOL_RDONLY };
+    if wanted != flags {
+        call(top, IOC_SUBVOL_SETFLAGS, &mut wanted)?;
+    }
+    Ok(())
+}
+
+pub fn is_read_only(top: impl AsFd) -> io::Result<bool> {
+    let mut flags: u64 = 0;
+    call(top, IOC_SUBVOL_GETFLAGS, &mut flags)?;
+    Ok(flags & SUBVOL_RDONLY != 0)
+}
+
+/// Commits everything written so far.
+pub fn sync(fd: impl AsFd) -> io::Result<()> {
+    let mut nothing = 0_u64;
+    call(fd, IOC_SYNC, &mut nothing).map(drop)
+}
+
+/// Grows the filesystem to the size its (only) device has now.
+pub fn resize_to_device(filesystem: impl AsFd) -> io::Result<()> {
+    let mut arguments = Box::new(VolArgs { fd: 0, name: [0; NAME_V1] });
+    arguments.name[..3].copy_from_slice(b"max");
+    call(filesystem, IOC_RESIZE, &mut *arguments).map(drop)
+}
+
+/// Turns quotas on, the simple kind where the kernel has it. Harmless when they are on already (of either kind).
+pub fn quota_enable(filesystem: impl AsFd) -> io::Result<QuotaKind> {
+    let filesystem = filesystem.as_fd();
+    let mut control = QuotaCtl { cmd: QUOTA_ENABLE_SIMPLE, status: 0 };
+    match call(filesystem, IOC_QUOTA_CTL, &mut control) {
+        Ok(_) => return Ok(QuotaKind::Simple),
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOTTY | libc::EPERM)
+            ) => {}
+        Err(error) => return Err(error),
+    }
+    quota_enable_full(filesystem)?;
+    Ok(QuotaKind::Full)
+}
+
+/// Turns on quotas of the full kind.
+pub fn quota_enable_full(filesystem: impl AsFd) -> io::Result<()> {
+    call(filesystem, IOC_QUOTA_CTL, &mut QuotaCtl { cmd: QUOTA_ENABLE, status: 0 }).map(drop)
+}
+
+/// Makes a quota group; harmless when it exists.
+pub fn qgroup_create(filesystem: impl AsFd, group: Qgroup) -> io::Result<()> {
+    match call(filesystem, IOC_QGROUP_CREATE, &mut QgroupCreate { create: 1, qgroupid: group.0 }) {
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Removes a quota group; harmless when there is none.
+pub fn qgroup_destroy(filesystem: impl AsFd, group: Qgroup) -> io::Result<()> {
+    match call(filesystem, IOC_QGROUP_CREATE, &mut QgroupCreate { create: 0, qgroupid: group.0 }) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTCONN)) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Counts `member` in `group` too; harmless when it already is.
+pub fn qgroup_assign(filesystem: impl AsFd, member: Qgroup, group: Qgroup) -> io::Result<()> {
+    match call(
+        filesystem,
+        IOC_QGROUP_ASSIGN,
+        &mut QgroupAssign { assign: 1, src: member.0, dst: group.0 },
+    ) {
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Bounds the bytes that only this group holds.
+pub fn qgroup_limit(filesystem: impl AsFd, group: Qgroup, bytes: u64) -> io::Result<()> {
+    let lim = QgroupLimit { flags: QGROUP_LIMIT_MAX_EXCL, max_excl: bytes, ..QgroupLimit::default() };
+    call(filesystem, IOC_QGROUP_LIMIT, &mut QgroupLimitArgs { qgroupid: group.0, lim }).map(drop)
+}
+
+/// One item of a tree, as the search returns it.
+struct Item<'a> {
+    objectid: u64,
+    kind: u32,
+    offset: u64,
+    body: &'a [u8],
+}
+
+/// What to look for in a tree.
+struct Search {
+    tree: u64,
+    objectid: (u64, u64),
+    kind: (u32, u32),
+    offset: (u64, u64),
+    min_transid: u64,
+}
+
+fn little(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+/// Visits the items of a tree in key order until `visit` says false.
+fn search(
+    filesystem: impl AsFd,
+    wanted: &Search,
+    visit: &mut dyn FnMut(&Item<'_>) -> bool,
+) -> io::Result<()> {
+    const HEADER: usize = 32;
+    let filesystem = filesystem.as_fd();
+    let mut arguments = Box::new(SearchArgs {
+        key: SearchKey {
+            tree_id: wanted.tree,
+            min_objectid: wanted.objectid.0,
+            max_objectid: wanted.objectid.1,
+            min_offset: wanted.offset.0,
+            max_offset: wanted.offset.1,
+            min_transid: wanted.min_transid,
+            max_transid: u64::MAX,
+            min_type: wanted.kind.0,
+            max_type: wanted.kind.1,
+            nr_items: 0,
+            unused: 0,
+            unused_more: [0; 4],
+        },
+        buf_size: SEARCH_BUFFER as u64,
+        buf: [0; SEARCH_BUFFER],
+    });
+    loop {
+        arguments.key.nr_items = u32::MAX;
+        arguments.buf_size = SEARCH_BUFFER as u64;
+        call(filesystem, IOC_TREE_SEARCH_V2, &mut *arguments)?;
+        let found = arguments.key.nr_items;
+        if found == 0 {
+            return Ok(());
+        }
+        let mut at = 0_usize;
+        let mut last = (0, 0, 0);
+        for _ in 0..found {
+            let Some(header) = arguments.buf.get(at..at + HEADER) else { return Ok(()) };
+            // Headers are in the machine's own byte order, bodies in little-endian.
+            let word = |from: usize| {
+                header[from..from + 8].try_into().map(u64::from_ne_bytes).unwrap_or_default()
+            };
+            let half = |from: usize| {
+                header[from..from + 4].try_into().map(u32::from_ne_bytes).unwrap_or_default()
+            };
+            let (objectid, offset, kind, length) = (word(8), word(16), half(24), half(28) as usize);
+            let Some(body) = arguments.buf.get(at + HEADER..at + HEADER + length) else { return Ok(()) };
+            // Keys between the bounds may have other types: the bounds are on the whole key.
+            let fits = (wanted.kind.0..=wanted.kind.1).contains(&kind)
+                && (wanted.objectid.0..=wanted.objectid.1).contains(&objectid)
+                && (wanted.offset.0..=wanted.offset.1).contains(&offset);
+            if fits && !visit(&Item { objectid, kind, offset, body }) {
+                return Ok(());
+            }
+            last = (objectid, kind, offset);
+            at += HEADER + length;
+        }
+        let key = &mut arguments.key;
+        (key.min_objectid, key.min_type, key.min_offset) = match last {
+            (objectid, kind, offset) if offset < u64::MAX => (objectid, kind, offset + 1),
+            (objectid, kind, _) if kind < u32::from(u8::MAX) => (objectid, kind + 1, 0),
+            (objectid, ..) if objectid < u64::MAX => (objectid + 1, 0, 0),
+            _ => return Ok(()),
+        };
+        if key.min_objectid > wanted.objectid.1 {
+            return Ok(());
+        }
+    }
+}
+
+/// Ids of the subvolumes that hang directly inside the subvolume `id`.
+pub fn subvolume_children(filesystem: impl AsFd, id: u64) -> io::Result<Vec<u64>> {
+    let mut children = Vec::new();
+    let wanted = Search {
+        tree: ROOT_TREE,
+        objectid: (id, id),
+        kind: (KEY_ROOT_REF, KEY_ROOT_REF),
+        offset: (0, u64::MAX),
+        min_transid: 0,
+    };
+    search(filesystem, &wanted, &mut |item| {
+        children.push(item.offset);
+        true
+    })?;
+    Ok(children)
+}
+
+/// Does a subvolume with this id exist, be it only in its last moments?
+pub fn subvolume_exists(filesystem: impl AsFd, id: u64) -> io::Result<bool> {
+    let mut exists = false;
+    let wanted = Search {
+        tree: ROOT_TREE,
+        objectid: (id, id),
+        kind: (KEY_ROOT_ITEM, KEY_ROOT_ITEM),
+        offset: (0, u64::MAX),
+        min_transid: 0,
+    };
+    search(filesystem, &wanted, &mut |_| {
+        exists = true;
+        false
+    })?;
+    Ok(exists)
+}
+
+/// Bytes that only this group holds; `None` when there is no such group or quotas are off.
+pub fn qgroup_usage(filesystem: impl AsFd, group: Qgroup) -> io::Result<Option<u64>> {
+    let mut usage = None;
+    let wanted = Search {
+        tree: QUOTA_TREE,
+        objectid: (0, 0),
+        kind: (KEY_QGROUP_INFO, KEY_QGROUP_INFO),
+        offset: (group.0, group.0),
+        min_transid: 0,
+    };
+    let found = search(filesystem, &wanted, &mut |item| {
+        // generation, referenced, referenced compressed, exclusive, exclusive compressed
+        usage = little(item.body, 24);
+        false
+    });
+    absent_tree(found)?;
+    Ok(usage)
+}
+
+/// Every quota group; none when quotas are off.
+pub fn qgroup_list(filesystem: impl AsFd) -> io::Result<Vec<Qgroup>> {
+    let mut groups = Vec::new();
+    let wanted = Search {
+        tree: QUOTA_TREE,
+        objectid: (0, 0),
+        kind: (KEY_QGROUP_INFO, KEY_QGROUP_INFO),
+        offset: (0, u64::MAX),
+        min_transid: 0,
+    };
+    let found = search(filesystem, &wanted, &mut |item| {
+        groups.push(Qgroup(item.offset));
+        true
+    });
+    absent_tree(found)?;
+    Ok(groups)
+}
+
+/// Without quotas there is no quota tree, which is an answer and not a failure.
+fn absent_tree(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other,
+    }
+}
+
+/// Bytes of file data written into the subvolume since it was made, looking at no more than `max_items` extents.
+/// Costs time by what changed, not by what is there.
+pub fn bytes_written_since_birth(top: impl AsFd, max_items: u64) -> io::Result<u64> {
+    const INLINE: u8 = 0;
+    const HEADER_OF_INLINE: usize = 21;
+    let top = top.as_fd();
+    let info = subvolume_info(top)?;
+    // Whatever is in a subvolume that began empty was written into it; a snapshot shares what is older than it.
+    let shared_until = if info.parent_uuid == [0; 16] { 0 } else { info.born };
+    let mut bytes = 0_u64;
+    let mut seen = 0_u64;
+    let wanted = Search {
+        tree: info.id,
+        objectid: (SUBVOLUME_ROOT_INODE, u64::MAX),
+        kind: (KEY_EXTENT_DATA, KEY_EXTENT_DATA),
+        offset: (0, u64::MAX),
+        min_transid: shared_until,
+    };
+    search(top, &wanted, &mut |item| {
+        seen += 1;
+        let young = little(item.body, 0).is_some_and(|generation| generation > shared_until);
+        if young && item.kind == KEY_EXTENT_DATA && item.objectid >= SUBVOLUME_ROOT_INODE {
+            bytes = bytes.saturating_add(match item.body.get(20) {
+                Some(&INLINE) => (item.body.len() - HEADER_OF_INLINE.min(item.body.len())) as u64,
+                Some(_) if little(item.body, 21).is_some_and(|place| place != 0) => {
+                    little(item.body, 45).unwrap_or(0)
+                }
+                _ => 0,
+            });
+        }
+        seen < max_items
+    })?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_have_the_sizes_of_the_kernel_header() {
+        assert_eq!(size_of::<VolArgs>(), 4096);
+        assert_eq!(size_of::<VolArgsV2>(), 4096);
+        assert_eq!(size_of::<QgroupInherit>(), 80);
+        assert_eq!(size_of::<QgroupLimitArgs>(), 48);
+        assert_eq!(size_of::<SubvolInfo>(), 504);
+        assert_eq!(size_of::<SearchKey>(), 104);
+        assert_eq!(IOC_SNAP_CREATE_V2, 0x5000_9417);
+        assert_eq!(IOC_SUBVOL_CREATE_V2, 0x5000_9418);
+        assert_eq!(IOC_TREE_SEARCH_V2, 0xC070_9411);
+    }
+
+    #[test]
+    fn a_name_that_is_not_one_component_is_refused() {
+        let mut buffer = [0; NAME_V1];
+        for name in ["", ".", "..", "a/b", "a\0b"] {
+            assert!(name_into(OsStr::new(name), &mut buffer).is_err(), "{name:?}");
+        }
+        assert!(name_into(OsStr::new(&"x".repeat(256)), &mut buffer).is_err());
+        assert!(name_into(OsStr::new("root"), &mut buffer).is_ok());
+    }
+
+    #[test]
+    fn a_group_keeps_its_level_and_id() {
+        let group = Qgroup::new(1, 257);
+        assert_eq!((group.level(), group.id()), (1, 257));
+    }
+}

@@ -10,11 +10,13 @@
 //! | [`identity`] | threads that act as another user (image import, mounts named by a caller) |
 //! | [`spawn`]    | a child straight into a cgroup, with a terminal or pipes (guest)         |
 //! | [`namespace`]| clone into new namespaces, id maps, id-mapped mounts (runtime)           |
+//! | [`readiness`]| async waiting for any descriptor (guest, backend)                         |
 //! | [`seccomp`]  | installing filters without `no_new_privs` (runtime)                      |
 
 pub mod btrfs;
 pub mod identity;
 pub mod loopdev;
 pub mod namespace;
+pub mod readiness;
 pub mod seccomp;
 pub mod spawn;

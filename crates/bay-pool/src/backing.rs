@@ -1,0 +1,414 @@
+//! The file that holds the pool where the disk itself is not btrfs: making it, showing it as a block device, mounting
+//! it, growing it.
+//!
+//! ```text
+//!  (nothing) ── fallocate pool.img.new ── mkfs ── fsync ── rename ──► pool.img ── loop device ── mount ──► mounted
+//! ```
+//!
+//! All of it happens under `pool.lock`, so that two daemons can share a pool. Killed anywhere, the next open finds
+//! either no `pool.img` (and begins again, removing `pool.img.new`) or a complete one. An existing `pool.img` is never
+//! formatted, whatever its state. The file is allocated in full and never made sparse (the filesystem is mounted
+//! `nodiscard`, because a discard would punch holes into it): a full host disk must not become a write error inside.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use bay_sys::btrfs;
+use bay_sys::loopdev::LoopDevice;
+use bay_types::progress::Progress;
+use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::Report;
+use crate::error::{Doing, PoolError, Result, one_line};
+
+const MIB: u64 = 1024 * 1024;
+const GIB: u64 = 1024 * MIB;
+
+/// A new pool takes a third of the free disk, within these bounds.
+const DEFAULT_MAX: u64 = 32 * GIB;
+const DEFAULT_MIN: u64 = 2 * GIB;
+/// Smaller than this and btrfs has no room to work.
+const SMALLEST: u64 = 128 * MIB;
+/// What the pool leaves free on the host's disk: this much, and this part of the whole.
+const HOST_RESERVE: u64 = 2 * GIB;
+const HOST_RESERVE_DIVISOR: u64 = 10;
+/// The pool grows when less than this is free in it, or less than this part of it.
+const LOW: u64 = GIB;
+const LOW_DIVISOR: u64 = 10;
+/// It grows by a quarter of its size, within these bounds.
+const STEP_MIN: u64 = 256 * MIB;
+const STEP_MAX: u64 = 16 * GIB;
+const STEP_DIVISOR: u64 = 4;
+
+/// Where the first superblock is, and where in it its signature and its size are.
+const SUPERBLOCK_AT: u64 = 64 * 1024;
+const SIGNATURE_AT: usize = 0x40;
+const TOTAL_BYTES_AT: usize = 0x70;
+const SIGNATURE: &[u8; 8] = b"_BHRfS_M";
+
+/// The directory that holds a pool file, and its parts.
+#[derive(Debug, Clone)]
+pub(crate) struct Backing {
+    dir: PathBuf,
+}
+
+/// Held while the pool file or its mount changes.
+pub(crate) struct PoolLock {
+    _file: File,
+}
+
+impl Backing {
+    pub(crate) fn new(dir: &Path) -> Self {
+        Self { dir: dir.to_owned() }
+    }
+
+    fn image(&self) -> PathBuf {
+        self.dir.join("pool.img")
+    }
+
+    pub(crate) fn mount_point(&self) -> PathBuf {
+        self.dir.join("mnt")
+    }
+
+    pub(crate) fn lock(dir: &Path) -> Result<PoolLock> {
+        let path = dir.join("pool.lock");
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .doing(|| format!("open {}", path.display()))?;
+        retry(|| rustix::fs::flock(&file, FlockOperation::LockExclusive))
+            .doing(|| format!("lock {}", path.display()))?;
+        Ok(PoolLock { _file: file })
+    }
+
+    /// Makes the pool file if there is none, and mounts it if it is not mounted.
+    pub(crate) fn ready(&self, initial_mib: Option<u64>, report: Report<'_>, _lock: &PoolLock) -> Result<()> {
+        let mount_point = self.mount_point();
+        make_private_dir(&mount_point)?;
+        let mounted = on_btrfs(&mount_point)?;
+        if !self.image().exists() {
+            if mounted {
+                return Err(self.damaged(
+                    "its file was removed while it is mounted; its contents live until it is unmounted, so copy them away now",
+                ));
+            }
+            self.make(initial_mib, report)?;
+        }
+        let image = self.open_image()?;
+        let size = self.check(&image)?;
+        if !mounted {
+            self.mount(&image)?;
+        }
+        if size.file > size.filesystem {
+            // A growth was cut short after the file had grown.
+            self.fit(&image)?;
+        }
+        Ok(())
+    }
+
+    fn damaged(&self, why: impl Into<String>) -> PoolError {
+        PoolError::Damaged { pool: self.image(), why: why.into() }
+    }
+
+    fn open_image(&self) -> Result<File> {
+        let path = self.image();
+        match OpenOptions::new().read(true).write(true).open(&path) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::ROFS) => Err(PoolError::ReadOnly {
+                pool: self.dir.clone(),
+                why: "the filesystem its file lies on is mounted read-only",
+            }),
+            other => other.doing(|| format!("open the pool file {}", path.display())),
+        }
+    }
+
+    fn make(&self, initial_mib: Option<u64>, report: Report<'_>) -> Result<()> {
+        report(Progress { stage: "making the pool".to_owned(), ..Progress::default() });
+        let host = Space::of(&self.dir)?;
+        let size = match initial_mib {
+            Some(mib) => {
+                let size = mib.saturating_mul(MIB);
+                if size < SMALLEST {
+                    return Err(PoolError::Invalid {
+                        what: format!("a pool of {mib} MiB"),
+                        why: format!("the smallest is {} MiB", SMALLEST / MIB),
+                    });
+                }
+                size
+            }
+            None => (host.free / 3).min(host.spare()).clamp(DEFAULT_MIN, DEFAULT_MAX),
+        };
+        if size > host.spare() {
+            return Err(self.host_full(size, &host));
+        }
+        let size = size / MIB * MIB;
+        let new = self.dir.join("pool.img.new");
+        remove_if_there(&new)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)
+            .map_err(|error| self.not_writable(error))?;
+        let made = self.fill(&file, &new, size, &host);
+        if made.is_err() {
+            remove_if_there(&new)?;
+        }
+        made?;
+        file.sync_all().doing(|| "write the pool file".to_owned())?;
+        std::fs::rename(&new, self.image()).doing(|| "name the pool file".to_owned())?;
+        sync_dir(&self.dir)
+    }
+
+    fn not_writable(&self, source: io::Error) -> PoolError {
+        match Errno::from_io_error(&source) {
+            Some(Errno::ROFS) => PoolError::ReadOnly {
+                pool: self.dir.clone(),
+                why: "the filesystem it would lie on is mounted read-only",
+            },
+            Some(Errno::NOSPC) => {
+                PoolError::HostFull { pool: self.dir.clone(), needed_mib: DEFAULT_MIN / MIB, free_mib: 0 }
+            }
+            _ => PoolError::HostUnfit { why: format!("{} cannot be written", self.dir.display()), source },
+        }
+    }
+
+    fn host_full(&self, needed: u64, host: &Space) -> PoolError {
+        PoolError::HostFull {
+            pool: self.dir.clone(),
+            needed_mib: needed.div_ceil(MIB),
+            free_mib: host.spare() / MIB,
+        }
+    }
+
+    fn fill(&self, file: &File, path: &Path, size: u64, host: &Space) -> Result<()> {
+        match retry(|| rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size)) {
+            Ok(()) => {}
+            Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => return Err(self.host_full(size, host)),
+            Err(error) => {
+                return Err(PoolError::HostUnfit {
+                    why: format!("the filesystem of {} cannot reserve space for a file", self.dir.display()),
+                    source: error.into(),
+                });
+            }
+        }
+        let output = Command::new("mkfs.btrfs")
+            .args(["--quiet", "--nodiscard", "--label", "workbay", "--"])
+            .arg(path)
+            .env_clear()
+            .env("PATH", SYSTEM_PATH)
+            .env("LC_ALL", "C")
+            .output();
+        let output = match output {
+            Ok(output) => output,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(PoolError::ProgramMissing {
+                    program: "mkfs.btrfs",
+                    package: "btrfs-progs",
+                    purpose: "make a pool",
+                });
+            }
+            Err(error) => return Err(error).doing(|| "run mkfs.btrfs".to_owned()),
+        };
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = one_line(String::from_utf8_lossy(&output.stderr));
+        Err(PoolError::HostUnfit {
+            why: "mkfs.btrfs failed on the new pool file".to_owned(),
+            source: io::Error::other(said),
+        })
+    }
+
+    /// Reads the superblock: is the file a whole btrfs?
+    fn check(&self, image: &File) -> Result<Sizes> {
+        let file = image.metadata().doing(|| "look at the pool file".to_owned())?.len();
+        let mut block = [0_u8; 4096];
+        let mut reader = image;
+        let read = reader.seek(SeekFrom::Start(SUPERBLOCK_AT)).and_then(|_| reader.read_exact(&mut block));
+        match read {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(self.damaged(format!("its file is cut off after {file} bytes")));
+            }
+            Err(error) => return Err(error).doing(|| "read the pool file".to_owned()),
+        }
+        if &block[SIGNATURE_AT..SIGNATURE_AT + SIGNATURE.len()] != SIGNATURE {
+            return Err(self.damaged(
+                "its file has no btrfs superblock (a copy may survive: `btrfs rescue super-recover` on the file)",
+            ));
+        }
+        let filesystem = block[TOTAL_BYTES_AT..TOTAL_BYTES_AT + 8]
+            .try_into()
+            .map(u64::from_le_bytes)
+            .unwrap_or_default();
+        if filesystem > file {
+            return Err(self.damaged(format!("its file has {file} bytes where {filesystem} belong")));
+        }
+        Ok(Sizes { file, filesystem })
+    }
+
+    fn mount(&self, image: &File) -> Result<()> {
+        // Another daemon's mount namespace may hold the file: a second device for the same filesystem would be a
+        // second writer.
+        let existing = LoopDevice::of_file(image).doing(|| "look for the pool's loop device".to_owned())?;
+        let device = match existing {
+            Some(device) => device,
+            None => LoopDevice::attach(image).map_err(|source| PoolError::HostUnfit {
+                why: "the pool file could not be attached to a loop device".to_owned(),
+                source,
+            })?,
+        };
+        if !device.is_direct().unwrap_or(false) {
+            tracing::warn!(pool = %self.dir.display(), "the disk below cannot do direct I/O: the pool will be slower");
+        }
+        let flags = MountFlags::NOATIME | MountFlags::NODEV;
+        match rustix::mount::mount(device.path(), self.mount_point(), c"btrfs", flags, c"nodiscard") {
+            Ok(()) => Ok(()),
+            Err(error @ (Errno::PERM | Errno::ACCESS | Errno::NODEV)) => Err(PoolError::HostUnfit {
+                why: "btrfs could not be mounted (no right to, or the kernel lacks it)".to_owned(),
+                source: error.into(),
+            }),
+            Err(Errno::ROFS) => Err(PoolError::ReadOnly {
+                pool: self.dir.clone(),
+                why: "its filesystem can only be mounted read-only",
+            }),
+            Err(error) => Err(self.damaged(format!("btrfs refuses to mount it ({error}); `dmesg` has the reason"))),
+        }
+    }
+
+    /// Makes device and filesystem as large as the file.
+    fn fit(&self, image: &File) -> Result<()> {
+        let device = LoopDevice::of_file(image)
+            .and_then(|device| device.ok_or_else(|| io::Error::from(Errno::NODEV)))
+            .doing(|| "find the pool's loop device".to_owned())?;
+        device.refresh_capacity().doing(|| "grow the pool's loop device".to_owned())?;
+        let top = File::open(self.mount_point()).doing(|| "open the pool".to_owned())?;
+        btrfs::resize_to_device(&top).doing(|| "grow the pool".to_owned())
+    }
+
+    /// Grows the pool when it has less than `needed` bytes free (or too little in general). Says whether it grew.
+    pub(crate) fn grow(&self, needed: u64) -> Result<bool> {
+        if !self.is_low(needed)? {
+            return Ok(false);
+        }
+        let _lock = Self::lock(&self.dir)?;
+        if !self.is_low(needed)? {
+            return Ok(false);
+        }
+        let image = self.open_image()?;
+        let size = image.metadata().doing(|| "look at the pool file".to_owned())?.len();
+        let pool = Space::of(&self.mount_point())?;
+        let missing = needed.saturating_add(LOW).saturating_sub(pool.free);
+        let step = (size / STEP_DIVISOR).clamp(STEP_MIN, STEP_MAX).max(missing).min(Space::of(&self.dir)?.spare());
+        let step = step / MIB * MIB;
+        if step < STEP_MIN {
+            return Ok(false);
+        }
+        match retry(|| rustix::fs::fallocate(&image, FallocateFlags::empty(), size, step)) {
+            Ok(()) => {}
+            Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => {
+                // What was reserved in part goes back; the filesystem inside ends before it.
+                image.set_len(size).doing(|| "give back space of the disk".to_owned())?;
+                return Ok(false);
+            }
+            Err(error) => return Err(error).doing(|| "grow the pool file".to_owned()),
+        }
+        self.fit(&image)?;
+        tracing::info!(pool = %self.dir.display(), by_mib = step / MIB, "the pool grew");
+        Ok(true)
+    }
+
+    fn is_low(&self, needed: u64) -> Result<bool> {
+        let pool = Space::of(&self.mount_point())?;
+        let low = if needed == 0 { LOW.min(pool.total / LOW_DIVISOR) } else { needed };
+        Ok(pool.free < low)
+    }
+
+    /// Unmounts the pool; the loop device goes with the mount.
+    pub(crate) fn unmount(&self) -> Result<()> {
+        let _lock = Self::lock(&self.dir)?;
+        if on_btrfs(&self.mount_point())? {
+            rustix::mount::unmount(self.mount_point(), UnmountFlags::empty())
+                .doing(|| format!("unmount the pool {}", self.dir.display()))?;
+        }
+        Ok(())
+    }
+}
+
+struct Sizes {
+    file: u64,
+    filesystem: u64,
+}
+
+/// Where programs of the host are looked for: never along a path that a caller set.
+pub(crate) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// How much a filesystem has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Space {
+    pub(crate) total: u64,
+    pub(crate) free: u64,
+    pub(crate) read_only: bool,
+}
+
+impl Space {
+    pub(crate) fn of(path: &Path) -> Result<Self> {
+        let found = retry(|| rustix::fs::statvfs(path)).doing(|| format!("ask for the space of {}", path.display()))?;
+        Ok(Self {
+            total: found.f_blocks.saturating_mul(found.f_frsize),
+            free: found.f_bavail.saturating_mul(found.f_frsize),
+            read_only: found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY),
+        })
+    }
+
+    /// What may be taken of the host's disk without leaving it too little.
+    fn spare(&self) -> u64 {
+        self.free.saturating_sub(HOST_RESERVE.max(self.total / HOST_RESERVE_DIVISOR))
+    }
+}
+
+pub(crate) fn on_btrfs(path: &Path) -> Result<bool> {
+    let directory = File::open(path).doing(|| format!("open {}", path.display()))?;
+    btrfs::is_btrfs(&directory).doing(|| format!("look at {}", path.display()))
+}
+
+/// A directory that nobody but root can enter; made when absent.
+pub(crate) fn make_private_dir(path: &Path) -> Result<()> {
+    match rustix::fs::mkdir(path, rustix::fs::Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error).doing(|| format!("make the directory {}", path.display())),
+    }
+}
+
+pub(crate) fn remove_if_there(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).doing(|| format!("remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Makes names in a directory survive a power cut.
+pub(crate) fn sync_dir(path: &Path) -> Result<()> {
+    File::open(path).and_then(|directory| directory.sync_all()).doing(|| format!("sync {}", path.display()))
+}
+
+/// Repeats a call that a signal cut short.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}

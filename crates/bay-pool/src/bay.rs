@@ -1,0 +1,246 @@
+//! The files of bays: a root (snapshot of an image), a workspace (empty, or a snapshot of a checkout), a state
+//! directory for the guest.
+//!
+//! ```text
+//!  bays/<id>/            ◄── bay_create fills in what is missing, in any order, each part atomic by itself
+//!    state  workspace  root
+//!    root.new            ◄── bay_replace_root: made, then exchanged with root, then removed
+//!    kept-as             ◄── bay_remove that keeps the workspace: where it goes, written before it goes
+//! ```
+//!
+//! A bay is complete when all three subvolumes are there. There is no rename at the end of a creation on purpose: the
+//! snapshots commit the directory with them, while a later rename could be lost in a power cut together with what the
+//! agent had already synced.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use bay_sys::btrfs::{self, Qgroup};
+use bay_types::{BayId, ImageId};
+use jiff::Timestamp;
+use rustix::fs::{CWD, RenameFlags};
+
+use crate::backing::make_private_dir;
+use crate::error::{Doing, PoolError, Result};
+use crate::pool::{Pool, write_whole};
+use crate::subvolume::{self, entries, open_dir};
+use crate::{BayDisk, BayUsage, WorkspaceFrom};
+
+const WORKSPACE_MODE: u32 = 0o755;
+const STATE_MODE: u32 = 0o700;
+/// Without quotas the bytes of a bay are counted extent by extent, and a bay can have any number of them: what is
+/// shown is then a lower bound.
+const MAX_EXTENTS_COUNTED: u64 = 2_000_000;
+/// Longest part of a kept workspace's directory that is taken from the bay's name.
+const MAX_KEPT_NAME: usize = 100;
+
+impl Pool {
+    fn bay_dir(&self, bay: BayId) -> PathBuf {
+        self.corner("bays").join(bay.to_string())
+    }
+
+    #[must_use]
+    pub fn bay_disk(&self, bay: BayId) -> BayDisk {
+        let dir = self.bay_dir(bay);
+        BayDisk { root: dir.join("root"), workspace: dir.join("workspace"), state: dir.join("state") }
+    }
+
+    /// Makes the files of a bay, or what is missing of them. `disk_mib` bounds what the bay holds on its own.
+    pub fn bay_create(
+        &self,
+        bay: BayId,
+        image: ImageId,
+        from: &WorkspaceFrom,
+        disk_mib: Option<u64>,
+    ) -> Result<BayDisk> {
+        self.check_writable()?;
+        if let Err(error) = self.grow_if_needed() {
+            tracing::warn!(error = %bay_types::error::chain(&error), "the pool could not grow");
+        }
+        let disk = self.bay_disk(bay);
+        let checkout = match from {
+            WorkspaceFrom::Empty => None,
+            WorkspaceFrom::Checkout { .. } if subvolume::exists(&disk.workspace) => None,
+            WorkspaceFrom::Checkout { repo, commit, branch } => {
+                Some(self.repo_checkout_ready(*repo, commit, branch.as_deref())?)
+            }
+        };
+        let image_root = match subvolume::exists(&disk.root) {
+            true => None,
+            false => Some(self.image_root(image)?),
+        };
+        make_private_dir(&self.bay_dir(bay))?;
+        subvolume::create(&disk.state, STATE_MODE, None)?;
+        let group = disk_mib.map(|mib| self.quota_group(&disk, mib)).transpose()?;
+        // Both snapshots wait for a commit of the filesystem: side by side they can share one.
+        std::thread::scope(|scope| {
+            let root = image_root
+                .as_ref()
+                .map(|image_root| scope.spawn(|| subvolume::snapshot(image_root, &disk.root, group)));
+            let workspace = match &checkout {
+                Some(checkout) => subvolume::snapshot(checkout, &disk.workspace, group),
+                None => subvolume::create(&disk.workspace, WORKSPACE_MODE, group),
+            };
+            let root = root.map_or(Ok(()), |root| root.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            workspace.and(root)
+        })?;
+        Ok(disk)
+    }
+
+    /// The quota group of a bay, made and limited; quotas are turned on by the first bay that needs them.
+    fn quota_group(&self, disk: &BayDisk, mib: u64) -> Result<Qgroup> {
+        let top = self.top()?;
+        {
+            let mut on = self.inner.quotas_on.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            if !*on {
+                let kind = btrfs::quota_enable(&top).doing(|| "turn on disk quotas".to_owned())?;
+                tracing::info!(?kind, "disk quotas are on");
+                *on = true;
+            }
+        }
+        let state = subvolume::info(&disk.state)?.id;
+        let group = Qgroup::new(1, state);
+        let bytes = mib.saturating_mul(1024 * 1024);
+        btrfs::qgroup_create(&top, group)
+            .and_then(|()| btrfs::qgroup_limit(&top, group, bytes))
+            .and_then(|()| btrfs::qgroup_assign(&top, Qgroup::new(0, state), group))
+            .doing(|| format!("limit the disk of {}", disk.state.display()))?;
+        Ok(group)
+    }
+
+    /// The quota group that a bay already has, and what it holds.
+    fn quota_of(&self, disk: &BayDisk) -> Result<Option<(Qgroup, u64)>> {
+        let group = Qgroup::new(1, subvolume::info(&disk.state)?.id);
+        let usage = btrfs::qgroup_usage(self.top()?, group).doing(|| "read a quota".to_owned())?;
+        Ok(usage.map(|bytes| (group, bytes)))
+    }
+
+    /// Gives a stopped bay a fresh root from an image; workspace and state stay.
+    pub fn bay_replace_root(&self, bay: BayId, image: ImageId) -> Result<()> {
+        self.check_writable()?;
+        let disk = self.bay_disk(bay);
+        if !subvolume::exists(&disk.root) || !subvolume::exists(&disk.state) {
+            return Err(PoolError::BayFilesMissing { bay: bay.to_string() });
+        }
+        let image_root = self.image_root(image)?;
+        let group = self.quota_of(&disk)?.map(|(group, _)| group);
+        let new = disk.root.with_file_name("root.new");
+        self.trash().remove(&new)?;
+        subvolume::snapshot(&image_root, &new, group)?;
+        rustix::fs::renameat_with(CWD, &new, CWD, &disk.root, RenameFlags::EXCHANGE)
+            .doing(|| format!("exchange the root of {bay}"))?;
+        self.trash().remove(&new)
+    }
+
+    /// Removes everything of the bay. With `keep_workspace` (the bay's name) the workspace is moved aside first, and
+    /// its new place returned; the same again when the removal is repeated.
+    pub fn bay_remove(&self, bay: BayId, keep_workspace: Option<&str>) -> Result<Option<PathBuf>> {
+        let dir = self.bay_dir(bay);
+        let kept = match keep_workspace {
+            Some(name) => self.keep(&dir, name)?,
+            None => None,
+        };
+        self.trash().remove(&dir)?;
+        Ok(kept)
+    }
+
+    fn keep(&self, dir: &Path, name: &str) -> Result<Option<PathBuf>> {
+        let (workspace, plan) = (dir.join("workspace"), dir.join("kept-as"));
+        let planned = match std::fs::read_to_string(&plan) {
+            Ok(planned) => planned,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                if !subvolume::exists(&workspace) {
+                    return Ok(None);
+                }
+                let planned = self.kept_name(name);
+                write_whole(&plan, planned.as_bytes())?;
+                planned
+            }
+            Err(error) => return Err(error).doing(|| format!("read {}", plan.display())),
+        };
+        let kept = self.corner("kept").join(planned);
+        match std::fs::rename(&workspace, &kept) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && subvolume::exists(&kept) => {}
+            Err(error) => return Err(error).doing(|| format!("keep the workspace {}", workspace.display())),
+        }
+        let top = self.top()?;
+        // The workspace must be in its new place on disk before anything of the bay is destroyed.
+        btrfs::sync(&top).doing(|| "sync the pool".to_owned())?;
+        Ok(Some(kept))
+    }
+
+    /// `name-20260102T030405Z`, with a number behind it in the unlikely case that this is taken.
+    fn kept_name(&self, name: &str) -> String {
+        let safe: String = name
+            .chars()
+            .take(MAX_KEPT_NAME)
+            .map(|c| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '-' })
+            .collect();
+        let safe = if safe.is_empty() { "bay".to_owned() } else { safe };
+        let stamp = Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
+        let base = format!("{safe}-{stamp}");
+        let kept = self.corner("kept");
+        if !kept.join(&base).exists() {
+            return base;
+        }
+        format!("{base}-{}", BayId::generate().short())
+    }
+
+    /// Every bay that has files here, also half-made ones.
+    pub fn bay_list(&self) -> Result<Vec<BayId>> {
+        Ok(entries(&self.corner("bays"))?
+            .iter()
+            .filter_map(|path| path.file_name().and_then(OsStr::to_str)?.parse().ok())
+            .collect())
+    }
+
+    pub fn bay_usage(&self, bay: BayId) -> Result<BayUsage> {
+        let disk = self.bay_disk(bay);
+        if !subvolume::exists(&disk.state) {
+            return Err(PoolError::BayFilesMissing { bay: bay.to_string() });
+        }
+        if let Some((_, own_bytes)) = self.quota_of(&disk)? {
+            return Ok(BayUsage { own_bytes });
+        }
+        let mut own_bytes = 0_u64;
+        for path in [&disk.root, &disk.workspace, &disk.state] {
+            let counted = open_dir(path)
+                .and_then(|top| btrfs::bytes_written_since_birth(&top, MAX_EXTENTS_COUNTED))
+                .doing(|| format!("count the bytes of {}", path.display()))?;
+            own_bytes = own_bytes.saturating_add(counted);
+        }
+        Ok(BayUsage { own_bytes })
+    }
+
+    /// Roots that a cut-short exchange left beside the right one.
+    pub(crate) fn bay_sweep(&self) -> Result<()> {
+        for dir in entries(&self.corner("bays"))? {
+            self.trash().remove(&dir.join("root.new"))?;
+        }
+        Ok(())
+    }
+
+    /// How many bays of any daemon have a `part` (`root`, `workspace`) that is a snapshot of one of these.
+    pub(crate) fn bays_born_of(&self, corners: &[PathBuf], part: &str, parents: &[[u8; 16]]) -> Result<u64> {
+        let mut count = 0;
+        if parents.is_empty() {
+            return Ok(count);
+        }
+        for corner in corners {
+            let Ok(bays) = entries(&corner.join("bays")) else { continue };
+            for bay in bays {
+                // A bay may be going at this moment; then it does not count.
+                let Ok(info) = subvolume::info(&bay.join(part)) else { continue };
+                if parents.contains(&info.parent_uuid) {
+                    count += 1;
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    pub(crate) fn own_corner(&self) -> PathBuf {
+        self.corner("")
+    }
+}

@@ -1,0 +1,113 @@
+//! Running a program of the host on data that may be hostile, with as little of the host in reach as possible.
+//!
+//! A thread of its own gives up what the program shall not have and then starts it: a Landlock domain, the missing
+//! privileges and the empty capability bounding set are the thread's alone and pass on to its children. The thread
+//! stays until the work is done, because the child is told to die with it: a killed daemon leaves no program behind.
+//! On a kernel without Landlock the rest still holds; a warning says so once.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::Once;
+use std::sync::mpsc;
+
+use landlock::{
+    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
+    path_beneath_rules,
+};
+use rustix::thread::CapabilitySet;
+
+/// What programs need to start and to find their libraries, certificates and name servers.
+const SYSTEM: &[&str] = &[
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/etc",
+    "/opt",
+    "/nix/store",
+    "/run/systemd/resolve",
+    "/run/resolvconf",
+    "/run/NetworkManager/resolv.conf",
+    "/run/nscd",
+    "/dev/urandom",
+    "/dev/random",
+    "/dev/zero",
+];
+/// Harmless to write to.
+const SINKS: &[&str] = &["/dev/null"];
+
+/// The newest Landlock whose rights are asked for; an older kernel gives what it has.
+const LANDLOCK: ABI = ABI::V6;
+
+/// What a program may reach.
+#[derive(Debug, Default)]
+pub(crate) struct Confinement {
+    /// Paths it may read besides the system's.
+    pub(crate) read: Vec<PathBuf>,
+    /// Directories it may change.
+    pub(crate) write: Vec<PathBuf>,
+}
+
+impl Confinement {
+    /// Starts the program and lets `drive` see it through. The program does not outlive the call.
+    pub(crate) fn run<T>(&self, command: &mut Command, drive: impl FnOnce(&mut Child) -> T) -> io::Result<T> {
+        bay_sys::identity::die_with_parent(command);
+        std::thread::scope(|scope| {
+            let (started, start) = mpsc::channel();
+            let (finish, finished) = mpsc::channel::<()>();
+            scope.spawn(move || {
+                let child = self.give_up().and_then(|()| command.spawn());
+                let _ = started.send(child);
+                // Ends when the other side is dropped, also by a panic.
+                let _ = finished.recv();
+            });
+            let mut child = start.recv().map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))??;
+            let result = drive(&mut child);
+            if !matches!(child.try_wait(), Ok(Some(_))) {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            drop(finish);
+            Ok(result)
+        })
+    }
+
+    fn give_up(&self) -> io::Result<()> {
+        for capability in CapabilitySet::all().iter() {
+            match rustix::thread::remove_capability_from_bounding_set(capability) {
+                // One that this kernel does not know, or a process that may not: the program then has no more than
+                // the process has.
+                Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::PERM) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let status = self.landlock().map_err(io::Error::other)?;
+        if status == RulesetStatus::NotEnforced {
+            static ONCE: Once = Once::new();
+            ONCE.call_once(|| {
+                tracing::warn!("this kernel has no Landlock: git and unpackers run without it");
+            });
+        }
+        Ok(())
+    }
+
+    fn landlock(&self) -> Result<RulesetStatus, landlock::RulesetError> {
+        let all = AccessFs::from_all(LANDLOCK);
+        let read = AccessFs::from_read(LANDLOCK);
+        let sink = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
+        let status = Ruleset::default()
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(all)?
+            .create()?
+            .add_rules(path_beneath_rules(SYSTEM, read))?
+            .add_rules(path_beneath_rules(&self.read, read))?
+            .add_rules(path_beneath_rules(SINKS, sink))?
+            .add_rules(path_beneath_rules(&self.write, all))?
+            .restrict_self()?;
+        Ok(status.ruleset)
+    }
+}

@@ -1,0 +1,216 @@
+//! What can go wrong with disk, images and repositories, and how a caller hears of it.
+
+use std::fmt::Display;
+use std::io;
+use std::path::PathBuf;
+
+use bay_types::error::chain;
+use bay_types::{ApiError, ErrorCode};
+use rustix::io::Errno;
+
+pub(crate) type Result<T> = std::result::Result<T, PoolError>;
+
+/// One way of failing each; `to_api` adds what the reader can do.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    #[error("{program} is needed to {purpose}, and this host does not have it")]
+    ProgramMissing { program: &'static str, package: &'static str, purpose: &'static str },
+    #[error("this host cannot hold a pool: {why}")]
+    HostUnfit {
+        why: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the disk below the pool {pool} is too full: {needed_mib} MiB are needed, {free_mib} MiB may be used")]
+    HostFull { pool: PathBuf, needed_mib: u64, free_mib: u64 },
+    #[error("could not {doing}: the pool is full")]
+    Full {
+        doing: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the pool {pool} is damaged: {why}")]
+    Damaged { pool: PathBuf, why: String },
+    #[error("the pool {pool} is read-only: {why}")]
+    ReadOnly { pool: PathBuf, why: &'static str },
+    #[error("could not {doing}: the pool gives input/output errors")]
+    Failing {
+        doing: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("could not {doing}: the pool is read-only")]
+    TurnedReadOnly {
+        doing: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("could not {doing}")]
+    Io {
+        doing: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{what} cannot be used: {why}")]
+    Invalid { what: String, why: String },
+    #[error("there is no image {image}")]
+    ImageNotFound { image: String },
+    #[error("image {image} is used by {bays} bay(s)")]
+    ImageInUse { image: String, bays: u64 },
+    #[error("could not import {source_name}: {why}")]
+    ImageImport { source_name: String, why: String },
+    #[error("bay {bay} has no files on this pool")]
+    BayFilesMissing { bay: String },
+    #[error("there is no repository {repo} in the cache")]
+    RepoNotFound { repo: String },
+    #[error("could not fetch {location}: {why}")]
+    RepoFetch { location: String, why: String },
+    #[error("could not fetch {location}: it asks for credentials ({why})")]
+    RepoAuth { location: String, why: String },
+    #[error("the repository {location} has no commits")]
+    RepoEmpty { location: String },
+    #[error("the repository {location} has no branch, tag or commit {reference:?}")]
+    RefNotFound { location: String, reference: String },
+    #[error("the bundle for {location} was refused: {why}")]
+    Bundle { location: String, why: String },
+    #[error("git failed on the cached repository {location}: {why}")]
+    Git { location: String, why: String },
+}
+
+impl PoolError {
+    /// The error as a caller sees it.
+    #[must_use]
+    pub fn to_api(&self) -> ApiError {
+        let (code, next) = match self {
+            Self::ProgramMissing { package, .. } => (
+                ErrorCode::HostUnfit,
+                format!("install the package {package} (on Debian and Ubuntu: apt install {package})"),
+            ),
+            Self::HostUnfit { .. } => {
+                (ErrorCode::HostUnfit, "`bay doctor` tells what this host lacks".to_owned())
+            }
+            Self::HostFull { .. } => (
+                ErrorCode::PoolFull,
+                "free space on that disk, or place the pool on another one with --pool DIR".to_owned(),
+            ),
+            Self::Full { .. } => (
+                ErrorCode::PoolFull,
+                "remove bays, images or repositories (`bay rm`, `bay images rm`, `bay repos rm`) or free space on the disk below the pool"
+                    .to_owned(),
+            ),
+            Self::Damaged { pool, .. } => (
+                ErrorCode::PoolDamaged,
+                format!(
+                    "nothing was changed; restore {} from a backup, or move it away to begin with an empty pool",
+                    pool.display()
+                ),
+            ),
+            Self::ReadOnly { .. } | Self::TurnedReadOnly { .. } => (
+                ErrorCode::PoolReadOnly,
+                "nothing was changed; the kernel's log (`dmesg`) has the reason; mend the disk, unmount the pool and start the daemon again"
+                    .to_owned(),
+            ),
+            Self::Failing { .. } => (
+                ErrorCode::PoolDamaged,
+                "the kernel's log (`dmesg`) has the reason; check the disk below the pool before anything else".to_owned(),
+            ),
+            Self::Io { .. } => return ApiError::internal(self),
+            Self::Invalid { .. } => (ErrorCode::InvalidInput, "give another value".to_owned()),
+            Self::ImageNotFound { .. } => (
+                ErrorCode::ImageNotFound,
+                "`bay images ls` shows what there is; `bay images import` makes one".to_owned(),
+            ),
+            Self::ImageInUse { .. } => {
+                (ErrorCode::ImageInUse, "remove those bays first; `bay ls` shows them".to_owned())
+            }
+            Self::ImageImport { .. } => (
+                ErrorCode::ImageImport,
+                "check that the source exists and that you may read it, then import again".to_owned(),
+            ),
+            Self::BayFilesMissing { .. } => (
+                ErrorCode::BayFailed,
+                "remove the bay with `bay rm` and make it again".to_owned(),
+            ),
+            Self::RepoNotFound { .. } => {
+                (ErrorCode::RepoNotFound, "`bay repos ls` shows what there is".to_owned())
+            }
+            Self::RepoFetch { .. } => (
+                ErrorCode::RepoFetch,
+                "check the address and the network; `git ls-remote ADDRESS` shows the same failure".to_owned(),
+            ),
+            Self::RepoAuth { .. } => (
+                ErrorCode::RepoAuth,
+                "the daemon holds no credentials; clone it yourself and give the path: `bay up PATH`".to_owned(),
+            ),
+            Self::RepoEmpty { .. } => {
+                (ErrorCode::RepoEmpty, "make a first commit, or use `bay up` without a repository".to_owned())
+            }
+            Self::RefNotFound { .. } => (
+                ErrorCode::RefNotFound,
+                "`bay repos sync` fetches what is new; check the name with `git ls-remote`".to_owned(),
+            ),
+            Self::Bundle { .. } => (
+                ErrorCode::RepoFetch,
+                "check the repository with `git fsck` and try again".to_owned(),
+            ),
+            Self::Git { .. } => (
+                ErrorCode::RepoFetch,
+                "`bay repos rm` and a new `bay up` rebuild the cache of this repository".to_owned(),
+            ),
+        };
+        ApiError::new(code, chain(self), next)
+    }
+}
+
+/// Says what was being done when the system refused, and sorts the refusals that mean something of their own.
+pub(crate) trait Doing<T> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T, E: Into<io::Error>> Doing<T> for std::result::Result<T, E> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|error| sorted(error.into(), what()))
+    }
+}
+
+fn sorted(source: io::Error, doing: String) -> PoolError {
+    match Errno::from_io_error(&source) {
+        Some(Errno::NOSPC | Errno::DQUOT) => PoolError::Full { doing, source },
+        Some(Errno::ROFS) => PoolError::TurnedReadOnly { doing, source },
+        Some(Errno::IO | Errno::UCLEAN) => PoolError::Failing { doing, source },
+        _ => PoolError::Io { doing, source },
+    }
+}
+
+/// Text from outside (git's remote side, an archive) made fit for an error message: one line, no control characters,
+/// not endless.
+pub(crate) fn one_line(text: impl Display) -> String {
+    const SHOWN: usize = 300;
+    let clean: String =
+        text.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).take(SHOWN).collect();
+    clean.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full(code: Errno) -> ErrorCode {
+        std::result::Result::<(), _>::Err(code).doing(|| "write".to_owned()).unwrap_err().to_api().code
+    }
+
+    #[test]
+    fn the_systems_refusals_become_codes_of_their_own() {
+        assert_eq!(full(Errno::NOSPC), ErrorCode::PoolFull);
+        assert_eq!(full(Errno::DQUOT), ErrorCode::PoolFull);
+        assert_eq!(full(Errno::ROFS), ErrorCode::PoolReadOnly);
+        assert_eq!(full(Errno::IO), ErrorCode::PoolDamaged);
+        assert_eq!(full(Errno::INVAL), ErrorCode::Internal);
+    }
+
+    #[test]
+    fn text_from_outside_is_one_plain_line() {
+        assert_eq!(one_line("a\x1b[31m\r\nb\tc"), "a [31m b c");
+        assert!(one_line("x".repeat(5000)).len() <= 300);
+    }
+}

@@ -1,0 +1,759 @@
+//! Copying trees of files with somebody's rights, by several threads.
+//!
+//! Every access to the source is made with the file-system identity of the user on whose behalf the copy is made
+//! ([`bay_sys::identity`]): the kernel decides what may be read. Everything is opened relative to a directory that is
+//! already open and never through a symbolic link, so a source that changes during the copy cannot lead it elsewhere.
+//!
+//! A task is one directory. The worker that takes it makes all entries (subdirectories become tasks of their own) and
+//! then sets the directory's own times: nobody touches it afterwards.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, OsStr};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use bay_sys::identity::ActingThread;
+use bay_types::progress::Progress;
+use bay_types::runtime::ID_RANGE;
+use rustix::fs::{
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid, XattrFlags,
+};
+use rustix::io::Errno;
+use sha2::{Digest, Sha256};
+
+use crate::Report;
+use crate::backing::retry;
+use crate::error::{Doing, Result};
+
+/// Bytes moved at a time.
+const BUFFER: usize = 512 * 1024;
+/// More threads than this wait for the disk, not for each other.
+const MAX_WORKERS: usize = 8;
+const REPORT_EVERY: Duration = Duration::from_millis(100);
+/// The kernel's own bounds on extended attributes.
+const XATTR_MAX: usize = 64 * 1024;
+
+/// Filesystems whose files are not data, or whose server may never answer: never walked into from another one.
+const NOT_DATA: &[u64] = &[
+    0x9fa0,      // proc
+    0x6265_6572, // sysfs
+    0x0027_e0eb, // cgroup
+    0x6367_7270, // cgroup2
+    0x1cd1,      // devpts
+    0x6462_6720, // debugfs
+    0x7472_6163, // tracefs
+    0x7363_6673, // securityfs
+    0xcafe_4a11, // bpf
+    0x1980_0202, // mqueue
+    0x958458f6,  // hugetlbfs
+    0x0187,      // autofs
+    0x6573_5546, // fuse
+    0x6165_676c, // pstore
+    0xde5e_81e4, // efivarfs
+    0x6165_6676, // efivarfs, older
+    0x4249_4e4d, // binfmt_misc
+    0x6265_6570, // configfs
+    0x6e73_6673, // nsfs
+];
+
+/// Whose rights apply to the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rights {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// What becomes of an entry of the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Choice {
+    Take,
+    /// Not part of what is copied.
+    Pass,
+    /// Left out on purpose, and counted: it identifies the host or holds a secret.
+    Withhold,
+}
+
+/// A directory to copy.
+pub(crate) struct Tree<'a> {
+    /// Opened with the user's rights; links in it are followed.
+    pub(crate) source: PathBuf,
+    /// Where it goes, relative to the target; exists already.
+    pub(crate) into: PathBuf,
+    /// Asked with the path relative to the source.
+    pub(crate) choose: &'a (dyn Fn(&Path) -> Choice + Sync),
+}
+
+/// What was copied and what was not.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) files: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) denied: AtomicU64,
+    pub(crate) withheld: AtomicU64,
+    pub(crate) special: AtomicU64,
+    pub(crate) elsewhere: AtomicU64,
+    pub(crate) unreadable: AtomicU64,
+    /// Sum of a hash per entry: the same tree gives the same sum in whatever order it is walked.
+    fingerprint: Mutex<u128>,
+}
+
+impl Tally {
+    pub(crate) fn count(counter: &AtomicU64, by: u64) {
+        counter.fetch_add(by, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(counter: &AtomicU64) -> u64 {
+        counter.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn fingerprint(&self) -> u128 {
+        *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A walk over trees with one user's rights.
+pub(crate) struct Walk<'a> {
+    pub(crate) rights: Rights,
+    pub(crate) trees: &'a [Tree<'a>],
+    /// Directories never entered (the pool itself), by device and inode.
+    pub(crate) never: &'a [(u64, u64)],
+}
+
+struct Task {
+    tree: usize,
+    path: PathBuf,
+    device: u64,
+}
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<(Vec<Task>, usize)>,
+    wake: Condvar,
+    stop: AtomicBool,
+}
+
+impl Queue {
+    fn push(&self, task: Task) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).0.push(task);
+        self.wake.notify_one();
+    }
+
+    /// The next task; `None` when all are done or the walk was stopped.
+    fn take(&self) -> Option<Task> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            if let Some(task) = state.0.pop() {
+                state.1 += 1;
+                return Some(task);
+            }
+            if state.1 == 0 {
+                return None;
+            }
+            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn done(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.1 -= 1;
+        if state.1 == 0 {
+            self.wake.notify_all();
+        }
+    }
+
+    fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wake.notify_all();
+    }
+}
+
+/// A file with several names: the first one made, so that the others become links to it.
+type Links = Mutex<HashMap<(u64, u64), PathBuf>>;
+
+struct Work<'a> {
+    walk: &'a Walk<'a>,
+    roots: Vec<OwnedFd>,
+    /// `None`: only measure.
+    target: Option<&'a OwnedFd>,
+    tally: &'a Tally,
+    queue: Queue,
+    links: Links,
+    /// Cleared when the source cannot share its blocks with the target.
+    share: AtomicBool,
+}
+
+/// Counts what a copy would take, with a fingerprint of it.
+pub(crate) fn measure(walk: &Walk<'_>, report: Report<'_>) -> Result<Tally> {
+    let tally = Tally::default();
+    run(walk, None, &tally, &mut |tally| {
+        report(Progress {
+            stage: "looking at what there is".to_owned(),
+            done: Tally::get(&tally.files),
+            total: None,
+            unit: "files".to_owned(),
+        });
+    })?;
+    Ok(tally)
+}
+
+/// Copies the trees into the open directory `target`.
+pub(crate) fn copy(walk: &Walk<'_>, target: &OwnedFd, tally: &Tally, news: &mut dyn FnMut(&Tally)) -> Result<()> {
+    run(walk, Some(target), tally, news)
+}
+
+fn run(walk: &Walk<'_>, target: Option<&OwnedFd>, tally: &Tally, news: &mut dyn FnMut(&Tally)) -> Result<()> {
+    let mut work = Work {
+        walk,
+        roots: Vec::new(),
+        target,
+        tally,
+        queue: Queue::default(),
+        links: Links::default(),
+        share: AtomicBool::new(true),
+    };
+    // Opening the sources takes the user's identity too, hence a thread of its own.
+    work.roots = std::thread::scope(|scope| {
+        scope.spawn(|| open_roots(walk)).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    for (tree, root) in work.roots.iter().enumerate() {
+        let device = rustix::fs::fstat(root).doing(|| "look at a source".to_owned())?.st_dev;
+        work.queue.push(Task { tree, path: PathBuf::new(), device });
+    }
+    let workers = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, MAX_WORKERS);
+    let finished = (Mutex::new(0_usize), Condvar::new());
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..workers)
+            .map(|_| {
+                scope.spawn(|| {
+                    // Told also when the worker panics: the wait below must end.
+                    let _end = Finished(&finished, &work.queue);
+                    work_through(&work)
+                })
+            })
+            .collect();
+        let mut count = finished.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while *count < workers {
+            count = finished.1.wait_timeout(count, REPORT_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+            news(tally);
+        }
+        drop(count);
+        let mut result = Ok(());
+        for handle in handles {
+            let ended = handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            result = result.and(ended);
+        }
+        result
+    })
+}
+
+struct Finished<'a>(&'a (Mutex<usize>, Condvar), &'a Queue);
+
+impl Drop for Finished<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.1.stop();
+        }
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.0.1.notify_all();
+    }
+}
+
+fn open_roots(walk: &Walk<'_>) -> Result<Vec<OwnedFd>> {
+    let acting = ActingThread::begin(walk.rights.uid, walk.rights.gid)
+        .doing(|| format!("act as user {}", walk.rights.uid))?;
+    let mut roots = Vec::new();
+    for tree in walk.trees {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = acting
+            .act(|| rustix::fs::open(&tree.source, flags, Mode::empty()))
+            .doing(|| format!("act as user {}", walk.rights.uid))?
+            .map_err(|error| crate::PoolError::ImageImport {
+                source_name: tree.source.display().to_string(),
+                why: format!("it cannot be read by user {} ({error})", walk.rights.uid),
+            })?;
+        roots.push(root);
+    }
+    Ok(roots)
+}
+
+fn work_through(work: &Work<'_>) -> Result<()> {
+    let rights = work.walk.rights;
+    let acting = ActingThread::begin(rights.uid, rights.gid).doing(|| format!("act as user {}", rights.uid));
+    let acting = match acting {
+        Ok(acting) => acting,
+        Err(error) => {
+            work.queue.stop();
+            return Err(error);
+        }
+    };
+    let mut buffer = vec![0_u8; BUFFER];
+    while let Some(task) = work.queue.take() {
+        let result = Worker { work, acting: &acting, buffer: &mut buffer }.directory(&task);
+        work.queue.done();
+        if let Err(error) = result {
+            work.queue.stop();
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// One thread's view of the work.
+struct Worker<'a, 'w> {
+    work: &'a Work<'w>,
+    acting: &'a ActingThread,
+    buffer: &'a mut [u8],
+}
+
+/// An entry of a source directory as it was listed.
+struct Entry {
+    name: Vec<u8>,
+    stat: Stat,
+}
+
+impl Worker<'_, '_> {
+    fn as_user<T>(&self, call: impl FnOnce() -> T) -> Result<T> {
+        self.acting.act(call).doing(|| format!("act as user {}", self.work.walk.rights.uid))
+    }
+
+    fn directory(&mut self, task: &Task) -> Result<()> {
+        let root = &self.work.roots[task.tree];
+        let tally = self.work.tally;
+        let Ok(source) = self.as_user(|| open_beneath(root, &task.path, OFlags::RDONLY | OFlags::DIRECTORY))?
+        else {
+            // It could be opened or looked at when it was listed; now it is gone or shut.
+            Tally::count(&tally.denied, 1);
+            return Ok(());
+        };
+        let listed = self.as_user(|| list(&source, tally))?;
+        let entries = match listed {
+            Ok(entries) => entries,
+            Err(_) => {
+                Tally::count(&tally.unreadable, 1);
+                return Ok(());
+            }
+        };
+        let tree = &self.work.walk.trees[task.tree];
+        let into = tree.into.join(&task.path);
+        let target = match self.work.target {
+            Some(target) => Some(
+                open_beneath(target, &into, OFlags::RDONLY | OFlags::DIRECTORY)
+                    .doing(|| format!("open /{} in the image", into.display()))?,
+            ),
+            None => None,
+        };
+        for entry in &entries {
+            let path = task.path.join(OsStr::from_bytes(&entry.name));
+            match (tree.choose)(&path) {
+                Choice::Take => {}
+                Choice::Pass => continue,
+                Choice::Withhold => {
+                    Tally::count(&tally.withheld, 1);
+                    continue;
+                }
+            }
+            match &target {
+                Some(target) => {
+                    self.entry(task, &source, target, entry, path)
+                        .doing(|| format!("copy /{}", into.join(OsStr::from_bytes(&entry.name)).display()))?;
+                }
+                None => self.measure(task, &source, entry, path)?,
+            }
+        }
+        // The top of the pool's image keeps its own mode; everything below is as its source is.
+        if let Some(target) = target
+            && !into.as_os_str().is_empty()
+        {
+            finish_dir(&source, &target).doing(|| format!("finish /{}", into.display()))?;
+        }
+        Ok(())
+    }
+
+    fn measure(&mut self, task: &Task, source: &OwnedFd, entry: &Entry, path: PathBuf) -> Result<()> {
+        let stat = &entry.stat;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let tally = self.work.tally;
+        let mut hash = Sha256::new();
+        hash.update(path.as_os_str().as_bytes());
+        for number in [
+            u64::from(stat.st_mode),
+            u64::from(stat.st_uid),
+            u64::from(stat.st_gid),
+            if kind == FileType::Directory { 0 } else { stat.st_size as u64 },
+            stat.st_mtime as u64,
+            stat.st_mtime_nsec as u64,
+            stat.st_ino,
+        ] {
+            hash.update([0]);
+            hash.update(number.to_le_bytes());
+        }
+        let digest = hash.finalize();
+        let mut half = [0_u8; 16];
+        half.copy_from_slice(&digest[..16]);
+        {
+            let mut sum = tally.fingerprint.lock().unwrap_or_else(PoisonError::into_inner);
+            *sum = sum.wrapping_add(u128::from_le_bytes(half));
+        }
+        Tally::count(&tally.files, 1);
+        match kind {
+            FileType::RegularFile => {
+                let on_disk = (stat.st_blocks as u64).saturating_mul(512);
+                Tally::count(&tally.bytes, (stat.st_size as u64).min(on_disk.max(4096)));
+            }
+            FileType::Directory => {
+                if let Some(child) = self.enter(task, source, entry)? {
+                    let device = rustix::fs::fstat(&child).map_or(task.device, |stat| stat.st_dev);
+                    self.work.queue.push(Task { tree: task.tree, path, device });
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Opens a subdirectory if it is one to go into.
+    fn enter(&self, task: &Task, source: &OwnedFd, entry: &Entry) -> Result<Option<OwnedFd>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let tally = self.work.tally;
+        let Ok(child) =
+            self.as_user(|| rustix::fs::openat(source, entry.name.as_slice(), flags, Mode::empty()))?
+        else {
+            Tally::count(&tally.denied, 1);
+            return Ok(None);
+        };
+        let Ok(stat) = rustix::fs::fstat(&child) else { return Ok(None) };
+        let foreign = stat.st_dev != task.device
+            && rustix::fs::fstatfs(&child)
+                .map_or(true, |found| NOT_DATA.contains(&(found.f_type as u64 & 0xffff_ffff)));
+        if foreign || self.work.walk.never.contains(&(stat.st_dev, stat.st_ino)) {
+            Tally::count(&tally.elsewhere, 1);
+            return Ok(None);
+        }
+        Ok(Some(child))
+    }
+
+    fn entry(
+        &mut self,
+        task: &Task,
+        source: &OwnedFd,
+        target: &OwnedFd,
+        entry: &Entry,
+        path: PathBuf,
+    ) -> io::Result<()> {
+        let tally = self.work.tally;
+        let name = entry.name.as_slice();
+        match FileType::from_raw_mode(entry.stat.st_mode) {
+            FileType::Directory => {
+                match rustix::fs::mkdirat(target, name, Mode::RWXU) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                Tally::count(&tally.files, 1);
+                let entered = self.enter(task, source, entry).map_err(io::Error::other)?;
+                let Some(child) = entered else {
+                    // That it exists, and how it looks from outside, its parent tells everybody.
+                    let made = open_child_dir(target, name)?;
+                    return set_dir(&made, &entry.stat);
+                };
+                let device = rustix::fs::fstat(&child)?.st_dev;
+                self.work.queue.push(Task { tree: task.tree, path, device });
+                Ok(())
+            }
+            FileType::RegularFile => {
+                let into = self.work.walk.trees[task.tree].into.join(&path);
+                self.file(source, target, entry, &into)
+            }
+            FileType::Symlink => self.symlink(source, target, entry),
+            _ => {
+                Tally::count(&tally.special, 1);
+                Ok(())
+            }
+        }
+    }
+
+    fn symlink(&mut self, source: &OwnedFd, target: &OwnedFd, entry: &Entry) -> io::Result<()> {
+        let name = entry.name.as_slice();
+        let link = self.as_user(|| rustix::fs::readlinkat(source, name, Vec::new())).map_err(io::Error::other)?;
+        let Ok(link) = link else {
+            Tally::count(&self.work.tally.denied, 1);
+            return Ok(());
+        };
+        replacing(target, name, || rustix::fs::symlinkat(link.as_c_str(), target, name))?;
+        let (uid, gid) = owner(&entry.stat);
+        rustix::fs::chownat(target, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+        rustix::fs::utimensat(target, name, &times(&entry.stat), AtFlags::SYMLINK_NOFOLLOW)?;
+        Tally::count(&self.work.tally.files, 1);
+        Ok(())
+    }
+
+    fn file(&mut self, source: &OwnedFd, target: &OwnedFd, entry: &Entry, into: &Path) -> io::Result<()> {
+        let name = entry.name.as_slice();
+        let tally = self.work.tally;
+        let flags =
+            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let opened = self
+            .as_user(|| retry(|| rustix::fs::openat(source, name, flags, Mode::empty())))
+            .map_err(io::Error::other)?;
+        let from = match opened {
+            Ok(from) => from,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(_) => {
+                Tally::count(&tally.denied, 1);
+                return Ok(());
+            }
+        };
+        let stat = rustix::fs::fstat(&from)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            Tally::count(&tally.special, 1);
+            return Ok(());
+        }
+        let create = || {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            replacing(target, name, || rustix::fs::openat(target, name, flags, Mode::RUSR | Mode::WUSR))
+        };
+        let to = if stat.st_nlink > 1 {
+            let mut links = self.work.links.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(first) = links.get(&(stat.st_dev, stat.st_ino)) {
+                let top = self.work.target.ok_or(Errno::BADF)?;
+                replacing(target, name, || rustix::fs::linkat(top, first, target, name, AtFlags::empty()))?;
+                Tally::count(&tally.files, 1);
+                return Ok(());
+            }
+            let to = create()?;
+            links.insert((stat.st_dev, stat.st_ino), into.to_owned());
+            to
+        } else {
+            create()?
+        };
+        Tally::count(&tally.files, 1);
+        if !self.contents(&from, &to, &stat)? {
+            Tally::count(&tally.unreadable, 1);
+        }
+        let (uid, gid) = owner(&stat);
+        rustix::fs::fchown(&to, Some(uid), Some(gid))?;
+        rustix::fs::fchmod(&to, Mode::from_raw_mode(stat.st_mode & 0o7777))?;
+        copy_xattrs(&from, &to)?;
+        rustix::fs::futimens(&to, &times(&stat))?;
+        Ok(())
+    }
+
+    /// Copies the bytes; `false` when the source could not be read to its end.
+    fn contents(&mut self, from: &OwnedFd, to: &OwnedFd, stat: &Stat) -> io::Result<bool> {
+        let size = stat.st_size as u64;
+        if size == 0 {
+            return Ok(true);
+        }
+        if self.work.share.load(Ordering::Relaxed) {
+            match rustix::fs::ioctl_ficlone(to, from) {
+                Ok(()) => {
+                    Tally::count(&self.work.tally.bytes, size);
+                    return Ok(true);
+                }
+                Err(Errno::NOSPC) => return Err(Errno::NOSPC.into()),
+                Err(_) => self.work.share.store(false, Ordering::Relaxed),
+            }
+        }
+        let holes = (stat.st_blocks as u64).saturating_mul(512) < size && size > 4096;
+        if holes { self.with_holes(from, to, size) } else { self.span(from, to, 0, size) }
+    }
+
+    /// Copies only the parts that hold data.
+    fn with_holes(&mut self, from: &OwnedFd, to: &OwnedFd, size: u64) -> io::Result<bool> {
+        rustix::fs::ftruncate(to, size)?;
+        let mut at = 0_u64;
+        while at < size {
+            let start = match rustix::fs::seek(from, rustix::fs::SeekFrom::Data(at)) {
+                Ok(start) => start,
+                // Nothing but a hole until the end.
+                Err(Errno::NXIO) => break,
+                Err(_) => return self.span(from, to, at, size),
+            };
+            let end = rustix::fs::seek(from, rustix::fs::SeekFrom::Hole(start)).unwrap_or(size).min(size);
+            if end <= start {
+                break;
+            }
+            if !self.span(from, to, start, end)? {
+                return Ok(false);
+            }
+            at = end;
+        }
+        Ok(true)
+    }
+
+    fn span(&mut self, from: &OwnedFd, to: &OwnedFd, start: u64, end: u64) -> io::Result<bool> {
+        let mut at = start;
+        while at < end {
+            let want = usize::try_from(end - at).unwrap_or(BUFFER).min(self.buffer.len());
+            let got = match retry(|| rustix::io::pread(from, &mut self.buffer[..want], at)) {
+                Ok(0) => return Ok(true),
+                Ok(got) => got,
+                Err(_) => return Ok(false),
+            };
+            let mut written = 0;
+            while written < got {
+                let place = at + written as u64;
+                let count = retry(|| rustix::io::pwrite(to, &self.buffer[written..got], place))?;
+                if count == 0 {
+                    return Err(io::ErrorKind::WriteZero.into());
+                }
+                written += count;
+            }
+            at += got as u64;
+            Tally::count(&self.work.tally.bytes, got as u64);
+            if self.work.queue.stop.load(Ordering::Relaxed) {
+                // Another thread has failed and says why; what is made here will be thrown away.
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Opens a path below a directory without ever leaving it or following a link.
+pub(crate) fn open_beneath(root: impl AsFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    // EAGAIN: a rename elsewhere raced with the resolution of `..`-safe paths; the kernel asks to try again.
+    for _ in 0..16 {
+        match rustix::fs::openat2(&root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+/// Makes an entry, in the place of one that is there.
+pub(crate) fn replacing<T>(
+    target: &OwnedFd,
+    name: &[u8],
+    make: impl Fn() -> rustix::io::Result<T>,
+) -> rustix::io::Result<T> {
+    match make() {
+        Err(Errno::EXIST) => {
+            rustix::fs::unlinkat(target, name, AtFlags::empty())?;
+            make()
+        }
+        other => other,
+    }
+}
+
+fn open_child_dir(target: &OwnedFd, name: &[u8]) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(target, name, flags, Mode::empty())
+}
+
+/// What is in a directory, with what each entry is. Runs with the user's rights.
+fn list(directory: &OwnedFd, tally: &Tally) -> rustix::io::Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name: &CStr = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => entries.push(Entry { name: name.to_bytes().to_vec(), stat }),
+            Err(Errno::NOENT) => {}
+            Err(_) => Tally::count(&tally.denied, 1),
+        }
+    }
+    Ok(entries)
+}
+
+/// Ids that no bay has a place for become nobody's.
+fn owner(stat: &Stat) -> (Uid, Gid) {
+    (Uid::from_raw(mapped_id(stat.st_uid)), Gid::from_raw(mapped_id(stat.st_gid)))
+}
+
+pub(crate) fn mapped_id(id: u32) -> u32 {
+    if id < ID_RANGE { id } else { bay_sys::identity::NOBODY }
+}
+
+fn times(stat: &Stat) -> Timestamps {
+    let modified = Timespec { tv_sec: stat.st_mtime as i64, tv_nsec: stat.st_mtime_nsec as _ };
+    Timestamps { last_access: modified, last_modification: modified }
+}
+
+fn set_dir(directory: &OwnedFd, stat: &Stat) -> io::Result<()> {
+    let (uid, gid) = owner(stat);
+    rustix::fs::fchown(directory, Some(uid), Some(gid))?;
+    rustix::fs::fchmod(directory, Mode::from_raw_mode(stat.st_mode & 0o7777))?;
+    rustix::fs::futimens(directory, &times(stat))?;
+    Ok(())
+}
+
+fn finish_dir(source: &OwnedFd, target: &OwnedFd) -> io::Result<()> {
+    copy_xattrs(source, target)?;
+    set_dir(target, &rustix::fs::fstat(source)?)
+}
+
+/// Attributes that mean the same inside a bay: file capabilities, ACLs, the user's own.
+pub(crate) fn wanted_xattr(name: &[u8]) -> bool {
+    name == b"security.capability" || name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_")
+}
+
+fn copy_xattrs(from: &OwnedFd, to: &OwnedFd) -> io::Result<()> {
+    let mut names = Vec::with_capacity(256);
+    match rustix::fs::flistxattr(from, rustix::buffer::spare_capacity(&mut names)) {
+        Ok(_) => {}
+        Err(Errno::OPNOTSUPP) => return Ok(()),
+        Err(Errno::RANGE) => {
+            names.reserve(XATTR_MAX);
+            rustix::fs::flistxattr(from, rustix::buffer::spare_capacity(&mut names))?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    for name in names.split(|byte| *byte == 0).filter(|name| wanted_xattr(name)) {
+        let mut value = Vec::with_capacity(XATTR_MAX);
+        match rustix::fs::fgetxattr(from, name, rustix::buffer::spare_capacity(&mut value)) {
+            Ok(_) => {}
+            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        match rustix::fs::fsetxattr(to, name, &value, XattrFlags::empty()) {
+            // One that the pool's filesystem does not know is no reason to lose the file.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::INVAL) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Opens a file with a user's rights.
+pub(crate) fn open_as(path: &Path, rights: Rights) -> Result<io::Result<File>> {
+    std::thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                let acting = ActingThread::begin(rights.uid, rights.gid)
+                    .doing(|| format!("act as user {}", rights.uid))?;
+                let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+                acting
+                    .act(|| rustix::fs::open(path, flags, Mode::empty()))
+                    .doing(|| format!("act as user {}", rights.uid))
+                    .map(|opened| opened.map(File::from).map_err(io::Error::from))
+            })
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Reads a whole small file, refusing one that is larger than `most`.
+pub(crate) fn read_small(file: &mut File, most: u64) -> io::Result<Vec<u8>> {
+    let mut contents = Vec::new();
+    file.take(most + 1).read_to_end(&mut contents)?;
+    if contents.len() as u64 > most {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(contents)
+}

@@ -1,0 +1,373 @@
+//! git, run so that neither a repository nor a caller decides what it does.
+//!
+//! No environment, no system, user or repository configuration that could name a program, no prompts, no hooks, no
+//! transport but the one wanted; and around it the confinement of [`crate::confine`]: it can change only the
+//! directories named for the task and read only the system's programs beside them. Its messages may come from a
+//! hostile server: they are used to sort failures and are shown on one line, without control characters.
+
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use bay_types::progress::Progress;
+
+use super::location::Transport;
+use crate::Report;
+use crate::backing::SYSTEM_PATH;
+use crate::confine::Confinement;
+use crate::error::{Doing, PoolError, Result, one_line};
+
+/// A git that says nothing for this long is taken for stuck, and ended.
+const SILENCE: Duration = Duration::from_secs(300);
+/// The same for work that has nothing to say until it is done.
+pub(crate) const LONG_SILENCE: Duration = Duration::from_secs(4 * 3600);
+/// How often it is asked whether the work may go on.
+const TICK: Duration = Duration::from_millis(500);
+/// What is kept of its output and of its messages.
+const MAX_OUTPUT: u64 = 256 * 1024 * 1024;
+const MAX_MESSAGES: usize = 16 * 1024;
+
+/// Settings that hold for every run; the command line has the last word over any file.
+const SETTINGS: &[&str] = &[
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.untrackedCache=false",
+    "core.sshCommand=ssh -F /dev/null -o BatchMode=yes -o IdentitiesOnly=yes -o IdentityFile=/dev/null -o ConnectTimeout=20 -o ServerAliveInterval=20",
+    "core.gitProxy=",
+    "credential.helper=",
+    "protocol.allow=never",
+    "protocol.ext.allow=never",
+    "transfer.fsckObjects=true",
+    "fetch.fsckObjects=true",
+    // Old but harmless defects that well-known repositories have in their history.
+    "fetch.fsck.zeroPaddedFilemode=ignore",
+    "fetch.fsck.missingSpaceBeforeDate=ignore",
+    "fetch.fsck.badTimezone=ignore",
+    "fetch.fsck.missingSpaceBeforeEmail=ignore",
+    "transfer.unpackLimit=1",
+    "fetch.unpackLimit=1",
+    "fetch.recurseSubmodules=false",
+    "submodule.recurse=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "http.lowSpeedLimit=100",
+    "http.lowSpeedTime=60",
+    "advice.detachedHead=false",
+    "init.defaultBranch=main",
+    "checkout.workers=0",
+    "core.checkStat=default",
+    "index.threads=true",
+];
+
+/// One run of git.
+#[derive(Default)]
+pub(crate) struct Git<'a> {
+    pub(crate) repository: Option<PathBuf>,
+    pub(crate) work_tree: Option<PathBuf>,
+    pub(crate) arguments: Vec<&'a OsStr>,
+    pub(crate) transport: Option<Transport>,
+    /// Written to its standard input.
+    pub(crate) input: Vec<u8>,
+    pub(crate) read: Vec<PathBuf>,
+    pub(crate) write: Vec<PathBuf>,
+    /// Holds no settings, and for local sources a file that lets them belong to anybody.
+    pub(crate) home: PathBuf,
+    pub(crate) sha256: bool,
+    /// How long it may be silent.
+    pub(crate) patience: Option<Duration>,
+    /// Asked again and again during the run: `false` ends it.
+    pub(crate) may_go_on: Option<&'a dyn Fn() -> bool>,
+}
+
+/// Name of that file.
+pub(crate) const ANY_OWNER: &str = "any-owner";
+
+/// What it said.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) status: ExitStatus,
+    pub(crate) output: Vec<u8>,
+    /// The end of its messages, progress left out.
+    pub(crate) messages: String,
+    pub(crate) stuck: bool,
+    /// It was ended because `may_go_on` said so.
+    pub(crate) cut_off: bool,
+}
+
+impl Said {
+    /// The line that tells best why it failed.
+    pub(crate) fn why(&self) -> String {
+        if self.stuck {
+            return "git made no progress for too long".to_owned();
+        }
+        let line = |prefix: &str| self.messages.lines().rev().find(|line| line.starts_with(prefix));
+        let said = line("fatal: ").or_else(|| line("error: ")).or_else(|| self.messages.lines().next_back());
+        one_line(said.map_or_else(|| format!("git ended with {}", self.status), str::to_owned))
+    }
+}
+
+enum News {
+    Output(io::Result<Vec<u8>>),
+    Messages(Vec<u8>),
+}
+
+impl<'a> Git<'a> {
+    pub(crate) fn new(home: PathBuf, arguments: &[&'a str]) -> Self {
+        Self { home, arguments: arguments.iter().map(|argument| OsStr::new(*argument)).collect(), ..Self::default() }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new("git");
+        command
+            .env_clear()
+            .env("PATH", SYSTEM_PATH)
+            .env("LC_ALL", "C")
+            .env("HOME", &self.home)
+            .env("XDG_CONFIG_HOME", &self.home)
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .env("GIT_CONFIG_SYSTEM", "/dev/null")
+            .env("GIT_CONFIG_GLOBAL", self.global_settings())
+            .env("GIT_ATTR_NOSYSTEM", "1")
+            .env("GIT_TERMINAL_PROMPT", "0")
+            .env("GIT_ASKPASS", "/bin/false")
+            .env("SSH_ASKPASS", "/bin/false")
+            .env("GIT_NO_REPLACE_OBJECTS", "1")
+            .env("GIT_NO_LAZY_FETCH", "1")
+            .env("GIT_DEFAULT_REF_FORMAT", "files")
+            .env("GIT_DEFAULT_HASH", if self.sha256 { "sha256" } else { "sha1" })
+            .env("GIT_ADVICE", "0")
+            .env("GIT_PROTOCOL_FROM_USER", "0")
+            .current_dir(&self.home)
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        for setting in SETTINGS {
+            command.arg("-c").arg(setting);
+        }
+        if let Some(transport) = self.transport {
+            command.arg("-c").arg(format!("protocol.{}.allow=always", transport.name()));
+        }
+        if let Some(repository) = &self.repository {
+            command.arg("--git-dir").arg(repository);
+        }
+        if let Some(work_tree) = &self.work_tree {
+            command.arg("--work-tree").arg(work_tree).current_dir(work_tree);
+        }
+        command.args(&self.arguments);
+        command
+    }
+
+    /// The server side of a local fetch must not refuse a repository for belonging to somebody else; it takes that
+    /// word from a settings file only.
+    fn global_settings(&self) -> PathBuf {
+        match self.transport {
+            Some(Transport::File) => self.home.join(ANY_OWNER),
+            _ => PathBuf::from("/dev/null"),
+        }
+    }
+
+    /// Runs to the end, whatever that is; `news` hears of progress.
+    pub(crate) fn run(&mut self, news: Report<'_>) -> Result<Said> {
+        let confinement = Confinement {
+            read: self.read.iter().chain([&self.home]).cloned().collect(),
+            write: self.write.clone(),
+        };
+        let mut command = self.command();
+        let input = std::mem::take(&mut self.input);
+        let limits = Limits { patience: self.patience.unwrap_or(SILENCE), may_go_on: self.may_go_on };
+        let ran = confinement.run(&mut command, |child| converse(child, input, &limits, news));
+        match ran {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(PoolError::ProgramMissing {
+                program: "git",
+                package: "git",
+                purpose: "work with repositories",
+            }),
+            other => other.and_then(|said| said).doing(|| "run git".to_owned()),
+        }
+    }
+
+    /// Runs and returns the output, or fails with what git said.
+    pub(crate) fn output(&mut self, location: &str) -> Result<Vec<u8>> {
+        let said = self.run(&mut |_| {})?;
+        if said.status.success() {
+            return Ok(said.output);
+        }
+        Err(failed(location, &said))
+    }
+}
+
+/// A failure inside the cache itself, with the system's own refusals told apart.
+pub(crate) fn failed(location: &str, said: &Said) -> PoolError {
+    if said.cut_off || said.messages.contains("No space left on device") || said.messages.contains("Disk quota exceeded") {
+        return PoolError::Full {
+            doing: format!("work on the repository {location}"),
+            source: rustix::io::Errno::NOSPC.into(),
+        };
+    }
+    if said.messages.contains("Read-only file system") {
+        return PoolError::TurnedReadOnly {
+            doing: format!("work on the repository {location}"),
+            source: rustix::io::Errno::ROFS.into(),
+        };
+    }
+    PoolError::Git { location: location.to_owned(), why: said.why() }
+}
+
+struct Limits<'a> {
+    patience: Duration,
+    may_go_on: Option<&'a dyn Fn() -> bool>,
+}
+
+fn converse(child: &mut Child, input: Vec<u8>, limits: &Limits<'_>, news: Report<'_>) -> io::Result<Said> {
+    let missing = || io::Error::from(io::ErrorKind::BrokenPipe);
+    let mut stdin = child.stdin.take().ok_or_else(missing)?;
+    let stdout = child.stdout.take().ok_or_else(missing)?;
+    let mut stderr = child.stderr.take().ok_or_else(missing)?;
+    let (sender, receiver) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // A git that does not want its input says why elsewhere.
+            let _ = io::Write::write_all(&mut stdin, &input);
+        });
+        let output = sender.clone();
+        scope.spawn(move || {
+            let mut bytes = Vec::new();
+            let read = stdout.take(MAX_OUTPUT).read_to_end(&mut bytes);
+            let _ = output.send(News::Output(read.map(|_| bytes)));
+        });
+        scope.spawn(move || {
+            let mut buffer = [0_u8; 8192];
+            while let Ok(count @ 1..) = stderr.read(&mut buffer) {
+                if sender.send(News::Messages(buffer[..count].to_vec())).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut messages = Messages::default();
+        let mut output = Ok(Vec::new());
+        let (mut stuck, mut cut_off) = (false, false);
+        let mut heard = Instant::now();
+        let mut asked = Instant::now();
+        loop {
+            match receiver.recv_timeout(TICK) {
+                Ok(said) => {
+                    heard = Instant::now();
+                    match said {
+                        News::Output(read) => output = read,
+                        News::Messages(bytes) => messages.take(&bytes, news),
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+            stuck = stuck || heard.elapsed() > limits.patience;
+            if asked.elapsed() > TICK {
+                asked = Instant::now();
+                cut_off = cut_off || limits.may_go_on.is_some_and(|may| !may());
+            }
+            if stuck || cut_off {
+                // It and what it started are a process group of their own.
+                if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+                    let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+                }
+            }
+        }
+        let status = child.wait()?;
+        Ok(Said { status, output: output?, messages: messages.text(), stuck, cut_off })
+    })
+}
+
+/// Messages as they come in: progress is passed on, the rest kept, as much as is sensible.
+#[derive(Default)]
+struct Messages {
+    line: Vec<u8>,
+    kept: String,
+}
+
+impl Messages {
+    fn take(&mut self, bytes: &[u8], news: Report<'_>) {
+        for &byte in bytes {
+            if matches!(byte, b'\n' | b'\r') {
+                self.end_line(news);
+            } else if self.line.len() < MAX_MESSAGES {
+                self.line.push(byte);
+            }
+        }
+    }
+
+    fn end_line(&mut self, news: Report<'_>) {
+        let line = String::from_utf8_lossy(&std::mem::take(&mut self.line)).into_owned();
+        if let Some(progress) = progress(&line) {
+            news(progress);
+            return;
+        }
+        if line.trim().is_empty() {
+            return;
+        }
+        self.kept.push_str(&line);
+        self.kept.push('\n');
+        if self.kept.len() > MAX_MESSAGES {
+            let cut = self.kept.len() - MAX_MESSAGES;
+            let at = (cut..self.kept.len()).find(|at| self.kept.is_char_boundary(*at)).unwrap_or(cut);
+            self.kept.drain(..at);
+        }
+    }
+
+    fn text(mut self) -> String {
+        self.end_line(&mut |_| {});
+        self.kept
+    }
+}
+
+/// `Receiving objects:  45% (123/273), 1.20 MiB | 2.00 MiB/s` and its like.
+fn progress(line: &str) -> Option<Progress> {
+    const STAGES: &[(&str, &str, &str)] = &[
+        ("Receiving objects", "fetching the repository", "objects"),
+        ("Indexing objects", "indexing the repository", "objects"),
+        ("Resolving deltas", "unpacking the repository", "deltas"),
+        ("Checking connectivity", "checking the repository", "objects"),
+        ("Updating files", "checking out files", "files"),
+    ];
+    let line = line.trim_start();
+    let (title, rest) = line.strip_prefix("remote: ").unwrap_or(line).split_once(':')?;
+    let (_, stage, unit) = STAGES.iter().find(|(name, ..)| *name == title)?;
+    let (done, total) = rest.split_once('(')?.1.split_once(')')?.0.split_once('/')?;
+    Some(Progress {
+        stage: (*stage).to_owned(),
+        done: done.parse().ok()?,
+        total: Some(total.parse().ok()?),
+        unit: (*unit).to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_lines_are_understood_and_others_kept() {
+        let mut seen = Vec::new();
+        let mut messages = Messages::default();
+        messages.take(
+            b"Receiving objects:  45% (123/273), 1.20 MiB | 2.00 MiB/s\rremote: hello\nfatal: no\n",
+            &mut |progress| seen.push((progress.done, progress.total)),
+        );
+        assert_eq!(seen, [(123, Some(273))]);
+        assert_eq!(messages.text(), "remote: hello\nfatal: no\n");
+    }
+
+    #[test]
+    fn endless_messages_are_cut() {
+        let mut messages = Messages::default();
+        for _ in 0..10_000 {
+            messages.take("ü and more and more\n".as_bytes(), &mut |_| {});
+        }
+        messages.take(&[b'x'; 100_000], &mut |_| {});
+        assert!(messages.text().len() <= MAX_MESSAGES + 1);
+    }
+}
