@@ -1,0 +1,204 @@
+//! What PID 1 does once: takes over its descriptors and writes the files every Linux machine has.
+//!
+//! The root filesystem is the agent's, so anything may be in the way of these files. Each is written by a rename over
+//! whatever has its name; what cannot be written is logged, and the bay starts all the same.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+
+use bay_types::guest::{GATEWAY_V4, GuestConfig, STATE_DIR, fd};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::log::Log;
+use crate::{Bounds, Config, spool};
+
+/// Longest configuration that is read.
+const MAX_CONFIG: u64 = 64 << 10;
+/// Longest existing file that is compared with what it should be.
+const MAX_ETC: u64 = 64 << 10;
+/// First line of files that we made. What an agent adds below is kept.
+const MARK: &str = "# written by Workbay when the bay first started; kept as it is from then on";
+
+/// The configuration of a bay's own guest, from the descriptors that the runtime helper left.
+pub(crate) fn inherited() -> io::Result<Config> {
+    let listener = UnixListener::from(bay_sys::spawn::inherited_fd(fd::LISTENER)?);
+    let cgroup = bay_sys::spawn::inherited_fd(fd::EXEC_CGROUP).ok().filter(is_cgroup);
+    let mut text = Vec::new();
+    File::from(bay_sys::spawn::inherited_fd(fd::CONFIG)?).take(MAX_CONFIG).read_to_end(&mut text)?;
+    let guest: GuestConfig = serde_json::from_slice(&text)?;
+    Ok(Config {
+        guest,
+        listener,
+        cgroup,
+        state_dir: PathBuf::from(STATE_DIR),
+        root: PathBuf::from("/"),
+        bounds: Bounds::default(),
+    })
+}
+
+fn is_cgroup(fd: &OwnedFd) -> bool {
+    const CGROUP2_SUPER_MAGIC: i64 = 0x6367_7270;
+    rustix::fs::fstatfs(fd).is_ok_and(|s| s.f_type == CGROUP2_SUPER_MAGIC)
+}
+
+/// Makes `/etc` and `/tmp` of the bay what programs expect.
+pub(crate) fn prepare_root(config: &Config) {
+    let log = Log::open(&config.state_dir);
+    let attempt = |what: &str, outcome: io::Result<()>| {
+        if let Err(error) = outcome {
+            log.line("boot.skipped", format_args!("file={what} error={error}"));
+        }
+    };
+    let root = match File::open(&config.root) {
+        Ok(root) => OwnedFd::from(root),
+        Err(error) => return attempt("/", Err(error)),
+    };
+    attempt("/tmp", make_tmp(root.as_fd()));
+    let etc = match open_etc(root.as_fd()) {
+        Ok(etc) => etc,
+        Err(error) => return attempt("/etc", Err(error)),
+    };
+    let name = &config.guest.hostname;
+    let own_line = format!("127.0.1.1\t{name}");
+    let hosts =
+        format!("{MARK}\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{own_line}\n");
+    let resolv = format!("{MARK}\nnameserver {GATEWAY_V4}\noptions timeout:3 attempts:2\n");
+    let ours = |old: &str, line: &str| old.starts_with(MARK) && old.lines().any(|l| l == line);
+    attempt("/etc/hosts", write_unless(etc.as_fd(), "hosts", &hosts, |old| ours(old, &own_line)));
+    attempt("/etc/resolv.conf", write_unless(etc.as_fd(), "resolv.conf", &resolv, |old| ours(old, MARK)));
+    for (file, text) in
+        [("hostname", format!("{name}\n")), ("machine-id", format!("{}\n", config.guest.machine_id))]
+    {
+        attempt(file, write_unless(etc.as_fd(), file, &text, |old| old == text));
+    }
+}
+
+fn open_etc(root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    match rustix::fs::mkdirat(root, "etc", Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat2(root, "etc", flags, Mode::empty(), in_root())?)
+}
+
+fn in_root() -> ResolveFlags {
+    ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS
+}
+
+fn make_tmp(root: BorrowedFd<'_>) -> io::Result<()> {
+    let everybody = Mode::from_raw_mode(0o1777);
+    match rustix::fs::mkdirat(root, "tmp", everybody) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let tmp = rustix::fs::openat2(root, "tmp", flags, Mode::empty(), in_root())?;
+    if rustix::fs::fstat(&tmp)?.st_mode & 0o7777 != 0o1777 {
+        rustix::fs::fchmod(&tmp, everybody)?;
+    }
+    Ok(())
+}
+
+/// Replaces a file of `/etc` unless what is there already satisfies.
+fn write_unless(
+    etc: BorrowedFd<'_>,
+    name: &str,
+    text: &str,
+    satisfies: impl FnOnce(&str) -> bool,
+) -> io::Result<()> {
+    if read_small(etc, name).is_some_and(|old| satisfies(&old)) {
+        return Ok(());
+    }
+    let fresh = format!(".{name}.workbay");
+    spool::remove_tree(etc, fresh.as_bytes())?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let written = rustix::fs::openat(etc, &fresh, flags, Mode::from_raw_mode(0o644))
+        .map_err(io::Error::from)
+        .and_then(|file| File::from(file).write_all(text.as_bytes()))
+        .and_then(|()| rustix::fs::renameat(etc, &fresh, etc, name).map_err(io::Error::from));
+    if written.is_err() {
+        let _ = rustix::fs::unlinkat(etc, &fresh, AtFlags::empty());
+    }
+    written
+}
+
+fn read_small(etc: BorrowedFd<'_>, name: &str) -> Option<String> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(etc, name, flags, Mode::empty()).ok()?;
+    let stat = rustix::fs::fstat(&file).ok()?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return None;
+    }
+    let mut text = String::new();
+    File::from(file).take(MAX_ETC).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn boot(root: &std::path::Path) {
+        let listener = UnixListener::bind(root.join(format!("sock{}", jiff::Timestamp::now()))).unwrap();
+        let guest = GuestConfig {
+            bay_id: "bay".into(),
+            hostname: "alpha".into(),
+            machine_id: "0123456789abcdef0123456789abcdef".into(),
+        };
+        prepare_root(&Config {
+            guest,
+            listener,
+            cgroup: None,
+            state_dir: root.to_owned(),
+            root: root.to_owned(),
+            bounds: Bounds::default(),
+        });
+    }
+
+    #[test]
+    fn a_bare_root_gets_its_files_and_an_agents_additions_stay() {
+        let temp = tempfile::tempdir().unwrap();
+        boot(temp.path());
+        let read = |name: &str| fs::read_to_string(temp.path().join("etc").join(name)).unwrap();
+        assert_eq!(read("hostname"), "alpha\n");
+        assert!(read("hosts").contains("127.0.1.1\talpha"));
+        assert!(read("resolv.conf").contains("nameserver 10.0.2.1"));
+        assert_eq!(fs::metadata(temp.path().join("tmp")).unwrap().permissions().mode() & 0o7777, 0o1777);
+        let added = read("hosts") + "127.0.0.1 my.test\n";
+        fs::write(temp.path().join("etc/hosts"), &added).unwrap();
+        boot(temp.path());
+        assert_eq!(read("hosts"), added);
+    }
+
+    #[test]
+    fn odd_things_in_the_way_are_replaced_or_passed_over_without_being_followed() {
+        let temp = tempfile::tempdir().unwrap();
+        let outside = temp.path().join("outside");
+        fs::write(&outside, "mine").unwrap();
+        let root = temp.path().join("root");
+        fs::create_dir_all(root.join("etc/machine-id/full")).unwrap();
+        symlink(&outside, root.join("etc/resolv.conf")).unwrap();
+        symlink(&outside, root.join("etc/.hosts.workbay")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            root.join("etc/hosts"),
+            FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        boot(&root);
+        assert_eq!(fs::read_to_string(&outside).unwrap(), "mine");
+        assert!(fs::read_to_string(root.join("etc/resolv.conf")).unwrap().contains("10.0.2.1"));
+        assert!(fs::read_to_string(root.join("etc/hosts")).unwrap().contains("alpha"));
+        assert!(fs::read_to_string(root.join("guest.log")).unwrap().contains("machine-id"));
+    }
+}

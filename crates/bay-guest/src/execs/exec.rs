@@ -1,0 +1,229 @@
+//! One exec while anything of it lives.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bay_sys::spawn::{Reaped, signal_group, signal_process};
+use bay_types::exec::{EndReason, ExecSpec, ExecStatus, Exit, TtySize, Usage};
+use bay_types::{ApiError, ExecId};
+use jiff::Timestamp;
+use rustix::termios::Winsize;
+use tokio::net::unix::pipe::Sender;
+use tokio::sync::{Mutex, watch};
+
+use super::leaf::{self, Leaf};
+use super::reaper::Leader;
+
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+/// Control-D, where a terminal does not tell.
+const DEFAULT_EOF: u8 = 4;
+
+/// An exec that was cloned and is not finished.
+#[derive(Debug)]
+pub(crate) struct Exec {
+    pub(crate) spec: ExecSpec,
+    pub(crate) started_at: Timestamp,
+    pub(crate) leader: Leader,
+    pub(crate) leaf: Option<Arc<Leaf>>,
+    pub(crate) input: Input,
+    pub(crate) life: watch::Sender<Life>,
+    /// A caller asked for its end by KILL or TERM.
+    pub(crate) killed: AtomicBool,
+    pub(crate) timed_out: AtomicBool,
+    /// Nobody wants its output any more.
+    pub(crate) forgotten: AtomicBool,
+}
+
+/// What changes in the life of an exec, for everyone who follows it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Life {
+    pub(crate) start: Start,
+    /// First byte of output still kept.
+    pub(crate) output_start: u64,
+    /// Every byte before this one is on disk, or never will be.
+    pub(crate) output_end: u64,
+    pub(crate) ended: Option<Ended>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Start {
+    #[default]
+    Pending,
+    Running,
+    Failed(Arc<ApiError>),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ended {
+    pub(crate) at: Timestamp,
+    pub(crate) exit: Exit,
+    pub(crate) usage: Usage,
+}
+
+/// Where input goes.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// Standard input is empty.
+    None,
+    /// Closed once somebody said that there is no more.
+    Pipe(Mutex<Option<Sender>>),
+    Terminal {
+        master: Sender,
+        /// Keeps the input of two clients from mixing within a frame.
+        turn: Mutex<()>,
+    },
+}
+
+impl Input {
+    /// Hands bytes to the command, waiting while it does not read. Bytes for a command that closed its input vanish,
+    /// as they would in a pipe.
+    pub(crate) async fn write(&self, bytes: &[u8]) {
+        match self {
+            Input::None => {}
+            Input::Pipe(slot) => {
+                let mut slot = slot.lock().await;
+                if let Some(pipe) = slot.as_ref()
+                    && write_all(pipe, bytes).await.is_err()
+                {
+                    *slot = None;
+                }
+            }
+            Input::Terminal { master, turn } => {
+                let _turn = turn.lock().await;
+                // An error means that nobody has the terminal open; its end is seen by the pump.
+                let _ = write_all(master, bytes).await;
+            }
+        }
+    }
+
+    pub(crate) async fn close(&self) {
+        match self {
+            Input::None => {}
+            Input::Pipe(slot) => *slot.lock().await = None,
+            Input::Terminal { master, .. } => {
+                let eof = rustix::termios::tcgetattr(master)
+                    .map_or(DEFAULT_EOF, |t| t.special_codes[rustix::termios::SpecialCodeIndex::VEOF]);
+                self.write(&[eof]).await;
+            }
+        }
+    }
+}
+
+async fn write_all(fd: &Sender, mut bytes: &[u8]) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        fd.writable().await?;
+        match fd.try_write(bytes) {
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+            written => bytes = &bytes[written?..],
+        }
+    }
+    Ok(())
+}
+
+impl Exec {
+    pub(crate) fn id(&self) -> ExecId {
+        self.spec.id
+    }
+
+    pub(crate) fn status(&self) -> ExecStatus {
+        let life = self.life.borrow();
+        ExecStatus {
+            spec: self.spec.clone(),
+            pid: self.leader.pid,
+            started_at: self.started_at,
+            ended_at: life.ended.map(|e| e.at),
+            exit: life.ended.map(|e| e.exit),
+            usage: life.ended.map(|e| e.usage).unwrap_or_default(),
+            output_bytes: life.output_end,
+            output_start: life.output_start,
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.life.borrow().ended.is_some()
+    }
+
+    /// What the end of the leader means.
+    pub(crate) fn judge(&self, reaped: &Reaped, stopping: bool) -> Ended {
+        let reason = match reaped.signal {
+            _ if stopping => EndReason::Lost,
+            _ if self.timed_out.load(Ordering::Relaxed) => EndReason::TimedOut,
+            Some(SIGKILL | SIGTERM) if self.killed.load(Ordering::Relaxed) => EndReason::Killed,
+            Some(_) => EndReason::Signaled,
+            None => EndReason::Exited,
+        };
+        Ended {
+            at: Timestamp::now(),
+            exit: Exit { reason, code: reaped.code, signal: reaped.signal },
+            usage: Usage {
+                user_us: reaped.user_us,
+                system_us: reaped.system_us,
+                max_rss_kib: reaped.max_rss_kib,
+            },
+        }
+    }
+
+    /// Signals what is in the foreground of its terminal, or its leader's process group.
+    pub(crate) fn signal_front(&self, signal: i32) {
+        if !self.leader.is_alive() {
+            return;
+        }
+        let foreground = match &self.input {
+            Input::Terminal { master, .. } => {
+                rustix::termios::tcgetpgrp(master).ok().map(rustix::process::Pid::as_raw_pid)
+            }
+            _ => None,
+        };
+        // A leader that made itself no group of its own, or left it, is signalled alone.
+        let _ = signal_group(foreground.unwrap_or(self.leader.pid), signal)
+            .or_else(|_| signal_process(self.leader.pid, signal));
+    }
+
+    pub(crate) fn signal_tree(&self, signal: i32) {
+        let leader = self.leader.is_alive().then_some(self.leader.pid);
+        signal_tree(self.leaf.as_deref(), leader, self.id(), signal);
+    }
+
+    /// What a caller's signal does, and that it was a caller's.
+    pub(crate) fn signal_by_caller(&self, signal: i32, tree: bool) {
+        if matches!(signal, SIGKILL | SIGTERM) {
+            self.killed.store(true, Ordering::Relaxed);
+        }
+        if tree {
+            self.signal_tree(signal);
+        } else {
+            self.signal_front(signal);
+        }
+    }
+
+    pub(crate) fn time_out(&self) {
+        self.timed_out.store(true, Ordering::Relaxed);
+        self.signal_tree(SIGKILL);
+    }
+
+    pub(crate) fn resize(&self, size: TtySize) {
+        if let Input::Terminal { master, .. } = &self.input {
+            // A terminal that nobody has open any more has no size to change.
+            let _ = rustix::termios::tcsetwinsize(master, winsize(size));
+        }
+    }
+}
+
+/// Signals every process of an exec, whether or not its leader still lives.
+pub(crate) fn signal_tree(leaf: Option<&Leaf>, leader: Option<i32>, id: ExecId, signal: i32) {
+    match (leaf, signal) {
+        (Some(leaf), SIGKILL) if leaf.kill().is_ok() => {}
+        (None, SIGKILL) => leaf::kill_from_proc(leader, id),
+        (leaf, signal) => {
+            let pids = leaf.map_or_else(|| leaf::pids_from_proc(leader, id), Leaf::pids);
+            for pid in pids {
+                let _ = signal_process(pid, signal);
+            }
+        }
+    }
+}
+
+pub(crate) fn winsize(size: TtySize) -> Winsize {
+    Winsize { ws_col: size.cols, ws_row: size.rows, ws_xpixel: 0, ws_ypixel: 0 }
+}

@@ -1,0 +1,207 @@
+//! The tree of an exec: its cgroup leaf, or what `/proc` shows where there is none.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use bay_sys::spawn::signal_process;
+use bay_types::ExecId;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+/// Deepest group below a leaf that is visited; an agent may make groups in there.
+const MAX_DEPTH: usize = 16;
+/// Longest `cgroup.procs` and `environ` that is read.
+const MAX_FILE: u64 = 4 << 20;
+/// Rounds of killing what `/proc` shows; a tree that forks faster than this needs a cgroup.
+const KILL_ROUNDS: usize = 20;
+const SIGKILL: i32 = 9;
+
+/// A cgroup v2 group for one exec.
+#[derive(Debug)]
+pub(crate) struct Leaf {
+    parent: Arc<OwnedFd>,
+    name: String,
+    dir: OwnedFd,
+}
+
+impl Leaf {
+    pub(crate) fn create(parent: &Arc<OwnedFd>, id: ExecId) -> io::Result<Self> {
+        let name = id.to_string();
+        match rustix::fs::mkdirat(parent, &name, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let dir = open_dir((**parent).as_fd(), name.as_bytes())?;
+        Ok(Self { parent: Arc::clone(parent), name, dir })
+    }
+
+    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    pub(crate) fn is_of(&self, id: ExecId) -> bool {
+        self.name == id.to_string()
+    }
+
+    /// Kills every process in it and below, forks in flight included.
+    pub(crate) fn kill(&self) -> io::Result<()> {
+        let file =
+            rustix::fs::openat(&self.dir, "cgroup.kill", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::io::write(&file, b"1")?;
+        Ok(())
+    }
+
+    /// Every process in it and below.
+    pub(crate) fn pids(&self) -> Vec<i32> {
+        let mut pids = Vec::new();
+        collect_pids(self.dir.as_fd(), 0, &mut pids);
+        pids
+    }
+
+    /// Removes it, with the groups an agent made below, once nothing lives in there. False when something does.
+    pub(crate) fn remove(&self) -> bool {
+        remove_groups((*self.parent).as_fd(), self.name.as_bytes(), 0)
+    }
+}
+
+fn open_dir(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(parent, name, flags, Mode::empty())?)
+}
+
+fn for_each_group(dir: BorrowedFd<'_>, mut each: impl FnMut(&[u8])) {
+    let Ok(entries) = Dir::read_from(dir) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_bytes();
+        if entry.file_type() == FileType::Directory && name != b"." && name != b".." {
+            each(name);
+        }
+    }
+}
+
+fn collect_pids(dir: BorrowedFd<'_>, depth: usize, pids: &mut Vec<i32>) {
+    if let Some(text) = read_at(dir, "cgroup.procs") {
+        // 0 is a process of another PID namespace, which is none of ours.
+        pids.extend(
+            String::from_utf8_lossy(&text)
+                .lines()
+                .filter_map(|l| l.parse().ok())
+                .filter(|pid: &i32| *pid > 0),
+        );
+    }
+    if depth < MAX_DEPTH {
+        for_each_group(dir, |name| {
+            if let Ok(inner) = open_dir(dir, name) {
+                collect_pids(inner.as_fd(), depth + 1, pids);
+            }
+        });
+    }
+}
+
+fn remove_groups(parent: BorrowedFd<'_>, name: &[u8], depth: usize) -> bool {
+    let remove = || match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => true,
+        Err(_) => false,
+    };
+    if remove() {
+        return true;
+    }
+    let mut had_groups = false;
+    if depth < MAX_DEPTH
+        && let Ok(dir) = open_dir(parent, name)
+    {
+        for_each_group(dir.as_fd(), |inner| {
+            had_groups = true;
+            remove_groups(dir.as_fd(), inner, depth + 1);
+        });
+    }
+    had_groups && remove()
+}
+
+fn read_at(dir: BorrowedFd<'_>, name: &str) -> Option<Vec<u8>> {
+    let file = rustix::fs::openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(std::fs::File::from(file), MAX_FILE), &mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// The processes of an exec that has no leaf: those in the leader's session, their descendants, and those that still
+/// carry the exec's id in the environment they were started with.
+pub(crate) fn pids_from_proc(leader: Option<i32>, id: ExecId) -> Vec<i32> {
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    let mark = format!("{}={id}\0", super::start::EXEC_ID_VARIABLE);
+    let mut parents = HashMap::new();
+    let mut found: HashSet<i32> = HashSet::new();
+    let Ok(proc) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    for entry in proc.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
+        if pid == own {
+            continue;
+        }
+        let Some((parent, session)) =
+            std::fs::read_to_string(entry.path().join("stat")).ok().as_deref().and_then(parent_and_session)
+        else {
+            continue;
+        };
+        parents.insert(pid, parent);
+        let marked = || {
+            std::fs::read(entry.path().join("environ"))
+                .is_ok_and(|e| e.windows(mark.len()).any(|w| w == mark.as_bytes()))
+        };
+        if leader.is_some_and(|l| l == pid || l == session) || marked() {
+            found.insert(pid);
+        }
+    }
+    loop {
+        let more: Vec<i32> = parents
+            .iter()
+            .filter(|(pid, parent)| !found.contains(pid) && found.contains(parent))
+            .map(|(pid, _)| *pid)
+            .collect();
+        if more.is_empty() {
+            break;
+        }
+        found.extend(more);
+    }
+    found.into_iter().collect()
+}
+
+/// Kills what [`pids_from_proc`] finds until it finds nothing new.
+pub(crate) fn kill_from_proc(leader: Option<i32>, id: ExecId) {
+    let mut killed = HashSet::new();
+    for _ in 0..KILL_ROUNDS {
+        let mut fresh = false;
+        for pid in pids_from_proc(leader, id) {
+            fresh |= killed.insert(pid);
+            // Gone already is as good.
+            let _ = signal_process(pid, SIGKILL);
+        }
+        if !fresh {
+            return;
+        }
+    }
+}
+
+/// Fields 4 and 6 of `/proc/PID/stat`. The name in field 2 may hold anything, so counting starts behind it.
+fn parent_and_session(stat: &str) -> Option<(i32, i32)> {
+    let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace();
+    let parent = fields.nth(1)?.parse().ok()?;
+    let session = fields.nth(1)?.parse().ok()?;
+    Some((parent, session))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_name_cannot_forge_its_parent() {
+        assert_eq!(parent_and_session("12 (a) S 99 99 99) S 7 8 9 0"), Some((7, 9)));
+        assert_eq!(parent_and_session("12 (sh"), None);
+        assert_eq!(parent_and_session(""), None);
+    }
+}

@@ -1,0 +1,470 @@
+//! Every exec of the bay: those that live in memory, those that are over on disk.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bay_types::exec::{EndReason, ExecSpec, ExecStatus, Exit, SignalRequest};
+use bay_types::guest::GuestEvent;
+use bay_types::{ApiError, ErrorCode, ExecId};
+use jiff::Timestamp;
+use tokio::sync::{broadcast, watch};
+
+pub(crate) mod attach;
+mod exec;
+mod leaf;
+pub(crate) mod output;
+mod pump;
+mod reaper;
+mod start;
+
+pub(crate) use exec::Exec;
+use exec::{Ended, Life};
+use leaf::Leaf;
+pub(crate) use reaper::Reaper;
+
+use crate::Bounds;
+use crate::http::invalid;
+use crate::log::Log;
+use crate::spool::{self, SpoolError};
+
+/// Execs that may run at the same time. Each costs a few descriptors and some kilobytes of PID 1.
+const MAX_LIVE: usize = 1024;
+/// Events that wait for a slow listener before it is cut off.
+const EVENT_QUEUE: usize = 256;
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+const SIGCONT: i32 = 18;
+/// How long processes have to be gone after KILL. One that hangs in the kernel ends with PID 1.
+const KILL_GRACE: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// What every exec of this guest shares.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) state: OwnedFd,
+    pub(crate) root: OwnedFd,
+    pub(crate) cgroup: Option<Arc<OwnedFd>>,
+    pub(crate) bay_id: String,
+    pub(crate) hostname: String,
+    pub(crate) bounds: Bounds,
+    /// Limit of open files that commands get; the guest raised its own.
+    pub(crate) open_files: Option<(u64, u64)>,
+    pub(crate) started_at: Timestamp,
+    pub(crate) log: Arc<Log>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Execs {
+    pub(crate) place: Place,
+    pub(crate) reaper: Reaper,
+    pub(crate) events: broadcast::Sender<GuestEvent>,
+    /// Starting, running, or ended with something that still holds its output open.
+    live: Mutex<HashMap<ExecId, Arc<Exec>>>,
+    /// On disk; the one that ended first in front.
+    finished: Mutex<VecDeque<Finished>>,
+    /// Leaves of ended execs in which children live on.
+    leftovers: Mutex<Vec<Arc<Leaf>>>,
+    /// Over, but the disk had no room to say so.
+    unsaved: Mutex<Vec<Arc<Exec>>>,
+    stopping: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Finished {
+    id: ExecId,
+    bytes: u64,
+}
+
+/// An exec, wherever it was found.
+#[derive(Debug, Clone)]
+pub(crate) enum Found {
+    Live(Arc<Exec>),
+    Finished(Box<ExecStatus>),
+}
+
+impl Found {
+    pub(crate) fn status(&self) -> ExecStatus {
+        match self {
+            Found::Live(exec) => exec.status(),
+            Found::Finished(status) => (**status).clone(),
+        }
+    }
+
+    fn has_spec(&self, spec: &ExecSpec) -> bool {
+        match self {
+            Found::Live(exec) => exec.spec == *spec,
+            Found::Finished(status) => status.spec == *spec,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn ended_of(status: &ExecStatus) -> Option<Ended> {
+    Some(Ended { at: status.ended_at?, exit: status.exit?, usage: status.usage })
+}
+
+impl Execs {
+    pub(crate) fn new(place: Place) -> Self {
+        Self {
+            place,
+            reaper: Reaper::default(),
+            events: broadcast::channel(EVENT_QUEUE).0,
+            live: Mutex::default(),
+            finished: Mutex::default(),
+            leftovers: Mutex::default(),
+            unsaved: Mutex::default(),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// Starts an exec, or finds the one that this very request started before. True when it is new.
+    pub(crate) async fn start(self: &Arc<Self>, spec: ExecSpec) -> Result<(Found, bool), ApiError> {
+        start::check(&spec)?;
+        if let Some(found) = self.find(spec.id)? {
+            if !found.has_spec(&spec) {
+                return Err(ApiError::new(
+                    ErrorCode::ExecConflict,
+                    format!("an exec {} with another command exists", spec.id),
+                    "choose a new id",
+                ));
+            }
+            if let Found::Live(exec) = &found {
+                pump::started(exec).await?;
+            }
+            return Ok((found, false));
+        }
+        if self.is_stopping() {
+            return Err(ApiError::new(ErrorCode::BayState, "the bay is stopping", "start it again"));
+        }
+        if lock(&self.live).len() >= MAX_LIVE {
+            return Err(ApiError::new(
+                ErrorCode::NotEnough,
+                format!("{MAX_LIVE} execs are running in the bay already"),
+                "wait for some to end, or kill them",
+            ));
+        }
+        // From here to the spawn nothing awaits: see `reaper`.
+        let cloned = start::clone(&self.place, &spec)?;
+        let (leader, ended) = self.reaper.register(cloned.spawned.pid);
+        let exec = Arc::new(Exec {
+            spec,
+            started_at: Timestamp::now(),
+            leader,
+            leaf: cloned.leaf,
+            input: cloned.input,
+            life: watch::Sender::new(Life::default()),
+            killed: AtomicBool::new(false),
+            timed_out: AtomicBool::new(false),
+            forgotten: AtomicBool::new(false),
+        });
+        lock(&self.live).insert(exec.id(), Arc::clone(&exec));
+        let attachment = pump::Attachment {
+            report: cloned.spawned.report,
+            ended,
+            sources: cloned.sources,
+            directory: cloned.directory,
+        };
+        tokio::spawn(pump::run(Arc::clone(self), Arc::clone(&exec), attachment));
+        pump::started(&exec).await?;
+        Ok((Found::Live(exec), true))
+    }
+
+    /// Looks in memory, then on disk.
+    pub(crate) fn find(&self, id: ExecId) -> Result<Option<Found>, ApiError> {
+        if let Some(exec) = lock(&self.live).get(&id) {
+            return Ok(Some(Found::Live(Arc::clone(exec))));
+        }
+        match spool::read_status(self.place.state.as_fd(), id) {
+            Ok(status) => Ok(Some(Found::Finished(Box::new(self.as_over(status))))),
+            Err(SpoolError::Absent(_)) => Ok(None),
+            Err(error @ SpoolError::Damaged(_)) => {
+                // Nothing can be said of it but that it is not there.
+                self.place.log.line("record.damaged", format_args!("exec={id} error={error}"));
+                Ok(None)
+            }
+            Err(error) => Err(ApiError::internal(&error)),
+        }
+    }
+
+    pub(crate) fn get(&self, id: ExecId) -> Result<Found, ApiError> {
+        self.find(id)?.ok_or_else(|| {
+            ApiError::new(
+                ErrorCode::ExecNotFound,
+                format!("there is no exec {id} in the bay"),
+                "`bay execs ls NAME` lists them",
+            )
+        })
+    }
+
+    /// An exec whose program runs or ran; waits for one that is just being started.
+    pub(crate) async fn get_started(&self, id: ExecId) -> Result<Found, ApiError> {
+        let found = self.get(id)?;
+        if let Found::Live(exec) = &found {
+            pump::started(exec).await?;
+        }
+        Ok(found)
+    }
+
+    /// An exec on disk that is not in memory is over, whatever its record says: its guest died under it.
+    fn as_over(&self, mut status: ExecStatus) -> ExecStatus {
+        if status.exit.is_none() {
+            status.exit = Some(Exit { reason: EndReason::Lost, code: None, signal: None });
+            status.ended_at = Some(self.place.started_at.max(status.started_at));
+        }
+        status
+    }
+
+    /// All of them, by the time they started. Reads the disk, so not for the one thread.
+    pub(crate) fn list(&self) -> Result<Vec<ExecStatus>, ApiError> {
+        let on_disk = spool::list(self.place.state.as_fd()).map_err(|e| ApiError::internal(&e))?;
+        let mut all: HashMap<ExecId, ExecStatus> = HashMap::new();
+        for id in on_disk {
+            if let Ok(status) = spool::read_status(self.place.state.as_fd(), id) {
+                all.insert(id, self.as_over(status));
+            }
+        }
+        for (id, exec) in lock(&self.live).iter() {
+            all.insert(*id, exec.status());
+        }
+        let mut all: Vec<ExecStatus> = all.into_values().collect();
+        all.sort_by_key(|status| (status.started_at, status.spec.id));
+        Ok(all)
+    }
+
+    /// Sends a caller's signal and answers the status. Processes that outlived their leader can still be reached as a
+    /// tree.
+    pub(crate) fn signal(&self, id: ExecId, request: SignalRequest) -> Result<ExecStatus, ApiError> {
+        if !(1..=bay_sys::spawn::MAX_SIGNAL).contains(&request.signal) {
+            return Err(invalid(format!("{} is not a signal", request.signal)));
+        }
+        let found = self.get(id)?;
+        if let Found::Live(exec) = &found {
+            exec.signal_by_caller(request.signal, request.tree);
+        } else if request.tree {
+            let leaf = lock(&self.leftovers).iter().find(|l| l.is_of(id)).cloned();
+            if leaf.is_some() || self.place.cgroup.is_none() {
+                exec::signal_tree(leaf.as_deref(), None, id, request.signal);
+            }
+        }
+        Ok(found.status())
+    }
+
+    /// Removes a finished exec and its output.
+    pub(crate) async fn forget(self: &Arc<Self>, id: ExecId) -> Result<(), ApiError> {
+        if let Found::Live(exec) = self.get(id)? {
+            if !exec.has_ended() {
+                return Err(ApiError::new(
+                    ErrorCode::BayState,
+                    format!("exec {id} is still running"),
+                    "end it first with `bay kill`",
+                ));
+            }
+            exec.forgotten.store(true, Ordering::Relaxed);
+            lock(&self.live).remove(&id);
+        }
+        lock(&self.finished).retain(|f| f.id != id);
+        self.remove(vec![id]).await;
+        Ok(())
+    }
+
+    async fn remove(self: &Arc<Self>, ids: Vec<ExecId>) {
+        let execs = Arc::clone(self);
+        let task = tokio::task::spawn_blocking(move || {
+            for id in ids {
+                if let Err(error) = spool::remove_exec(execs.place.state.as_fd(), id) {
+                    execs.place.log.line("spool.stuck", format_args!("exec={id} error={error}"));
+                }
+            }
+        });
+        // Only a defect can end it early, and then the next start tries again.
+        let _ = task.await;
+    }
+
+    /// Called by an exec's own task: the program never ran.
+    fn start_failed(&self, exec: &Exec) {
+        lock(&self.live).remove(&exec.id());
+        self.release_leaf(exec);
+    }
+
+    /// Called by an exec's own task: the leader is gone. Children may live on.
+    fn ended(&self, exec: &Exec) {
+        self.release_leaf(exec);
+        // Whoever waits for everything to end looks again.
+        self.reaper.reaped.notify_waiters();
+    }
+
+    fn release_leaf(&self, exec: &Exec) {
+        if let Some(leaf) = &exec.leaf
+            && !leaf.remove()
+        {
+            lock(&self.leftovers).push(Arc::clone(leaf));
+        }
+    }
+
+    /// Called by an exec's own task: nothing can write its output any more. `saved` when its end is on disk.
+    fn settled(self: &Arc<Self>, exec: &Arc<Exec>, saved: bool) {
+        if exec.forgotten.load(Ordering::Relaxed) && !lock(&self.live).contains_key(&exec.id()) {
+            return;
+        }
+        // The disk may take now what it refused before.
+        let mut waiting = std::mem::take(&mut *lock(&self.unsaved));
+        let mut done = Vec::new();
+        if saved {
+            done.push(Arc::clone(exec));
+        } else {
+            waiting.push(Arc::clone(exec));
+        }
+        for exec in waiting {
+            match spool::save_status(self.place.state.as_fd(), &exec.status()) {
+                Ok(()) => done.push(exec),
+                Err(error) => {
+                    // It stays in memory, so that its end can be asked for as long as this guest lives.
+                    self.place.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
+                    lock(&self.unsaved).push(exec);
+                }
+            }
+        }
+        let doomed = {
+            let mut finished = lock(&self.finished);
+            for exec in done {
+                if lock(&self.live).remove(&exec.id()).is_some() {
+                    let life = exec.life.borrow();
+                    finished
+                        .push_back(Finished { id: exec.id(), bytes: life.output_end - life.output_start });
+                }
+            }
+            self.over_bound(&mut finished)
+        };
+        if !doomed.is_empty() {
+            let execs = Arc::clone(self);
+            tokio::spawn(async move { execs.remove(doomed).await });
+        }
+    }
+
+    fn over_bound(&self, finished: &mut VecDeque<Finished>) -> Vec<ExecId> {
+        let bounds = &self.place.bounds;
+        let mut bytes: u64 = finished.iter().map(|f| f.bytes).sum();
+        let mut doomed = Vec::new();
+        while finished.len() > 1 && (finished.len() > bounds.finished_execs || bytes > bounds.finished_bytes)
+        {
+            if let Some(oldest) = finished.pop_front() {
+                bytes -= oldest.bytes;
+                doomed.push(oldest.id);
+            }
+        }
+        doomed
+    }
+
+    /// Takes over what earlier guests of this bay left: their running execs are lost, their finished ones count towards
+    /// the bound. Reads and writes the disk, so not for the one thread.
+    pub(crate) fn adopt_from_disk(&self) {
+        let state = self.place.state.as_fd();
+        let mut old = Vec::new();
+        for id in spool::list(state).unwrap_or_default() {
+            if lock(&self.live).contains_key(&id) {
+                continue;
+            }
+            match spool::read_status(state, id) {
+                Ok(status) => {
+                    // Started by this guest while we were looking.
+                    if status.started_at >= self.place.started_at {
+                        continue;
+                    }
+                    let was_running = status.exit.is_none();
+                    let status = self.as_over(status);
+                    if was_running && let Err(error) = spool::save_status(state, &status) {
+                        self.place.log.line("record.refused", format_args!("exec={id} error={error}"));
+                    }
+                    old.push((status.ended_at, Finished { id, bytes: spool::kept_bytes(&status) }));
+                }
+                Err(SpoolError::Damaged(_)) => {
+                    let _ = spool::remove_exec(state, id);
+                }
+                Err(_) => {}
+            }
+        }
+        old.sort_by_key(|(ended_at, _)| *ended_at);
+        let mut finished = lock(&self.finished);
+        for (_, one) in old.into_iter().rev() {
+            finished.push_front(one);
+        }
+        let doomed = self.over_bound(&mut finished);
+        drop(finished);
+        for id in doomed {
+            let _ = spool::remove_exec(state, id);
+        }
+    }
+
+    /// Removes leaves as they become empty: after every batch of reaped processes one try each.
+    pub(crate) async fn tidy_leaves(&self) {
+        loop {
+            self.reaper.reaped.notified().await;
+            lock(&self.leftovers).retain(|leaf| !leaf.remove());
+        }
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Ends everything: TERM, a grace, KILL. What ran is written down as lost.
+    pub(crate) async fn stop(&self, grace: Duration) {
+        self.stopping.store(true, Ordering::Relaxed);
+        self.signal_all(SIGTERM);
+        // A stopped process would not see its TERM.
+        self.signal_all(SIGCONT);
+        if tokio::time::timeout(grace, self.all_gone()).await.is_err() {
+            self.signal_all(SIGKILL);
+            if tokio::time::timeout(KILL_GRACE, self.all_gone()).await.is_err() {
+                self.place.log.line("stop.incomplete", format_args!("processes hang in the kernel"));
+            }
+        }
+        // Execs whose leader could not be ended have no end in their record yet.
+        let running: Vec<Arc<Exec>> = lock(&self.live).values().filter(|e| !e.has_ended()).cloned().collect();
+        for exec in running {
+            let status = self.as_over(ExecStatus { ended_at: None, exit: None, ..exec.status() });
+            if let Err(error) = spool::save_status(self.place.state.as_fd(), &status) {
+                self.place.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
+            }
+        }
+    }
+
+    fn signal_all(&self, signal: i32) {
+        if std::process::id() == 1 {
+            // ESRCH: nothing else is left.
+            let _ = bay_sys::spawn::signal_everything(signal);
+            return;
+        }
+        // Not the init of a PID namespace (a test): only what is ours.
+        let live: Vec<Arc<Exec>> = lock(&self.live).values().cloned().collect();
+        for exec in live {
+            exec.signal_tree(signal);
+        }
+        for leaf in lock(&self.leftovers).iter() {
+            for pid in leaf.pids() {
+                let _ = bay_sys::spawn::signal_process(pid, signal);
+            }
+        }
+    }
+
+    /// Returns when no process is left but us, and every leader's end is written down.
+    async fn all_gone(&self) {
+        loop {
+            let reaped = self.reaper.reaped.notified();
+            let ended = lock(&self.live).values().all(|e| e.has_ended());
+            let alone = std::process::id() != 1
+                || bay_sys::spawn::signal_everything(0).is_err_and(|e| e.raw_os_error() == Some(3));
+            if ended && alone {
+                return;
+            }
+            // With a deadline, because a process of another parent (one that was traced) tells nobody of its end.
+            let _ = tokio::time::timeout(LOOK_AGAIN, reaped).await;
+        }
+    }
+}

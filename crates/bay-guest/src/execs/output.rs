@@ -1,0 +1,196 @@
+//! Following an exec's output from the spool, at the reader's own pace.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use bay_types::exec::Exit;
+use bay_types::frame::{self, Frame, HEADER_LEN, MAX_PAYLOAD};
+use bay_types::{ApiError, ErrorCode};
+use bytes::Bytes;
+use tokio::sync::{mpsc, watch};
+
+use super::exec::{Exec, Life};
+use super::{Execs, Found};
+use crate::spool::{Piece, Reader, SpoolError, Wait};
+
+/// Whether a reader waits for what is still to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Follow {
+    UntilExit,
+    WhatIsThere,
+}
+
+/// Frames of one exec's output for one reader.
+pub(crate) struct Output {
+    /// Absent while nothing is on disk, because the disk was full from the start.
+    reader: Option<Reader>,
+    at: u64,
+    life: watch::Receiver<Life>,
+    /// Keeps `life` open when the exec is finished and nobody else holds the other side.
+    _finished: Option<watch::Sender<Life>>,
+    /// Header and payload of one frame; made when there is something to put in.
+    buffer: Vec<u8>,
+    /// How far to read once the exec has ended; children that print for ever must not keep its end from anybody.
+    last: Option<(u64, Exit)>,
+    follow: Follow,
+    over: bool,
+}
+
+impl Output {
+    pub(crate) fn of(execs: &Execs, found: &Found, since: u64, follow: Follow) -> Result<Self, ApiError> {
+        let state = execs.place.state.as_fd();
+        let (reader, life, finished) = match found {
+            Found::Live(exec) => (Reader::follow(state, exec.id(), since), exec.life.subscribe(), None),
+            Found::Finished(status) => {
+                let life = Life {
+                    output_start: status.output_start,
+                    output_end: status.output_bytes,
+                    ended: super::ended_of(status),
+                    ..Life::default()
+                };
+                let (sender, receiver) = watch::channel(life);
+                (Reader::follow(state, status.spec.id, since), receiver, Some(sender))
+            }
+        };
+        let reader = match reader {
+            Ok(reader) => Some(reader),
+            Err(SpoolError::Absent(_)) => None,
+            Err(e) => return Err(ApiError::internal(&e)),
+        };
+        Ok(Self {
+            reader,
+            at: since,
+            life,
+            _finished: finished,
+            buffer: Vec::new(),
+            last: None,
+            follow,
+            over: false,
+        })
+    }
+
+    /// The next frame as bytes of the wire; `None` when there are no more. Waits for the command when it must.
+    pub(crate) async fn next(&mut self) -> Option<&[u8]> {
+        if self.over {
+            return None;
+        }
+        loop {
+            let (end, ended) = {
+                let life = self.life.borrow_and_update();
+                (life.output_end, life.ended)
+            };
+            if let (None, Some(ended)) = (self.last, ended) {
+                self.last = Some((end, ended.exit));
+            }
+            let limit = self.last.map_or(end, |(last, _)| last);
+            if self.at < limit {
+                return match self.read(limit).await {
+                    Ok(len) => Some(&self.buffer[..len]),
+                    Err(error) => Some(self.finish(&Frame::Error(ApiError::internal(&error)))),
+                };
+            }
+            if let Some((_, exit)) = self.last {
+                return Some(self.finish(&Frame::Exit(exit)));
+            }
+            if self.follow == Follow::WhatIsThere || self.life.changed().await.is_err() {
+                self.over = true;
+                return None;
+            }
+        }
+    }
+
+    fn finish(&mut self, frame: &Frame) -> &[u8] {
+        self.over = true;
+        self.buffer = frame.to_bytes();
+        &self.buffer
+    }
+
+    /// Puts one frame into the buffer and returns its length.
+    async fn read(&mut self, limit: u64) -> Result<usize, SpoolError> {
+        self.buffer.resize(HEADER_LEN + MAX_PAYLOAD, 0);
+        let Some(mut reader) = self.reader.take() else {
+            let gap = limit - self.at;
+            self.at = limit;
+            return Ok(self.put(&Frame::Gap(gap)));
+        };
+        reader.extend(limit);
+        let piece = match reader.next_waiting(&mut self.buffer[HEADER_LEN..], Wait::Never)? {
+            Some(piece) => piece,
+            None => {
+                let mut buffer = std::mem::take(&mut self.buffer);
+                let task = tokio::task::spawn_blocking(move || {
+                    let piece = reader.next(&mut buffer[HEADER_LEN..]);
+                    (reader, buffer, piece)
+                });
+                let (back, buffer, piece) =
+                    task.await.map_err(|_| SpoolError::Damaged("it could not be read"))?;
+                (reader, self.buffer) = (back, buffer);
+                piece?
+            }
+        };
+        self.at = reader.offset();
+        self.reader = Some(reader);
+        Ok(match piece {
+            Piece::Output { stderr, len } => {
+                let header = frame::output_header(stderr, u32::try_from(len).unwrap_or(0));
+                self.buffer[..HEADER_LEN].copy_from_slice(&header);
+                HEADER_LEN + len
+            }
+            Piece::Gap(gap) => self.put(&Frame::Gap(gap)),
+            // Below the limit there is always a piece or a gap.
+            Piece::End => 0,
+        })
+    }
+
+    fn put(&mut self, frame: &Frame) -> usize {
+        let bytes = frame.to_bytes();
+        self.buffer[..bytes.len()].copy_from_slice(&bytes);
+        bytes.len()
+    }
+}
+
+/// Chunks of a body that wait for a slow reader.
+const BODY_QUEUE: usize = 2;
+
+/// Sends the frames as a plain body.
+pub(crate) fn body(mut output: Output) -> mpsc::Receiver<std::io::Result<Bytes>> {
+    let (sender, receiver) = mpsc::channel(BODY_QUEUE);
+    tokio::spawn(async move {
+        loop {
+            let next = tokio::select! {
+                next = output.next() => next,
+                // The reader went away while there was nothing to send.
+                () = sender.closed() => return,
+            };
+            let Some(frame) = next else { return };
+            if sender.send(Ok(Bytes::copy_from_slice(frame))).await.is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// An exec that can take input.
+pub(crate) fn live(found: &Found) -> Option<&Arc<Exec>> {
+    match found {
+        Found::Live(exec) => Some(exec),
+        Found::Finished(_) => None,
+    }
+}
+
+/// Refuses an offset that was never reached.
+pub(crate) fn check_since(found: &Found, since: u64) -> Result<(), ApiError> {
+    let end = match found {
+        Found::Live(exec) => exec.life.borrow().output_end,
+        Found::Finished(status) => status.output_bytes,
+    };
+    if since > end {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("output was asked for from byte {since}, but there are {end} so far"),
+            "ask from an earlier byte",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,255 @@
+//! The task that goes with an exec from its clone to its last byte.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bay_sys::spawn::{Failure, Reaped};
+use bay_types::guest::GuestEvent;
+use bay_types::{ApiError, ErrorCode};
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
+use tokio::net::unix::pipe::Receiver;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::exec::{Exec, Start};
+use super::{Execs, start};
+use crate::spool::{self, Writer};
+
+/// Most that is read at once.
+const CHUNK: usize = 256 << 10;
+/// From this size on a chunk is written by another thread: the write may wait for the disk, and meanwhile this one
+/// serves readers. Smaller ones are not worth the way there.
+const BULK: usize = 32 << 10;
+/// Most that a terminal can hold when its leader ends; what comes after that is of others.
+const TERMINAL_DRAIN: u64 = 256 << 10;
+
+/// One end of a command's output.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// Absent once it is closed.
+    fd: Option<Receiver>,
+    stderr: bool,
+    terminal: bool,
+}
+
+impl Source {
+    pub(super) fn pipe(fd: OwnedFd, stderr: bool) -> io::Result<Self> {
+        Ok(Self { fd: Some(Receiver::from_owned_fd(fd)?), stderr, terminal: false })
+    }
+
+    /// The descriptor must not block. A terminal is read like a pipe in every respect that matters here.
+    pub(super) fn terminal(fd: OwnedFd) -> io::Result<Self> {
+        Ok(Self { fd: Some(Receiver::from_owned_fd_unchecked(fd)?), stderr: false, terminal: true })
+    }
+
+    fn is_open(&self) -> bool {
+        self.fd.is_some()
+    }
+
+    /// The next bytes; empty at the end. Loses nothing when it is dropped before it is ready.
+    async fn next(&self) -> Vec<u8> {
+        let Some(fd) = &self.fd else {
+            return std::future::pending().await;
+        };
+        loop {
+            if fd.readable().await.is_err() {
+                return Vec::new();
+            }
+            match fd.try_io(|| read_some(fd.as_fd(), CHUNK)) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                // A terminal that everyone closed answers EIO.
+                outcome => return outcome.unwrap_or_default(),
+            }
+        }
+    }
+
+    /// What is there at this moment and no more, however fast others write.
+    fn drain(&mut self, mut keep: impl FnMut(bool, &[u8])) {
+        let Some(fd) = &self.fd else { return };
+        let mut left =
+            if self.terminal { TERMINAL_DRAIN } else { rustix::io::ioctl_fionread(fd).unwrap_or(0) };
+        while left > 0 {
+            let most = CHUNK.min(usize::try_from(left).unwrap_or(CHUNK));
+            match read_some(fd.as_fd(), most) {
+                Ok(bytes) if bytes.is_empty() => break,
+                Ok(bytes) => {
+                    keep(self.stderr, &bytes);
+                    left = left.saturating_sub(bytes.len() as u64);
+                }
+                Err(_) => break,
+            }
+        }
+    }
+}
+
+fn read_some(fd: BorrowedFd<'_>, most: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(most);
+    loop {
+        match rustix::io::read(fd, spare_capacity(&mut bytes)) {
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+            Ok(_) => return Ok(bytes),
+        }
+    }
+}
+
+/// What [`run`] takes over from the clone.
+pub(super) struct Attachment {
+    pub(super) report: OwnedFd,
+    pub(super) ended: oneshot::Receiver<Reaped>,
+    pub(super) sources: Vec<Source>,
+    pub(super) directory: String,
+}
+
+/// Goes with an exec until nobody can write its output any more.
+pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachment) {
+    let Attachment { report, mut ended, sources, directory } = attachment;
+    if let Some(failure) = read_report(report).await {
+        let error = start::explain(failure, &exec.spec, &directory);
+        execs.start_failed(&exec);
+        exec.life.send_modify(|life| life.start = Start::Failed(Arc::new(error)));
+        return;
+    }
+    let mut writer = open_spool(&execs, &exec);
+    exec.life.send_modify(|life| life.start = Start::Running);
+
+    let mut sources = sources.into_iter();
+    let none = || Source { fd: None, stderr: false, terminal: false };
+    let mut out = sources.next().unwrap_or_else(none);
+    let mut err = sources.next().unwrap_or_else(none);
+    let (mut running, mut saved) = (true, false);
+    let deadline = exec.spec.timeout_s.map(|s| Instant::now() + Duration::from_secs(s));
+    let mut armed = deadline.is_some();
+    while running || out.is_open() || err.is_open() {
+        tokio::select! {
+            reaped = &mut ended, if running => {
+                running = false;
+                for source in [&mut out, &mut err] {
+                    source.drain(|stderr, bytes| writer.append(stderr, bytes));
+                }
+                saved = record_end(&execs, &exec, &mut writer, reaped);
+            }
+            () = tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now)), if armed && running => {
+                armed = false;
+                exec.time_out();
+            }
+            bytes = out.next(), if out.is_open() => {
+                writer = keep(&exec, writer, &mut out, bytes).await;
+            }
+            bytes = err.next(), if err.is_open() => {
+                writer = keep(&exec, writer, &mut err, bytes).await;
+            }
+        }
+    }
+    execs.settled(&exec, saved);
+}
+
+async fn read_report(report: OwnedFd) -> Option<Failure> {
+    let report = Receiver::from_owned_fd(report).ok()?;
+    loop {
+        report.readable().await.ok()?;
+        match report.try_io(|| read_some(report.as_fd(), Failure::LEN)) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            outcome => return Failure::decode(&outcome.ok()?),
+        }
+    }
+}
+
+fn open_spool(execs: &Execs, exec: &Exec) -> Writer {
+    let place = &execs.place;
+    let dir = spool::create_exec(place.state.as_fd(), exec.id());
+    if let Err(error) = &dir {
+        place.log.line("spool.refused", format_args!("exec={} error={error}", exec.id()));
+    }
+    let mut writer = Writer::new(dir.ok(), place.bounds.output);
+    if let Err(error) = writer.write_status(&exec.status()) {
+        place.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
+    }
+    writer
+}
+
+async fn keep(exec: &Arc<Exec>, mut writer: Writer, source: &mut Source, bytes: Vec<u8>) -> Writer {
+    if bytes.is_empty() {
+        source.fd = None;
+        return writer;
+    }
+    if exec.forgotten.load(Ordering::Relaxed) {
+        return writer;
+    }
+    let stderr = source.stderr;
+    if bytes.len() < BULK {
+        writer.append(stderr, &bytes);
+    } else {
+        let there = tokio::task::spawn_blocking(move || {
+            writer.append(stderr, &bytes);
+            writer
+        });
+        writer = match there.await {
+            Ok(back) => back,
+            // Only a defect in the writer gets here. The command goes on; its output is not kept any more.
+            Err(_) => {
+                exec.forgotten.store(true, Ordering::Relaxed);
+                return Writer::new(None, spool::Bounds::default());
+            }
+        };
+    }
+    publish(exec, &writer);
+    writer
+}
+
+fn publish(exec: &Exec, writer: &Writer) {
+    exec.life.send_modify(|life| {
+        life.output_start = writer.start();
+        life.output_end = writer.end();
+    });
+}
+
+/// Writes the end down, and only then lets anybody know. False when the disk did not take it.
+fn record_end(
+    execs: &Execs,
+    exec: &Exec,
+    writer: &mut Writer,
+    reaped: Result<Reaped, oneshot::error::RecvError>,
+) -> bool {
+    let nothing =
+        Reaped { pid: exec.leader.pid, code: None, signal: None, user_us: 0, system_us: 0, max_rss_kib: 0 };
+    let ended = exec.judge(&reaped.unwrap_or(nothing), execs.is_stopping());
+    let mut status = exec.status();
+    status.ended_at = Some(ended.at);
+    status.exit = Some(ended.exit);
+    status.usage = ended.usage;
+    status.output_bytes = writer.end();
+    status.output_start = writer.start();
+    let saved = writer.write_status(&status);
+    if let Err(error) = &saved {
+        execs.place.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
+    }
+    exec.life.send_modify(|life| {
+        life.output_start = writer.start();
+        life.output_end = writer.end();
+        life.ended = Some(ended);
+    });
+    execs.ended(exec);
+    // Nobody has to listen.
+    let _ = execs.events.send(GuestEvent::ExecEnded { id: exec.id(), exit: ended.exit });
+    saved.is_ok()
+}
+
+/// Waits until it is known whether the program runs.
+pub(super) async fn started(exec: &Exec) -> Result<(), ApiError> {
+    let mut life = exec.life.subscribe();
+    let outcome = life.wait_for(|life| !matches!(life.start, Start::Pending)).await;
+    match outcome.map(|life| life.start.clone()) {
+        Ok(Start::Failed(error)) => Err((*error).clone()),
+        Ok(_) => Ok(()),
+        Err(_) => Err(ApiError::new(
+            ErrorCode::Interrupted,
+            "the start of the command was interrupted",
+            "try again",
+        )),
+    }
+}

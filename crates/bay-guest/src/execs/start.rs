@@ -1,0 +1,297 @@
+//! From a spec to a cloned child.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use bay_sys::spawn::{self, Command, Failure, Spawned, Stage};
+use bay_types::exec::{ExecSpec, TtySize};
+use bay_types::guest::WORKSPACE;
+use bay_types::{ApiError, ErrorCode};
+use rustix::fs::{Mode, OFlags};
+use rustix::pipe::PipeFlags;
+use rustix::pty::OpenptFlags;
+use tokio::net::unix::pipe::Sender;
+use tokio::sync::Mutex;
+
+use super::Place;
+use super::exec::{Input, winsize};
+use super::leaf::Leaf;
+use super::pump::Source;
+use crate::http::invalid;
+use crate::users::{self, User};
+
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const DEFAULT_TERM: &str = "xterm-256color";
+pub(super) const EXEC_ID_VARIABLE: &str = "BAY_EXEC_ID";
+/// Size of the pipe behind standard output. Larger than the default, so that bulk output needs fewer turns.
+const OUTPUT_PIPE: usize = 256 << 10;
+/// Directories of `PATH` that are searched.
+const MAX_PATH_ENTRIES: usize = 256;
+/// Longest time limit, so that arithmetic on times cannot overflow: ten years.
+const MAX_TIMEOUT_S: u64 = 10 * 366 * 24 * 3600;
+
+/// A cloned child and our ends of what it was given.
+pub(super) struct Cloned {
+    pub(super) spawned: Spawned,
+    pub(super) leaf: Option<Arc<Leaf>>,
+    pub(super) input: Input,
+    pub(super) sources: Vec<Source>,
+    pub(super) directory: String,
+}
+
+/// Refuses what can never run, whatever the bay looks like.
+pub(super) fn check(spec: &ExecSpec) -> Result<(), ApiError> {
+    if spec.argv.first().is_none_or(String::is_empty) {
+        return Err(invalid("the command is empty"));
+    }
+    let bytes = spec.argv.iter().map(|a| a.len() + 1).sum::<usize>()
+        + spec.env.iter().map(|(k, v)| k.len() + v.len() + 2).sum::<usize>();
+    if bytes > ExecSpec::MAX_ARGUMENT_BYTES {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!(
+                "the arguments and environment are {bytes} bytes; the most is {}",
+                ExecSpec::MAX_ARGUMENT_BYTES
+            ),
+            "put long input into a file or send it to standard input",
+        ));
+    }
+    let nul = |text: &String| text.contains('\0');
+    if spec.argv.iter().any(nul) || spec.cwd.iter().any(nul) {
+        return Err(invalid("an argument or the directory contains a NUL"));
+    }
+    for (key, value) in &spec.env {
+        if key.is_empty() || key.contains(['=', '\0']) || nul(value) {
+            return Err(invalid(format!(
+                "{key:?} cannot be an environment variable, or its value contains a NUL"
+            )));
+        }
+    }
+    if spec.timeout_s.is_some_and(|s| s == 0 || s > MAX_TIMEOUT_S) {
+        return Err(invalid(format!("timeout_s must be between 1 and {MAX_TIMEOUT_S}")));
+    }
+    Ok(())
+}
+
+/// Clones the child of a spec. It has not become its program yet: `spawned.report` will tell.
+pub(super) fn clone(place: &Place, spec: &ExecSpec) -> Result<Cloned, ApiError> {
+    let user = users::find(place.root.as_fd(), spec.user.as_deref()).map_err(|e| {
+        ApiError::new(
+            ErrorCode::ExecStart,
+            e.to_string(),
+            "use a name from the bay's /etc/passwd or a numeric id",
+        )
+    })?;
+    let environment = environment(place, spec, &user);
+    let path = environment.iter().rev().find(|(k, _)| k == "PATH").map_or("", |(_, v)| v.as_str());
+    let directory = match &spec.cwd {
+        Some(directory) => directory.clone(),
+        None if Path::new(WORKSPACE).is_dir() => WORKSPACE.to_owned(),
+        None => "/".to_owned(),
+    };
+    let programs = candidates(&spec.argv[0], path);
+    let ends = Ends::make(place, spec, &user).map_err(|e| {
+        failed(format!(
+            "the {} for the command could not be made: {e}",
+            if spec.tty.is_some() { "terminal" } else { "pipes" }
+        ))
+    })?;
+    let leaf = place.cgroup.as_ref().and_then(|parent| match Leaf::create(parent, spec.id) {
+        Ok(leaf) => Some(Arc::new(leaf)),
+        Err(error) => {
+            place.log.line("leaf.refused", format_args!("exec={} error={error}", spec.id));
+            None
+        }
+    });
+    let argv = strings(spec.argv.iter().cloned())?;
+    let env = strings(environment.iter().map(|(k, v)| format!("{k}={v}")))?;
+    let programs = strings(programs.into_iter())?;
+    let cwd = CString::new(directory.as_str()).map_err(|_| invalid("the directory contains a NUL"))?;
+    // Only root can change who it is; a guest that is not root (in tests) runs everything as itself.
+    let identity = rustix::process::geteuid().is_root().then_some(&user.identity);
+    let command = Command {
+        programs: &programs,
+        argv: &argv,
+        env: &env,
+        directory: &cwd,
+        stdio: ends.child.each_ref().map(AsFd::as_fd),
+        terminal: spec.tty.is_some(),
+        identity,
+        cgroup: leaf.as_ref().map(|l| l.dir()),
+        open_files: place.open_files,
+    };
+    let spawned = spawn::spawn(&command).map_err(|e| {
+        if let Some(leaf) = &leaf {
+            leaf.remove();
+        }
+        failed(format!("no process could be started: {}", bay_types::error::chain(&e)))
+    })?;
+    Ok(Cloned { spawned, leaf, input: ends.input, sources: ends.sources, directory })
+}
+
+fn failed(message: String) -> ApiError {
+    ApiError::new(
+        ErrorCode::ExecStart,
+        message,
+        "the bay may have reached its limit of processes, memory or open files; `bay show` tells them",
+    )
+}
+
+/// What a child's failure means to the caller.
+pub(super) fn explain(failure: Failure, spec: &ExecSpec, directory: &str) -> ApiError {
+    let reason = io::Error::from_raw_os_error(failure.errno);
+    let errno = rustix::io::Errno::from_raw_os_error(failure.errno);
+    let program = &spec.argv[0];
+    let (message, next) = match (failure.stage, errno) {
+        (Stage::Exec, rustix::io::Errno::NOENT) => {
+            (format!("{program:?}: command not found in the bay"), "check the name, or install it in the bay")
+        }
+        (Stage::Exec, rustix::io::Errno::ACCESS) => (
+            format!("{program:?} may not be executed by this user: it is not executable, or a directory"),
+            "`chmod +x` it, or run it through its interpreter",
+        ),
+        (Stage::Exec, rustix::io::Errno::TOOBIG) => (
+            format!("{program:?}: the arguments and environment are too long for the kernel"),
+            "put long input into a file or send it to standard input",
+        ),
+        (Stage::Exec, _) => (format!("{program:?} could not be executed: {reason}"), ""),
+        (Stage::Interpreter, _) => (
+            format!("{program:?} exists, but the interpreter or loader it names does not"),
+            "check its first line, or that it was built for this system",
+        ),
+        (Stage::Directory, _) => (
+            format!("the working directory {directory:?} cannot be entered: {reason}"),
+            "create it, or choose another with --cwd",
+        ),
+        (Stage::Groups | Stage::Gid | Stage::Uid, _) => (
+            format!("the command cannot run as {:?}: {reason}", spec.user.as_deref().unwrap_or("root")),
+            "the ids of a bay go from 0 to 65535",
+        ),
+        (stage, _) => (format!("the command could not be started ({stage:?}): {reason}"), ""),
+    };
+    ApiError::new(ErrorCode::ExecStart, message, next)
+}
+
+fn strings(texts: impl Iterator<Item = String>) -> Result<Vec<CString>, ApiError> {
+    texts.map(|t| CString::new(t).map_err(|_| invalid("an argument contains a NUL"))).collect()
+}
+
+/// Later entries override earlier ones of the same name.
+fn environment(place: &Place, spec: &ExecSpec, user: &User) -> Vec<(String, String)> {
+    let mut all: Vec<(String, String)> = [
+        ("PATH", DEFAULT_PATH),
+        ("HOME", &user.home),
+        ("USER", &user.name),
+        ("LOGNAME", &user.name),
+        ("SHELL", &user.shell),
+        ("LANG", "C.UTF-8"),
+        ("BAY_ID", &place.bay_id),
+        ("BAY_NAME", &place.hostname),
+    ]
+    .map(|(k, v)| (k.to_owned(), v.replace('\0', "")))
+    .into();
+    all.push((EXEC_ID_VARIABLE.to_owned(), spec.id.to_string()));
+    if spec.tty.is_some() {
+        all.push(("TERM".to_owned(), DEFAULT_TERM.to_owned()));
+    }
+    for (key, value) in &spec.env {
+        match all.iter_mut().find(|(k, _)| k == key) {
+            Some(slot) => slot.1.clone_from(value),
+            None => all.push((key.clone(), value.clone())),
+        }
+    }
+    all
+}
+
+/// Where a program may be: as it is when it names a path, otherwise in each directory of `PATH`.
+fn candidates(program: &str, path: &str) -> Vec<String> {
+    if program.contains('/') {
+        return vec![program.to_owned()];
+    }
+    path.split(':')
+        .take(MAX_PATH_ENTRIES)
+        .map(|dir| if dir.is_empty() { program.to_owned() } else { format!("{dir}/{program}") })
+        .collect()
+}
+
+/// Both sides of what connects a command to us.
+struct Ends {
+    child: [OwnedFd; 3],
+    input: Input,
+    sources: Vec<Source>,
+}
+
+impl Ends {
+    fn make(place: &Place, spec: &ExecSpec, user: &User) -> io::Result<Self> {
+        match spec.tty {
+            Some(size) => Self::terminal(place, size, user),
+            None => Self::pipes(spec.stdin),
+        }
+    }
+
+    fn terminal(place: &Place, size: TtySize, user: &User) -> io::Result<Self> {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let master = rustix::pty::openpt(flags)?;
+        rustix::pty::unlockpt(&master)?;
+        // Not by name: /dev is the agent's.
+        let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
+        rustix::termios::tcsetwinsize(&slave, winsize(size))?;
+        let group = users::tty_group(place.root.as_fd()).unwrap_or(user.identity.gid);
+        // So that the user can open it again by name; programs that never do are none the worse.
+        let _ = rustix::fs::fchown(
+            &slave,
+            Some(rustix::fs::Uid::from_raw(user.identity.uid)),
+            Some(rustix::fs::Gid::from_raw(group)),
+        );
+        let _ = rustix::fs::fchmod(&slave, Mode::from_raw_mode(0o620));
+        rustix::io::ioctl_fionbio(&master, true)?;
+        let writer = Sender::from_owned_fd_unchecked(master.try_clone()?)?;
+        Ok(Self {
+            child: [slave.try_clone()?, slave.try_clone()?, slave],
+            input: Input::Terminal { master: writer, turn: Mutex::new(()) },
+            sources: vec![Source::terminal(master)?],
+        })
+    }
+
+    fn pipes(with_input: bool) -> io::Result<Self> {
+        let (out, child_out) = output_pipe(OUTPUT_PIPE)?;
+        let (err, child_err) = output_pipe(0)?;
+        let (child_in, input) = if with_input {
+            let (child_in, ours) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+            (child_in, Input::Pipe(Mutex::new(Some(Sender::from_owned_fd(ours)?))))
+        } else {
+            let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+            (null, Input::None)
+        };
+        Ok(Self {
+            child: [child_in, child_out, child_err],
+            input,
+            sources: vec![Source::pipe(out, false)?, Source::pipe(err, true)?],
+        })
+    }
+}
+
+fn output_pipe(size: usize) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, childs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    if size > 0 {
+        // Refused where the user already has many; the default size works as well, only slower.
+        let _ = rustix::pipe::fcntl_setpipe_size(&ours, size);
+    }
+    Ok((ours, childs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_looked_for_where_path_says() {
+        assert_eq!(candidates("ls", "/a:/b"), ["/a/ls", "/b/ls"]);
+        assert_eq!(candidates("./ls", "/a:/b"), ["./ls"]);
+        assert_eq!(candidates("ls", ":/b"), ["ls", "/b/ls"]);
+        assert_eq!(candidates("ls", &"/x:".repeat(10_000)).len(), MAX_PATH_ENTRIES);
+    }
+}

@@ -1,0 +1,250 @@
+//! A tar stream into a directory of the bay.
+//!
+//! Every member is made below the target directory by descriptors that the kernel resolved with `RESOLVE_BENEATH`:
+//! names with `..`, absolute names and symbolic links that lead out are refused whatever the archive made before.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use bay_types::guest::DELETE_LIST;
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+
+use super::path::{self, Target, shown};
+use super::tar_entry::{self, Kind, Member};
+use super::{CHUNK, FileError, Result, Source};
+use crate::spool::remove_tree;
+
+/// Longest member; also protects against a header that claims more than it has.
+const MAX_MEMBER: u64 = 64 << 30;
+/// Directories of members that are kept open: members come in the order of a walk.
+const OPEN_PARENTS: usize = 8;
+
+pub(super) fn extract(root: BorrowedFd<'_>, target: &Target, source: Source) -> Result<()> {
+    let dir = match path::open(root, &target.path, OFlags::RDONLY | OFlags::DIRECTORY) {
+        Ok(dir) => dir,
+        Err(e) if e.kind() == io::ErrorKind::NotFound && target.parents => {
+            path::make_dirs(root, &target.path, target.owner)?
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
+            return Err(FileError::refused(&target.path, "it is not a directory"));
+        }
+        Err(e) => return Err(FileError::io("opening", &target.path, e)),
+    };
+    let mut place = Place { dir, owner: target.owner, parents: VecDeque::new(), buffer: vec![0; CHUNK] };
+    let mut first = true;
+    tar_entry::for_each(source, |member, content| {
+        if std::mem::take(&mut first) && member.name == DELETE_LIST.as_bytes() && member.kind == Kind::File {
+            for name in tar_entry::delete_list(content)? {
+                place.delete(&name)?;
+            }
+            return Ok(());
+        }
+        place.make(member, content)
+    })
+}
+
+struct Place {
+    dir: OwnedFd,
+    owner: (u32, u32),
+    /// Recently used directories by their name, the latest in front.
+    parents: VecDeque<(Vec<u8>, OwnedFd)>,
+    buffer: Vec<u8>,
+}
+
+impl Place {
+    fn make(&mut self, member: &Member, content: &mut dyn Read) -> Result<()> {
+        let Some((parent, name)) = split(&member.name)? else {
+            // The directory itself.
+            return Ok(());
+        };
+        let failed = |e: io::Error| FileError::io("extracting", &member.name, e);
+        let dir = self.parent(&parent)?;
+        match &member.kind {
+            Kind::Directory => self.make_directory(dir.as_fd(), &name, member),
+            Kind::Symlink(target) => {
+                self.clear(dir.as_fd(), &name, member)?;
+                rustix::fs::symlinkat(target.as_slice(), &dir, &name).map_err(|e| failed(e.into()))?;
+                let (uid, gid) = self.owner;
+                if rustix::process::geteuid().is_root() {
+                    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+                    rustix::fs::chownat(&dir, &name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+                        .map_err(|e| failed(e.into()))?;
+                }
+                Ok(())
+            }
+            Kind::HardLink(target) => {
+                let (from_parent, from) = split(target)?
+                    .ok_or_else(|| FileError::Archive("a hard link to a directory".to_owned()))?;
+                let from_dir = self.parent(&from_parent)?;
+                let stat = rustix::fs::statat(&from_dir, &from, AtFlags::SYMLINK_NOFOLLOW)
+                    .map_err(|e| FileError::io("linking to", target, e))?;
+                if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                    return Err(FileError::Archive(format!(
+                        "the hard link {} is not to a file",
+                        shown(&member.name)
+                    )));
+                }
+                self.clear(dir.as_fd(), &name, member)?;
+                rustix::fs::linkat(&from_dir, &from, &dir, &name, AtFlags::empty())
+                    .map_err(|e| failed(e.into()))
+            }
+            Kind::File => {
+                if member.size > MAX_MEMBER {
+                    let why = format!("{} is longer than {} GiB", shown(&member.name), MAX_MEMBER >> 30);
+                    return Err(FileError::Archive(why));
+                }
+                self.clear(dir.as_fd(), &name, member)?;
+                self.make_file(dir.as_fd(), &name, member, content)
+            }
+        }
+    }
+
+    fn make_directory(&self, dir: BorrowedFd<'_>, name: &[u8], member: &Member) -> Result<()> {
+        let failed = |e: io::Error| FileError::io("extracting", &member.name, e);
+        match path::make_dir(dir, name, member.mode, self.owner) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            other => return other.map_err(failed),
+        }
+        // One that is there stays, even as a link to a directory below the target; anything else makes way.
+        match self.open_below(&member.name) {
+            Ok(existing) => {
+                let mode = Mode::from_raw_mode(member.mode);
+                rustix::fs::fchmod(&existing, mode).map_err(|e| failed(e.into()))
+            }
+            Err(_) => {
+                self.clear(dir, name, member)?;
+                path::make_dir(dir, name, member.mode, self.owner).map_err(failed)
+            }
+        }
+    }
+
+    fn make_file(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        member: &Member,
+        content: &mut dyn Read,
+    ) -> Result<()> {
+        let failed = |e: io::Error| FileError::io("extracting", &member.name, e);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd =
+            rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map_err(|e| failed(e.into()))?;
+        let mut file = File::from(fd);
+        let mut left = member.size;
+        while left > 0 {
+            let got = match content.read(&mut self.buffer) {
+                Ok(0) => {
+                    return Err(FileError::Archive(format!(
+                        "it ends in the middle of {}",
+                        shown(&member.name)
+                    )));
+                }
+                Ok(got) => got,
+                Err(_) => return Err(FileError::BrokeOff),
+            };
+            file.write_all(&self.buffer[..got]).map_err(failed)?;
+            left = left.saturating_sub(got as u64);
+        }
+        let finish = || -> io::Result<()> {
+            // The owner first: changing it takes set-user-id bits away.
+            path::give(file.as_fd(), self.owner)?;
+            rustix::fs::fchmod(&file, Mode::from_raw_mode(member.mode))?;
+            let time = Timespec { tv_sec: member.mtime, tv_nsec: 0 };
+            rustix::fs::futimens(&file, &Timestamps { last_access: time, last_modification: time })?;
+            Ok(())
+        };
+        finish().map_err(failed)
+    }
+
+    /// Removes a file or link that has the name; a directory is not replaced by something else.
+    fn clear(&self, dir: BorrowedFd<'_>, name: &[u8], member: &Member) -> Result<()> {
+        match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(Errno::ISDIR) => Err(FileError::refused(&member.name, "a directory is in the way")),
+            Err(e) => Err(FileError::io("replacing", &member.name, e)),
+        }
+    }
+
+    fn delete(&mut self, name: &[u8]) -> Result<()> {
+        let Some((parent, last)) = split(name)? else {
+            return Err(FileError::Archive(
+                "the list of paths to delete names the directory itself".to_owned(),
+            ));
+        };
+        let parent = match self.open_below(&parent) {
+            Ok(dir) => dir,
+            // Nothing there to delete.
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(());
+            }
+            Err(e) => return Err(FileError::io("deleting", name, e)),
+        };
+        remove_tree(parent.as_fd(), &last).map_err(|e| FileError::io("deleting", name, e))
+    }
+
+    /// The directory that members of that name go into, made where it is missing.
+    fn parent(&mut self, name: &[u8]) -> Result<OwnedFd> {
+        let failed = |e: io::Error| FileError::io("extracting into", name, e);
+        if let Some(at) = self.parents.iter().position(|(known, _)| known == name) {
+            return self.parents[at].1.try_clone().map_err(failed);
+        }
+        let dir = match self.open_below(name) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let Some((above, last)) = split(name)? else {
+                    return Err(failed(e));
+                };
+                let above = self.parent(&above)?;
+                match path::make_dir(above.as_fd(), &last, 0o755, self.owner) {
+                    Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed(e)),
+                    _ => self.open_below(name).map_err(failed)?,
+                }
+            }
+            other => other.map_err(failed)?,
+        };
+        let copy = dir.try_clone().map_err(failed)?;
+        self.parents.push_front((name.to_vec(), dir));
+        self.parents.truncate(OPEN_PARENTS);
+        Ok(copy)
+    }
+
+    fn open_below(&self, name: &[u8]) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let name = if name.is_empty() { b".".as_slice() } else { name };
+        Ok(rustix::fs::openat2(&self.dir, name, flags, Mode::empty(), resolve)?)
+    }
+}
+
+/// Directory part and last part of a member's name, without `.` and doubled slashes; `None` for the directory itself.
+fn split(name: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    if name.starts_with(b"/") {
+        return Err(FileError::Archive(format!("{} is an absolute name", shown(name))));
+    }
+    let mut parts: Vec<&[u8]> = name.split(|b| *b == b'/').filter(|p| !p.is_empty() && *p != b".").collect();
+    if parts.contains(&&b".."[..]) || name.contains(&0) {
+        return Err(FileError::Archive(format!("{} leads out of the directory", shown(name))));
+    }
+    let last = parts.pop();
+    Ok(last.map(|last| (parts.join(&b'/'), last.to_vec())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn member_names_are_taken_apart_and_hostile_ones_refused() {
+        let part = |n: &str| {
+            split(n.as_bytes()).map(|p| p.map(|(a, b)| (String::from_utf8(a), String::from_utf8(b))))
+        };
+        assert_eq!(part("./a//b/./c/").unwrap(), Some((Ok("a/b".into()), Ok("c".into()))));
+        assert_eq!(part("a").unwrap(), Some((Ok(String::new()), Ok("a".into()))));
+        assert_eq!(part("./").unwrap(), None);
+        for bad in ["/etc/passwd", "../x", "a/../../x", "a/..", "a\0b"] {
+            assert!(part(bad).is_err(), "{bad:?}");
+        }
+    }
+}

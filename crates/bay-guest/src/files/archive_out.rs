@@ -1,0 +1,223 @@
+//! A directory or a file as a tar stream, made as it is read.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use bytes::Bytes;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use tar::{Builder, EntryType, Header};
+use tokio::sync::mpsc;
+
+use super::path::{self, absolute};
+use super::{CHUNK, FileError, Result, kind_word};
+
+/// Longest file that is put into an archive; a sparse file may claim to be longer than any disk.
+const MAX_FILE: u64 = 64 << 30;
+/// Deepest directory. One descriptor is open per level.
+const MAX_DEPTH: usize = 256;
+
+/// What goes into the archive.
+#[derive(Debug)]
+pub(super) enum What {
+    Directory(OwnedFd),
+    File { name: Vec<u8>, file: File, stat: Stat },
+}
+
+pub(super) fn open(root: BorrowedFd<'_>, path: &[u8]) -> Result<What> {
+    let stat = path::stat(root, path, true)?;
+    let failed = |e| FileError::io("opening", path, e);
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => {
+            Ok(What::Directory(path::open(root, path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?))
+        }
+        FileType::RegularFile => {
+            let fd = path::open(root, path, OFlags::RDONLY | OFlags::NONBLOCK).map_err(failed)?;
+            let stat = rustix::fs::fstat(&fd).map_err(|e| failed(e.into()))?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                return Err(FileError::refused(path, format!("it is {}", kind_word(&stat))));
+            }
+            let name = absolute(path).split(|b| *b == b'/').next_back().unwrap_or_default().to_vec();
+            Ok(What::File { name, file: fd.into(), stat })
+        }
+        _ => Err(FileError::refused(path, format!("it is {}", kind_word(&stat)))),
+    }
+}
+
+/// Sends the archive. What goes wrong on the way cuts the stream, so that a part is never taken for the whole.
+pub(super) fn send(what: What, to: mpsc::Sender<io::Result<Bytes>>) {
+    let mut builder = Builder::new(Sink { to: to.clone(), chunk: Vec::with_capacity(CHUNK) });
+    builder.sparse(false);
+    let outcome = match what {
+        What::Directory(dir) => {
+            let device = rustix::fs::fstat(&dir).map_or(0, |s| s.st_dev);
+            directory(&mut builder, dir.as_fd(), &mut Vec::new(), device, 0)
+        }
+        What::File { name, file, stat } => regular(&mut builder, &name, file, &stat),
+    };
+    let outcome = outcome.and_then(|()| builder.into_inner()?.flush());
+    if let Err(error) = outcome {
+        // Nobody is left to tell when the reader went away.
+        let _ = to.blocking_send(Err(error));
+    }
+}
+
+fn directory(
+    builder: &mut Builder<Sink>,
+    dir: BorrowedFd<'_>,
+    prefix: &mut Vec<u8>,
+    device: u64,
+    depth: usize,
+) -> io::Result<()> {
+    if depth >= MAX_DEPTH {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the directories are nested too deeply"));
+    }
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        let length = prefix.len();
+        prefix.extend_from_slice(name);
+        match member(builder, dir, name, prefix, device, depth) {
+            // It went away while we were on the way to it.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            other => other?,
+        }
+        prefix.truncate(length);
+    }
+    Ok(())
+}
+
+fn member(
+    builder: &mut Builder<Sink>,
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    full: &mut Vec<u8>,
+    device: u64,
+    depth: usize,
+) -> io::Result<()> {
+    let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let inner = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+            let mut header = header(&stat, EntryType::Directory, 0);
+            builder.append_data(&mut header, path_of(full), io::empty())?;
+            if stat.st_dev != device && is_made_up(inner.as_fd()) {
+                return Ok(());
+            }
+            full.push(b'/');
+            directory(builder, inner.as_fd(), full, stat.st_dev, depth + 1)
+        }
+        FileType::RegularFile => {
+            let flags =
+                OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+            let fd = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+                // A symbolic link took its place.
+                Err(Errno::LOOP) => return Ok(()),
+                other => other?,
+            };
+            let stat = rustix::fs::fstat(&fd)?;
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile => regular(builder, full, fd.into(), &stat),
+                _ => Ok(()),
+            }
+        }
+        FileType::Symlink => {
+            let target = rustix::fs::readlinkat(dir, name, Vec::new())?;
+            let mut header = header(&stat, EntryType::Symlink, 0);
+            builder.append_link(&mut header, path_of(full), path_of(target.to_bytes()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Filesystems whose files the kernel makes up; their content means nothing elsewhere.
+fn is_made_up(dir: BorrowedFd<'_>) -> bool {
+    const MADE_UP: [i64; 4] = [
+        0x9fa0,      // proc
+        0x6265_6572, // sysfs
+        0x6367_7270, // cgroup2
+        0x1cd1,      // devpts
+    ];
+    rustix::fs::fstatfs(dir).is_ok_and(|s| MADE_UP.contains(&s.f_type))
+}
+
+fn regular(builder: &mut Builder<Sink>, name: &[u8], file: File, stat: &Stat) -> io::Result<()> {
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    if size > MAX_FILE {
+        let why = format!("{} is longer than {} GiB", path::shown(name), MAX_FILE >> 30);
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    let mut header = header(stat, EntryType::Regular, size);
+    builder.append_data(&mut header, path_of(name), Exactly { file, left: size })
+}
+
+fn header(stat: &Stat, kind: EntryType, size: u64) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(size);
+    header.set_mode(stat.st_mode & 0o7777);
+    header.set_uid(stat.st_uid.into());
+    header.set_gid(stat.st_gid.into());
+    header.set_mtime(u64::try_from(stat.st_mtime).unwrap_or(0));
+    header
+}
+
+fn path_of(bytes: &[u8]) -> &Path {
+    Path::new(std::ffi::OsStr::from_bytes(bytes))
+}
+
+/// As many bytes as the header says: a file that grows is cut, one that shrinks is filled up with zeros.
+struct Exactly {
+    file: File,
+    left: u64,
+}
+
+impl Read for Exactly {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        if most == 0 {
+            return Ok(0);
+        }
+        let got = match self.file.read(&mut buffer[..most])? {
+            0 => {
+                buffer[..most].fill(0);
+                most
+            }
+            got => got,
+        };
+        self.left -= got as u64;
+        Ok(got)
+    }
+}
+
+/// Collects small writes into chunks for the connection.
+struct Sink {
+    to: mpsc::Sender<io::Result<Bytes>>,
+    chunk: Vec<u8>,
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let len = bytes.len().min(CHUNK - self.chunk.len());
+        self.chunk.extend_from_slice(&bytes[..len]);
+        if self.chunk.len() >= CHUNK {
+            self.flush()?;
+        }
+        Ok(len)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.chunk.is_empty() {
+            return Ok(());
+        }
+        let chunk = std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK));
+        self.to.blocking_send(Ok(chunk.into())).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}

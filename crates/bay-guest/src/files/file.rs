@@ -1,0 +1,126 @@
+//! One regular file, out and in.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use tokio::sync::mpsc;
+
+use super::path::{self, Slot, shown};
+use super::{CHUNK, FileError, Result, Source, kind_word};
+
+/// Mode of a new file when nobody asked for one.
+const DEFAULT_MODE: u32 = 0o644;
+/// Tries at a name for the temporary file that nobody uses.
+const NAME_TRIES: u32 = 64;
+
+/// Opens a regular file for reading.
+pub(super) fn open(root: BorrowedFd<'_>, path: &[u8]) -> Result<(File, u64)> {
+    let check = |stat: &Stat| match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(()),
+        _ => Err(FileError::refused(path, format!("it is {}, not a file", kind_word(stat)))),
+    };
+    // Looked at before it is opened, because opening a device does things; and again after, because it may be another.
+    check(&path::stat(root, path, true)?)?;
+    let fd = path::open(root, path, OFlags::RDONLY | OFlags::NONBLOCK)
+        .map_err(|e| FileError::io("opening", path, e))?;
+    let stat = rustix::fs::fstat(&fd).map_err(|e| FileError::io("looking at", path, e))?;
+    check(&stat)?;
+    Ok((fd.into(), u64::try_from(stat.st_size).unwrap_or(0)))
+}
+
+/// Sends `size` bytes, or all there are when the file does not say how many.
+pub(super) fn send(file: File, size: u64, to: &mpsc::Sender<io::Result<Bytes>>) {
+    let mut left = if size > 0 { size } else { u64::MAX };
+    let mut file = file;
+    while left > 0 {
+        let most = CHUNK.min(usize::try_from(left).unwrap_or(CHUNK));
+        let mut chunk = Vec::with_capacity(most);
+        let next = match (&mut file).take(most as u64).read_to_end(&mut chunk) {
+            Ok(0) if size == 0 => return,
+            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter")),
+            Ok(got) => {
+                left -= got as u64;
+                Ok(chunk.into())
+            }
+            Err(e) => Err(e),
+        };
+        let failed = next.is_err();
+        // The reader going away is its own affair.
+        if to.blocking_send(next).is_err() || failed {
+            return;
+        }
+    }
+}
+
+/// What a caller wants written where.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) path: Vec<u8>,
+    pub(super) mode: Option<u32>,
+    pub(super) owner: Option<(u32, u32)>,
+    pub(super) parents: bool,
+}
+
+/// Writes a file in one step: beside its place under another name, then moved there.
+pub(super) fn write(root: BorrowedFd<'_>, wanted: &Wanted, source: Source) -> Result<Stat> {
+    let path = &wanted.path;
+    let slot = path::slot(root, path, wanted.parents, wanted.owner.unwrap_or((0, 0)))?;
+    let mode = wanted.mode.or(slot.existing.map(|s| s.st_mode & 0o7777)).unwrap_or(DEFAULT_MODE);
+    let owner = wanted.owner.or(slot.existing.map(|s| (s.st_uid, s.st_gid))).unwrap_or((0, 0));
+    let temporary = Temporary::create(&slot, path)?;
+    fill(&temporary.file, source, path)?;
+    let finish = || -> io::Result<Stat> {
+        path::give(temporary.file.as_fd(), owner)?;
+        rustix::fs::fchmod(&temporary.file, Mode::from_raw_mode(mode))?;
+        rustix::fs::renameat(&slot.dir, &temporary.name, &slot.dir, &slot.name)?;
+        Ok(rustix::fs::fstat(&temporary.file)?)
+    };
+    finish().map_err(|e| match e.kind() {
+        io::ErrorKind::IsADirectory => FileError::refused(path, "it is a directory"),
+        _ => FileError::io("writing", path, e),
+    })
+}
+
+fn fill(mut file: &File, mut source: Source, path: &[u8]) -> Result<()> {
+    loop {
+        let bytes = source.next().map_err(|_| FileError::BrokeOff)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        file.write_all(&bytes).map_err(|e| FileError::io("writing", path, e))?;
+    }
+}
+
+/// A file that goes away again unless it was moved to its place.
+struct Temporary<'a> {
+    dir: &'a OwnedFd,
+    name: String,
+    file: File,
+}
+
+impl<'a> Temporary<'a> {
+    fn create(slot: &'a Slot, path: &[u8]) -> Result<Self> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+        for n in 0..NAME_TRIES {
+            let name = format!(".bay-put-{now:x}-{n}");
+            match rustix::fs::openat(&slot.dir, &name, flags, Mode::RUSR | Mode::WUSR) {
+                Ok(fd) => return Ok(Self { dir: &slot.dir, name, file: fd.into() }),
+                Err(rustix::io::Errno::EXIST) => {}
+                Err(e) => return Err(FileError::io("writing beside", path, e)),
+            }
+        }
+        Err(FileError::refused(path, format!("no free name beside {}", shown(path))))
+    }
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        // After the rename nothing has this name.
+        let _ = rustix::fs::unlinkat(self.dir, &self.name, AtFlags::empty());
+    }
+}

@@ -1,0 +1,317 @@
+//! Files and archives in and out of the bay.
+//!
+//! Every path is resolved below a root descriptor by the kernel itself (`openat2`), so no symlink leads out of it and
+//! none through `/proc`'s magic links. Nothing but regular files and directories is ever opened for data, so nothing
+//! blocks. Copies run on threads of their own, joined to the connection by short queues.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use bay_types::guest::{FileKind, FileStat};
+use bay_types::{ApiError, ErrorCode};
+use bytes::Bytes;
+use http::StatusCode;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use crate::http::{Answer, Query, invalid, json, stream};
+use crate::users;
+
+mod archive_in;
+mod archive_out;
+mod file;
+mod path;
+mod tar_entry;
+
+use path::{Target, shown};
+
+/// Copies at the same time. Fewer than there are threads, so that bulk output always finds one.
+const MAX_COPIES: usize = 8;
+/// Most that is read, written or queued at once.
+const CHUNK: usize = 256 << 10;
+/// Chunks between a thread and a connection.
+const QUEUE: usize = 4;
+
+/// Why a path could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FileError {
+    #[error("{0:?} does not exist in the bay")]
+    Absent(String),
+    #[error("the directory of {0:?} does not exist in the bay")]
+    NoParent(String),
+    #[error("{path:?}: {why}")]
+    Refused { path: String, why: String },
+    #[error("the bay's disk is full; {0:?} could not be written")]
+    Full(String),
+    #[error("the archive is refused: {0}")]
+    Archive(String),
+    #[error("{0}")]
+    User(#[from] users::UserError),
+    #[error("the sender broke off")]
+    BrokeOff,
+    #[error("{what} {path:?} failed")]
+    Io {
+        what: &'static str,
+        path: String,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl FileError {
+    fn io(what: &'static str, path: &[u8], source: impl Into<io::Error>) -> Self {
+        let source = source.into();
+        let path = shown(path);
+        match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::Absent(path),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full(path),
+            io::ErrorKind::CrossesDevices => {
+                Self::Refused { path, why: "it leads out of the directory".to_owned() }
+            }
+            io::ErrorKind::ReadOnlyFilesystem => {
+                Self::Refused { path, why: "the filesystem is read-only".to_owned() }
+            }
+            _ if source.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+                Self::Refused { path, why: "too many symbolic links".to_owned() }
+            }
+            _ => Self::Io { what, path, source },
+        }
+    }
+
+    fn refused(path: &[u8], why: impl Into<String>) -> Self {
+        Self::Refused { path: shown(path), why: why.into() }
+    }
+
+    fn to_api(&self) -> ApiError {
+        let (code, next) = match self {
+            FileError::Absent(_) => (ErrorCode::PathNotFound, "check the path"),
+            FileError::NoParent(_) => {
+                (ErrorCode::PathNotFound, "create the directory first, or send `parents=true`")
+            }
+            FileError::Refused { .. } => {
+                (ErrorCode::PathRefused, "only regular files, directories and links can be copied")
+            }
+            FileError::Full(_) => {
+                (ErrorCode::PoolFull, "delete something in the bay, or give it more with --disk-mib")
+            }
+            FileError::Archive(_) => {
+                (ErrorCode::PathRefused, "make the archive with relative names and plain members")
+            }
+            FileError::User(_) => {
+                (ErrorCode::InvalidInput, "use a name from the bay's /etc/passwd or a numeric id")
+            }
+            FileError::BrokeOff => (ErrorCode::Interrupted, "send it again"),
+            FileError::Io { .. } => (ErrorCode::PathRefused, ""),
+        };
+        ApiError::new(code, bay_types::error::chain(self), next)
+    }
+}
+
+type Result<T> = std::result::Result<T, FileError>;
+
+/// The bay's files.
+#[derive(Debug)]
+pub(crate) struct Files {
+    root: OwnedFd,
+    copies: Arc<Semaphore>,
+}
+
+impl Files {
+    pub(crate) fn new(root: OwnedFd) -> Self {
+        Self { root, copies: Arc::new(Semaphore::new(MAX_COPIES)) }
+    }
+
+    fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    async fn turn(&self) -> std::result::Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.copies).acquire_owned().await.map_err(|e| ApiError::internal(&e))
+    }
+
+    /// Whom new files belong to; root's where nobody is named.
+    fn owner(&self, query: &Query) -> std::result::Result<Option<(u32, u32)>, ApiError> {
+        let Some(name) = query.text("user")? else {
+            return Ok(None);
+        };
+        let user = users::find(self.root(), Some(name)).map_err(|e| FileError::from(e).to_api())?;
+        Ok(Some((user.identity.uid, user.identity.gid)))
+    }
+}
+
+pub(crate) async fn stat(files: &Arc<Files>, query: &Query) -> Answer {
+    let path = query.path()?.to_vec();
+    let follow = query.flag("follow")?;
+    let stat = in_thread(files, move |files| {
+        let stat = path::stat(files.root(), &path, follow)?;
+        Ok(file_stat(&stat))
+    });
+    Ok(json(StatusCode::OK, &stat.await?))
+}
+
+pub(crate) async fn get(files: &Arc<Files>, query: &Query) -> Answer {
+    let turn = files.turn().await?;
+    let path = query.path()?.to_vec();
+    let (file, size) = in_thread(files, move |files| file::open(files.root(), &path)).await?;
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        file::send(file, size, &sender);
+    });
+    // Files that the kernel makes up say that they are empty and are not.
+    Ok(stream(receiver, (size > 0).then_some(size)))
+}
+
+pub(crate) async fn put(files: &Arc<Files>, query: &Query, body: Incoming) -> Answer {
+    let turn = files.turn().await?;
+    let mode = query.number("mode", 8)?;
+    let wanted = file::Wanted {
+        path: query.path()?.to_vec(),
+        mode: mode
+            .map(|m| {
+                u32::try_from(m).ok().filter(|m| *m <= 0o7777).ok_or_else(|| invalid("mode= is too large"))
+            })
+            .transpose()?,
+        owner: files.owner(query)?,
+        parents: query.flag("parents")?,
+    };
+    let stat =
+        receive(files, body, turn, move |files, source| file::write(files.root(), &wanted, source)).await?;
+    Ok(json(StatusCode::OK, &file_stat(&stat)))
+}
+
+pub(crate) async fn archive_get(files: &Arc<Files>, query: &Query) -> Answer {
+    let turn = files.turn().await?;
+    let path = query.path()?.to_vec();
+    let what = in_thread(files, move |files| archive_out::open(files.root(), &path)).await?;
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        archive_out::send(what, sender);
+    });
+    Ok(stream(receiver, None))
+}
+
+pub(crate) async fn archive_put(files: &Arc<Files>, query: &Query, body: Incoming) -> Answer {
+    let turn = files.turn().await?;
+    let target = Target {
+        path: query.path()?.to_vec(),
+        parents: query.flag("parents")?,
+        owner: files.owner(query)?.unwrap_or((0, 0)),
+    };
+    receive(files, body, turn, move |files, source| archive_in::extract(files.root(), &target, source))
+        .await?;
+    Ok(crate::http::empty(StatusCode::NO_CONTENT))
+}
+
+async fn in_thread<T: Send + 'static>(
+    files: &Arc<Files>,
+    work: impl FnOnce(&Files) -> Result<T> + Send + 'static,
+) -> std::result::Result<T, ApiError> {
+    let files = Arc::clone(files);
+    let outcome =
+        tokio::task::spawn_blocking(move || work(&files)).await.map_err(|e| ApiError::internal(&e))?;
+    outcome.map_err(|e| e.to_api())
+}
+
+/// Runs `work` in a thread that reads the body as it comes.
+async fn receive<T: Send + 'static>(
+    files: &Arc<Files>,
+    mut body: Incoming,
+    turn: OwnedSemaphorePermit,
+    work: impl FnOnce(&Files, Source) -> Result<T> + Send + 'static,
+) -> std::result::Result<T, ApiError> {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    let files = Arc::clone(files);
+    let thread = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        work(&files, Source { from: receiver, rest: Bytes::new(), over: false, broken: false })
+    });
+    while let Some(frame) = body.frame().await {
+        let (chunk, broken) = match frame.map(|f| f.into_data()) {
+            Ok(Ok(bytes)) => (Some(bytes), false),
+            // Trailers say nothing to us.
+            Ok(Err(_)) => continue,
+            Err(_) => (None, true),
+        };
+        // A receiver that is gone has its answer already.
+        if sender.send(chunk).await.is_err() || broken {
+            break;
+        }
+    }
+    drop(sender);
+    thread.await.map_err(|e| ApiError::internal(&e))?.map_err(|e| e.to_api())
+}
+
+/// A request's body as a thread reads it.
+struct Source {
+    /// `None` in the queue: the sender broke off.
+    from: mpsc::Receiver<Option<Bytes>>,
+    rest: Bytes,
+    over: bool,
+    broken: bool,
+}
+
+impl Source {
+    /// The next bytes; empty at the end.
+    fn next(&mut self) -> io::Result<Bytes> {
+        if self.broken {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        while !self.over {
+            match self.from.blocking_recv() {
+                Some(Some(bytes)) if bytes.is_empty() => {}
+                Some(Some(bytes)) => return Ok(bytes),
+                Some(None) => {
+                    self.broken = true;
+                    return Err(io::ErrorKind::ConnectionAborted.into());
+                }
+                None => self.over = true,
+            }
+        }
+        Ok(Bytes::new())
+    }
+}
+
+impl io::Read for Source {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.rest.is_empty() {
+            self.rest = self.next()?;
+        }
+        let len = self.rest.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&self.rest.split_to(len));
+        Ok(len)
+    }
+}
+
+fn file_stat(stat: &Stat) -> FileStat {
+    FileStat {
+        kind: match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => FileKind::File,
+            FileType::Directory => FileKind::Directory,
+            FileType::Symlink => FileKind::Symlink,
+            _ => FileKind::Other,
+        },
+        size: u64::try_from(stat.st_size).unwrap_or(0),
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+    }
+}
+
+/// What a file is, in a word, for messages.
+fn kind_word(stat: &Stat) -> &'static str {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => "a file",
+        FileType::Directory => "a directory",
+        FileType::Symlink => "a symbolic link",
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        _ => "of an unknown kind",
+    }
+}

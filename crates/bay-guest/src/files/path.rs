@@ -1,0 +1,169 @@
+//! Resolving paths below a root, and below a directory in it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use bay_types::guest::WORKSPACE;
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid};
+use rustix::io::Errno;
+
+use super::{FileError, Result, kind_word};
+
+/// Symbolic links followed in the last component of a path that is written; the kernel's own limit.
+const MAX_LINKS: usize = 40;
+/// How much of a path is shown in a message.
+const SHOWN: usize = 256;
+
+/// Where an archive goes.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) path: Vec<u8>,
+    pub(super) parents: bool,
+    pub(super) owner: (u32, u32),
+}
+
+/// A path for messages.
+pub(super) fn shown(path: &[u8]) -> String {
+    let cut = path.len().min(SHOWN);
+    let mut text = String::from_utf8_lossy(&path[..cut]).into_owned();
+    if cut < path.len() {
+        text.push('…');
+    }
+    text
+}
+
+/// A relative path starts at the workspace.
+pub(super) fn absolute(path: &[u8]) -> Vec<u8> {
+    if path.starts_with(b"/") {
+        return path.to_vec();
+    }
+    [WORKSPACE.as_bytes(), b"/", path].concat()
+}
+
+fn in_root() -> ResolveFlags {
+    ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS
+}
+
+/// Opens a path below the root, following symbolic links as a process in the bay would.
+pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+    Ok(rustix::fs::openat2(root, absolute(path), flags, Mode::empty(), in_root())?)
+}
+
+pub(super) fn stat(root: BorrowedFd<'_>, path: &[u8], follow: bool) -> Result<Stat> {
+    let flags = if follow { OFlags::PATH } else { OFlags::PATH | OFlags::NOFOLLOW };
+    open(root, path, flags)
+        .and_then(|fd| Ok(rustix::fs::fstat(&fd)?))
+        .map_err(|e| FileError::io("looking at", path, e))
+}
+
+/// The directory and name under which a file is to be written.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) dir: OwnedFd,
+    pub(super) name: Vec<u8>,
+    /// What has that name now.
+    pub(super) existing: Option<Stat>,
+}
+
+/// Finds where a file is to be written: through symbolic links, as a shell's `>` would go.
+pub(super) fn slot(root: BorrowedFd<'_>, path: &[u8], parents: bool, owner: (u32, u32)) -> Result<Slot> {
+    let mut at = absolute(path);
+    for _ in 0..MAX_LINKS {
+        let (parent, name) = split(&at).ok_or_else(|| FileError::refused(path, "it is a directory"))?;
+        let dir = match open_dir(root, parent) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                if !parents {
+                    return Err(FileError::NoParent(shown(path)));
+                }
+                make_dirs(root, parent, owner)?
+            }
+            other => other.map_err(|e| FileError::io("opening the directory of", path, e))?,
+        };
+        let existing = match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Some(stat),
+            Err(Errno::NOENT) => None,
+            Err(e) => return Err(FileError::io("looking at", path, e)),
+        };
+        match existing.map(|s| (FileType::from_raw_mode(s.st_mode), s)) {
+            None | Some((FileType::RegularFile, _)) => {
+                return Ok(Slot { dir, name: name.to_vec(), existing });
+            }
+            Some((FileType::Symlink, _)) => {
+                let target = rustix::fs::readlinkat(&dir, name, Vec::new())
+                    .map_err(|e| FileError::io("reading the link", path, e))?
+                    .into_bytes();
+                at = if target.starts_with(b"/") { target } else { [parent, b"/", &target].concat() };
+            }
+            Some((_, stat)) => return Err(FileError::refused(path, format!("it is {}", kind_word(&stat)))),
+        }
+    }
+    Err(FileError::refused(path, "too many symbolic links"))
+}
+
+/// Directory part and last name; `None` when the path ends in something that can only be a directory.
+fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = path.iter().rposition(|b| *b == b'/')?;
+    let (parent, name) = (&path[..at], &path[at + 1..]);
+    if matches!(name, b"" | b"." | b"..") {
+        return None;
+    }
+    Some((if parent.is_empty() { b"/" } else { parent }, name))
+}
+
+fn open_dir(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<OwnedFd> {
+    open(root, path, OFlags::RDONLY | OFlags::DIRECTORY)
+}
+
+/// Makes a directory and those above it, as far as they are missing.
+pub(super) fn make_dirs(root: BorrowedFd<'_>, path: &[u8], owner: (u32, u32)) -> Result<OwnedFd> {
+    let path = absolute(path);
+    let mut dir = open_dir(root, b"/").map_err(|e| FileError::io("opening", b"/", e))?;
+    let mut so_far = Vec::new();
+    for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty() && *n != b".") {
+        so_far.push(b'/');
+        so_far.extend_from_slice(name);
+        dir = match open_dir(root, &so_far) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound && name != b".." => {
+                make_dir(dir.as_fd(), name, 0o755, owner).map_err(|e| FileError::io("making", &so_far, e))?;
+                open_dir(root, &so_far)
+            }
+            other => other,
+        }
+        .map_err(|e| FileError::io("opening", &so_far, e))?;
+    }
+    Ok(dir)
+}
+
+pub(super) fn make_dir(parent: BorrowedFd<'_>, name: &[u8], mode: u32, owner: (u32, u32)) -> io::Result<()> {
+    rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(mode))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fresh = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    give(fresh.as_fd(), owner)?;
+    rustix::fs::fchmod(&fresh, Mode::from_raw_mode(mode))?;
+    Ok(())
+}
+
+/// Changes the owner where it is another; a guest that is not root (in tests) can then still write its own files.
+pub(super) fn give(fd: BorrowedFd<'_>, (uid, gid): (u32, u32)) -> io::Result<()> {
+    let stat = rustix::fs::fstat(fd)?;
+    if (stat.st_uid, stat.st_gid) != (uid, gid) {
+        rustix::fs::fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_split_where_a_file_can_be() {
+        assert_eq!(split(b"/a/b"), Some((&b"/a"[..], &b"b"[..])));
+        assert_eq!(split(b"/b"), Some((&b"/"[..], &b"b"[..])));
+        for path in ["/", "/a/", "/a/.", "/a/.."] {
+            assert_eq!(split(path.as_bytes()), None, "{path}");
+        }
+        assert_eq!(absolute(b"x"), b"/workspace/x");
+    }
+}

@@ -1,0 +1,217 @@
+//! Bodies, queries and answers of the guest's HTTP.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bay_types::{ApiError, ErrorCode};
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Frame, Incoming, SizeHint};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+
+/// Longest body that is read as a whole: a command with its arguments, each byte of which JSON may turn into six.
+const MAX_JSON_BODY: usize = 7 << 20;
+/// Longest path in a query, as the kernel's own limit.
+const MAX_PATH: usize = 4096;
+
+/// The body of an answer: at hand, or made by somebody else as it is sent.
+#[derive(Debug)]
+pub(crate) enum Body {
+    Whole(Option<Bytes>),
+    /// Ends when the sender is dropped; an error cuts the connection, so that the reader knows.
+    Stream {
+        from: mpsc::Receiver<io::Result<Bytes>>,
+        /// Exact length, where it is known.
+        left: Option<u64>,
+    },
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        match self.get_mut() {
+            Body::Whole(bytes) => {
+                Poll::Ready(bytes.take().filter(|b| !b.is_empty()).map(|b| Ok(Frame::data(b))))
+            }
+            Body::Stream { from, left } => from.poll_recv(context).map(|next| match next {
+                Some(Ok(bytes)) => {
+                    if let Some(left) = left {
+                        *left = left.saturating_sub(bytes.len() as u64);
+                    }
+                    Some(Ok(Frame::data(bytes)))
+                }
+                Some(Err(error)) => Some(Err(error)),
+                None => None,
+            }),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Body::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
+            Body::Stream { left: Some(left), .. } => SizeHint::with_exact(*left),
+            Body::Stream { left: None, .. } => SizeHint::default(),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Body::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
+            Body::Stream { left, .. } => *left == Some(0),
+        }
+    }
+}
+
+pub(crate) type Answer = Result<Response<Body>, ApiError>;
+
+pub(crate) fn json<T: Serialize>(status: StatusCode, value: &T) -> Response<Body> {
+    let text = serde_json::to_vec(value).unwrap_or_default();
+    let mut response = Response::new(Body::Whole(Some(text.into())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    response
+}
+
+pub(crate) fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::Whole(None));
+    *response.status_mut() = status;
+    response
+}
+
+pub(crate) fn stream(from: mpsc::Receiver<io::Result<Bytes>>, left: Option<u64>) -> Response<Body> {
+    let mut response = Response::new(Body::Stream { from, left });
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/octet-stream"));
+    response
+}
+
+pub(crate) fn error(error: &ApiError) -> Response<Body> {
+    let status = StatusCode::from_u16(error.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    json(status, error)
+}
+
+pub(crate) fn invalid(message: impl Into<String>) -> ApiError {
+    ApiError::new(ErrorCode::InvalidInput, message, "")
+}
+
+/// Reads a JSON body; `None` when there is no body at all.
+pub(crate) async fn read_json<T: DeserializeOwned>(body: Incoming) -> Result<Option<T>, ApiError> {
+    let bytes = match Limited::new(body, MAX_JSON_BODY).collect().await {
+        Ok(whole) => whole.to_bytes(),
+        Err(e) if e.is::<LengthLimitError>() => {
+            return Err(invalid(format!("the request body is longer than {MAX_JSON_BODY} bytes")));
+        }
+        Err(e) => return Err(invalid(format!("the request body could not be read: {e}"))),
+    };
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_slice(&bytes)
+        .map(Some)
+        .map_err(|e| invalid(format!("the request body is not understood: {e}")))
+}
+
+pub(crate) async fn require_json<T: DeserializeOwned>(body: Incoming) -> Result<T, ApiError> {
+    read_json(body).await?.ok_or_else(|| invalid("the request has no body"))
+}
+
+/// The query of a request.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Query(Vec<(String, Vec<u8>)>);
+
+impl Query {
+    pub(crate) fn of<B>(request: &Request<B>) -> Result<Self, ApiError> {
+        Self::parse(request.uri().query().unwrap_or(""))
+    }
+
+    fn parse(text: &str) -> Result<Self, ApiError> {
+        let mut pairs = Vec::new();
+        for part in text.split('&').filter(|p| !p.is_empty()) {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            let value = unescape(value)
+                .ok_or_else(|| invalid(format!("the value of {key}= is not percent-encoded")))?;
+            if value.len() > MAX_PATH {
+                return Err(invalid(format!("the value of {key}= is longer than {MAX_PATH} bytes")));
+            }
+            if value.contains(&0) {
+                return Err(invalid(format!("the value of {key}= contains a NUL")));
+            }
+            pairs.push((key.to_owned(), value));
+        }
+        Ok(Self(pairs))
+    }
+
+    fn get(&self, key: &str) -> Option<&[u8]> {
+        self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_slice())
+    }
+
+    pub(crate) fn path(&self) -> Result<&[u8], ApiError> {
+        self.get("path").filter(|p| !p.is_empty()).ok_or_else(|| invalid("path= is missing"))
+    }
+
+    pub(crate) fn text(&self, key: &str) -> Result<Option<&str>, ApiError> {
+        let text = |value| std::str::from_utf8(value).map_err(|_| invalid(format!("{key}= is not UTF-8")));
+        self.get(key).map(text).transpose()
+    }
+
+    pub(crate) fn number(&self, key: &str, radix: u32) -> Result<Option<u64>, ApiError> {
+        let parse = |text| {
+            u64::from_str_radix(text, radix).map_err(|_| invalid(format!("{key}={text} is not a number")))
+        };
+        self.text(key)?.map(parse).transpose()
+    }
+
+    pub(crate) fn flag(&self, key: &str) -> Result<bool, ApiError> {
+        match self.get(key) {
+            None | Some(b"false" | b"0") => Ok(false),
+            Some(b"true" | b"1" | b"") => Ok(true),
+            Some(_) => Err(invalid(format!("{key}= must be true or false"))),
+        }
+    }
+}
+
+fn unescape(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: Option<u8>| byte.and_then(|b| char::from(b).to_digit(16));
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'%' => out.push(u8::try_from(digit(bytes.next())? * 16 + digit(bytes.next())?).ok()?),
+            other => out.push(other),
+        }
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_path_survives_a_query() {
+        let every: Vec<u8> = (1..=255).collect();
+        let query = Query::parse(&format!("a=1&path={}&b", bay_types::guest::escape(&every))).unwrap();
+        assert_eq!(query.path().unwrap(), every);
+        assert_eq!(query.number("a", 8).unwrap(), Some(1));
+        assert!(query.flag("b").unwrap());
+    }
+
+    #[test]
+    fn broken_queries_are_refused() {
+        for text in ["path=%", "path=%g0", "path=%0", "path=a%00b"] {
+            assert_eq!(Query::parse(text).unwrap_err().code, ErrorCode::InvalidInput, "{text}");
+        }
+        assert!(Query::parse("path=").unwrap().path().is_err());
+        assert!(Query::parse("x=y").unwrap().flag("x").is_err());
+    }
+}

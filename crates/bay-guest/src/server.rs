@@ -1,0 +1,297 @@
+//! Connections and routes.
+
+use std::convert::Infallible;
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bay_types::exec::{ExecSpec, SignalRequest};
+use bay_types::frame::UPGRADE;
+use bay_types::guest::{GuestEvent, GuestInfo, PROTOCOL, Shutdown};
+use bay_types::{ApiError, ErrorCode, ExecId, VERSION};
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use jiff::Timestamp;
+use rustix::process::{Resource, Rlimit};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
+
+use crate::Config;
+use crate::execs::output::{self, Follow, Output};
+use crate::execs::{Execs, Found, Place, Reaper, attach};
+use crate::files::{self, Files};
+use crate::http::{Answer, Body, Query, empty, error, invalid, json, read_json, require_json, stream};
+use crate::log::Log;
+
+/// Connections from outside the bay, where the daemon is.
+const MAX_CONNECTIONS: usize = 1024;
+/// Connections from inside, where the agent is. It may talk to us, but must not keep the daemon out.
+const MAX_INNER_CONNECTIONS: usize = 64;
+/// How long a client may take for the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+const MAX_HEADERS: usize = 64;
+/// Buffer of a connection; also the longest head of a request.
+const CONNECTION_BUFFER: usize = 256 << 10;
+/// Pause after an accept that failed for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Longest grace of a shutdown.
+const MAX_GRACE: Duration = Duration::from_secs(600);
+/// How long the answer to a shutdown may take to be read before the guest ends all the same.
+const LAST_ANSWER: Duration = Duration::from_secs(1);
+const EVENT_LINES: usize = 16;
+
+/// Everything a request can reach.
+struct Guest {
+    execs: Arc<Execs>,
+    files: Arc<Files>,
+    started_at: Timestamp,
+    /// Everything has ended; the guest goes once this is told.
+    done: AtomicBool,
+    leave: Notify,
+}
+
+pub(crate) async fn serve(config: Config) -> io::Result<()> {
+    let child_signal = Reaper::listen()?;
+    config.listener.set_nonblocking(true)?;
+    let listener = UnixListener::from_std(config.listener)?;
+    DirBuilder::new().recursive(true).mode(0o700).create(&config.state_dir)?;
+    let started_at = Timestamp::now();
+    let root = File::open(&config.root)?;
+    let log = Arc::new(Log::open(&config.state_dir));
+    let execs = Arc::new(Execs::new(Place {
+        state: File::open(&config.state_dir)?.into(),
+        root: root.try_clone()?.into(),
+        cgroup: config.cgroup.map(Arc::new),
+        bay_id: config.guest.bay_id,
+        hostname: config.guest.hostname,
+        bounds: config.bounds,
+        open_files: raise_open_files(),
+        started_at,
+        log: Arc::clone(&log),
+    }));
+    let guest = Arc::new(Guest {
+        execs: Arc::clone(&execs),
+        files: Arc::new(Files::new(root.into())),
+        started_at,
+        done: AtomicBool::new(false),
+        leave: Notify::new(),
+    });
+    log.line("guest.started", format_args!("version={VERSION}"));
+    let reaper = Arc::clone(&execs);
+    tokio::spawn(async move { reaper.reaper.run(child_signal).await });
+    let tidy = Arc::clone(&execs);
+    tokio::spawn(async move { tidy.tidy_leaves().await });
+    tokio::task::spawn_blocking(move || execs.adopt_from_disk());
+    tokio::select! {
+        () = accept(&listener, &guest, &log) => {}
+        () = guest.leave.notified() => {}
+    }
+    log.line("guest.stopped", format_args!(""));
+    Ok(())
+}
+
+/// Each exec costs the guest some descriptors, so it takes as many as it may. Commands get the limit we came with.
+fn raise_open_files() -> Option<(u64, u64)> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let (soft, hard) = (limit.current?, limit.maximum?);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(hard), maximum: Some(hard) }).ok()?;
+    Some((soft, hard))
+}
+
+async fn accept(listener: &UnixListener, guest: &Arc<Guest>, log: &Log) {
+    let outer = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let inner = Arc::new(Semaphore::new(MAX_INNER_CONNECTIONS));
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                log.line("accept.failed", format_args!("error={error}"));
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        // A process outside our PID namespace has no number in it.
+        let from_inside = stream.peer_cred().ok().and_then(|c| c.pid()).is_some_and(|pid| pid > 0);
+        let slots = if from_inside { &inner } else { &outer };
+        // A client over the limit finds its connection closed.
+        if let Ok(slot) = Arc::clone(slots).try_acquire_owned() {
+            let guest = Arc::clone(guest);
+            tokio::spawn(async move {
+                let _slot = slot;
+                serve_connection(stream, &guest).await;
+            });
+        }
+    }
+}
+
+async fn serve_connection(stream: UnixStream, guest: &Arc<Guest>) {
+    let service = service_fn(|request| {
+        let guest = Arc::clone(guest);
+        async move {
+            let answer = route(&guest, request).await;
+            Ok::<_, Infallible>(answer.unwrap_or_else(|e| error(&e)))
+        }
+    });
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(CONNECTION_BUFFER)
+        .auto_date_header(false);
+    // A client that breaks off or talks nonsense ends its own connection and nothing else.
+    let _ = builder.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+    if guest.done.load(Ordering::Relaxed) {
+        guest.leave.notify_one();
+    }
+}
+
+async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
+    let path = request.uri().path().to_owned();
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    let query = Query::of(&request)?;
+    let execs = &guest.execs;
+    match (request.method(), parts.as_slice()) {
+        (&Method::GET, ["v1", "info"]) => {
+            let info =
+                GuestInfo { version: VERSION.to_owned(), protocol: PROTOCOL, started_at: guest.started_at };
+            Ok(json(StatusCode::OK, &info))
+        }
+        (&Method::GET, ["v1", "execs"]) => {
+            let execs = Arc::clone(execs);
+            let all = tokio::task::spawn_blocking(move || execs.list())
+                .await
+                .map_err(|e| ApiError::internal(&e))??;
+            Ok(json(StatusCode::OK, &all))
+        }
+        (&Method::PUT, ["v1", "execs", id]) => {
+            let spec = spec_for(parse_id(id)?, require_json(request.into_body()).await?)?;
+            let (found, new) = execs.start(spec).await?;
+            Ok(json(if new { StatusCode::CREATED } else { StatusCode::OK }, &found.status()))
+        }
+        (&Method::GET, ["v1", "execs", id]) => {
+            Ok(json(StatusCode::OK, &execs.get_started(parse_id(id)?).await?.status()))
+        }
+        (&Method::DELETE, ["v1", "execs", id]) => {
+            execs.forget(parse_id(id)?).await?;
+            Ok(empty(StatusCode::NO_CONTENT))
+        }
+        (&Method::POST, ["v1", "execs", id, "attach"]) => {
+            attach_route(execs, parse_id(id)?, &query, request).await
+        }
+        (&Method::GET, ["v1", "execs", id, "output"]) => {
+            let since = query.number("since", 10)?.unwrap_or(0);
+            let follow = if query.flag("follow")? { Follow::UntilExit } else { Follow::WhatIsThere };
+            let found = execs.get_started(parse_id(id)?).await?;
+            output::check_since(&found, since)?;
+            Ok(stream(output::body(Output::of(execs, &found, since, follow)?), None))
+        }
+        (&Method::POST, ["v1", "execs", id, "signal"]) => {
+            let id = parse_id(id)?;
+            let wanted: SignalRequest = require_json(request.into_body()).await?;
+            Ok(json(StatusCode::OK, &execs.signal(id, wanted)?))
+        }
+        (&Method::GET, ["v1", "events"]) => Ok(stream(events(execs.events.subscribe()), None)),
+        (&Method::GET, ["v1", "stat"]) => files::stat(&guest.files, &query).await,
+        (&Method::GET, ["v1", "files"]) => files::get(&guest.files, &query).await,
+        (&Method::PUT, ["v1", "files"]) => files::put(&guest.files, &query, request.into_body()).await,
+        (&Method::GET, ["v1", "archive"]) => files::archive_get(&guest.files, &query).await,
+        (&Method::PUT, ["v1", "archive"]) => {
+            files::archive_put(&guest.files, &query, request.into_body()).await
+        }
+        (&Method::POST, ["v1", "shutdown"]) => {
+            let wanted: Shutdown = require_json(request.into_body()).await?;
+            execs.stop(Duration::from_millis(wanted.grace_ms).min(MAX_GRACE)).await;
+            Ok(last_answer(guest))
+        }
+        (method, _) => Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("the guest does not know {method} {path}"),
+            "the daemon and the guest may be of different versions: `bay replace NAME`",
+        )),
+    }
+}
+
+fn parse_id(text: &str) -> Result<ExecId, ApiError> {
+    text.parse().map_err(|e: bay_types::id::ParseIdError| invalid(e.to_string()))
+}
+
+fn spec_for(id: ExecId, spec: ExecSpec) -> Result<ExecSpec, ApiError> {
+    if spec.id != id {
+        return Err(invalid(format!("the request is for {id}, but its body for {}", spec.id)));
+    }
+    Ok(spec)
+}
+
+/// The guest goes when this answer is sent, or soon.
+fn last_answer(guest: &Arc<Guest>) -> Response<Body> {
+    guest.done.store(true, Ordering::Relaxed);
+    let guest = Arc::clone(guest);
+    tokio::spawn(async move {
+        tokio::time::sleep(LAST_ANSWER).await;
+        guest.leave.notify_one();
+    });
+    let mut response = empty(StatusCode::NO_CONTENT);
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+async fn attach_route(
+    execs: &Arc<Execs>,
+    id: ExecId,
+    query: &Query,
+    mut request: Request<Incoming>,
+) -> Answer {
+    let asked = request.headers().get(header::UPGRADE).is_some_and(|v| v.as_bytes() == UPGRADE.as_bytes());
+    if !asked {
+        return Err(invalid(format!("attach needs the header `Upgrade: {UPGRADE}`")));
+    }
+    let since = query.number("since", 10)?.unwrap_or(0);
+    let upgrade = hyper::upgrade::on(&mut request);
+    let found = match read_json::<ExecSpec>(request.into_body()).await? {
+        Some(spec) => execs.start(spec_for(id, spec)?).await?.0,
+        None => execs.get_started(id).await?,
+    };
+    output::check_since(&found, since)?;
+    let output = Output::of(execs, &found, since, Follow::UntilExit)?;
+    tokio::spawn(attach_upgraded(upgrade, found, output));
+    let mut response = empty(StatusCode::SWITCHING_PROTOCOLS);
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(UPGRADE));
+    Ok(response)
+}
+
+async fn attach_upgraded(upgrade: hyper::upgrade::OnUpgrade, found: Found, output: Output) {
+    // A client that went away before it had the answer has nothing to be told.
+    let Ok(upgraded) = upgrade.await else { return };
+    let Ok(parts) = upgraded.downcast::<TokioIo<UnixStream>>() else { return };
+    let exec = output::live(&found).cloned();
+    drop(found);
+    attach::serve(parts.io.into_inner(), &parts.read_buf, exec, output).await;
+}
+
+/// Lines of events until the reader goes away or falls too far behind.
+fn events(mut events: broadcast::Receiver<GuestEvent>) -> mpsc::Receiver<io::Result<Bytes>> {
+    let (sender, receiver) = mpsc::channel(EVENT_LINES);
+    tokio::spawn(async move {
+        let mut next = Some(GuestEvent::Hello);
+        while let Some(event) = next {
+            let mut line = serde_json::to_vec(&event).unwrap_or_default();
+            line.push(b'\n');
+            if sender.send(Ok(line.into())).await.is_err() {
+                return;
+            }
+            next = tokio::select! {
+                event = events.recv() => event.ok(),
+                () = sender.closed() => return,
+            };
+        }
+    });
+    receiver
+}

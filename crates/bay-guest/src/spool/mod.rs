@@ -1,0 +1,209 @@
+//! What execs printed and how they ended, on disk, replayable from any byte.
+//!
+//! ```text
+//! STATE/execs/exec_…/meta.json                   Meta: spec, times, exit; replaced by rename, never half written
+//! STATE/execs/exec_…/00000000000000000000.out    segment: both streams, in the order they came
+//! STATE/execs/exec_…/00000000000000000000.idx    its index: which stretch is of which stream
+//! STATE/execs/exec_…/00000000000016777216.out    the next segment, named by the offset it starts at
+//! ```
+//!
+//! An index entry is a little-endian `u64`: the offset at which a stretch starts, shifted left by one, and in the lowest
+//! bit 1 for stderr. An entry is written before the bytes it describes and only when the stream changes, so a reader
+//! that knows how far the output goes always finds the stream of every byte before that.
+//!
+//! Offsets count every byte the command wrote. Bytes that are not there any more (the bound dropped old segments) or
+//! never were (the disk was full) are holes between segments; a reader is told their length.
+//!
+//! The writer runs inside the bay and never fails: what cannot be kept is dropped and counted. The reader also runs in
+//! the daemon, as root of the host, over the directory of a stopped bay, whose content is hostile: it opens regular
+//! files only, follows no link, reads no more than the bounds below, and makes progress on any garbage.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use bay_types::ExecId;
+use bay_types::exec::ExecStatus;
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+mod layout;
+mod reader;
+mod writer;
+
+pub(crate) use layout::remove_tree;
+use layout::{Kept, kept_segments, open_directory, open_regular};
+pub(crate) use reader::Wait;
+pub use reader::{Piece, Reader};
+pub(crate) use writer::Writer;
+
+/// Output kept of one exec, index included; the oldest segments go first.
+pub const EXEC_BYTES: u64 = 256 << 20;
+/// Longest segment: the step in which old output is dropped.
+pub const SEGMENT_BYTES: u64 = 16 << 20;
+/// Longest index of a segment; a command that alternates between its streams byte by byte fills this first.
+pub const SEGMENT_INDEX_BYTES: u64 = 2 << 20;
+/// Most segments of one exec. More than the bytes allow, but short ones are made when the disk fills up and empties.
+pub const MAX_SEGMENTS: usize = 1024;
+/// Longest `meta.json`: the arguments of a command, each byte of which JSON may turn into six, and some room.
+pub const META_BYTES: u64 = 8 << 20;
+/// Entries of a directory that are looked at before it is given up as hostile.
+pub const MAX_ENTRIES: usize = 65_536;
+
+const FORMAT: u32 = 1;
+const EXECS: &str = "execs";
+const META: &str = "meta.json";
+const META_NEW: &str = "meta.json.new";
+
+/// Why kept output cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SpoolError {
+    #[error("nothing is kept of {0}")]
+    Absent(ExecId),
+    #[error("{what} of an exec's kept output could not be read")]
+    Io {
+        what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the kept output is damaged: {0}")]
+    Damaged(&'static str),
+}
+
+impl SpoolError {
+    fn io(what: &'static str, source: impl Into<io::Error>) -> Self {
+        Self::Io { what, source: source.into() }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Meta {
+    format: u32,
+    status: ExecStatus,
+}
+
+/// How much is kept; smaller in tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    pub exec_bytes: u64,
+    pub segment_bytes: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { exec_bytes: EXEC_BYTES, segment_bytes: SEGMENT_BYTES }
+    }
+}
+
+/// Every exec of which something is kept under this state directory, in no order.
+///
+/// # Errors
+/// When the directory cannot be read or holds absurdly many entries.
+pub fn list(state: BorrowedFd<'_>) -> Result<Vec<ExecId>, SpoolError> {
+    let execs = match open_directory(state, EXECS) {
+        Ok(fd) => fd,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(SpoolError::io("the directory", e)),
+    };
+    let mut ids = Vec::new();
+    layout::for_each_name(execs.as_fd(), |name| {
+        if let Some(id) = std::str::from_utf8(name).ok().and_then(|n| n.parse().ok()) {
+            ids.push(id);
+        }
+    })?;
+    Ok(ids)
+}
+
+/// The status of an exec as it was last written down, with the extent of its output as it is on disk. An exec that was
+/// running when its bay went down has no `exit` here.
+///
+/// # Errors
+/// When nothing is kept of it, or what is kept cannot be understood.
+pub fn read_status(state: BorrowedFd<'_>, id: ExecId) -> Result<ExecStatus, SpoolError> {
+    let dir = open_exec(state, id)?;
+    let (file, size) = match open_regular(dir.as_fd(), META) {
+        Ok(opened) => opened,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(SpoolError::Absent(id)),
+        Err(e) => return Err(SpoolError::io("the record", e)),
+    };
+    if size > META_BYTES {
+        return Err(SpoolError::Damaged("its record is too long"));
+    }
+    let mut text = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(std::fs::File::from(file), META_BYTES), &mut text)
+        .map_err(|e| SpoolError::io("the record", e))?;
+    let meta: Meta =
+        serde_json::from_slice(&text).map_err(|_| SpoolError::Damaged("its record is not understood"))?;
+    if meta.format != FORMAT || meta.status.spec.id != id {
+        return Err(SpoolError::Damaged("its record is of another format or exec"));
+    }
+    let mut status = meta.status;
+    let Kept { start, end } = kept_segments(dir.as_fd())?;
+    status.output_bytes = status.output_bytes.max(end.unwrap_or(0));
+    status.output_start = start.unwrap_or(status.output_bytes).min(status.output_bytes);
+    Ok(status)
+}
+
+fn open_exec(state: BorrowedFd<'_>, id: ExecId) -> Result<OwnedFd, SpoolError> {
+    open_directory(state, EXECS).and_then(|execs| open_directory(execs.as_fd(), &id.to_string())).map_err(
+        |e| match e.kind() {
+            io::ErrorKind::NotFound => SpoolError::Absent(id),
+            _ => SpoolError::io("the directory", e),
+        },
+    )
+}
+
+/// Makes a fresh directory for an exec; what an earlier exec of that id left is removed.
+pub(crate) fn create_exec(state: BorrowedFd<'_>, id: ExecId) -> io::Result<OwnedFd> {
+    let private = Mode::RWXU;
+    match rustix::fs::mkdirat(state, EXECS, private) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let execs = open_directory(state, EXECS)?;
+    let name = id.to_string();
+    if rustix::fs::mkdirat(&execs, &name, private) == Err(Errno::EXIST) {
+        remove_tree(execs.as_fd(), name.as_bytes())?;
+        rustix::fs::mkdirat(&execs, &name, private)?;
+    }
+    open_directory(execs.as_fd(), &name)
+}
+
+/// Removes everything kept of an exec.
+pub(crate) fn remove_exec(state: BorrowedFd<'_>, id: ExecId) -> io::Result<()> {
+    match open_directory(state, EXECS) {
+        Ok(execs) => remove_tree(execs.as_fd(), id.to_string().as_bytes()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Writes an exec's record in one step.
+pub(crate) fn write_status(dir: BorrowedFd<'_>, status: &ExecStatus) -> io::Result<()> {
+    let text = serde_json::to_vec(&Meta { format: FORMAT, status: status.clone() })?;
+    // A leftover of any kind is in the way of O_EXCL, which keeps us from writing through a link.
+    let _ = rustix::fs::unlinkat(dir, META_NEW, AtFlags::empty());
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir, META_NEW, flags, Mode::RUSR | Mode::WUSR)?;
+    io::Write::write_all(&mut std::fs::File::from(file), &text)?;
+    rustix::fs::renameat(dir, META_NEW, dir, META)?;
+    Ok(())
+}
+
+/// As [`write_status`], for an exec of which only the id is at hand and whose directory may not exist.
+pub(crate) fn save_status(state: BorrowedFd<'_>, status: &ExecStatus) -> io::Result<()> {
+    let dir = match open_exec(state, status.spec.id) {
+        Ok(dir) => dir,
+        Err(SpoolError::Absent(id)) => create_exec(state, id)?,
+        Err(e) => return Err(io::Error::other(e)),
+    };
+    write_status(dir.as_fd(), status)
+}
+
+/// Bytes on disk of an exec's output.
+pub(crate) fn kept_bytes(status: &ExecStatus) -> u64 {
+    status.output_bytes.saturating_sub(status.output_start).min(EXEC_BYTES)
+}
+
+#[cfg(test)]
+mod tests;

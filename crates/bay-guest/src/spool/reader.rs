@@ -1,0 +1,280 @@
+//! Reading kept output from any byte, out of a directory that may be hostile.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use bay_types::ExecId;
+use bay_types::exec::ExecStatus;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::layout::{self, ENTRY_LEN, data_name, index_name, open_regular, segment_starts};
+use super::{EXEC_BYTES, SEGMENT_BYTES, SEGMENT_INDEX_BYTES, SpoolError, open_exec};
+
+/// Times a segment may vanish between being listed and being opened before the directory is given up.
+const MAX_RACES: usize = 8;
+/// Index entries read at once.
+const INDEX_BLOCK: usize = 64;
+
+/// What came next in an exec's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece {
+    /// This many bytes, now in the buffer, all of one stream.
+    Output { stderr: bool, len: usize },
+    /// This many bytes are not kept.
+    Gap(u64),
+    /// Nothing more.
+    End,
+}
+
+/// Whether a read may wait for the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    Disk,
+    Never,
+}
+
+/// Walks through the kept output of one exec. Every call blocks at most for the disk.
+#[derive(Debug)]
+pub struct Reader {
+    dir: OwnedFd,
+    at: u64,
+    limit: u64,
+    segment: Option<Opened>,
+    /// Bytes that may still be delivered, where the directory cannot be trusted to end.
+    allowance: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    start: u64,
+    data: OwnedFd,
+    index: Option<Index>,
+}
+
+impl Reader {
+    /// Reads what is kept of an exec that no writer appends to any more, starting at `since`. `status` is what
+    /// [`read_status`](super::read_status) answered.
+    ///
+    /// # Errors
+    /// When nothing is kept of it or the directory cannot be opened.
+    pub fn open(state: BorrowedFd<'_>, status: &ExecStatus, since: u64) -> Result<Self, SpoolError> {
+        let mut reader = Self::follow(state, status.spec.id, since)?;
+        reader.limit = status.output_bytes;
+        reader.allowance = Some(EXEC_BYTES + SEGMENT_BYTES);
+        Ok(reader)
+    }
+
+    /// Reads behind a writer; [`Self::extend`] tells how far it has come.
+    pub(crate) fn follow(state: BorrowedFd<'_>, id: ExecId, since: u64) -> Result<Self, SpoolError> {
+        let dir = open_exec(state, id)?;
+        Ok(Self { dir, at: since, limit: since, segment: None, allowance: None })
+    }
+
+    /// The offset of the next byte.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.at
+    }
+
+    /// Allows reading up to `end`: every byte before it is on disk or will never be.
+    pub(crate) fn extend(&mut self, end: u64) {
+        self.limit = end;
+    }
+
+    /// The next stretch of output, put into `buffer`, which must not be empty.
+    ///
+    /// # Errors
+    /// When the disk fails or the directory holds things it never should.
+    pub fn next(&mut self, buffer: &mut [u8]) -> Result<Piece, SpoolError> {
+        // Without `Wait::Never` there is always an answer.
+        Ok(self.next_waiting(buffer, Wait::Disk)?.unwrap_or(Piece::End))
+    }
+
+    /// As [`Self::next`]; `None` when the bytes are not in memory and `wait` forbids fetching them.
+    pub(crate) fn next_waiting(
+        &mut self,
+        buffer: &mut [u8],
+        wait: Wait,
+    ) -> Result<Option<Piece>, SpoolError> {
+        for _ in 0..MAX_RACES {
+            if self.at >= self.limit {
+                return Ok(Some(Piece::End));
+            }
+            if let Some(stretch) = self.stretch()? {
+                return self.read(stretch, buffer, wait);
+            }
+            if !self.enter()? {
+                let starts = segment_starts(self.dir.as_fd())?;
+                let next = starts.into_iter().find(|start| *start > self.at).unwrap_or(self.limit);
+                let gap = next.min(self.limit) - self.at;
+                self.at += gap;
+                return Ok(Some(Piece::Gap(gap)));
+            }
+        }
+        Err(SpoolError::Damaged("its segments come and go"))
+    }
+
+    /// The stream of the byte at `at` and how many bytes of that stream follow, when the open segment has it.
+    fn stretch(&mut self) -> Result<Option<(bool, u64)>, SpoolError> {
+        let Some(segment) = &mut self.segment else {
+            return Ok(None);
+        };
+        let size = rustix::fs::fstat(&segment.data).map_err(|e| SpoolError::io("a segment", e))?.st_size;
+        let end = (segment.start + u64::try_from(size).unwrap_or(0).min(SEGMENT_BYTES)).min(self.limit);
+        if self.at < segment.start || self.at >= end {
+            return Ok(None);
+        }
+        let (stderr, run_end) = match &mut segment.index {
+            Some(index) => index.run_at(self.at)?,
+            None => (false, None),
+        };
+        Ok(Some((stderr, run_end.unwrap_or(end).min(end) - self.at)))
+    }
+
+    fn read(
+        &mut self,
+        (stderr, len): (bool, u64),
+        buffer: &mut [u8],
+        wait: Wait,
+    ) -> Result<Option<Piece>, SpoolError> {
+        let Some(segment) = &self.segment else {
+            return Ok(Some(Piece::End));
+        };
+        let len = usize::try_from(len).unwrap_or(usize::MAX).min(buffer.len());
+        let Some(got) = pread(segment.data.as_fd(), &mut buffer[..len], self.at - segment.start, wait)?
+        else {
+            return Ok(None);
+        };
+        if got == 0 {
+            return Err(SpoolError::Damaged("a segment became shorter"));
+        }
+        if let Some(allowance) = &mut self.allowance {
+            *allowance = allowance
+                .checked_sub(got as u64)
+                .ok_or(SpoolError::Damaged("there is more of it than is ever kept"))?;
+        }
+        self.at += got as u64;
+        Ok(Some(Piece::Output { stderr, len: got }))
+    }
+
+    /// Opens the segment that has the byte at `at`. False when none has.
+    fn enter(&mut self) -> Result<bool, SpoolError> {
+        // The usual case: the next segment starts where the last one ended.
+        if self.open_segment(self.at)? {
+            return Ok(true);
+        }
+        let starts = segment_starts(self.dir.as_fd())?;
+        let Some(start) = starts.into_iter().rev().find(|start| *start <= self.at) else {
+            return Ok(false);
+        };
+        self.open_segment(start)
+    }
+
+    /// Opens one segment; false when it is not there or does not reach `at`.
+    fn open_segment(&mut self, start: u64) -> Result<bool, SpoolError> {
+        let open = |name: String, what| match open_regular(self.dir.as_fd(), &name) {
+            Ok((fd, size)) => Ok(Some((fd, size))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(SpoolError::io(what, e)),
+        };
+        let Some((data, size)) = open(data_name(start), "a segment")? else {
+            return Ok(false);
+        };
+        if start.saturating_add(size.min(SEGMENT_BYTES)) <= self.at {
+            return Ok(false);
+        }
+        let index = open(index_name(start), "an index")?.map(|(file, _)| Index::new(file));
+        self.segment = Some(Opened { start, data, index });
+        Ok(true)
+    }
+}
+
+/// A position in the index of one segment.
+#[derive(Debug)]
+struct Index {
+    file: OwnedFd,
+    /// Number of the entry whose stretch was last asked for, once one was.
+    current: Option<u64>,
+    /// Entries read last, and the number of the first of them.
+    block: Vec<u64>,
+    block_first: u64,
+}
+
+impl Index {
+    fn new(file: OwnedFd) -> Self {
+        Self { file, current: None, block: Vec::new(), block_first: 0 }
+    }
+
+    /// The stream at an offset and the offset at which the next entry starts, which is always beyond it.
+    fn run_at(&mut self, at: u64) -> Result<(bool, Option<u64>), SpoolError> {
+        let mut current = match self.current {
+            Some(current) => current,
+            None => match self.search(at)? {
+                Some(found) => found,
+                None => {
+                    return Ok((
+                        false,
+                        self.entry(0)?.map(|e| layout::decode_entry(e).0).filter(|o| *o > at),
+                    ));
+                }
+            },
+        };
+        // Bounded: an index has a greatest length, and each step goes one entry on.
+        let next = loop {
+            match self.entry(current + 1)?.map(layout::decode_entry) {
+                Some((offset, _)) if offset <= at => current += 1,
+                Some((offset, _)) => break Some(offset),
+                None => break None,
+            }
+        };
+        self.current = Some(current);
+        let stderr = self.entry(current)?.is_some_and(|e| layout::decode_entry(e).1);
+        Ok((stderr, next))
+    }
+
+    /// Number of the last entry that starts at or before an offset.
+    fn search(&mut self, at: u64) -> Result<Option<u64>, SpoolError> {
+        let size = rustix::fs::fstat(&self.file).map_err(|e| SpoolError::io("an index", e))?.st_size;
+        let (mut low, mut high) = (0, u64::try_from(size).unwrap_or(0).min(SEGMENT_INDEX_BYTES) / ENTRY_LEN);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.entry(middle)? {
+                Some(entry) if layout::decode_entry(entry).0 <= at => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        Ok(low.checked_sub(1))
+    }
+
+    fn entry(&mut self, number: u64) -> Result<Option<u64>, SpoolError> {
+        if number >= SEGMENT_INDEX_BYTES / ENTRY_LEN {
+            return Ok(None);
+        }
+        let in_block = |block: &[u64], first: u64| {
+            number.checked_sub(first).and_then(|at| block.get(usize::try_from(at).ok()?).copied())
+        };
+        if let Some(entry) = in_block(&self.block, self.block_first) {
+            return Ok(Some(entry));
+        }
+        let mut bytes = [0; INDEX_BLOCK * ENTRY_LEN as usize];
+        let got = pread(self.file.as_fd(), &mut bytes, number * ENTRY_LEN, Wait::Disk)?.unwrap_or(0);
+        let (entries, _) = bytes[..got].as_chunks::<{ ENTRY_LEN as usize }>();
+        self.block = entries.iter().map(|entry| u64::from_le_bytes(*entry)).collect();
+        self.block_first = number;
+        Ok(self.block.first().copied())
+    }
+}
+
+fn pread(fd: BorrowedFd<'_>, buffer: &mut [u8], at: u64, wait: Wait) -> Result<Option<usize>, SpoolError> {
+    let mut flags = if wait == Wait::Never { ReadWriteFlags::NOWAIT } else { ReadWriteFlags::empty() };
+    loop {
+        match rustix::io::preadv2(fd, &mut [IoSliceMut::new(buffer)], at, flags) {
+            Ok(got) => return Ok(Some(got)),
+            Err(Errno::AGAIN) if wait == Wait::Never => return Ok(None),
+            // A filesystem in memory, which never waits.
+            Err(Errno::OPNOTSUPP) if !flags.is_empty() => flags = ReadWriteFlags::empty(),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(SpoolError::io("a segment", e)),
+        }
+    }
+}

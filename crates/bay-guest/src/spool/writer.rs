@@ -1,0 +1,202 @@
+//! Appending output, within its bound, whatever the disk says.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use bay_types::exec::ExecStatus;
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+use super::layout::{self, ENTRY_LEN, data_name, index_name};
+use super::{Bounds, MAX_SEGMENTS, SEGMENT_INDEX_BYTES, write_status};
+
+/// How long output is dropped after the disk refused some, before it is tried again. A command that prints into a full
+/// disk would otherwise make a new segment for every chunk.
+const REFUSED_PAUSE: Duration = Duration::from_millis(250);
+
+/// Appends the output of one exec. Nothing here fails: what cannot be kept is counted and left out.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    /// Absent when not even the directory could be made.
+    dir: Option<OwnedFd>,
+    bounds: Bounds,
+    /// Oldest first, the open one included.
+    segments: VecDeque<Segment>,
+    /// Sum over `segments`.
+    kept: u64,
+    open: Option<Open>,
+    end: u64,
+    refused_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Segment {
+    start: u64,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    data: File,
+    index: File,
+    len: u64,
+    index_len: u64,
+    stderr: Option<bool>,
+}
+
+impl Writer {
+    pub(crate) fn new(dir: Option<OwnedFd>, bounds: Bounds) -> Self {
+        Self { dir, bounds, segments: VecDeque::new(), kept: 0, open: None, end: 0, refused_at: None }
+    }
+
+    /// Bytes the command wrote so far.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// First byte still kept.
+    pub(crate) fn start(&self) -> u64 {
+        self.segments.front().map_or(self.end, |s| s.start)
+    }
+
+    /// Where the last segment ends; before `end` when output was refused since.
+    #[cfg(test)]
+    pub(super) fn segments_end(&self) -> u64 {
+        self.open.as_ref().map_or(0, |o| self.segments.back().map_or(0, |s| s.start) + o.len)
+    }
+
+    /// Appends, or counts what could not be appended.
+    pub(crate) fn append(&mut self, stderr: bool, bytes: &[u8]) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match self.append_some(stderr, rest) {
+                Ok(done) => rest = &rest[done..],
+                Err(_) => {
+                    self.close_refused();
+                    self.end += rest.len() as u64;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Writes an exec's record beside its output. When the disk is full, output makes way: how a command ended is
+    /// worth more than what it said first.
+    pub(crate) fn write_status(&mut self, status: &ExecStatus) -> io::Result<()> {
+        loop {
+            let Some(dir) = &self.dir else {
+                return Err(io::ErrorKind::StorageFull.into());
+            };
+            let refused = match write_status(dir.as_fd(), status) {
+                Err(e) if matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => e,
+                other => return other,
+            };
+            if self.segments.is_empty() {
+                return Err(refused);
+            }
+            if self.segments.len() == 1 {
+                self.open = None;
+            }
+            self.drop_oldest();
+        }
+    }
+
+    fn append_some(&mut self, stderr: bool, bytes: &[u8]) -> io::Result<usize> {
+        if self.open.as_ref().is_some_and(|o| {
+            o.len >= self.bounds.segment_bytes || o.index_len + ENTRY_LEN > SEGMENT_INDEX_BYTES
+        }) {
+            self.open = None;
+        }
+        let open = match &mut self.open {
+            Some(open) => open,
+            None => {
+                if self.refused_at.is_some_and(|at| at.elapsed() < REFUSED_PAUSE) {
+                    return Err(io::ErrorKind::StorageFull.into());
+                }
+                let fresh = open_segment(self.dir.as_ref(), self.end)?;
+                self.refused_at = None;
+                self.segments.push_back(Segment { start: self.end, bytes: 0 });
+                self.open.insert(fresh)
+            }
+        };
+        let mut grown = 0;
+        if open.stderr != Some(stderr) {
+            open.index.write_all(&layout::encode_entry(self.end, stderr))?;
+            open.index_len += ENTRY_LEN;
+            open.stderr = Some(stderr);
+            grown += ENTRY_LEN;
+        }
+        let room = usize::try_from(self.bounds.segment_bytes.saturating_sub(open.len)).unwrap_or(usize::MAX);
+        let part = &bytes[..bytes.len().min(room.max(1))];
+        let written = loop {
+            match open.data.write(part) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => break n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        };
+        open.len += written as u64;
+        grown += written as u64;
+        self.end += written as u64;
+        self.kept += grown;
+        if let Some(last) = self.segments.back_mut() {
+            last.bytes += grown;
+        }
+        while self.segments.len() > 1
+            && (self.kept > self.bounds.exec_bytes || self.segments.len() > MAX_SEGMENTS)
+        {
+            self.drop_oldest();
+        }
+        Ok(written)
+    }
+
+    /// The open segment must not be continued after a hole.
+    fn close_refused(&mut self) {
+        self.refused_at = Some(Instant::now());
+        if self.open.take().is_some_and(|o| o.len == 0)
+            && let Some(empty) = self.segments.pop_back()
+        {
+            self.kept -= empty.bytes;
+            self.unlink(empty.start);
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        if let Some(oldest) = self.segments.pop_front() {
+            self.kept -= oldest.bytes;
+            self.unlink(oldest.start);
+        }
+    }
+
+    fn unlink(&self, start: u64) {
+        if let Some(dir) = &self.dir {
+            // The data first: an index without a segment is never looked at.
+            for name in [data_name(start), index_name(start)] {
+                let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
+            }
+        }
+    }
+}
+
+fn open_segment(dir: Option<&OwnedFd>, start: u64) -> io::Result<Open> {
+    let dir = dir.ok_or(io::ErrorKind::StorageFull)?;
+    if start > layout::MAX_OFFSET {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let create = |name: String| -> io::Result<File> {
+        Ok(rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?.into())
+    };
+    // The index first, so that a reader who finds the segment finds its index too.
+    let index = create(index_name(start))?;
+    match create(data_name(start)) {
+        Ok(data) => Ok(Open { data, index, len: 0, index_len: 0, stderr: None }),
+        Err(e) => {
+            let _ = rustix::fs::unlinkat(dir, index_name(start), AtFlags::empty());
+            Err(e)
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Users and groups of the bay, out of its own `/etc/passwd` and `/etc/group`.
+//!
+//! Both files are the agent's. They are read up to a bound and parsed by hand; a line that makes no sense is passed
+//! over. Asking the C library instead would load the bay's own modules into PID 1.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::BorrowedFd;
+
+use bay_sys::spawn::Identity;
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+
+/// Longest user or group file that is read.
+const MAX_FILE: u64 = 1 << 20;
+/// Most supplementary groups a user gets.
+const MAX_GROUPS: usize = 1024;
+
+/// A user as a process needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct User {
+    pub(crate) name: String,
+    pub(crate) home: String,
+    pub(crate) shell: String,
+    pub(crate) identity: Identity,
+}
+
+/// Why there is no such user.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum UserError {
+    #[error("the user {0:?} does not exist in the bay")]
+    NoUser(String),
+    #[error("the group {0:?} does not exist in the bay")]
+    NoGroup(String),
+}
+
+/// Finds `NAME`, `UID`, and either with `:GROUP` or `:GID`; root when nothing is named.
+pub(crate) fn find(root: BorrowedFd<'_>, wanted: Option<&str>) -> Result<User, UserError> {
+    let wanted = wanted.unwrap_or("0");
+    resolve(&read(root, "etc/passwd"), &read(root, "etc/group"), wanted)
+}
+
+fn resolve(passwd: &str, group: &str, wanted: &str) -> Result<User, UserError> {
+    let (user, group_part) = match wanted.split_once(':') {
+        Some((user, group_part)) => (user, Some(group_part)),
+        None => (wanted, None),
+    };
+    let number = user.parse::<u32>().ok();
+    // A name of digits only is a number first, as everywhere else.
+    let found = passwd.lines().filter_map(parse_passwd).find(|entry| match number {
+        Some(uid) => entry.identity.uid == uid,
+        None => entry.name == user,
+    });
+    let mut user = match (found, number) {
+        (Some(mut entry), _) => {
+            entry.identity.groups = groups_of(group, &entry.name, entry.identity.gid);
+            entry
+        }
+        (None, Some(uid)) => nameless(uid),
+        (None, None) if user == "root" => nameless(0),
+        (None, None) => return Err(UserError::NoUser(user.to_owned())),
+    };
+    if let Some(wanted) = group_part {
+        let gid = wanted
+            .parse()
+            .ok()
+            .or_else(|| group.lines().filter_map(parse_group).find(|g| g.name == wanted).map(|g| g.gid))
+            .ok_or_else(|| UserError::NoGroup(wanted.to_owned()))?;
+        user.identity.gid = gid;
+        user.identity.groups = vec![gid];
+    }
+    Ok(user)
+}
+
+/// A user that no file knows.
+fn nameless(uid: u32) -> User {
+    let (name, home) = if uid == 0 { ("root".to_owned(), "/root") } else { (uid.to_string(), "/") };
+    User {
+        name,
+        home: home.to_owned(),
+        shell: "/bin/sh".to_owned(),
+        identity: Identity { uid, gid: 0, groups: vec![0] },
+    }
+}
+
+fn parse_passwd(line: &str) -> Option<User> {
+    let mut fields = line.split(':');
+    let name = fields.next().filter(|n| !n.is_empty())?;
+    let uid = fields.nth(1)?.parse().ok()?;
+    let gid = fields.next()?.parse().ok()?;
+    let home = fields.nth(1).filter(|h| h.starts_with('/')).unwrap_or("/");
+    let shell = fields.next().filter(|s| s.starts_with('/')).unwrap_or("/bin/sh");
+    Some(User {
+        name: name.to_owned(),
+        home: home.to_owned(),
+        shell: shell.to_owned(),
+        identity: Identity { uid, gid, groups: Vec::new() },
+    })
+}
+
+struct Group<'a> {
+    name: &'a str,
+    gid: u32,
+    members: &'a str,
+}
+
+fn parse_group(line: &str) -> Option<Group<'_>> {
+    let mut fields = line.split(':');
+    let name = fields.next().filter(|n| !n.is_empty())?;
+    let gid = fields.nth(1)?.parse().ok()?;
+    Some(Group { name, gid, members: fields.next().unwrap_or("") })
+}
+
+fn groups_of(group: &str, name: &str, primary: u32) -> Vec<u32> {
+    let mut gids = vec![primary];
+    let member = group.lines().filter_map(parse_group).filter(|g| g.members.split(',').any(|m| m == name));
+    gids.extend(member.map(|g| g.gid).filter(|gid| *gid != primary).take(MAX_GROUPS - 1));
+    gids
+}
+
+/// The group id of the `tty` group, which owns terminals on most systems.
+pub(crate) fn tty_group(root: BorrowedFd<'_>) -> Option<u32> {
+    read(root, "etc/group").lines().filter_map(parse_group).find(|g| g.name == "tty").map(|g| g.gid)
+}
+
+/// The beginning of a regular file, or nothing.
+fn read(root: BorrowedFd<'_>, path: &str) -> String {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let mut bytes = Vec::new();
+    if let Ok(fd) = rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
+        && rustix::fs::fstat(&fd).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
+    {
+        // Half a file is as good as we can get; what is missing is reported as a user that does not exist.
+        let _ = File::from(fd).take(MAX_FILE).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\nbroken\n:x:5:5::/:/bin/sh\n\
+        dev:x:1000:1001:Dev,,,:/home/dev:/bin/zsh\nodd:x:7:7::relative:\nbig:x:99999999999:1::/:\n";
+    const GROUP: &str = "root:x:0:\ndev:x:1001:\ndocker:x:998:dev,other\nwheel:x:10:other\nvideo:x:44:dev\n";
+
+    fn find(wanted: &str) -> Result<User, UserError> {
+        resolve(PASSWD, GROUP, wanted)
+    }
+
+    #[test]
+    fn a_user_is_found_by_name_and_by_number_with_its_groups() {
+        let dev = find("dev").unwrap();
+        assert_eq!(dev.identity, Identity { uid: 1000, gid: 1001, groups: vec![1001, 998, 44] });
+        assert_eq!((dev.home.as_str(), dev.shell.as_str()), ("/home/dev", "/bin/zsh"));
+        assert_eq!(find("1000").unwrap(), dev);
+        assert_eq!(find("0").unwrap().home, "/root");
+    }
+
+    #[test]
+    fn a_group_can_be_named_beside_the_user() {
+        assert_eq!(find("dev:docker").unwrap().identity, Identity { uid: 1000, gid: 998, groups: vec![998] });
+        assert_eq!(find("4242:7").unwrap().identity, Identity { uid: 4242, gid: 7, groups: vec![7] });
+        assert_eq!(find("dev:nope"), Err(UserError::NoGroup("nope".into())));
+    }
+
+    #[test]
+    fn unknown_names_are_errors_and_unknown_numbers_are_not() {
+        assert_eq!(find("nobody-here"), Err(UserError::NoUser("nobody-here".into())));
+        assert_eq!(find(""), Err(UserError::NoUser(String::new())));
+        assert_eq!(find("big"), Err(UserError::NoUser("big".into())));
+        assert_eq!(find("4242").unwrap().identity.gid, 0);
+        assert_eq!(find("odd").unwrap().home, "/");
+    }
+
+    #[test]
+    fn root_exists_even_without_files() {
+        assert_eq!(resolve("", "", "root").unwrap().identity.uid, 0);
+    }
+}
