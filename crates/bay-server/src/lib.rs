@@ -1,1 +1,290 @@
-//! stub
+//! The daemon: services, one reconciler per bay, and the REST API over a unix socket.
+//!
+//! ```text
+//!   caller ──► listen (who is it) ──► api (read, answer) ──► service (verb)
+//!                                                               │ one transaction: the wish and its event
+//!                                                               ▼
+//!   bay-store ◄──────────────────────────────────────── registry (rows in memory)
+//!                                                               │ wakes
+//!                     step (pure: wish + truth ─► what next)    ▼
+//!   bay-pool, bay-backend, guest ◄──────────────────── reconcile, one task per bay
+//!                                                               ▲
+//!   guest events ──► follow ──► ends of execs                   └── timer, death of PID 1
+//! ```
+//!
+//! **Start**: lock the data directory, copy the executable, open store and pool, [`adopt`] what an earlier daemon left,
+//! then listen. **End** (SIGTERM, SIGINT): stop accepting, finish requests, exit; bays go on, and the next daemon
+//! adopts them.
+//!
+//! Failure paths:
+//! * **The daemon is killed** at any line: every wish is in the store before anything is done about it, every step may
+//!   be repeated, and what is half done is found again by the bay's id ([`adopt`]).
+//! * **A guest dies**: the bay's state says so at once; it is started again a few times, then failed ([`reconcile`]).
+//! * **A guest lies, floods or stalls**: bounded bodies, lines and waits ([`channel`], [`follow`]).
+//! * **A caller hangs up**: what it asked for goes on.
+//! * **The disk is full or read-only, the database or the pool damaged**: a [`ServeError`] or an error answer that says
+//!   what to do; nothing is deleted or overwritten.
+//!
+//! Tests can make the daemon or the runtime helper die at named points: see [`fault`].
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bay_backend::local::{Local, LocalConfig};
+use bay_pool::{Pool, PoolError, PoolOptions};
+use bay_store::{Store, StoreError};
+use bay_types::{ApiError, ErrorCode};
+use jiff::Timestamp;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Mutex, RwLock, watch};
+
+mod adopt;
+mod api;
+mod channel;
+mod daemon;
+mod fault;
+mod follow;
+mod listen;
+mod news;
+mod reconcile;
+mod registry;
+mod restarts;
+mod service;
+mod spool;
+mod startup;
+mod step;
+mod validate;
+
+use daemon::{Daemon, HostSize, blocking};
+use fault::Fault;
+
+/// How often the pool is looked at for room.
+const GROW_EVERY: Duration = Duration::from_secs(5);
+
+/// How a daemon is set up; parsed by the caller from flags and environment.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Lock, database, socket, run directories and the executable's copy live here.
+    pub data_dir: PathBuf,
+    pub pool_dir: PathBuf,
+    /// Where the API listens.
+    pub socket: PathBuf,
+    /// Loopback TCP beside it, for callers with the token.
+    pub listen: Option<SocketAddr>,
+    /// The executable that is copied and run as guest and runtime helper: this one.
+    pub executable: PathBuf,
+    pub pool_options: PoolOptions,
+    /// Tests: where to die.
+    pub fault: Option<String>,
+}
+
+/// Why a daemon could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("the data directory cannot be used at {}", path.display())]
+    DataDir {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("another daemon{} has the data directory {}", holder(*pid), path.display())]
+    Busy { path: PathBuf, pid: Option<u32> },
+    #[error("the executable {} could not be copied into the data directory", path.display())]
+    Executable {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    #[error("what an earlier daemon left could not be put in order: {0}")]
+    Adopt(ApiError),
+    #[error("listening at {place} failed")]
+    Listen {
+        place: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{address} can be reached by others: the API listens on loopback only")]
+    NotLoopback { address: SocketAddr },
+    #[error("the fault cannot be injected: {0}")]
+    Fault(String),
+    #[error("signals cannot be received")]
+    Signals(#[source] io::Error),
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (process {pid})"))
+}
+
+impl ServeError {
+    /// The error as a person sees it.
+    #[must_use]
+    pub fn to_api(&self) -> ApiError {
+        let (code, next) = match self {
+            Self::Store(error) => return error.to_api(),
+            Self::Pool(error) => return error.to_api(),
+            Self::Adopt(error) => {
+                return ApiError { message: self.to_string(), ..error.clone() };
+            }
+            Self::DataDir { source, .. } => (
+                io_code(source),
+                "check that the disk is there, writable and not full, or give another --data-dir".to_owned(),
+            ),
+            Self::Busy { .. } => (
+                ErrorCode::DataDirBusy,
+                "use that daemon, stop it first, or give another --data-dir".to_owned(),
+            ),
+            Self::Executable { source, .. } => {
+                (io_code(source), "check the disk of the data directory".to_owned())
+            }
+            Self::Listen { .. } => (
+                ErrorCode::InvalidInput,
+                "give another place with BAY_SOCKET or --listen; a socket's path has at most 107 bytes"
+                    .to_owned(),
+            ),
+            Self::NotLoopback { address } => (
+                ErrorCode::InvalidInput,
+                format!("use --listen 127.0.0.1:{}, and a tunnel to reach it from elsewhere", address.port()),
+            ),
+            Self::Fault(_) => (ErrorCode::InvalidInput, "write runtime:STEP or daemon:POINT".to_owned()),
+            Self::Signals(_) => return ApiError::internal(self),
+        };
+        ApiError::new(code, bay_types::error::chain(self), next)
+    }
+}
+
+fn io_code(error: &io::Error) -> ErrorCode {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorCode::PoolFull,
+        io::ErrorKind::ReadOnlyFilesystem => ErrorCode::PoolReadOnly,
+        io::ErrorKind::PermissionDenied => ErrorCode::NotRoot,
+        _ => ErrorCode::InvalidInput,
+    }
+}
+
+/// Runs a daemon until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When it cannot start; see [`ServeError`].
+pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
+    let fault = Fault::parse(config.fault.as_deref()).map_err(ServeError::Fault)?;
+    // Before anything is touched: an address that will not do is a slip of the keyboard.
+    let tcp = match config.listen {
+        Some(address) => Some(listen::tcp(address).await?),
+        None => None,
+    };
+    startup::data_dir(&config.data_dir)?;
+    let _lock = startup::lock(&config.data_dir)?;
+    startup::harden();
+
+    let store = Store::open(&config.data_dir.join("bay.db")).await?;
+    let guest = {
+        let (data_dir, executable) = (config.data_dir.clone(), config.executable.clone());
+        tokio::task::spawn_blocking(move || startup::guest_copy(&data_dir, &executable))
+            .await
+            .map_err(|e| ServeError::Adopt(ApiError::internal(&e)))??
+    };
+    let pool = open_pool(&config, store.daemon_id().to_owned()).await?;
+    let backend = Local::new(LocalConfig {
+        run_dir: config.data_dir.join("run"),
+        cgroup: PathBuf::from("workbay").join(store.daemon_id()),
+        helper: guest.clone(),
+        guest,
+        die_before: fault.runtime.clone(),
+    });
+    let daemon = Arc::new(Daemon {
+        store,
+        pool: OnceLock::from(pool),
+        backend: Arc::new(backend),
+        bays: registry::Registry::default(),
+        fault,
+        host: HostSize::here(),
+        data_dir: config.data_dir.clone(),
+        pool_dir: config.pool_dir.clone(),
+        started_at: Timestamp::now(),
+        importing: Mutex::default(),
+        making: RwLock::default(),
+    });
+    adopt::adopt(&daemon).await.map_err(ServeError::Adopt)?;
+
+    let tcp = match tcp {
+        Some(listener) => {
+            let port = listener.local_addr().map_or(0, |address| address.port());
+            let gate = listen::Gate::new(&startup::token(&config.data_dir)?, port);
+            Some((listener, gate))
+        }
+        None => None,
+    };
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+    let unix = listen::unix(&config.socket)?;
+    tracing::info!(
+        version = bay_types::VERSION,
+        pid = std::process::id(),
+        socket = %config.socket.display(),
+        listen = ?tcp.as_ref().and_then(|(listener, _)| listener.local_addr().ok()),
+        bays = daemon.bays.list().len(),
+        "ready"
+    );
+
+    let (end, ending) = watch::channel(false);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("asked to end; bays go on");
+        let _ = end.send(true);
+        // The sender lives until the process ends, so that nobody takes its end for a signal.
+        std::future::pending::<()>().await;
+    });
+    tokio::spawn(grow_pool(Arc::clone(&daemon)));
+    listen::serve(api::router(Arc::clone(&daemon)), unix, tcp, ending).await;
+    let _ = std::fs::remove_file(&config.socket);
+    daemon.store.close().await;
+    Ok(())
+}
+
+/// Agents fill the pool without asking; it grows ahead of them while the host's disk has room.
+async fn grow_pool(daemon: Arc<Daemon>) {
+    let mut told = false;
+    loop {
+        tokio::time::sleep(GROW_EVERY).await;
+        match daemon.with_pool(Pool::grow_if_needed).await {
+            Ok(grew) => {
+                if grew {
+                    tracing::info!("the pool grew");
+                }
+                told = false;
+            }
+            // Once per stretch of trouble, not every few seconds.
+            Err(error) if !told => {
+                tracing::warn!(message = %error.message, "the pool cannot grow");
+                told = true;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Opening may make, mount, check or grow the pool: its news go to the log.
+async fn open_pool(config: &ServerConfig, corner: String) -> Result<Pool, ServeError> {
+    let (dir, options) = (config.pool_dir.clone(), config.pool_options.clone());
+    let opened = blocking(move || {
+        let mut stage = String::new();
+        Ok(Pool::open(&dir, &corner, &options, &mut |progress| {
+            if progress.stage != stage {
+                tracing::info!(stage = progress.stage, "opening the pool");
+                stage = progress.stage;
+            }
+        }))
+    });
+    Ok(opened.await.map_err(ServeError::Adopt)??)
+}

@@ -1,1 +1,292 @@
-//! stub
+//! What the daemon must not forget: bays, execs and the hashed record of events, in one SQLite file.
+//!
+//! ```text
+//!   writer: one connection behind a lock          readers: a small pool
+//!      BEGIN IMMEDIATE                                SELECT …
+//!        change a row
+//!        append its event (seq, hash of the one before)
+//!        move the head (seq, hash)
+//!      COMMIT ── wakes ──► the sync task: one fdatasync of the log within 50 ms for all commits since
+//! ```
+//!
+//! A change of state and the event that records it are one transaction: there is never one without the other. An act
+//! on the world (a disk, a process) comes after the commit that announces it. A commit survives `kill -9` of the
+//! daemon at once and a power cut after at most [`SYNC_WITHIN`].
+//!
+//! Failure paths:
+//! * **A file that is no database, or a damaged one**: [`StoreError::Damaged`] with the path. Nothing is repaired,
+//!   deleted or overwritten. A new database is made under another name and moved into place when whole, so an empty
+//!   file under the real name is damage too, and never mistaken for a first start.
+//! * **A database of a newer release**: [`StoreError::Newer`], untouched.
+//! * **Full or read-only disk**: the transaction is rolled back, the caller hears [`StoreError::Full`] or
+//!   [`StoreError::ReadOnly`], and what was there before stays.
+//! * **A caller that goes away in the middle**: its transaction is rolled back before the next one begins; nothing is
+//!   cached outside the file.
+//! * **An edited, removed or reordered event**: [`Store::events_verify`] names the first place where the chain breaks.
+//!
+//! The SQL is portable (`$1`, text timestamps, no upserts beyond `ON CONFLICT`), so that another database can take the
+//! same statements later.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
+};
+use sqlx::{Connection, Row};
+use tokio::sync::{Mutex, Notify};
+
+mod bay;
+mod error;
+mod event;
+mod exec;
+mod ids;
+mod schema;
+mod write;
+
+pub use bay::{BayNew, BayRow, NameChoice};
+pub use error::StoreError;
+pub use event::{Draft, Verdict};
+pub use exec::{ExecRow, Inserted};
+pub use ids::{FIRST_ID_BASE, LAST_ID_BASE};
+
+pub(crate) type Result<T> = std::result::Result<T, StoreError>;
+
+/// A committed change reaches the disk within this time.
+pub const SYNC_WITHIN: Duration = Duration::from_millis(50);
+/// How long the sync task gathers commits: what is left of [`SYNC_WITHIN`] is for the disk.
+const SYNC_GATHER: Duration = Duration::from_millis(30);
+/// How long a statement waits for a lock another connection holds.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections that only read.
+const READERS: u32 = 4;
+
+/// The database of one daemon. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    pen: Mutex<write::Pen>,
+    readers: SqlitePool,
+    written: Arc<Notify>,
+    sync_task: tokio::task::JoinHandle<()>,
+    daemon_id: String,
+    first_slot: u32,
+    reserved: Vec<ids::Reserved>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.sync_task.abort();
+    }
+}
+
+impl Store {
+    /// Opens the database, making it when there is none. Only one process may have it open: the caller holds the data
+    /// directory's lock.
+    ///
+    /// # Errors
+    /// See the crate's failure paths.
+    pub async fn open(path: &Path) -> Result<Self> {
+        match std::fs::metadata(path) {
+            Ok(meta) if meta.len() == 0 => {
+                return Err(StoreError::Damaged {
+                    path: path.to_owned(),
+                    what: "the file is empty".to_owned(),
+                });
+            }
+            Ok(_) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => make_new(path).await?,
+            Err(e) => return Err(StoreError::Reach { path: path.to_owned(), source: e }),
+        }
+
+        let failed = |what| move |source| StoreError::query(path, what, source);
+        let mut writer =
+            SqliteConnection::connect_with(&options(path)).await.map_err(failed("opening the database"))?;
+        let verdict = sqlx::query("PRAGMA quick_check(1)")
+            .fetch_one(&mut writer)
+            .await
+            .and_then(|row| row.try_get::<String, _>(0))
+            .map_err(failed("checking the database"))?;
+        if verdict != "ok" {
+            return Err(StoreError::Damaged { path: path.to_owned(), what: verdict });
+        }
+        schema::migrate(&mut writer, path).await?;
+        let daemon_id = meta_get(&mut writer, "daemon_id")
+            .await
+            .map_err(failed("reading the daemon's id"))?
+            .ok_or_else(|| StoreError::Damaged {
+                path: path.to_owned(),
+                what: "the daemon's id is missing".to_owned(),
+            })?;
+        event::head_check(&mut writer, path).await?;
+
+        let readers = SqlitePoolOptions::new()
+            .max_connections(READERS)
+            .min_connections(1)
+            .test_before_acquire(false)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .connect_with(options(path).read_only(true))
+            .await
+            .map_err(failed("opening the database"))?;
+
+        let written = Arc::new(Notify::new());
+        let sync_task = tokio::spawn(sync_forever(log_path(path), Arc::clone(&written)));
+        let first_slot = ids::first_slot(&daemon_id);
+        let reserved = ids::reserved_on_host();
+        Ok(Self {
+            inner: Arc::new(Inner {
+                path: path.to_owned(),
+                pen: Mutex::new(write::Pen::new(writer)),
+                readers,
+                written,
+                sync_task,
+                daemon_id,
+                first_slot,
+                reserved,
+            }),
+        })
+    }
+
+    /// Names this daemon for as long as its data directory lives: its corner of the pool, its cgroups, its id ranges.
+    #[must_use]
+    pub fn daemon_id(&self) -> &str {
+        &self.inner.daemon_id
+    }
+
+    /// Flushes and closes. Everything acknowledged is on the disk when this returns.
+    pub async fn close(&self) {
+        self.inner.readers.close().await;
+        let log = log_path(&self.inner.path);
+        let synced = tokio::task::spawn_blocking(move || sync_file(&log)).await;
+        if let Ok(Err(error)) = synced {
+            tracing::warn!(%error, "the database's log could not be flushed");
+        }
+    }
+
+    fn failed(&self, what: &'static str) -> impl Fn(sqlx::Error) -> StoreError + '_ {
+        move |source| StoreError::query(&self.inner.path, what, source)
+    }
+}
+
+fn options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(false)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Normal)
+        .foreign_keys(true)
+        .busy_timeout(BUSY_TIMEOUT)
+}
+
+/// Makes a whole, empty database under a temporary name and moves it into place.
+async fn make_new(path: &Path) -> Result<()> {
+    let reach = |source| StoreError::Reach { path: path.to_owned(), source };
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    for suffix in ["", "-wal", "-shm"] {
+        let mut leftover = new.as_os_str().to_owned();
+        leftover.push(suffix);
+        match std::fs::remove_file(&leftover) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(reach(e)),
+            _ => {}
+        }
+    }
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        // Made here rather than by SQLite, so that it is never readable by others.
+        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(reach)?;
+    }
+    let failed = |what| move |source| StoreError::query(path, what, source);
+    let mut connection =
+        SqliteConnection::connect_with(&options(&new)).await.map_err(failed("making the database"))?;
+    schema::migrate(&mut connection, path).await?;
+    let mut random = [0_u8; 8];
+    random_bytes(&mut random).map_err(reach)?;
+    sqlx::query("INSERT INTO meta (key, value) VALUES ('daemon_id', $1)")
+        .bind(hex(&random))
+        .execute(&mut connection)
+        .await
+        .map_err(failed("making the database"))?;
+    connection.close().await.map_err(failed("making the database"))?;
+    sync_file(&new).map_err(reach)?;
+    std::fs::rename(&new, path).map_err(reach)?;
+    if let Some(parent) = path.parent() {
+        sync_file(parent).map_err(reach)?;
+    }
+    Ok(())
+}
+
+fn log_path(path: &Path) -> PathBuf {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    PathBuf::from(log)
+}
+
+/// SQLite holds its locks on the database and its index, never on the log: opening and closing the log here drops none.
+fn sync_file(path: &Path) -> std::io::Result<()> {
+    match std::fs::File::open(path) {
+        Ok(file) => file.sync_data(),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+async fn sync_forever(log: PathBuf, written: Arc<Notify>) {
+    loop {
+        written.notified().await;
+        tokio::time::sleep(SYNC_GATHER).await;
+        let log = log.clone();
+        let synced = tokio::task::spawn_blocking(move || sync_file(&log)).await;
+        if let Ok(Err(error)) = synced {
+            tracing::error!(%error, "the database's log could not be flushed: a power cut now would lose changes");
+        }
+    }
+}
+
+async fn meta_get(connection: &mut SqliteConnection, key: &str) -> sqlx::Result<Option<String>> {
+    sqlx::query("SELECT value FROM meta WHERE key = $1")
+        .bind(key)
+        .fetch_optional(connection)
+        .await?
+        .map(|row| row.try_get(0))
+        .transpose()
+}
+
+async fn meta_set(connection: &mut SqliteConnection, key: &str, value: &str) -> sqlx::Result<()> {
+    sqlx::query("INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value")
+        .bind(key)
+        .bind(value)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Fills the buffer from the kernel.
+pub(crate) fn random_bytes(buffer: &mut [u8]) -> std::io::Result<()> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        filled += rustix::rand::getrandom(&mut buffer[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! The first thing a daemon does with what an earlier one left: find every bay again, say truthfully how it is, and
+//! take away what belongs to nobody.
+//!
+//! Nothing is shown to callers before this is done. The order in which bays are made (row, disk, runtime) and removed
+//! (runtime, disk, row) means that whatever exists without a row was never acknowledged as kept. A workspace is still
+//! moved aside rather than deleted: a database restored from a backup must not cost anybody's work.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bay_backend::Seen;
+use bay_store::{BayRow, Draft};
+use bay_types::{ApiError, BayId};
+use futures_util::StreamExt;
+use serde_json::json;
+
+use crate::daemon::Daemon;
+use crate::reconcile;
+use crate::registry::BayHandle;
+use crate::startup::boot_id;
+
+/// Bays looked at side by side.
+const AT_ONCE: usize = 8;
+
+/// Finds all bays again and starts their reconcilers.
+pub(crate) async fn adopt(daemon: &Arc<Daemon>) -> Result<(), ApiError> {
+    let rows = daemon.store.bay_list().await.map_err(|e| e.to_api())?;
+    let known: HashSet<BayId> = rows.iter().map(|row| row.id).collect();
+    let recorded: HashSet<BayId> =
+        rows.iter().filter(|row| row.runtime.is_some()).map(|row| row.id).collect();
+
+    sweep_runtimes(daemon, &recorded).await?;
+    sweep_disks(daemon, &rows, &known).await?;
+
+    let boot = boot_id();
+    let handles: Vec<_> = futures_util::stream::iter(rows)
+        .map(|row| look_again(daemon, row, boot.as_deref()))
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    for handle in handles {
+        let handle = handle?;
+        daemon.bays.insert(Arc::clone(&handle));
+        reconcile::spawn(Arc::clone(daemon), handle);
+    }
+    Ok(())
+}
+
+/// Clears every runtime that no row has on record: its bay is gone, or its start was cut short.
+async fn sweep_runtimes(daemon: &Daemon, recorded: &HashSet<BayId>) -> Result<(), ApiError> {
+    for id in daemon.backend.leftovers().await.map_err(|e| e.to_api())? {
+        if !recorded.contains(&id) {
+            tracing::info!(bay = %id, "a runtime nobody has on record is cleared");
+            daemon.backend.clear(id).await.map_err(|e| e.to_api())?;
+        }
+    }
+    Ok(())
+}
+
+async fn sweep_disks(daemon: &Daemon, rows: &[BayRow], known: &HashSet<BayId>) -> Result<(), ApiError> {
+    let unfinished: HashSet<BayId> = rows.iter().filter(|row| !row.disk_ready).map(|row| row.id).collect();
+    for id in daemon.with_pool(bay_pool::Pool::bay_list).await? {
+        if unfinished.contains(&id) {
+            // Nothing ever ran on it; it is made anew.
+            daemon.with_pool(move |pool| pool.bay_remove(id, None)).await?;
+        } else if !known.contains(&id) {
+            let event = Draft::new("bay.disk-unknown", json!({}));
+            daemon.store.event_append(Some(id), &event).await.map_err(|e| e.to_api())?;
+            let kept = daemon
+                .with_pool(move |pool| pool.bay_remove(id, Some(&format!("lost-{}", id.short()))))
+                .await?;
+            tracing::warn!(bay = %id, ?kept, "the disk of a bay nobody knows was removed, its workspace moved aside");
+        }
+    }
+    Ok(())
+}
+
+async fn look_again(daemon: &Daemon, row: BayRow, boot: Option<&str>) -> Result<Arc<BayHandle>, ApiError> {
+    let record = row.runtime.clone();
+    let handle = Arc::new(BayHandle::new(row, Arc::clone(&daemon.backend)));
+    for exec in daemon.store.exec_list_open(handle.id).await.map_err(|e| e.to_api())? {
+        handle.exec_opened(exec.id);
+    }
+    match record {
+        Some(record) if daemon.backend.inspect(handle.id, &record).await == Seen::Gone => {
+            let rebooted = boot.is_some_and(|boot| boot != record.boot_id);
+            let reason = if rebooted {
+                "the host was rebooted"
+            } else {
+                "the guest ended while no daemon was watching"
+            };
+            reconcile::note_loss(daemon, &handle, reason).await?;
+        }
+        Some(_) => {}
+        // No runtime and open execs: the daemon died between clearing the one and closing the others.
+        None => crate::service::execs::close_all(daemon, &handle).await,
+    }
+    Ok(handle)
+}

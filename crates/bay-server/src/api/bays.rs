@@ -1,0 +1,138 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use bay_types::bay::{BayCreate, BayDelete, BayDeleted, BayView, Health};
+use bay_types::event::Event;
+use bay_types::{ApiError, BayId, ErrorCode};
+use serde::Deserialize;
+
+use super::{Failure, Input, Json, Shared};
+use crate::daemon::to_the_end;
+use crate::news;
+use crate::registry::{MAX_STOP_GRACE, STOP_GRACE};
+use crate::service::{self, Caller};
+
+pub(super) async fn health(State(daemon): Shared) -> Json<Health> {
+    Json(Health {
+        version: bay_types::VERSION.to_owned(),
+        pid: std::process::id(),
+        data_dir: daemon.data_dir.clone(),
+        pool: daemon.pool_dir.clone(),
+        started_at: daemon.started_at,
+    })
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EventsQuery {
+    #[serde(default)]
+    since: u64,
+    bay: Option<String>,
+}
+
+pub(super) async fn events(
+    State(daemon): Shared,
+    Query(query): Query<EventsQuery>,
+) -> Result<Json<Vec<Event>>, Failure> {
+    // A removed bay is known by its id only.
+    let bay = match query.bay {
+        None => None,
+        Some(given) => match given.parse::<BayId>() {
+            Ok(id) => Some(id),
+            Err(_) => Some(daemon.bays.find(&given)?.id),
+        },
+    };
+    let events = daemon.store.events_list(query.since, bay).await.map_err(|e| e.to_api())?;
+    Ok(Json(events))
+}
+
+pub(super) async fn list(State(daemon): Shared) -> Json<Vec<BayView>> {
+    Json(daemon.bays.list().iter().map(|handle| daemon.view(handle)).collect())
+}
+
+pub(super) async fn show(State(daemon): Shared, Path(bay): Path<String>) -> Result<Json<BayView>, Failure> {
+    let handle = daemon.bays.find(&bay)?;
+    Ok(Json(daemon.view(&handle)))
+}
+
+pub(super) async fn create(
+    State(daemon): Shared,
+    caller: Caller,
+    Input(create): Input<BayCreate>,
+) -> Result<Response, Failure> {
+    let name = service::create::check(&daemon, &create)?;
+    Ok(news::answer(|teller| service::create::create(daemon, create, name, caller, teller)))
+}
+
+pub(super) async fn remove(
+    State(daemon): Shared,
+    caller: Caller,
+    Path(bay): Path<String>,
+    Query(query): Query<BayDelete>,
+) -> Result<Json<BayDeleted>, Failure> {
+    let handle = daemon.bays.find(&bay)?;
+    Ok(Json(to_the_end(service::bays::delete(daemon, handle, query.keep_workspace, caller)).await?))
+}
+
+pub(super) async fn start(
+    State(daemon): Shared,
+    caller: Caller,
+    Path(bay): Path<String>,
+) -> Result<Json<BayView>, Failure> {
+    let handle = daemon.bays.find(&bay)?;
+    Ok(Json(to_the_end(service::bays::start(daemon, handle, caller)).await?))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StopQuery {
+    grace_s: Option<u64>,
+}
+
+pub(super) async fn stop(
+    State(daemon): Shared,
+    caller: Caller,
+    Path(bay): Path<String>,
+    Query(query): Query<StopQuery>,
+) -> Result<Json<BayView>, Failure> {
+    let grace = query.grace_s.map_or(STOP_GRACE, Duration::from_secs);
+    if grace > MAX_STOP_GRACE {
+        return Err(Failure(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("a grace of {} s is too long", grace.as_secs()),
+            format!("give at most {} s", MAX_STOP_GRACE.as_secs()),
+        )));
+    }
+    let handle = daemon.bays.find(&bay)?;
+    Ok(Json(to_the_end(service::bays::stop(daemon, handle, grace, caller)).await?))
+}
+
+pub(super) async fn pause(
+    State(daemon): Shared,
+    caller: Caller,
+    Path(bay): Path<String>,
+) -> Result<Json<BayView>, Failure> {
+    let handle = daemon.bays.find(&bay)?;
+    Ok(Json(to_the_end(service::bays::pause(daemon, handle, caller)).await?))
+}
+
+pub(super) async fn resume(
+    State(daemon): Shared,
+    caller: Caller,
+    Path(bay): Path<String>,
+) -> Result<Json<BayView>, Failure> {
+    let handle = daemon.bays.find(&bay)?;
+    Ok(Json(to_the_end(service::bays::resume(daemon, handle, caller)).await?))
+}
+
+pub(super) async fn replace(
+    State(daemon): Shared,
+    caller: Caller,
+    Path(bay): Path<String>,
+) -> Result<Json<BayView>, Failure> {
+    let handle = daemon.bays.find(&bay)?;
+    let work = async move { service::bays::replace(Arc::clone(&daemon), handle, caller).await };
+    Ok(Json(to_the_end(work).await?))
+}

@@ -1,0 +1,175 @@
+//! Execs. An attached one is two upgraded connections with the daemon between them, moving bytes it does not look at.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{FromRequest, Path, Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use bay_types::exec::{ExecSpec, ExecView, SignalRequest};
+use bay_types::frame::UPGRADE;
+use bay_types::{ApiError, ErrorCode};
+use http::{HeaderMap, StatusCode, header};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+
+use super::{Failure, Input, Json, Shared};
+use crate::channel::ANSWER_WITHIN;
+use crate::daemon::to_the_end;
+use crate::service::{Caller, execs};
+use crate::{news, spool};
+
+/// Bytes moved at once between caller and guest, per direction.
+const SPLICE_BUFFER: usize = 256 * 1024;
+/// Input is typed or piped in smaller pieces than output.
+const SPLICE_INPUT_BUFFER: usize = 64 * 1024;
+/// How long a caller may take to switch protocols after it was told to.
+const SWITCH_WITHIN: Duration = Duration::from_secs(10);
+
+pub(super) async fn list(
+    State(daemon): Shared,
+    Path(bay): Path<String>,
+) -> Result<Json<Vec<ExecView>>, Failure> {
+    let handle = daemon.bays.find(&bay)?;
+    Ok(Json(execs::list(&daemon, &handle).await?))
+}
+
+pub(super) async fn show(
+    State(daemon): Shared,
+    Path((bay, exec)): Path<(String, String)>,
+) -> Result<Json<ExecView>, Failure> {
+    let handle = daemon.bays.find(&bay)?;
+    Ok(Json(execs::show(&daemon, &handle, &exec).await?))
+}
+
+pub(super) async fn start(
+    State(daemon): Shared,
+    caller: Caller,
+    Path(bay): Path<String>,
+    Input(spec): Input<ExecSpec>,
+) -> Result<(StatusCode, Json<ExecView>), Failure> {
+    let handle = daemon.bays.find(&bay)?;
+    let view = to_the_end(async move { execs::start(&daemon, &handle, &spec, caller).await }).await?;
+    Ok((StatusCode::CREATED, Json(view)))
+}
+
+pub(super) async fn start_attached(
+    State(daemon): Shared,
+    caller: Caller,
+    Path(bay): Path<String>,
+    mut request: Request,
+) -> Result<Response, Failure> {
+    let switch = switch(&mut request)?;
+    let Input(spec) = Input::<ExecSpec>::from_request(request, &()).await?;
+    let handle = daemon.bays.find(&bay)?;
+    let guest =
+        to_the_end(async move { execs::start_attached(&daemon, &handle, &spec, caller).await }).await?;
+    Ok(splice(switch, guest))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AttachQuery {
+    #[serde(default)]
+    since: u64,
+}
+
+pub(super) async fn attach(
+    State(daemon): Shared,
+    Path((bay, exec)): Path<(String, String)>,
+    Query(query): Query<AttachQuery>,
+    mut request: Request,
+) -> Result<Response, Failure> {
+    let switch = switch(&mut request)?;
+    let handle = daemon.bays.find(&bay)?;
+    let guest = execs::attach(&daemon, &handle, &exec, query.since).await?;
+    Ok(splice(switch, guest))
+}
+
+fn switch(request: &mut Request) -> Result<OnUpgrade, Failure> {
+    let asked = |headers: &HeaderMap, name, token: &str| {
+        headers
+            .get_all(name)
+            .iter()
+            .filter_map(|v| v.to_str().ok())
+            .any(|value| value.split(',').any(|part| part.trim().eq_ignore_ascii_case(token)))
+    };
+    let fits = asked(request.headers(), header::UPGRADE, UPGRADE)
+        && asked(request.headers(), header::CONNECTION, "upgrade");
+    match request.extensions_mut().remove::<OnUpgrade>() {
+        Some(switch) if fits => Ok(switch),
+        _ => Err(Failure(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("attaching needs the headers `Connection: Upgrade` and `Upgrade: {UPGRADE}`"),
+            "`GET …/output` gives the same frames without an upgrade",
+        ))),
+    }
+}
+
+/// Answers 101 and moves bytes both ways until either side ends.
+fn splice(switch: OnUpgrade, guest: Upgraded) -> Response {
+    tokio::spawn(async move {
+        let Ok(Ok(caller)) = tokio::time::timeout(SWITCH_WITHIN, switch).await else { return };
+        let (mut caller, mut guest) = (TokioIo::new(caller), TokioIo::new(guest));
+        let moved = tokio::io::copy_bidirectional_with_sizes(
+            &mut caller,
+            &mut guest,
+            SPLICE_INPUT_BUFFER,
+            SPLICE_BUFFER,
+        );
+        // A broken pipe is how callers leave; the exec goes on and its output is kept.
+        if let Err(error) = moved.await {
+            tracing::trace!(%error, "an attached connection ended");
+        }
+    });
+    (
+        StatusCode::SWITCHING_PROTOCOLS,
+        [(header::CONNECTION, "upgrade"), (header::UPGRADE, UPGRADE)],
+        Body::empty(),
+    )
+        .into_response()
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OutputQuery {
+    #[serde(default)]
+    since: u64,
+    #[serde(default)]
+    follow: bool,
+}
+
+/// From the guest while there is one, from what it kept on disk otherwise.
+pub(super) async fn output(
+    State(daemon): Shared,
+    Path((bay, exec)): Path<(String, String)>,
+    Query(query): Query<OutputQuery>,
+) -> Result<Response, Failure> {
+    let handle = daemon.bays.find(&bay)?;
+    let row = execs::find(&daemon, &handle, &exec).await?;
+    let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
+    if execs::must_run(&handle).is_ok() {
+        let path = format!("/v1/execs/{}/output?since={}&follow={}", row.id, query.since, query.follow);
+        let request = Request::get(path).body(Body::empty()).map_err(|e| ApiError::internal(&e))?;
+        match handle.guest.stream(request, Some(ANSWER_WITHIN)).await {
+            Ok(response) => return Ok((kind, Body::new(response.into_body())).into_response()),
+            // It may have ended before this guest began, or the guest may just have gone.
+            Err(error) if matches!(error.code, ErrorCode::ExecNotFound | ErrorCode::GuestUnreachable) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let state = daemon.pool()?.bay_disk(handle.id).state;
+    let frames = spool::output(state, row.id, query.since, row.exit).await?;
+    Ok((kind, news::body(frames)).into_response())
+}
+
+pub(super) async fn signal(
+    State(daemon): Shared,
+    caller: Caller,
+    Path((bay, exec)): Path<(String, String)>,
+    Input(signal): Input<SignalRequest>,
+) -> Result<StatusCode, Failure> {
+    let handle = daemon.bays.find(&bay)?;
+    to_the_end(async move { execs::signal(&daemon, &handle, &exec, signal, caller).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,172 @@
+//! REST: thin handlers that read a request, call a service and answer JSON. Every error, also one of the router's own,
+//! is an [`ApiError`] body.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use bay_types::{ApiError, ErrorCode};
+use http::{HeaderValue, StatusCode, header, request::Parts};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::channel::plain_text;
+use crate::daemon::Daemon;
+use crate::service::Caller;
+
+mod bays;
+mod execs;
+mod files;
+mod images;
+mod repos;
+
+/// Longest JSON body: a command line with every byte escaped.
+const MAX_JSON: usize = 8 << 20;
+/// Longest body of the router's own that is turned into an [`ApiError`].
+const MAX_PLAIN_ERROR: usize = 4096;
+
+type Shared = axum::extract::State<Arc<Daemon>>;
+
+/// Everything the daemon answers to.
+pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
+    Router::new()
+        .route("/v1/health", get(bays::health))
+        .route("/v1/events", get(bays::events))
+        .route("/v1/bays", get(bays::list).post(bays::create))
+        .route("/v1/bays/{bay}", get(bays::show).delete(bays::remove))
+        .route("/v1/bays/{bay}/start", post(bays::start))
+        .route("/v1/bays/{bay}/stop", post(bays::stop))
+        .route("/v1/bays/{bay}/pause", post(bays::pause))
+        .route("/v1/bays/{bay}/resume", post(bays::resume))
+        .route("/v1/bays/{bay}/replace", post(bays::replace))
+        .route("/v1/bays/{bay}/execs", get(execs::list).post(execs::start))
+        .route("/v1/bays/{bay}/execs/attach", post(execs::start_attached))
+        .route("/v1/bays/{bay}/execs/{exec}", get(execs::show))
+        .route("/v1/bays/{bay}/execs/{exec}/attach", post(execs::attach))
+        .route("/v1/bays/{bay}/execs/{exec}/output", get(execs::output))
+        .route("/v1/bays/{bay}/execs/{exec}/signal", post(execs::signal))
+        .route("/v1/bays/{bay}/stat", get(files::stat))
+        .route("/v1/bays/{bay}/files", get(files::read).put(files::write))
+        .route("/v1/bays/{bay}/archive", get(files::pack).put(files::unpack))
+        .route("/v1/images", get(images::list).post(images::import))
+        .route("/v1/images/{image}", delete(images::remove))
+        .route("/v1/repos", get(repos::list))
+        .route("/v1/repos/offer", post(repos::offer))
+        .route("/v1/repos/sync", post(repos::sync))
+        .route("/v1/repos/{repo}/bundle", post(repos::bundle))
+        .route("/v1/repos/{repo}", delete(repos::remove))
+        .fallback(|request: Request| async move {
+            Failure(ApiError::new(
+                ErrorCode::PathNotFound,
+                format!("the API has no {}", plain_text(request.uri().path())),
+                "the CLI and the daemon may be of different releases; compare `bay --version` on both",
+            ))
+        })
+        .layer(DefaultBodyLimit::max(MAX_JSON))
+        .layer(axum::middleware::map_response(plain_to_json))
+        .with_state(daemon)
+}
+
+/// An [`ApiError`] on its way out.
+#[derive(Debug)]
+pub(crate) struct Failure(pub(crate) ApiError);
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status =
+            StatusCode::from_u16(self.0.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, Json(self.0)).into_response()
+    }
+}
+
+/// A JSON answer.
+#[derive(Debug)]
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        match serde_json::to_vec(&self.0) {
+            Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
+            Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        }
+    }
+}
+
+/// A JSON body. The error says where it does not fit.
+#[derive(Debug)]
+pub(crate) struct Input<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+        let bytes = bytes::Bytes::from_request(request, state).await.map_err(|e| {
+            Failure(ApiError::new(
+                ErrorCode::InvalidInput,
+                format!("the request's body could not be read: {}", e.body_text()),
+                format!("a body is JSON of at most {MAX_JSON} bytes"),
+            ))
+        })?;
+        serde_json::from_slice(&bytes).map(Self).map_err(|e| {
+            Failure(ApiError::new(
+                ErrorCode::InvalidInput,
+                format!("the request's body does not fit: {}", plain_text(&e.to_string())),
+                "the CLI and the daemon may be of different releases; compare `bay --version` on both",
+            ))
+        })
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
+        // Put there by the listener for every connection; without it nobody is trusted.
+        parts.extensions.get::<Caller>().copied().ok_or_else(|| {
+            Failure(ApiError::new(
+                ErrorCode::NotRoot,
+                "the caller is not known",
+                "connect through the daemon's socket",
+            ))
+        })
+    }
+}
+
+/// The router and its extractors answer some errors as plain text; callers are promised JSON.
+async fn plain_to_json(response: Response) -> Response {
+    let status = response.status();
+    let is_json =
+        response.headers().get(header::CONTENT_TYPE) == Some(&HeaderValue::from_static("application/json"));
+    if is_json || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let allow = response.headers().get(header::ALLOW).cloned();
+    let body = axum::body::to_bytes(response.into_body(), MAX_PLAIN_ERROR).await.unwrap_or_default();
+    let said = plain_text(&String::from_utf8_lossy(&body));
+    let (code, message) = match status {
+        StatusCode::METHOD_NOT_ALLOWED => {
+            (ErrorCode::InvalidInput, "this path does not take this method".to_owned())
+        }
+        status if status.is_client_error() => {
+            (ErrorCode::InvalidInput, if said.is_empty() { status.to_string() } else { said })
+        }
+        status => (ErrorCode::Internal, if said.is_empty() { status.to_string() } else { said }),
+    };
+    let error = ApiError::new(code, message, "docs/errors.md lists the codes; the daemon's log has more");
+    let mut answer = (status, Json(error)).into_response();
+    if let Some(allow) = allow {
+        answer.headers_mut().insert(header::ALLOW, allow);
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests;

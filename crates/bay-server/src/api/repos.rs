@@ -1,0 +1,80 @@
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use bay_types::repo::{RepoOffer, RepoOffered, RepoSync, RepoView};
+use bay_types::{ApiError, ErrorCode, RepoId};
+use http::StatusCode;
+use http_body_util::{BodyExt, Limited};
+use tokio::sync::mpsc;
+
+use super::{Failure, Input, Json, Shared};
+use crate::daemon::to_the_end;
+use crate::news;
+use crate::service::repos::{ChannelReader, Piece};
+use crate::service::{Caller, repos};
+
+/// Longest bundle: far beyond the largest repository, far below a disk.
+const MAX_BUNDLE: usize = 64 << 30;
+/// Pieces of a bundle between the network and git.
+const IN_FLIGHT: usize = 16;
+
+pub(super) async fn list(State(daemon): Shared) -> Result<Json<Vec<RepoView>>, Failure> {
+    Ok(Json(repos::list(&daemon).await?))
+}
+
+pub(super) async fn offer(
+    State(daemon): Shared,
+    Input(offer): Input<RepoOffer>,
+) -> Result<Json<RepoOffered>, Failure> {
+    Ok(Json(to_the_end(async move { repos::offer(&daemon, offer).await }).await?))
+}
+
+pub(super) async fn bundle(
+    State(daemon): Shared,
+    caller: Caller,
+    Path(repo): Path<String>,
+    request: Request,
+) -> Result<Json<RepoView>, Failure> {
+    let repo = repo.parse::<RepoId>().map_err(|e| {
+        ApiError::new(
+            ErrorCode::RepoNotFound,
+            e.to_string(),
+            "offer the repository first; the answer has its id",
+        )
+    })?;
+    let (to, from) = mpsc::channel(IN_FLIGHT);
+    let taking =
+        tokio::spawn(async move { repos::unbundle(&daemon, repo, ChannelReader::new(from), caller).await });
+    let mut body = Limited::new(request.into_body(), MAX_BUNDLE);
+    loop {
+        let piece = match body.frame().await {
+            None => Piece::End,
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) => Piece::Bytes(data),
+                Err(_) => continue,
+            },
+            // Closing the channel without an end tells the other side.
+            Some(Err(_)) => break,
+        };
+        let last = matches!(piece, Piece::End);
+        // Whoever reads has given up: its error is the answer.
+        if to.send(piece).await.is_err() || last {
+            break;
+        }
+    }
+    drop(to);
+    let view = taking.await.map_err(|e| ApiError::internal(&e))??;
+    Ok(Json(view))
+}
+
+pub(super) async fn sync(State(daemon): Shared, caller: Caller, Input(sync): Input<RepoSync>) -> Response {
+    news::answer(|teller| async move { repos::sync(&daemon, &sync.repo, caller, teller).await })
+}
+
+pub(super) async fn remove(
+    State(daemon): Shared,
+    caller: Caller,
+    Path(repo): Path<String>,
+) -> Result<StatusCode, Failure> {
+    to_the_end(async move { repos::remove(&daemon, &repo, caller).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

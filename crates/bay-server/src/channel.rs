@@ -1,0 +1,303 @@
+//! The daemon's side of the guest protocol.
+//!
+//! Nothing a guest says is believed: bodies and lines are bounded, every wait has a deadline, error texts are cut and
+//! stripped of control characters before anybody sees them. A guest can only make its own bay look odd.
+//!
+//! Plain requests share a few warm connections; a stale one is replaced once without the caller noticing, which is
+//! harmless because every request of the protocol may be repeated. Streams and upgrades get a connection of their own.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::Body;
+use bay_backend::Backend;
+use bay_types::{ApiError, BayId, ErrorCode};
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+
+/// How long a guest may take to accept a connection.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long a guest may take to answer a plain request.
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// Longest answer to a plain request: one exec's status with its arguments escaped at their worst.
+const MAX_ANSWER: usize = 8 << 20;
+/// Longest error body.
+const MAX_ERROR: usize = 64 * 1024;
+/// Characters of a guest's error text that are passed on.
+const MAX_ERROR_TEXT: usize = 1000;
+/// Longest head (status line and headers) of an answer, and how much hyper reads at once.
+const READ_BUFFER: usize = 256 * 1024;
+/// Warm connections kept per bay.
+const MAX_IDLE: usize = 4;
+
+type Sender = SendRequest<Body>;
+
+/// The way to one bay's guest.
+pub(crate) struct GuestChannel {
+    backend: Arc<dyn Backend>,
+    bay: BayId,
+    idle: Mutex<Vec<Sender>>,
+}
+
+impl fmt::Debug for GuestChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GuestChannel").field("bay", &self.bay).finish_non_exhaustive()
+    }
+}
+
+/// One request that may be sent again.
+#[derive(Clone)]
+struct Plain<'a> {
+    method: Method,
+    path: &'a str,
+    body: Bytes,
+}
+
+impl Plain<'_> {
+    fn request(&self, upgrade: bool) -> Result<Request<Body>, ApiError> {
+        let mut builder = Request::builder()
+            .method(self.method.clone())
+            .uri(self.path)
+            .header(header::HOST, "guest")
+            .header(header::CONTENT_LENGTH, self.body.len());
+        if upgrade {
+            builder = builder
+                .header(header::CONNECTION, "Upgrade")
+                .header(header::UPGRADE, bay_types::frame::UPGRADE);
+        }
+        builder.body(Body::from(self.body.clone())).map_err(|e| ApiError::internal(&e))
+    }
+}
+
+impl GuestChannel {
+    pub(crate) fn new(backend: Arc<dyn Backend>, bay: BayId) -> Self {
+        Self { backend, bay, idle: Mutex::default() }
+    }
+
+    /// Forgets warm connections: the guest they led to is gone.
+    pub(crate) fn reset(&self) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// A plain request with a JSON answer.
+    pub(crate) async fn json<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        within: Duration,
+    ) -> Result<T, ApiError> {
+        let bytes = self.bytes(method, path, body, within).await?;
+        serde_json::from_slice(&bytes)
+            .map_err(|e| self.odd(&format!("its answer to {path} is not what it should be: {e}")))
+    }
+
+    /// A plain request whose answer is taken whole.
+    pub(crate) async fn bytes(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        within: Duration,
+    ) -> Result<Bytes, ApiError> {
+        let plain = Plain { method, path, body };
+        tokio::time::timeout(within, self.exchange(&plain)).await.map_err(|_| self.silent(path, within))?
+    }
+
+    async fn exchange(&self, plain: &Plain<'_>) -> Result<Bytes, ApiError> {
+        let (response, sender) = self.send(plain, false).await?;
+        let (parts, body) = response.into_parts();
+        if !parts.status.is_success() {
+            return Err(self.refusal(parts.status, body).await);
+        }
+        let bytes = Limited::new(body, MAX_ANSWER)
+            .collect()
+            .await
+            .map_err(|e| self.odd(&format!("its answer to {} broke off: {e}", plain.path)))?
+            .to_bytes();
+        self.keep(sender);
+        Ok(bytes)
+    }
+
+    /// Sends over a warm connection, or over a fresh one when the warm one turns out dead.
+    async fn send(&self, plain: &Plain<'_>, upgrade: bool) -> Result<(Response<Incoming>, Sender), ApiError> {
+        while let Some(mut sender) = self.warm() {
+            if let Ok(response) = sender.send_request(plain.request(upgrade)?).await {
+                return Ok((response, sender));
+            }
+        }
+        let mut sender = self.connect().await?;
+        let response = sender
+            .send_request(plain.request(upgrade)?)
+            .await
+            .map_err(|e| self.unreachable(&bay_types::error::chain(&e)))?;
+        Ok((response, sender))
+    }
+
+    fn warm(&self) -> Option<Sender> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(sender) = idle.pop() {
+            if sender.is_ready() {
+                return Some(sender);
+            }
+        }
+        None
+    }
+
+    fn keep(&self, sender: Sender) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if !sender.is_closed() && idle.len() < MAX_IDLE {
+            idle.push(sender);
+        }
+    }
+
+    async fn connect(&self) -> Result<Sender, ApiError> {
+        let stream = tokio::time::timeout(CONNECT_WITHIN, self.backend.connect(self.bay))
+            .await
+            .map_err(|_| self.silent("a connection", CONNECT_WITHIN))?
+            .map_err(|e| self.unreachable(&e.to_string()))?;
+        let (sender, connection) = http1::Builder::new()
+            .max_buf_size(READ_BUFFER)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(|e| self.unreachable(&bay_types::error::chain(&e)))?;
+        // The task ends with the connection: when the guest goes, or when its sender is dropped.
+        tokio::spawn(async move {
+            let _ = connection.with_upgrades().await;
+        });
+        Ok(sender)
+    }
+
+    /// A request or answer with a body of any length, on its own connection. The deadline is for the answer's head;
+    /// the body comes at the guest's pace and ends when the caller goes away.
+    pub(crate) async fn stream(
+        &self,
+        mut request: Request<Body>,
+        head_within: Option<Duration>,
+    ) -> Result<Response<Incoming>, ApiError> {
+        request.headers_mut().insert(header::HOST, http::HeaderValue::from_static("guest"));
+        let path = request.uri().path().to_owned();
+        let mut sender = self.connect().await?;
+        let sent = sender.send_request(request);
+        let response = match head_within {
+            Some(within) => {
+                tokio::time::timeout(within, sent).await.map_err(|_| self.silent(&path, within))?
+            }
+            None => sent.await,
+        };
+        let response = response.map_err(|e| self.unreachable(&bay_types::error::chain(&e)))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let (parts, body) = response.into_parts();
+        Err(self.refusal(parts.status, body).await)
+    }
+
+    /// Turns a connection into a stream of frames.
+    pub(crate) async fn upgrade(&self, path: &str, body: Bytes) -> Result<Upgraded, ApiError> {
+        let plain = Plain { method: Method::POST, path, body };
+        let sent = tokio::time::timeout(ANSWER_WITHIN, self.send(&plain, true));
+        let (response, _sender) = sent.await.map_err(|_| self.silent(path, ANSWER_WITHIN))??;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let (parts, body) = response.into_parts();
+            return Err(self.refusal(parts.status, body).await);
+        }
+        tokio::time::timeout(ANSWER_WITHIN, hyper::upgrade::on(response))
+            .await
+            .map_err(|_| self.silent(path, ANSWER_WITHIN))?
+            .map_err(|e| self.unreachable(&bay_types::error::chain(&e)))
+    }
+
+    /// The guest's own error, made safe to show.
+    async fn refusal(&self, status: StatusCode, body: Incoming) -> ApiError {
+        let read = tokio::time::timeout(ANSWER_WITHIN, Limited::new(body, MAX_ERROR).collect()).await;
+        let said = match read {
+            Ok(Ok(collected)) => serde_json::from_slice::<ApiError>(&collected.to_bytes()).ok(),
+            _ => None,
+        };
+        match said {
+            Some(error) => ApiError {
+                code: error.code,
+                message: plain_text(&error.message),
+                next: plain_text(&error.next),
+            },
+            None => self.odd(&format!("it answered {status} without saying why")),
+        }
+    }
+
+    fn unreachable(&self, why: &str) -> ApiError {
+        ApiError::new(
+            ErrorCode::GuestUnreachable,
+            format!("the guest of this bay cannot be reached: {why}"),
+            "`bay show NAME` tells its state; `bay stop NAME` and `bay start NAME` give it a new guest",
+        )
+    }
+
+    fn silent(&self, path: &str, within: Duration) -> ApiError {
+        self.unreachable(&format!("no answer to {path} within {} s", within.as_secs()))
+    }
+
+    fn odd(&self, why: &str) -> ApiError {
+        tracing::warn!(bay = %self.bay, why, "a guest broke the protocol");
+        ApiError::new(
+            ErrorCode::GuestUnreachable,
+            format!("the guest of this bay does not keep to the protocol: {}", plain_text(why)),
+            "`bay stop NAME` and `bay start NAME` give it a new guest",
+        )
+    }
+}
+
+/// Text of unknown origin, short and without anything a terminal would obey.
+pub(crate) fn plain_text(text: &str) -> String {
+    let mut out: String = text
+        .chars()
+        .take(MAX_ERROR_TEXT)
+        .map(|c| if c.is_control() || is_bidi(c) { '\u{fffd}' } else { c })
+        .collect();
+    if text.chars().nth(MAX_ERROR_TEXT).is_some() {
+        out.push('…');
+    }
+    out
+}
+
+/// Characters that make a line read differently from what it holds.
+fn is_bidi(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A query value as it may stand in a request line.
+pub(crate) fn query_value(text: &str) -> String {
+    use fmt::Write;
+    text.bytes().fold(String::with_capacity(text.len()), |mut out, byte| {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'/') {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_s_words_cannot_move_the_cursor_or_fill_the_screen() {
+        let text = plain_text(&format!("\x1b]52;c;x\x07\r{}", "y".repeat(5000)));
+        assert!(!text.chars().any(char::is_control));
+        assert_eq!(text.chars().count(), MAX_ERROR_TEXT + 1);
+    }
+
+    #[test]
+    fn any_path_stands_safely_in_a_request_line() {
+        assert_eq!(query_value("/a b/ü&x=1#?\r\n"), "/a%20b/%C3%BC%26x%3D1%23%3F%0D%0A");
+    }
+}

@@ -1,0 +1,127 @@
+//! What every service and reconciler shares.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bay_backend::Backend;
+use bay_pool::{Pool, PoolError};
+use bay_store::Store;
+use bay_types::bay::BayView;
+use bay_types::{ApiError, ErrorCode};
+use jiff::Timestamp;
+use tokio::sync::{Mutex, RwLock, RwLockWriteGuard};
+
+use crate::fault::Fault;
+use crate::registry::{BayHandle, Registry};
+
+/// How long a removal waits for bays that are being made.
+const ALONE_WITHIN: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    pub(crate) store: Store,
+    /// Set once the pool is open; whatever needs disk before that is told to come back.
+    pub(crate) pool: OnceLock<Pool>,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) bays: Registry,
+    pub(crate) fault: Fault,
+    pub(crate) host: HostSize,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) pool_dir: PathBuf,
+    pub(crate) started_at: Timestamp,
+    /// One import at a time: a second one for the same image finds the first one's result.
+    pub(crate) importing: Mutex<()>,
+    /// Read while a bay is made from an image and a repository, written while one of those is removed.
+    pub(crate) making: RwLock<()>,
+}
+
+/// What the host has to give.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HostSize {
+    pub(crate) memory_mib: u64,
+    pub(crate) cpus: u64,
+}
+
+impl HostSize {
+    pub(crate) fn here() -> Self {
+        let memory = rustix::system::sysinfo();
+        let bytes = u64::from(memory.mem_unit).saturating_mul(memory.totalram as u64);
+        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+        Self { memory_mib: bytes >> 20, cpus }
+    }
+}
+
+impl Daemon {
+    pub(crate) fn pool(&self) -> Result<Pool, ApiError> {
+        self.pool.get().cloned().ok_or_else(|| {
+            ApiError::new(
+                ErrorCode::Interrupted,
+                "the pool is not open yet",
+                "repeat the command in a moment",
+            )
+        })
+    }
+
+    /// Keeps bays from being made while something they are made from is removed. A fetch or import that takes long wins:
+    /// waiting for it would hold up every new bay.
+    pub(crate) async fn alone(&self) -> Result<RwLockWriteGuard<'_, ()>, ApiError> {
+        tokio::time::timeout(ALONE_WITHIN, self.making.write()).await.map_err(|_| {
+            ApiError::new(
+                ErrorCode::Interrupted,
+                "a bay is being made right now, and may be made from what is to be removed",
+                "repeat the command when it is done",
+            )
+        })
+    }
+
+    /// Runs blocking pool work off the async threads.
+    pub(crate) async fn with_pool<T, F>(&self, work: F) -> Result<T, ApiError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Pool) -> Result<T, PoolError> + Send + 'static,
+    {
+        let pool = self.pool()?;
+        blocking(move || work(&pool).map_err(|e| e.to_api())).await
+    }
+
+    pub(crate) fn view(&self, handle: &BayHandle) -> BayView {
+        let row = handle.row();
+        BayView {
+            id: row.id,
+            name: row.name,
+            state: row.state,
+            reason: row.reason,
+            since: row.since,
+            desired: row.desired,
+            created_at: row.created_at,
+            image: row.spec.image,
+            image_id: row.image_id,
+            origin: row.origin,
+            limits: row.spec.limits,
+            mounts: row.spec.mounts,
+            isolation: self.backend.isolation(),
+            workspace: bay_types::guest::WORKSPACE.to_owned(),
+            execs_running: handle.execs_open() as u64,
+            host_pid: row.runtime.map(|record| record.pid),
+        }
+    }
+}
+
+/// Runs blocking work; a panic in it becomes an error of ours, not the end of the daemon.
+pub(crate) async fn blocking<T, F>(work: F) -> Result<T, ApiError>
+where
+    T: Send + 'static,
+    F: FnOnce() -> Result<T, ApiError> + Send + 'static,
+{
+    tokio::task::spawn_blocking(work).await.map_err(|e| ApiError::internal(&e))?
+}
+
+/// Runs work to its end even when the caller hangs up in the middle.
+pub(crate) async fn to_the_end<T, F>(work: F) -> Result<T, ApiError>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, ApiError>> + Send + 'static,
+{
+    tokio::spawn(work).await.map_err(|e| ApiError::internal(&e))?
+}

@@ -1,0 +1,86 @@
+//! Reads the events of a running guest: the ends of execs arrive here.
+//!
+//! After each connect the open execs are asked for one by one, so that what ended while nobody listened is written down
+//! too. A guest that sends nonsense is read slowly, one that sends endless lines is cut off; neither costs anybody else.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use bay_types::guest::GuestEvent;
+use bytes::BytesMut;
+use http::Request;
+use http_body_util::BodyExt;
+
+use crate::channel::ANSWER_WITHIN;
+use crate::daemon::Daemon;
+use crate::registry::BayHandle;
+use crate::service::execs;
+
+/// Longest line of the event stream.
+const MAX_LINE: usize = 64 * 1024;
+/// Lines that meant nothing after which a guest has to wait.
+const NOISE: u32 = 256;
+const NOISE_PAUSE: Duration = Duration::from_millis(200);
+/// Waits between attempts to connect.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MOST: Duration = Duration::from_secs(10);
+
+/// Never returns by itself; its owner ends it with the guest.
+pub(crate) async fn follow(daemon: Arc<Daemon>, handle: Arc<BayHandle>) {
+    let mut wait = RETRY_FIRST;
+    loop {
+        let began = Instant::now();
+        let ended = listen(&daemon, &handle).await;
+        tracing::debug!(bay = %handle.name, why = ended.err().as_deref(), "the event stream of a guest ended");
+        // A stream that lived is worth coming back to at once; one that breaks off each time is not.
+        wait = if began.elapsed() > RETRY_MOST { RETRY_FIRST } else { (wait * 2).min(RETRY_MOST) };
+        tokio::time::sleep(wait).await;
+    }
+}
+
+async fn listen(daemon: &Daemon, handle: &BayHandle) -> Result<(), String> {
+    let request = Request::get("/v1/events").body(Body::empty()).map_err(|e| e.to_string())?;
+    let response = handle.guest.stream(request, Some(ANSWER_WITHIN)).await.map_err(|e| e.message)?;
+    let mut body = response.into_body();
+    let mut buffer = BytesMut::new();
+    // How much of the buffer is known to hold no end of line: a guest that sends single bytes buys nothing with it.
+    let mut searched = 0;
+    let mut noise = 0;
+    let mut greeted = false;
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|e| e.to_string())?.into_data() else { continue };
+        buffer.extend_from_slice(&data);
+        while let Some(end) = buffer[searched..].iter().position(|b| *b == b'\n') {
+            let line = buffer.split_to(searched + end + 1);
+            searched = 0;
+            if !heard(daemon, handle, &line, &mut greeted).await {
+                noise += 1;
+                if noise % NOISE == 0 {
+                    tokio::time::sleep(NOISE_PAUSE).await;
+                }
+            }
+        }
+        searched = buffer.len();
+        if buffer.len() > MAX_LINE {
+            return Err("a line has no end".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// Whether the line meant something.
+async fn heard(daemon: &Daemon, handle: &BayHandle, line: &[u8], greeted: &mut bool) -> bool {
+    match serde_json::from_slice(line) {
+        Ok(GuestEvent::Hello) if !*greeted => {
+            *greeted = true;
+            execs::refresh_open(daemon, handle).await;
+            true
+        }
+        Ok(GuestEvent::ExecEnded { id, exit }) if handle.exec_is_open(id) => {
+            execs::ended(daemon, handle, id, exit).await;
+            true
+        }
+        Ok(GuestEvent::Hello | GuestEvent::ExecEnded { .. }) | Err(_) => false,
+    }
+}

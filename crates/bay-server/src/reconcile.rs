@@ -1,0 +1,471 @@
+//! One task per bay that makes the wish true.
+//!
+//! It takes no input: it reads the row, asks the backend what is, asks [`next_step`] what to do, does it, and looks
+//! again until there is nothing to do. It runs when a verb wakes it, when PID 1 of its bay is gone, and on a timer. It
+//! may be killed at any line: every step may be repeated, and what a step began is found again by id. It never retries
+//! inside; a step that fails leaves a state with a reason, and the next wish or the timer tries again.
+//!
+//! A guest that dies under a bay that is wanted running is replaced by itself, at most [`MAX_RESTARTS`] times in
+//! [`RESTART_WINDOW`], then the bay is failed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bay_backend::{Seen, StartSpec};
+use bay_pool::WorkspaceFrom;
+use bay_store::{BayRow, Draft};
+use bay_types::bay::{Desired, Limits, State};
+use bay_types::guest::{GuestInfo, PROTOCOL, Shutdown};
+use bay_types::{ApiError, ErrorCode};
+use bytes::Bytes;
+use http::Method;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::channel::plain_text;
+use crate::daemon::Daemon;
+use crate::fault::Point;
+use crate::follow;
+use crate::registry::{BayHandle, Settled};
+use crate::restarts::{MAX_RESTARTS, RESTART_WINDOW, Restarts};
+use crate::service::execs;
+use crate::step::{Look, Step, next_step};
+
+/// How often a bay is looked at when nothing happens.
+const RECHECK: Duration = Duration::from_secs(30);
+/// How long a new guest has before it must answer.
+const GUEST_READY_WITHIN: Duration = Duration::from_secs(10);
+/// How long the guest may outlive its grace before everything is killed.
+const STOP_SLACK: Duration = Duration::from_secs(3);
+/// More steps than any way through the state machine; a longer one is a defect and must not spin.
+const MAX_STEPS: usize = 16;
+
+/// A task that ends with its owner.
+#[derive(Debug)]
+struct Follower(tokio::task::JoinHandle<()>);
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+struct Reconciler {
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    restarts: Restarts,
+    /// Reads the running guest's events.
+    follower: Option<Follower>,
+    /// Why the next start happens, for the reason shown with it.
+    why: String,
+}
+
+/// What one pass came to.
+enum Pass {
+    Settled,
+    Deleted { kept_workspace: Option<std::path::PathBuf> },
+}
+
+/// Starts the reconciler of a bay; it ends when the bay is deleted.
+pub(crate) fn spawn(daemon: Arc<Daemon>, handle: Arc<BayHandle>) {
+    handle.wake.notify_one();
+    let mut reconciler =
+        Reconciler { daemon, handle, restarts: Restarts::default(), follower: None, why: String::new() };
+    tokio::spawn(async move { reconciler.run().await });
+}
+
+impl Reconciler {
+    async fn run(&mut self) {
+        // Whether the death of PID 1 is waited for. Not after it was told and nothing came of it: it would be told again
+        // at once, for ever. A wish or the timer looks again.
+        let mut watching = true;
+        let mut last_asked = 0;
+        loop {
+            let record = self.handle.row().runtime;
+            let backend = Arc::clone(&self.daemon.backend);
+            let until = self.restarts.not_before();
+            let told_gone = tokio::select! {
+                () = self.handle.wake.notified() => false,
+                () = tokio::time::sleep(RECHECK) => false,
+                () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => false,
+                () = async { if let Some(record) = &record { backend.wait_gone(record).await } },
+                    if record.is_some() && watching => true,
+            };
+            let asked = self.handle.asked();
+            if asked != last_asked {
+                self.restarts = Restarts::default();
+                last_asked = asked;
+            }
+            let pass = self.pass().await;
+            watching = pass.is_ok() && !(told_gone && self.handle.row().runtime == record);
+            match pass {
+                Ok(Pass::Settled) => self.handle.settle(Settled { asked, ..Settled::default() }),
+                Ok(Pass::Deleted { kept_workspace }) => {
+                    self.daemon.bays.remove(self.handle.id);
+                    self.handle.settle(Settled { asked, deleted: true, kept_workspace, error: None });
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(bay = %self.handle.name, code = %error.code, message = %error.message, "a bay could not be brought to its wanted state");
+                    self.handle.settle(Settled { asked, error: Some(error), ..Settled::default() });
+                }
+            }
+        }
+    }
+
+    async fn look(&self, row: &BayRow) -> Look {
+        let seen = match &row.runtime {
+            Some(record) => self.daemon.backend.inspect(row.id, record).await,
+            None => Seen::Gone,
+        };
+        Look {
+            desired: row.desired,
+            state: row.state,
+            seen,
+            recorded: row.runtime.is_some(),
+            disk_ready: row.disk_ready,
+            replace: row.replace_with.is_some(),
+            backing_off: self.restarts.not_before().is_some(),
+        }
+    }
+
+    /// Steps until there is nothing to do.
+    async fn pass(&mut self) -> Result<Pass, ApiError> {
+        for _ in 0..MAX_STEPS {
+            let row = self.handle.row();
+            let look = self.look(&row).await;
+            let step = next_step(look);
+            if !matches!(step, Step::Rest | Step::Wait) {
+                tracing::debug!(bay = %row.name, ?step, state = %row.state, desired = %row.desired, "step");
+            }
+            let done = match step {
+                Step::Rest | Step::Wait => {
+                    self.follow(&row, look.seen);
+                    return Ok(Pass::Settled);
+                }
+                Step::NoteLoss => self.note_loss(&row).await,
+                Step::Clear => self.clear().await,
+                Step::MakeDisk => self.make_disk(&row).await,
+                Step::ReplaceRoot => self.replace_root(&row).await,
+                Step::Start => self.start(&row).await,
+                Step::Confirm => self.confirm(&row).await,
+                Step::Pause => self.pause(&row).await,
+                Step::Resume => self.resume(&row).await,
+                Step::Stop => self.stop(&row, look.seen).await,
+                Step::Forsake => self.forsake().await,
+                Step::Delete => return self.delete(&row).await,
+            };
+            if let Err(error) = done {
+                self.fail(step, look, &error).await?;
+                return Err(error);
+            }
+        }
+        Err(ApiError::new(
+            ErrorCode::Internal,
+            format!("the bay {} does not come to rest", self.handle.name),
+            "this is a defect of Workbay; the daemon's log has the details",
+        ))
+    }
+
+    /// Writes down why a step did not succeed. A freeze or thaw that failed leaves the bay as it is seen; anything else
+    /// makes it failed.
+    async fn fail(&self, step: Step, look: Look, error: &ApiError) -> Result<(), ApiError> {
+        let reason = error.message.clone();
+        let draft = Draft::new(
+            "bay.failed",
+            json!({ "step": format!("{step:?}"), "code": error.code, "reason": reason }),
+        );
+        let change = |row: &mut BayRow| {
+            match step {
+                Step::Pause => row.desired = Desired::Running,
+                Step::Resume if look.state == State::Paused => row.desired = Desired::Paused,
+                _ => row.state = State::Failed,
+            }
+            row.reason = reason;
+        };
+        self.update(draft, change).await.map(drop)
+    }
+
+    async fn update(&self, draft: Draft, change: impl FnOnce(&mut BayRow)) -> Result<BayRow, ApiError> {
+        self.handle.update(&self.daemon.store, Some(draft), change).await
+    }
+
+    /// Reads the guest's events for as long as it runs.
+    fn follow(&mut self, row: &BayRow, seen: Seen) {
+        if row.state != State::Running || seen != Seen::Running {
+            return;
+        }
+        if self.follower.as_ref().is_none_or(|follower| follower.0.is_finished()) {
+            let task = follow::follow(Arc::clone(&self.daemon), Arc::clone(&self.handle));
+            self.follower = Some(Follower(tokio::spawn(task)));
+        }
+    }
+
+    /// What was on record is gone: say so, and take away what it left.
+    async fn note_loss(&mut self, row: &BayRow) -> Result<(), ApiError> {
+        self.follower = None;
+        self.handle.guest.reset();
+        let died = if row.state == State::Paused { "the paused guest died" } else { "the guest died" };
+        let restart = if row.desired == Desired::Running && row.replace_with.is_none() {
+            self.restarts.count(Instant::now())
+        } else {
+            Some(Duration::ZERO)
+        };
+        note_loss(&self.daemon, &self.handle, died).await?;
+        self.why = format!("{died}; started again");
+        if restart.is_none() {
+            return Err(ApiError::new(
+                ErrorCode::BayFailed,
+                format!(
+                    "the guest died {} times within {} minutes",
+                    MAX_RESTARTS + 1,
+                    RESTART_WINDOW.as_secs() / 60
+                ),
+                format!("`bay start {0}` tries again; `bay replace {0}` gives it a fresh root", row.name),
+            ));
+        }
+        Ok(())
+    }
+
+    async fn clear_runtime(&mut self) -> Result<(), ApiError> {
+        self.follower = None;
+        self.handle.guest.reset();
+        self.daemon.backend.clear(self.handle.id).await.map_err(|e| e.to_api())
+    }
+
+    async fn clear(&mut self) -> Result<(), ApiError> {
+        self.clear_runtime().await?;
+        self.update(Draft::new("bay.cleared", json!({})), |row| row.runtime = None).await?;
+        execs::close_all(&self.daemon, &self.handle).await;
+        Ok(())
+    }
+
+    async fn make_disk(&mut self, row: &BayRow) -> Result<(), ApiError> {
+        let id = row.id;
+        let image = row.image_id;
+        let disk_mib = row.spec.limits.disk_mib;
+        let from = row.origin.as_ref().map_or(WorkspaceFrom::Empty, |origin| WorkspaceFrom::Checkout {
+            repo: origin.repo,
+            commit: origin.commit.clone(),
+            branch: origin.branch.clone(),
+        });
+        self.daemon
+            .with_pool(move |pool| {
+                match pool.bay_create(id, image, &from, disk_mib) {
+                    Ok(disk) => Ok(disk),
+                    Err(error) => {
+                        // Nothing ran on it yet, so a half-made disk holds nothing that could be lost.
+                        let _ = pool.bay_remove(id, None);
+                        Err(error)
+                    }
+                }
+            })
+            .await?;
+        self.daemon.fault.at(Point::AfterDisk);
+        self.update(Draft::new("bay.start", json!({})), |row| {
+            row.disk_ready = true;
+            row.state = State::Starting;
+            row.reason = "its disk is made; its guest is starting".to_owned();
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn replace_root(&mut self, row: &BayRow) -> Result<(), ApiError> {
+        let Some(image) = row.replace_with else { return Ok(()) };
+        if row.disk_ready {
+            let id = row.id;
+            self.daemon.with_pool(move |pool| pool.bay_replace_root(id, image)).await?;
+        }
+        self.update(Draft::new("bay.replaced", json!({ "image": image })), |row| {
+            row.image_id = image;
+            row.replace_with = None;
+            row.reason = "its root was made anew".to_owned();
+        })
+        .await?;
+        self.why = "started with a fresh root".to_owned();
+        Ok(())
+    }
+
+    async fn start(&mut self, row: &BayRow) -> Result<(), ApiError> {
+        if row.state != State::Starting {
+            let reason =
+                if self.why.is_empty() { "its guest is starting".to_owned() } else { self.why.clone() };
+            self.update(Draft::new("bay.start", json!({ "reason": reason })), |row| {
+                row.state = State::Starting;
+                row.reason = reason;
+            })
+            .await?;
+        }
+        let mut limits = row.spec.limits.clone();
+        limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
+        let spec = StartSpec {
+            bay: row.id,
+            name: row.name.clone(),
+            machine_id: row.machine_id.clone(),
+            disk: self.daemon.pool()?.bay_disk(row.id),
+            mounts: row.spec.mounts.clone(),
+            id_base: row.id_base,
+            limits,
+        };
+        self.handle.guest.reset();
+        let record = self.daemon.backend.start(&spec).await.map_err(|e| e.to_api())?;
+        self.daemon.fault.at(Point::AfterStart);
+        // Not a change of state, so no event: only how to find it again.
+        self.handle.update(&self.daemon.store, None, |row| row.runtime = Some(record)).await?;
+        Ok(())
+    }
+
+    /// A guest runs: it must answer before the bay counts as running.
+    async fn confirm(&mut self, row: &BayRow) -> Result<(), ApiError> {
+        let Some(record) = &row.runtime else { return Ok(()) };
+        let info = tokio::select! {
+            biased;
+            info = self.handle.guest.json::<GuestInfo>(Method::GET, "/v1/info", Bytes::new(), GUEST_READY_WITHIN) => info,
+            () = self.daemon.backend.wait_gone(record) => Err(ApiError::new(
+                ErrorCode::BayFailed,
+                "the guest ended before it answered",
+                "`bay doctor` tells what this host lacks; the daemon's log has more",
+            )),
+        };
+        let info = match info {
+            Ok(info) => info,
+            Err(error) => {
+                // A start is whole or nothing.
+                self.clear_runtime().await?;
+                self.handle.update(&self.daemon.store, None, |row| row.runtime = None).await?;
+                return Err(ApiError { code: ErrorCode::BayFailed, ..error });
+            }
+        };
+        let why = std::mem::take(&mut self.why);
+        let reason = match info.protocol {
+            PROTOCOL if why.is_empty() => "its guest answers".to_owned(),
+            PROTOCOL => why,
+            other => format!("its guest speaks protocol {other}, this daemon {PROTOCOL}: stop and start it"),
+        };
+        let version = plain_text(&info.version);
+        self.update(Draft::new("bay.running", json!({ "guest": version, "reason": reason })), |row| {
+            row.state = State::Running;
+            row.reason = reason;
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn pause(&mut self, row: &BayRow) -> Result<(), ApiError> {
+        self.daemon.backend.pause(row.id).await.map_err(|e| e.to_api())?;
+        self.update(Draft::new("bay.paused", json!({})), |row| {
+            row.state = State::Paused;
+            row.reason = "frozen in memory".to_owned();
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn resume(&mut self, row: &BayRow) -> Result<(), ApiError> {
+        self.daemon.backend.resume(row.id).await.map_err(|e| e.to_api())?;
+        self.update(Draft::new("bay.resumed", json!({})), |row| {
+            row.state = State::Running;
+            row.reason = "resumed".to_owned();
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn stop(&mut self, row: &BayRow, seen: Seen) -> Result<(), ApiError> {
+        let replacing = row.replace_with.is_some();
+        if row.state != State::Stopping {
+            let reason =
+                if replacing { "its root is to be replaced" } else { "its processes are asked to end" };
+            self.update(Draft::new("bay.stopping", json!({ "reason": reason })), |row| {
+                row.state = State::Stopping;
+                row.reason = reason.to_owned();
+            })
+            .await?;
+        }
+        let grace = self.handle.take_grace();
+        if seen != Seen::Gone
+            && let Some(record) = &row.runtime
+        {
+            if seen == Seen::Paused
+                && let Err(error) = self.daemon.backend.resume(row.id).await
+            {
+                tracing::warn!(bay = %row.name, %error, "a paused bay could not be thawed to be stopped; it is killed");
+            }
+            execs::refresh_open(&self.daemon, &self.handle).await;
+            let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+            let body = serde_json::to_vec(&Shutdown { grace_ms }).unwrap_or_default();
+            let within = grace + STOP_SLACK;
+            let asked = Instant::now();
+            let gone = self.daemon.backend.wait_gone(record);
+            tokio::pin!(gone);
+            let answered = tokio::select! {
+                () = &mut gone => true,
+                answer = self.handle.guest.bytes(Method::POST, "/v1/shutdown", body.into(), within) => answer.is_ok(),
+            };
+            // A guest that does not take the request will not end by itself.
+            if answered && tokio::time::timeout_at(asked + within, gone).await.is_err() {
+                tracing::warn!(bay = %row.name, "the guest did not end within its grace; it is killed");
+            }
+        }
+        self.clear_runtime().await?;
+        self.update(Draft::new("bay.stopped", json!({})), |row| {
+            row.state = State::Stopped;
+            row.reason =
+                if replacing { "stopped to replace its root" } else { "stopped on request" }.to_owned();
+            row.runtime = None;
+        })
+        .await?;
+        execs::close_all(&self.daemon, &self.handle).await;
+        Ok(())
+    }
+
+    async fn forsake(&self) -> Result<(), ApiError> {
+        self.update(Draft::new("bay.stopped", json!({ "reason": "a paused bay cannot come back" })), |row| {
+            row.desired = Desired::Stopped;
+            row.state = State::Stopped;
+            row.reason = format!("{}; what was paused in memory is lost, the workspace is whole", row.reason);
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn delete(&mut self, row: &BayRow) -> Result<Pass, ApiError> {
+        if row.state != State::Deleting {
+            self.update(Draft::new("bay.deleting", json!({})), |row| row.state = State::Deleting).await?;
+        }
+        let removed = match self.clear_runtime().await {
+            Ok(()) => {
+                let (id, keep) = (row.id, row.keep_workspace.then(|| row.name.to_string()));
+                self.daemon.with_pool(move |pool| pool.bay_remove(id, keep.as_deref())).await
+            }
+            Err(error) => Err(error),
+        };
+        let kept_workspace = match removed {
+            Ok(kept) => kept,
+            Err(error) => {
+                let reason = format!("it could not be removed yet: {}", error.message);
+                self.handle.update(&self.daemon.store, None, |row| row.reason = reason).await?;
+                return Err(error);
+            }
+        };
+        let event = Draft::new("bay.deleted", json!({ "name": row.name, "kept_workspace": kept_workspace }));
+        self.daemon.store.bay_delete(row.id, &event).await.map_err(|e| e.to_api())?;
+        Ok(Pass::Deleted { kept_workspace })
+    }
+}
+
+/// A bay's PID 1 is gone without anybody asking: the record says so, what it left is cleared, its execs are closed.
+pub(crate) async fn note_loss(daemon: &Daemon, handle: &BayHandle, reason: &str) -> Result<(), ApiError> {
+    handle
+        .update(&daemon.store, Some(Draft::new("bay.lost", json!({ "reason": reason }))), |row| {
+            row.state = State::Stopped;
+            row.reason = reason.to_owned();
+        })
+        .await?;
+    daemon.backend.clear(handle.id).await.map_err(|e| e.to_api())?;
+    // Only now is nothing left of it: a daemon that dies before this line clears again.
+    handle.update(&daemon.store, None, |row| row.runtime = None).await?;
+    execs::close_all(daemon, handle).await;
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! The bays the daemon knows, in memory. The store is the truth on disk; every change goes there first and is shown
+//! here after its commit, so that lookups and waiting cost nothing.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use bay_backend::Backend;
+use bay_store::{BayRow, Draft, Store};
+use bay_types::{ApiError, BayId, BayName, ErrorCode, ExecId};
+use tokio::sync::{Notify, watch};
+
+use crate::channel::GuestChannel;
+
+/// How long processes have between TERM and KILL when a bay is stopped and nobody says otherwise.
+pub(crate) const STOP_GRACE: Duration = Duration::from_secs(5);
+/// The longest grace a caller may ask for.
+pub(crate) const MAX_STOP_GRACE: Duration = Duration::from_secs(600);
+
+/// What came of the newest wish.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Settled {
+    /// The wish up to which this is the answer.
+    pub(crate) asked: u64,
+    pub(crate) error: Option<ApiError>,
+    pub(crate) deleted: bool,
+    pub(crate) kept_workspace: Option<PathBuf>,
+}
+
+/// One bay: its row, its guest, and the signals between verbs and its reconciler.
+#[derive(Debug)]
+pub(crate) struct BayHandle {
+    pub(crate) id: BayId,
+    pub(crate) name: BayName,
+    pub(crate) guest: GuestChannel,
+    /// Wakes the reconciler.
+    pub(crate) wake: Notify,
+    row: watch::Sender<BayRow>,
+    /// Keeps the order of commits and of what is shown here the same.
+    edit: tokio::sync::Mutex<()>,
+    asked: AtomicU64,
+    settled: watch::Sender<Settled>,
+    grace_ms: AtomicU64,
+    execs: Mutex<Execs>,
+}
+
+/// Execs that have not ended as far as is known.
+#[derive(Debug, Default)]
+struct Execs {
+    open: HashSet<ExecId>,
+    /// Written down, but the guest has not answered yet: its not knowing them means nothing.
+    starting: HashSet<ExecId>,
+}
+
+/// Marks an exec as being started until dropped.
+#[derive(Debug)]
+pub(crate) struct Starting<'a> {
+    handle: &'a BayHandle,
+    id: ExecId,
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        self.handle.execs().starting.remove(&self.id);
+    }
+}
+
+impl BayHandle {
+    pub(crate) fn new(row: BayRow, backend: Arc<dyn Backend>) -> Self {
+        Self {
+            id: row.id,
+            name: row.name.clone(),
+            guest: GuestChannel::new(backend, row.id),
+            wake: Notify::new(),
+            row: watch::Sender::new(row),
+            edit: tokio::sync::Mutex::default(),
+            asked: AtomicU64::new(0),
+            settled: watch::Sender::new(Settled::default()),
+            grace_ms: AtomicU64::new(millis(STOP_GRACE)),
+            execs: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn row(&self) -> BayRow {
+        self.row.borrow().clone()
+    }
+
+    /// Changes the bay in the store, then here.
+    pub(crate) async fn update(
+        &self,
+        store: &Store,
+        event: Option<Draft>,
+        change: impl FnOnce(&mut BayRow),
+    ) -> Result<BayRow, ApiError> {
+        let _order = self.edit.lock().await;
+        let row = store.bay_update(self.id, event, change).await.map_err(|e| e.to_api())?;
+        self.row.send_replace(row.clone());
+        Ok(row)
+    }
+
+    /// Writes a wish down when `fits` allows it in the state the bay is in, and wakes the reconciler. Returns the
+    /// wish's number for [`Self::outcome`].
+    pub(crate) async fn ask(
+        &self,
+        store: &Store,
+        fits: impl FnOnce(&BayRow) -> Result<(), ApiError>,
+        event: Draft,
+        change: impl FnOnce(&mut BayRow),
+    ) -> Result<u64, ApiError> {
+        let _order = self.edit.lock().await;
+        fits(&self.row.borrow())?;
+        let row = store.bay_update(self.id, Some(event), change).await.map_err(|e| e.to_api())?;
+        self.row.send_replace(row);
+        // After the row: whoever reads this number reads a row at least as new.
+        let asked = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        self.wake.notify_one();
+        Ok(asked)
+    }
+
+    /// The number of the wish a new bay is born with.
+    pub(crate) fn first_ask(&self) -> u64 {
+        self.asked.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    pub(crate) fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn settle(&self, settled: Settled) {
+        self.settled.send_replace(settled);
+    }
+
+    /// Waits until the reconciler has dealt with the wish.
+    pub(crate) async fn outcome(&self, asked: u64, within: Duration) -> Result<Settled, ApiError> {
+        let mut settled = self.settled.subscribe();
+        let outcome = tokio::time::timeout(within, settled.wait_for(|s| s.asked >= asked || s.deleted)).await;
+        match outcome {
+            Ok(Ok(settled)) => Ok(settled.clone()),
+            Ok(Err(_)) | Err(_) => Err(ApiError::new(
+                ErrorCode::Interrupted,
+                format!("the bay {} is still on its way after {} s", self.name, within.as_secs()),
+                format!("the work goes on; `bay show {}` tells how far it is", self.name),
+            )),
+        }
+    }
+
+    pub(crate) fn set_grace(&self, grace: Duration) {
+        self.grace_ms.store(millis(grace), Ordering::Relaxed);
+    }
+
+    /// The grace for the stop at hand; the next one has the usual again.
+    pub(crate) fn take_grace(&self) -> Duration {
+        Duration::from_millis(self.grace_ms.swap(millis(STOP_GRACE), Ordering::Relaxed))
+    }
+
+    fn execs(&self) -> std::sync::MutexGuard<'_, Execs> {
+        self.execs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn exec_starting(&self, id: ExecId) -> Starting<'_> {
+        self.execs().starting.insert(id);
+        Starting { handle: self, id }
+    }
+
+    pub(crate) fn execs_starting(&self) -> HashSet<ExecId> {
+        self.execs().starting.clone()
+    }
+
+    pub(crate) fn exec_opened(&self, id: ExecId) {
+        self.execs().open.insert(id);
+    }
+
+    pub(crate) fn exec_ended(&self, id: ExecId) {
+        self.execs().open.remove(&id);
+    }
+
+    pub(crate) fn exec_is_open(&self, id: ExecId) -> bool {
+        self.execs().open.contains(&id)
+    }
+
+    pub(crate) fn execs_open(&self) -> usize {
+        self.execs().open.len()
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// All bays, by id.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    bays: RwLock<HashMap<BayId, Arc<BayHandle>>>,
+}
+
+impl Registry {
+    pub(crate) fn insert(&self, handle: Arc<BayHandle>) {
+        self.bays.write().unwrap_or_else(PoisonError::into_inner).insert(handle.id, handle);
+    }
+
+    pub(crate) fn remove(&self, id: BayId) {
+        self.bays.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// Oldest first.
+    pub(crate) fn list(&self) -> Vec<Arc<BayHandle>> {
+        let mut all: Vec<_> =
+            self.bays.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        all.sort_by_key(|handle| handle.id);
+        all
+    }
+
+    /// By name or id.
+    pub(crate) fn find(&self, given: &str) -> Result<Arc<BayHandle>, ApiError> {
+        let bays = self.bays.read().unwrap_or_else(PoisonError::into_inner);
+        let found = match given.parse::<BayId>() {
+            Ok(id) => bays.get(&id),
+            Err(_) => bays.values().find(|handle| handle.name.as_str() == given),
+        };
+        found.cloned().ok_or_else(|| {
+            let shown: String = given.chars().take(BayName::MAX_LEN * 2).collect();
+            ApiError::new(
+                ErrorCode::BayNotFound,
+                format!("there is no bay {shown:?}"),
+                "`bay ls` shows the bays there are; `bay up --name NAME` makes one",
+            )
+        })
+    }
+}

@@ -1,0 +1,201 @@
+//! `bay up`: from a request to a running bay.
+//!
+//! ```text
+//!  validate ──► image and commit made ready (imported, fetched, checked out: only what is missing)
+//!           ──► one transaction: the bay's row, wanted running, and its event   ◄── from here on the bay exists
+//!           ──► reconciler: disk, runtime, guest answers
+//! ```
+//! A caller that hangs up changes nothing: the work goes to its end.
+
+use std::sync::Arc;
+
+use bay_pool::{Pool, PoolError};
+use bay_store::{BayNew, Draft, NameChoice};
+use bay_types::bay::{BayCreate, BayView, Limits, Origin, Source, State};
+use bay_types::image::{ImageImport, ImageView};
+use bay_types::{ApiError, BayName, ErrorCode, RepoId};
+use serde_json::json;
+
+use super::Caller;
+use crate::daemon::{Daemon, blocking};
+use crate::news::Teller;
+use crate::registry::BayHandle;
+use crate::{reconcile, service};
+
+/// Longest URL of a repository.
+const MAX_URL: usize = 4096;
+
+/// Everything that can be said about a request before any work.
+pub(crate) fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayName>, ApiError> {
+    let name = crate::validate::create(create, daemon.host)?;
+    if let Some(name) = &name
+        && let Ok(taken) = daemon.bays.find(name.as_str())
+    {
+        return Err(bay_store::StoreError::NameTaken(taken.name.clone()).to_api());
+    }
+    if let Source::Remote { url, .. } = &create.source
+        && (url.is_empty()
+            || url.len() > MAX_URL
+            || url.starts_with('-')
+            || url.chars().any(char::is_control))
+    {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            "the repository's URL is empty, too long, or holds characters no URL has",
+            "give a URL such as https://host/path.git",
+        ));
+    }
+    Ok(name)
+}
+
+/// Makes the bay and waits until it runs.
+pub(crate) async fn create(
+    daemon: Arc<Daemon>,
+    mut create: BayCreate,
+    name: Option<BayName>,
+    caller: Caller,
+    teller: Teller,
+) -> Result<BayView, ApiError> {
+    create.limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
+    // Held until the row names image and repository: from then on they count as used.
+    let making = daemon.making.read().await;
+    let (image, origin, teller) = prepare(&daemon, &create, caller, teller).await?;
+    let choice = match name {
+        Some(name) => NameChoice::Exact(name),
+        None => NameChoice::Derived(derived_name(&create.source, origin.as_ref())),
+    };
+    let by = caller.by();
+    let new = BayNew {
+        name: choice,
+        spec: create,
+        image_id: image.id,
+        origin,
+        reason: "its disk is being made".to_owned(),
+    };
+    let row = daemon
+        .store
+        .bay_create(new, |row| {
+            Draft::new(
+                "bay.create",
+                json!({ "name": row.name, "image": row.image_id, "origin": row.origin, "limits": row.spec.limits, "mounts": row.spec.mounts, "by": by }),
+            )
+        })
+        .await
+        .map_err(|e| e.to_api())?;
+    let handle = Arc::new(BayHandle::new(row, Arc::clone(&daemon.backend)));
+    daemon.bays.insert(Arc::clone(&handle));
+    drop(making);
+    let mut teller = teller;
+    teller.stage("starting the bay");
+    let asked = handle.first_ask();
+    reconcile::spawn(Arc::clone(&daemon), Arc::clone(&handle));
+    service::bays::reach(&daemon, &handle, asked, State::Running, std::time::Duration::ZERO).await
+}
+
+/// Makes image and commit ready. One hop to a blocking thread when all is cached.
+async fn prepare(
+    daemon: &Arc<Daemon>,
+    create: &BayCreate,
+    caller: Caller,
+    mut teller: Teller,
+) -> Result<(ImageView, Option<Origin>, Teller), ApiError> {
+    let pool = daemon.pool()?;
+    let source = create.source.clone();
+    let wanted = create.image.clone();
+    let (found, origin, mut teller) = blocking(move || {
+        let found = pool.image_find(&wanted).map_err(|e| e.to_api())?;
+        let origin = origin(&pool, &source, &mut teller)?;
+        Ok((found, origin, teller))
+    })
+    .await?;
+    if let Some(image) = found {
+        return Ok((image, origin, teller));
+    }
+    if create.image != "host" && !create.image.starts_with("dir:") && !create.image.starts_with("tar:") {
+        return Err(ApiError::new(
+            ErrorCode::ImageNotFound,
+            format!("there is no image {:?}", create.image),
+            "`bay images ls` shows the images there are; `bay images import` brings one in",
+        ));
+    }
+    teller.stage("importing the image");
+    let import = ImageImport { source: create.image.clone(), name: None, add: Vec::new(), force: false };
+    let (image, teller) = service::images::import(daemon, import, caller, teller).await?;
+    Ok((image, origin, teller))
+}
+
+/// The commit a workspace begins from, checked out and ready to be snapshotted.
+fn origin(pool: &Pool, source: &Source, teller: &mut Teller) -> Result<Option<Origin>, ApiError> {
+    let api = |e: PoolError| e.to_api();
+    let (repo, commit, branch) = match source {
+        Source::Empty => return Ok(None),
+        Source::Cached { repo, commit, branch } => {
+            if !pool.repo_has_commit(*repo, commit).map_err(api)? {
+                return Err(ApiError::new(
+                    ErrorCode::RefNotFound,
+                    "the commit is not in the cache",
+                    "run `bay up PATH` again: it brings the commit along",
+                ));
+            }
+            (*repo, commit.clone(), branch.clone())
+        }
+        Source::Remote { url, reference } => {
+            let repo = pool.repo_for(url).map_err(api)?;
+            let resolved = match pool.repo_resolve(repo, reference.as_deref()) {
+                Ok(resolved) => resolved,
+                Err(_) => fetch(pool, repo, reference.as_deref(), teller)?,
+            };
+            (repo, resolved.commit, resolved.branch)
+        }
+    };
+    pool.repo_checkout(repo, &commit, branch.as_deref(), &mut |p| teller.progress(p)).map_err(api)?;
+    let location = pool.repo_view(repo).map_err(api)?.location;
+    Ok(Some(Origin { repo, location, commit, branch }))
+}
+
+fn fetch(
+    pool: &Pool,
+    repo: RepoId,
+    reference: Option<&str>,
+    teller: &mut Teller,
+) -> Result<bay_pool::Resolved, ApiError> {
+    let fetched =
+        pool.repo_fetch(repo, &mut |p| teller.progress(p)).and_then(|()| pool.repo_resolve(repo, reference));
+    fetched.map_err(|error| {
+        // A repository nothing was ever fetched from is a slip of the keyboard, not a cache.
+        if pool.repo_tips(repo).is_ok_and(|tips| tips.is_empty()) {
+            let _ = pool.repo_remove(repo);
+        }
+        error.to_api()
+    })
+}
+
+/// A name from where the workspace comes from.
+fn derived_name(source: &Source, origin: Option<&Origin>) -> BayName {
+    let location = match (source, origin) {
+        (Source::Remote { url, .. }, _) => url.as_str(),
+        (_, Some(origin)) => origin.location.as_str(),
+        (_, None) => "",
+    };
+    let trimmed = location.trim_end_matches('/');
+    let last = trimmed.rsplit(['/', ':']).next().unwrap_or("");
+    BayName::slug(last.strip_suffix(".git").unwrap_or(last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bay_is_named_after_the_last_part_of_its_source() {
+        let named = |url: &str| {
+            let source = Source::Remote { url: url.to_owned(), reference: None };
+            derived_name(&source, None).to_string()
+        };
+        assert_eq!(named("https://example.org/team/My.Project.git"), "my-project");
+        assert_eq!(named("git@example.org:tool.git"), "tool");
+        assert_eq!(named("file:///srv/repo/"), "repo");
+        assert_eq!(named("///"), "bay");
+        assert_eq!(derived_name(&Source::Empty, None).as_str(), "bay");
+    }
+}

@@ -1,0 +1,373 @@
+//! Execs: started by the guest, written down by the daemon before they start and after they end.
+//!
+//! ```text
+//!  row + event ──► guest starts it ──► running ──► the guest's event, or its status when asked ──► ended
+//!                       │ refuses                  │ bay stopped or guest died: what the guest wrote to disk,
+//!                       ▼                          ▼ or "lost"
+//!                     ended                       ended
+//! ```
+
+use std::time::Duration;
+
+use bay_store::{Draft, ExecRow, Inserted};
+use bay_types::bay::State;
+use bay_types::exec::{EndReason, ExecSpec, ExecStatus, ExecView, Exit, SignalRequest};
+use bay_types::{ApiError, ErrorCode, ExecId};
+use bytes::Bytes;
+use http::Method;
+use hyper::upgrade::Upgraded;
+use serde_json::json;
+
+use super::Caller;
+use crate::channel::ANSWER_WITHIN;
+use crate::daemon::Daemon;
+use crate::registry::BayHandle;
+use crate::spool;
+
+/// Finished execs kept per bay; older ones are forgotten with their output.
+const KEPT: u32 = 1000;
+/// How often, in execs, old ones are looked for.
+const PRUNE_EVERY: u64 = 64;
+/// How long all questions about open execs together may take.
+const REFRESH_WITHIN: Duration = Duration::from_secs(3);
+/// Open execs asked about at once; the rest is told by events.
+const REFRESH_MOST: usize = 64;
+/// Bytes of a command line that go into the event.
+const EVENT_ARGV_BYTES: usize = 4096;
+
+const LOST: Exit = Exit { reason: EndReason::Lost, code: None, signal: None };
+/// What a shell reports for a command that could not be run.
+const NOT_STARTED: Exit = Exit { reason: EndReason::Exited, code: Some(126), signal: None };
+
+fn path(id: ExecId, rest: &str) -> String {
+    format!("/v1/execs/{id}{rest}")
+}
+
+fn started_event(spec: &ExecSpec, caller: Caller) -> Draft {
+    let mut left = EVENT_ARGV_BYTES;
+    let argv: Vec<&str> = spec
+        .argv
+        .iter()
+        .map_while(|argument| {
+            left = left.checked_sub(argument.len())?;
+            Some(argument.as_str())
+        })
+        .collect();
+    let left_out = spec.argv.len() - argv.len();
+    Draft::new(
+        "exec.start",
+        json!({
+            "exec": spec.id, "argv": argv, "arguments_left_out": left_out, "user": spec.user,
+            "tty": spec.tty.is_some(), "tool_call": spec.tool_call, "by": caller.by(),
+        }),
+    )
+}
+
+fn ended_event(id: ExecId, exit: Exit) -> Draft {
+    Draft::new("exec.end", json!({ "exec": id, "exit": exit }))
+}
+
+/// The bay must be running for its guest to be asked.
+pub(crate) fn must_run(handle: &BayHandle) -> Result<(), ApiError> {
+    let row = handle.row();
+    let name = &handle.name;
+    let next = match row.state {
+        State::Running => return Ok(()),
+        State::Paused => format!("`bay resume {name}` thaws it"),
+        State::Stopped | State::Failed => format!("`bay start {name}` starts it"),
+        State::Deleting => "`bay up` makes a new one".to_owned(),
+        State::Creating | State::Starting | State::Stopping => "repeat the command in a moment".to_owned(),
+    };
+    Err(ApiError::new(
+        ErrorCode::BayState,
+        format!("the bay {name} is {}, not running: {}", row.state, row.reason),
+        next,
+    ))
+}
+
+/// Writes an exec down and starts it without anybody attached. Repeating it is harmless.
+pub(crate) async fn start(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    spec: &ExecSpec,
+    caller: Caller,
+) -> Result<ExecView, ApiError> {
+    crate::validate::exec(spec)?;
+    if let Some(known) = known(daemon, handle, spec).await? {
+        return Ok(known);
+    }
+    must_run(handle)?;
+    let _starting = handle.exec_starting(spec.id);
+    let row = insert(daemon, handle, spec, caller).await?;
+    if row.ended_at.is_some() {
+        return Ok(row.view());
+    }
+    let body = body(spec)?;
+    let answer = handle.guest.bytes(Method::PUT, &path(spec.id, ""), body, ANSWER_WITHIN).await;
+    match answer {
+        Ok(_) => Ok(row.view()),
+        Err(error) => Err(refused(daemon, handle, spec.id, error).await),
+    }
+}
+
+/// Writes an exec down, starts it and hands over the stream of its frames, in one question to the guest.
+pub(crate) async fn start_attached(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    spec: &ExecSpec,
+    caller: Caller,
+) -> Result<Upgraded, ApiError> {
+    crate::validate::exec(spec)?;
+    must_run(handle)?;
+    let _starting = handle.exec_starting(spec.id);
+    let row = insert(daemon, handle, spec, caller).await?;
+    // An exec that is over is only looked at again: a body would let the guest start it anew.
+    let body = if row.ended_at.is_some() { Bytes::new() } else { body(spec)? };
+    match handle.guest.upgrade(&path(spec.id, "/attach?since=0"), body).await {
+        Ok(stream) => Ok(stream),
+        Err(error) => Err(refused(daemon, handle, spec.id, error).await),
+    }
+}
+
+/// The stream of an exec that exists, from a byte of its output on.
+pub(crate) async fn attach(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    exec: &str,
+    since: u64,
+) -> Result<Upgraded, ApiError> {
+    let row = find(daemon, handle, exec).await?;
+    must_run(handle)?;
+    handle.guest.upgrade(&path(row.id, &format!("/attach?since={since}")), Bytes::new()).await
+}
+
+/// An exec that is over is answered from memory alone, also when its bay no longer runs.
+async fn known(daemon: &Daemon, handle: &BayHandle, spec: &ExecSpec) -> Result<Option<ExecView>, ApiError> {
+    if handle.row().state == State::Running {
+        return Ok(None);
+    }
+    let row = daemon.store.exec_get(handle.id, spec.id).await.map_err(|e| e.to_api())?;
+    let Some(row) = row.filter(|row| row.ended_at.is_some()) else { return Ok(None) };
+    let mut same = spec.clone();
+    same.env.clear();
+    if same != row.spec {
+        return Err(bay_store::StoreError::ExecConflict(spec.id).to_api());
+    }
+    Ok(Some(row.view()))
+}
+
+fn body(spec: &ExecSpec) -> Result<Bytes, ApiError> {
+    serde_json::to_vec(spec).map(Bytes::from).map_err(|e| ApiError::internal(&e))
+}
+
+async fn insert(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    spec: &ExecSpec,
+    caller: Caller,
+) -> Result<ExecRow, ApiError> {
+    let inserted = daemon
+        .store
+        .exec_insert(handle.id, spec, &started_event(spec, caller))
+        .await
+        .map_err(|e| e.to_api())?;
+    match inserted {
+        Inserted::New(row) => {
+            handle.exec_opened(row.id);
+            Ok(row)
+        }
+        Inserted::Known(row) => Ok(row),
+    }
+}
+
+/// A guest that says no has started nothing: the exec is over. One that says nothing may have: it stays open, and the
+/// next look at the guest tells.
+async fn refused(daemon: &Daemon, handle: &BayHandle, id: ExecId, error: ApiError) -> ApiError {
+    if !matches!(error.code, ErrorCode::GuestUnreachable | ErrorCode::ExecConflict | ErrorCode::Interrupted) {
+        record(daemon, handle, id, NOT_STARTED, None).await;
+    }
+    error
+}
+
+/// Writes the end of an exec down.
+async fn record(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit: Exit, status: Option<&ExecStatus>) {
+    match daemon.store.exec_end(handle.id, id, exit, status, &ended_event(id, exit)).await {
+        Ok(_) => handle.exec_ended(id),
+        // It stays open, and the next refresh tries again.
+        Err(error) => {
+            tracing::error!(bay = %handle.name, exec = %id, %error, "the end of an exec could not be recorded");
+        }
+    }
+}
+
+/// The guest said that an exec ended.
+pub(crate) async fn ended(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit: Exit) {
+    let status = guest_status(handle, id).await.ok();
+    record(daemon, handle, id, exit, status.as_ref()).await;
+    prune(daemon, handle, id).await;
+}
+
+/// Keeps the list of old execs, and their output, from growing for ever.
+async fn prune(daemon: &Daemon, handle: &BayHandle, id: ExecId) {
+    let Ok(Some(row)) = daemon.store.exec_get(handle.id, id).await else { return };
+    if row.number % PRUNE_EVERY != 0 {
+        return;
+    }
+    match daemon.store.exec_prune(handle.id, KEPT).await {
+        Ok(old) => {
+            for id in old {
+                let gone =
+                    handle.guest.bytes(Method::DELETE, &path(id, ""), Bytes::new(), ANSWER_WITHIN).await;
+                if let Err(error) = gone {
+                    tracing::debug!(bay = %handle.name, exec = %id, message = %error.message, "old output stays");
+                }
+            }
+        }
+        Err(error) => tracing::warn!(bay = %handle.name, %error, "old execs could not be forgotten"),
+    }
+}
+
+async fn guest_status(handle: &BayHandle, id: ExecId) -> Result<ExecStatus, ApiError> {
+    let status: ExecStatus =
+        handle.guest.json(Method::GET, &path(id, ""), Bytes::new(), REFRESH_WITHIN).await?;
+    if status.spec.id == id {
+        return Ok(status);
+    }
+    Err(ApiError::new(ErrorCode::GuestUnreachable, "the guest answered for another exec", ""))
+}
+
+/// Asks the guest about every open exec and writes down what ended. Bounded in time; what it misses, events tell.
+pub(crate) async fn refresh_open(daemon: &Daemon, handle: &BayHandle) {
+    let Ok(open) = daemon.store.exec_list_open(handle.id).await else { return };
+    // Taken after the list and before any question: whatever is in the list and not in here has been answered for by
+    // the guest, so its not knowing it means that it is lost.
+    let starting = handle.execs_starting();
+    let ask = async {
+        for row in open.into_iter().filter(|row| !starting.contains(&row.id)).take(REFRESH_MOST) {
+            let _ = refresh(daemon, handle, row.id).await;
+        }
+    };
+    let _ = tokio::time::timeout(REFRESH_WITHIN, ask).await;
+}
+
+/// The guest's word on one open exec, written down when it is over.
+async fn refresh(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> Option<ExecStatus> {
+    match guest_status(handle, id).await {
+        Ok(status) => {
+            if let Some(exit) = status.exit {
+                record(daemon, handle, id, exit, Some(&status)).await;
+            }
+            Some(status)
+        }
+        Err(error) if error.code == ErrorCode::ExecNotFound => {
+            record(daemon, handle, id, LOST, None).await;
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+/// No guest is left: every open exec ended as the guest last wrote it to disk, or is lost.
+pub(crate) async fn close_all(daemon: &Daemon, handle: &BayHandle) {
+    let open = match daemon.store.exec_list_open(handle.id).await {
+        Ok(open) => open,
+        Err(error) => {
+            tracing::error!(bay = %handle.name, %error, "open execs could not be closed");
+            return;
+        }
+    };
+    for row in open {
+        let status = match daemon.pool() {
+            Ok(pool) => spool::status(pool.bay_disk(handle.id).state, row.id).await,
+            Err(_) => None,
+        };
+        let exit = status.as_ref().and_then(|status| status.exit).unwrap_or(LOST);
+        record(daemon, handle, row.id, exit, status.as_ref()).await;
+    }
+}
+
+/// By id, number, or the end of an id.
+pub(crate) async fn find(daemon: &Daemon, handle: &BayHandle, given: &str) -> Result<ExecRow, ApiError> {
+    let missing = |message: String| {
+        ApiError::new(
+            ErrorCode::ExecNotFound,
+            message,
+            format!("`bay execs ls {}` shows the execs there are", handle.name),
+        )
+    };
+    let shown: String = given.chars().take(64).collect();
+    let store = &daemon.store;
+    if let Ok(id) = given.parse::<ExecId>() {
+        let found = store.exec_get(handle.id, id).await.map_err(|e| e.to_api())?;
+        return found.ok_or_else(|| missing(format!("the bay {} has no exec {id}", handle.name)));
+    }
+    if let Ok(number) = given.parse::<u64>()
+        && let Some(found) = store.exec_by_number(handle.id, number).await.map_err(|e| e.to_api())?
+    {
+        return Ok(found);
+    }
+    let is_suffix =
+        (4..=32).contains(&given.len()) && given.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    if !is_suffix {
+        return Err(missing(format!("the bay {} has no exec {shown:?}", handle.name)));
+    }
+    let mut found = store.exec_by_suffix(handle.id, given).await.map_err(|e| e.to_api())?;
+    match (found.pop(), found.is_empty()) {
+        (Some(row), true) => Ok(row),
+        (Some(_), false) => Err(missing(format!("more than one exec of {} ends in {shown:?}", handle.name))),
+        (None, _) => Err(missing(format!("the bay {} has no exec {shown:?}", handle.name))),
+    }
+}
+
+/// One exec as it is now.
+pub(crate) async fn show(daemon: &Daemon, handle: &BayHandle, exec: &str) -> Result<ExecView, ApiError> {
+    let row = find(daemon, handle, exec).await?;
+    let starting = handle.execs_starting().contains(&row.id);
+    if row.ended_at.is_some() || starting || handle.row().state != State::Running {
+        return Ok(row.view());
+    }
+    let status = refresh(daemon, handle, row.id).await;
+    let row = daemon.store.exec_get(handle.id, row.id).await.map_err(|e| e.to_api())?.unwrap_or(row);
+    let mut view = row.view();
+    if let Some(status) = status.filter(|_| row.ended_at.is_none()) {
+        view.usage = status.usage;
+        view.output_bytes = status.output_bytes;
+    }
+    Ok(view)
+}
+
+pub(crate) async fn list(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<ExecView>, ApiError> {
+    if handle.execs_open() > 0 && handle.row().state == State::Running {
+        refresh_open(daemon, handle).await;
+    }
+    let rows = daemon.store.exec_list(handle.id).await.map_err(|e| e.to_api())?;
+    Ok(rows.iter().map(ExecRow::view).collect())
+}
+
+pub(crate) async fn signal(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    exec: &str,
+    signal: SignalRequest,
+    caller: Caller,
+) -> Result<(), ApiError> {
+    if !(1..=64).contains(&signal.signal) {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("{} is no signal", signal.signal),
+            "`kill -l` lists the signals",
+        ));
+    }
+    let row = find(daemon, handle, exec).await?;
+    if row.ended_at.is_some() {
+        return Ok(());
+    }
+    must_run(handle)?;
+    let event = Draft::new(
+        "exec.signal",
+        json!({ "exec": row.id, "signal": signal.signal, "tree": signal.tree, "by": caller.by() }),
+    );
+    daemon.store.event_append(Some(handle.id), &event).await.map_err(|e| e.to_api())?;
+    let body = serde_json::to_vec(&signal).map_err(|e| ApiError::internal(&e))?;
+    handle.guest.bytes(Method::POST, &path(row.id, "/signal"), body.into(), ANSWER_WITHIN).await.map(drop)
+}

@@ -1,0 +1,119 @@
+//! Images: what roots are made from.
+
+use std::sync::Arc;
+
+use bay_store::Draft;
+use bay_types::image::{ImageImport, ImageView};
+use bay_types::{ApiError, ErrorCode, ImageId};
+use serde_json::json;
+
+use super::Caller;
+use crate::daemon::{Daemon, blocking};
+use crate::news::Teller;
+
+/// Directories `--add` may name in one import.
+const MAX_ADD: usize = 64;
+
+fn bays_of(daemon: &Daemon, image: ImageId) -> Vec<String> {
+    daemon
+        .bays
+        .list()
+        .iter()
+        .filter(|handle| {
+            let row = handle.row();
+            row.image_id == image || row.replace_with == Some(image)
+        })
+        .map(|handle| handle.name.to_string())
+        .collect()
+}
+
+fn counted(daemon: &Daemon, mut image: ImageView) -> ImageView {
+    // The pool may know of bays of other daemons.
+    image.bays = image.bays.max(bays_of(daemon, image.id).len() as u64);
+    image
+}
+
+pub(crate) async fn list(daemon: &Daemon) -> Result<Vec<ImageView>, ApiError> {
+    let images = daemon.with_pool(bay_pool::Pool::image_list).await?;
+    Ok(images.into_iter().map(|image| counted(daemon, image)).collect())
+}
+
+/// Imports with news; the teller comes back for what follows.
+pub(crate) async fn import(
+    daemon: &Arc<Daemon>,
+    import: ImageImport,
+    caller: Caller,
+    mut teller: Teller,
+) -> Result<(ImageView, Teller), ApiError> {
+    let host_or_path =
+        import.source == "host" || ["dir:/", "tar:/"].iter().any(|kind| import.source.starts_with(kind));
+    if !host_or_path || import.source.contains('\0') || import.add.len() > MAX_ADD {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            "an image comes from `host`, `dir:/path` or `tar:/path`",
+            "`bay images import host` takes this host's own tools",
+        ));
+    }
+    let pool = daemon.pool()?;
+    // One at a time: two imports of the same thing would only slow each other down.
+    let _turn = match daemon.importing.try_lock() {
+        Ok(turn) => turn,
+        Err(_) => {
+            teller.stage("waiting for another import");
+            daemon.importing.lock().await
+        }
+    };
+    let event = Draft::new(
+        "image.import",
+        json!({ "source": import.source, "name": import.name, "add": import.add, "by": caller.by() }),
+    );
+    daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
+    let (image, teller) = blocking(move || {
+        let image =
+            pool.image_import(&import, caller.uid, &mut |p| teller.progress(p)).map_err(|e| e.to_api())?;
+        Ok((image, teller))
+    })
+    .await?;
+    tracing::info!(image = %image.id, name = %image.name, files = image.files, bytes = image.bytes, "image ready");
+    Ok((counted(daemon, image), teller))
+}
+
+/// Removes an image no bay names.
+pub(crate) async fn remove(daemon: &Daemon, given: String, caller: Caller) -> Result<(), ApiError> {
+    let _alone = daemon.alone().await?;
+    let shown: String = given.chars().take(100).collect();
+    let images = daemon.with_pool(bay_pool::Pool::image_list).await?;
+    let image = images
+        .into_iter()
+        .filter(|image| image.id.to_string() == given || image.name == given || image.source == given)
+        .max_by_key(|image| image.created_at)
+        .ok_or_else(|| {
+            ApiError::new(
+                ErrorCode::ImageNotFound,
+                format!("there is no image {shown:?}"),
+                "`bay images ls` shows the images there are",
+            )
+        })?;
+    let bays = bays_of(daemon, image.id);
+    if !bays.is_empty() {
+        return Err(ApiError::new(
+            ErrorCode::ImageInUse,
+            format!("the image {} is used by {}", image.name, some(&bays)),
+            "remove those bays first",
+        ));
+    }
+    let event =
+        Draft::new("image.remove", json!({ "image": image.id, "name": image.name, "by": caller.by() }));
+    daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
+    daemon.with_pool(move |pool| pool.image_remove(image.id)).await
+}
+
+/// A few names for a message.
+pub(crate) fn some(names: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let head = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(SHOWN) {
+        Some(more) if more > 0 => format!("{head} and {more} more"),
+        _ => head,
+    }
+}

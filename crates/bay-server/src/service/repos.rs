@@ -1,0 +1,228 @@
+//! Cached repositories.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use bay_store::Draft;
+use bay_types::repo::{RepoOffer, RepoOffered, RepoView};
+use bay_types::{ApiError, ErrorCode, RepoId};
+use bytes::Bytes;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::Caller;
+use crate::daemon::{Daemon, blocking};
+use crate::news::Teller;
+use crate::service::images::some;
+
+/// Longest location of a repository.
+const MAX_LOCATION: usize = 4096;
+
+fn bays_of(daemon: &Daemon, repo: RepoId) -> Vec<String> {
+    daemon
+        .bays
+        .list()
+        .iter()
+        .filter(|handle| handle.row().origin.is_some_and(|origin| origin.repo == repo))
+        .map(|handle| handle.name.to_string())
+        .collect()
+}
+
+fn counted(daemon: &Daemon, mut repo: RepoView) -> RepoView {
+    // The pool may know of bays of other daemons.
+    repo.bays = repo.bays.max(bays_of(daemon, repo.id).len() as u64);
+    repo
+}
+
+pub(crate) async fn list(daemon: &Daemon) -> Result<Vec<RepoView>, ApiError> {
+    let repos = daemon.with_pool(bay_pool::Pool::repo_list).await?;
+    Ok(repos.into_iter().map(|repo| counted(daemon, repo)).collect())
+}
+
+fn is_commit(text: &str) -> bool {
+    matches!(text.len(), 40 | 64) && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Whether the cache has a commit of a local repository, and what it has of it.
+pub(crate) async fn offer(daemon: &Daemon, offer: RepoOffer) -> Result<RepoOffered, ApiError> {
+    if offer.location.is_empty() || offer.location.len() > MAX_LOCATION || offer.location.contains('\0') {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            "the repository's location is empty or too long",
+            "give the path of the repository",
+        ));
+    }
+    if !is_commit(&offer.commit) {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            "the commit is not a full hash in lower-case hexadecimal",
+            "`git rev-parse HEAD` prints one",
+        ));
+    }
+    daemon
+        .with_pool(move |pool| {
+            let repo = pool.repo_for(&offer.location)?;
+            let present = pool.repo_has_commit(repo, &offer.commit)?;
+            let have = if present { Vec::new() } else { pool.repo_tips(repo)? };
+            Ok(RepoOffered { repo, present, have })
+        })
+        .await
+}
+
+/// A piece of an upload.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    Bytes(Bytes),
+    /// Said by the sender at the end: a channel that just closes is an upload that was cut short.
+    End,
+}
+
+/// Bytes that arrive in one task, read in another that may block.
+#[derive(Debug)]
+pub(crate) struct ChannelReader {
+    from: mpsc::Receiver<Piece>,
+    rest: Bytes,
+    ended: bool,
+}
+
+impl ChannelReader {
+    pub(crate) fn new(from: mpsc::Receiver<Piece>) -> Self {
+        Self { from, rest: Bytes::new(), ended: false }
+    }
+}
+
+impl Read for ChannelReader {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        while self.rest.is_empty() && !self.ended {
+            match self.from.blocking_recv() {
+                Some(Piece::Bytes(bytes)) => self.rest = bytes,
+                Some(Piece::End) => self.ended = true,
+                None => {
+                    return Err(std::io::Error::new(
+                        std::io::ErrorKind::UnexpectedEof,
+                        "the upload was cut short",
+                    ));
+                }
+            }
+        }
+        let taken = self.rest.len().min(buffer.len());
+        buffer[..taken].copy_from_slice(&self.rest.split_to(taken));
+        Ok(taken)
+    }
+}
+
+/// Takes in a bundle of commits.
+pub(crate) async fn unbundle(
+    daemon: &Daemon,
+    repo: RepoId,
+    mut bundle: ChannelReader,
+    caller: Caller,
+) -> Result<RepoView, ApiError> {
+    let event = Draft::new("repo.bundle", json!({ "repo": repo, "by": caller.by() }));
+    daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
+    let repo = daemon
+        .with_pool(move |pool| {
+            pool.repo_unbundle(repo, &mut bundle)?;
+            pool.repo_view(repo)
+        })
+        .await?;
+    Ok(counted(daemon, repo))
+}
+
+/// By id, URL, or a part of the location that only one has.
+pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<RepoView, ApiError> {
+    let repos = daemon.with_pool(bay_pool::Pool::repo_list).await?;
+    let exact = repos.iter().find(|repo| repo.id.to_string() == given || repo.location == given);
+    if let Some(repo) = exact {
+        return Ok(repo.clone());
+    }
+    let shown: String = given.chars().take(100).collect();
+    let mut matching = repos.into_iter().filter(|repo| !given.is_empty() && repo.location.contains(given));
+    match (matching.next(), matching.next()) {
+        (Some(repo), None) => Ok(repo),
+        (Some(one), Some(other)) => Err(ApiError::new(
+            ErrorCode::RepoNotFound,
+            format!("{shown:?} fits more than one repository: {}, {}", one.location, other.location),
+            "give more of the location, or the id that `bay repos ls` shows",
+        )),
+        (None, _) => Err(ApiError::new(
+            ErrorCode::RepoNotFound,
+            format!("no repository {shown:?} is in the cache"),
+            "`bay repos ls` shows the repositories there are",
+        )),
+    }
+}
+
+/// Fetches what is new.
+pub(crate) async fn sync(
+    daemon: &Arc<Daemon>,
+    given: &str,
+    caller: Caller,
+    mut teller: Teller,
+) -> Result<RepoView, ApiError> {
+    let repo = find(daemon, given).await?.id;
+    let event = Draft::new("repo.sync", json!({ "repo": repo, "by": caller.by() }));
+    daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
+    let pool = daemon.pool()?;
+    let repo = blocking(move || {
+        pool.repo_fetch(repo, &mut |p| teller.progress(p))
+            .and_then(|()| pool.repo_view(repo))
+            .map_err(|e| e.to_api())
+    })
+    .await?;
+    Ok(counted(daemon, repo))
+}
+
+/// Removes a repository no bay began from.
+pub(crate) async fn remove(daemon: &Daemon, given: &str, caller: Caller) -> Result<(), ApiError> {
+    let _alone = daemon.alone().await?;
+    let repo = find(daemon, given).await?;
+    let bays = bays_of(daemon, repo.id);
+    if !bays.is_empty() {
+        return Err(ApiError::new(
+            ErrorCode::RepoInUse,
+            format!("the repository {} is used by {}", repo.location, some(&bays)),
+            "remove those bays first",
+        ));
+    }
+    let event =
+        Draft::new("repo.remove", json!({ "repo": repo.id, "location": repo.location, "by": caller.by() }));
+    daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
+    daemon.with_pool(move |pool| pool.repo_remove(repo.id)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn read(pieces: Vec<Piece>) -> (Vec<u8>, Result<usize, std::io::ErrorKind>) {
+        let (to, from) = mpsc::channel(2);
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut whole = Vec::new();
+            let end = ChannelReader::new(from).read_to_end(&mut whole);
+            (whole, end.map_err(|e| e.kind()))
+        });
+        for piece in pieces {
+            to.send(piece).await.unwrap();
+        }
+        drop(to);
+        reading.await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_upload_arrives_in_order_and_a_cut_one_is_an_error() {
+        let bytes = |text: &'static [u8]| Piece::Bytes(Bytes::from_static(text));
+        let whole = read(vec![bytes(b"ab"), bytes(b""), bytes(b"cde"), Piece::End]).await;
+        assert_eq!(whole, (b"abcde".to_vec(), Ok(5)));
+        let cut = read(vec![bytes(b"ab")]).await;
+        assert_eq!(cut, (b"ab".to_vec(), Err(std::io::ErrorKind::UnexpectedEof)));
+    }
+
+    #[test]
+    fn only_full_hashes_are_commits() {
+        assert!(is_commit(&"a".repeat(40)) && is_commit(&"0".repeat(64)));
+        for odd in ["", "HEAD", "--upload-pack=x", &"A".repeat(40), &"a".repeat(41)] {
+            assert!(!is_commit(odd));
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! What to do next for a bay: a pure function of what is wanted and what is true.
+//!
+//! ```text
+//!  wanted    true now                          step
+//!  deleted   anything                          Delete
+//!  any       a recorded PID 1 that is gone     NoteLoss      (unless we were stopping it: Stop)
+//!  any       failed                            Clear what is left, then Rest until somebody asks again
+//!  any       root to be replaced               Stop, then ReplaceRoot
+//!  running   no disk                           MakeDisk
+//!            gone                              Start (Wait while backing off)
+//!            paused                            Resume
+//!            running, not yet known to answer  Confirm
+//!  paused    running                           Pause
+//!            gone                              Forsake: memory cannot come back, so it becomes "stopped"
+//!  stopped   running or paused                 Stop
+//! ```
+//! Every step either brings the truth nearer to the wish or leaves a reason, so repeating this function and doing what
+//! it says ends in [`Step::Rest`].
+
+use bay_backend::Seen;
+use bay_types::bay::{Desired, State};
+
+/// What one decision is made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look {
+    pub(crate) desired: Desired,
+    /// As last written down.
+    pub(crate) state: State,
+    /// As the backend says right now.
+    pub(crate) seen: Seen,
+    /// A PID 1 is on record.
+    pub(crate) recorded: bool,
+    pub(crate) disk_ready: bool,
+    /// The root filesystem is to be made anew.
+    pub(crate) replace: bool,
+    /// A restart is due, but not yet.
+    pub(crate) backing_off: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Rest,
+    Wait,
+    NoteLoss,
+    Clear,
+    MakeDisk,
+    ReplaceRoot,
+    Start,
+    Confirm,
+    Pause,
+    Resume,
+    Stop,
+    Forsake,
+    Delete,
+}
+
+pub(crate) fn next_step(look: Look) -> Step {
+    let gone = look.seen == Seen::Gone;
+    if look.desired == Desired::Deleted {
+        return Step::Delete;
+    }
+    if look.state == State::Failed && look.desired != Desired::Stopped {
+        return if look.recorded { Step::Clear } else { Step::Rest };
+    }
+    if look.recorded && gone {
+        return if look.state == State::Stopping { Step::Stop } else { Step::NoteLoss };
+    }
+    if look.replace {
+        return if gone { Step::ReplaceRoot } else { Step::Stop };
+    }
+    match (look.desired, look.seen) {
+        (Desired::Running | Desired::Paused, Seen::Gone) if !look.disk_ready => Step::MakeDisk,
+        // A runtime without a disk on record makes no sense; it is ended before anything is made.
+        (Desired::Running | Desired::Paused, _) if !look.disk_ready => Step::Stop,
+        (Desired::Running, Seen::Gone) if look.backing_off => Step::Wait,
+        (Desired::Running, Seen::Gone) => Step::Start,
+        (Desired::Running, Seen::Paused) => Step::Resume,
+        (Desired::Running, Seen::Running) if look.state == State::Running => Step::Rest,
+        (Desired::Running, Seen::Running) => Step::Confirm,
+        (Desired::Paused, Seen::Gone) => Step::Forsake,
+        (Desired::Paused, Seen::Running) => Step::Pause,
+        (Desired::Paused, Seen::Paused) if look.state == State::Paused => Step::Rest,
+        (Desired::Paused, Seen::Paused) => Step::Pause,
+        (Desired::Stopped, Seen::Gone) if look.state == State::Stopped => Step::Rest,
+        (Desired::Stopped, _) => Step::Stop,
+        (Desired::Deleted, _) => Step::Delete,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn look() -> impl Strategy<Value = Look> {
+        let desired =
+            prop::sample::select(vec![Desired::Running, Desired::Paused, Desired::Stopped, Desired::Deleted]);
+        let state = prop::sample::select(vec![
+            State::Creating,
+            State::Starting,
+            State::Running,
+            State::Paused,
+            State::Stopping,
+            State::Stopped,
+            State::Failed,
+            State::Deleting,
+        ]);
+        let seen = prop::sample::select(vec![Seen::Running, Seen::Paused, Seen::Gone]);
+        (desired, state, seen, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+            |(desired, state, seen, recorded, disk_ready, replace, backing_off)| Look {
+                desired,
+                state,
+                // What is not on record is never looked for.
+                seen: if recorded { seen } else { Seen::Gone },
+                recorded,
+                disk_ready,
+                replace,
+                backing_off,
+            },
+        )
+    }
+
+    /// What a step does when all goes well.
+    fn done(mut look: Look, step: Step) -> Option<Look> {
+        match step {
+            Step::Rest | Step::Wait | Step::Delete => return None,
+            Step::NoteLoss => {
+                look.recorded = false;
+                look.state = State::Stopped;
+            }
+            Step::Clear => {
+                look.recorded = false;
+                look.seen = Seen::Gone;
+            }
+            Step::MakeDisk => {
+                look.disk_ready = true;
+                look.state = State::Starting;
+            }
+            Step::ReplaceRoot => look.replace = false,
+            Step::Start => {
+                look.recorded = true;
+                look.seen = Seen::Running;
+                look.state = State::Starting;
+            }
+            Step::Confirm => look.state = State::Running,
+            Step::Pause => {
+                look.seen = Seen::Paused;
+                look.state = State::Paused;
+            }
+            Step::Resume => {
+                look.seen = Seen::Running;
+                look.state = State::Running;
+            }
+            Step::Stop => {
+                look.recorded = false;
+                look.seen = Seen::Gone;
+                look.state = State::Stopped;
+            }
+            Step::Forsake => {
+                look.desired = Desired::Stopped;
+                look.state = State::Stopped;
+            }
+        }
+        Some(look)
+    }
+
+    /// Where ten steps lead at most.
+    fn walk(mut at: Look) -> Look {
+        for _ in 0..10 {
+            match done(at, next_step(at)) {
+                Some(after) => at = after,
+                None => break,
+            }
+        }
+        at
+    }
+
+    proptest! {
+        #[test]
+        fn from_anywhere_the_wish_comes_true_or_a_reason_stands(start in look()) {
+            let at = walk(start);
+            match next_step(at) {
+                Step::Rest => prop_assert!(
+                    at.state == State::Failed
+                        || (at.desired == Desired::Running && at.seen == Seen::Running)
+                        || (at.desired == Desired::Paused && at.seen == Seen::Paused)
+                        || (at.desired == Desired::Stopped && at.seen == Seen::Gone)
+                ),
+                Step::Wait => prop_assert!(at.backing_off),
+                Step::Delete => prop_assert_eq!(start.desired, Desired::Deleted),
+                step => prop_assert!(false, "no end: {:?} at {:?}", start, step),
+            }
+        }
+
+        #[test]
+        fn only_an_explicit_word_deletes(at in look()) {
+            prop_assert_eq!(next_step(at) == Step::Delete, at.desired == Desired::Deleted);
+        }
+
+        #[test]
+        fn a_disk_that_exists_is_never_made_again(at in look()) {
+            prop_assert!(!(at.disk_ready && next_step(at) == Step::MakeDisk));
+        }
+
+        #[test]
+        fn nothing_is_started_or_replaced_under_a_living_runtime(at in look()) {
+            if at.seen != Seen::Gone {
+                prop_assert!(!matches!(next_step(at), Step::Start | Step::ReplaceRoot | Step::MakeDisk | Step::NoteLoss));
+            }
+        }
+
+        #[test]
+        fn a_failed_bay_is_not_tried_again_by_itself(at in look()) {
+            if at.state == State::Failed && at.desired != Desired::Deleted && at.desired != Desired::Stopped {
+                prop_assert!(matches!(next_step(at), Step::Rest | Step::Clear));
+            }
+        }
+    }
+
+    #[test]
+    fn a_paused_bay_that_is_gone_becomes_stopped() {
+        let at = Look {
+            desired: Desired::Paused,
+            state: State::Stopped,
+            seen: Seen::Gone,
+            recorded: false,
+            disk_ready: true,
+            replace: false,
+            backing_off: false,
+        };
+        assert_eq!(next_step(at), Step::Forsake);
+    }
+}

@@ -1,0 +1,302 @@
+//! What callers may ask for. Everything here is pure: the same request gets the same answer on every machine of the
+//! same size.
+
+use std::path::{Component, Path};
+
+use bay_types::bay::{BayCreate, Limits, Mount};
+use bay_types::exec::ExecSpec;
+use bay_types::{ApiError, BayName, ErrorCode};
+
+use crate::daemon::HostSize;
+
+/// Mounts one bay may have.
+const MAX_MOUNTS: usize = 64;
+/// Longest path the kernel takes.
+const MAX_PATH: usize = 4095;
+/// A timeout beyond this is a slip: ten years.
+const MAX_TIMEOUT_S: u64 = 10 * 366 * 24 * 3600;
+/// Arguments one command may have, besides the bound on their bytes.
+const MAX_ARGUMENTS: usize = 65536;
+/// Places inside a bay that are its own and cannot be covered.
+const KEPT_TARGETS: [&str; 4] = ["/proc", "/sys", "/dev", bay_types::guest::HOME];
+
+fn invalid(message: impl Into<String>, next: impl Into<String>) -> ApiError {
+    ApiError::new(ErrorCode::InvalidInput, message, next)
+}
+
+pub(crate) fn name(given: &str) -> Result<BayName, ApiError> {
+    given.parse().map_err(|e: bay_types::id::ParseIdError| {
+        ApiError::new(
+            ErrorCode::InvalidName,
+            e.to_string(),
+            format!("try {:?}", BayName::slug(given).as_str()),
+        )
+    })
+}
+
+pub(crate) fn limits(limits: &Limits, host: HostSize) -> Result<(), ApiError> {
+    let low = |flag: &str, given: String, least: String| {
+        Err(invalid(
+            format!("{flag} {given} is less than a bay can live with"),
+            format!("give at least {least}, or leave {flag} out"),
+        ))
+    };
+    let high = |flag: &str, given: String, has: String| {
+        Err(ApiError::new(
+            ErrorCode::NotEnough,
+            format!("{flag} {given} is more than this host has ({has})"),
+            format!("ask for at most {has}, or leave {flag} out"),
+        ))
+    };
+    if let Some(cpus) = limits.cpus {
+        if !cpus.is_finite() || cpus < Limits::MIN_CPUS {
+            return low("--cpus", cpus.to_string(), Limits::MIN_CPUS.to_string());
+        }
+        #[expect(clippy::cast_precision_loss, reason = "no host has 2^52 processors")]
+        if cpus > host.cpus as f64 {
+            return high("--cpus", cpus.to_string(), host.cpus.to_string());
+        }
+    }
+    if let Some(memory) = limits.memory_mib {
+        if memory < Limits::MIN_MEMORY_MIB {
+            return low("--memory-mib", memory.to_string(), Limits::MIN_MEMORY_MIB.to_string());
+        }
+        if memory > host.memory_mib {
+            return high("--memory-mib", memory.to_string(), host.memory_mib.to_string());
+        }
+    }
+    if let Some(disk) = limits.disk_mib
+        && disk < Limits::MIN_DISK_MIB
+    {
+        return low("--disk-mib", disk.to_string(), Limits::MIN_DISK_MIB.to_string());
+    }
+    if let Some(pids) = limits.pids
+        && pids < Limits::MIN_PIDS
+    {
+        return low("--pids", pids.to_string(), Limits::MIN_PIDS.to_string());
+    }
+    Ok(())
+}
+
+/// Absolute, without `..`, NUL or more bytes than the kernel takes.
+fn plain_absolute(path: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let bytes = path.as_os_str().as_bytes();
+    path.is_absolute()
+        && bytes.len() <= MAX_PATH
+        && !bytes.contains(&0)
+        && path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)))
+}
+
+pub(crate) fn mounts(mounts: &[Mount]) -> Result<(), ApiError> {
+    if mounts.len() > MAX_MOUNTS {
+        return Err(invalid(
+            format!("{} mounts were asked for; a bay has at most {MAX_MOUNTS}", mounts.len()),
+            "mount a common parent directory instead",
+        ));
+    }
+    for (i, mount) in mounts.iter().enumerate() {
+        for (what, path) in [("source", &mount.source), ("target", &mount.target)] {
+            if !plain_absolute(path) {
+                return Err(invalid(
+                    format!("the mount's {what} {:?} is not an absolute path without `..`", shown(path)),
+                    "write --mount /SOURCE:/TARGET:ro with both paths absolute",
+                ));
+            }
+        }
+        if mount.target == Path::new("/") || KEPT_TARGETS.iter().any(|kept| mount.target.starts_with(kept)) {
+            return Err(invalid(
+                format!("{:?} inside a bay is its own and cannot be mounted over", shown(&mount.target)),
+                "choose another target, such as one under /mnt",
+            ));
+        }
+        if mounts[..i].iter().any(|other| other.target == mount.target) {
+            return Err(invalid(
+                format!("two mounts have the target {:?}", shown(&mount.target)),
+                "give each mount its own target",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn shown(path: &Path) -> String {
+    let text: String = path.to_string_lossy().chars().take(200).collect();
+    text
+}
+
+/// Everything about a new bay that can be checked without touching anything.
+pub(crate) fn create(create: &BayCreate, host: HostSize) -> Result<Option<BayName>, ApiError> {
+    let name = create.name.as_deref().map(name).transpose()?;
+    limits(&create.limits, host)?;
+    mounts(&create.mounts)?;
+    if create.image.is_empty() || create.image.len() > MAX_PATH || create.image.contains('\0') {
+        return Err(invalid(
+            "the image's name is empty or too long",
+            "`bay images ls` shows the images there are",
+        ));
+    }
+    Ok(name)
+}
+
+pub(crate) fn exec(spec: &ExecSpec) -> Result<(), ApiError> {
+    let odd = |message: &str, next: &str| Err(invalid(message, next));
+    if spec.argv.first().is_none_or(String::is_empty) {
+        return odd("there is no command to run", "write `bay exec NAME -- COMMAND ARGUMENTS…`");
+    }
+    if spec.argv.len() > MAX_ARGUMENTS || spec.env.len() > MAX_ARGUMENTS {
+        return odd(
+            "the command has more arguments than Linux takes",
+            "pass the data through stdin or a file",
+        );
+    }
+    let bytes = spec.argv.iter().map(String::len).sum::<usize>()
+        + spec.env.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+    if bytes > ExecSpec::MAX_ARGUMENT_BYTES {
+        return odd(
+            "arguments and environment together are longer than 1 MiB",
+            "pass the data through stdin or a file",
+        );
+    }
+    let texts = spec.argv.iter().chain(spec.env.iter().flat_map(|(key, value)| [key, value]));
+    if texts.chain(&spec.cwd).chain(&spec.user).any(|text| text.contains('\0')) {
+        return odd("a NUL byte stands in the command, its environment, directory or user", "leave it out");
+    }
+    if spec.env.iter().any(|(key, _)| key.is_empty() || key.contains('=')) {
+        return odd("a variable's name is empty or holds '='", "write --env KEY=VALUE");
+    }
+    if spec.cwd.as_ref().is_some_and(|cwd| !cwd.starts_with('/') || cwd.len() > MAX_PATH) {
+        return odd("the working directory is not an absolute path", "write --cwd /PATH");
+    }
+    if spec.user.as_ref().is_some_and(|user| user.is_empty() || user.len() > 256) {
+        return odd("the user's name is empty or too long", "write --user NAME or --user ID");
+    }
+    if spec.timeout_s.is_some_and(|s| s == 0 || s > MAX_TIMEOUT_S) {
+        return odd("the timeout is zero or longer than ten years", "write --timeout SECONDS");
+    }
+    if spec.tool_call.as_ref().is_some_and(|id| id.len() > 256 || id.chars().any(char::is_control)) {
+        return odd("the tool call's id is longer than 256 bytes or holds control characters", "shorten it");
+    }
+    Ok(())
+}
+
+/// A path inside a bay, for files and archives. What it leads to is the guest's to find out, safely.
+pub(crate) fn bay_path(path: &str) -> Result<(), ApiError> {
+    if path.starts_with('/') && path.len() <= MAX_PATH && !path.contains('\0') {
+        return Ok(());
+    }
+    let shown: String = path.chars().take(100).collect();
+    Err(invalid(
+        format!("{shown:?} is not an absolute path of at most {MAX_PATH} bytes without NUL"),
+        "write NAME:/path",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bay_types::ExecId;
+    use proptest::prelude::*;
+
+    const HOST: HostSize = HostSize { memory_mib: 1024, cpus: 2 };
+
+    fn code(result: Result<(), ApiError>) -> Option<ErrorCode> {
+        result.err().map(|e| e.code)
+    }
+
+    #[test]
+    fn limits_below_the_least_are_invalid_and_above_the_host_are_not_enough() {
+        let with = |cpus, memory_mib, disk_mib, pids| Limits { cpus, memory_mib, disk_mib, pids };
+        for (given, expected) in [
+            (with(None, None, None, None), None),
+            (with(Some(2.0), Some(1024), Some(16), Some(8)), None),
+            (with(Some(0.0), None, None, None), Some(ErrorCode::InvalidInput)),
+            (with(Some(-1.0), None, None, None), Some(ErrorCode::InvalidInput)),
+            (with(Some(f64::NAN), None, None, None), Some(ErrorCode::InvalidInput)),
+            (with(Some(f64::INFINITY), None, None, None), Some(ErrorCode::InvalidInput)),
+            (with(Some(2.5), None, None, None), Some(ErrorCode::NotEnough)),
+            (with(None, Some(15), None, None), Some(ErrorCode::InvalidInput)),
+            (with(None, Some(1025), None, None), Some(ErrorCode::NotEnough)),
+            (with(None, None, Some(1), None), Some(ErrorCode::InvalidInput)),
+            (with(None, None, None, Some(1)), Some(ErrorCode::InvalidInput)),
+        ] {
+            assert_eq!(code(limits(&given, HOST)), expected, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn mounts_stay_out_of_what_is_the_bay_s_own() {
+        let mount = |source: &str, target: &str| Mount { source: source.into(), target: target.into() };
+        for (source, target, fits) in [
+            ("/srv", "/mnt/srv", true),
+            ("/srv", "/process", true),
+            ("srv", "/mnt", false),
+            ("/srv/../etc", "/mnt", false),
+            ("/srv", "mnt", false),
+            ("/srv", "/", false),
+            ("/srv", "/proc", false),
+            ("/srv", "/sys/fs", false),
+            ("/srv", "/dev/null", false),
+            ("/srv", "/.bay/run", false),
+            ("/srv", "/a/../proc", false),
+        ] {
+            assert_eq!(mounts(&[mount(source, target)]).is_ok(), fits, "{source} {target}");
+        }
+        assert!(mounts(&[mount("/a", "/m"), mount("/b", "/m")]).is_err());
+        assert!(mounts(&vec![mount("/a", "/m"); MAX_MOUNTS + 1]).is_err());
+    }
+
+    fn spec(argv: &[&str]) -> ExecSpec {
+        ExecSpec {
+            id: ExecId::generate(),
+            argv: argv.iter().map(ToString::to_string).collect(),
+            env: vec![],
+            cwd: None,
+            user: None,
+            tty: None,
+            stdin: false,
+            timeout_s: None,
+            tool_call: None,
+        }
+    }
+
+    #[test]
+    fn commands_that_cannot_mean_anything_are_refused() {
+        assert!(exec(&spec(&["true"])).is_ok());
+        assert!(exec(&spec(&[])).is_err());
+        assert!(exec(&spec(&[""])).is_err());
+        assert!(exec(&spec(&["a\0b"])).is_err());
+        let long = "x".repeat(ExecSpec::MAX_ARGUMENT_BYTES);
+        assert!(exec(&spec(&["echo", &long])).is_err());
+        for change in [
+            |s: &mut ExecSpec| s.env.push(("A=B".to_owned(), String::new())),
+            |s: &mut ExecSpec| s.env.push((String::new(), String::new())),
+            |s: &mut ExecSpec| s.cwd = Some("tmp".to_owned()),
+            |s: &mut ExecSpec| s.user = Some(String::new()),
+            |s: &mut ExecSpec| s.timeout_s = Some(0),
+            |s: &mut ExecSpec| s.tool_call = Some("a\nb".to_owned()),
+        ] {
+            let mut given = spec(&["true"]);
+            change(&mut given);
+            assert!(exec(&given).is_err(), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn a_bad_name_comes_with_a_good_one() {
+        let error = name("My Project!").unwrap_err();
+        assert_eq!(error.code, ErrorCode::InvalidName);
+        assert!(error.next.contains("my-project"), "{}", error.next);
+    }
+
+    proptest! {
+        #[test]
+        fn no_path_leaves_the_rules(target in "(/|\\.\\.|proc|a|\\PC){0,20}") {
+            if mounts(&[Mount { source: "/a".into(), target: target.clone().into() }]).is_ok() {
+                prop_assert!(target.starts_with('/'));
+                prop_assert!(!target.split('/').any(|part| part == ".."));
+                prop_assert!(!Path::new(&target).starts_with("/proc"));
+            }
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Bays.
+
+use std::collections::HashSet;
+
+use bay_types::bay::{BayCreate, Desired, Origin, State};
+use bay_types::runtime::RuntimeRecord;
+use bay_types::{BayId, BayName, ImageId};
+use jiff::Timestamp;
+use sqlx::Row;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+
+use crate::event::{Draft, append, now};
+use crate::{Result, Store, StoreError, hex, ids, meta_get, meta_set, random_bytes};
+
+const ID_CURSOR: &str = "id_cursor";
+/// How many suffixed names are tried before giving up on deriving one.
+const MAX_NAME_SUFFIX: u32 = 9999;
+
+/// Everything the daemon knows of a bay.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BayRow {
+    pub id: BayId,
+    pub name: BayName,
+    /// As it was asked for.
+    pub spec: BayCreate,
+    pub desired: Desired,
+    pub state: State,
+    pub reason: String,
+    /// Since when it is in `state`.
+    pub since: Timestamp,
+    pub created_at: Timestamp,
+    pub image_id: ImageId,
+    pub origin: Option<Origin>,
+    /// First host id of the bay's range.
+    pub id_base: u32,
+    /// 32 hexadecimal digits, the same for the bay's whole life.
+    pub machine_id: String,
+    /// PID 1, while one is believed to run.
+    pub runtime: Option<RuntimeRecord>,
+    /// The pool holds the bay's subvolumes. Until then there is nothing that could be lost.
+    pub disk_ready: bool,
+    /// The root filesystem is to be made anew from this image.
+    pub replace_with: Option<ImageId>,
+    /// Asked for when the bay was deleted.
+    pub keep_workspace: bool,
+}
+
+/// How a new bay gets its name.
+#[derive(Debug, Clone)]
+pub enum NameChoice {
+    /// This one or none.
+    Exact(BayName),
+    /// This one, or with the first free number behind it.
+    Derived(BayName),
+}
+
+/// A bay to be made.
+#[derive(Debug, Clone)]
+pub struct BayNew {
+    pub name: NameChoice,
+    pub spec: BayCreate,
+    pub image_id: ImageId,
+    pub origin: Option<Origin>,
+    pub reason: String,
+}
+
+macro_rules! select {
+    ($tail:literal) => {
+        concat!(
+            "SELECT id, name, spec, desired, state, reason, since, created_at, image_id, origin, id_base, ",
+            "machine_id, runtime, disk_ready, replace_with, keep_workspace FROM bays ",
+            $tail
+        )
+    };
+}
+
+fn parse<T>(text: &str) -> Result<T>
+where
+    T: std::str::FromStr,
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    text.parse().map_err(|e| StoreError::column("bays", e))
+}
+
+fn from_json<T: serde::de::DeserializeOwned>(text: &str) -> Result<T> {
+    serde_json::from_str(text).map_err(|e| StoreError::column("bays", e))
+}
+
+fn to_json<T: serde::Serialize>(value: &T) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| StoreError::column("bays", e))
+}
+
+fn row(row: &SqliteRow) -> Result<BayRow> {
+    fn get<'r, T>(row: &'r SqliteRow, column: usize) -> Result<T>
+    where
+        T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+    {
+        row.try_get(column).map_err(|e| StoreError::column("bays", e))
+    }
+    Ok(BayRow {
+        id: parse(get(row, 0)?)?,
+        name: parse(get(row, 1)?)?,
+        spec: from_json(get(row, 2)?)?,
+        desired: parse(get(row, 3)?)?,
+        state: parse(get(row, 4)?)?,
+        reason: get(row, 5)?,
+        since: parse(get(row, 6)?)?,
+        created_at: parse(get(row, 7)?)?,
+        image_id: parse(get(row, 8)?)?,
+        origin: get::<Option<&str>>(row, 9)?.map(from_json).transpose()?,
+        id_base: u32::try_from(get::<i64>(row, 10)?).map_err(|e| StoreError::column("bays", e))?,
+        machine_id: get(row, 11)?,
+        runtime: get::<Option<&str>>(row, 12)?.map(from_json).transpose()?,
+        disk_ready: get::<i64>(row, 13)? != 0,
+        replace_with: get::<Option<&str>>(row, 14)?.map(parse).transpose()?,
+        keep_workspace: get::<i64>(row, 15)? != 0,
+    })
+}
+
+impl Store {
+    /// Makes the row of a new bay, wanted running, with its event.
+    ///
+    /// # Errors
+    /// [`StoreError::NameTaken`], [`StoreError::IdsExhausted`], or when the database cannot be written.
+    pub async fn bay_create(&self, new: BayNew, event: impl FnOnce(&BayRow) -> Draft) -> Result<BayRow> {
+        let failed = self.failed("recording a new bay");
+        let mut machine = [0_u8; 16];
+        random_bytes(&mut machine)
+            .map_err(|source| StoreError::Reach { path: self.inner.path.clone(), source })?;
+
+        let mut writer = self.writer().await;
+        let mut transaction = writer.begin().await?;
+        let connection = transaction.connection();
+        let name = free_name(connection, new.name).await.map_err(&failed)?;
+        let name = name.map_err(StoreError::NameTaken)?;
+        let id_base = self.id_base(connection).await?;
+        let at = now();
+        let made = BayRow {
+            id: BayId::generate(),
+            name,
+            spec: new.spec,
+            desired: Desired::Running,
+            state: State::Creating,
+            reason: new.reason,
+            since: at,
+            created_at: at,
+            image_id: new.image_id,
+            origin: new.origin,
+            id_base,
+            machine_id: hex(&machine),
+            runtime: None,
+            disk_ready: false,
+            replace_with: None,
+            keep_workspace: false,
+        };
+        sqlx::query(concat!(
+            "INSERT INTO bays (id, name, spec, desired, state, reason, since, created_at, image_id, origin, id_base, ",
+            "machine_id, runtime, disk_ready, replace_with, keep_workspace) ",
+            "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, NULL, 0, NULL, 0)"
+        ))
+        .bind(made.id.to_string())
+        .bind(made.name.as_str())
+        .bind(to_json(&made.spec)?)
+        .bind(made.desired.as_str())
+        .bind(made.state.as_str())
+        .bind(&made.reason)
+        .bind(made.since.to_string())
+        .bind(made.created_at.to_string())
+        .bind(made.image_id.to_string())
+        .bind(made.origin.as_ref().map(to_json).transpose()?)
+        .bind(i64::from(made.id_base))
+        .bind(&made.machine_id)
+        .execute(&mut *connection)
+        .await
+        .map_err(&failed)?;
+        append(connection, &self.inner.path, Some(made.id), &event(&made)).await?;
+        transaction.commit().await?;
+        Ok(made)
+    }
+
+    /// A range of ids that no live bay has; the cursor moves on so that a freed one rests before it is used again.
+    async fn id_base(&self, connection: &mut SqliteConnection) -> Result<u32> {
+        let failed = self.failed("choosing a range of ids");
+        let rows =
+            sqlx::query("SELECT id_base FROM bays").fetch_all(&mut *connection).await.map_err(&failed)?;
+        let taken: HashSet<u32> = rows
+            .iter()
+            .map(|row| row.try_get::<i64, _>(0).map(|base| u32::try_from(base).unwrap_or(0)))
+            .collect::<sqlx::Result<_>>()
+            .map_err(&failed)?;
+        let cursor = meta_get(connection, ID_CURSOR)
+            .await
+            .map_err(&failed)?
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(self.inner.first_slot);
+        let slot =
+            ids::choose(cursor, &taken, &self.inner.reserved).ok_or(StoreError::IdsExhausted(ids::SLOTS))?;
+        meta_set(connection, ID_CURSOR, &((slot + 1) % ids::SLOTS).to_string()).await.map_err(&failed)?;
+        Ok(ids::base_of(slot))
+    }
+
+    /// All bays, oldest first.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn bay_list(&self) -> Result<Vec<BayRow>> {
+        let rows = sqlx::query(select!("ORDER BY id"))
+            .fetch_all(&self.inner.readers)
+            .await
+            .map_err(self.failed("listing bays"))?;
+        rows.iter().map(row).collect()
+    }
+
+    /// Changes a bay and records why, in one transaction. `since` follows a change of state by itself; identity (id,
+    /// name, spec, id range) cannot be changed.
+    ///
+    /// # Errors
+    /// [`StoreError::BayUnknown`], or when the database cannot be written.
+    pub async fn bay_update(
+        &self,
+        id: BayId,
+        event: Option<Draft>,
+        change: impl FnOnce(&mut BayRow),
+    ) -> Result<BayRow> {
+        let failed = self.failed("recording a change of a bay");
+        let mut writer = self.writer().await;
+        let mut transaction = writer.begin().await?;
+        let connection = transaction.connection();
+        let found = sqlx::query(select!("WHERE id = $1"))
+            .bind(id.to_string())
+            .fetch_optional(&mut *connection)
+            .await
+            .map_err(&failed)?
+            .ok_or(StoreError::BayUnknown(id))?;
+        let mut changed = row(&found)?;
+        let before = changed.state;
+        change(&mut changed);
+        if changed.state != before {
+            changed.since = now();
+        }
+        sqlx::query(concat!(
+            "UPDATE bays SET desired = $2, state = $3, reason = $4, since = $5, image_id = $6, runtime = $7, ",
+            "disk_ready = $8, replace_with = $9, keep_workspace = $10 WHERE id = $1"
+        ))
+        .bind(id.to_string())
+        .bind(changed.desired.as_str())
+        .bind(changed.state.as_str())
+        .bind(&changed.reason)
+        .bind(changed.since.to_string())
+        .bind(changed.image_id.to_string())
+        .bind(changed.runtime.as_ref().map(to_json).transpose()?)
+        .bind(i64::from(changed.disk_ready))
+        .bind(changed.replace_with.map(|image| image.to_string()))
+        .bind(i64::from(changed.keep_workspace))
+        .execute(&mut *connection)
+        .await
+        .map_err(&failed)?;
+        if let Some(event) = event {
+            append(connection, &self.inner.path, Some(id), &event).await?;
+        }
+        transaction.commit().await?;
+        Ok(changed)
+    }
+
+    /// Forgets a bay and its execs. Its events stay.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub async fn bay_delete(&self, id: BayId, event: &Draft) -> Result<()> {
+        let failed = self.failed("forgetting a bay");
+        let mut writer = self.writer().await;
+        let mut transaction = writer.begin().await?;
+        let connection = transaction.connection();
+        sqlx::query("DELETE FROM execs WHERE bay = $1")
+            .bind(id.to_string())
+            .execute(&mut *connection)
+            .await
+            .map_err(&failed)?;
+        sqlx::query("DELETE FROM bays WHERE id = $1")
+            .bind(id.to_string())
+            .execute(&mut *connection)
+            .await
+            .map_err(&failed)?;
+        append(connection, &self.inner.path, Some(id), event).await?;
+        transaction.commit().await
+    }
+}
+
+/// The name to use, or the one that is taken.
+async fn free_name(
+    connection: &mut SqliteConnection,
+    choice: NameChoice,
+) -> sqlx::Result<std::result::Result<BayName, BayName>> {
+    let (wanted, derived) = match choice {
+        NameChoice::Exact(name) => (name, false),
+        NameChoice::Derived(name) => (name, true),
+    };
+    let mut candidate = wanted.clone();
+    for number in 2..MAX_NAME_SUFFIX {
+        let taken = sqlx::query("SELECT 1 FROM bays WHERE name = $1")
+            .bind(candidate.as_str())
+            .fetch_optional(&mut *connection)
+            .await?
+            .is_some();
+        if !taken {
+            return Ok(Ok(candidate));
+        }
+        if !derived {
+            break;
+        }
+        candidate = with_number(&wanted, number);
+    }
+    Ok(Err(wanted))
+}
+
+/// `name-2`, with the name shortened where the whole would be too long.
+fn with_number(name: &BayName, number: u32) -> BayName {
+    let suffix = format!("-{number}");
+    let keep = name.as_str().len().min(BayName::MAX_LEN - suffix.len());
+    BayName::slug(&format!("{}{suffix}", &name.as_str()[..keep]))
+}

@@ -1,0 +1,296 @@
+//! Execs. The environment of a command is not kept: it may hold secrets, and a hash of the whole specification is
+//! enough to tell a repeated request from a different one.
+
+use bay_types::exec::{ExecSpec, ExecStatus, ExecView, Exit, Usage};
+use bay_types::{BayId, ExecId};
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+
+use crate::event::{Draft, append, now, to_i64, to_u64};
+use crate::{Result, Store, StoreError, hex};
+
+/// One exec as the daemon knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecRow {
+    pub id: ExecId,
+    pub bay: BayId,
+    pub number: u64,
+    /// Without its environment.
+    pub spec: ExecSpec,
+    pub started_at: Timestamp,
+    pub ended_at: Option<Timestamp>,
+    pub exit: Option<Exit>,
+    pub usage: Usage,
+    pub output_bytes: u64,
+}
+
+impl ExecRow {
+    #[must_use]
+    pub fn view(&self) -> ExecView {
+        ExecView {
+            id: self.id,
+            bay: self.bay,
+            number: self.number,
+            argv: self.spec.argv.clone(),
+            cwd: self.spec.cwd.clone(),
+            user: self.spec.user.clone(),
+            tty: self.spec.tty.is_some(),
+            tool_call: self.spec.tool_call.clone(),
+            started_at: self.started_at,
+            ended_at: self.ended_at,
+            exit: self.exit,
+            usage: self.usage,
+            output_bytes: self.output_bytes,
+        }
+    }
+}
+
+/// What an insert met.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Inserted {
+    New(ExecRow),
+    /// This very exec is known: the request was repeated.
+    Known(ExecRow),
+}
+
+impl Inserted {
+    #[must_use]
+    pub fn row(&self) -> &ExecRow {
+        match self {
+            Self::New(row) | Self::Known(row) => row,
+        }
+    }
+}
+
+macro_rules! select {
+    ($tail:literal) => {
+        concat!(
+            "SELECT id, bay, number, spec, started_at, ended_at, exit, usage, output_bytes, spec_hash FROM execs ",
+            $tail
+        )
+    };
+}
+
+fn column(e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
+    StoreError::column("execs", e)
+}
+
+fn row(row: &SqliteRow) -> Result<ExecRow> {
+    fn get<'r, T>(row: &'r SqliteRow, at: usize) -> Result<T>
+    where
+        T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+    {
+        row.try_get(at).map_err(column)
+    }
+    Ok(ExecRow {
+        id: get::<&str>(row, 0)?.parse().map_err(column)?,
+        bay: get::<&str>(row, 1)?.parse().map_err(column)?,
+        number: to_u64(get(row, 2)?),
+        spec: serde_json::from_str(get(row, 3)?).map_err(column)?,
+        started_at: get::<&str>(row, 4)?.parse().map_err(column)?,
+        ended_at: get::<Option<&str>>(row, 5)?.map(str::parse).transpose().map_err(column)?,
+        exit: get::<Option<&str>>(row, 6)?.map(serde_json::from_str).transpose().map_err(column)?,
+        usage: serde_json::from_str(get(row, 7)?).map_err(column)?,
+        output_bytes: to_u64(get(row, 8)?),
+    })
+}
+
+fn spec_hash(spec: &ExecSpec) -> Result<String> {
+    let whole = serde_json::to_vec(spec).map_err(column)?;
+    Ok(hex(&Sha256::digest(whole)))
+}
+
+impl Store {
+    /// Records an exec that is about to be started, with its event, and gives it the bay's next number.
+    ///
+    /// # Errors
+    /// [`StoreError::ExecConflict`] when the id means something else already; or when the database cannot be written.
+    pub async fn exec_insert(&self, bay: BayId, spec: &ExecSpec, event: &Draft) -> Result<Inserted> {
+        let failed = self.failed("recording an exec");
+        let hash = spec_hash(spec)?;
+        let mut kept = spec.clone();
+        kept.env.clear();
+        let kept_json = serde_json::to_string(&kept).map_err(column)?;
+        let usage = serde_json::to_string(&Usage::default()).map_err(column)?;
+        let started_at = now();
+
+        let mut writer = self.writer().await;
+        let mut transaction = writer.begin().await?;
+        let connection = transaction.connection();
+        // An id that exists makes the insert do nothing; only then is the other row looked at.
+        let inserted = sqlx::query(concat!(
+            "INSERT INTO execs (id, bay, number, spec, spec_hash, started_at, usage, output_bytes) ",
+            "VALUES ($1, $2, (SELECT COALESCE(MAX(number), 0) + 1 FROM execs WHERE bay = $2), $3, $4, $5, $6, 0) ",
+            "ON CONFLICT (id) DO NOTHING RETURNING number"
+        ))
+        .bind(spec.id.to_string())
+        .bind(bay.to_string())
+        .bind(&kept_json)
+        .bind(&hash)
+        .bind(started_at.to_string())
+        .bind(&usage)
+        .fetch_optional(&mut *connection)
+        .await
+        .map_err(&failed)?;
+        let Some(inserted) = inserted else {
+            let found = sqlx::query(select!("WHERE id = $1"))
+                .bind(spec.id.to_string())
+                .fetch_one(&mut *connection)
+                .await
+                .map_err(&failed)?;
+            let known = row(&found)?;
+            let known_hash: String = found.try_get(9).map_err(column)?;
+            if known.bay != bay || known_hash != hash {
+                return Err(StoreError::ExecConflict(spec.id));
+            }
+            transaction.commit().await?;
+            return Ok(Inserted::Known(known));
+        };
+        let number = to_u64(inserted.try_get(0).map_err(&failed)?);
+        append(connection, &self.inner.path, Some(bay), event).await?;
+        transaction.commit().await?;
+        Ok(Inserted::New(ExecRow {
+            id: spec.id,
+            bay,
+            number,
+            spec: kept,
+            started_at,
+            ended_at: None,
+            exit: None,
+            usage: Usage::default(),
+            output_bytes: 0,
+        }))
+    }
+
+    /// Records how an exec ended. The first word stands: a second one changes nothing and returns `false`.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub async fn exec_end(
+        &self,
+        bay: BayId,
+        id: ExecId,
+        exit: Exit,
+        status: Option<&ExecStatus>,
+        event: &Draft,
+    ) -> Result<bool> {
+        let failed = self.failed("recording the end of an exec");
+        let ended_at = status.and_then(|s| s.ended_at).unwrap_or_else(now);
+        let usage = status.map(|s| s.usage).unwrap_or_default();
+        let output = status.map_or(0, |s| s.output_bytes);
+        let mut writer = self.writer().await;
+        let mut transaction = writer.begin().await?;
+        let connection = transaction.connection();
+        let changed = sqlx::query(concat!(
+            "UPDATE execs SET ended_at = $3, exit = $4, usage = $5, output_bytes = $6 ",
+            "WHERE id = $1 AND bay = $2 AND ended_at IS NULL"
+        ))
+        .bind(id.to_string())
+        .bind(bay.to_string())
+        .bind(ended_at.to_string())
+        .bind(serde_json::to_string(&exit).map_err(column)?)
+        .bind(serde_json::to_string(&usage).map_err(column)?)
+        .bind(to_i64(output))
+        .execute(&mut *connection)
+        .await
+        .map_err(&failed)?
+        .rows_affected();
+        if changed == 0 {
+            transaction.commit().await?;
+            return Ok(false);
+        }
+        append(connection, &self.inner.path, Some(bay), event).await?;
+        transaction.commit().await?;
+        Ok(true)
+    }
+
+    /// Execs of a bay by number.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn exec_list(&self, bay: BayId) -> Result<Vec<ExecRow>> {
+        let rows = sqlx::query(select!("WHERE bay = $1 ORDER BY number"))
+            .bind(bay.to_string())
+            .fetch_all(&self.inner.readers)
+            .await
+            .map_err(self.failed("listing execs"))?;
+        rows.iter().map(row).collect()
+    }
+
+    /// Execs of a bay that have not ended as far as is known.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn exec_list_open(&self, bay: BayId) -> Result<Vec<ExecRow>> {
+        let rows = sqlx::query(select!("WHERE bay = $1 AND ended_at IS NULL ORDER BY number"))
+            .bind(bay.to_string())
+            .fetch_all(&self.inner.readers)
+            .await
+            .map_err(self.failed("listing execs"))?;
+        rows.iter().map(row).collect()
+    }
+
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn exec_get(&self, bay: BayId, id: ExecId) -> Result<Option<ExecRow>> {
+        sqlx::query(select!("WHERE bay = $1 AND id = $2"))
+            .bind(bay.to_string())
+            .bind(id.to_string())
+            .fetch_optional(&self.inner.readers)
+            .await
+            .map_err(self.failed("reading an exec"))?
+            .map(|found| row(&found))
+            .transpose()
+    }
+
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn exec_by_number(&self, bay: BayId, number: u64) -> Result<Option<ExecRow>> {
+        sqlx::query(select!("WHERE bay = $1 AND number = $2"))
+            .bind(bay.to_string())
+            .bind(to_i64(number))
+            .fetch_optional(&self.inner.readers)
+            .await
+            .map_err(self.failed("reading an exec"))?
+            .map(|found| row(&found))
+            .transpose()
+    }
+
+    /// Execs whose id ends so: at most two, which is enough to see that it is not one. The caller has checked that the
+    /// suffix is made of hexadecimal digits.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn exec_by_suffix(&self, bay: BayId, suffix: &str) -> Result<Vec<ExecRow>> {
+        let rows = sqlx::query(select!("WHERE bay = $1 AND id LIKE $2 LIMIT 2"))
+            .bind(bay.to_string())
+            .bind(format!("%{suffix}"))
+            .fetch_all(&self.inner.readers)
+            .await
+            .map_err(self.failed("reading an exec"))?;
+        rows.iter().map(row).collect()
+    }
+
+    /// Forgets the oldest finished execs beyond `keep` and returns them, so that their output can go too.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub async fn exec_prune(&self, bay: BayId, keep: u32) -> Result<Vec<ExecId>> {
+        let failed = self.failed("forgetting old execs");
+        let mut writer = self.writer().await;
+        let mut transaction = writer.begin().await?;
+        let rows = sqlx::query(concat!(
+            "DELETE FROM execs WHERE bay = $1 AND ended_at IS NOT NULL AND number <= ",
+            "(SELECT MAX(number) - $2 FROM execs WHERE bay = $1) RETURNING id"
+        ))
+        .bind(bay.to_string())
+        .bind(i64::from(keep))
+        .fetch_all(transaction.connection())
+        .await
+        .map_err(&failed)?;
+        transaction.commit().await?;
+        rows.iter().map(|row| row.try_get::<&str, _>(0).map_err(column)?.parse().map_err(column)).collect()
+    }
+}

@@ -1,0 +1,92 @@
+//! Tables, and how an older database becomes a newer one.
+//!
+//! A migration is a list of statements and is never edited once released: a change is a new one at the end.
+
+use std::path::Path;
+
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{Connection, Row};
+
+use crate::{Result, StoreError};
+
+const MIGRATIONS: &[&[&str]] = &[&[
+    "CREATE TABLE meta (
+        key TEXT PRIMARY KEY NOT NULL,
+        value TEXT NOT NULL
+    )",
+    "CREATE TABLE bays (
+        id TEXT PRIMARY KEY NOT NULL,
+        name TEXT NOT NULL UNIQUE,
+        spec TEXT NOT NULL,
+        desired TEXT NOT NULL,
+        state TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        since TEXT NOT NULL,
+        created_at TEXT NOT NULL,
+        image_id TEXT NOT NULL,
+        origin TEXT,
+        id_base BIGINT NOT NULL UNIQUE,
+        machine_id TEXT NOT NULL,
+        runtime TEXT,
+        disk_ready BIGINT NOT NULL,
+        replace_with TEXT,
+        keep_workspace BIGINT NOT NULL
+    )",
+    "CREATE TABLE execs (
+        id TEXT PRIMARY KEY NOT NULL,
+        bay TEXT NOT NULL REFERENCES bays (id) ON DELETE CASCADE,
+        number BIGINT NOT NULL,
+        spec TEXT NOT NULL,
+        spec_hash TEXT NOT NULL,
+        started_at TEXT NOT NULL,
+        ended_at TEXT,
+        exit TEXT,
+        usage TEXT NOT NULL,
+        output_bytes BIGINT NOT NULL,
+        UNIQUE (bay, number)
+    )",
+    "CREATE INDEX execs_open ON execs (bay) WHERE ended_at IS NULL",
+    "CREATE TABLE events (
+        seq BIGINT PRIMARY KEY NOT NULL,
+        at TEXT NOT NULL,
+        bay TEXT,
+        kind TEXT NOT NULL,
+        body TEXT NOT NULL,
+        hash TEXT NOT NULL
+    )",
+    "CREATE INDEX events_bay ON events (bay, seq)",
+]];
+
+/// Brings the database to the newest version, one transaction per step.
+pub(crate) async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<()> {
+    let failed = |source| StoreError::query(path, "bringing the database up to date", source);
+    sqlx::query("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")
+        .execute(&mut *connection)
+        .await
+        .map_err(failed)?;
+    let row = sqlx::query("SELECT COALESCE(MAX(version), 0) FROM schema_version")
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(failed)?;
+    let found: i64 = row.try_get(0).map_err(failed)?;
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    if found > known {
+        return Err(StoreError::Newer { path: path.to_owned(), found, known });
+    }
+    for (version, statements) in (1_i64..).zip(MIGRATIONS) {
+        if version <= found {
+            continue;
+        }
+        let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+        for statement in *statements {
+            sqlx::query(*statement).execute(&mut *transaction).await.map_err(failed)?;
+        }
+        sqlx::query("INSERT INTO schema_version (version) VALUES ($1)")
+            .bind(version)
+            .execute(&mut *transaction)
+            .await
+            .map_err(failed)?;
+        transaction.commit().await.map_err(failed)?;
+    }
+    Ok(())
+}

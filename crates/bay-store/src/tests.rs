@@ -1,0 +1,353 @@
+use bay_types::bay::{BayCreate, Desired, Limits, Source, State};
+use bay_types::exec::{EndReason, ExecSpec, Exit};
+use bay_types::{BayName, ErrorCode, ExecId, ImageId};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+
+async fn store() -> (TempDir, Store) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("bay.db")).await.unwrap();
+    (dir, store)
+}
+
+fn spec() -> BayCreate {
+    BayCreate {
+        name: None,
+        source: Source::Empty,
+        image: "host".to_owned(),
+        limits: Limits::default(),
+        mounts: vec![],
+    }
+}
+
+fn new(name: NameChoice) -> BayNew {
+    BayNew { name, spec: spec(), image_id: ImageId::generate(), origin: None, reason: "asked for".to_owned() }
+}
+
+fn name(text: &str) -> BayName {
+    text.parse().unwrap()
+}
+
+fn made(row: &BayRow) -> Draft {
+    Draft::new("bay.create", json!({ "name": row.name }))
+}
+
+async fn bay(store: &Store, text: &str) -> BayRow {
+    store.bay_create(new(NameChoice::Derived(name(text))), made).await.unwrap()
+}
+
+fn exec(argv: &[&str]) -> ExecSpec {
+    ExecSpec {
+        id: ExecId::generate(),
+        argv: argv.iter().map(ToString::to_string).collect(),
+        env: vec![("TOKEN".to_owned(), "hunter2".to_owned())],
+        cwd: None,
+        user: None,
+        tty: None,
+        stdin: false,
+        timeout_s: None,
+        tool_call: None,
+    }
+}
+
+fn started() -> Draft {
+    Draft::new("exec.start", json!({}))
+}
+
+const OK: Exit = Exit { reason: EndReason::Exited, code: Some(0), signal: None };
+
+/// Runs SQL behind the store's back.
+async fn tamper(dir: &TempDir, sql: &'static str) {
+    let mut connection =
+        SqliteConnection::connect_with(&options(&dir.path().join("bay.db")).foreign_keys(false))
+            .await
+            .unwrap();
+    sqlx::query(sql).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_bay_comes_back_as_it_was_after_reopening() {
+    let (dir, store) = store().await;
+    let made = bay(&store, "one").await;
+    let changed = store
+        .bay_update(made.id, Some(Draft::new("bay.run", json!({}))), |row| {
+            row.state = State::Running;
+            row.disk_ready = true;
+        })
+        .await
+        .unwrap();
+    assert!(changed.since >= made.since);
+    let id = store.daemon_id().to_owned();
+    drop(store);
+    let store = Store::open(&dir.path().join("bay.db")).await.unwrap();
+    assert_eq!(store.bay_list().await.unwrap(), vec![changed]);
+    assert_eq!(store.daemon_id(), id);
+    assert!(matches!(store.events_verify().await.unwrap(), Verdict::Intact { events: 2, .. }));
+}
+
+#[tokio::test]
+async fn a_name_is_taken_once_and_a_derived_one_gets_a_number() {
+    let (_dir, store) = store().await;
+    bay(&store, "web").await;
+    assert_eq!(bay(&store, "web").await.name, name("web-2"));
+    assert_eq!(bay(&store, "web").await.name, name("web-3"));
+    let error = store.bay_create(new(NameChoice::Exact(name("web"))), made).await.unwrap_err();
+    assert_eq!(error.to_api().code, ErrorCode::BayExists);
+    let long = "x".repeat(BayName::MAX_LEN);
+    bay(&store, &long).await;
+    assert!(bay(&store, &long).await.name.as_str().ends_with("x-2"));
+}
+
+#[tokio::test]
+async fn id_ranges_are_distinct_and_a_freed_one_rests() {
+    let (_dir, store) = store().await;
+    let one = bay(&store, "one").await;
+    let two = bay(&store, "two").await;
+    assert_ne!(one.id_base, two.id_base);
+    store.bay_delete(one.id, &Draft::new("bay.gone", json!({}))).await.unwrap();
+    let three = bay(&store, "three").await;
+    assert!(three.id_base != one.id_base && three.id_base != two.id_base);
+    assert!((FIRST_ID_BASE..=LAST_ID_BASE).contains(&three.id_base));
+}
+
+#[tokio::test]
+async fn deleting_a_bay_takes_its_execs_and_leaves_its_events() {
+    let (_dir, store) = store().await;
+    let row = bay(&store, "one").await;
+    store.exec_insert(row.id, &exec(&["true"]), &started()).await.unwrap();
+    store.bay_delete(row.id, &Draft::new("bay.gone", json!({}))).await.unwrap();
+    assert!(store.bay_list().await.unwrap().is_empty());
+    assert!(store.exec_list(row.id).await.unwrap().is_empty());
+    assert_eq!(store.events_list(0, Some(row.id)).await.unwrap().len(), 3);
+    bay(&store, "one").await;
+}
+
+#[tokio::test]
+async fn a_repeated_exec_is_the_same_and_a_different_one_with_its_id_is_refused() {
+    let (_dir, store) = store().await;
+    let row = bay(&store, "one").await;
+    let other = bay(&store, "two").await;
+    let spec = exec(&["true"]);
+    let first = store.exec_insert(row.id, &spec, &started()).await.unwrap();
+    assert!(matches!(first, Inserted::New(_)));
+    let again = store.exec_insert(row.id, &spec, &started()).await.unwrap();
+    assert_eq!(again, Inserted::Known(first.row().clone()));
+    let mut different = spec.clone();
+    different.env.clear();
+    for (bay, spec) in [(row.id, &different), (other.id, &spec)] {
+        let error = store.exec_insert(bay, spec, &started()).await.unwrap_err();
+        assert_eq!(error.to_api().code, ErrorCode::ExecConflict);
+    }
+    assert_eq!(store.exec_list(row.id).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn execs_are_numbered_per_bay_and_found_by_id_number_and_suffix() {
+    let (_dir, store) = store().await;
+    let row = bay(&store, "one").await;
+    let other = bay(&store, "two").await;
+    store.exec_insert(other.id, &exec(&["x"]), &started()).await.unwrap();
+    let first = store.exec_insert(row.id, &exec(&["a"]), &started()).await.unwrap().row().clone();
+    let second = store.exec_insert(row.id, &exec(&["b"]), &started()).await.unwrap().row().clone();
+    assert_eq!((first.number, second.number), (1, 2));
+    assert_eq!(store.exec_get(row.id, second.id).await.unwrap().as_ref(), Some(&second));
+    assert_eq!(store.exec_by_number(row.id, 1).await.unwrap().as_ref(), Some(&first));
+    assert_eq!(store.exec_by_suffix(row.id, &second.id.short()).await.unwrap(), vec![second]);
+    assert!(first.spec.env.is_empty());
+}
+
+#[tokio::test]
+async fn the_first_word_about_an_exec_s_end_stands() {
+    let (_dir, store) = store().await;
+    let row = bay(&store, "one").await;
+    let one = store.exec_insert(row.id, &exec(&["a"]), &started()).await.unwrap().row().clone();
+    let lost = Exit { reason: EndReason::Lost, code: None, signal: None };
+    let event = Draft::new("exec.end", json!({}));
+    assert!(store.exec_end(row.id, one.id, OK, None, &event).await.unwrap());
+    assert!(!store.exec_end(row.id, one.id, lost, None, &event).await.unwrap());
+    assert_eq!(store.exec_get(row.id, one.id).await.unwrap().unwrap().exit, Some(OK));
+    assert!(store.exec_list_open(row.id).await.unwrap().is_empty());
+    assert!(matches!(store.events_verify().await.unwrap(), Verdict::Intact { events: 3, .. }));
+}
+
+#[tokio::test]
+async fn old_finished_execs_are_forgotten_and_running_ones_are_not() {
+    let (_dir, store) = store().await;
+    let row = bay(&store, "one").await;
+    let mut ids = vec![];
+    for _ in 0..5 {
+        ids.push(store.exec_insert(row.id, &exec(&["a"]), &started()).await.unwrap().row().id);
+    }
+    for id in &ids[1..] {
+        store.exec_end(row.id, *id, OK, None, &Draft::new("exec.end", json!({}))).await.unwrap();
+    }
+    assert_eq!(store.exec_prune(row.id, 2).await.unwrap(), ids[1..3].to_vec());
+    let left: Vec<_> = store.exec_list(row.id).await.unwrap().into_iter().map(|e| e.id).collect();
+    assert_eq!(left, vec![ids[0], ids[3], ids[4]]);
+}
+
+async fn broken_at(sql: &'static str) -> u64 {
+    let (dir, store) = store().await;
+    for n in 0..5 {
+        store.event_append(None, &Draft::new("test.event", json!({ "n": n }))).await.unwrap();
+    }
+    assert!(matches!(store.events_verify().await.unwrap(), Verdict::Intact { events: 5, .. }));
+    tamper(&dir, sql).await;
+    match store.events_verify().await.unwrap() {
+        Verdict::Broken { seq, .. } => seq,
+        Verdict::Intact { .. } => panic!("not noticed: {sql}"),
+    }
+}
+
+#[tokio::test]
+async fn an_edited_event_is_found() {
+    assert_eq!(broken_at(r#"UPDATE events SET body = '{"n":9}' WHERE seq = 3"#).await, 3);
+    assert_eq!(broken_at("UPDATE events SET kind = 'other' WHERE seq = 1").await, 1);
+    assert_eq!(broken_at("UPDATE events SET bay = 'bay_x' WHERE seq = 5").await, 5);
+}
+
+#[tokio::test]
+async fn a_deleted_event_is_found_also_at_either_end() {
+    assert_eq!(broken_at("DELETE FROM events WHERE seq = 1").await, 1);
+    assert_eq!(broken_at("DELETE FROM events WHERE seq = 3").await, 3);
+    assert_eq!(broken_at("DELETE FROM events WHERE seq = 5").await, 5);
+    assert_eq!(broken_at("DELETE FROM events").await, 1);
+}
+
+#[tokio::test]
+async fn reordered_events_are_found() {
+    let swap = "UPDATE events SET seq = CASE seq WHEN 2 THEN -3 ELSE -2 END WHERE seq IN (2, 3)";
+    let (dir, store) = store().await;
+    for n in 0..5 {
+        store.event_append(None, &Draft::new("test.event", json!({ "n": n }))).await.unwrap();
+    }
+    tamper(&dir, swap).await;
+    tamper(&dir, "UPDATE events SET seq = -seq WHERE seq < 0").await;
+    assert!(matches!(store.events_verify().await.unwrap(), Verdict::Broken { seq: 2, .. }));
+}
+
+#[tokio::test]
+async fn a_cut_tail_stays_visible_after_more_events() {
+    let (dir, store) = store().await;
+    for n in 0..3 {
+        store.event_append(None, &Draft::new("test.event", json!({ "n": n }))).await.unwrap();
+    }
+    drop(store);
+    tamper(&dir, "DELETE FROM events WHERE seq = 3").await;
+    let store = Store::open(&dir.path().join("bay.db")).await.unwrap();
+    store.event_append(None, &Draft::new("test.event", json!({}))).await.unwrap();
+    assert!(matches!(store.events_verify().await.unwrap(), Verdict::Broken { seq: 3, .. }));
+}
+
+#[tokio::test]
+async fn an_event_too_long_to_keep_is_replaced_by_its_size() {
+    let (_dir, store) = store().await;
+    let draft = Draft::new("test.event", json!({ "text": "x".repeat(event::MAX_BODY) }));
+    store.event_append(None, &draft).await.unwrap();
+    let events = store.events_list(0, None).await.unwrap();
+    assert!(events[0].body["left_out_bytes"].as_u64().unwrap() > event::MAX_BODY as u64);
+}
+
+#[tokio::test]
+async fn a_dropped_write_changes_nothing_and_the_next_one_works() {
+    let (_dir, store) = store().await;
+    let row = bay(&store, "one").await;
+    for polls in 0..12 {
+        let write = store.bay_update(row.id, Some(Draft::new("bay.x", json!({}))), |row| {
+            row.desired = Desired::Stopped;
+        });
+        let mut write = Box::pin(write);
+        // Poll a few times, then drop it wherever it is.
+        for _ in 0..polls {
+            let tick = tokio::task::yield_now();
+            tokio::select! {
+                biased;
+                _ = &mut write => break,
+                () = tick => {}
+            }
+        }
+    }
+    store.bay_update(row.id, Some(Draft::new("bay.y", json!({}))), |_| {}).await.unwrap();
+    assert!(matches!(store.events_verify().await.unwrap(), Verdict::Intact { .. }));
+}
+
+#[tokio::test]
+async fn a_damaged_database_is_named_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bay.db");
+    for content in
+        [&b""[..], &b"this is no database at all, whatever its name may say ................"[..], &[0; 8192]]
+    {
+        std::fs::write(&path, content).unwrap();
+        let error = Store::open(&path).await.unwrap_err();
+        assert_eq!(error.to_api().code, ErrorCode::StoreDamaged, "{error}");
+        assert!(error.to_string().contains("bay.db"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), content);
+    }
+}
+
+#[tokio::test]
+async fn a_database_damaged_in_the_middle_is_noticed_on_opening() {
+    let (dir, store) = store().await;
+    for n in 0..200 {
+        store
+            .event_append(None, &Draft::new("test.event", json!({ "n": n, "pad": "x".repeat(500) })))
+            .await
+            .unwrap();
+    }
+    let path = dir.path().join("bay.db");
+    {
+        let mut pen = store.inner.pen.lock().await;
+        sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut pen.connection).await.unwrap();
+    }
+    store.close().await;
+    drop(store);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 4096].fill(0xA5);
+    std::fs::write(&path, &bytes).unwrap();
+    let error = Store::open(&path).await.unwrap_err();
+    assert_eq!(error.to_api().code, ErrorCode::StoreDamaged, "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), bytes);
+}
+
+#[tokio::test]
+async fn a_database_of_a_newer_release_is_left_alone() {
+    let (dir, store) = store().await;
+    drop(store);
+    tamper(&dir, "INSERT INTO schema_version (version) VALUES (99)").await;
+    let error = Store::open(&dir.path().join("bay.db")).await.unwrap_err();
+    assert!(matches!(error, StoreError::Newer { found: 99, .. }));
+}
+
+#[tokio::test]
+async fn a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room() {
+    let (_dir, store) = store().await;
+    let row = bay(&store, "one").await;
+    // SQLite's own bound on pages gives the very error a full disk gives.
+    sqlx::query("PRAGMA max_page_count = 1").execute(store.writer().await.connection()).await.unwrap();
+    let mut error = None;
+    for _ in 0..200 {
+        let draft = Draft::new("test.event", json!({ "pad": "x".repeat(4000) }));
+        if let Err(e) = store.event_append(Some(row.id), &draft).await {
+            error = Some(e);
+            break;
+        }
+    }
+    assert_eq!(error.unwrap().to_api().code, ErrorCode::PoolFull);
+    assert_eq!(store.bay_list().await.unwrap(), vec![row.clone()]);
+    sqlx::query("PRAGMA max_page_count = 1000000").execute(store.writer().await.connection()).await.unwrap();
+    store.event_append(Some(row.id), &Draft::new("test.event", json!({}))).await.unwrap();
+    assert!(matches!(store.events_verify().await.unwrap(), Verdict::Intact { .. }));
+}
+
+#[tokio::test]
+async fn a_read_only_database_says_so() {
+    let (_dir, store) = store().await;
+    sqlx::query("PRAGMA query_only = 1").execute(store.writer().await.connection()).await.unwrap();
+    let error = store.event_append(None, &Draft::new("test.event", json!({}))).await.unwrap_err();
+    assert_eq!(error.to_api().code, ErrorCode::PoolReadOnly);
+}
