@@ -1,1 +1,40 @@
-fn main(){}
+//! The `bay` command: one executable that is the CLI, the daemon, the runtime helper and PID 1 of every bay.
+//!
+//! ```text
+//!  bay __guest, bay __runtime ──► multicall: no arguments parsed, no threads, no runtime started
+//!  bay serve ───────────────────► commands::serve: the daemon
+//!  any other verb ──► clap ──► commands::VERB ──► client ──► D/bay.sock ──► daemon
+//!                                                   │
+//!                                                   └─ nobody answers, caller is root: start a daemon, wait for it
+//! ```
+//!
+//! A verb never touches the daemon's files: everything goes through the socket. What the caller owns (their
+//! repository, their files, their terminal) is read here, as the caller, and streamed.
+//!
+//! Failure paths:
+//! - nobody answers and none can be started: `daemon-unreachable` or `not-root`, with the daemon's last words;
+//! - the connection breaks under an exec: attached again from the byte reached ([`session`]), so no output is lost;
+//! - the daemon refuses: its code, message and next step are printed as they are ([`failure`]);
+//! - standard output is closed: the verb ends with 141, as if the shell had sent SIGPIPE.
+#![forbid(unsafe_code)]
+
+mod archive;
+mod cli;
+mod client;
+mod commands;
+mod doctor;
+mod failure;
+mod git;
+mod multicall;
+mod naming;
+mod output;
+mod session;
+mod terminal;
+mod transfer;
+mod workspace;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    multicall::dispatch().unwrap_or_else(cli::run)
+}

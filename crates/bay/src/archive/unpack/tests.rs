@@ -1,0 +1,220 @@
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+use tar::{Builder, Header};
+
+use super::*;
+
+/// A member exactly as a hostile writer would make it: no check of the library applies.
+fn member(
+    builder: &mut Builder<Vec<u8>>,
+    kind: EntryType,
+    name: &[u8],
+    link: &[u8],
+    mode: u32,
+    content: &[u8],
+) {
+    let mut header = Header::new_gnu();
+    let gnu = header.as_gnu_mut().unwrap();
+    gnu.name[..name.len()].copy_from_slice(name);
+    gnu.linkname[..link.len()].copy_from_slice(link);
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_size(content.len() as u64);
+    header.set_mtime(1_000_000);
+    header.set_cksum();
+    builder.append(&header, content).unwrap();
+}
+
+type Member<'a> = (EntryType, &'a [u8], &'a [u8], &'a [u8]);
+
+/// Unpacks into `dir/in`, with `dir/out` beside it to be attacked.
+fn attack(members: &[Member<'_>]) -> (tempfile::TempDir, io::Result<Unpacked>) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("in")).unwrap();
+    fs::create_dir(dir.path().join("out")).unwrap();
+    fs::write(dir.path().join("out/victim"), b"untouched").unwrap();
+    let result = unpack_members(&dir.path().join("in"), members);
+    (dir, result)
+}
+
+fn unpack_members(into: &Path, members: &[Member<'_>]) -> io::Result<Unpacked> {
+    let mut builder = Builder::new(Vec::new());
+    for (kind, name, link, content) in members {
+        member(&mut builder, *kind, name, link, 0o6755, content);
+    }
+    unpack_bytes(into, &builder.into_inner().unwrap())
+}
+
+fn unpack_bytes(into: &Path, bytes: &[u8]) -> io::Result<Unpacked> {
+    let root = rustix::fs::open(into, OFlags::DIRECTORY, Mode::empty()).unwrap();
+    unpack_from(bytes, &root)
+}
+
+fn assert_outside_untouched(dir: &tempfile::TempDir) {
+    let outside: Vec<_> = fs::read_dir(dir.path().join("out")).unwrap().collect();
+    assert_eq!(outside.len(), 1);
+    let victim = dir.path().join("out/victim");
+    assert_eq!(fs::read(&victim).unwrap(), b"untouched");
+    assert_eq!(fs::metadata(&victim).unwrap().nlink(), 1);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+}
+
+const FILE: EntryType = EntryType::Regular;
+const LINK: EntryType = EntryType::Symlink;
+const HARD: EntryType = EntryType::Link;
+const DIR: EntryType = EntryType::Directory;
+
+#[test]
+fn names_that_lead_out_are_refused() {
+    for name in [&b"../out/x"[..], b"/tmp/x", b"a/../../out/x", b".."] {
+        let (dir, result) = attack(&[(FILE, name, b"", b"evil")]);
+        assert!(result.is_err());
+        assert_outside_untouched(&dir);
+    }
+}
+
+#[test]
+fn a_file_is_never_written_through_a_link_of_the_archive() {
+    for target in [&b"../out"[..], b"/", b"."] {
+        let (dir, result) = attack(&[(LINK, b"l", target, b""), (FILE, b"l/victim", b"", b"evil")]);
+        assert!(result.is_err());
+        assert_outside_untouched(&dir);
+    }
+    let (dir, result) = attack(&[(LINK, b"l", b"../out/victim", b""), (FILE, b"l", b"", b"mine")]);
+    assert!(result.is_ok());
+    assert_eq!(fs::read(dir.path().join("in/l")).unwrap(), b"mine");
+    assert_outside_untouched(&dir);
+}
+
+#[test]
+fn a_directory_is_never_made_through_a_link() {
+    let (dir, result) = attack(&[(LINK, b"l", b"../out", b""), (DIR, b"l/new", b"", b"")]);
+    assert!(result.is_err());
+    assert_outside_untouched(&dir);
+    let (dir, result) = attack(&[(LINK, b"l", b"../out", b""), (DIR, b"l", b"", b"")]);
+    assert!(result.is_err());
+    assert_outside_untouched(&dir);
+}
+
+#[test]
+fn links_that_were_there_before_are_not_followed_either() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("in")).unwrap();
+    fs::create_dir(dir.path().join("out")).unwrap();
+    fs::write(dir.path().join("out/victim"), b"untouched").unwrap();
+    symlink("../out", dir.path().join("in/l")).unwrap();
+    assert!(unpack_members(&dir.path().join("in"), &[(FILE, b"l/victim", b"", b"evil")]).is_err());
+    assert_outside_untouched(&dir);
+}
+
+#[test]
+fn hard_links_stay_within_the_tree() {
+    for target in [&b"../out/victim"[..], b"/etc/passwd"] {
+        let (dir, result) = attack(&[(HARD, b"h", target, b"")]);
+        assert!(result.is_err());
+        assert_outside_untouched(&dir);
+    }
+    let (dir, result) = attack(&[(LINK, b"l", b"../out/victim", b""), (HARD, b"h", b"l", b"")]);
+    assert!(result.is_err());
+    assert_outside_untouched(&dir);
+    let (dir, result) = attack(&[(LINK, b"l", b"../out", b""), (HARD, b"h", b"l/victim", b"")]);
+    assert!(result.is_err());
+    assert_outside_untouched(&dir);
+}
+
+#[test]
+fn a_hard_link_within_the_tree_works_and_a_later_file_does_not_write_through_it() {
+    let members: [Member<'_>; 3] =
+        [(FILE, b"a", b"", b"one"), (HARD, b"b", b"a", b""), (FILE, b"b", b"", b"two")];
+    let (dir, result) = attack(&members);
+    assert_eq!(result.unwrap().files, 3);
+    assert_eq!(fs::read(dir.path().join("in/a")).unwrap(), b"one");
+    assert_eq!(fs::read(dir.path().join("in/b")).unwrap(), b"two");
+}
+
+#[test]
+fn devices_are_skipped_and_set_id_bits_dropped() {
+    let members: [Member<'_>; 4] = [
+        (EntryType::Block, b"disk", b"", b""),
+        (EntryType::Char, b"mem", b"", b""),
+        (FILE, b"sh", b"", b"x"),
+        (DIR, b"d", b"", b""),
+    ];
+    let (dir, result) = attack(&members);
+    assert_eq!(result.unwrap().skipped, 2);
+    assert!(!dir.path().join("in/disk").exists());
+    for name in ["sh", "d"] {
+        let mode = fs::metadata(dir.path().join("in").join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7000, 0, "{name}");
+    }
+}
+
+#[test]
+fn links_that_lead_out_are_made_and_counted() {
+    let members: [Member<'_>; 3] =
+        [(LINK, b"a", b"/etc/passwd", b""), (LINK, b"d/b", b"../ok", b""), (LINK, b"c", b"../x", b"")];
+    let (dir, result) = attack(&members);
+    assert_eq!(result.unwrap().links_out, 2);
+    assert_eq!(fs::read_link(dir.path().join("in/a")).unwrap(), Path::new("/etc/passwd"));
+}
+
+#[test]
+fn a_name_of_any_length_is_not_read_into_memory() {
+    let mut builder = Builder::new(Vec::new());
+    member(&mut builder, EntryType::GNULongName, b"././@LongLink", b"", 0, &vec![b'x'; 1 << 20]);
+    member(&mut builder, FILE, b"x", b"", 0o644, b"");
+    let dir = tempfile::tempdir().unwrap();
+    assert!(unpack_bytes(dir.path(), &builder.into_inner().unwrap()).is_err());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn long_names_of_both_dialects_are_understood() {
+    let long = [b"d/".to_vec(), vec![b'n'; 200]].concat();
+    let mut builder = Builder::new(Vec::new());
+    member(&mut builder, EntryType::GNULongName, b"././@LongLink", b"", 0, &[long.clone(), vec![0]].concat());
+    member(&mut builder, FILE, b"short", b"", 0o644, b"gnu");
+    let record = [b"path=p/".to_vec(), vec![b'n'; 200], b"\n".to_vec()].concat();
+    let record = [format!("{} ", record.len() + 4).into_bytes(), record].concat();
+    member(&mut builder, EntryType::XHeader, b"pax", b"", 0, &record);
+    member(&mut builder, FILE, b"short", b"", 0o644, b"pax");
+    let dir = tempfile::tempdir().unwrap();
+    unpack_bytes(dir.path(), &builder.into_inner().unwrap()).unwrap();
+    assert_eq!(fs::read(dir.path().join("d").join("n".repeat(200))).unwrap(), b"gnu");
+    assert_eq!(fs::read(dir.path().join("p").join("n".repeat(200))).unwrap(), b"pax");
+}
+
+#[test]
+fn pax_headers_cannot_smuggle_a_way_out() {
+    let record = b"17 path=../out/x\n";
+    let mut builder = Builder::new(Vec::new());
+    member(&mut builder, EntryType::XHeader, b"pax", b"", 0, record);
+    member(&mut builder, FILE, b"x", b"", 0o644, b"evil");
+    let dir = tempfile::tempdir().unwrap();
+    assert!(unpack_bytes(dir.path(), &builder.into_inner().unwrap()).is_err());
+}
+
+#[test]
+fn a_cut_archive_is_an_error() {
+    let mut builder = Builder::new(Vec::new());
+    member(&mut builder, FILE, b"x", b"", 0o644, &[7; 5000]);
+    let bytes = builder.into_inner().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    assert!(unpack_bytes(dir.path(), &bytes[..2000]).is_err());
+}
+
+#[test]
+fn no_bytes_make_it_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut seed = 1_u64;
+    for _ in 0..200 {
+        let bytes: Vec<u8> = (0..1500)
+            .map(|_| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (seed >> 56) as u8
+            })
+            .collect();
+        let _ = unpack_bytes(dir.path(), &bytes);
+    }
+}

@@ -1,0 +1,201 @@
+//! The grammar of the command line, and the way from it to a verb.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::builder::FalseyValueParser;
+use clap::{ArgAction, Args, Parser, Subcommand};
+
+use crate::client::{Client, Home};
+use crate::commands::{
+    completions, cp, doctor, exec, execs, images, kill, logs, ls, pause, replace, repos, resume, rm, serve,
+    shell, show, start, stop, up,
+};
+use crate::failure::Outcome;
+
+const DEFAULT_DATA_DIR: &str = "/var/lib/workbay";
+
+/// Persistent, isolated Linux workstations for agents: one bay per repository, none of it lost.
+#[derive(Debug, Parser)]
+#[command(
+    name = "bay",
+    version,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "Examples:\n  bay up .                     a bay for this repository\n  bay exec NAME -- make test   run a command in it\n  bay shell NAME               look around\n  bay ls                       what there is, and how it is\n\nErrors have stable codes and exit statuses, listed in docs/errors.md."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Common options")]
+pub(crate) struct Global {
+    /// Print JSON: results on standard output, errors on standard error.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// The daemon's data directory.
+    #[arg(long, global = true, env = "BAY_DATA_DIR", hide_env_values = true, value_name = "DIR", default_value = DEFAULT_DATA_DIR)]
+    data_dir: PathBuf,
+    /// The daemon's socket [default: bay.sock in the data directory].
+    #[arg(long, global = true, env = "BAY_SOCKET", hide_env_values = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// The pool for a daemon that is started [default: pool in the data directory].
+    #[arg(long, global = true, env = "BAY_POOL", hide_env_values = true, value_name = "DIR")]
+    pool: Option<PathBuf>,
+    /// Do not start a daemon when none answers.
+    #[arg(long, global = true, env = "BAY_NO_AUTOSTART", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
+    no_autostart: bool,
+}
+
+impl Global {
+    /// Where the daemon lives, with every path absolute: the daemon has another directory of its own.
+    pub(crate) fn home(&self) -> Home {
+        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+        let given = |path: &Option<PathBuf>| path.clone().filter(|p| !p.as_os_str().is_empty()).map(absolute);
+        let data_dir = absolute(
+            Some(self.data_dir.clone())
+                .filter(|p| !p.as_os_str().is_empty())
+                .unwrap_or_else(|| DEFAULT_DATA_DIR.into()),
+        );
+        Home {
+            socket: given(&self.socket).unwrap_or_else(|| data_dir.join("bay.sock")),
+            pool: given(&self.pool).unwrap_or_else(|| data_dir.join("pool")),
+            data_dir,
+            autostart: !self.no_autostart,
+            quiet: self.json,
+        }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(self.home())
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Up(up::Up),
+    Ls(ls::Ls),
+    Show(show::Show),
+    Exec(exec::Exec),
+    Shell(shell::Shell),
+    Cp(cp::Cp),
+    Stop(stop::Stop),
+    Start(start::Start),
+    Pause(pause::Pause),
+    Resume(resume::Resume),
+    Replace(replace::Replace),
+    Rm(rm::Rm),
+    Logs(logs::Logs),
+    Kill(kill::Kill),
+    Execs(execs::Execs),
+    Repos(repos::Repos),
+    Images(images::Images),
+    Serve(serve::Serve),
+    Doctor(doctor::Doctor),
+    Completions(completions::Completions),
+}
+
+/// Parses the command line and runs the verb.
+pub(crate) fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let json = cli.global.json;
+    let outcome = match cli.verb {
+        // These bring their own runtime, or need none.
+        Verb::Serve(verb) => verb.run(&cli.global),
+        Verb::Completions(verb) => verb.run(),
+        verb => on_one_thread(dispatch(verb, cli.global)),
+    };
+    ExitCode::from(outcome.unwrap_or_else(|failure| failure.report(json)))
+}
+
+async fn dispatch(verb: Verb, global: Global) -> Outcome {
+    match verb {
+        Verb::Up(verb) => verb.run(&global).await,
+        Verb::Ls(verb) => verb.run(&global).await,
+        Verb::Show(verb) => verb.run(&global).await,
+        Verb::Exec(verb) => verb.run(&global).await,
+        Verb::Shell(verb) => verb.run(&global).await,
+        Verb::Cp(verb) => verb.run(&global).await,
+        Verb::Stop(verb) => verb.run(&global).await,
+        Verb::Start(verb) => verb.run(&global).await,
+        Verb::Pause(verb) => verb.run(&global).await,
+        Verb::Resume(verb) => verb.run(&global).await,
+        Verb::Replace(verb) => verb.run(&global).await,
+        Verb::Rm(verb) => verb.run(&global).await,
+        Verb::Logs(verb) => verb.run(&global).await,
+        Verb::Kill(verb) => verb.run(&global).await,
+        Verb::Execs(verb) => verb.run(&global).await,
+        Verb::Repos(verb) => verb.run(&global).await,
+        Verb::Images(verb) => verb.run(&global).await,
+        Verb::Doctor(verb) => verb.run(&global).await,
+        Verb::Serve(verb) => verb.run(&global),
+        Verb::Completions(verb) => verb.run(),
+    }
+}
+
+/// One thread is all a verb needs, and starting it is all the time it takes.
+fn on_one_thread(verb: impl Future<Output = Outcome>) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| crate::failure::local("starting up", &error))?;
+    let outcome = runtime.block_on(verb);
+    // A thread may still wait for standard input; nobody needs what it would read.
+    runtime.shutdown_background();
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_grammar_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_says_what_it_does_and_shows_an_example() {
+        for verb in Cli::command().get_subcommands().filter(|verb| !verb.is_hide_set()) {
+            assert!(verb.get_about().is_some(), "{} has no sentence", verb.get_name());
+            let after = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(after.contains("bay "), "{} has no example", verb.get_name());
+        }
+    }
+
+    #[test]
+    fn the_socket_and_the_pool_are_in_the_data_directory_unless_said_otherwise() {
+        let cli = Cli::try_parse_from(["bay", "--data-dir", "/d", "ls"]).unwrap();
+        if std::env::var_os("BAY_SOCKET").is_none() && std::env::var_os("BAY_POOL").is_none() {
+            assert_eq!(cli.global.home().socket, PathBuf::from("/d/bay.sock"));
+            assert_eq!(cli.global.home().pool, PathBuf::from("/d/pool"));
+        }
+    }
+
+    #[test]
+    fn a_commands_own_flags_are_left_to_it() {
+        for line in [
+            &["bay", "exec", "web", "--", "ls", "--json", "-la"][..],
+            &["bay", "exec", "web", "ls", "--json", "-la"],
+            &["bay", "exec", "-t", "web", "ls", "--json", "-la"],
+            &["bay", "exec", "web", "-t", "--", "ls", "--json", "-la"],
+        ] {
+            let cli = Cli::try_parse_from(line).unwrap();
+            assert!(!cli.global.json, "{line:?}");
+            let Verb::Exec(exec) = cli.verb else { panic!("{line:?}") };
+            assert_eq!(exec.command, ["ls", "--json", "-la"], "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Starting a daemon when none answers.
+//!
+//! ```text
+//!  connect refused ─► not root ─────────────────► not-root
+//!                  └► spawn `bay serve --detached` ─► poll the socket ─► connected
+//!                            │ it ended                    │ deadline
+//!                            ├─ another one holds the lock: go on polling
+//!                            └─ nobody holds it ───────────┴─► daemon-unreachable, with the log's last lines
+//! ```
+//! Two callers at once start two daemons; one loses the lock and ends, and both callers reach the other.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bay_types::{ApiError, ErrorCode};
+use tokio::net::UnixStream;
+
+use super::Home;
+use crate::failure::local;
+use crate::output::progress::Meter;
+
+/// A first start makes the pool, which takes a while on a slow disk.
+const START_DEADLINE: Duration = Duration::from_secs(120);
+/// How long the lock of a data directory may be free, after our daemon ended, before nobody is thought to be coming.
+const LOCK_GRACE: Duration = Duration::from_millis(500);
+const POLL: Duration = Duration::from_millis(2);
+/// No spinner for a start that is over before it could be seen.
+const QUIET_FOR: Duration = Duration::from_millis(200);
+/// How much of the log an error shows.
+const LOG_TAIL: u64 = 4096;
+const LOG_LINES: usize = 5;
+
+/// Variables a daemon takes from the caller who happens to start it; the rest of that environment is not its business.
+const KEPT_VARIABLES: [&str; 14] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "TZ",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+];
+/// And those whose names begin so.
+const KEPT_PREFIXES: [&str; 3] = ["BAY_", "RUST_", "LC_"];
+
+/// A connection to the daemon, after the first try failed with `error`.
+pub(super) async fn start_after(home: &Home, error: io::Error) -> Result<UnixStream, ApiError> {
+    let socket = home.socket.display();
+    let root = rustix::process::geteuid().is_root();
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused if home.autostart && root => {}
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused if home.autostart => {
+            return Err(ApiError::new(
+                ErrorCode::NotRoot,
+                format!("no daemon answers at {socket}, and starting one needs root"),
+                "run the same command with sudo once; or set BAY_SOCKET to a daemon you may use",
+            ));
+        }
+        io::ErrorKind::PermissionDenied if !root => {
+            return Err(ApiError::new(
+                ErrorCode::NotRoot,
+                format!("the daemon's socket {socket} is not open to this user"),
+                "run the same command with sudo",
+            ));
+        }
+        _ => {
+            return Err(ApiError::new(
+                ErrorCode::DaemonUnreachable,
+                format!("no daemon answers at {socket}: {error}"),
+                "start one with `bay serve`, or check --data-dir and BAY_SOCKET",
+            ));
+        }
+    }
+    let (child, log_start) = spawn(home)?;
+    wait(home, child, log_start).await
+}
+
+/// The daemon's process, and how long its log was before it.
+fn spawn(home: &Home) -> Result<(Child, u64), ApiError> {
+    let data_dir = &home.data_dir;
+    fs::create_dir_all(data_dir).map_err(|e| local(&format!("making {}", data_dir.display()), &e))?;
+    let log_path = data_dir.join("daemon.log");
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(&log_path)
+        .map_err(|e| local(&format!("opening {}", log_path.display()), &e))?;
+    let log_start = log.metadata().map_or(0, |m| m.len());
+    let again = log.try_clone().map_err(|e| local("starting the daemon", &e))?;
+    let executable = std::env::current_exe().map_err(|e| local("finding the bay executable", &e))?;
+    let kept = std::env::vars_os().filter(|(name, _)| {
+        name.to_str().is_some_and(|name| {
+            KEPT_VARIABLES.contains(&name) || KEPT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        })
+    });
+    let child = Command::new(executable)
+        .arg("serve")
+        .arg("--detached")
+        .arg("--data-dir")
+        .arg(data_dir)
+        .arg("--pool")
+        .arg(&home.pool)
+        .arg("--socket")
+        .arg(&home.socket)
+        .env_clear()
+        .envs(kept)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(again)
+        .spawn()
+        .map_err(|e| local("starting the daemon", &e))?;
+    Ok((child, log_start))
+}
+
+async fn wait(home: &Home, mut child: Child, log_start: u64) -> Result<UnixStream, ApiError> {
+    let began = Instant::now();
+    let mut meter = Meter::new(home.quiet);
+    let mut unlocked_since = None;
+    let mut ended = None;
+    loop {
+        if let Ok(stream) = UnixStream::connect(&home.socket).await {
+            return Ok(stream);
+        }
+        if ended.is_none() {
+            ended = child.try_wait().map_err(|e| local("waiting for the daemon", &e))?;
+        }
+        if let Some(status) = ended {
+            if locked(&home.data_dir) {
+                unlocked_since = None;
+            } else if unlocked_since.get_or_insert_with(Instant::now).elapsed() > LOCK_GRACE {
+                return Err(failed(home, log_start, &format!("it ended at once ({status})")));
+            }
+        }
+        if began.elapsed() > START_DEADLINE {
+            return Err(failed(
+                home,
+                log_start,
+                &format!("it did not answer within {} s", START_DEADLINE.as_secs()),
+            ));
+        }
+        if began.elapsed() > QUIET_FOR {
+            meter.stage("starting the daemon");
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Whether some process holds the lock of a data directory. Read from the kernel's list: taking the lock to find out
+/// would make a daemon that starts in that moment fail.
+fn locked(data_dir: &Path) -> bool {
+    let Ok(lock) = fs::metadata(data_dir.join("daemon.lock")) else {
+        return false;
+    };
+    let inode = format!(":{} ", lock.ino());
+    fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.lines().any(|line| line.contains(&inode)))
+}
+
+fn failed(home: &Home, log_start: u64, why: &str) -> ApiError {
+    let log = home.data_dir.join("daemon.log");
+    let said = last_lines(&log, log_start).unwrap_or_default();
+    // The daemon ends with an error of ours where it can; that is the one worth showing.
+    if let Some(error) = said.iter().rev().find_map(|line| parse_error(line)) {
+        let next = said.last().and_then(|line| line.strip_prefix("next: ")).unwrap_or_default();
+        return ApiError::new(error.0, format!("the daemon could not start: {}", error.1), next);
+    }
+    let mut message = format!("the daemon could not be started: {why}");
+    if !said.is_empty() {
+        message.push_str("; its last words: ");
+        message.push_str(&said.join(" | "));
+    }
+    let next = format!("see {}; `bay doctor` tells what this host lacks", log.display());
+    ApiError::new(ErrorCode::DaemonUnreachable, message, next)
+}
+
+/// `error[code]: message` as [`crate::failure`] prints it.
+fn parse_error(line: &str) -> Option<(ErrorCode, String)> {
+    let (code, message) = line.strip_prefix("error[")?.split_once("]: ")?;
+    let code = ErrorCode::ALL.iter().find(|known| known.as_str() == code)?;
+    Some((*code, message.to_owned()))
+}
+
+fn last_lines(path: &Path, start: u64) -> io::Result<Vec<String>> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(start.max(length.saturating_sub(LOG_TAIL))))?;
+    let mut bytes = Vec::new();
+    file.take(LOG_TAIL).read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    Ok(lines[lines.len().saturating_sub(LOG_LINES)..].iter().map(|line| (*line).to_owned()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_daemons_own_error_is_recognised_in_its_log() {
+        assert_eq!(
+            parse_error("error[pool-damaged]: the pool is short"),
+            Some((ErrorCode::PoolDamaged, "the pool is short".to_owned()))
+        );
+        assert_eq!(parse_error("error[nonsense]: x"), None);
+        assert_eq!(parse_error("something else"), None);
+    }
+
+    #[test]
+    fn only_the_end_of_a_long_log_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("daemon.log");
+        let text: String = (0..10_000).map(|n| format!("line {n}\n")).collect();
+        fs::write(&path, text).unwrap();
+        let lines = last_lines(&path, 0).unwrap();
+        assert_eq!(lines.len(), LOG_LINES);
+        assert_eq!(lines.last().unwrap(), "line 9999");
+        let length = fs::metadata(&path).unwrap().len();
+        assert!(last_lines(&path, length).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_lock_is_seen_without_taking_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create(dir.path().join("daemon.lock")).unwrap();
+        assert!(!locked(dir.path()));
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        assert!(locked(dir.path()));
+    }
+}

@@ -1,0 +1,251 @@
+mod across;
+mod download;
+mod upload;
+
+use bay_types::guest::{FileKind, FileStat, escape};
+use bay_types::progress::Progress;
+use bay_types::{ApiError, ErrorCode};
+use clap::Args;
+use serde::Serialize;
+
+use crate::cli::Global;
+use crate::client::{Client, bay_path};
+use crate::failure::{Outcome, invalid};
+use crate::naming::Place;
+use crate::output::progress::Meter;
+use crate::output::{count, size};
+
+/// Copy files and directories between here and a bay, or from bay to bay.
+///
+/// NAME:PATH is a path in a bay; one that does not begin with / is below /workspace. A destination that is a directory
+/// receives the source under its own name; any other destination is what the copy is called. SRC/. copies what is in
+/// a directory instead of the directory. A destination that ends in / must be a directory that exists. `-` is standard
+/// input or output: one file, or a tar of a directory that is copied out.
+///
+/// Files that come out of a bay never land outside the destination, whatever the bay does.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay cp notes.txt web:            into /workspace\n  bay cp web:/workspace/dist .     a directory, as ./dist\n  bay cp web:report/. out          what is in report, into out\n  bay cp web:log.txt - | less"
+)]
+pub(crate) struct Cp {
+    /// What to copy: a path, NAME:PATH, or -.
+    #[arg(value_name = "SRC")]
+    source: String,
+    /// Where to: a path, NAME:PATH, or -.
+    #[arg(value_name = "DST")]
+    destination: String,
+    /// Owner of what arrives in a bay [default: root].
+    #[arg(short, long)]
+    user: Option<String>,
+}
+
+/// What was copied, as `--json` prints it.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Copied {
+    files: u64,
+    bytes: u64,
+    /// What could not be copied, or points elsewhere.
+    notes: Vec<String>,
+}
+
+impl Cp {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let mut client = global.client();
+        let mut meter = Meter::new(global.json);
+        let (from, to) = (crate::naming::place(&self.source), crate::naming::place(&self.destination));
+        let user = self.user.as_deref();
+        let (copied, to_stdout) = match (from, to) {
+            (Place::Local(source), Place::Bay { bay, path }) => {
+                let target = Target { bay, path, user };
+                (upload::path(&mut client, &source, &self.source, &target, &mut meter).await?, false)
+            }
+            (Place::Stream, Place::Bay { bay, path }) => {
+                let target = Target { bay, path, user };
+                (upload::stream(&mut client, &target).await?, false)
+            }
+            (Place::Bay { bay, path }, Place::Local(destination)) => (
+                download::path(&mut client, &bay, &path, &destination, &self.destination, &mut meter).await?,
+                false,
+            ),
+            (Place::Bay { bay, path }, Place::Stream) => {
+                (download::stream(&mut client, &bay, &path).await?, true)
+            }
+            (Place::Bay { bay: from, path: source }, Place::Bay { bay, path }) => {
+                let target = Target { bay, path, user };
+                (across::copy(&mut client, &from, &source, &target).await?, false)
+            }
+            (Place::Local(_) | Place::Stream, Place::Local(_) | Place::Stream) => {
+                return Err(invalid(
+                    "neither side of the copy is in a bay",
+                    "write one of them as NAME:PATH; `bay ls` shows the names",
+                )
+                .into());
+            }
+        };
+        meter.clear();
+        report(&copied, to_stdout, global.json)?;
+        Ok(0)
+    }
+}
+
+fn report(copied: &Copied, to_stdout: bool, json: bool) -> Result<(), crate::failure::Failure> {
+    if to_stdout {
+        return Ok(());
+    }
+    if json {
+        return crate::output::json(copied);
+    }
+    for note in &copied.notes {
+        crate::output::talk(&format!("note: {note}"));
+    }
+    if crate::output::watched() {
+        crate::output::talk(&format!("{}, {}", count(copied.files, "file"), size(copied.bytes)));
+    }
+    Ok(())
+}
+
+/// A place in a bay that receives something.
+#[derive(Debug)]
+pub(super) struct Target<'a> {
+    bay: String,
+    path: String,
+    user: Option<&'a str>,
+}
+
+impl Target<'_> {
+    /// What is there now, links followed.
+    async fn stat(&self, client: &mut Client) -> Result<Option<FileStat>, ApiError> {
+        stat(client, &self.bay, &self.path).await
+    }
+
+    /// The path a file of this name gets.
+    async fn for_file(&self, client: &mut Client, name: Option<&str>) -> Result<String, ApiError> {
+        match (self.stat(client).await?, name) {
+            (Some(stat), Some(name)) if stat.kind == FileKind::Directory => Ok(join(&self.path, name)),
+            (Some(stat), None) if stat.kind == FileKind::Directory => Err(invalid(
+                format!("{}:{} is a directory", self.bay, self.path),
+                "name the file that standard input becomes",
+            )),
+            (None, _) if self.path.ends_with('/') => Err(self.no_directory()),
+            _ => Ok(self.path.clone()),
+        }
+    }
+
+    /// The directory that receives the members of an archive, and the name they go under in it (empty for none).
+    async fn for_tree(&self, client: &mut Client, name: Option<&str>) -> Result<(String, String), ApiError> {
+        match self.stat(client).await? {
+            Some(stat) if stat.kind == FileKind::Directory => {
+                Ok((self.path.clone(), name.unwrap_or_default().to_owned()))
+            }
+            Some(_) => Err(ApiError::new(
+                ErrorCode::PathRefused,
+                format!("{}:{} is not a directory, but the source is one", self.bay, self.path),
+                "name a directory, or a path that does not exist yet",
+            )),
+            None if self.path.ends_with('/') => Err(self.no_directory()),
+            None => match self.path.rsplit_once('/') {
+                Some((parent, name)) => Ok((format!("{parent}/"), name.to_owned())),
+                None => Ok(("/".to_owned(), self.path.clone())),
+            },
+        }
+    }
+
+    fn no_directory(&self) -> ApiError {
+        ApiError::new(
+            ErrorCode::PathNotFound,
+            format!("{}:{} is not a directory that exists", self.bay, self.path),
+            "make it first, or leave the / at the end out",
+        )
+    }
+
+    fn request(&self, kind: &str, path: &str, more: &str) -> String {
+        let mut query = format!("/{kind}?path={}{more}", escape(path.as_bytes()));
+        if let Some(user) = self.user {
+            query.push_str("&user=");
+            query.push_str(&escape(user.as_bytes()));
+        }
+        bay_path(&self.bay, &query)
+    }
+}
+
+/// What is at a path of a bay, links followed; `None` when nothing is.
+pub(super) async fn stat(client: &mut Client, bay: &str, path: &str) -> Result<Option<FileStat>, ApiError> {
+    let stat = stat_itself(client, bay, path).await?;
+    match stat {
+        Some(stat) if stat.kind == FileKind::Symlink => {
+            // Behind a link to a directory there is a `.`; any other link is read and written as a file.
+            let behind = stat_itself(client, bay, &format!("{path}/.")).await.ok().flatten();
+            Ok(Some(behind.unwrap_or(FileStat { kind: FileKind::File, size: 0, mode: 0o644, ..stat })))
+        }
+        other => Ok(other),
+    }
+}
+
+async fn stat_itself(client: &mut Client, bay: &str, path: &str) -> Result<Option<FileStat>, ApiError> {
+    match client.get(&bay_path(bay, &format!("/stat?path={}", escape(path.as_bytes())))).await {
+        Ok(stat) => Ok(Some(stat)),
+        Err(error) if error.code == ErrorCode::PathNotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The same for a source, which must be there.
+pub(super) async fn source_stat(client: &mut Client, bay: &str, path: &str) -> Result<FileStat, ApiError> {
+    stat(client, bay, path).await?.ok_or_else(|| {
+        ApiError::new(
+            ErrorCode::PathNotFound,
+            format!("there is no {path} in {bay}"),
+            format!("look with `bay exec {bay} -- ls`"),
+        )
+    })
+}
+
+pub(super) fn refuse_kind(bay: &str, path: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::PathRefused,
+        format!("{bay}:{path} is neither a file nor a directory"),
+        "only files and directories are copied",
+    )
+}
+
+pub(super) fn join(directory: &str, name: &str) -> String {
+    format!("{}/{name}", directory.trim_end_matches('/'))
+}
+
+/// The name a copy of this path has; `None` for `DIR/.`, which stands for what is in DIR.
+pub(super) fn name_of(path: &str) -> Result<Option<&str>, ApiError> {
+    let path = path.trim_end_matches('/');
+    match path.rsplit('/').next() {
+        Some(".") => Ok(None),
+        Some("" | "..") | None => Err(invalid(
+            "a copy needs a name, and the source's path ends without one",
+            "write SRC/. to copy what is in it",
+        )),
+        Some(name) => Ok(Some(name)),
+    }
+}
+
+pub(super) fn copying(name: &str, total: Option<u64>) -> Progress {
+    Progress { stage: format!("copying {name}"), done: 0, total, unit: "bytes".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_called_like_its_source_unless_that_ends_in_a_dot() {
+        assert_eq!(name_of("/a/b").unwrap(), Some("b"));
+        assert_eq!(name_of("/a/b///").unwrap(), Some("b"));
+        assert_eq!(name_of("b/.").unwrap(), None);
+        assert_eq!(name_of(".").unwrap(), None);
+        assert!(name_of("/").is_err());
+        assert!(name_of("a/..").is_err());
+    }
+
+    #[test]
+    fn joining_does_not_double_slashes() {
+        assert_eq!(join("/a/", "b"), "/a/b");
+        assert_eq!(join("/", "b"), "/b");
+    }
+}

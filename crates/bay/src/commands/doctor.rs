@@ -1,0 +1,26 @@
+use bay_types::ErrorCode;
+use clap::Args;
+
+use crate::cli::Global;
+use crate::doctor::{self, report};
+use crate::failure::Outcome;
+
+/// Tell what this host can and cannot do for bays, what that costs, and how to mend it. Needs no daemon.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay doctor\n  bay doctor --json | jq '.checks[] | select(.state != \"ok\")'"
+)]
+pub(crate) struct Doctor {}
+
+impl Doctor {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let home = global.home();
+        let examined = doctor::examine(&home).await;
+        if global.json {
+            crate::output::json(&examined)?;
+        } else {
+            crate::output::data(&report::render(&examined))?;
+        }
+        Ok(if examined.fit { 0 } else { ErrorCode::HostUnfit.exit_code() })
+    }
+}

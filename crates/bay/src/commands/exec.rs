@@ -1,0 +1,130 @@
+use bay_types::ExecId;
+use bay_types::exec::{ExecSpec, ExecView};
+use clap::Args;
+
+use crate::cli::Global;
+use crate::client::{Client, bay_path};
+use crate::failure::{Failure, Outcome};
+use crate::{session, terminal};
+
+/// Run a command in a bay with this terminal's input, output and exit code.
+///
+/// Exits with the command's own code, 128 + N when signal N ended it, 124 when its time was up, 126 or 127 when it
+/// could not be started, and 125 when Workbay itself failed. The first Ctrl-C goes to the command, the second kills
+/// everything it started. A daemon that restarts meanwhile is waited for; no output is lost.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay exec web -- cargo test\n  bay exec web -t -- vim README.md\n  tar c data | bay exec web -- tar x -C /tmp\n  bay exec web -d -- npm run dev   then: bay logs web EXEC --follow"
+)]
+pub(crate) struct Exec {
+    /// Name or id of the bay.
+    name: String,
+    #[command(flatten)]
+    options: Options,
+    /// Give the command a terminal.
+    #[arg(short, long)]
+    tty: bool,
+    /// Attach standard input even when it is a terminal and no -t is given.
+    #[arg(short, long, conflicts_with = "no_stdin")]
+    interactive: bool,
+    /// Attach no standard input, so that a loop around this keeps its own.
+    #[arg(short, long)]
+    no_stdin: bool,
+    /// Start it, print its id and come back; `bay logs` shows what it says.
+    #[arg(short, long, conflicts_with_all = ["tty", "interactive"])]
+    detach: bool,
+    /// The command and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    pub(crate) command: Vec<String>,
+}
+
+/// What `exec` and `shell` share.
+#[derive(Debug, Default, Args)]
+pub(super) struct Options {
+    /// Set a variable; a NAME alone passes the caller's value on.
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    env: Vec<String>,
+    /// Directory to run in [default: /workspace].
+    #[arg(short = 'C', long, visible_alias = "workdir", value_name = "DIR")]
+    cwd: Option<String>,
+    /// User of the bay, by name or number [default: root].
+    #[arg(short, long)]
+    user: Option<String>,
+    /// Kill everything it started after this many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: Option<u64>,
+    /// The agent's tool call this belongs to; kept with the exec.
+    #[arg(long, value_name = "ID")]
+    tool_call: Option<String>,
+}
+
+impl Options {
+    pub(super) fn spec(&self, argv: Vec<String>) -> Result<ExecSpec, Failure> {
+        let env =
+            self.env.iter().map(|given| crate::naming::variable(given)).collect::<Result<Vec<_>, _>>()?;
+        Ok(ExecSpec {
+            id: ExecId::generate(),
+            argv,
+            env,
+            cwd: self.cwd.clone(),
+            user: self.user.clone(),
+            tty: None,
+            stdin: false,
+            timeout_s: self.timeout,
+            tool_call: self.tool_call.clone(),
+        })
+    }
+}
+
+impl Exec {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let detach = self.detach;
+        let name = self.name.clone();
+        let result = async {
+            let bay = crate::naming::bay(&name)?;
+            let mut client = global.client();
+            let spec = self.spec()?;
+            if detach {
+                start(&mut client, bay, &spec, global.json).await
+            } else {
+                session::run(&mut client, bay, spec).await
+            }
+        };
+        result.await.map_err(Failure::in_exec)
+    }
+
+    fn spec(self) -> Result<ExecSpec, Failure> {
+        let mut spec = self.options.spec(self.command)?;
+        if self.detach {
+            return Ok(spec);
+        }
+        // A terminal is only read on request: a job in the background would be stopped for it.
+        let wanted = self.interactive || self.tty || !terminal::stdin_is_terminal();
+        spec.stdin = wanted && !self.no_stdin && !terminal::stdin_is_nothing();
+        if self.tty {
+            with_terminal(&mut spec);
+        }
+        Ok(spec)
+    }
+}
+
+/// Adds a terminal of the caller's size and kind.
+pub(super) fn with_terminal(spec: &mut ExecSpec) {
+    spec.tty = Some(session::tty_size());
+    for variable in ["TERM", "COLORTERM"] {
+        let given = spec.env.iter().any(|(name, _)| name == variable);
+        if let (false, Ok(value)) = (given, std::env::var(variable)) {
+            spec.env.push((variable.to_owned(), value));
+        }
+    }
+}
+
+async fn start(client: &mut Client, bay: &str, spec: &ExecSpec, json: bool) -> Outcome {
+    let view: ExecView = client.post(&bay_path(bay, "/execs"), spec).await?;
+    if json {
+        crate::output::json(&view)?;
+    } else {
+        crate::output::data(&view.id.to_string())?;
+    }
+    Ok(0)
+}

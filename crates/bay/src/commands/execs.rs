@@ -1,0 +1,78 @@
+use bay_types::exec::ExecView;
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+
+use crate::cli::Global;
+use crate::client::bay_path;
+use crate::failure::Outcome;
+use crate::output::age::{since, took};
+use crate::output::escape::{clip, command};
+use crate::output::{size, table};
+
+const COMMAND: usize = 60;
+
+/// List the commands a bay runs and ran.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  bay execs ls web")]
+pub(crate) struct Execs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List them, newest last.
+    Ls {
+        /// Name or id of the bay.
+        name: String,
+        /// Only those that still run.
+        #[arg(short, long)]
+        running: bool,
+    },
+}
+
+impl Execs {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let Verb::Ls { name, running } = self.verb;
+        let bay = crate::naming::bay(&name)?;
+        let mut execs: Vec<ExecView> = global.client().get(&bay_path(bay, "/execs")).await?;
+        if running {
+            execs.retain(|exec| exec.exit.is_none() && exec.ended_at.is_none());
+        }
+        if global.json {
+            crate::output::json(&execs)?;
+        } else if execs.is_empty() {
+            crate::output::talk("no commands: `bay exec NAME -- CMD` runs one");
+        } else {
+            crate::output::data(&render(&execs, Timestamp::now()))?;
+        }
+        Ok(0)
+    }
+}
+
+fn render(execs: &[ExecView], now: Timestamp) -> String {
+    let mut table = table::table(&["EXEC", "STATE", "STARTED", "TOOK", "OUTPUT", "COMMAND"]);
+    for exec in execs {
+        table.add_row([
+            exec.number.to_string(),
+            state(exec),
+            format!("{} ago", since(exec.started_at, now)),
+            took(exec.started_at, exec.ended_at.unwrap_or(now)),
+            size(exec.output_bytes),
+            clip(&command(&exec.argv), COMMAND),
+        ]);
+    }
+    table.trim_fmt()
+}
+
+fn state(exec: &ExecView) -> String {
+    match exec.exit {
+        None if exec.ended_at.is_none() => "running".to_owned(),
+        None => "ended".to_owned(),
+        Some(exit) => match (exit.code, exit.signal) {
+            (Some(code), _) => format!("{} {code}", exit.reason),
+            (None, Some(signal)) => format!("{} {signal}", exit.reason),
+            (None, None) => exit.reason.to_string(),
+        },
+    }
+}

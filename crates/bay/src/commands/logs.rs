@@ -1,0 +1,145 @@
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use bay_types::exec::Exit;
+use bay_types::frame::Frame;
+use bay_types::{ApiError, ErrorCode};
+use clap::Args;
+use http_body_util::BodyExt;
+use serde::Serialize;
+
+use crate::cli::Global;
+use crate::client::{FrameReader, bay_path, broken, encode};
+use crate::failure::{Failure, Outcome};
+use crate::output::{talk, written};
+
+/// How long a daemon may be away while its output is followed.
+const REFOLLOW_FOR: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Show what a command has written, also after it or its bay has ended.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay logs web 3\n  bay logs web 3 --follow\n  bay logs web 3 --since-offset 4096\n\nWith --json every line is an object: {\"stream\", \"offset\", \"text\"}, and at the end {\"exit\"}."
+)]
+pub(crate) struct Logs {
+    /// Name or id of the bay.
+    name: String,
+    /// The exec: its number, its id, or the end of its id.
+    exec: String,
+    /// Go on until the command ends.
+    #[arg(short, long)]
+    follow: bool,
+    /// Leave out this many bytes at the beginning.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    since_offset: u64,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Line<'a> {
+    Text { stream: &'a str, offset: u64, text: std::borrow::Cow<'a, str> },
+    Gap { dropped: u64 },
+    Exit { exit: Exit },
+}
+
+enum End {
+    Done,
+    Cut,
+}
+
+impl Logs {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        crate::naming::bay(&self.name)?;
+        let mut offset = self.since_offset;
+        let mut away_since = None;
+        loop {
+            let before = offset;
+            match self.read(global, &mut offset, away_since.is_none()).await {
+                Ok(End::Done) => return Ok(0),
+                Ok(End::Cut) if !self.follow => return Err(broken("the output ended in the middle").into()),
+                Ok(End::Cut) => {}
+                Err(Failure::Api { error, .. })
+                    if self.follow && passing(&error) && (offset > 0 || away_since.is_some()) => {}
+                Err(failure) => return Err(failure),
+            }
+            if offset > before {
+                away_since = None;
+            }
+            if away_since.get_or_insert_with(Instant::now).elapsed() > REFOLLOW_FOR {
+                return Err(broken("the daemon did not come back").into());
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn read(&self, global: &Global, offset: &mut u64, may_start: bool) -> Result<End, Failure> {
+        let follow = if self.follow { "&follow=true" } else { "" };
+        let path = format!("/execs/{}/output?since={offset}{follow}", encode(&self.exec));
+        let client = global.client();
+        let mut client = if may_start { client } else { client.another_without_starting() };
+        let mut body = client.download(&bay_path(&self.name, &path)).await?;
+        let mut frames = FrameReader::new((), &[]);
+        while let Some(piece) = body.frame().await {
+            let Ok(piece) = piece else { return Ok(End::Cut) };
+            let Some(data) = piece.data_ref() else { continue };
+            frames.feed(data);
+            while let Some(frame) = frames.next().map_err(|e| broken(&e.to_string()))? {
+                if let Some(end) = show(frame, offset, global.json)? {
+                    return Ok(end);
+                }
+            }
+        }
+        // Without an exit frame a finished body means: this is all there is so far.
+        Ok(if self.follow { End::Cut } else { End::Done })
+    }
+}
+
+fn passing(error: &ApiError) -> bool {
+    matches!(error.code, ErrorCode::DaemonUnreachable | ErrorCode::GuestUnreachable | ErrorCode::Interrupted)
+}
+
+fn show(frame: Frame, offset: &mut u64, json: bool) -> Result<Option<End>, Failure> {
+    match frame {
+        Frame::Stdout(bytes) => output("stdout", &bytes, offset, json)?,
+        Frame::Stderr(bytes) => output("stderr", &bytes, offset, json)?,
+        Frame::Gap(dropped) => {
+            *offset += dropped;
+            if json {
+                line(&Line::Gap { dropped })?;
+            } else {
+                talk(&format!("bay: {dropped} bytes before this were dropped: the kept output is bounded"));
+            }
+        }
+        Frame::Exit(exit) => {
+            if json {
+                line(&Line::Exit { exit })?;
+            }
+            return Ok(Some(End::Done));
+        }
+        Frame::Error(error) if passing(&error) => return Ok(Some(End::Cut)),
+        Frame::Error(error) => return Err(error.into()),
+        Frame::Stdin(_) | Frame::StdinEof | Frame::Resize(_) | Frame::Signal(_) => {
+            return Err(broken("a frame came from the wrong direction").into());
+        }
+    }
+    Ok(None)
+}
+
+fn output(stream: &str, bytes: &[u8], offset: &mut u64, json: bool) -> Result<(), Failure> {
+    if json {
+        line(&Line::Text { stream, offset: *offset, text: String::from_utf8_lossy(bytes) })?;
+    } else if stream == "stderr" {
+        let _ = io::stderr().lock().write_all(bytes);
+    } else {
+        let mut out = io::stdout().lock();
+        written(out.write_all(bytes).and_then(|()| out.flush()))?;
+    }
+    *offset += bytes.len() as u64;
+    Ok(())
+}
+
+fn line(line: &Line<'_>) -> Result<(), Failure> {
+    let text = serde_json::to_string(line).map_err(|e| ApiError::internal(&e))?;
+    crate::output::data(&text)
+}

@@ -1,0 +1,96 @@
+use bay_types::bay::BayView;
+use clap::Args;
+use comfy_table::Cell;
+use jiff::Timestamp;
+
+use crate::cli::Global;
+use crate::failure::Outcome;
+use crate::output::age::since;
+use crate::output::escape::{clip, visible};
+use crate::output::table;
+
+/// How much of a reason fits in a table; `bay show` has it whole.
+const REASON: usize = 60;
+
+/// List the bays, what state each is in, since when and why.
+#[derive(Debug, Args)]
+#[command(
+    visible_alias = "list",
+    after_help = "Examples:\n  bay ls\n  bay ls --json | jq -r '.[] | select(.state == \"running\").name'"
+)]
+pub(crate) struct Ls {
+    /// Print names only.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+impl Ls {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let bays: Vec<BayView> = global.client().get("/v1/bays").await?;
+        if global.json {
+            crate::output::json(&bays)?;
+        } else if self.quiet {
+            for bay in &bays {
+                crate::output::data(bay.name.as_str())?;
+            }
+        } else if bays.is_empty() {
+            crate::output::talk("no bays yet: `bay up .` makes one for this directory");
+        } else {
+            crate::output::data(&render(&bays, Timestamp::now()))?;
+        }
+        Ok(0)
+    }
+}
+
+fn render(bays: &[BayView], now: Timestamp) -> String {
+    let mut table = table::table(&["NAME", "STATE", "SINCE", "IMAGE", "SOURCE", "REASON"]);
+    for bay in bays {
+        table.add_row([
+            Cell::new(bay.name.as_str()),
+            table::state(bay.state),
+            Cell::new(format!("{} ago", since(bay.since, now))),
+            Cell::new(visible(&bay.image)),
+            Cell::new(source(bay)),
+            Cell::new(clip(&visible(&bay.reason), REASON)),
+        ]);
+    }
+    table.trim_fmt()
+}
+
+/// Where a bay's workspace came from, in a few words.
+pub(super) fn source(bay: &BayView) -> String {
+    let Some(origin) = &bay.origin else {
+        return "-".to_owned();
+    };
+    let location = origin.location.trim_end_matches('/');
+    let short = location.rsplit(['/', ':']).next().unwrap_or(location);
+    let at = origin.branch.as_deref().unwrap_or_else(|| origin.commit.get(..8).unwrap_or(&origin.commit));
+    visible(&format!("{short}@{at}"))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::commands) fn bay(reason: &str) -> BayView {
+        let value = serde_json::json!({
+            "id": "bay_0190000000007000800000000000abcd", "name": "web", "state": "running", "reason": reason,
+            "since": "2026-01-01T00:00:00Z", "desired": "running", "created_at": "2026-01-01T00:00:00Z",
+            "image": "host", "image_id": "img_0190000000007000800000000000abcd",
+            "origin": {"repo": "repo_0190000000007000800000000000abcd", "location": "/home/me/web",
+                       "commit": "8e26231d14f4c0f7e7537b92e10e461205b4ea95", "branch": "main"},
+            "limits": {"memory_mib": 512}, "mounts": [{"source": "/opt/data", "target": "/data"}],
+            "isolation": {"backend": "local", "grade": "shared-kernel", "detail": "namespaces"},
+            "workspace": "/workspace", "execs_running": 1, "host_pid": 77
+        });
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_reason_from_a_bay_cannot_reach_the_terminal() {
+        let text = render(&[bay("up \u{1b}]0;title\u{7}")], "2026-01-01T01:00:00Z".parse().unwrap());
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+        assert!(text.contains("60m ago") || text.contains("1h ago"), "{text}");
+        assert!(text.contains("web@main"));
+    }
+}

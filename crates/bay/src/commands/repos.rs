@@ -1,0 +1,98 @@
+use bay_types::repo::{RepoSync, RepoView};
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+
+use crate::cli::Global;
+use crate::client::encode;
+use crate::failure::Outcome;
+use crate::output::age::since;
+use crate::output::escape::visible;
+use crate::output::progress::Meter;
+use crate::output::{count, size, table};
+
+/// Look after the cached repositories that workspaces are made from.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay repos ls\n  bay repos sync https://example.org/project.git\n  bay repos rm project"
+)]
+pub(crate) struct Repos {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List them.
+    Ls,
+    /// Fetch what is new from where it came from; a URL that is not cached yet is.
+    Sync {
+        /// Id, URL, or a part of the location that only one has.
+        repo: String,
+    },
+    /// Remove one from the cache; bays made from it keep their workspaces.
+    Rm {
+        /// Id, or a part of the location that only one has.
+        repo: String,
+        /// Remove it even when bays were made from it.
+        #[arg(short, long)]
+        force: bool,
+    },
+}
+
+impl Repos {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let mut client = global.client();
+        match self.verb {
+            Verb::Ls => {
+                let repos: Vec<RepoView> = client.get("/v1/repos").await?;
+                if global.json {
+                    crate::output::json(&repos)?;
+                } else if repos.is_empty() {
+                    crate::output::talk("no repositories in the cache: `bay up` brings them");
+                } else {
+                    crate::output::data(&render(&repos))?;
+                }
+            }
+            Verb::Sync { repo } => {
+                let mut meter = Meter::new(global.json);
+                let view: RepoView = client.work("/v1/repos/sync", &RepoSync { repo }, &mut meter).await?;
+                if global.json {
+                    crate::output::json(&view)?;
+                } else {
+                    crate::output::data(&format!(
+                        "{} is up to date ({})",
+                        visible(&view.location),
+                        size(view.bytes)
+                    ))?;
+                }
+            }
+            Verb::Rm { repo, force } => {
+                let query = if force { "?force=true" } else { "" };
+                let _: serde_json::Value =
+                    client.delete(&format!("/v1/repos/{}{query}", encode(&repo))).await?;
+                if global.json {
+                    crate::output::json(&serde_json::json!({ "removed": repo }))?;
+                } else {
+                    crate::output::data(&format!("{} is no longer cached", visible(&repo)))?;
+                }
+            }
+        }
+        Ok(0)
+    }
+}
+
+fn render(repos: &[RepoView]) -> String {
+    let now = Timestamp::now();
+    let mut table = table::table(&["REPO", "SYNCED", "SIZE", "CHECKOUTS", "USED BY", "LOCATION"]);
+    for repo in repos {
+        table.add_row([
+            repo.id.short(),
+            format!("{} ago", since(repo.synced_at, now)),
+            size(repo.bytes),
+            repo.checkouts.to_string(),
+            count(repo.bays, "bay"),
+            visible(&repo.location),
+        ]);
+    }
+    table.trim_fmt()
+}

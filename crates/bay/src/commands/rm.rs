@@ -1,0 +1,57 @@
+use std::io::{BufRead, Write};
+
+use bay_types::bay::BayDeleted;
+use clap::Args;
+
+use crate::cli::Global;
+use crate::client::bay_path;
+use crate::failure::{Outcome, local};
+use crate::output::escape::visible;
+
+/// Delete a bay and its workspace. On a terminal it asks first; a script has said the word by calling it.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay rm web\n  bay rm web --keep-workspace   the files stay, and it says where"
+)]
+pub(crate) struct Rm {
+    /// Name or id of the bay.
+    name: String,
+    /// Keep the workspace's files on the pool.
+    #[arg(long)]
+    keep_workspace: bool,
+    /// Do not ask.
+    #[arg(short, long, visible_alias = "force", short_alias = 'f')]
+    yes: bool,
+}
+
+impl Rm {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let bay = crate::naming::bay(&self.name)?;
+        let asks = !self.yes && !self.keep_workspace && !global.json;
+        if asks && crate::terminal::stdin_is_terminal() && crate::output::watched() && !confirmed(bay)? {
+            crate::output::talk("nothing was deleted");
+            return Ok(1);
+        }
+        let query = if self.keep_workspace { "?keep_workspace=true" } else { "" };
+        let deleted: BayDeleted = global.client().delete(&bay_path(bay, query)).await?;
+        if global.json {
+            crate::output::json(&deleted)?;
+            return Ok(0);
+        }
+        let workspace = match &deleted.kept_workspace {
+            Some(path) => format!("its workspace is kept at {}", visible(&path.display().to_string())),
+            None => "its workspace is deleted".to_owned(),
+        };
+        crate::output::data(&format!("{} is gone; {workspace}", deleted.name))?;
+        Ok(0)
+    }
+}
+
+fn confirmed(bay: &str) -> Result<bool, bay_types::ApiError> {
+    let mut prompt = std::io::stderr().lock();
+    let _ = write!(prompt, "delete {bay} and everything in its workspace? [y/N] ");
+    let _ = prompt.flush();
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer).map_err(|e| local("reading the answer", &e))?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}

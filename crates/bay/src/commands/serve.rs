@@ -1,0 +1,72 @@
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+
+use bay_types::{ApiError, ErrorCode};
+use clap::Args;
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::Global;
+use crate::failure::{Outcome, local};
+use crate::multicall;
+
+/// Run the daemon. Other verbs start one by themselves; this is for service managers and for watching it.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay serve\n  bay serve --data-dir /srv/bays --pool /mnt/btrfs/bays\n\nBAY_LOG sets what is logged: error, warn, info (default), debug, trace."
+)]
+pub(crate) struct Serve {
+    /// Serve the API on this TCP address too.
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// Size of a new pool file [default: chosen from the free disk].
+    #[arg(long, value_name = "N")]
+    pool_mib: Option<u64>,
+    /// Leave the caller's session: its terminal may close.
+    #[arg(long, hide = true)]
+    detached: bool,
+    /// Fail on purpose at a named point.
+    #[arg(long, env = "BAY_FAULT", hide = true)]
+    fault: Option<String>,
+}
+
+impl Serve {
+    pub(crate) fn run(self, global: &Global) -> Outcome {
+        if !rustix::process::geteuid().is_root() {
+            return Err(ApiError::new(
+                ErrorCode::NotRoot,
+                "the daemon makes namespaces, mounts and cgroups, which needs root",
+                "run it with sudo",
+            )
+            .into());
+        }
+        if self.detached {
+            // Fails only when this process leads a session already, which is what is wanted.
+            let _ = rustix::process::setsid();
+        }
+        let filter = EnvFilter::try_from_env("BAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(std::io::stderr().is_terminal())
+            .init();
+        let home = global.home();
+        let executable = std::env::current_exe().map_err(|e| local("finding the bay executable", &e))?;
+        let told = multicall::Serve {
+            data_dir: home.data_dir,
+            pool_dir: home.pool,
+            socket: home.socket,
+            listen: self.listen,
+            executable,
+            pool_mib: self.pool_mib,
+            fault: self.fault.filter(|fault| !fault.is_empty()),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .map_err(|e| local("starting up", &e))?;
+        let served = runtime.block_on(multicall::serve(told));
+        runtime.shutdown_background();
+        served?;
+        Ok(0)
+    }
+}

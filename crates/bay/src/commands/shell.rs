@@ -1,0 +1,33 @@
+use clap::Args;
+
+use super::exec::{Options, with_terminal};
+use crate::cli::Global;
+use crate::failure::{Failure, Outcome};
+use crate::{session, terminal};
+
+/// The bay's best shell, as a login shell.
+const SHELL: &str = "exec \"$(command -v bash || echo /bin/sh)\" -l";
+
+/// Open an interactive shell in a bay.
+#[derive(Debug, Args)]
+#[command(visible_alias = "sh", after_help = "Example:\n  bay shell web")]
+pub(crate) struct Shell {
+    /// Name or id of the bay.
+    name: String,
+    #[command(flatten)]
+    options: Options,
+}
+
+impl Shell {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let result = async {
+            let bay = crate::naming::bay(&self.name)?;
+            let argv = ["/bin/sh", "-c", SHELL].map(str::to_owned).to_vec();
+            let mut spec = self.options.spec(argv)?;
+            spec.stdin = !terminal::stdin_is_nothing();
+            with_terminal(&mut spec);
+            session::run(&mut global.client(), bay, spec).await
+        };
+        result.await.map_err(Failure::in_exec)
+    }
+}

@@ -1,0 +1,100 @@
+use bay_types::bay::{BayView, Limits};
+use clap::Args;
+use jiff::Timestamp;
+
+use crate::cli::Global;
+use crate::client::bay_path;
+use crate::failure::Outcome;
+use crate::output::age::since;
+use crate::output::escape::visible;
+use crate::output::table::section;
+
+/// Show everything about one bay: its state and why, where it came from, its limits, how it is isolated.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  bay show web")]
+pub(crate) struct Show {
+    /// Name or id of the bay.
+    name: String,
+}
+
+impl Show {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let bay = crate::naming::bay(&self.name)?;
+        let view: BayView = global.client().get(&bay_path(bay, "")).await?;
+        if global.json {
+            crate::output::json(&view)?;
+        } else {
+            crate::output::data(&render(&view, Timestamp::now()))?;
+        }
+        Ok(0)
+    }
+}
+
+fn render(bay: &BayView, now: Timestamp) -> String {
+    let mut state = vec![
+        ("state", format!("{}, for {}", bay.state, since(bay.since, now))),
+        ("reason", visible(&bay.reason)),
+        ("wanted", bay.desired.to_string()),
+        ("execs", format!("{} running", bay.execs_running)),
+    ];
+    if let Some(pid) = bay.host_pid {
+        state.push(("host pid", pid.to_string()));
+    }
+    let mut made = vec![
+        ("id", bay.id.to_string()),
+        ("created", format!("{} ago ({})", since(bay.created_at, now), bay.created_at)),
+        ("image", format!("{} ({})", visible(&bay.image), bay.image_id)),
+    ];
+    match &bay.origin {
+        Some(origin) => {
+            made.push(("source", visible(&origin.location)));
+            made.push(("commit", visible(&origin.commit)));
+            made.push(("branch", visible(origin.branch.as_deref().unwrap_or("(none: detached)"))));
+        }
+        None => made.push(("source", "(began empty)".to_owned())),
+    }
+    made.push(("workspace", visible(&bay.workspace)));
+    let mut limits = limit_lines(&bay.limits);
+    for mount in &bay.mounts {
+        let text = format!("{} at {}, read-only", mount.source.display(), mount.target.display());
+        limits.push(("mount", visible(&text)));
+    }
+    let isolation = vec![
+        ("grade", visible(&bay.isolation.grade)),
+        ("backend", visible(&bay.isolation.backend)),
+        ("means", visible(&bay.isolation.detail)),
+    ];
+    [
+        section(bay.name.as_str(), &state),
+        section("made from", &made),
+        section("limits", &limits),
+        section("isolation", &isolation),
+    ]
+    .join("\n\n")
+}
+
+fn limit_lines(limits: &Limits) -> Vec<(&'static str, String)> {
+    let or_host = |value: Option<String>| value.unwrap_or_else(|| "the host's".to_owned());
+    vec![
+        ("cpus", or_host(limits.cpus.map(|n| n.to_string()))),
+        ("memory", or_host(limits.memory_mib.map(|n| format!("{n} MiB")))),
+        ("disk", or_host(limits.disk_mib.map(|n| format!("{n} MiB")))),
+        ("pids", limits.pids.unwrap_or(Limits::DEFAULT_PIDS).to_string()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::ls::tests::bay;
+
+    #[test]
+    fn a_bay_is_shown_with_its_reason_and_its_isolation_grade() {
+        let text = render(&bay("the guest \u{1b}[2J answers"), "2026-01-01T00:05:00Z".parse().unwrap());
+        for part in ["running, for 5m", "\\x1b[2J", "shared-kernel", "512 MiB", "/opt/data at /data", "main"]
+        {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        assert!(!text.contains('\u{1b}'));
+    }
+}

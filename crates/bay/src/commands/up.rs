@@ -1,0 +1,221 @@
+use std::time::Instant;
+
+use bay_types::bay::{BayCreate, BayView, Limits, Source, State};
+use bay_types::{ApiError, BayName, ErrorCode};
+use clap::Args;
+
+use super::exec::Options;
+use crate::archive::Packed;
+use crate::cli::Global;
+use crate::client::{Client, bay_path};
+use crate::failure::{Failure, Outcome};
+use crate::naming::{Target, without_credentials};
+use crate::output::escape::{one_line, visible};
+use crate::output::progress::Meter;
+use crate::output::{count, size, talk};
+use crate::{session, terminal, workspace};
+
+/// Make a bay: a workstation with a copy of a repository, isolated and kept until `bay rm`.
+///
+/// A local repository comes with its uncommitted changes; nothing in the bay ever writes back to it. What the bay
+/// changes is brought back with `bay cp` or git.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay up                                 this directory\n  bay up https://example.org/project.git --ref v2\n  bay up . --name web --memory-mib 2048 --mount /srv/data:/data:ro\n  bay up . -- make test                  and run a command at once"
+)]
+pub(crate) struct Up {
+    /// A directory or a git URL.
+    #[arg(value_name = "PATH|GIT-URL", default_value = ".")]
+    what: String,
+    /// Name of the bay [default: from the path or URL].
+    #[arg(short, long)]
+    name: Option<String>,
+    /// Branch, tag or commit to begin from; for a local path this leaves uncommitted changes out.
+    #[arg(short, long = "ref", value_name = "REF")]
+    reference: Option<String>,
+    /// `host`, `dir:PATH`, `tar:PATH`, or the name of an imported image.
+    #[arg(short, long, default_value = "host")]
+    image: String,
+    /// Processors it may use; 1.5 is one and a half.
+    #[arg(long, value_name = "N")]
+    cpus: Option<f64>,
+    /// Memory it may use.
+    #[arg(long, value_name = "N")]
+    memory_mib: Option<u64>,
+    /// Disk it may use beyond what it shares with its image and repository.
+    #[arg(long, value_name = "N")]
+    disk_mib: Option<u64>,
+    /// Processes it may have.
+    #[arg(long, value_name = "N")]
+    pids: Option<u64>,
+    /// Show a path of the host in the bay, read-only.
+    #[arg(long, value_name = "SRC:DST:ro")]
+    mount: Vec<String>,
+    /// Leave uncommitted changes out.
+    #[arg(long, visible_alias = "clean")]
+    committed_only: bool,
+    /// A command to run in the new bay, as `bay exec` would.
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+/// What was made, for the summary.
+struct Made {
+    view: BayView,
+    packed: Option<Packed>,
+    notes: Vec<String>,
+}
+
+impl Up {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let began = Instant::now();
+        let mut client = global.client();
+        let made = self.make(&mut client, global.json).await?;
+        let text = if global.json {
+            serde_json::to_string_pretty(&made.view).map_err(|e| ApiError::internal(&e))?
+        } else {
+            summary(&made, began)
+        };
+        if self.command.is_empty() {
+            crate::output::data(&text)?;
+            return Ok(0);
+        }
+        if global.json || crate::output::watched() {
+            talk(&text);
+        }
+        self.run_first(&mut client, made.view.name.as_str()).await.map_err(Failure::in_exec)
+    }
+
+    async fn run_first(self, client: &mut Client, bay: &str) -> Outcome {
+        let mut spec = Options::default().spec(self.command)?;
+        spec.stdin = !terminal::stdin_is_terminal() && !terminal::stdin_is_nothing();
+        session::run(client, bay, spec).await
+    }
+
+    async fn make(&self, client: &mut Client, json: bool) -> Result<Made, Failure> {
+        if let Some(name) = &self.name
+            && let Err(error) = name.parse::<BayName>()
+        {
+            let next = format!("`--name {}` would do", BayName::slug(name));
+            return Err(ApiError::new(ErrorCode::InvalidName, error.to_string(), next).into());
+        }
+        let mounts =
+            self.mount.iter().map(|given| crate::naming::mount(given)).collect::<Result<Vec<_>, _>>()?;
+        let image = crate::naming::image(&self.image)?;
+        let limits =
+            Limits { cpus: self.cpus, memory_mib: self.memory_mib, disk_mib: self.disk_mib, pids: self.pids };
+        let create = |name: BayName, source| BayCreate {
+            name: Some(self.name.clone().unwrap_or_else(|| name.to_string())),
+            source,
+            image,
+            limits,
+            mounts,
+        };
+        let mut meter = Meter::new(json);
+        match crate::naming::target(&self.what, |path| path.exists()) {
+            Target::Url(url) => {
+                let source = Source::Remote { url: url.clone(), reference: self.reference.clone() };
+                let create = create(crate::naming::name_of_url(&url), source);
+                let view = ask(client, &create, &mut meter).await?;
+                Ok(Made { view, packed: None, notes: Vec::new() })
+            }
+            Target::Path(path) => {
+                let plan = workspace::plan(&path, self.reference.as_deref(), self.committed_only).await?;
+                let directory = plan.directory.file_name().unwrap_or_default().to_string_lossy();
+                let name = BayName::slug(directory.strip_suffix(".git").unwrap_or(&directory));
+                // What changed is looked up while the bay is made.
+                let making = async {
+                    let source = workspace::provide(client, &plan.source, &mut meter).await?;
+                    ask(client, &create(name, source), &mut meter).await
+                };
+                let (view, findings) = tokio::join!(making, workspace::look(&plan.overlay));
+                let view = view?;
+                let mut notes = plan.notes;
+                let half_made = |error: ApiError| half_made(&view, &error);
+                let findings = findings.map_err(half_made)?;
+                notes.extend(findings.notes());
+                let bay = view.id.to_string();
+                let packed =
+                    workspace::send(client, &bay, plan.overlay, findings).await.map_err(half_made)?;
+                notes.extend(packed.as_ref().and_then(Packed::warning));
+                Ok(Made { view, packed, notes })
+            }
+        }
+    }
+}
+
+async fn ask(client: &mut Client, create: &BayCreate, meter: &mut Meter) -> Result<BayView, ApiError> {
+    match client.work("/v1/bays", create, meter).await {
+        Err(error) if error.code == ErrorCode::BayExists => Err(exists(client, create, error).await),
+        other => other,
+    }
+}
+
+/// Says of the bay in the way what it is, so that the caller can choose.
+async fn exists(client: &mut Client, create: &BayCreate, error: ApiError) -> ApiError {
+    let name = create.name.as_deref().unwrap_or_default();
+    let Ok(view) = client.get::<BayView>(&bay_path(name, "")).await else {
+        return error;
+    };
+    let source = super::ls::source(&view);
+    let message =
+        format!("a bay named {name} exists already: it is {} and was made from {source}", view.state);
+    let use_it = match view.state {
+        State::Stopped | State::Failed => format!("`bay start {name}` to go on with it"),
+        State::Paused => format!("`bay resume {name}` to go on with it"),
+        _ => format!("`bay shell {name}` to use it"),
+    };
+    ApiError::new(
+        ErrorCode::BayExists,
+        message,
+        format!("{use_it}, or `bay up --name OTHER` for a second one"),
+    )
+}
+
+/// The bay is there, but not all of what was to be in it.
+fn half_made(view: &BayView, error: &ApiError) -> ApiError {
+    let name = &view.name;
+    ApiError::new(
+        error.code,
+        format!(
+            "{name} was made, but the uncommitted changes could not be copied into it: {}",
+            error.message
+        ),
+        format!("`bay rm {name}` and try again, or go on without them (--committed-only)"),
+    )
+}
+
+fn summary(made: &Made, began: Instant) -> String {
+    let view = &made.view;
+    let name = view.name.as_str();
+    let ms = began.elapsed().as_millis();
+    let time = if ms < 1000 { format!("{ms} ms") } else { format!("{:.1} s", began.elapsed().as_secs_f64()) };
+    let mut lines = vec![format!("{} {name} is {} ({time})", tick(), view.state)];
+    let mut content = match &view.origin {
+        Some(origin) => {
+            let commit = origin.commit.get(..8).unwrap_or(&origin.commit);
+            let branch = origin.branch.as_deref().map(|b| format!(" on {b}")).unwrap_or_default();
+            visible(&format!("{} at {commit}{branch}", without_credentials(&origin.location)))
+        }
+        None => "empty".to_owned(),
+    };
+    if let Some(packed) = &made.packed {
+        let files = count(packed.files, "file");
+        let what = if view.origin.is_some() { "uncommitted changes" } else { "the directory" };
+        content.push_str(&format!(" + {what}: {files}, {}", size(packed.bytes)));
+        if packed.deleted > 0 {
+            content.push_str(&format!(", {} deleted", packed.deleted));
+        }
+    }
+    lines.push(format!("  {}: {content}", visible(&view.workspace)));
+    lines.extend(made.notes.iter().map(|note| format!("  note: {}", one_line(note))));
+    lines.push(String::new());
+    lines.push(format!("  bay exec {name} -- CMD    run a command in it"));
+    lines.push(format!("  bay shell {name}          look around"));
+    lines.push(format!("  bay rm {name}             take it away"));
+    lines.join("\n")
+}
+
+fn tick() -> &'static str {
+    if crate::output::colours() { "\u{1b}[32m✓\u{1b}[0m" } else { "✓" }
+}

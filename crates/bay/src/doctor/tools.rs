@@ -1,0 +1,97 @@
+//! Programs beside us, and the daemon.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::path::Path;
+
+use bay_types::bay::Health;
+use tokio::process::Command;
+
+use super::proc::parse_version;
+use super::{Check, Subject};
+use crate::client::{Client, Home};
+
+const CRIU_FLOOR: (u32, u32) = (4, 2);
+
+/// What a program prints first when asked for its version.
+async fn version_of(program: &str) -> io::Result<String> {
+    let output = Command::new(program).arg("--version").kill_on_drop(true).output().await?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+}
+
+pub(super) async fn git() -> Check {
+    let subject = Subject {
+        id: "git",
+        title: "git",
+        required: false,
+        cost: "`bay up` cannot take repositories, neither local nor remote; empty bays and directories work",
+        mend: "apt install git",
+    };
+    match version_of("git").await {
+        Ok(version) => subject.ok(version),
+        Err(_) => subject.missing("not installed"),
+    }
+}
+
+pub(super) async fn criu() -> Check {
+    let subject = Subject {
+        id: "criu",
+        title: "CRIU",
+        required: false,
+        cost: "checkpoints hold files only; memory checkpoints and live forks need CRIU 4.2 or newer",
+        mend: "install criu 4.2 or newer (older ones fail on recent kernels)",
+    };
+    // A service's PATH often lacks the directory it is in.
+    let program = ["/usr/local/sbin/criu", "/usr/sbin/criu"].into_iter().find(|p| Path::new(p).exists());
+    match version_of(program.unwrap_or("criu")).await {
+        Err(_) => subject.missing("not installed"),
+        Ok(text) => match parse_version(text.trim_start_matches("Version: ")) {
+            Some(version) if version >= CRIU_FLOOR => subject.ok(text.trim_start_matches("Version: ")),
+            Some(_) => subject.limited(format!("{}, older than 4.2", text.trim_start_matches("Version: "))),
+            None => subject.limited("its version could not be read"),
+        },
+    }
+}
+
+pub(super) fn kvm() -> Check {
+    let subject = Subject {
+        id: "kvm",
+        title: "KVM",
+        required: false,
+        cost: "bays as virtual machines would run without hardware support, slowly",
+        mend: "enable virtualisation in the firmware, or nested virtualisation for this machine",
+    };
+    match OpenOptions::new().read(true).write(true).open("/dev/kvm") {
+        Ok(_) => subject.ok("/dev/kvm opens"),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            subject.unknown("/dev/kvm is there, but not open to this user")
+        }
+        Err(_) => subject.missing("no /dev/kvm"),
+    }
+}
+
+/// The daemon of this data directory, if one runs. None is started for the question.
+pub(super) async fn daemon(home: &Home) -> Check {
+    let subject = Subject {
+        id: "daemon",
+        title: "daemon",
+        required: false,
+        cost: "a daemon of another version may not understand this command",
+        mend: "restart the daemon; running bays go on meanwhile",
+    };
+    let mut client = Client::new(Home { autostart: false, ..home.clone() });
+    match client.get::<Health>("/v1/health").await {
+        Ok(health) if health.version == bay_types::VERSION => subject.ok(format!(
+            "version {}, pid {}, pool {}",
+            health.version,
+            health.pid,
+            health.pool.display()
+        )),
+        Ok(health) => {
+            subject.limited(format!("version {}, but this is {}", health.version, bay_types::VERSION))
+        }
+        Err(_) if client.connected() => subject.limited("it does not answer as it should"),
+        Err(_) => subject.ok("none runs; it is started when needed"),
+    }
+}

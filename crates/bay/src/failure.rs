@@ -1,0 +1,126 @@
+//! How a verb fails: an error for the reader and the exit code for the caller.
+
+use std::io;
+
+use bay_types::{ApiError, ErrorCode};
+
+use crate::output::escape::one_line;
+
+/// What shells report for a program ended by SIGPIPE.
+pub(crate) const EXIT_BROKEN_PIPE: u8 = 141;
+/// Failures of ours in `exec`, kept apart from the command's own codes.
+pub(crate) const EXIT_EXEC_OURS: u8 = 125;
+const EXIT_NOT_EXECUTABLE: u8 = 126;
+const EXIT_NOT_FOUND: u8 = 127;
+
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Api {
+        error: ApiError,
+        exit: u8,
+    },
+    /// The reader of our output went away; there is nobody to tell.
+    BrokenPipe,
+}
+
+/// A verb's result: the exit code.
+pub(crate) type Outcome = Result<u8, Failure>;
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        let exit = error.code.exit_code();
+        Failure::Api { error, exit }
+    }
+}
+
+impl Failure {
+    /// The same failure with the exit codes of `exec`: 126 and 127 as shells use them, 125 for everything of ours.
+    pub(crate) fn in_exec(self) -> Self {
+        match self {
+            Failure::Api { error, .. } => {
+                let exit = match error.code {
+                    ErrorCode::ExecStart if says_not_found(&error.message) => EXIT_NOT_FOUND,
+                    ErrorCode::ExecStart => EXIT_NOT_EXECUTABLE,
+                    _ => EXIT_EXEC_OURS,
+                };
+                Failure::Api { error, exit }
+            }
+            Failure::BrokenPipe => Failure::BrokenPipe,
+        }
+    }
+
+    /// Two lines on standard error, or one JSON object; returns the exit code.
+    pub(crate) fn report(&self, json: bool) -> u8 {
+        match self {
+            Failure::Api { error, exit } => {
+                let text =
+                    if json { serde_json::to_string(error).unwrap_or_default() } else { two_lines(error) };
+                crate::output::talk(&text);
+                *exit
+            }
+            Failure::BrokenPipe => EXIT_BROKEN_PIPE,
+        }
+    }
+}
+
+/// The guest says of a missing program what shells say; the code alone covers every reason a command cannot start.
+fn says_not_found(message: &str) -> bool {
+    message.contains("command not found")
+}
+
+fn two_lines(error: &ApiError) -> String {
+    let mut text = format!("error[{}]: {}", error.code, one_line(&error.message));
+    if !error.next.is_empty() {
+        text.push_str("\nnext: ");
+        text.push_str(&one_line(&error.next));
+    }
+    text
+}
+
+/// An input or output error of the caller's side, said with what was being done.
+pub(crate) fn local(doing: &str, error: &io::Error) -> ApiError {
+    let (code, next) = match error.kind() {
+        io::ErrorKind::NotFound => (ErrorCode::PathNotFound, "check the path"),
+        io::ErrorKind::PermissionDenied => {
+            (ErrorCode::PathRefused, "check the permissions, or run as another user")
+        }
+        io::ErrorKind::StorageFull => (ErrorCode::NotEnough, "free some disk space and try again"),
+        io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => {
+            (ErrorCode::PathRefused, "check the path")
+        }
+        _ => (ErrorCode::Interrupted, "try again"),
+    };
+    ApiError::new(code, format!("{doing}: {error}"), next)
+}
+
+pub(crate) fn invalid(message: impl Into<String>, next: impl Into<String>) -> ApiError {
+    ApiError::new(ErrorCode::InvalidInput, message, next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_two_lines_whatever_the_message_holds() {
+        let error = ApiError::new(ErrorCode::RepoFetch, "fatal:\nno \u{1b}[31mway", "try\r\nagain");
+        assert_eq!(two_lines(&error), "error[repo-fetch]: fatal: no \\x1b[31mway\nnext: try again");
+    }
+
+    #[test]
+    fn exec_keeps_our_failures_apart_from_the_commands() {
+        let exit = |code, message: &str| match Failure::from(ApiError::new(code, message, "")).in_exec() {
+            Failure::Api { exit, .. } => exit,
+            Failure::BrokenPipe => unreachable!(),
+        };
+        assert_eq!(exit(ErrorCode::BayNotFound, "no bay"), 125);
+        assert_eq!(exit(ErrorCode::ExecStart, "\"nope\": command not found in the bay"), 127);
+        assert_eq!(
+            exit(
+                ErrorCode::ExecStart,
+                "the working directory \"/x\" cannot be entered: No such file or directory"
+            ),
+            126
+        );
+    }
+}

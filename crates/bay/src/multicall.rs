@@ -1,0 +1,46 @@
+//! The other programs inside this executable. Nothing else of the crate knows how they are called.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bay_server::ServerConfig;
+use bay_types::ApiError;
+
+/// Runs the runtime helper or the guest when this process was started as one.
+///
+/// Looks at nothing but the first argument: both must be single-threaded, and both are on the way to a bay's first
+/// command.
+pub(crate) fn dispatch() -> Option<ExitCode> {
+    let first = std::env::args_os().nth(1)?;
+    match first.to_str()? {
+        "__runtime" => Some(bay_runtime::run()),
+        "__guest" => Some(bay_guest::run()),
+        _ => None,
+    }
+}
+
+/// What `bay serve` was told.
+#[derive(Debug)]
+pub(crate) struct Serve {
+    pub(crate) data_dir: PathBuf,
+    pub(crate) pool_dir: PathBuf,
+    pub(crate) socket: PathBuf,
+    pub(crate) listen: Option<std::net::SocketAddr>,
+    pub(crate) executable: PathBuf,
+    pub(crate) pool_mib: Option<u64>,
+    pub(crate) fault: Option<String>,
+}
+
+pub(crate) async fn serve(told: Serve) -> Result<(), ApiError> {
+    bay_server::serve(ServerConfig {
+        data_dir: told.data_dir,
+        pool_dir: told.pool_dir,
+        socket: told.socket,
+        listen: told.listen,
+        executable: told.executable,
+        pool_options: bay_pool::PoolOptions { initial_mib: told.pool_mib },
+        fault: told.fault,
+    })
+    .await
+    .map_err(|error| error.to_api())
+}

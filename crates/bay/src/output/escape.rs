@@ -1,0 +1,92 @@
+//! Text from a bay or a repository is made harmless before a person's terminal sees it.
+//!
+//! Escape sequences in a name, a path or a message could set the clipboard, the title, or overwrite what was printed
+//! before. Only the raw output of an exec goes through untouched: there the sequences are the point.
+
+use std::fmt::Write as _;
+
+/// Control characters and those that reorder or hide text are shown as escapes; everything else as it is.
+pub(crate) fn visible(text: &str) -> String {
+    if !text.chars().any(misleads) {
+        return text.to_owned();
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if !misleads(c) => out.push(c),
+            c if u32::from(c) < 0x100 => {
+                let _ = write!(out, "\\x{:02x}", u32::from(c));
+            }
+            c => {
+                let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
+            }
+        }
+    }
+    out
+}
+
+/// The same, with line breaks turned into spaces: for messages that must stay on one line and readable.
+pub(crate) fn one_line(text: &str) -> String {
+    let joined = text.split(['\n', '\r']).map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>();
+    visible(&joined.join(" "))
+}
+
+/// A command line as one would type it, harmless to print.
+pub(crate) fn command(argv: &[String]) -> String {
+    let words = argv.iter().map(|word| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^".contains(c);
+        if !word.is_empty() && word.chars().all(plain) {
+            word.clone()
+        } else {
+            format!("'{}'", visible(word).replace('\'', "'\\''"))
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// At most `limit` characters, with an ellipsis where something was cut.
+pub(crate) fn clip(text: &str, limit: usize) -> String {
+    match text.char_indices().nth(limit) {
+        Some(_) => text.chars().take(limit.saturating_sub(1)).chain(['…']).collect(),
+        None => text.to_owned(),
+    }
+}
+
+fn misleads(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terminal_sequences_lose_their_power() {
+        assert_eq!(visible("a\u{1b}]52;c;aGk=\u{7}b"), "a\\x1b]52;c;aGk=\\x07b");
+        assert_eq!(visible("x\rrm -rf\n"), "x\\rrm -rf\\n");
+        assert_eq!(visible("\u{9b}31m"), "\\x9b31m");
+        assert_eq!(visible("abc\u{202e}txt.exe"), "abc\\u{202e}txt.exe");
+    }
+
+    #[test]
+    fn ordinary_text_of_any_language_stays() {
+        assert_eq!(visible("größe 日本 ok"), "größe 日本 ok");
+    }
+
+    #[test]
+    fn command_lines_are_quoted_where_needed() {
+        let argv = ["sh".into(), "-c".into(), "echo 'hi'".into(), String::new()];
+        assert_eq!(command(&argv), "sh -c 'echo '\\''hi'\\''' ''");
+    }
+
+    #[test]
+    fn clipping_counts_characters() {
+        assert_eq!(clip("größe", 5), "größe");
+        assert_eq!(clip("größer", 5), "größ…");
+    }
+}

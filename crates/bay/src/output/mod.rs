@@ -1,0 +1,86 @@
+//! What people and programs read: standard output is data, standard error is talk.
+
+pub(crate) mod age;
+pub(crate) mod escape;
+pub(crate) mod progress;
+pub(crate) mod table;
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::failure::{Failure, local};
+
+/// Prints data and a newline.
+pub(crate) fn data(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    written(out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()))
+}
+
+/// Prints a value as JSON: indented for a person's terminal would differ from what a program sees, so always the same.
+pub(crate) fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| bay_types::ApiError::internal(&e))?;
+    data(&text)
+}
+
+/// Says something on standard error. Nobody listening is no failure.
+pub(crate) fn talk(text: &str) {
+    let mut out = io::stderr().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n"));
+}
+
+pub(crate) fn written(result: io::Result<()>) -> Result<(), Failure> {
+    match result {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::BrokenPipe),
+        Err(error) => Err(local("writing to standard output", &error).into()),
+    }
+}
+
+/// Whether to use colours on standard output.
+pub(crate) fn colours() -> bool {
+    rustix::termios::isatty(io::stdout()) && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}
+
+/// Whether standard error is looked at by a person right now.
+pub(crate) fn watched() -> bool {
+    rustix::termios::isatty(io::stderr())
+}
+
+/// Bytes for a person.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    // Only for showing: a rounding of the last digit does no harm.
+    #[allow(clippy::cast_precision_loss)]
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = UNITS[0];
+    for next in &UNITS[1..] {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    format!("{value:.1} {unit}")
+}
+
+/// `1 file`, `2 files`.
+pub(crate) fn count(n: u64, noun: &str) -> String {
+    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(1023), "1023 B");
+        assert_eq!(size(1536), "1.5 KiB");
+        assert_eq!(size(5 << 30), "5.0 GiB");
+    }
+}

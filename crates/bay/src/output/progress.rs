@@ -1,0 +1,104 @@
+//! News of long work: a bar where a person watches, one line per stage where a log is kept, nothing for a program.
+
+use std::time::Duration;
+
+use bay_types::progress::Progress;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::escape::one_line;
+
+/// How often an unmeasured bar moves.
+const TICK: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+enum Mode {
+    Bar,
+    Lines,
+    Silent,
+}
+
+/// Nothing is drawn until there is news: most verbs are over before anybody could read it.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    mode: Mode,
+    bar: Option<ProgressBar>,
+    stage: String,
+}
+
+impl Meter {
+    pub(crate) fn new(json: bool) -> Self {
+        let mode = match (json, super::watched()) {
+            (true, _) => Mode::Silent,
+            (false, true) => Mode::Bar,
+            (false, false) => Mode::Lines,
+        };
+        Self { mode, bar: None, stage: String::new() }
+    }
+
+    pub(crate) fn show(&mut self, news: &Progress) {
+        let stage_is_new = news.stage != self.stage;
+        match self.mode {
+            Mode::Silent => {}
+            Mode::Lines => {
+                if stage_is_new {
+                    super::talk(&format!("{} …", one_line(&news.stage)));
+                }
+            }
+            Mode::Bar => self.draw(news, stage_is_new),
+        }
+        if stage_is_new {
+            self.stage.clone_from(&news.stage);
+        }
+    }
+
+    /// A stage that cannot be counted.
+    pub(crate) fn stage(&mut self, stage: &str) {
+        self.show(&Progress { stage: stage.to_owned(), ..Progress::default() });
+    }
+
+    fn draw(&mut self, news: &Progress, stage_is_new: bool) {
+        let bar = self.bar.get_or_insert_with(|| {
+            let bar = ProgressBar::new_spinner();
+            bar.enable_steady_tick(TICK);
+            bar
+        });
+        if stage_is_new {
+            bar.set_style(style(news));
+            bar.set_message(one_line(&news.stage));
+            bar.set_position(0);
+        }
+        if let Some(total) = news.total
+            && bar.length() != Some(total)
+        {
+            bar.set_style(style(news));
+            bar.set_length(total);
+        }
+        bar.set_position(news.done);
+    }
+
+    /// Takes the bar away; what is printed next starts on a clean line.
+    pub(crate) fn clear(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        self.stage.clear();
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+fn style(news: &Progress) -> ProgressStyle {
+    let template = match (news.unit.as_str(), news.total) {
+        ("bytes", Some(_)) => "{spinner} {msg}  {bar:30} {bytes}/{total_bytes}  {bytes_per_sec}  {eta}",
+        ("bytes", None) => "{spinner} {msg}  {bytes}  {bytes_per_sec}",
+        ("", None) => "{spinner} {msg}",
+        ("", Some(_)) => "{spinner} {msg}  {bar:30} {pos}/{len}",
+        (_, Some(_)) => "{spinner} {msg}  {bar:30} {human_pos}/{human_len}  {eta}",
+        (_, None) => "{spinner} {msg}  {human_pos}",
+    };
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
+}

@@ -1,0 +1,368 @@
+//! A command in a bay with the caller's streams attached to it.
+//!
+//! ```text
+//!            start + attach                     exit frame
+//!  (request) ───────────────► attached ──────────────────────► drained ──► exit code
+//!                              │     ▲                            ▲
+//!            connection lost   ▼     │ attached again at byte N   │
+//!                           searching ────────────────────────────┤ the bay stopped: the rest is read from its record
+//!                              │ deadline
+//!                              ▼
+//!                     daemon-unreachable (the command goes on; `bay logs` shows the rest)
+//! ```
+//! The id of an exec is chosen here, so a start whose answer was lost is simply asked for again. Output is counted,
+//! so nothing is lost or shown twice. Input is different: bytes under way when the daemon died are gone, and that is
+//! said. Signals travel on connections of their own: a command that reads no input would hold them up otherwise.
+
+mod input;
+mod sink;
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use bay_types::exec::{EndReason, ExecSpec, Exit, SignalRequest, TtySize};
+use bay_types::frame::{Frame, MAX_PAYLOAD};
+use bay_types::{ApiError, ErrorCode};
+use http_body_util::BodyExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::client::{Client, FrameReader, bay_path, broken, encode};
+use crate::failure::{Failure, Outcome};
+use crate::output::talk;
+use crate::terminal::{self, RawMode};
+use input::{Chunks, Outbox};
+use sink::{Piece, Sink};
+
+/// How long a daemon may be away before a running command is given up on.
+const REATTACH_FOR: Duration = Duration::from_secs(60);
+/// Somebody else usually restarts a daemon that died; only after this long do we.
+const START_AFTER: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(5);
+
+const SIGKILL: i32 = 9;
+const SIGPIPE: i32 = 13;
+
+/// Runs `spec` in `bay` and returns its exit code.
+pub(crate) async fn run(client: &mut Client, bay: &str, spec: ExecSpec) -> Outcome {
+    let mut session = Session::new(client, bay, spec);
+    let result = session.go().await;
+    let tty = session.raw.take();
+    drop(tty);
+    match result {
+        Ok(exit) => {
+            session.say_why(&exit);
+            Ok(exit.shell_code())
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+struct Session<'a> {
+    client: &'a mut Client,
+    bay: String,
+    spec: ExecSpec,
+    raw: Option<RawMode>,
+    stdin: Chunks,
+    outbox: Outbox,
+    sink: Sink,
+    /// Output that the sink had no room for yet.
+    pending: VecDeque<Piece>,
+    /// Bytes of output received so far.
+    offset: u64,
+    interrupts: u32,
+}
+
+/// Why one connection's loop came to an end.
+enum End {
+    Exit(Exit),
+    Lost,
+    ReaderGone,
+}
+
+struct Signals {
+    int: Signal,
+    term: Signal,
+    hup: Signal,
+    quit: Signal,
+    winch: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            int: signal(SignalKind::interrupt())?,
+            term: signal(SignalKind::terminate())?,
+            hup: signal(SignalKind::hangup())?,
+            quit: signal(SignalKind::quit())?,
+            winch: signal(SignalKind::window_change())?,
+        })
+    }
+}
+
+impl<'a> Session<'a> {
+    fn new(client: &'a mut Client, bay: &str, spec: ExecSpec) -> Self {
+        let stdin = Chunks::new(spec.stdin);
+        Self {
+            client,
+            bay: bay.to_owned(),
+            spec,
+            raw: None,
+            stdin,
+            outbox: Outbox::default(),
+            sink: Sink::default(),
+            pending: VecDeque::new(),
+            offset: 0,
+            interrupts: 0,
+        }
+    }
+
+    async fn go(&mut self) -> Result<Exit, Failure> {
+        let path = bay_path(&self.bay, "/execs/attach");
+        let mut stream = match self.client.attach(&path, Some(&self.spec)).await {
+            Ok(stream) => stream,
+            Err(error) if error.code == ErrorCode::DaemonUnreachable && self.client.connected() => {
+                self.attach_again(false).await?
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let mut signals =
+            Signals::listen().map_err(|e| crate::failure::local("listening for signals", &e))?;
+        if self.spec.tty.is_some() && self.spec.stdin {
+            self.raw = RawMode::enter();
+        }
+        loop {
+            match self.converse(&mut stream, &mut signals).await? {
+                End::Exit(exit) => {
+                    self.drain().await?;
+                    return Ok(exit);
+                }
+                End::ReaderGone => {
+                    // The same that would happen to a command writing to a closed pipe by itself.
+                    let _ = self.signal_request(SIGPIPE, false).await;
+                    return Err(Failure::BrokenPipe);
+                }
+                End::Lost => {
+                    if self.outbox.rewind() {
+                        self.note("the daemon went away while input was sent; some of it may be lost");
+                    }
+                    stream = match self.attach_again(true).await {
+                        Ok(stream) => stream,
+                        Err(error) => match self.rest_from_record(&error).await {
+                            Some(exit) => {
+                                self.drain().await?;
+                                return Ok(exit);
+                            }
+                            None => return Err(error.into()),
+                        },
+                    };
+                }
+            }
+        }
+    }
+
+    /// Passes frames both ways until the exec or the connection ends.
+    async fn converse(
+        &mut self,
+        frames: &mut FrameReader<UnixStream>,
+        signals: &mut Signals,
+    ) -> Result<End, Failure> {
+        loop {
+            while self.pending.is_empty() {
+                match frames.next() {
+                    Ok(Some(frame)) => {
+                        if let Some(end) = self.take(frame)? {
+                            return Ok(end);
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(error) => return Err(broken(&error.to_string()).into()),
+                }
+            }
+            let tty = self.spec.tty.is_some();
+            let reads_stdin = !self.stdin.ended() && self.outbox.is_empty();
+            let (stream, buffer) = frames.split();
+            let (mut reader, mut writer) = stream.split();
+            tokio::select! {
+                read = reader.read_buf(buffer), if self.pending.is_empty() => match read {
+                    Ok(0) | Err(_) => return Ok(End::Lost),
+                    Ok(_) => {}
+                },
+                room = self.sink.room(), if !self.pending.is_empty() => {
+                    if !room {
+                        return self.sink_ended().await;
+                    }
+                    if let Some(piece) = self.pending.pop_front() {
+                        self.pending.extend(self.sink.offer(piece));
+                    }
+                }
+                written = writer.write(self.outbox.unsent()), if !self.outbox.is_empty() => match written {
+                    Ok(0) | Err(_) => return Ok(End::Lost),
+                    Ok(n) => self.outbox.sent(n),
+                },
+                chunk = self.stdin.next(), if reads_stdin => self.outbox.push(chunk),
+                _ = signals.winch.recv(), if tty => {
+                    if let Some(size) = terminal::size() {
+                        self.outbox.resize(size);
+                    }
+                }
+                _ = signals.int.recv() => self.forward(SignalKind::interrupt()),
+                _ = signals.term.recv() => self.forward(SignalKind::terminate()),
+                _ = signals.quit.recv() => self.forward(SignalKind::quit()),
+                _ = signals.hup.recv() => {
+                    // The terminal is gone, and with it everybody who could read on.
+                    let hangup = SignalKind::hangup().as_raw_value();
+                    let _ = self.signal_request(hangup, false).await;
+                    return Ok(End::Exit(Exit { reason: EndReason::Signaled, code: None, signal: Some(hangup) }));
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, frame: Frame) -> Result<Option<End>, Failure> {
+        match frame {
+            Frame::Stdout(bytes) => self.output(false, bytes),
+            Frame::Stderr(bytes) => self.output(true, bytes),
+            Frame::Gap(dropped) => {
+                self.offset += dropped;
+                self.note(&format!("{dropped} bytes of output were dropped: the kept output is bounded"));
+            }
+            Frame::Exit(exit) => return Ok(Some(End::Exit(exit))),
+            Frame::Error(error) if passing(&error) => return Ok(Some(End::Lost)),
+            Frame::Error(error) => return Err(error.into()),
+            Frame::Stdin(_) | Frame::StdinEof | Frame::Resize(_) | Frame::Signal(_) => {
+                return Err(broken("a frame came from the wrong direction").into());
+            }
+        }
+        Ok(None)
+    }
+
+    fn output(&mut self, stderr: bool, bytes: Vec<u8>) {
+        debug_assert!(bytes.len() <= MAX_PAYLOAD);
+        self.offset += bytes.len() as u64;
+        let piece = Piece { stderr, bytes };
+        if let Some(refused) = self.sink.offer(piece) {
+            self.pending.push_back(refused);
+        }
+    }
+
+    /// Waits until everything received is written.
+    async fn drain(&mut self) -> Result<(), Failure> {
+        while let Some(piece) = self.pending.pop_front() {
+            if !self.sink.room().await {
+                break;
+            }
+            // There is room: the only reason to be handed it back is a writer that gave up, which is told below.
+            let _ = self.sink.offer(piece);
+        }
+        crate::output::written(self.sink.finish().await)
+    }
+
+    async fn sink_ended(&mut self) -> Result<End, Failure> {
+        match crate::output::written(self.sink.finish().await) {
+            Err(Failure::BrokenPipe) => Ok(End::ReaderGone),
+            Err(failure) => Err(failure),
+            Ok(()) => Err(broken("the output was closed").into()),
+        }
+    }
+
+    /// The first Ctrl-C is the command's to handle, the second ends it, the third ends us.
+    fn forward(&mut self, kind: SignalKind) {
+        self.interrupts += 1;
+        let (number, tree) = match self.interrupts {
+            1 => (kind.as_raw_value(), false),
+            _ => (SIGKILL, true),
+        };
+        let mut client = self.client.another_without_starting();
+        let path = self.signal_path();
+        tokio::spawn(async move {
+            let request = SignalRequest { signal: number, tree };
+            let _: Result<serde_json::Value, _> = client.post(&path, &request).await;
+        });
+    }
+
+    async fn signal_request(&mut self, number: i32, tree: bool) -> Result<(), ApiError> {
+        let mut client = self.client.another_without_starting();
+        let request = SignalRequest { signal: number, tree };
+        let _: serde_json::Value = client.post(&self.signal_path(), &request).await?;
+        Ok(())
+    }
+
+    fn signal_path(&self) -> String {
+        bay_path(&self.bay, &format!("/execs/{}/signal", encode(&self.spec.id.to_string())))
+    }
+
+    /// Finds the daemon again. Before the exec is known to have started it is asked for once more: the id is ours, so
+    /// that starts nothing twice.
+    async fn attach_again(&mut self, started: bool) -> Result<FrameReader<UnixStream>, ApiError> {
+        let began = Instant::now();
+        loop {
+            let mut client = if began.elapsed() < START_AFTER {
+                self.client.another_without_starting()
+            } else {
+                self.client.another()
+            };
+            let attached = if started {
+                let path =
+                    format!("/execs/{}/attach?since={}", encode(&self.spec.id.to_string()), self.offset);
+                client.attach::<()>(&bay_path(&self.bay, &path), None).await
+            } else {
+                client.attach(&bay_path(&self.bay, "/execs/attach"), Some(&self.spec)).await
+            };
+            match attached {
+                Ok(stream) => return Ok(stream),
+                Err(error) if passing(&error) && began.elapsed() < REATTACH_FOR => {}
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// What the bay's record still has, when the bay itself is gone.
+    async fn rest_from_record(&mut self, why: &ApiError) -> Option<Exit> {
+        if !matches!(why.code, ErrorCode::BayState | ErrorCode::GuestUnreachable | ErrorCode::BayFailed) {
+            return None;
+        }
+        let path = format!("/execs/{}/output?since={}", encode(&self.spec.id.to_string()), self.offset);
+        let mut body = self.client.another().download(&bay_path(&self.bay, &path)).await.ok()?;
+        let mut frames = FrameReader::new((), &[]);
+        while let Some(frame) = body.frame().await {
+            frames.feed(frame.ok()?.data_ref()?);
+            while let Some(frame) = frames.next().ok()? {
+                if let Some(End::Exit(exit)) = self.take(frame).ok()? {
+                    return Some(exit);
+                }
+            }
+        }
+        None
+    }
+
+    /// A remark among the command's output; in raw mode a line needs its carriage return.
+    fn note(&self, text: &str) {
+        if self.raw.is_some() { talk(&format!("\r\nbay: {text}\r")) } else { talk(&format!("bay: {text}")) }
+    }
+
+    fn say_why(&self, exit: &Exit) {
+        match exit.reason {
+            EndReason::TimedOut => {
+                let limit = self.spec.timeout_s.map(|s| format!(" after {s} s")).unwrap_or_default();
+                self.note(&format!("the command was ended{limit}: its time was up"));
+            }
+            EndReason::Lost => self.note("the command was lost: the bay stopped under it"),
+            EndReason::Killed if self.interrupts == 0 => self.note("the command was killed by `bay kill`"),
+            EndReason::Killed | EndReason::Exited | EndReason::Signaled => {}
+        }
+    }
+}
+
+/// Whether an error tells of a daemon or guest that is only away for a moment.
+fn passing(error: &ApiError) -> bool {
+    matches!(error.code, ErrorCode::DaemonUnreachable | ErrorCode::GuestUnreachable | ErrorCode::Interrupted)
+}
+
+/// The size for a new terminal.
+pub(crate) fn tty_size() -> TtySize {
+    terminal::size().unwrap_or_default()
+}

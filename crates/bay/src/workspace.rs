@@ -1,0 +1,315 @@
+//! Bringing a local directory into a new bay: what becomes of it, and the uncommitted part of it.
+//!
+//! | the directory is                    | the workspace begins as          | streamed on top                        |
+//! |-------------------------------------|----------------------------------|----------------------------------------|
+//! | a git tree with commits             | the commit, from the cache       | changed, new and deleted files; files of checked-out submodules |
+//! | a bare repository                   | the commit, from the cache       | nothing                                |
+//! | a git tree without commits          | empty                            | every file git does not ignore         |
+//! | a shallow clone                     | empty                            | everything, `.git` included            |
+//! | any other directory                 | empty                            | everything                             |
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use bay_types::bay::Source;
+use bay_types::guest::{WORKSPACE, escape};
+use bay_types::progress::Progress;
+use bay_types::repo::{RepoOffer, RepoOffered, RepoView};
+use bay_types::{ApiError, ErrorCode};
+use http::Method;
+use tokio::io::AsyncReadExt;
+
+use crate::archive::{Packed, Packer, pack};
+use crate::client::{Client, bay_path, encode};
+use crate::failure::{invalid, local};
+use crate::git::{Changes, Commit, LocalRepo, discover};
+use crate::output::escape::one_line;
+use crate::output::progress::Meter;
+use crate::transfer;
+
+/// How deep submodules within submodules are followed.
+const MAX_SUBMODULE_DEPTH: usize = 8;
+
+/// What will be done with a local directory.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) source: Begin,
+    pub(crate) overlay: Overlay,
+    /// Where the bay's name comes from.
+    pub(crate) directory: PathBuf,
+    /// Things the caller should know, one line each.
+    pub(crate) notes: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Begin {
+    Empty,
+    Commit { repo: LocalRepo, commit: Commit },
+}
+
+#[derive(Debug)]
+pub(crate) enum Overlay {
+    Nothing,
+    /// What `git status` tells, asked while the bay is made.
+    Changes(LocalRepo),
+    /// The whole directory.
+    Tree(PathBuf),
+}
+
+/// Decides what to do with `path`.
+pub(crate) async fn plan(
+    path: &Path,
+    reference: Option<&str>,
+    committed_only: bool,
+) -> Result<Plan, ApiError> {
+    let path = crate::naming::absolute(path)?;
+    if !path.is_dir() {
+        return Err(ApiError::new(
+            ErrorCode::PathRefused,
+            format!("{} is not a directory", path.display()),
+            "name a directory, a git repository or a git URL",
+        ));
+    }
+    match discover(&path).await? {
+        Some(repo) => plan_repository(repo, &path, reference, committed_only).await,
+        None => plan_directory(path, reference),
+    }
+}
+
+async fn plan_repository(
+    repo: LocalRepo,
+    path: &Path,
+    reference: Option<&str>,
+    committed_only: bool,
+) -> Result<Plan, ApiError> {
+    let mut notes = Vec::new();
+    let directory = repo.top.clone();
+    if !repo.bare && repo.top != path {
+        notes.push(format!("taking the whole repository at {}", repo.top.display()));
+    }
+    if repo.uses_lfs() {
+        notes.push(
+            "this repository uses Git LFS: unchanged LFS files arrive as pointers (`git lfs pull` inside)"
+                .into(),
+        );
+    }
+    if repo.shallow {
+        if reference.is_some() || committed_only || repo.bare {
+            return Err(ApiError::new(
+                ErrorCode::RepoFetch,
+                format!("{} is a shallow clone: commits cannot be taken out of it", repo.top.display()),
+                "run `git fetch --unshallow` first, or leave --ref and --committed-only out",
+            ));
+        }
+        notes.push("a shallow clone: the directory is copied as it is, with its .git".into());
+        return Ok(Plan { source: Begin::Empty, overlay: Overlay::Tree(repo.top), directory, notes });
+    }
+    let commit = match reference {
+        Some(reference) => repo.resolve(reference).await?,
+        None => match repo.head.clone() {
+            Some(head) => head,
+            None if repo.bare || committed_only => {
+                return Err(ApiError::new(
+                    ErrorCode::RepoEmpty,
+                    format!("{} has no commits", repo.top.display()),
+                    "commit something first, or name another repository",
+                ));
+            }
+            None => {
+                notes.push("the repository has no commits yet: its files are copied, its .git is not".into());
+                return Ok(Plan { source: Begin::Empty, overlay: Overlay::Changes(repo), directory, notes });
+            }
+        },
+    };
+    let overlay = if repo.bare || committed_only || reference.is_some() {
+        if reference.is_some() && !committed_only && !repo.bare {
+            notes.push("--ref was given: uncommitted changes stay here".into());
+        }
+        Overlay::Nothing
+    } else {
+        Overlay::Changes(repo.clone())
+    };
+    Ok(Plan { source: Begin::Commit { repo, commit }, overlay, directory, notes })
+}
+
+fn plan_directory(path: PathBuf, reference: Option<&str>) -> Result<Plan, ApiError> {
+    if reference.is_some() {
+        return Err(invalid(
+            format!("--ref was given, but {} is no git repository", path.display()),
+            "leave --ref out",
+        ));
+    }
+    let home = std::env::var_os("HOME").and_then(|home| Path::new(&home).canonicalize().ok());
+    if path == Path::new("/") || home.as_deref() == Some(&path) {
+        return Err(invalid(
+            format!("{} is no project: everything in it would be copied into the bay", path.display()),
+            "name a project's directory, such as `bay up ~/project`",
+        ));
+    }
+    let notes = vec!["not a git repository: the directory is copied as it is".to_owned()];
+    Ok(Plan { source: Begin::Empty, overlay: Overlay::Tree(path.clone()), directory: path, notes })
+}
+
+/// Makes sure the cache has the commit, and says how the bay begins.
+pub(crate) async fn provide(
+    client: &mut Client,
+    begin: &Begin,
+    meter: &mut Meter,
+) -> Result<Source, ApiError> {
+    let Begin::Commit { repo, commit } = begin else {
+        return Ok(Source::Empty);
+    };
+    let location = match repo.top.to_str() {
+        Some(text) => text.to_owned(),
+        // Used as a name only, so that two different paths stay different is all that matters.
+        None => repo.top.as_os_str().as_bytes().escape_ascii().to_string(),
+    };
+    let offer = RepoOffer { location, commit: commit.id.clone() };
+    let offered: RepoOffered = client.post("/v1/repos/offer", &offer).await?;
+    if !offered.present {
+        send_bundle(client, repo, commit, &offered, meter).await?;
+    }
+    Ok(Source::Cached { repo: offered.repo, commit: commit.id.clone(), branch: commit.branch.clone() })
+}
+
+async fn send_bundle(
+    client: &mut Client,
+    repo: &LocalRepo,
+    commit: &Commit,
+    offered: &RepoOffered,
+    meter: &mut Meter,
+) -> Result<(), ApiError> {
+    let mut git = repo.bundle(commit, &offered.have).await?;
+    let (Some(stdout), Some(stderr)) = (git.stdout.take(), git.stderr.take()) else {
+        return Err(local("running git bundle", &io::Error::other("it has no output")));
+    };
+    // Drained beside the bundle: a full pipe would stop git.
+    let complaints = tokio::spawn(async move {
+        let mut text = Vec::new();
+        let mut limited = stderr.take(64 * 1024);
+        let _ = limited.read_to_end(&mut text).await;
+        let _ = tokio::io::copy(&mut limited.into_inner(), &mut tokio::io::sink()).await;
+        one_line(&String::from_utf8_lossy(&text))
+    });
+    let finish = move || async move {
+        let status = git.wait().await?;
+        if status.success() { Ok(()) } else { Err(io::Error::other(format!("git bundle failed: {status}"))) }
+    };
+    let path = format!("/v1/repos/{}/bundle", encode(&offered.repo.to_string()));
+    let news = Progress {
+        stage: "sending the repository to the cache".into(),
+        unit: "bytes".into(),
+        ..Progress::default()
+    };
+    let result: Result<RepoView, ApiError> =
+        transfer::send(client, Method::POST, &path, stdout, finish, news, meter).await;
+    match result {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let said = complaints.await.unwrap_or_default();
+            if said.contains("fatal") || said.contains("error") {
+                let message = format!("bundling {}: git said: {said}", repo.top.display());
+                return Err(ApiError::new(
+                    ErrorCode::RepoFetch,
+                    message,
+                    "check the repository with `git fsck`",
+                ));
+            }
+            Err(error)
+        }
+    }
+}
+
+/// What is to be streamed on top, found out.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    changes: Changes,
+    /// Files of submodules, relative to the top.
+    submodule_files: Vec<PathBuf>,
+    submodules: u64,
+}
+
+/// Asks git. This runs beside the making of the bay: on a large tree it takes longer.
+pub(crate) async fn look(overlay: &Overlay) -> Result<Findings, ApiError> {
+    let Overlay::Changes(repo) = overlay else {
+        return Ok(Findings::default());
+    };
+    let changes = repo.changes().await?;
+    let mut findings = Findings { changes, ..Findings::default() };
+    let mut waiting: Vec<(PathBuf, usize)> =
+        repo.submodules().await?.into_iter().map(|path| (path, 0)).collect();
+    while let Some((path, depth)) = waiting.pop() {
+        findings.submodules += 1;
+        let files = repo.files_of(&path).await?;
+        findings.submodule_files.extend(files.iter().map(|file| path.join(file)));
+        if depth < MAX_SUBMODULE_DEPTH {
+            let inner = LocalRepo { top: repo.top.join(&path), ..repo.clone() };
+            waiting.extend(inner.submodules().await?.into_iter().map(|sub| (path.join(sub), depth + 1)));
+        }
+    }
+    Ok(findings)
+}
+
+/// Streams the overlay into the bay. `None` when there was nothing to send.
+pub(crate) async fn send(
+    client: &mut Client,
+    bay: &str,
+    overlay: Overlay,
+    findings: Findings,
+) -> Result<Option<Packed>, ApiError> {
+    let (body, packing) = match overlay {
+        Overlay::Nothing => return Ok(None),
+        Overlay::Tree(top) => pack(move |packer| packer.add_tree(&top, Path::new(""))),
+        Overlay::Changes(repo) => {
+            if findings.is_empty() {
+                return Ok(None);
+            }
+            pack(move |packer| findings.pack(packer, &repo.top))
+        }
+    };
+    let path = bay_path(bay, &format!("/archive?path={}", escape(WORKSPACE.as_bytes())));
+    let sent = client.upload::<serde_json::Value>(Method::PUT, &path, body).await;
+    let packed = packing.await.map_err(|e| ApiError::internal(&e))?;
+    match (sent, packed) {
+        (Ok(_), Ok(packed)) => Ok(Some(packed)),
+        // The reason lies here, and the daemon only saw the stream end.
+        (Err(_), Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(local("reading the changes", &error))
+        }
+        (Err(error), _) => Err(error),
+        (Ok(_), Err(error)) => Err(local("reading the changes", &error)),
+    }
+}
+
+impl Findings {
+    fn is_empty(&self) -> bool {
+        self.changes.present.is_empty() && self.changes.deleted.is_empty() && self.submodule_files.is_empty()
+    }
+
+    pub(crate) fn notes(&self) -> Option<String> {
+        (self.submodules > 0).then(|| {
+            let submodules = crate::output::count(self.submodules, "submodule");
+            format!("{submodules} taken along as plain files")
+        })
+    }
+
+    fn pack(&self, packer: &mut Packer, top: &Path) -> io::Result<()> {
+        packer.delete(&self.changes.deletions())?;
+        for path in &self.changes.present {
+            if path.as_os_str().as_bytes().ends_with(b"/") {
+                packer.add_tree(&top.join(path), path)?;
+            } else {
+                packer.add(&top.join(path), path)?;
+            }
+        }
+        for path in &self.submodule_files {
+            let source = top.join(path);
+            // A submodule within is listed as a directory; its files come by themselves.
+            if source.symlink_metadata().is_ok_and(|m| !m.is_dir()) {
+                packer.add(&source, path)?;
+            }
+        }
+        Ok(())
+    }
+}
