@@ -1,1 +1,37 @@
-//! rig
+//! The rig of the end-to-end suites: real daemons, real bays, a real pool, on this machine's kernel.
+//!
+//! | module     | for                                                                                      |
+//! |------------|------------------------------------------------------------------------------------------|
+//! | [`suite`]  | the one directory everything of a test run is below, its shared pool, skips              |
+//! | [`image`]  | the small image most bays of the suites start from                                       |
+//! | [`daemon`] | a daemon of one test's own; dropping it removes its bays and fails the test on a leak    |
+//! | [`ran`]    | what a command printed and how it ended, with the assertions that tests want             |
+//! | [`rest`]   | the daemon's socket without the CLI between                                              |
+//! | [`repository`] | small git repositories to make bays from                                             |
+//! | [`leaks`]  | what a daemon or the whole suite left on the host                                        |
+//! | [`wait`]   | waiting for an event with a deadline                                                     |
+//! | [`chance`] | repeatable randomness                                                                    |
+//! | [`archive`]| hostile tar archives                                                                     |
+//!
+//! Every test runs in a process of its own (cargo-nextest), so nothing here is shared in memory; what is shared on
+//! disk is guarded by file locks. A test that fails still removes what it made, unless `BAY_KEEP` is set.
+#![forbid(unsafe_code)]
+
+pub mod archive;
+pub mod chance;
+pub mod daemon;
+pub mod image;
+pub mod leaks;
+pub mod ran;
+pub mod repository;
+pub mod rest;
+pub mod suite;
+pub mod wait;
+
+pub use daemon::Daemon;
+pub use ran::Ran;
+pub use repository::Repository;
+pub use wait::until;
+
+/// The name under which the small image is imported.
+pub const SMALL: &str = "small";

@@ -1,0 +1,140 @@
+# shellcheck shell=bash
+# What ./quickstart and ./test share: talking to a person, and getting what a machine lacks.
+# Sourced, never run. Needs bash 4.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/workbay"
+TOOLS="$CACHE/tools"
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$CACHE/target}"
+export PATH="$TOOLS/bin:$HOME/.cargo/bin:$PATH:/usr/sbin:/sbin"
+
+if [ -t 1 ] && [ "${CI:-}" != true ] && [ -z "${NO_COLOR:-}" ]; then
+  BOLD=$'\e[1m' DIM=$'\e[2m' RED=$'\e[31m' GREEN=$'\e[32m' BLUE=$'\e[34m' PLAIN=$'\e[0m'
+else
+  BOLD='' DIM='' RED='' GREEN='' BLUE='' PLAIN=''
+fi
+
+# The step that is under way; the failure message names it.
+STEP='starting'
+
+heading() {
+  STEP="$1"
+  printf '\n%s==>%s %s%s%s\n' "$BLUE" "$PLAIN" "$BOLD" "$1" "$PLAIN"
+}
+say() { printf '    %s\n' "$*"; }
+quiet_note() { printf '%s    %s%s\n' "$DIM" "$*" "$PLAIN"; }
+# give_up WHAT NEXT: two lines, what went wrong and what to do about it.
+give_up() {
+  printf '%serror:%s %s\n       %s\n' "$RED" "$PLAIN" "$1" "$2" >&2
+  exit 1
+}
+
+# Runs a command as root: directly, by sudo, or not at all.
+as_root() {
+  if [ "$(id -u)" = 0 ]; then
+    "$@"
+  elif command -v sudo >/dev/null 2>&1; then
+    sudo "$@"
+  else
+    give_up "'$*' needs root, and there is no sudo" "run this command as root"
+  fi
+}
+
+# Whether the busybox of this machine runs without any library: the tests put it alone into a bay.
+busybox_is_static() {
+  local found
+  found=$(command -v busybox) || return 1
+  ! ldd "$found" >/dev/null 2>&1
+}
+
+# The C library's own archive: the product is linked statically.
+has_static_libc() {
+  command -v gcc >/dev/null 2>&1 && [ "$(gcc -print-file-name=libc.a)" != libc.a ]
+}
+
+# packages_missing NAME...: prints those of the named Debian packages whose tool is not there.
+packages_missing() {
+  local name
+  for name in "$@"; do
+    case "$name" in
+      btrfs-progs)     command -v mkfs.btrfs >/dev/null 2>&1 ;;
+      busybox-static)  busybox_is_static ;;
+      libc6-dev)       has_static_libc ;;
+      iproute2)        command -v ip >/dev/null 2>&1 ;;
+      bsdutils)        command -v script >/dev/null 2>&1 ;;
+      ca-certificates) [ -e /etc/ssl/certs/ca-certificates.crt ] ;;
+      *)               command -v "$name" >/dev/null 2>&1 ;;
+    esac || printf '%s\n' "$name"
+  done
+}
+
+# need_packages NAME...: installs what is missing, asks apt nothing when nothing is.
+need_packages() {
+  local missing
+  mapfile -t missing < <(packages_missing "$@")
+  if [ ${#missing[@]} = 0 ]; then
+    quiet_note "packages: all there ($*)"
+    return
+  fi
+  command -v apt-get >/dev/null 2>&1 ||
+    give_up "these are missing, and there is no apt-get to install them: ${missing[*]}" \
+            "install them with this system's package tool, then run this again"
+  say "installing ${missing[*]}"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 update
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=300 \
+    install --no-install-recommends "${missing[@]}" >/dev/null
+  mapfile -t missing < <(packages_missing "$@")
+  [ ${#missing[@]} = 0 ] ||
+    give_up "apt-get installed the packages, but these tools are still not found: ${missing[*]}" \
+            "look at the output of: apt-get install ${missing[*]}"
+}
+
+# Whether $1 is at least version $2.
+version_at_least() {
+  [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]
+}
+
+# need_rust COMPONENT...: a toolchain as new as the workspace asks for, with these components.
+need_rust() {
+  local wanted have component
+  wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$ROOT/Cargo.toml")
+  if ! command -v cargo >/dev/null 2>&1 && ! command -v rustup >/dev/null 2>&1 &&
+     command -v apt-cache >/dev/null 2>&1 && apt-cache show rustup >/dev/null 2>&1; then
+    say "installing rustup from this system's packages"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=300 \
+      install --no-install-recommends rustup >/dev/null
+  fi
+  if command -v rustup >/dev/null 2>&1 && ! cargo --version >/dev/null 2>&1; then
+    say "installing Rust $wanted with rustup"
+    rustup toolchain install "$wanted" --profile minimal
+    rustup default "$wanted"
+  fi
+  command -v cargo >/dev/null 2>&1 ||
+    give_up "Rust $wanted or newer is needed to build, and there is no cargo on this machine" \
+            "install it from https://rustup.rs (as this user, no root needed), then run this again"
+  have=$(cargo --version | awk '{print $2}')
+  version_at_least "${have%%-*}" "$wanted" ||
+    give_up "Rust $wanted or newer is needed to build; this machine has $have" \
+            "run 'rustup update stable', or install it from https://rustup.rs"
+  for component in "$@"; do
+    "cargo-${component#cargo-}" --version >/dev/null 2>&1 && continue
+    command -v rustup >/dev/null 2>&1 ||
+      give_up "the Rust toolchain has no cargo-$component" "install it, or use a toolchain from https://rustup.rs"
+    say "adding the Rust component $component"
+    rustup component add "$([ "$component" = fmt ] && echo rustfmt || echo "$component")"
+  done
+  quiet_note "rust: $have"
+}
+
+# need_cargo_tool NAME VERSION: a cargo subcommand, built once into the cache when no other copy is found.
+need_cargo_tool() {
+  if command -v "$1" >/dev/null 2>&1; then
+    quiet_note "$1: $(command -v "$1")"
+    return
+  fi
+  say "building $1 $2 into $TOOLS (once; this takes some minutes)"
+  # From the root directory: this project's own build settings (static linking) are not for other programs.
+  (cd / && CARGO_TARGET_DIR="$CACHE/tools-target" cargo install --quiet --locked --root "$TOOLS" "$1" --version "$2") ||
+    give_up "$1 could not be built" "try 'cargo install --locked $1' by hand, then run this again"
+  rm -rf "$CACHE/tools-target"
+}

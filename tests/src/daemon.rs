@@ -1,0 +1,514 @@
+//! A daemon of one test's own, with its own data directory and its own corner of the pool.
+//!
+//! Dropping it removes its bays through the product (`bay rm`), stops it by its process id and then looks for anything
+//! left on the host. A test that passed fails here if there is a leak; a test that failed is only cleaned up after.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use bay_types::bay::State;
+use serde_json::Value;
+
+use crate::leaks::{self, Leak};
+use crate::ran::Ran;
+use crate::rest::{self, Answer};
+use crate::wait::{PATIENCE, pause, until, within};
+use crate::{SMALL, image, suite};
+
+/// How a daemon is set up.
+#[derive(Debug, Clone, Default)]
+pub struct Setup {
+    own_pool_mib: Option<u64>,
+    pool_path: Option<PathBuf>,
+    environment: Vec<(String, String)>,
+    without_image: bool,
+}
+
+impl Setup {
+    /// A pool of the test's own, of this size, instead of the shared one.
+    #[must_use]
+    pub fn own_pool(mut self, mib: u64) -> Self {
+        self.own_pool_mib = Some(mib);
+        self
+    }
+
+    /// A pool of the test's own in this very place.
+    #[must_use]
+    pub fn pool_at(mut self, path: PathBuf, mib: u64) -> Self {
+        self.own_pool_mib = Some(mib);
+        self.pool_path = Some(path);
+        self
+    }
+
+    /// A variable in the daemon's environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Does not import the small image.
+    #[must_use]
+    pub fn without_image(mut self) -> Self {
+        self.without_image = true;
+        self
+    }
+
+    /// Starts the daemon and waits until it answers.
+    #[must_use]
+    pub fn start(self) -> Daemon {
+        let with_image = !self.without_image;
+        let mut daemon = self.unstarted();
+        daemon.launch();
+        if with_image {
+            daemon.import_small();
+        }
+        daemon
+    }
+
+    /// Prepares the daemon's directory and starts nothing.
+    #[must_use]
+    pub fn unstarted(self) -> Daemon {
+        let data_dir = suite::fresh("d");
+        fs::create_dir_all(data_dir.join("home")).unwrap();
+        fs::write(
+            data_dir.join("home/.gitconfig"),
+            "[user]\nname = Test\nemail = test@example.invalid\n[init]\ndefaultBranch = main\n",
+        )
+        .unwrap();
+        let (pool, own_pool) = match self.own_pool_mib {
+            Some(_) => (self.pool_path.unwrap_or_else(|| suite::fresh("p")), true),
+            None => (suite::shared_pool(), false),
+        };
+        Daemon {
+            data_dir,
+            pool,
+            own_pool,
+            pool_mib: self.own_pool_mib.unwrap_or(suite::POOL_MIB),
+            binary: suite::binary(),
+            environment: self.environment,
+            child: None,
+            id: None,
+        }
+    }
+}
+
+/// A running daemon, or one that a test has just killed.
+#[derive(Debug)]
+pub struct Daemon {
+    pub data_dir: PathBuf,
+    pub pool: PathBuf,
+    own_pool: bool,
+    pool_mib: u64,
+    binary: PathBuf,
+    environment: Vec<(String, String)>,
+    child: Option<Child>,
+    id: Option<String>,
+}
+
+impl Daemon {
+    /// A daemon on the shared pool, with the small image.
+    #[must_use]
+    pub fn start() -> Self {
+        Setup::default().start()
+    }
+
+    #[must_use]
+    pub fn setup() -> Setup {
+        Setup::default()
+    }
+
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.data_dir.join("bay.sock")
+    }
+
+    /// The id the daemon gave itself: its cgroups and its corner carry it.
+    ///
+    /// # Panics
+    /// When it has none yet.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.id.as_deref().expect("the daemon has started once")
+    }
+
+    /// The daemon's process id.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("the daemon runs").id()
+    }
+
+    /// `bay serve` as this fixture runs it.
+    #[must_use]
+    pub fn serve(&self) -> Command {
+        let mut command = self.plain(&self.binary);
+        command.args(["serve", "--data-dir"]).arg(&self.data_dir).arg("--pool").arg(&self.pool);
+        command.args(["--pool-mib", &self.pool_mib.to_string()]);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    fn plain(&self, binary: &Path) -> Command {
+        let mut command = Command::new(binary);
+        command.env_clear();
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("HOME", self.data_dir.join("home"));
+        command.env("BAY_DATA_DIR", &self.data_dir).env("BAY_POOL", &self.pool);
+        // A daemon that a test killed stays dead until the test says otherwise.
+        command.env("BAY_NO_AUTOSTART", "1");
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Starts the daemon again after a kill, and waits until it answers.
+    ///
+    /// # Panics
+    /// When it does not; shows its log.
+    pub fn launch(&mut self) {
+        assert!(self.child.is_none(), "the daemon runs already");
+        let mut child = self.spawn_serve();
+        let answered = within(PATIENCE * 2, || match child.try_wait() {
+            Ok(Some(status)) => Some(Err(format!("ended with {status}"))),
+            _ => self.health().map(Ok),
+        });
+        match answered {
+            Some(Ok(_)) => self.child = Some(child),
+            Some(Err(ended)) => panic!("`bay serve` {ended}:\n{}", self.log()),
+            None => {
+                let _ = child.kill();
+                let _ = child.wait();
+                panic!("`bay serve` does not answer:\n{}", self.log());
+            }
+        }
+        if self.id.is_none() {
+            self.id = leaks::daemon_id(&self.data_dir);
+            suite::append("daemons", &format!("{}\n", self.id()));
+        }
+    }
+
+    fn spawn_serve(&self) -> Child {
+        let log = File::options().create(true).append(true).open(self.data_dir.join("serve.log")).unwrap();
+        let mut command = self.serve();
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        command.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.binary.display()))
+    }
+
+    /// Starts it without waiting: for tests of daemons that are killed before they are ready.
+    pub fn launch_blindly(&mut self) {
+        assert!(self.child.is_none(), "the daemon runs already");
+        self.child = Some(self.spawn_serve());
+    }
+
+    fn health(&self) -> Option<Value> {
+        let answer = rest::request(&self.socket(), "GET", "/v1/health", b"").ok()?;
+        (answer.status == 200).then(|| answer.json())
+    }
+
+    /// Everything the daemon has logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let read = |name: &str| fs::read_to_string(self.data_dir.join(name)).unwrap_or_default();
+        format!("{}{}", read("serve.log"), read("daemon.log"))
+    }
+
+    /// `kill -9` of the daemon; bays go on.
+    pub fn kill_9(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// `kill -9`, then a new daemon on the same directory.
+    pub fn restart(&mut self) {
+        self.kill_9();
+        self.launch();
+    }
+
+    /// Replaces the executable by another copy of it and starts that: an upgrade under running bays.
+    pub fn upgrade(&mut self) {
+        let copy = self.data_dir.join("bay-copy");
+        fs::copy(suite::binary(), &copy).unwrap();
+        // A daemon of another version has other bytes; one more at the end changes nothing but the hash.
+        File::options().append(true).open(&copy).unwrap().write_all(b"\n").unwrap();
+        self.kill_9();
+        self.binary = copy;
+        self.launch();
+    }
+
+    /// Sets what the next start of the daemon has in its environment beyond the usual.
+    pub fn set_environment(&mut self, environment: &[(&str, &str)]) {
+        self.environment = environment.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+    }
+
+    /// The CLI, not yet run.
+    #[must_use]
+    pub fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
+        let mut command = self.plain(&self.binary);
+        command.args(args);
+        command
+    }
+
+    /// Runs the CLI to its end.
+    pub fn bay<S: AsRef<OsStr>>(&self, args: &[S]) -> Ran {
+        self.finish(args, self.command(args))
+    }
+
+    /// Runs the CLI with something on its standard input.
+    pub fn bay_with_input<S: AsRef<OsStr>>(&self, args: &[S], input: &[u8]) -> Ran {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let input = input.to_vec();
+        let writer = std::thread::spawn(move || stdin.write_all(&input));
+        let output = child.wait_with_output().unwrap();
+        // A command may end without reading all of it.
+        let _ = writer.join();
+        Ran::new(line(args), output)
+    }
+
+    /// Runs the CLI on a terminal of 100 columns and 40 rows, typing `keys` into it line by line.
+    pub fn on_a_terminal(&self, line: &str, keys: &str) -> Ran {
+        let mut command = Command::new("script");
+        command.env_clear();
+        for (name, value) in self.plain(&self.binary).get_envs() {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
+        let shell_line = format!("stty cols 100 rows 40; exec {} {line}", self.binary.display());
+        command
+            .args(["-q", "-e", "-c", &shell_line, "/dev/null"])
+            .env("TERM", "xterm")
+            .env("SHELL", "/bin/sh");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        for key in keys.split_inclusive('\n') {
+            // A person types; `script` would pass a Ctrl-C on before the line ahead of it was even read.
+            pause(Duration::from_millis(300));
+            let _ = stdin.write_all(key.as_bytes());
+        }
+        let output = child.wait_with_output().unwrap();
+        drop(stdin);
+        Ran::new(line.to_owned(), output)
+    }
+
+    fn finish<S: AsRef<OsStr>>(&self, args: &[S], mut command: Command) -> Ran {
+        let output = command.output().unwrap_or_else(|error| panic!("{}: {error}", self.binary.display()));
+        Ran::new(line(args), output)
+    }
+
+    /// A request to the daemon's socket.
+    #[track_caller]
+    pub fn rest(&self, method: &str, target: &str, body: &Value) -> Answer {
+        let body = if body.is_null() { Vec::new() } else { serde_json::to_vec(body).unwrap() };
+        match rest::request(&self.socket(), method, target, &body) {
+            Ok(answer) => answer,
+            Err(error) => panic!("{method} {target}: {error}\n{}", self.log()),
+        }
+    }
+
+    /// A bay on the small image, with an empty workspace.
+    pub fn empty_bay(&self, name: &str) -> Value {
+        let body = serde_json::json!({ "name": name, "source": { "kind": "empty" }, "image": SMALL });
+        let answer = self.rest("POST", "/v1/bays", &body);
+        let text = String::from_utf8_lossy(&answer.body).into_owned();
+        let last = text.lines().last().unwrap_or_default();
+        let news: Value = serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {text}"));
+        assert_eq!(news["news"], "done", "{text}\n{}", self.log());
+        news["result"].clone()
+    }
+
+    /// `bay exec NAME -- sh -c SCRIPT`
+    pub fn sh(&self, bay: &str, script: &str) -> Ran {
+        self.bay(&["exec", bay, "--", "sh", "-c", script])
+    }
+
+    /// `bay show NAME --json`
+    #[track_caller]
+    #[must_use]
+    pub fn show(&self, bay: &str) -> Value {
+        self.bay(&["show", bay, "--json"]).ok().json()
+    }
+
+    /// `bay ls --json`
+    #[track_caller]
+    #[must_use]
+    pub fn list(&self) -> Vec<Value> {
+        match self.bay(&["ls", "--json"]).ok().json() {
+            Value::Array(bays) => bays,
+            other => panic!("`bay ls --json` is not an array: {other}"),
+        }
+    }
+
+    /// Waits until a bay shows this state, and returns it.
+    #[track_caller]
+    pub fn until_state(&self, bay: &str, state: State) -> Value {
+        until(&format!("{bay} to be {state}"), || {
+            Some(self.show(bay)).filter(|view| view["state"] == state.as_str())
+        })
+    }
+
+    /// PID 1 of a running bay, as the host sees it.
+    #[track_caller]
+    #[must_use]
+    pub fn host_pid(&self, bay: &str) -> i32 {
+        let view = self.show(bay);
+        i32::try_from(view["host_pid"].as_i64().unwrap_or_else(|| panic!("no host_pid: {view}"))).unwrap()
+    }
+
+    fn import_small(&self) {
+        let source = format!("dir:{}", image::small().display());
+        // Images are shared by the daemons of a pool: one import is enough for all, and two at once are one too many.
+        let _alone = (!self.own_pool).then(|| suite::lock("import"));
+        let known = self.bay(&["images", "ls", "--json"]).ok().json();
+        let known = known.as_array().is_some_and(|all| all.iter().any(|image| image["name"] == SMALL));
+        if !known {
+            let _imported = self.bay(&["images", "import", &source, "--name", SMALL]).ok();
+        }
+    }
+
+    /// Everything of this daemon that is on the host now and belongs to no bay in `bay ls`.
+    #[must_use]
+    pub fn orphans(&self) -> Vec<Leak> {
+        let bays = self.list();
+        let known: BTreeSet<&str> = bays.iter().filter_map(|bay| bay["id"].as_str()).collect();
+        let daemons = BTreeSet::from([self.id().to_owned()]);
+        let unknown = |path: &Path| !path.iter().filter_map(OsStr::to_str).any(|part| known.contains(part));
+        let mut found: Vec<Leak> = Vec::new();
+        found.extend(
+            leaks::mounts(&self.data_dir.join("run")).into_iter().filter(|p| unknown(p)).map(Leak::Mount),
+        );
+        found.extend(leaks::bay_cgroups(&daemons).into_iter().filter(|p| unknown(p)).map(Leak::Cgroup));
+        found.extend(
+            leaks::bay_subvolumes(&self.pool, self.id())
+                .into_iter()
+                .filter(|p| unknown(p))
+                .map(Leak::Subvolume),
+        );
+        for leak in leaks::processes(&self.data_dir, &daemons) {
+            let Leak::Process { pid, .. } = leak else { continue };
+            let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+            if groups.contains("bay_") && !known.iter().any(|id| groups.contains(id)) {
+                found.push(leak);
+            }
+        }
+        found
+    }
+
+    /// Removes every bay through the product. Returns the first failure.
+    fn remove_bays(&self) -> Result<(), String> {
+        let list = self.bay(&["ls", "--json"]);
+        if list.code != 0 {
+            return Err(list.to_string());
+        }
+        for bay in list.json().as_array().into_iter().flatten() {
+            let name = bay["name"].as_str().unwrap_or_default();
+            let removed = self.bay(&["rm", name, "--yes"]);
+            if removed.code != 0 {
+                return Err(removed.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            if let Some(pid) = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap_or(0)) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            }
+            if within(PATIENCE, || child.try_wait().ok().flatten()).is_none() {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+        self.stop_started_by_cli();
+    }
+
+    /// Ends daemons on this data directory that are not this fixture's child: the CLI starts one when it finds none.
+    pub fn stop_started_by_cli(&self) {
+        let left = leaks::processes(&self.data_dir, &BTreeSet::new());
+        let child = self.child.as_ref().map(|child| i64::from(child.id()));
+        let serving = |leak: &Leak| matches!(leak, Leak::Process { pid, what } if what.contains(" serve") && child != Some(i64::from(*pid)));
+        leaks::end_processes(&left.into_iter().filter(serving).collect::<Vec<_>>());
+    }
+
+    /// Ends everything of this daemon and its bays at once, as a power cut would, and unmounts a pool of its own.
+    pub fn pull_the_plug(&mut self) {
+        self.kill_9();
+        let daemons = BTreeSet::from([self.id().to_owned()]);
+        leaks::clear(&self.data_dir, &daemons);
+        leaks::unmount_below(&self.data_dir.join("run"));
+        if self.own_pool {
+            leaks::close_pool(&self.pool);
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let passed = !std::thread::panicking();
+        if !passed {
+            println!("--- log of the daemon in {}\n{}", self.data_dir.display(), tail(&self.log()));
+        }
+        if suite::keeping() && !passed {
+            println!("BAY_KEEP is set: {} was left as it is", self.data_dir.display());
+            // The daemon stays; it is the person's now.
+            std::mem::forget(self.child.take());
+            return;
+        }
+        if self.child.is_none() && self.id.is_some() && passed {
+            self.environment.clear();
+            self.launch();
+        }
+        let removed = if self.child.is_some() { self.remove_bays() } else { Ok(()) };
+        self.stop();
+        let id = self.id.clone().unwrap_or_default();
+        let left = if id.is_empty() { Vec::new() } else { leaks::of_daemon(&self.data_dir, &self.pool, &id) };
+        leaks::clear(
+            &self.data_dir,
+            &BTreeSet::from([id.clone()]).into_iter().filter(|id| !id.is_empty()).collect(),
+        );
+        leaks::unmount_below(&self.data_dir);
+        if self.own_pool {
+            leaks::close_pool(&self.pool);
+            let _ = fs::remove_dir_all(&self.pool);
+        } else if !id.is_empty() {
+            leaks::delete_tree(&leaks::corner(&self.pool, &id));
+        }
+        let _ = fs::remove_dir_all(&self.data_dir);
+        if passed {
+            if let Err(why) = removed {
+                panic!("a bay could not be removed:\n{why}");
+            }
+            assert!(left.is_empty(), "left on the host:\n{}", listed(&left));
+        }
+    }
+}
+
+fn tail(text: &str) -> &str {
+    const SHOWN: usize = 6000;
+    let from = text.len().saturating_sub(SHOWN);
+    let from = (from..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+    &text[from..]
+}
+
+/// Leaks, one per line.
+#[must_use]
+pub fn listed(leaks: &[Leak]) -> String {
+    leaks.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+fn line<S: AsRef<OsStr>>(args: &[S]) -> String {
+    args.iter().map(|arg| arg.as_ref().to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,201 @@
+//! The small image most bays of the suites start from: a static busybox with all its applets, and where the host has
+//! them bash, git and python3 with the libraries they load.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::suite;
+
+/// Directories of python's library that no test needs.
+const PYTHON_LEFT_OUT: &[&str] = &[
+    "__pycache__",
+    "dist-packages",
+    "distutils",
+    "ensurepip",
+    "idlelib",
+    "lib2to3",
+    "pydoc_data",
+    "site-packages",
+    "test",
+    "tests",
+    "tkinter",
+    "turtledemo",
+    "unittest",
+];
+
+/// The image as a directory, made by the first that asks.
+#[must_use]
+pub fn small() -> PathBuf {
+    let done = suite::dir().join("image");
+    if done.exists() {
+        return done;
+    }
+    let _alone = suite::lock("image");
+    if !done.exists() {
+        let making = suite::dir().join("image.new");
+        let _ = fs::remove_dir_all(&making);
+        make(&making);
+        fs::rename(&making, &done).unwrap();
+    }
+    done
+}
+
+/// Whether bays made from the small image have python3: probes that need raw system calls use it.
+#[must_use]
+pub fn has_python() -> bool {
+    small().join("usr/bin/python3").exists()
+}
+
+fn make(root: &Path) {
+    for dir in [
+        "bin",
+        "dev",
+        "etc",
+        "home/user",
+        "proc",
+        "root",
+        "run",
+        "sys",
+        "tmp",
+        "usr/bin",
+        "usr/lib",
+        "var/tmp",
+    ] {
+        fs::create_dir_all(root.join(dir)).unwrap();
+    }
+    for dir in ["tmp", "var/tmp"] {
+        fs::set_permissions(root.join(dir), fs::Permissions::from_mode(0o1777)).unwrap();
+    }
+    rustix::fs::chown(
+        root.join("home/user"),
+        Some(rustix::fs::Uid::from_raw(1000)),
+        Some(rustix::fs::Gid::from_raw(1000)),
+    )
+    .unwrap();
+    let etc = [
+        (
+            "passwd",
+            "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n\
+             nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
+        ),
+        ("group", "root:x:0:\nstaff:x:50:user\nuser:x:1000:\nnogroup:x:65534:\n"),
+        ("hosts", "127.0.0.1 localhost\n::1 localhost\n"),
+        ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
+        ("small-image", "made by the tests\n"),
+    ];
+    for (name, text) in etc {
+        fs::write(root.join("etc").join(name), text).unwrap();
+    }
+    let busybox = which("busybox").expect("busybox is missing: ./test installs it (package busybox-static)");
+    copy(&busybox, &root.join("bin/busybox"));
+    let applets = Command::new(&busybox).arg("--list").output().unwrap();
+    for applet in String::from_utf8_lossy(&applets.stdout).lines() {
+        if applet != "busybox" {
+            symlink("busybox", root.join("bin").join(applet)).unwrap();
+        }
+    }
+    for (tool, at) in [("bash", "bin/bash"), ("git", "usr/bin/git")] {
+        if let Some(found) = which(tool) {
+            let _ = fs::remove_file(root.join(at));
+            copy(&found, &root.join(at));
+            libraries_of(&found, root);
+        }
+    }
+    python(root);
+}
+
+/// The distribution's own python3, not one of a version switcher, whose libraries may be anywhere.
+fn python(root: &Path) {
+    let Some(python) = which("python3") else { return };
+    let ask = "import sys, sysconfig, os; print(os.path.realpath(sys.executable)); print(sysconfig.get_path('stdlib'))";
+    let Ok(answer) = Command::new(&python).args(["-I", "-c", ask]).output() else { return };
+    let answer = String::from_utf8_lossy(&answer.stdout).into_owned();
+    let [executable, library] = answer.lines().collect::<Vec<_>>()[..] else { return };
+    if !executable.starts_with("/usr/") {
+        return;
+    }
+    copy(Path::new(executable), &root.join("usr/bin/python3"));
+    libraries_of(Path::new(executable), root);
+    copy_library(Path::new(library), &root.join(library.trim_start_matches('/')), root);
+}
+
+fn copy_library(from: &Path, to: &Path, root: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let name = entry.file_name();
+        let text = name.to_string_lossy().into_owned();
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            if !PYTHON_LEFT_OUT.contains(&text.as_str()) && !text.starts_with("config-") {
+                copy_library(&entry.path(), &to.join(&name), root);
+            }
+        } else if text.ends_with(".py") || text.ends_with(".so") {
+            copy(&entry.path(), &to.join(&name));
+            if text.ends_with(".so") {
+                libraries_of(&entry.path(), root);
+            }
+        }
+    }
+}
+
+/// Copies the shared libraries and the loader of an executable to the same paths below `root`.
+fn libraries_of(executable: &Path, root: &Path) {
+    let output = Command::new("ldd").arg(executable).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let paths: BTreeSet<&str> =
+        text.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/'))).collect();
+    for path in paths {
+        let to = root.join(path.trim_start_matches('/'));
+        if !to.exists() {
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            copy(Path::new(path), &to);
+        }
+    }
+}
+
+/// Copies what a path leads to, with its permission bits and no special ones.
+fn copy(from: &Path, to: &Path) {
+    fs::copy(from, to).unwrap_or_else(|error| panic!("{} to {}: {error}", from.display(), to.display()));
+    let mode = fs::metadata(from).unwrap().permissions().mode() & 0o755;
+    fs::set_permissions(to, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// The distribution's copy first: what a person put into /usr/local may need libraries from anywhere.
+fn which(tool: &str) -> Option<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let first = ["/usr/bin", "/bin"].into_iter();
+    first.chain(path.split(':')).map(|dir| Path::new(dir).join(tool)).find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tools_of_the_small_image_run_with_nothing_else_around() {
+        let image = small();
+        let run = |args: &[&str]| {
+            let output = Command::new("chroot")
+                .arg(&image)
+                .args(args)
+                .env("PATH", "/bin:/usr/bin:/usr/sbin:/sbin")
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        assert_eq!(run(&["sh", "-c", "echo $((6*7)) | cat; id -un"]), "42\nroot\n");
+        assert_eq!(run(&["bash", "-c", "echo ${BASH_VERSION:+bash}"]), "bash\n");
+        // Git wants a /dev/null, which a bay has and this does not: the loader and its libraries are what is tried.
+        assert!(run(&["sh", "-c", "git --version 2>&1 | head -1; true"]).contains("/dev/null"));
+        if has_python() {
+            assert_eq!(
+                run(&["python3", "-c", "import ctypes, socket, fcntl, pty; print('python')"]),
+                "python\n"
+            );
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The rules of the house that a compiler does not check: which crate may use which, where `unsafe` may be, and that
+//! the index of errors is whole.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use bay_types::ErrorCode;
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
+
+/// Which of our crates each of our crates may use. Dependencies point downward; a new edge is a decision, made here.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("bay-types", &[]),
+    ("bay-sys", &["bay-types"]),
+    ("bay-store", &["bay-types"]),
+    ("bay-pool", &["bay-types", "bay-sys"]),
+    ("bay-runtime", &["bay-types", "bay-sys"]),
+    ("bay-backend", &["bay-types", "bay-sys", "bay-pool", "bay-runtime"]),
+    ("bay-guest", &["bay-types", "bay-sys"]),
+    (
+        "bay-server",
+        &["bay-types", "bay-sys", "bay-store", "bay-pool", "bay-runtime", "bay-backend", "bay-guest"],
+    ),
+    (
+        "bay",
+        &[
+            "bay-types",
+            "bay-sys",
+            "bay-store",
+            "bay-pool",
+            "bay-runtime",
+            "bay-backend",
+            "bay-guest",
+            "bay-server",
+        ],
+    ),
+    ("bay-tests", &["bay-types", "bay-sys"]),
+];
+
+fn metadata() -> Metadata {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    MetadataCommand::new()
+        .manifest_path(manifest)
+        .no_deps()
+        .other_options(["--offline".to_owned()])
+        .exec()
+        .unwrap()
+}
+
+#[test]
+fn dependencies_between_our_crates_point_downward() {
+    let metadata = metadata();
+    let allowed: BTreeMap<&str, BTreeSet<&str>> =
+        MAY_USE.iter().map(|(name, uses)| (*name, uses.iter().copied().collect())).collect();
+    let ours: BTreeSet<&str> = metadata.packages.iter().map(|package| package.name.as_str()).collect();
+    assert_eq!(ours, allowed.keys().copied().collect(), "a crate came or went: give it its row in MAY_USE");
+    let mut wrong = Vec::new();
+    for package in &metadata.packages {
+        for dependency in &package.dependencies {
+            let name = dependency.name.as_str();
+            let counts = dependency.kind != DependencyKind::Development && ours.contains(name);
+            if counts && !allowed[package.name.as_str()].contains(name) {
+                wrong.push(format!("{} -> {name}", package.name));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "edges that MAY_USE does not allow: {wrong:?}");
+}
+
+#[test]
+fn the_table_of_edges_has_no_circle() {
+    let order: Vec<&str> = MAY_USE.iter().map(|(name, _)| *name).collect();
+    for (at, (name, uses)) in MAY_USE.iter().enumerate() {
+        for used in *uses {
+            let below = order.iter().position(|other| other == used).unwrap();
+            assert!(below < at, "{name} uses {used}, which stands above it");
+        }
+    }
+}
+
+#[test]
+fn only_bay_sys_may_hold_unsafe_code() {
+    let metadata = metadata();
+    for package in metadata.packages.iter().filter(|package| package.name != "bay-sys") {
+        for target in &package.targets {
+            let root = fs::read_to_string(&target.src_path).unwrap();
+            assert!(
+                root.contains("#![forbid(unsafe_code)]"),
+                "{} does not forbid unsafe code",
+                target.src_path
+            );
+        }
+    }
+}
+
+#[test]
+fn every_crate_opens_with_an_overview() {
+    for package in &metadata().packages {
+        for target in package.targets.iter().filter(|target| !target.is_custom_build()) {
+            let root = fs::read_to_string(&target.src_path).unwrap();
+            assert!(
+                root.starts_with("//! ") && !root.contains("skeleton"),
+                "{} has no overview",
+                target.src_path
+            );
+        }
+    }
+}
+
+#[test]
+fn the_index_of_errors_lists_every_code_and_nothing_else() {
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/errors.md")).unwrap();
+    let heading = |line: &str| Some(line.strip_prefix("### `")?.strip_suffix('`')?.to_owned());
+    let indexed: Vec<String> = page.lines().filter_map(heading).collect();
+    let codes: Vec<String> = ErrorCode::ALL.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        indexed, codes,
+        "docs/errors.md (left) and ErrorCode (right) differ, or stand in another order"
+    );
+    for code in ErrorCode::ALL {
+        let start = page.find(&format!("### `{code}`\n")).unwrap();
+        let section = &page[start..];
+        let section = &section[..section[4..].find("\n### ").map_or(section.len(), |at| at + 4)];
+        let exit = format!("exit code {}", code.exit_code());
+        assert!(section.contains(&exit), "the section of {code} does not say `{exit}`");
+        let status = format!("HTTP {}", code.http_status());
+        assert!(section.contains(&status), "the section of {code} does not say `{status}`");
+        assert!(section.contains("**Do:**"), "the section of {code} does not say what to do");
+    }
+}
+
+#[test]
+fn pages_link_only_to_pages_that_exist() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let mut pages = vec![format!("{root}/README.md")];
+    let docs = fs::read_dir(format!("{root}/docs")).unwrap().map(Result::unwrap);
+    pages.extend(
+        docs.map(|entry| entry.path().to_str().unwrap().to_owned()).filter(|path| path.ends_with(".md")),
+    );
+    for page in pages {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.starts_with("http") || link.starts_with('#') {
+                continue;
+            }
+            let file = link.split('#').next().unwrap();
+            let target = std::path::Path::new(&page).parent().unwrap().join(file);
+            assert!(target.exists(), "{page} links to {link}, which does not exist");
+        }
+    }
+}
