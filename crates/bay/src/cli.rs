@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::builder::FalseyValueParser;
+use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
     completions, cp, doctor, exec, execs, images, kill, logs, ls, pause, replace, repos, resume, rm, serve,
@@ -39,17 +40,22 @@ pub(crate) struct Global {
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// The daemon's data directory.
-    #[arg(long, global = true, env = "BAY_DATA_DIR", hide_env_values = true, value_name = "DIR", default_value = DEFAULT_DATA_DIR)]
+    #[arg(long, global = true, env = "BAY_DATA_DIR", hide_env_values = true, value_name = "DIR", default_value = DEFAULT_DATA_DIR, value_parser = path())]
     data_dir: PathBuf,
     /// The daemon's socket [default: bay.sock in the data directory].
-    #[arg(long, global = true, env = "BAY_SOCKET", hide_env_values = true, value_name = "PATH")]
+    #[arg(long, global = true, env = "BAY_SOCKET", hide_env_values = true, value_name = "PATH", value_parser = path())]
     socket: Option<PathBuf>,
     /// The pool for a daemon that is started [default: pool in the data directory].
-    #[arg(long, global = true, env = "BAY_POOL", hide_env_values = true, value_name = "DIR")]
+    #[arg(long, global = true, env = "BAY_POOL", hide_env_values = true, value_name = "DIR", value_parser = path())]
     pool: Option<PathBuf>,
     /// Do not start a daemon when none answers.
     #[arg(long, global = true, env = "BAY_NO_AUTOSTART", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
     no_autostart: bool,
+}
+
+/// A path that may be empty: an empty variable in the environment counts as none.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
 }
 
 impl Global {
@@ -97,6 +103,7 @@ enum Verb {
     Images(images::Images),
     Serve(serve::Serve),
     Doctor(doctor::Doctor),
+    Bench(Bench),
     Completions(completions::Completions),
 }
 
@@ -139,6 +146,7 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Repos(verb) => verb.run(&global).await,
         Verb::Images(verb) => verb.run(&global).await,
         Verb::Doctor(verb) => verb.run(&global).await,
+        Verb::Bench(verb) => verb.run(&global).await,
         Verb::Serve(verb) => verb.run(&global),
         Verb::Completions(verb) => verb.run(),
     }
@@ -182,6 +190,13 @@ mod tests {
             assert_eq!(cli.global.home().socket, PathBuf::from("/d/bay.sock"));
             assert_eq!(cli.global.home().pool, PathBuf::from("/d/pool"));
         }
+    }
+
+    #[test]
+    fn an_empty_path_counts_as_none() {
+        let cli = Cli::try_parse_from(["bay", "--data-dir", "", "--socket", "", "--pool", "", "ls"]).unwrap();
+        assert_eq!(cli.global.home().socket, PathBuf::from("/var/lib/workbay/bay.sock"));
+        assert_eq!(cli.global.home().pool, PathBuf::from("/var/lib/workbay/pool"));
     }
 
     #[test]

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod archive;
+mod bench;
 mod cli;
 mod client;
 mod commands;

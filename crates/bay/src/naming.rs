@@ -117,7 +117,8 @@ pub(crate) fn image(given: &str) -> Result<String, ApiError> {
 
 /// A path that must exist, absolute and without links.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf, ApiError> {
-    path.canonicalize().map_err(|error| crate::failure::local(&path.display().to_string(), &error))
+    path.canonicalize()
+        .map_err(|error| crate::failure::local(&format!("looking at {}", path.display()), &error))
 }
 
 /// `~/x` where the shell did not expand it.

@@ -201,8 +201,12 @@ fn summary(made: &Made, began: Instant) -> String {
     };
     if let Some(packed) = &made.packed {
         let files = count(packed.files, "file");
-        let what = if view.origin.is_some() { "uncommitted changes" } else { "the directory" };
-        content.push_str(&format!(" + {what}: {files}, {}", size(packed.bytes)));
+        let what = if view.origin.is_some() {
+            format!("{content} + uncommitted changes")
+        } else {
+            "copied".to_owned()
+        };
+        content = format!("{what}: {files}, {}", size(packed.bytes));
         if packed.deleted > 0 {
             content.push_str(&format!(", {} deleted", packed.deleted));
         }

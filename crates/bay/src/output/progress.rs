@@ -1,12 +1,14 @@
 //! News of long work: a bar where a person watches, one line per stage where a log is kept, nothing for a program.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bay_types::progress::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::escape::one_line;
 
+/// Work that is over by then leaves no lines in a log.
+const SHORT: Duration = Duration::from_millis(300);
 /// How often an unmeasured bar moves.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -23,6 +25,9 @@ pub(crate) struct Meter {
     mode: Mode,
     bar: Option<ProgressBar>,
     stage: String,
+    began: Instant,
+    /// The last stage that got its line.
+    told: String,
 }
 
 impl Meter {
@@ -32,7 +37,7 @@ impl Meter {
             (false, true) => Mode::Bar,
             (false, false) => Mode::Lines,
         };
-        Self { mode, bar: None, stage: String::new() }
+        Self { mode, bar: None, stage: String::new(), began: Instant::now(), told: String::new() }
     }
 
     pub(crate) fn show(&mut self, news: &Progress) {
@@ -40,8 +45,9 @@ impl Meter {
         match self.mode {
             Mode::Silent => {}
             Mode::Lines => {
-                if stage_is_new {
+                if self.began.elapsed() > SHORT && news.stage != self.told {
                     super::talk(&format!("{} …", one_line(&news.stage)));
+                    self.told.clone_from(&news.stage);
                 }
             }
             Mode::Bar => self.draw(news, stage_is_new),

@@ -162,15 +162,15 @@ async fn tree(
         }
         local(&format!("writing {}", target.display()), error)
     };
+    meter.stage(&format!("copying {source}"));
+    let body =
+        client.download(&bay_path(bay, &format!("/archive?path={}", escape(source.as_bytes())))).await?;
     match fs::create_dir(target) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !target.is_dir() => {
             return Err(failed(&error).into());
         }
         _ => {}
     }
-    meter.stage(&format!("copying {source}"));
-    let body =
-        client.download(&bay_path(bay, &format!("/archive?path={}", escape(source.as_bytes())))).await?;
     let unpacked = unpack(body, target).await.map_err(|e| failed(&e))?;
     Ok(Copied { files: unpacked.files, bytes: unpacked.bytes, notes: notes(&unpacked) })
 }

@@ -1,0 +1,138 @@
+//! The contests and their bars.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use bay_types::exec::{ExecSpec, ExecView};
+use bay_types::{ApiError, ExecId};
+use http_body_util::BodyExt;
+
+use super::contest::{Scored, Series, score};
+use super::peers::timed;
+use super::scene::Scene;
+use crate::client::{bay_path, encode};
+
+/// Copying gigabytes twenty times teaches nothing that five times do not.
+pub(super) const IMPORT_ROUNDS: usize = 5;
+/// The kernel moves idle machines into deeper sleep; a person's next command comes after a pause, not in a loop.
+const IDLE: Duration = Duration::from_secs(1);
+
+fn sample(series: &mut Series, measured: Option<Result<Duration, ApiError>>) -> Result<(), ApiError> {
+    if let Some(took) = measured {
+        series.samples.push(took?);
+    }
+    Ok(())
+}
+
+fn present(series: Vec<Series>) -> Vec<Series> {
+    series.into_iter().filter(|one| !one.samples.is_empty()).collect()
+}
+
+pub(super) async fn first_command(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+    let mut bay = Series::new("bay up … -- echo", Some((1.5, "runc run")));
+    let mut runc = Series::new("runc run", None);
+    let mut docker = Series::new("docker run --rm --network none", None);
+    let mut bwrap = Series::new("bwrap", None);
+    // The first one fetches the repository; the bar is about a cached one.
+    scene.up_and_echo("repo")?;
+    for _ in 0..rounds {
+        bay.samples.push(scene.up_and_echo("repo")?);
+        let measured = scene.peers.runc_run();
+        sample(&mut runc, measured)?;
+        sample(&mut docker, scene.peers.docker_run())?;
+        sample(&mut bwrap, scene.peers.bwrap())?;
+    }
+    Ok(score(
+        "new bay on a cached repository → first output, through the CLI",
+        &present(vec![bay, runc, docker, bwrap]),
+        scene.peers.absent.clone(),
+    ))
+}
+
+pub(super) async fn exec(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+    let mut api = Series::new("API, warm connection", Some((1.0 / 20.0, "docker exec")));
+    let mut api_idle = Series::new("API, after 1 s of idleness", Some((1.0 / 20.0, "docker exec")));
+    let mut cli = Series::new("bay exec", Some((1.0 / 5.0, "docker exec")));
+    let mut cli_idle = Series::new("bay exec, after 1 s of idleness", Some((1.0 / 5.0, "docker exec")));
+    let mut docker = Series::new("docker exec", None);
+    let name = scene.up()?;
+    let measured = async {
+        exec_over_api(scene, &name).await?;
+        for _ in 0..rounds {
+            api.samples.push(exec_over_api(scene, &name).await?);
+            cli.samples.push(timed(&mut scene.bay(&["exec", &name, "--", "/bin/true"]))?);
+            sample(&mut docker, scene.peers.docker_exec())?;
+            tokio::time::sleep(IDLE).await;
+            api_idle.samples.push(exec_over_api(scene, &name).await?);
+            tokio::time::sleep(IDLE).await;
+            cli_idle.samples.push(timed(&mut scene.bay(&["exec", &name, "--", "/bin/true"]))?);
+        }
+        Ok::<_, ApiError>(())
+    }
+    .await;
+    timed(&mut scene.bay(&["rm", "--yes", &name]))?;
+    measured?;
+    let series = present(vec![api, api_idle, cli, cli_idle, docker]);
+    Ok(score("true in a running bay", &series, scene.peers.absent.clone()))
+}
+
+/// Starts the command and reads its output to the end, both on the connection that is open anyway.
+async fn exec_over_api(scene: &mut Scene, name: &str) -> Result<Duration, ApiError> {
+    let id = ExecId::generate();
+    let spec = ExecSpec {
+        id,
+        argv: vec!["/bin/true".to_owned()],
+        env: vec![],
+        cwd: None,
+        user: None,
+        tty: None,
+        stdin: false,
+        timeout_s: None,
+        tool_call: None,
+    };
+    let begin = Instant::now();
+    let _: ExecView = scene.client.post(&bay_path(name, "/execs"), &spec).await?;
+    let output = bay_path(name, &format!("/execs/{}/output?follow=true", encode(&id.to_string())));
+    let body = scene.client.download(&output).await?;
+    body.collect().await.map_err(|error| ApiError::internal(&error))?;
+    Ok(begin.elapsed())
+}
+
+pub(super) async fn workspace(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+    let large = scene.large_repository()?;
+    let mut bay = Series::new("bay up … -- echo", Some((1.0 / 20.0, "git clone --local")));
+    let mut clone = Series::new("git clone --local", None);
+    scene.up_and_echo("large")?;
+    for round in 0..rounds {
+        bay.samples.push(scene.up_and_echo("large")?);
+        let target = scene.work.join(format!("clone-{round}"));
+        clone
+            .samples
+            .push(timed(Command::new("git").args(["clone", "--quiet", "--local"]).arg(&large).arg(&target))?);
+        let _ = std::fs::remove_dir_all(target);
+    }
+    Ok(score(
+        "workspace of a cached repository of many files, in a new running bay",
+        &[bay, clone],
+        vec!["the bay's time includes starting it and its first command".to_owned()],
+    ))
+}
+
+pub(super) async fn import(scene: &mut Scene, tree: &Path, rounds: usize) -> Result<Scored, ApiError> {
+    let mut bay = Series::new("bay images import", Some((1.3, "cp -a")));
+    let mut copy = Series::new("cp -a", None);
+    let source = format!("dir:{}", tree.display());
+    for round in 0..rounds {
+        let name = format!("bench-import-{round}");
+        bay.samples.push(timed(&mut scene.bay(&["images", "import", &source, "--name", &name, "--force"]))?);
+        timed(&mut scene.bay(&["images", "rm", &name]))?;
+        // Onto the same filesystem, flushed as the import is.
+        let target = scene.pool.join(format!("bench-copy-{}", std::process::id()));
+        let script = "cp -a \"$0\" \"$1\" && sync -f \"$1\"";
+        let copied = timed(Command::new("sh").args(["-c", script]).arg(tree).arg(&target));
+        let _ = std::fs::remove_dir_all(&target);
+        copy.samples.push(copied?);
+    }
+    Ok(score(&format!("import of {}", tree.display()), &[bay, copy], vec![]))
+}

@@ -1,0 +1,121 @@
+//! `bay bench`: what a person waits for, measured beside the peers in one run.
+//!
+//! Machines are shared and noisy, so a number alone says little. Every contest takes its contestants in turn, round by
+//! round, and reports medians and the ratio to the peer named in its bar.
+
+mod cases;
+mod contest;
+mod peers;
+mod scene;
+
+use bay_types::ApiError;
+use clap::{Args, ValueEnum};
+
+use crate::cli::Global;
+use crate::failure::Outcome;
+use crate::output::table;
+use contest::Scored;
+use peers::Peer;
+use scene::Scene;
+
+/// Fewer rounds than this make no median worth writing down.
+const MIN_ROUNDS: usize = 3;
+
+/// Measure new bays, commands, workspaces and imports beside other tools on this machine.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay bench\n  bay bench --only exec --rounds 50\n  bay bench --peers runc,docker --json"
+)]
+pub(crate) struct Bench {
+    /// Only these contests.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Contest>,
+    /// The tools to measure beside bays; those that are not installed or not running are left out and named.
+    #[arg(long, value_delimiter = ',', default_value = "runc,docker,bwrap")]
+    peers: Vec<Peer>,
+    /// How often each contestant runs.
+    #[arg(long, default_value_t = 20)]
+    rounds: usize,
+    /// Files in the repository of the `workspace` contest.
+    #[arg(long, default_value_t = 50_000)]
+    files: usize,
+    /// The directory copied in the `import` contest.
+    #[arg(long, default_value = "/usr/lib")]
+    tree: std::path::PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Contest {
+    /// A new bay on a cached repository to its first command's output.
+    FirstCommand,
+    /// `true` in a running bay.
+    Exec,
+    /// A workspace from a cached repository of many files.
+    Workspace,
+    /// Taking a tree into the pool as an image.
+    Import,
+}
+
+impl Bench {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        if self.rounds < MIN_ROUNDS {
+            return Err(crate::failure::invalid(
+                format!("{} rounds make no median", self.rounds),
+                format!("ask for at least {MIN_ROUNDS}"),
+            )
+            .into());
+        }
+        let wanted = |contest| self.only.is_empty() || self.only.contains(&contest);
+        let mut scene = Scene::set(global, &self.peers, self.files).await?;
+        let result = self.measure(&mut scene, wanted).await;
+        scene.strike().await;
+        let scored = result?;
+        if global.json {
+            crate::output::json(&scored)?;
+        } else {
+            crate::output::data(&render(&scored))?;
+        }
+        Ok(0)
+    }
+
+    async fn measure(
+        &self,
+        scene: &mut Scene,
+        wanted: impl Fn(Contest) -> bool,
+    ) -> Result<Vec<Scored>, ApiError> {
+        let mut scored = Vec::new();
+        if wanted(Contest::FirstCommand) {
+            scored.push(cases::first_command(scene, self.rounds).await?);
+        }
+        if wanted(Contest::Exec) {
+            scored.push(cases::exec(scene, self.rounds).await?);
+        }
+        if wanted(Contest::Workspace) {
+            scored.push(cases::workspace(scene, self.rounds).await?);
+        }
+        if wanted(Contest::Import) {
+            scored.push(cases::import(scene, &self.tree, self.rounds.min(cases::IMPORT_ROUNDS)).await?);
+        }
+        Ok(scored)
+    }
+}
+
+fn render(scored: &[Scored]) -> String {
+    let mut parts = Vec::new();
+    for contest in scored {
+        let mut table = table::table(&["CONTESTANT", "MEDIAN", "P95", "RATIO", "BAR", ""]);
+        for line in &contest.lines {
+            table.add_row([
+                line.name.clone(),
+                format!("{:.1} ms", line.median_ms),
+                format!("{:.1} ms", line.p95_ms),
+                line.ratio.map(|r| format!("{r:.3}")).unwrap_or_default(),
+                line.bar.map(|b| format!("≤ {b:.3} of {}", line.against)).unwrap_or_default(),
+                line.verdict().to_owned(),
+            ]);
+        }
+        parts.push(format!("{} ({} rounds)\n{}", contest.title, contest.rounds, table.trim_fmt()));
+        parts.extend(contest.notes.iter().map(|note| format!("  {note}")));
+    }
+    parts.join("\n\n")
+}

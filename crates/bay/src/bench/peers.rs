@@ -1,0 +1,151 @@
+//! The other tools, as they are on this machine.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bay_types::{ApiError, ErrorCode};
+use clap::ValueEnum;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Peer {
+    Runc,
+    Docker,
+    Bwrap,
+}
+
+/// The peers that work here, each with the same tree the bays use.
+#[derive(Debug)]
+pub(super) struct Peers {
+    tree: PathBuf,
+    bundle: Option<PathBuf>,
+    docker: Option<Docker>,
+    bwrap: bool,
+    runs: usize,
+    /// What was asked for and could not be had, and why.
+    pub(super) absent: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Docker {
+    image: String,
+    container: String,
+}
+
+impl Peers {
+    pub(super) fn prepare(wanted: &[Peer], tree: &Path, work: &Path) -> Self {
+        let mut peers = Self {
+            tree: tree.to_owned(),
+            bundle: None,
+            docker: None,
+            bwrap: false,
+            runs: 0,
+            absent: Vec::new(),
+        };
+        for peer in wanted {
+            let found = match peer {
+                Peer::Runc => bundle(tree, &work.join("bundle")).map(|bundle| peers.bundle = Some(bundle)),
+                Peer::Docker => docker(tree).map(|docker| peers.docker = Some(docker)),
+                Peer::Bwrap => timed(Command::new("bwrap").arg("--version")).map(|_| peers.bwrap = true),
+            };
+            if let Err(why) = found {
+                let name = peer.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default();
+                peers.absent.push(format!("{name} is left out: {}", why.message));
+            }
+        }
+        peers
+    }
+
+    pub(super) fn runc_run(&mut self) -> Option<Result<Duration, ApiError>> {
+        let bundle = self.bundle.clone()?;
+        self.runs += 1;
+        let id = format!("workbay-bench-{}-{}", std::process::id(), self.runs);
+        Some(timed(Command::new("runc").args(["run", "--bundle"]).arg(bundle).arg(id)))
+    }
+
+    pub(super) fn docker_run(&self) -> Option<Result<Duration, ApiError>> {
+        let docker = self.docker.as_ref()?;
+        let args = ["run", "--rm", "--network", "none", &docker.image, "/bin/echo", "hi"];
+        Some(timed(Command::new("docker").args(args)))
+    }
+
+    pub(super) fn docker_exec(&self) -> Option<Result<Duration, ApiError>> {
+        let docker = self.docker.as_ref()?;
+        Some(timed(Command::new("docker").args(["exec", &docker.container, "/bin/true"])))
+    }
+
+    pub(super) fn bwrap(&self) -> Option<Result<Duration, ApiError>> {
+        if !self.bwrap {
+            return None;
+        }
+        let mut command = Command::new("bwrap");
+        command.args(["--unshare-all", "--ro-bind"]).arg(&self.tree).args(["/", "--proc", "/proc"]);
+        Some(timed(command.args(["--dev", "/dev", "/bin/echo", "hi"])))
+    }
+
+    pub(super) fn remove(&mut self) {
+        if let Some(docker) = self.docker.take() {
+            let _ = timed(Command::new("docker").args(["rm", "-f", &docker.container]));
+            let _ = timed(Command::new("docker").args(["rmi", "-f", &docker.image]));
+        }
+    }
+}
+
+/// Runs to the end and says how long it took. Output is read, as a person would, and thrown away.
+pub(super) fn timed(command: &mut Command) -> Result<Duration, ApiError> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let fail =
+        |why: String| ApiError::new(ErrorCode::HostUnfit, format!("{name}: {why}"), "install or start it");
+    let begin = Instant::now();
+    let output = command.stdin(Stdio::null()).output().map_err(|error| fail(error.to_string()))?;
+    let took = begin.elapsed();
+    if output.status.success() {
+        return Ok(took);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(fail(said.lines().last().unwrap_or("it failed without a word").to_owned()))
+}
+
+/// A bundle for runc with its own defaults, a read-only root and one command.
+fn bundle(tree: &Path, dir: &Path) -> Result<PathBuf, ApiError> {
+    let local = |error: std::io::Error| crate::failure::local("preparing runc", &error);
+    std::fs::create_dir_all(dir).map_err(local)?;
+    timed(Command::new("runc").args(["spec", "--bundle"]).arg(dir))?;
+    let path = dir.join("config.json");
+    let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).map_err(local)?)
+        .map_err(|error| ApiError::internal(&error))?;
+    config["process"]["terminal"] = false.into();
+    config["process"]["args"] = serde_json::json!(["/bin/echo", "hi"]);
+    config["root"] = serde_json::json!({ "path": tree, "readonly": true });
+    std::fs::write(&path, config.to_string()).map_err(local)?;
+    Ok(dir.to_owned())
+}
+
+/// The tree as an image, and one container of it that waits.
+fn docker(tree: &Path) -> Result<Docker, ApiError> {
+    timed(Command::new("docker").args(["version"]))?;
+    let image = format!("workbay-bench:{}", std::process::id());
+    let container = format!("workbay-bench-{}", std::process::id());
+    let local = |error: std::io::Error| crate::failure::local("preparing docker", &error);
+    let mut tar = Command::new("tar")
+        .arg("-C")
+        .arg(tree)
+        .args(["-c", "."])
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(local)?;
+    let stream = tar.stdout.take().map_or_else(Stdio::null, Stdio::from);
+    let imported = Command::new("docker")
+        .args(["import", "-", &image])
+        .stdin(stream)
+        .stdout(Stdio::null())
+        .status()
+        .map_err(local)?;
+    let _ = tar.wait();
+    if !imported.success() {
+        return Err(ApiError::new(ErrorCode::HostUnfit, "docker: the tree could not be imported", ""));
+    }
+    let args = ["run", "-d", "--network", "none", "--name", &container, &image, "/bin/sleep", "86400"];
+    timed(Command::new("docker").args(args))?;
+    Ok(Docker { image, container })
+}

@@ -1,0 +1,138 @@
+//! What every contest needs: a small image, two repositories, the peers, and a way to call the CLI as a person does.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use bay_types::bay::Health;
+use bay_types::image::{ImageImport, ImageView};
+use bay_types::{ApiError, ErrorCode};
+
+use super::peers::{Peer, Peers, timed};
+use crate::cli::Global;
+use crate::client::{Client, Home};
+use crate::output::progress::Meter;
+
+const IMAGE: &str = "bench-small";
+const BUSYBOX: &str = "/bin/busybox";
+/// Files per directory of the large repository: enough directories to be like a real one.
+const FILES_PER_DIRECTORY: usize = 50;
+
+pub(super) struct Scene {
+    home: Home,
+    executable: PathBuf,
+    pub(super) client: Client,
+    pub(super) peers: Peers,
+    pub(super) pool: PathBuf,
+    pub(super) work: PathBuf,
+    files: usize,
+    bays: usize,
+}
+
+impl Scene {
+    pub(super) async fn set(global: &Global, peers: &[Peer], files: usize) -> Result<Self, ApiError> {
+        let work = std::env::temp_dir().join(format!("workbay-bench-{}", std::process::id()));
+        let local = |error: std::io::Error| crate::failure::local("preparing the bench", &error);
+        std::fs::create_dir_all(&work).map_err(local)?;
+        let mut client = global.client();
+        let health: Health = client.get("/v1/health").await?;
+        small_tree(&work.join("tree")).map_err(local)?;
+        let import = ImageImport {
+            source: format!("dir:{}", work.join("tree").display()),
+            name: Some(IMAGE.to_owned()),
+            add: vec![],
+            force: false,
+        };
+        let image: ImageView = client.work("/v1/images", &import, &mut Meter::new(true)).await?;
+        repository(&work.join("repo"), 3)?;
+        let pool = if health.pool.join("mnt").is_dir() { health.pool.join("mnt") } else { health.pool };
+        let tree = pool.join("images").join(image.id.to_string()).join("root");
+        let peers = Peers::prepare(peers, &tree, &work);
+        let executable = std::env::current_exe().map_err(local)?;
+        Ok(Self { home: global.home(), executable, client, peers, pool, work, files, bays: 0 })
+    }
+
+    /// Takes everything away again; what cannot be removed is said, not hidden.
+    pub(super) async fn strike(mut self) {
+        self.peers.remove();
+        for repo in ["repo", "large"] {
+            let location = format!("file://{}", self.work.join(repo).display());
+            let path = format!("/v1/repos/{}", crate::client::encode(&location));
+            let _: Result<serde_json::Value, _> = self.client.delete(&path).await;
+        }
+        let _: Result<serde_json::Value, _> = self.client.delete(&format!("/v1/images/{IMAGE}")).await;
+        if let Err(error) = std::fs::remove_dir_all(&self.work) {
+            crate::output::talk(&format!("{} stays: {error}", self.work.display()));
+        }
+    }
+
+    pub(super) fn bay(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.executable);
+        command.arg("--data-dir").arg(&self.home.data_dir).arg("--socket").arg(&self.home.socket).args(args);
+        command
+    }
+
+    pub(super) fn next_name(&mut self) -> String {
+        self.bays += 1;
+        format!("bench-{}-{}", std::process::id(), self.bays)
+    }
+
+    /// A new bay through the CLI, to the output of its first command; it is removed outside the measured time.
+    pub(super) fn up_and_echo(&mut self, repo: &str) -> Result<Duration, ApiError> {
+        let name = self.next_name();
+        let url = format!("file://{}", self.work.join(repo).display());
+        let up = ["up", &url, "--image", IMAGE, "--name", &name, "--", "/bin/echo", "hi"];
+        let took = timed(&mut self.bay(&up));
+        timed(&mut self.bay(&["rm", "--yes", &name]))?;
+        took
+    }
+
+    pub(super) fn up(&mut self) -> Result<String, ApiError> {
+        let name = self.next_name();
+        let url = format!("file://{}", self.work.join("repo").display());
+        timed(&mut self.bay(&["up", &url, "--image", IMAGE, "--name", &name]))?;
+        Ok(name)
+    }
+
+    /// The repository of many files, made on first use.
+    pub(super) fn large_repository(&self) -> Result<PathBuf, ApiError> {
+        let path = self.work.join("large");
+        if !path.exists() {
+            repository(&path, self.files)?;
+        }
+        Ok(path)
+    }
+}
+
+/// A root filesystem of one static program.
+fn small_tree(tree: &Path) -> std::io::Result<()> {
+    let bin = tree.join("bin");
+    std::fs::create_dir_all(&bin)?;
+    std::fs::create_dir_all(tree.join("etc"))?;
+    std::fs::copy(BUSYBOX, bin.join("busybox"))?;
+    for name in ["sh", "echo", "true", "sleep"] {
+        std::os::unix::fs::symlink("busybox", bin.join(name))?;
+    }
+    std::fs::write(tree.join("etc/passwd"), "root:x:0:0:root:/:/bin/sh\n")
+}
+
+fn repository(path: &Path, files: usize) -> Result<(), ApiError> {
+    let local = |error: std::io::Error| crate::failure::local("preparing a repository", &error);
+    for file in 0..files {
+        let dir = path.join(format!("d{:04}", file / FILES_PER_DIRECTORY));
+        if file % FILES_PER_DIRECTORY == 0 {
+            std::fs::create_dir_all(&dir).map_err(local)?;
+        }
+        std::fs::write(dir.join(format!("f{file:06}")), format!("file {file}\n")).map_err(local)?;
+    }
+    for args in [
+        &["init", "-q", "-b", "main"][..],
+        &["add", "-A"],
+        &["-c", "user.name=bench", "-c", "user.email=bench@example.com", "commit", "-qm", "files"],
+    ] {
+        timed(Command::new("git").arg("-C").arg(path).args(args)).map_err(|error| {
+            ApiError::new(ErrorCode::HostUnfit, error.message, "git is needed for the bench")
+        })?;
+    }
+    Ok(())
+}
