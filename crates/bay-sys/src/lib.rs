@@ -7,6 +7,7 @@
 //! |--------------|--------------------------------------------------------------------------|
 //! | [`btrfs`]    | subvolumes, snapshots, quotas (pool)                                     |
 //! | [`loopdev`]  | the loop device below a pool file (pool)                                 |
+//! | [`descriptors`] | nothing inherited by accident (CLI)                                  |
 //! | [`identity`] | threads that act as another user (image import, mounts named by a caller) |
 //! | [`spawn`]    | a child straight into a cgroup, with a terminal or pipes (guest)         |
 //! | [`namespace`]| clone into new namespaces, id maps, id-mapped mounts (runtime)           |
@@ -14,6 +15,7 @@
 //! | [`seccomp`]  | installing filters without `no_new_privs` (runtime)                      |
 
 pub mod btrfs;
+pub mod descriptors;
 pub mod identity;
 pub mod loopdev;
 pub mod namespace;

@@ -86,6 +86,9 @@ pub(super) async fn start_after(home: &Home, error: io::Error) -> Result<UnixStr
     wait(home, child, log_start).await
 }
 
+/// The first descriptor after the standard streams.
+const FIRST_OTHER_FD: u32 = 3;
+
 /// The daemon's process, and how long its log was before it.
 fn spawn(home: &Home) -> Result<(Child, u64), ApiError> {
     let data_dir = &home.data_dir;
@@ -105,6 +108,7 @@ fn spawn(home: &Home) -> Result<(Child, u64), ApiError> {
             KEPT_VARIABLES.contains(&name) || KEPT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         })
     });
+    bay_sys::descriptors::close_on_exec_from(FIRST_OTHER_FD).map_err(|e| local("starting the daemon", &e))?;
     let child = Command::new(executable)
         .arg("serve")
         .arg("--detached")

@@ -5,17 +5,18 @@ use clap::Args;
 
 use crate::cli::Global;
 use crate::client::bay_path;
-use crate::failure::{Outcome, local};
+use crate::failure::{Failure, Outcome, local};
 use crate::output::escape::visible;
 
-/// Delete a bay and its workspace. On a terminal it asks first; a script has said the word by calling it.
+/// Delete bays and their workspaces. On a terminal it asks first; a script has said the word by calling it.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay rm web\n  bay rm web --keep-workspace   the files stay, and it says where"
+    after_help = "Examples:\n  bay rm web\n  bay rm web api --yes\n  bay rm web --keep-workspace   the files stay, and it says where"
 )]
 pub(crate) struct Rm {
-    /// Name or id of the bay.
-    name: String,
+    /// Names or ids of the bays.
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
     /// Keep the workspace's files on the pool.
     #[arg(long)]
     keep_workspace: bool,
@@ -26,25 +27,36 @@ pub(crate) struct Rm {
 
 impl Rm {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
-        let bay = crate::naming::bay(&self.name)?;
+        // All names are read before the first bay is gone: a slip in the third must not cost the first two.
+        let bays = self.names.iter().map(|name| crate::naming::bay(name)).collect::<Result<Vec<_>, _>>()?;
         let asks = !self.yes && !self.keep_workspace && !global.json;
-        if asks && crate::terminal::stdin_is_terminal() && crate::output::watched() && !confirmed(bay)? {
+        if asks
+            && crate::terminal::stdin_is_terminal()
+            && crate::output::watched()
+            && !confirmed(&bays.join(", "))?
+        {
             crate::output::talk("nothing was deleted");
             return Ok(1);
         }
         let query = if self.keep_workspace { "?keep_workspace=true" } else { "" };
-        let deleted: BayDeleted = global.client().delete(&bay_path(bay, query)).await?;
-        if global.json {
-            crate::output::json(&deleted)?;
-            return Ok(0);
+        let mut client = global.client();
+        for bay in bays {
+            let deleted: BayDeleted = client.delete(&bay_path(bay, query)).await?;
+            report(&deleted, global.json)?;
         }
-        let workspace = match &deleted.kept_workspace {
-            Some(path) => format!("its workspace is kept at {}", visible(&path.display().to_string())),
-            None => "its workspace is deleted".to_owned(),
-        };
-        crate::output::data(&format!("{} is gone; {workspace}", deleted.name))?;
         Ok(0)
     }
+}
+
+fn report(deleted: &BayDeleted, json: bool) -> Result<(), Failure> {
+    if json {
+        return crate::output::json(deleted);
+    }
+    let workspace = match &deleted.kept_workspace {
+        Some(path) => format!("its workspace is kept at {}", visible(&path.display().to_string())),
+        None => "its workspace is deleted".to_owned(),
+    };
+    crate::output::data(&format!("{} is gone; {workspace}", deleted.name))
 }
 
 fn confirmed(bay: &str) -> Result<bool, bay_types::ApiError> {
