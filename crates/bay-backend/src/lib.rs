@@ -31,6 +31,8 @@ pub enum BackendError {
     Helper(#[source] io::Error),
     #[error("the runtime helper failed at step {step}: {message}")]
     Step { step: String, message: String },
+    #[error("the runtime helper did not come to an end and was killed")]
+    HelperSlow,
     #[error("the runtime helper ended without an answer ({status})")]
     HelperLost { status: String },
 }

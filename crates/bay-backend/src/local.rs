@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bay_runtime::{Hierarchies, guest_socket, process_start_ticks};
@@ -20,6 +21,8 @@ use crate::{Backend, BackendError, Seen, StartSpec};
 
 /// Longest answer the helper may give.
 const MAX_REPLY_BYTES: u64 = 64 * 1024;
+/// A start takes milliseconds; ending processes that sleep on a slow disk may take the helper's own deadlines.
+const HELPER_DEADLINE: Duration = Duration::from_secs(90);
 /// A socket address holds 108 bytes, the last one zero.
 const MAX_SOCKET_PATH: usize = 107;
 
@@ -81,7 +84,13 @@ impl Local {
             }
             io::Result::Ok((answer, helper.wait().await?))
         };
-        let (answer, status) = talk.await.map_err(BackendError::Helper)?;
+        let (answer, status) = match tokio::time::timeout(HELPER_DEADLINE, talk).await {
+            Ok(talked) => talked.map_err(BackendError::Helper)?,
+            Err(_) => {
+                let _ = helper.kill().await;
+                return Err(BackendError::HelperSlow);
+            }
+        };
         match serde_json::from_slice(&answer) {
             Ok(RuntimeReply::Started { record }) => Ok(Some(record)),
             Ok(RuntimeReply::Done) => Ok(None),

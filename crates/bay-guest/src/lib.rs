@@ -61,7 +61,7 @@ pub const FINISHED_BYTES: u64 = 1 << 30;
 /// Threads for files, archives and bulk output. They exist only while there is such work, and a little longer.
 const BLOCKING_THREADS: usize = 16;
 const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(1);
-const BLOCKING_STACK: usize = 256 << 10;
+const BLOCKING_STACK: usize = 1 << 20;
 
 /// What a guest runs with. [`run`] makes one for a bay; tests make their own.
 #[derive(Debug)]

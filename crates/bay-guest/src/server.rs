@@ -33,8 +33,8 @@ use crate::log::Log;
 const MAX_CONNECTIONS: usize = 1024;
 /// Connections from inside, where the agent is. It may talk to us, but must not keep the daemon out.
 const MAX_INNER_CONNECTIONS: usize = 64;
-/// How long a client may take for the head of a request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a client inside the bay may take for a request, or be idle. The daemon may keep its connection for ever.
+const INNER_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_HEADERS: usize = 64;
 /// Buffer of a connection; also the longest head of a request.
 const CONNECTION_BUFFER: usize = 256 << 10;
@@ -67,6 +67,7 @@ pub(crate) async fn serve(config: Config) -> io::Result<()> {
     let execs = Arc::new(Execs::new(Place {
         state: File::open(&config.state_dir)?.into(),
         root: root.try_clone()?.into(),
+        null: File::open("/dev/null")?.into(),
         cgroup: config.cgroup.map(Arc::new),
         bay_id: config.guest.bay_id,
         hostname: config.guest.hostname,
@@ -124,13 +125,13 @@ async fn accept(listener: &UnixListener, guest: &Arc<Guest>, log: &Log) {
             let guest = Arc::clone(guest);
             tokio::spawn(async move {
                 let _slot = slot;
-                serve_connection(stream, &guest).await;
+                serve_connection(stream, &guest, from_inside).await;
             });
         }
     }
 }
 
-async fn serve_connection(stream: UnixStream, guest: &Arc<Guest>) {
+async fn serve_connection(stream: UnixStream, guest: &Arc<Guest>, from_inside: bool) {
     let service = service_fn(|request| {
         let guest = Arc::clone(guest);
         async move {
@@ -141,7 +142,7 @@ async fn serve_connection(stream: UnixStream, guest: &Arc<Guest>) {
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
+        .header_read_timeout(from_inside.then_some(INNER_TIMEOUT))
         .max_headers(MAX_HEADERS)
         .max_buf_size(CONNECTION_BUFFER)
         .auto_date_header(false);

@@ -4,6 +4,9 @@
 //! Nothing is shown to callers before this is done. The order in which bays are made (row, disk, runtime) and removed
 //! (runtime, disk, row) means that whatever exists without a row was never acknowledged as kept. A workspace is still
 //! moved aside rather than deleted: a database restored from a backup must not cost anybody's work.
+//!
+//! One bay that cannot be put in order does not keep the daemon from the others: its reconciler tries again and says
+//! why it fails.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,7 +32,7 @@ pub(crate) async fn adopt(daemon: &Arc<Daemon>) -> Result<(), ApiError> {
     let recorded: HashSet<BayId> =
         rows.iter().filter(|row| row.runtime.is_some()).map(|row| row.id).collect();
 
-    sweep_runtimes(daemon, &recorded).await?;
+    sweep_runtimes(daemon, &recorded).await;
     sweep_disks(daemon, &rows, &known).await?;
 
     let boot = boot_id();
@@ -47,29 +50,42 @@ pub(crate) async fn adopt(daemon: &Arc<Daemon>) -> Result<(), ApiError> {
 }
 
 /// Clears every runtime that no row has on record: its bay is gone, or its start was cut short.
-async fn sweep_runtimes(daemon: &Daemon, recorded: &HashSet<BayId>) -> Result<(), ApiError> {
-    for id in daemon.backend.leftovers().await.map_err(|e| e.to_api())? {
-        if !recorded.contains(&id) {
-            tracing::info!(bay = %id, "a runtime nobody has on record is cleared");
-            daemon.backend.clear(id).await.map_err(|e| e.to_api())?;
+async fn sweep_runtimes(daemon: &Daemon, recorded: &HashSet<BayId>) {
+    let left = match daemon.backend.leftovers().await {
+        Ok(left) => left,
+        Err(error) => {
+            tracing::error!(%error, "what earlier runtimes left could not be listed");
+            return;
+        }
+    };
+    for id in left.into_iter().filter(|id| !recorded.contains(id)) {
+        tracing::info!(bay = %id, "a runtime nobody has on record is cleared");
+        if let Err(error) = daemon.backend.clear(id).await {
+            tracing::error!(bay = %id, %error, "a runtime nobody has on record could not be cleared");
         }
     }
-    Ok(())
 }
 
+/// Removes half-made disks, and disks of bays nobody knows.
 async fn sweep_disks(daemon: &Daemon, rows: &[BayRow], known: &HashSet<BayId>) -> Result<(), ApiError> {
     let unfinished: HashSet<BayId> = rows.iter().filter(|row| !row.disk_ready).map(|row| row.id).collect();
     for id in daemon.with_pool(bay_pool::Pool::bay_list).await? {
-        if unfinished.contains(&id) {
+        let removed = if unfinished.contains(&id) {
             // Nothing ever ran on it; it is made anew.
-            daemon.with_pool(move |pool| pool.bay_remove(id, None)).await?;
-        } else if !known.contains(&id) {
+            daemon.with_pool(move |pool| pool.bay_remove(id, None)).await
+        } else if known.contains(&id) {
+            continue;
+        } else {
             let event = Draft::new("bay.disk-unknown", json!({}));
             daemon.store.event_append(Some(id), &event).await.map_err(|e| e.to_api())?;
-            let kept = daemon
-                .with_pool(move |pool| pool.bay_remove(id, Some(&format!("lost-{}", id.short()))))
-                .await?;
-            tracing::warn!(bay = %id, ?kept, "the disk of a bay nobody knows was removed, its workspace moved aside");
+            let name = format!("lost-{}", id.short());
+            daemon.with_pool(move |pool| pool.bay_remove(id, Some(&name))).await
+        };
+        match removed {
+            Ok(kept) => tracing::warn!(bay = %id, ?kept, "a disk without a bay was removed"),
+            Err(error) => {
+                tracing::error!(bay = %id, message = %error.message, "a disk without a bay could not be removed");
+            }
         }
     }
     Ok(())
@@ -89,7 +105,9 @@ async fn look_again(daemon: &Daemon, row: BayRow, boot: Option<&str>) -> Result<
             } else {
                 "the guest ended while no daemon was watching"
             };
-            reconcile::note_loss(daemon, &handle, reason).await?;
+            if let Err(error) = reconcile::note_loss(daemon, &handle, reason).await {
+                tracing::error!(bay = %handle.name, message = %error.message, "a lost bay could not be put in order");
+            }
         }
         Some(_) => {}
         // No runtime and open execs: the daemon died between clearing the one and closing the others.

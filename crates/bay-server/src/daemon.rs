@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bay_backend::Backend;
+use bay_backend::{Backend, Seen};
 use bay_pool::{Pool, PoolError};
 use bay_store::Store;
-use bay_types::bay::BayView;
+use bay_types::bay::{BayView, State};
 use bay_types::{ApiError, ErrorCode};
 use jiff::Timestamp;
 use tokio::sync::{Mutex, RwLock, RwLockWriteGuard};
@@ -83,6 +83,22 @@ impl Daemon {
     {
         let pool = self.pool()?;
         blocking(move || work(&pool).map_err(|e| e.to_api())).await
+    }
+
+    /// The bay as it is this very moment. The reconciler hears of a death within milliseconds; until it has written that
+    /// down, nobody shall be told that the bay runs.
+    pub(crate) async fn view_now(&self, handle: &BayHandle) -> BayView {
+        let mut view = self.view(handle);
+        let record = handle.row().runtime;
+        if matches!(view.state, State::Running | State::Paused)
+            && let Some(record) = record
+            && self.backend.inspect(handle.id, &record).await == Seen::Gone
+        {
+            view.state = State::Stopped;
+            view.reason = "the guest died just now".to_owned();
+            view.host_pid = None;
+        }
+        view
     }
 
     pub(crate) fn view(&self, handle: &BayHandle) -> BayView {

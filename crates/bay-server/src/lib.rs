@@ -12,20 +12,20 @@
 //!   guest events ──► follow ──► ends of execs                   └── timer, death of PID 1
 //! ```
 //!
-//! **Start**: lock the data directory, copy the executable, open store and pool, [`adopt`] what an earlier daemon left,
+//! **Start**: lock the data directory, copy the executable, open store and pool, `adopt` what an earlier daemon left,
 //! then listen. **End** (SIGTERM, SIGINT): stop accepting, finish requests, exit; bays go on, and the next daemon
 //! adopts them.
 //!
 //! Failure paths:
 //! * **The daemon is killed** at any line: every wish is in the store before anything is done about it, every step may
-//!   be repeated, and what is half done is found again by the bay's id ([`adopt`]).
-//! * **A guest dies**: the bay's state says so at once; it is started again a few times, then failed ([`reconcile`]).
-//! * **A guest lies, floods or stalls**: bounded bodies, lines and waits ([`channel`], [`follow`]).
+//!   be repeated, and what is half done is found again by the bay's id (`adopt`).
+//! * **A guest dies**: the bay's state says so at once; it is started again a few times, then failed (`reconcile`).
+//! * **A guest lies, floods or stalls**: bounded bodies, lines and waits (`channel`, `follow`).
 //! * **A caller hangs up**: what it asked for goes on.
 //! * **The disk is full or read-only, the database or the pool damaged**: a [`ServeError`] or an error answer that says
 //!   what to do; nothing is deleted or overwritten.
 //!
-//! Tests can make the daemon or the runtime helper die at named points: see [`fault`].
+//! Tests can make the daemon or the runtime helper die at named points: see `fault`.
 #![forbid(unsafe_code)]
 
 use std::io;

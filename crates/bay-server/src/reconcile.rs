@@ -94,6 +94,7 @@ impl Reconciler {
             let asked = self.handle.asked();
             if asked != last_asked {
                 self.restarts = Restarts::default();
+                self.why.clear();
                 last_asked = asked;
             }
             let pass = self.pass().await;
@@ -289,8 +290,11 @@ impl Reconciler {
 
     async fn start(&mut self, row: &BayRow) -> Result<(), ApiError> {
         if row.state != State::Starting {
-            let reason =
-                if self.why.is_empty() { "its guest is starting".to_owned() } else { self.why.clone() };
+            // A start somebody asked for is already called one; this one follows from what was noted before.
+            if self.why.is_empty() {
+                self.why = format!("{}; started again", row.reason);
+            }
+            let reason = self.why.clone();
             self.update(Draft::new("bay.start", json!({ "reason": reason })), |row| {
                 row.state = State::Starting;
                 row.reason = reason;

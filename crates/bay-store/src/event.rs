@@ -262,44 +262,49 @@ impl Store {
     /// # Errors
     /// When the database cannot be read; a broken chain is a [`Verdict`], not an error.
     pub async fn events_verify(&self) -> Result<Verdict> {
-        let failed = self.failed("verifying events");
         // A transaction keeps head and rows together while they are compared.
         let mut writer = self.writer().await;
         let mut transaction = writer.begin().await?;
-        let connection = transaction.connection();
-        let kept = head(connection).await?;
-        let mut at = Head { seq: 0, hash: GENESIS };
-        loop {
-            let rows = sqlx::query(
-                "SELECT seq, at, bay, kind, body, hash FROM events WHERE seq > $1 ORDER BY seq LIMIT $2",
-            )
-            .bind(to_i64(at.seq))
-            .bind(i64::from(PAGE))
-            .fetch_all(&mut *connection)
-            .await
-            .map_err(&failed)?;
-            if rows.is_empty() {
-                break;
-            }
-            for row in &rows {
-                let found = raw(row).map_err(&failed)?;
-                let expected = at.seq + 1;
-                let broken = |why: &str| Ok(Verdict::Broken { seq: expected, why: why.to_owned() });
-                if found.seq != expected {
-                    return broken("it is missing");
-                }
-                let bay = found.bay.as_deref().unwrap_or("");
-                let hash = hash(&at.hash, found.seq, &found.at, bay, &found.kind, &found.body);
-                if hex(&hash) != found.hash {
-                    return broken("its hash does not fit what it says and what came before");
-                }
-                at = Head { seq: found.seq, hash };
-            }
-        }
-        if at != kept {
-            let seq = at.seq.min(kept.seq) + 1;
-            return Ok(Verdict::Broken { seq, why: "the record does not end where it was left".to_owned() });
-        }
-        Ok(Verdict::Intact { events: at.seq, head: hex(&at.hash) })
+        let verdict = verify(transaction.connection(), &self.inner.path).await;
+        transaction.commit().await?;
+        verdict
     }
+}
+
+async fn verify(connection: &mut SqliteConnection, path: &Path) -> Result<Verdict> {
+    let failed = |source| StoreError::query(path, "verifying events", source);
+    let kept = head(connection).await?;
+    let mut at = Head { seq: 0, hash: GENESIS };
+    loop {
+        let rows = sqlx::query(
+            "SELECT seq, at, bay, kind, body, hash FROM events WHERE seq > $1 ORDER BY seq LIMIT $2",
+        )
+        .bind(to_i64(at.seq))
+        .bind(i64::from(PAGE))
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(failed)?;
+        if rows.is_empty() {
+            break;
+        }
+        for row in &rows {
+            let found = raw(row).map_err(failed)?;
+            let expected = at.seq + 1;
+            let broken = |why: &str| Ok(Verdict::Broken { seq: expected, why: why.to_owned() });
+            if found.seq != expected {
+                return broken("it is missing");
+            }
+            let bay = found.bay.as_deref().unwrap_or("");
+            let hash = hash(&at.hash, found.seq, &found.at, bay, &found.kind, &found.body);
+            if hex(&hash) != found.hash {
+                return broken("its hash does not fit what it says and what came before");
+            }
+            at = Head { seq: found.seq, hash };
+        }
+    }
+    if at != kept {
+        let seq = at.seq.min(kept.seq) + 1;
+        return Ok(Verdict::Broken { seq, why: "the record does not end where it was left".to_owned() });
+    }
+    Ok(Verdict::Intact { events: at.seq, head: hex(&at.hash) })
 }

@@ -36,7 +36,7 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
     SqliteSynchronous,
 };
-use sqlx::{Connection, Row};
+use sqlx::{ConnectOptions, Connection, Row};
 use tokio::sync::{Mutex, Notify};
 
 mod bay;
@@ -162,9 +162,15 @@ impl Store {
         &self.inner.daemon_id
     }
 
-    /// Flushes and closes. Everything acknowledged is on the disk when this returns.
+    /// Brings everything into the one file and flushes it. Everything acknowledged is on the disk when this returns.
     pub async fn close(&self) {
         self.inner.readers.close().await;
+        let mut pen = self.inner.pen.lock().await;
+        // What cannot be moved stays in the log, where the next daemon finds it.
+        if let Err(error) = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut pen.connection).await
+        {
+            tracing::warn!(%error, "the database's log could not be folded in");
+        }
         let log = log_path(&self.inner.path);
         let synced = tokio::task::spawn_blocking(move || sync_file(&log)).await;
         if let Ok(Err(error)) = synced {
@@ -185,6 +191,8 @@ fn options(path: &Path) -> SqliteConnectOptions {
         .synchronous(SqliteSynchronous::Normal)
         .foreign_keys(true)
         .busy_timeout(BUSY_TIMEOUT)
+        // Statements are not for the log: they would cost time on every exec and say nothing to a person.
+        .disable_statement_logging()
 }
 
 /// Makes a whole, empty database under a temporary name and moves it into place.

@@ -299,10 +299,6 @@ async fn a_database_damaged_in_the_middle_is_noticed_on_opening() {
             .unwrap();
     }
     let path = dir.path().join("bay.db");
-    {
-        let mut pen = store.inner.pen.lock().await;
-        sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut pen.connection).await.unwrap();
-    }
     store.close().await;
     drop(store);
     let mut bytes = std::fs::read(&path).unwrap();

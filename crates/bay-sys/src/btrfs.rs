@@ -418,11 +418,7 @@ pub fn qgroup_destroy(filesystem: impl AsFd, group: Qgroup) -> io::Result<()> {
 
 /// Counts `member` in `group` too; harmless when it already is.
 pub fn qgroup_assign(filesystem: impl AsFd, member: Qgroup, group: Qgroup) -> io::Result<()> {
-    match call(
-        filesystem,
-        IOC_QGROUP_ASSIGN,
-        &mut QgroupAssign { assign: 1, src: member.0, dst: group.0 },
-    ) {
+    match call(filesystem, IOC_QGROUP_ASSIGN, &mut QgroupAssign { assign: 1, src: member.0, dst: group.0 }) {
         Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
         other => other.map(drop),
     }
@@ -494,12 +490,10 @@ fn search(
         for _ in 0..found {
             let Some(header) = arguments.buf.get(at..at + HEADER) else { return Ok(()) };
             // Headers are in the machine's own byte order, bodies in little-endian.
-            let word = |from: usize| {
-                header[from..from + 8].try_into().map(u64::from_ne_bytes).unwrap_or_default()
-            };
-            let half = |from: usize| {
-                header[from..from + 4].try_into().map(u32::from_ne_bytes).unwrap_or_default()
-            };
+            let word =
+                |from: usize| header[from..from + 8].try_into().map(u64::from_ne_bytes).unwrap_or_default();
+            let half =
+                |from: usize| header[from..from + 4].try_into().map(u32::from_ne_bytes).unwrap_or_default();
             let (objectid, offset, kind, length) = (word(8), word(16), half(24), half(28) as usize);
             let Some(body) = arguments.buf.get(at + HEADER..at + HEADER + length) else { return Ok(()) };
             // Keys between the bounds may have other types: the bounds are on the whole key.

@@ -18,9 +18,8 @@ pub const NOBODY: u32 = 65534;
 
 /// Capabilities that let a process pass over file permissions. The kernel takes them out of effect when the
 /// file-system uid leaves 0; that is checked, not trusted.
-const BYPASS: CapabilitySet = CapabilitySet::DAC_OVERRIDE
-    .union(CapabilitySet::DAC_READ_SEARCH)
-    .union(CapabilitySet::FOWNER);
+const BYPASS: CapabilitySet =
+    CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH).union(CapabilitySet::FOWNER);
 
 /// A thread that has no groups any more and can act as a user. The thread should do nothing else afterwards: groups
 /// and file-system gid stay given up.

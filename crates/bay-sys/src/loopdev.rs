@@ -84,8 +84,7 @@ impl LoopDevice {
             u32::try_from(backing.as_raw_fd()).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
         for _ in 0..ATTEMPTS {
             // SAFETY: the request takes no argument. Needed because no crate in use wraps it.
-            let number =
-                unsafe { libc::ioctl(control.as_raw_fd(), libc::Ioctl::from(LOOP_CTL_GET_FREE)) };
+            let number = unsafe { libc::ioctl(control.as_raw_fd(), libc::Ioctl::from(LOOP_CTL_GET_FREE)) };
             if number < 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -140,9 +139,8 @@ impl LoopDevice {
     /// Takes over the size the file has now.
     pub fn refresh_capacity(&self) -> io::Result<()> {
         // SAFETY: the request takes no argument. Needed because no crate in use wraps it.
-        let result = unsafe {
-            libc::ioctl(self.file.as_fd().as_raw_fd(), libc::Ioctl::from(LOOP_SET_CAPACITY), 0)
-        };
+        let result =
+            unsafe { libc::ioctl(self.file.as_fd().as_raw_fd(), libc::Ioctl::from(LOOP_SET_CAPACITY), 0) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 

@@ -23,7 +23,10 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 #[derive(Debug)]
 pub enum Cloned {
     /// The parent, with the child's process id and a handle on it that no later process can inherit.
-    Parent { pid: i32, pidfd: OwnedFd },
+    Parent {
+        pid: i32,
+        pidfd: OwnedFd,
+    },
     Child,
 }
 
@@ -51,7 +54,10 @@ struct CloneArgs {
 /// then hold a copy of locks whose owners do not exist in it.
 pub fn clone_process(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, "a process with several threads cannot be cloned"));
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "a process with several threads cannot be cloned",
+        ));
     }
     let mut pidfd: RawFd = -1;
     let mut args = CloneArgs {
@@ -124,7 +130,11 @@ pub mod mount_attr {
 ///
 /// # Errors
 /// What the kernel says: `EINVAL` where the filesystem cannot be id-mapped.
-pub fn restrict_mount(mount: impl AsFd, attributes: u64, user_namespace: Option<BorrowedFd<'_>>) -> io::Result<()> {
+pub fn restrict_mount(
+    mount: impl AsFd,
+    attributes: u64,
+    user_namespace: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
     let mut attr = MountAttr { attr_set: attributes, ..MountAttr::default() };
     if let Some(user_namespace) = user_namespace {
         attr.attr_set |= mount_attr::IDMAP;
@@ -193,7 +203,8 @@ pub fn become_program(
         }
         // Close-on-exec for everything else at once: a descriptor of the host must never reach a bay.
         // SAFETY: only flags of descriptors change.
-        let marked = unsafe { libc::syscall(libc::SYS_close_range, next, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+        let marked =
+            unsafe { libc::syscall(libc::SYS_close_range, next, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
         if marked != 0 {
             return Err(io::Error::last_os_error());
         }

@@ -12,6 +12,10 @@ use std::ptr;
 
 use rustix::pipe::PipeFlags;
 
+mod ending;
+
+pub use ending::{MAX_SIGNAL, Reaped, reap, signal_everything, signal_group, signal_process};
+
 /// Who the child becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
@@ -34,7 +38,7 @@ pub struct Command<'a> {
     pub terminal: bool,
     /// Keeps the parent's identity when absent.
     pub identity: Option<&'a Identity>,
-    /// Directory of a cgroup v2 group. The child sees it as the root of its cgroup namespace.
+    /// Directory of a cgroup v2 group that the child is to live in.
     pub cgroup: Option<BorrowedFd<'a>>,
     /// Soft and hard limit of open files, where they must differ from the parent's.
     pub open_files: Option<(u64, u64)>,
@@ -242,7 +246,6 @@ fn clone_child(plan: &mut Plan, group: Option<RawFd>, born_there: bool) -> io::R
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = fd as u64;
     }
-    let in_group = group.is_some();
     let old_mask = block_signals()?;
     // SAFETY: a fork-like clone (no CLONE_VM, no new stack): the child has its own copy of all memory, including
     // `plan` and everything it points to. In the child nothing but `run_child` runs, which only makes raw system
@@ -254,7 +257,7 @@ fn clone_child(plan: &mut Plan, group: Option<RawFd>, born_there: bool) -> io::R
             pid = libc::syscall(libc::SYS_clone, libc::SIGCHLD as c_long, 0, 0, 0, 0);
         }
         if pid == 0 {
-            run_child(plan, in_group)
+            run_child(plan)
         }
         if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
     };
@@ -285,13 +288,12 @@ fn restore_signals(mask: &libc::sigset_t) {
 
 /// Size of the kernel's signal set.
 const KERNEL_SIGSET: usize = 8;
-const LAST_SIGNAL: c_int = 64;
 
 /// The child's whole life before its program.
 ///
 /// # Safety
 /// Only in a freshly cloned child with its own memory, with `plan`'s pointers valid and its arrays null-terminated.
-unsafe fn run_child(plan: &Plan, in_group: bool) -> ! {
+unsafe fn run_child(plan: &Plan) -> ! {
     // SAFETY: raw system calls with pointers into `plan`, which the caller guarantees; no allocation, no lock, no
     // unwinding. The wrappers of the C library for set*id are avoided on purpose: they talk to threads that do not
     // exist in this process.
@@ -304,7 +306,7 @@ unsafe fn run_child(plan: &Plan, in_group: bool) -> ! {
         // SIG_DFL, no flags, no mask: all zero, and larger than the kernel's structure on any architecture.
         let default_action = [0_u64; 8];
         let mut signal = 1;
-        while signal <= LAST_SIGNAL {
+        while signal <= MAX_SIGNAL {
             libc::syscall(
                 libc::SYS_rt_sigaction,
                 signal,
@@ -417,100 +419,6 @@ unsafe fn give_up(report: RawFd, stage: Stage) -> ! {
         loop {
             libc::syscall(libc::SYS_exit_group, EXIT_NOT_STARTED);
         }
-    }
-}
-
-/// A child that is over, as the kernel reported it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reaped {
-    pub pid: i32,
-    /// Set when it exited by itself.
-    pub code: Option<i32>,
-    /// Set when a signal ended it.
-    pub signal: Option<i32>,
-    pub user_us: u64,
-    pub system_us: u64,
-    pub max_rss_kib: u64,
-}
-
-/// Takes one dead child, whichever, without waiting; `None` when there is none to take.
-///
-/// # Errors
-/// Whatever `wait4` answers besides "no child".
-pub fn reap() -> io::Result<Option<Reaped>> {
-    let mut status: c_int = 0;
-    // SAFETY: the kernel fills in both structures; zero is a valid value of `rusage`. Needed because rustix has no
-    // wait that returns the resource usage.
-    let (pid, usage) = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        (libc::wait4(-1, &raw mut status, libc::WNOHANG | libc::__WALL, &raw mut usage), usage)
-    };
-    match pid {
-        0 => Ok(None),
-        pid if pid > 0 => {
-            let micros = |t: libc::timeval| {
-                u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(t.tv_usec).unwrap_or(0)
-            };
-            Ok(Some(Reaped {
-                pid,
-                code: libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)),
-                signal: libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)),
-                user_us: micros(usage.ru_utime),
-                system_us: micros(usage.ru_stime),
-                max_rss_kib: u64::try_from(usage.ru_maxrss).unwrap_or(0),
-            }))
-        }
-        _ => match io::Error::last_os_error() {
-            e if matches!(e.raw_os_error(), Some(libc::ECHILD | libc::EINTR)) => Ok(None),
-            e => Err(e),
-        },
-    }
-}
-
-/// Highest signal number there is.
-pub const MAX_SIGNAL: i32 = LAST_SIGNAL;
-
-/// Sends a signal to one process; 0 only asks whether it exists.
-///
-/// # Errors
-/// `EINVAL` for a number that is no process or no signal, otherwise as `kill(2)`.
-pub fn signal_process(pid: i32, signal: i32) -> io::Result<()> {
-    if pid <= 0 {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
-    kill(pid, signal)
-}
-
-/// Sends a signal to every process of one process group.
-///
-/// # Errors
-/// `EINVAL` for a number that is no group (1 would mean everything) or no signal, otherwise as `kill(2)`.
-pub fn signal_group(group: i32, signal: i32) -> io::Result<()> {
-    if group <= 1 {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
-    kill(-group, signal)
-}
-
-/// Sends a signal to everything but the caller. Only PID 1 of a PID namespace may: for it, everything is its own.
-///
-/// # Errors
-/// `EPERM` for any other process, `ESRCH` when nothing else is left.
-pub fn signal_everything(signal: i32) -> io::Result<()> {
-    if std::process::id() != 1 {
-        return Err(io::Error::from_raw_os_error(libc::EPERM));
-    }
-    kill(-1, signal)
-}
-
-fn kill(target: i32, signal: i32) -> io::Result<()> {
-    if !(0..=LAST_SIGNAL).contains(&signal) {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
-    // SAFETY: two numbers and no memory. Needed because rustix's signal type has no real-time signals.
-    match unsafe { libc::kill(target, signal) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 

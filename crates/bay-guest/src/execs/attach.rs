@@ -118,7 +118,7 @@ async fn deliver(
         Frame::StdinEof => drop(feed.send(Feed::Eof).await),
         Frame::Resize(size) => exec.resize(size),
         Frame::Signal(signal) if (1..=bay_sys::spawn::MAX_SIGNAL).contains(&signal) => {
-            exec.signal_front(signal)
+            exec.signal_front(signal);
         }
         Frame::Signal(signal) => return Err(invalid(format!("{signal} is not a signal"))),
         Frame::Stdout(_) | Frame::Stderr(_) | Frame::Gap(_) | Frame::Exit(_) | Frame::Error(_) => {

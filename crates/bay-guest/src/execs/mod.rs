@@ -46,6 +46,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 pub(crate) struct Place {
     pub(crate) state: OwnedFd,
     pub(crate) root: OwnedFd,
+    /// Opened once, while nobody could have put something else in its place.
+    pub(crate) null: OwnedFd,
     pub(crate) cgroup: Option<Arc<OwnedFd>>,
     pub(crate) bay_id: String,
     pub(crate) hostname: String,

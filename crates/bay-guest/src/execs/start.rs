@@ -10,7 +10,7 @@ use bay_sys::spawn::{self, Command, Failure, Spawned, Stage};
 use bay_types::exec::{ExecSpec, TtySize};
 use bay_types::guest::WORKSPACE;
 use bay_types::{ApiError, ErrorCode};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::Mode;
 use rustix::pipe::PipeFlags;
 use rustix::pty::OpenptFlags;
 use tokio::net::unix::pipe::Sender;
@@ -228,7 +228,7 @@ impl Ends {
     fn make(place: &Place, spec: &ExecSpec, user: &User) -> io::Result<Self> {
         match spec.tty {
             Some(size) => Self::terminal(place, size, user),
-            None => Self::pipes(spec.stdin),
+            None => Self::pipes(place, spec.stdin),
         }
     }
 
@@ -256,15 +256,14 @@ impl Ends {
         })
     }
 
-    fn pipes(with_input: bool) -> io::Result<Self> {
+    fn pipes(place: &Place, with_input: bool) -> io::Result<Self> {
         let (out, child_out) = output_pipe(OUTPUT_PIPE)?;
         let (err, child_err) = output_pipe(0)?;
         let (child_in, input) = if with_input {
             let (child_in, ours) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
             (child_in, Input::Pipe(Mutex::new(Some(Sender::from_owned_fd(ours)?))))
         } else {
-            let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-            (null, Input::None)
+            (place.null.try_clone()?, Input::None)
         };
         Ok(Self {
             child: [child_in, child_out, child_err],

@@ -192,22 +192,35 @@ impl Place {
             return self.parents[at].1.try_clone().map_err(failed);
         }
         let dir = match self.open_below(name) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let Some((above, last)) = split(name)? else {
-                    return Err(failed(e));
-                };
-                let above = self.parent(&above)?;
-                match path::make_dir(above.as_fd(), &last, 0o755, self.owner) {
-                    Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed(e)),
-                    _ => self.open_below(name).map_err(failed)?,
-                }
-            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => self.make_parents(name)?,
             other => other.map_err(failed)?,
         };
         let copy = dir.try_clone().map_err(failed)?;
         self.parents.push_front((name.to_vec(), dir));
         self.parents.truncate(OPEN_PARENTS);
         Ok(copy)
+    }
+
+    /// From the top down: a name may have thousands of parts.
+    fn make_parents(&self, name: &[u8]) -> Result<OwnedFd> {
+        let failed = |e: io::Error| FileError::io("extracting into", name, e);
+        let mut dir = self.open_below(b"").map_err(failed)?;
+        let mut so_far = Vec::with_capacity(name.len());
+        for part in name.split(|b| *b == b'/') {
+            if !so_far.is_empty() {
+                so_far.push(b'/');
+            }
+            so_far.extend_from_slice(part);
+            dir = match self.open_below(&so_far) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                    path::make_dir(dir.as_fd(), part, 0o755, self.owner).map_err(failed)?;
+                    self.open_below(&so_far)
+                }
+                other => other,
+            }
+            .map_err(failed)?;
+        }
+        Ok(dir)
     }
 
     fn open_below(&self, name: &[u8]) -> io::Result<OwnedFd> {

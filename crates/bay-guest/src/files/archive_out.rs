@@ -48,14 +48,11 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &[u8]) -> Result<What> {
 }
 
 /// Sends the archive. What goes wrong on the way cuts the stream, so that a part is never taken for the whole.
-pub(super) fn send(what: What, to: mpsc::Sender<io::Result<Bytes>>) {
+pub(super) fn send(what: What, to: &mpsc::Sender<io::Result<Bytes>>) {
     let mut builder = Builder::new(Sink { to: to.clone(), chunk: Vec::with_capacity(CHUNK) });
     builder.sparse(false);
     let outcome = match what {
-        What::Directory(dir) => {
-            let device = rustix::fs::fstat(&dir).map_or(0, |s| s.st_dev);
-            directory(&mut builder, dir.as_fd(), &mut Vec::new(), device, 0)
-        }
+        What::Directory(dir) => walk(&mut builder, dir),
         What::File { name, file, stat } => regular(&mut builder, &name, file, &stat),
     };
     let outcome = outcome.and_then(|()| builder.into_inner()?.flush());
@@ -65,42 +62,64 @@ pub(super) fn send(what: What, to: mpsc::Sender<io::Result<Bytes>>) {
     }
 }
 
-fn directory(
-    builder: &mut Builder<Sink>,
-    dir: BorrowedFd<'_>,
-    prefix: &mut Vec<u8>,
+/// A directory being walked through.
+struct Level {
+    entries: Dir,
+    /// Length of the name of its members' common beginning.
+    prefix: usize,
     device: u64,
-    depth: usize,
-) -> io::Result<()> {
-    if depth >= MAX_DEPTH {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the directories are nested too deeply"));
+}
+
+impl Level {
+    fn new(dir: OwnedFd, prefix: usize) -> io::Result<Self> {
+        let device = rustix::fs::fstat(&dir)?.st_dev;
+        Ok(Self { entries: Dir::new(dir)?, prefix, device })
     }
-    for entry in Dir::read_from(dir)? {
+}
+
+/// Walks without recursion: the depth is the agent's to choose, the stack is not.
+fn walk(builder: &mut Builder<Sink>, dir: OwnedFd) -> io::Result<()> {
+    let mut levels = vec![Level::new(dir, 0)?];
+    let mut full = Vec::new();
+    while let Some(level) = levels.last_mut() {
+        full.truncate(level.prefix);
+        let Some(entry) = level.entries.next() else {
+            levels.pop();
+            continue;
+        };
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if name == b"." || name == b".." {
             continue;
         }
-        let length = prefix.len();
-        prefix.extend_from_slice(name);
-        match member(builder, dir, name, prefix, device, depth) {
+        full.extend_from_slice(name);
+        let inner = match member(builder, level, name, &full) {
             // It went away while we were on the way to it.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             other => other?,
+        };
+        if let Some(inner) = inner {
+            if levels.len() >= MAX_DEPTH {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "the directories are nested too deeply",
+                ));
+            }
+            full.push(b'/');
+            levels.push(Level::new(inner, full.len())?);
         }
-        prefix.truncate(length);
     }
     Ok(())
 }
 
+/// Puts one member into the archive, and returns it when it is a directory to be walked through.
 fn member(
     builder: &mut Builder<Sink>,
-    dir: BorrowedFd<'_>,
+    level: &Level,
     name: &[u8],
-    full: &mut Vec<u8>,
-    device: u64,
-    depth: usize,
-) -> io::Result<()> {
+    full: &[u8],
+) -> io::Result<Option<OwnedFd>> {
+    let dir = level.entries.fd()?;
     let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => {
@@ -108,32 +127,29 @@ fn member(
             let inner = rustix::fs::openat(dir, name, flags, Mode::empty())?;
             let mut header = header(&stat, EntryType::Directory, 0);
             builder.append_data(&mut header, path_of(full), io::empty())?;
-            if stat.st_dev != device && is_made_up(inner.as_fd()) {
-                return Ok(());
-            }
-            full.push(b'/');
-            directory(builder, inner.as_fd(), full, stat.st_dev, depth + 1)
+            Ok((stat.st_dev == level.device || !is_made_up(inner.as_fd())).then_some(inner))
         }
         FileType::RegularFile => {
             let flags =
                 OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
             let fd = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
                 // A symbolic link took its place.
-                Err(Errno::LOOP) => return Ok(()),
+                Err(Errno::LOOP) => return Ok(None),
                 other => other?,
             };
             let stat = rustix::fs::fstat(&fd)?;
-            match FileType::from_raw_mode(stat.st_mode) {
-                FileType::RegularFile => regular(builder, full, fd.into(), &stat),
-                _ => Ok(()),
+            if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
+                regular(builder, full, fd.into(), &stat)?;
             }
+            Ok(None)
         }
         FileType::Symlink => {
             let target = rustix::fs::readlinkat(dir, name, Vec::new())?;
             let mut header = header(&stat, EntryType::Symlink, 0);
-            builder.append_link(&mut header, path_of(full), path_of(target.to_bytes()))
+            builder.append_link(&mut header, path_of(full), path_of(target.to_bytes()))?;
+            Ok(None)
         }
-        _ => Ok(()),
+        _ => Ok(None),
     }
 }
 

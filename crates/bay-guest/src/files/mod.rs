@@ -191,7 +191,7 @@ pub(crate) async fn archive_get(files: &Arc<Files>, query: &Query) -> Answer {
     let (sender, receiver) = mpsc::channel(QUEUE);
     tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        archive_out::send(what, sender);
+        archive_out::send(what, &sender);
     });
     Ok(stream(receiver, None))
 }
@@ -229,17 +229,19 @@ async fn receive<T: Send + 'static>(
     let files = Arc::clone(files);
     let thread = tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        work(&files, Source { from: receiver, rest: Bytes::new(), over: false, broken: false })
+        work(&files, Source { from: receiver, rest: Bytes::new(), over: false })
     });
-    while let Some(frame) = body.frame().await {
-        let (chunk, broken) = match frame.map(|f| f.into_data()) {
-            Ok(Ok(bytes)) => (Some(bytes), false),
+    loop {
+        let part = match body.frame().await.map(|frame| frame.map(|f| f.into_data())) {
+            Some(Ok(Ok(bytes))) => Part::Bytes(bytes),
             // Trailers say nothing to us.
-            Ok(Err(_)) => continue,
-            Err(_) => (None, true),
+            Some(Ok(Err(_))) => continue,
+            Some(Err(_)) => break,
+            None => Part::End,
         };
+        let last = matches!(part, Part::End);
         // A receiver that is gone has its answer already.
-        if sender.send(chunk).await.is_err() || broken {
+        if sender.send(part).await.is_err() || last {
             break;
         }
     }
@@ -247,30 +249,29 @@ async fn receive<T: Send + 'static>(
     thread.await.map_err(|e| ApiError::internal(&e))?.map_err(|e| e.to_api())
 }
 
+/// A stretch of a request's body.
+enum Part {
+    Bytes(Bytes),
+    /// The sender said that this was all. A queue that ends without it was cut off, whatever cut it.
+    End,
+}
+
 /// A request's body as a thread reads it.
 struct Source {
-    /// `None` in the queue: the sender broke off.
-    from: mpsc::Receiver<Option<Bytes>>,
+    from: mpsc::Receiver<Part>,
     rest: Bytes,
     over: bool,
-    broken: bool,
 }
 
 impl Source {
     /// The next bytes; empty at the end.
     fn next(&mut self) -> io::Result<Bytes> {
-        if self.broken {
-            return Err(io::ErrorKind::ConnectionAborted.into());
-        }
         while !self.over {
             match self.from.blocking_recv() {
-                Some(Some(bytes)) if bytes.is_empty() => {}
-                Some(Some(bytes)) => return Ok(bytes),
-                Some(None) => {
-                    self.broken = true;
-                    return Err(io::ErrorKind::ConnectionAborted.into());
-                }
-                None => self.over = true,
+                Some(Part::Bytes(bytes)) if bytes.is_empty() => {}
+                Some(Part::Bytes(bytes)) => return Ok(bytes),
+                Some(Part::End) => self.over = true,
+                None => return Err(io::ErrorKind::ConnectionAborted.into()),
             }
         }
         Ok(Bytes::new())

@@ -46,7 +46,9 @@ fn in_root() -> ResolveFlags {
 
 /// Opens a path below the root, following symbolic links as a process in the bay would.
 pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+    // `openat2` refuses flags that mean nothing together.
+    let quiet = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY };
+    let flags = flags | OFlags::CLOEXEC | quiet;
     Ok(rustix::fs::openat2(root, absolute(path), flags, Mode::empty(), in_root())?)
 }
 

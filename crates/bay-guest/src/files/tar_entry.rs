@@ -77,7 +77,7 @@ pub(super) fn for_each(
             EntryType::GNULongName => pending.name = Some(long_name(&mut entry)?),
             EntryType::GNULongLink => pending.link = Some(long_name(&mut entry)?),
             EntryType::XHeader => {
-                pending.pax = parse_pax(&read_bounded(&mut entry, MAX_PAX, "PAX records")?)?
+                pending.pax = parse_pax(&read_bounded(&mut entry, MAX_PAX, "PAX records")?)?;
             }
             // Applies to all members; nothing in it matters to us.
             EntryType::XGlobalHeader => {}
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn pax_records_are_understood_and_garbage_is_refused() {
-        let good = b"13 path=a\nb/c\n9 size=7\n";
+        let good = b"14 path=a\nb/c\n9 size=7\n";
         let pax = parse_pax(good).unwrap();
         assert_eq!(pax.path.as_deref(), Some(&b"a\nb/c"[..]));
         assert_eq!(pax.size, Some(7));

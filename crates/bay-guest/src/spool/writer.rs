@@ -112,7 +112,7 @@ impl Writer {
         let open = match &mut self.open {
             Some(open) => open,
             None => {
-                if self.refused_at.is_some_and(|at| at.elapsed() < REFUSED_PAUSE) {
+                if self.pauses() {
                     return Err(io::ErrorKind::StorageFull.into());
                 }
                 let fresh = open_segment(self.dir.as_ref(), self.end)?;
@@ -153,9 +153,15 @@ impl Writer {
         Ok(written)
     }
 
+    fn pauses(&self) -> bool {
+        self.refused_at.is_some_and(|at| at.elapsed() < REFUSED_PAUSE)
+    }
+
     /// The open segment must not be continued after a hole.
     fn close_refused(&mut self) {
-        self.refused_at = Some(Instant::now());
+        if !self.pauses() {
+            self.refused_at = Some(Instant::now());
+        }
         if self.open.take().is_some_and(|o| o.len == 0)
             && let Some(empty) = self.segments.pop_back()
         {

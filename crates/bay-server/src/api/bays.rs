@@ -49,12 +49,16 @@ pub(super) async fn events(
 }
 
 pub(super) async fn list(State(daemon): Shared) -> Json<Vec<BayView>> {
-    Json(daemon.bays.list().iter().map(|handle| daemon.view(handle)).collect())
+    let mut views = Vec::new();
+    for handle in daemon.bays.list() {
+        views.push(daemon.view_now(&handle).await);
+    }
+    Json(views)
 }
 
 pub(super) async fn show(State(daemon): Shared, Path(bay): Path<String>) -> Result<Json<BayView>, Failure> {
     let handle = daemon.bays.find(&bay)?;
-    Ok(Json(daemon.view(&handle)))
+    Ok(Json(daemon.view_now(&handle).await))
 }
 
 pub(super) async fn create(

@@ -162,7 +162,8 @@ pub(crate) async fn replace(
 ) -> Result<BayView, ApiError> {
     let row = handle.row();
     not_deleting(&row, "replaced")?;
-    let _making = daemon.making.read().await;
+    // Held until the row names the image: from then on it counts as used.
+    let making = daemon.making.read().await;
     let wanted = row.spec.image.clone();
     let newest = daemon.with_pool(move |pool| pool.image_find(&wanted)).await?;
     let image: ImageId = newest.map_or(row.image_id, |image| image.id);
@@ -186,6 +187,7 @@ pub(crate) async fn replace(
             },
         )
         .await?;
+    drop(making);
     reach(&daemon, &handle, asked, wanted, crate::registry::STOP_GRACE).await
 }
 

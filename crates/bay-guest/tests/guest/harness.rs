@@ -1,0 +1,424 @@
+//! Starts guests and talks to them.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream as StdStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use bay_guest::{Bounds, Config, spool};
+use bay_types::exec::{ExecSpec, ExecStatus, Exit, SignalRequest, TtySize};
+use bay_types::frame::{Frame, UPGRADE};
+use bay_types::guest::GuestConfig;
+use bay_types::{ApiError, ExecId};
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+/// Longest any single step of a test may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+const DIR: &str = "BAY_TEST_GUEST_DIR";
+const CGROUP: &str = "BAY_TEST_GUEST_CGROUP";
+const BOUNDS: &str = "BAY_TEST_GUEST_BOUNDS";
+
+/// What the re-executed test binary does: serve on the socket that is its standard input.
+pub(crate) fn guest_process() {
+    let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else {
+        return;
+    };
+    if std::process::id() != 1 {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
+    }
+    let listener: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    let mut bounds = Bounds::default();
+    if let Ok(text) = std::env::var(BOUNDS) {
+        let numbers: Vec<u64> = text.split(',').map(|n| n.parse().unwrap()).collect();
+        bounds.output = spool::Bounds { exec_bytes: numbers[0], segment_bytes: numbers[1] };
+        bounds.finished_execs = usize::try_from(numbers[2]).unwrap();
+    }
+    bay_guest::serve(Config {
+        guest: GuestConfig {
+            bay_id: "bay_test".into(),
+            hostname: "testbay".into(),
+            machine_id: "0".repeat(32),
+        },
+        listener: UnixListener::from(listener),
+        cgroup: std::env::var_os(CGROUP).map(|path| File::open(path).unwrap().into()),
+        state_dir: dir.join("state"),
+        root: dir.join("root"),
+        bounds,
+    })
+    .unwrap();
+}
+
+#[derive(Default)]
+pub(crate) struct Options {
+    pub(crate) cgroup: Option<PathBuf>,
+    /// Bytes per exec, bytes per segment, finished execs.
+    pub(crate) bounds: Option<(u64, u64, u64)>,
+    /// A state directory on a disk of a megabyte; only as root.
+    pub(crate) small_state: bool,
+}
+
+/// A running guest. Everything it started ends with it.
+pub(crate) struct Guest {
+    temp: Option<tempfile::TempDir>,
+    child: Child,
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+impl Guest {
+    pub(crate) fn start() -> Self {
+        Self::with(&Options::default())
+    }
+
+    pub(crate) fn with(options: &Options) -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir(temp.path().join("root")).unwrap();
+        let child = launch(temp.path(), options);
+        Self { temp: Some(temp), child }
+    }
+
+    /// Ends it as a crash would and starts another one on the same disk.
+    pub(crate) fn crash_and_restart(mut self, options: &Options) -> Self {
+        let temp = self.temp.take().unwrap();
+        self.kill();
+        let child = launch(temp.path(), options);
+        Self { temp: Some(temp), child }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.temp.as_ref().unwrap().path()
+    }
+
+    /// What the file routes call `/`.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.dir().join("root")
+    }
+
+    pub(crate) fn state(&self) -> OwnedFd {
+        File::open(self.dir().join("state")).unwrap().into()
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Waits for it to end by itself.
+    pub(crate) async fn wait(&mut self) -> std::process::ExitStatus {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "the guest does not end");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    async fn connect(&self) -> UnixStream {
+        UnixStream::connect(self.dir().join("sock")).await.unwrap()
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> http::Response<Incoming> {
+        self.try_send(request).await.unwrap()
+    }
+
+    async fn try_send(&self, request: Request<Full<Bytes>>) -> hyper::Result<http::Response<Incoming>> {
+        let stream = self.connect().await;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection.with_upgrades());
+        tokio::time::timeout(PATIENCE, sender.send_request(request)).await.unwrap()
+    }
+
+    pub(crate) async fn stream(&self, method: Method, path: &str, body: Vec<u8>) -> http::Response<Incoming> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "guest")
+            .body(Full::new(body.into()))
+            .unwrap();
+        self.send(request).await
+    }
+
+    /// A GET whose answer breaks off somewhere; true when it did.
+    pub(crate) async fn breaks_off(&self, path: &str) -> bool {
+        let request = Request::builder().uri(path).header("host", "guest").body(Full::default()).unwrap();
+        match self.try_send(request).await {
+            Ok(response) => response.into_body().collect().await.is_err(),
+            Err(_) => true,
+        }
+    }
+
+    pub(crate) async fn call(&self, method: Method, path: &str, body: Vec<u8>) -> (StatusCode, Bytes) {
+        let response = self.stream(method, path, body).await;
+        let status = response.status();
+        (status, response.into_body().collect().await.unwrap().to_bytes())
+    }
+
+    /// A call that must succeed.
+    pub(crate) async fn ok(&self, method: Method, path: &str, body: Vec<u8>) -> Bytes {
+        let (status, bytes) = self.call(method, path, body).await;
+        assert!(status.is_success(), "{path}: {status} {}", String::from_utf8_lossy(&bytes));
+        bytes
+    }
+
+    /// A call that must be refused.
+    pub(crate) async fn refused(&self, method: Method, path: &str, body: Vec<u8>) -> ApiError {
+        let (status, bytes) = self.call(method, path, body).await;
+        assert!(!status.is_success(), "{path} succeeded");
+        let error: ApiError = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(error.code.http_status(), status.as_u16());
+        error
+    }
+
+    pub(crate) async fn start_exec(&self, spec: &ExecSpec) -> ExecStatus {
+        let path = format!("/v1/execs/{}", spec.id);
+        serde_json::from_slice(&self.ok(Method::PUT, &path, json(spec)).await).unwrap()
+    }
+
+    pub(crate) async fn start_refused(&self, spec: &ExecSpec) -> ApiError {
+        self.refused(Method::PUT, &format!("/v1/execs/{}", spec.id), json(spec)).await
+    }
+
+    pub(crate) async fn status(&self, id: ExecId) -> ExecStatus {
+        serde_json::from_slice(&self.ok(Method::GET, &format!("/v1/execs/{id}"), vec![]).await).unwrap()
+    }
+
+    pub(crate) async fn signal(&self, id: ExecId, signal: i32, tree: bool) -> ExecStatus {
+        let body = json(&SignalRequest { signal, tree });
+        serde_json::from_slice(&self.ok(Method::POST, &format!("/v1/execs/{id}/signal"), body).await).unwrap()
+    }
+
+    pub(crate) async fn output(&self, id: ExecId, since: u64, follow: bool) -> Collected {
+        let path = format!("/v1/execs/{id}/output?since={since}&follow={follow}");
+        let bytes = tokio::time::timeout(PATIENCE, self.ok(Method::GET, &path, vec![])).await.unwrap();
+        let mut collected = Collected::default();
+        let mut rest = &bytes[..];
+        while let Some((frame, used)) = Frame::decode(rest).unwrap() {
+            collected.add(frame);
+            rest = &rest[used..];
+        }
+        assert!(rest.is_empty(), "half a frame");
+        collected
+    }
+
+    /// Starts when there is a spec and attaches.
+    pub(crate) async fn attach(&self, id: ExecId, spec: Option<&ExecSpec>, since: u64) -> Attached {
+        let body = spec.map(json).unwrap_or_default();
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(format!("/v1/execs/{id}/attach?since={since}"))
+            .header("host", "guest")
+            .header("connection", "upgrade")
+            .header("upgrade", UPGRADE)
+            .body(Full::new(body.into()))
+            .unwrap();
+        let response = self.send(request).await;
+        assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+        let upgraded = hyper::upgrade::on(response).await.unwrap();
+        let parts = upgraded.downcast::<TokioIo<UnixStream>>().unwrap();
+        Attached { stream: parts.io.into_inner(), buffer: parts.read_buf.to_vec() }
+    }
+
+    /// Starts, attaches and reads to the end.
+    pub(crate) async fn run(&self, spec: &ExecSpec) -> Collected {
+        self.attach(spec.id, Some(spec), 0).await.collect().await
+    }
+
+    pub(crate) async fn sh(&self, script: &str) -> Collected {
+        self.run(&sh(script)).await
+    }
+
+    /// Polls a condition that has no event of its own.
+    pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
+        &self,
+        mut check: impl FnMut() -> F,
+    ) -> T {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            if let Some(value) = check().await {
+                return value;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "it never became true");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // As PID 1 it takes everything with it. Otherwise it is asked to.
+        if !is_root()
+            && let Some(temp) = &self.temp
+            && let Ok(mut stream) = StdStream::connect(temp.path().join("sock"))
+        {
+            let _ = stream.set_read_timeout(Some(Duration::from_secs(10)));
+            let _ = stream.write_all(
+                b"POST /v1/shutdown HTTP/1.1\r\nhost: guest\r\ncontent-length: 14\r\n\r\n{\"grace_ms\":0}",
+            );
+            let _ = stream.read(&mut [0; 64]);
+        }
+        self.kill();
+    }
+}
+
+fn launch(dir: &Path, options: &Options) -> Child {
+    let socket = dir.join("sock");
+    let _ = std::fs::remove_file(&socket);
+    let listener = UnixListener::bind(&socket).unwrap();
+    let mut command = if is_root() {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child=KILL", "--"]);
+        if options.small_state {
+            // In the mount namespace that `--mount-proc` makes, so it goes with the guest.
+            let state = dir.join("state");
+            std::fs::create_dir_all(&state).unwrap();
+            let script = "mount -t tmpfs -o size=1m tmpfs \"$0\" && exec \"$@\"";
+            unshare.args(["sh", "-c", script]).arg(state);
+        }
+        unshare.arg(std::env::current_exe().unwrap());
+        unshare
+    } else {
+        Command::new(std::env::current_exe().unwrap())
+    };
+    command
+        .args(["--exact", "guest_process", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(DIR, dir)
+        .env_remove(CGROUP)
+        .env_remove(BOUNDS)
+        .stdin(OwnedFd::from(listener))
+        .stdout(Stdio::null());
+    if let Some(path) = &options.cgroup {
+        command.env(CGROUP, path);
+    }
+    if let Some((exec, segment, finished)) = options.bounds {
+        command.env(BOUNDS, format!("{exec},{segment},{finished}"));
+    }
+    command.spawn().unwrap()
+}
+
+/// Frames both ways with one exec.
+pub(crate) struct Attached {
+    pub(crate) stream: UnixStream,
+    buffer: Vec<u8>,
+}
+
+impl Attached {
+    pub(crate) async fn send(&mut self, frame: Frame) {
+        self.stream.write_all(&frame.to_bytes()).await.unwrap();
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<Frame> {
+        loop {
+            if let Some((frame, used)) = Frame::decode(&self.buffer).unwrap() {
+                self.buffer.drain(..used);
+                return Some(frame);
+            }
+            let read = tokio::time::timeout(PATIENCE, self.stream.read_buf(&mut self.buffer)).await.unwrap();
+            if read.unwrap() == 0 {
+                assert!(self.buffer.is_empty(), "half a frame");
+                return None;
+            }
+        }
+    }
+
+    pub(crate) async fn collect(mut self) -> Collected {
+        let mut collected = Collected::default();
+        while let Some(frame) = self.next().await {
+            assert!(collected.exit.is_none(), "something after the exit");
+            collected.add(frame);
+        }
+        collected
+    }
+
+    /// Reads until this text has come on either stream.
+    pub(crate) async fn until(&mut self, text: &str) -> String {
+        let mut seen = String::new();
+        while !seen.contains(text) {
+            match self.next().await {
+                Some(Frame::Stdout(bytes) | Frame::Stderr(bytes)) => {
+                    seen.push_str(&String::from_utf8_lossy(&bytes));
+                }
+                other => panic!("{other:?} came before {text:?}; so far {seen:?}"),
+            }
+        }
+        seen
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Collected {
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+    pub(crate) gap: u64,
+    pub(crate) exit: Option<Exit>,
+    pub(crate) error: Option<ApiError>,
+}
+
+impl Collected {
+    fn add(&mut self, frame: Frame) {
+        match frame {
+            Frame::Stdout(bytes) => self.stdout.extend(bytes),
+            Frame::Stderr(bytes) => self.stderr.extend(bytes),
+            Frame::Gap(gap) => self.gap += gap,
+            Frame::Exit(exit) => self.exit = Some(exit),
+            Frame::Error(error) => self.error = Some(error),
+            other => panic!("{other:?} came from the guest"),
+        }
+    }
+
+    pub(crate) fn out(&self) -> &str {
+        std::str::from_utf8(&self.stdout).unwrap()
+    }
+
+    pub(crate) fn err(&self) -> &str {
+        std::str::from_utf8(&self.stderr).unwrap()
+    }
+
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.exit.unwrap().code
+    }
+}
+
+pub(crate) fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap()
+}
+
+pub(crate) fn spec(argv: &[&str]) -> ExecSpec {
+    ExecSpec {
+        id: ExecId::generate(),
+        argv: argv.iter().map(|a| (*a).to_owned()).collect(),
+        env: vec![],
+        cwd: Some("/".into()),
+        user: None,
+        tty: None,
+        stdin: false,
+        timeout_s: None,
+        tool_call: None,
+    }
+}
+
+pub(crate) fn sh(script: &str) -> ExecSpec {
+    spec(&["/bin/sh", "-c", script])
+}
+
+pub(crate) fn tty(script: &str) -> ExecSpec {
+    ExecSpec { tty: Some(TtySize { cols: 100, rows: 30 }), ..sh(script) }
+}

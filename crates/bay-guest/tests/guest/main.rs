@@ -1,0 +1,18 @@
+//! The guest as a process of its own, driven over its socket.
+//!
+//! As root it runs as PID 1 of a PID namespace, as in a bay, so that whatever a failing test leaves behind ends with
+//! it. Otherwise it runs as a plain process that adopts orphans.
+
+mod execs;
+mod files;
+mod harness;
+mod leaves;
+mod lives;
+mod streams;
+
+/// Not a test: the process that the tests start.
+#[test]
+#[ignore = "it is the process that the tests start"]
+fn guest_process() {
+    harness::guest_process();
+}

@@ -1,0 +1,98 @@
+//! How children end: reaped with what they used, or signalled by number with the dangerous numbers taken out.
+
+use std::ffi::c_int;
+use std::io;
+
+/// A child that is over, as the kernel reported it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reaped {
+    pub pid: i32,
+    /// Set when it exited by itself.
+    pub code: Option<i32>,
+    /// Set when a signal ended it.
+    pub signal: Option<i32>,
+    pub user_us: u64,
+    pub system_us: u64,
+    pub max_rss_kib: u64,
+}
+
+/// Takes one dead child, whichever, without waiting; `None` when there is none to take.
+///
+/// # Errors
+/// Whatever `wait4` answers besides "no child".
+pub fn reap() -> io::Result<Option<Reaped>> {
+    let mut status: c_int = 0;
+    // SAFETY: the kernel fills in both structures; zero is a valid value of `rusage`. Needed because rustix has no
+    // wait that returns the resource usage.
+    let (pid, usage) = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        (libc::wait4(-1, &raw mut status, libc::WNOHANG | libc::__WALL, &raw mut usage), usage)
+    };
+    match pid {
+        0 => Ok(None),
+        pid if pid > 0 => {
+            let micros = |t: libc::timeval| {
+                u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(t.tv_usec).unwrap_or(0)
+            };
+            Ok(Some(Reaped {
+                pid,
+                code: libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)),
+                signal: libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)),
+                user_us: micros(usage.ru_utime),
+                system_us: micros(usage.ru_stime),
+                max_rss_kib: u64::try_from(usage.ru_maxrss).unwrap_or(0),
+            }))
+        }
+        _ => match io::Error::last_os_error() {
+            e if matches!(e.raw_os_error(), Some(libc::ECHILD | libc::EINTR)) => Ok(None),
+            e => Err(e),
+        },
+    }
+}
+
+/// Highest signal number there is.
+pub const MAX_SIGNAL: i32 = 64;
+
+/// Sends a signal to one process; 0 only asks whether it exists.
+///
+/// # Errors
+/// `EINVAL` for a number that is no process or no signal, otherwise as `kill(2)`.
+pub fn signal_process(pid: i32, signal: i32) -> io::Result<()> {
+    if pid <= 0 {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    kill(pid, signal)
+}
+
+/// Sends a signal to every process of one process group.
+///
+/// # Errors
+/// `EINVAL` for a number that is no group (1 would mean everything) or no signal, otherwise as `kill(2)`.
+pub fn signal_group(group: i32, signal: i32) -> io::Result<()> {
+    if group <= 1 {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    kill(-group, signal)
+}
+
+/// Sends a signal to everything but the caller. Only PID 1 of a PID namespace may: for it, everything is its own.
+///
+/// # Errors
+/// `EPERM` for any other process, `ESRCH` when nothing else is left.
+pub fn signal_everything(signal: i32) -> io::Result<()> {
+    if std::process::id() != 1 {
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
+    kill(-1, signal)
+}
+
+fn kill(target: i32, signal: i32) -> io::Result<()> {
+    if !(0..=MAX_SIGNAL).contains(&signal) {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: two numbers and no memory. Needed because rustix's signal type has no real-time signals.
+    match unsafe { libc::kill(target, signal) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
