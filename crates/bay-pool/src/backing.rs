@@ -15,6 +15,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use bay_sys::btrfs;
 use bay_sys::loopdev::LoopDevice;
@@ -44,6 +45,10 @@ const LOW_DIVISOR: u64 = 10;
 const STEP_MIN: u64 = 256 * MIB;
 const STEP_MAX: u64 = 16 * GIB;
 const STEP_DIVISOR: u64 = 4;
+
+/// How long an unmount waits for the last users, and how often it looks.
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(3);
+const UNMOUNT_RETRY: Duration = Duration::from_millis(10);
 
 /// Where the first superblock is, and where in it its signature and its size are.
 const SUPERBLOCK_AT: u64 = 64 * 1024;
@@ -246,10 +251,8 @@ impl Backing {
                 "its file has no btrfs superblock (a copy may survive: `btrfs rescue super-recover` on the file)",
             ));
         }
-        let filesystem = block[TOTAL_BYTES_AT..TOTAL_BYTES_AT + 8]
-            .try_into()
-            .map(u64::from_le_bytes)
-            .unwrap_or_default();
+        let filesystem =
+            block[TOTAL_BYTES_AT..TOTAL_BYTES_AT + 8].try_into().map(u64::from_le_bytes).unwrap_or_default();
         if filesystem > file {
             return Err(self.damaged(format!("its file has {file} bytes where {filesystem} belong")));
         }
@@ -281,7 +284,9 @@ impl Backing {
                 pool: self.dir.clone(),
                 why: "its filesystem can only be mounted read-only",
             }),
-            Err(error) => Err(self.damaged(format!("btrfs refuses to mount it ({error}); `dmesg` has the reason"))),
+            Err(error) => {
+                Err(self.damaged(format!("btrfs refuses to mount it ({error}); `dmesg` has the reason")))
+            }
         }
     }
 
@@ -308,7 +313,8 @@ impl Backing {
         let size = image.metadata().doing(|| "look at the pool file".to_owned())?.len();
         let pool = Space::of(&self.mount_point())?;
         let missing = needed.saturating_add(LOW).saturating_sub(pool.free);
-        let step = (size / STEP_DIVISOR).clamp(STEP_MIN, STEP_MAX).max(missing).min(Space::of(&self.dir)?.spare());
+        let step =
+            (size / STEP_DIVISOR).clamp(STEP_MIN, STEP_MAX).max(missing).min(Space::of(&self.dir)?.spare());
         let step = step / MIB * MIB;
         if step < STEP_MIN {
             return Ok(false);
@@ -336,11 +342,20 @@ impl Backing {
     /// Unmounts the pool; the loop device goes with the mount.
     pub(crate) fn unmount(&self) -> Result<()> {
         let _lock = Self::lock(&self.dir)?;
-        if on_btrfs(&self.mount_point())? {
-            rustix::mount::unmount(self.mount_point(), UnmountFlags::empty())
-                .doing(|| format!("unmount the pool {}", self.dir.display()))?;
+        if !on_btrfs(&self.mount_point())? {
+            return Ok(());
         }
-        Ok(())
+        let began = Instant::now();
+        loop {
+            match rustix::mount::unmount(self.mount_point(), UnmountFlags::empty()) {
+                // A program that is being started holds copies of our descriptors until it runs: nothing tells when
+                // they are gone, so it is tried again.
+                Err(Errno::BUSY) if began.elapsed() < UNMOUNT_PATIENCE => {
+                    std::thread::park_timeout(UNMOUNT_RETRY);
+                }
+                other => return other.doing(|| format!("unmount the pool {}", self.dir.display())),
+            }
+        }
     }
 }
 
@@ -362,7 +377,8 @@ pub(crate) struct Space {
 
 impl Space {
     pub(crate) fn of(path: &Path) -> Result<Self> {
-        let found = retry(|| rustix::fs::statvfs(path)).doing(|| format!("ask for the space of {}", path.display()))?;
+        let found = retry(|| rustix::fs::statvfs(path))
+            .doing(|| format!("ask for the space of {}", path.display()))?;
         Ok(Self {
             total: found.f_blocks.saturating_mul(found.f_frsize),
             free: found.f_bavail.saturating_mul(found.f_frsize),

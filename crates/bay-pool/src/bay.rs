@@ -81,7 +81,8 @@ impl Pool {
                 Some(checkout) => subvolume::snapshot(checkout, &disk.workspace, group),
                 None => subvolume::create(&disk.workspace, WORKSPACE_MODE, group),
             };
-            let root = root.map_or(Ok(()), |root| root.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            let root = root
+                .map_or(Ok(()), |root| root.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             workspace.and(root)
         })?;
         Ok(disk)

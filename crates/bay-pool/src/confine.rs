@@ -2,7 +2,8 @@
 //!
 //! A thread of its own gives up what the program shall not have and then starts it: a Landlock domain, the missing
 //! privileges and the empty capability bounding set are the thread's alone and pass on to its children. The thread
-//! stays until the work is done, because the child is told to die with it: a killed daemon leaves no program behind.
+//! stays until the work is done, because the child is told to die with it, and the child is the first process of a PID
+//! namespace, so that everything it started dies with it in turn: a killed daemon leaves no program behind.
 //! On a kernel without Landlock the rest still holds; a warning says so once.
 
 use std::io;
@@ -15,6 +16,7 @@ use landlock::{
     ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
     path_beneath_rules,
 };
+use rustix::process::{Pid, Resource, Rlimit};
 use rustix::thread::CapabilitySet;
 
 /// What programs need to start and to find their libraries, certificates and name servers.
@@ -39,6 +41,9 @@ const SYSTEM: &[&str] = &[
 ];
 /// Harmless to write to.
 const SINKS: &[&str] = &["/dev/null"];
+
+/// Memory of its own that a program may have: a hostile repository can describe trees without end in a few bytes.
+const MAX_MEMORY: u64 = 4 * 1024 * 1024 * 1024;
 
 /// The newest Landlock whose rights are asked for; an older kernel gives what it has.
 const LANDLOCK: ABI = ABI::V6;
@@ -66,6 +71,7 @@ impl Confinement {
                 let _ = finished.recv();
             });
             let mut child = start.recv().map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))??;
+            bound_memory(&child);
             let result = drive(&mut child);
             if !matches!(child.try_wait(), Ok(Some(_))) {
                 let _ = child.kill();
@@ -77,6 +83,10 @@ impl Confinement {
     }
 
     fn give_up(&self) -> io::Result<()> {
+        // Without it (a host that forbids namespaces) a helper of the program may outlive it by a moment.
+        if let Err(error) = bay_sys::identity::children_end_with_the_first() {
+            tracing::debug!(%error, "no PID namespace for a confined program");
+        }
         for capability in CapabilitySet::all().iter() {
             match rustix::thread::remove_capability_from_bounding_set(capability) {
                 // One that this kernel does not know, or a process that may not: the program then has no more than
@@ -109,5 +119,14 @@ impl Confinement {
             .add_rules(path_beneath_rules(&self.write, all))?
             .restrict_self()?;
         Ok(status.ruleset)
+    }
+}
+
+/// What the program starts later inherits the bound.
+fn bound_memory(child: &Child) {
+    let bound = Rlimit { current: Some(MAX_MEMORY), maximum: Some(MAX_MEMORY) };
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    if let Err(error) = rustix::process::prlimit(pid, Resource::Data, bound) {
+        tracing::debug!(%error, "a confined program has no bound on its memory");
     }
 }

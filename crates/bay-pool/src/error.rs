@@ -21,7 +21,9 @@ pub enum PoolError {
         #[source]
         source: io::Error,
     },
-    #[error("the disk below the pool {pool} is too full: {needed_mib} MiB are needed, {free_mib} MiB may be used")]
+    #[error(
+        "the disk below the pool {pool} is too full: {needed_mib} MiB are needed, {free_mib} MiB may be used"
+    )]
     HostFull { pool: PathBuf, needed_mib: u64, free_mib: u64 },
     #[error("could not {doing}: the pool is full")]
     Full {

@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 
 use crate::backing::{Backing, Space, make_private_dir, on_btrfs};
 use crate::error::{Doing, PoolError, Result};
-use crate::repo::git::ANY_OWNER;
 use crate::image::host::{HostKeyCache, HostTree};
+use crate::repo::git::{ANY_OWNER, ANY_OWNER_SETTINGS};
 use crate::subvolume::{Trash, entries, remove_all};
 use crate::{PoolOptions, PoolUsage, Report};
 
@@ -86,6 +86,9 @@ impl Pool {
                 quotas_on: Mutex::new(false),
             }),
         };
+        if let Err(error) = pool.grow_if_needed() {
+            tracing::warn!(error = %bay_types::error::chain(&error), "the pool could not grow");
+        }
         pool.lay_out()?;
         report(Progress { stage: "tidying the pool".to_owned(), ..Progress::default() });
         pool.sweep()?;
@@ -108,7 +111,12 @@ impl Pool {
             make_private_dir(&self.inner.corner.join(name))?;
         }
         make_private_dir(&self.git_home())?;
-        write_whole(&self.git_home().join(ANY_OWNER), b"[safe]\n\tdirectory = *\n")
+        let any_owner = self.git_home().join(ANY_OWNER);
+        // A full pool must still open: what is right is not written again.
+        match std::fs::read(&any_owner) {
+            Ok(found) if found == ANY_OWNER_SETTINGS => Ok(()),
+            _ => write_whole(&any_owner, ANY_OWNER_SETTINGS),
+        }
     }
 
     /// Removes what killed work left: unfinished imports, checkouts and root swaps, the contents of the trash, quota
@@ -132,10 +140,11 @@ impl Pool {
         let top = self.top()?;
         for group in btrfs::qgroup_list(&top).doing(|| "list quota groups".to_owned())? {
             let own = group.id() >= btrfs::SUBVOLUME_ROOT_INODE;
-            if own && !btrfs::subvolume_exists(&top, group.id()).doing(|| "look for a subvolume".to_owned())? {
-                if let Err(error) = btrfs::qgroup_destroy(&top, group) {
-                    tracing::debug!(?group, %error, "a quota group stays for now");
-                }
+            if own
+                && !btrfs::subvolume_exists(&top, group.id()).doing(|| "look for a subvolume".to_owned())?
+                && let Err(error) = btrfs::qgroup_destroy(&top, group)
+            {
+                tracing::debug!(?group, %error, "a quota group stays for now");
             }
         }
         Ok(())
@@ -289,7 +298,8 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
         }
         Err(error) => return Err(error).doing(|| format!("read {}", path.display())),
     };
-    serde_json::from_slice(&bytes)
-        .map(Some)
-        .map_err(|error| PoolError::Damaged { pool: path.to_owned(), why: format!("it cannot be read ({error})") })
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| PoolError::Damaged {
+        pool: path.to_owned(),
+        why: format!("it cannot be read ({error})"),
+    })
 }

@@ -9,6 +9,10 @@ use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 
+mod tree;
+
+pub use tree::{bytes_written_since_birth, qgroup_list, qgroup_usage, subvolume_children, subvolume_exists};
+
 const MAGIC: u32 = 0x94;
 const NAME_V1: usize = 4088;
 const NAME_V2: usize = 4040;
@@ -23,12 +27,6 @@ const QUOTA_ENABLE: u64 = 1;
 const QUOTA_ENABLE_SIMPLE: u64 = 4;
 const QGROUP_LIMIT_MAX_EXCL: u64 = 1 << 1;
 
-const ROOT_TREE: u64 = 1;
-const QUOTA_TREE: u64 = 8;
-const KEY_EXTENT_DATA: u32 = 108;
-const KEY_ROOT_ITEM: u32 = 132;
-const KEY_ROOT_REF: u32 = 156;
-const KEY_QGROUP_INFO: u32 = 242;
 /// Inode number of the top directory of every subvolume.
 pub const SUBVOLUME_ROOT_INODE: u64 = 256;
 
@@ -121,31 +119,6 @@ struct SubvolInfo {
     reserved: [u64; 8],
 }
 
-#[repr(C)]
-struct SearchKey {
-    tree_id: u64,
-    min_objectid: u64,
-    max_objectid: u64,
-    min_offset: u64,
-    max_offset: u64,
-    min_transid: u64,
-    max_transid: u64,
-    min_type: u32,
-    max_type: u32,
-    nr_items: u32,
-    unused: u32,
-    unused_more: [u64; 4],
-}
-
-const SEARCH_BUFFER: usize = 64 * 1024;
-
-#[repr(C)]
-struct SearchArgs {
-    key: SearchKey,
-    buf_size: u64,
-    buf: [u8; SEARCH_BUFFER],
-}
-
 const fn request(direction: u32, number: u32, size: usize) -> u32 {
     (direction << 30) | ((size as u32) << 16) | (MAGIC << 8) | number
 }
@@ -155,8 +128,6 @@ const READ: u32 = 2;
 const IOC_RESIZE: u32 = request(WRITE, 3, size_of::<VolArgs>());
 const IOC_SYNC: u32 = request(0, 8, 0);
 const IOC_SNAP_DESTROY: u32 = request(WRITE, 15, size_of::<VolArgs>());
-/// The variable buffer behind the header is not part of the encoded size.
-const IOC_TREE_SEARCH_V2: u32 = request(READ | WRITE, 17, size_of::<SearchArgs>() - SEARCH_BUFFER);
 const IOC_SNAP_CREATE_V2: u32 = request(WRITE, 23, size_of::<VolArgsV2>());
 const IOC_SUBVOL_CREATE_V2: u32 = request(WRITE, 24, size_of::<VolArgsV2>());
 const IOC_SUBVOL_GETFLAGS: u32 = request(READ, 25, size_of::<u64>());
@@ -430,209 +401,6 @@ pub fn qgroup_limit(filesystem: impl AsFd, group: Qgroup, bytes: u64) -> io::Res
     call(filesystem, IOC_QGROUP_LIMIT, &mut QgroupLimitArgs { qgroupid: group.0, lim }).map(drop)
 }
 
-/// One item of a tree, as the search returns it.
-struct Item<'a> {
-    objectid: u64,
-    kind: u32,
-    offset: u64,
-    body: &'a [u8],
-}
-
-/// What to look for in a tree.
-struct Search {
-    tree: u64,
-    objectid: (u64, u64),
-    kind: (u32, u32),
-    offset: (u64, u64),
-    min_transid: u64,
-}
-
-fn little(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
-}
-
-/// Visits the items of a tree in key order until `visit` says false.
-fn search(
-    filesystem: impl AsFd,
-    wanted: &Search,
-    visit: &mut dyn FnMut(&Item<'_>) -> bool,
-) -> io::Result<()> {
-    const HEADER: usize = 32;
-    let filesystem = filesystem.as_fd();
-    let mut arguments = Box::new(SearchArgs {
-        key: SearchKey {
-            tree_id: wanted.tree,
-            min_objectid: wanted.objectid.0,
-            max_objectid: wanted.objectid.1,
-            min_offset: wanted.offset.0,
-            max_offset: wanted.offset.1,
-            min_transid: wanted.min_transid,
-            max_transid: u64::MAX,
-            min_type: wanted.kind.0,
-            max_type: wanted.kind.1,
-            nr_items: 0,
-            unused: 0,
-            unused_more: [0; 4],
-        },
-        buf_size: SEARCH_BUFFER as u64,
-        buf: [0; SEARCH_BUFFER],
-    });
-    loop {
-        arguments.key.nr_items = u32::MAX;
-        arguments.buf_size = SEARCH_BUFFER as u64;
-        call(filesystem, IOC_TREE_SEARCH_V2, &mut *arguments)?;
-        let found = arguments.key.nr_items;
-        if found == 0 {
-            return Ok(());
-        }
-        let mut at = 0_usize;
-        let mut last = (0, 0, 0);
-        for _ in 0..found {
-            let Some(header) = arguments.buf.get(at..at + HEADER) else { return Ok(()) };
-            // Headers are in the machine's own byte order, bodies in little-endian.
-            let word =
-                |from: usize| header[from..from + 8].try_into().map(u64::from_ne_bytes).unwrap_or_default();
-            let half =
-                |from: usize| header[from..from + 4].try_into().map(u32::from_ne_bytes).unwrap_or_default();
-            let (objectid, offset, kind, length) = (word(8), word(16), half(24), half(28) as usize);
-            let Some(body) = arguments.buf.get(at + HEADER..at + HEADER + length) else { return Ok(()) };
-            // Keys between the bounds may have other types: the bounds are on the whole key.
-            let fits = (wanted.kind.0..=wanted.kind.1).contains(&kind)
-                && (wanted.objectid.0..=wanted.objectid.1).contains(&objectid)
-                && (wanted.offset.0..=wanted.offset.1).contains(&offset);
-            if fits && !visit(&Item { objectid, kind, offset, body }) {
-                return Ok(());
-            }
-            last = (objectid, kind, offset);
-            at += HEADER + length;
-        }
-        let key = &mut arguments.key;
-        (key.min_objectid, key.min_type, key.min_offset) = match last {
-            (objectid, kind, offset) if offset < u64::MAX => (objectid, kind, offset + 1),
-            (objectid, kind, _) if kind < u32::from(u8::MAX) => (objectid, kind + 1, 0),
-            (objectid, ..) if objectid < u64::MAX => (objectid + 1, 0, 0),
-            _ => return Ok(()),
-        };
-        if key.min_objectid > wanted.objectid.1 {
-            return Ok(());
-        }
-    }
-}
-
-/// Ids of the subvolumes that hang directly inside the subvolume `id`.
-pub fn subvolume_children(filesystem: impl AsFd, id: u64) -> io::Result<Vec<u64>> {
-    let mut children = Vec::new();
-    let wanted = Search {
-        tree: ROOT_TREE,
-        objectid: (id, id),
-        kind: (KEY_ROOT_REF, KEY_ROOT_REF),
-        offset: (0, u64::MAX),
-        min_transid: 0,
-    };
-    search(filesystem, &wanted, &mut |item| {
-        children.push(item.offset);
-        true
-    })?;
-    Ok(children)
-}
-
-/// Does a subvolume with this id exist, be it only in its last moments?
-pub fn subvolume_exists(filesystem: impl AsFd, id: u64) -> io::Result<bool> {
-    let mut exists = false;
-    let wanted = Search {
-        tree: ROOT_TREE,
-        objectid: (id, id),
-        kind: (KEY_ROOT_ITEM, KEY_ROOT_ITEM),
-        offset: (0, u64::MAX),
-        min_transid: 0,
-    };
-    search(filesystem, &wanted, &mut |_| {
-        exists = true;
-        false
-    })?;
-    Ok(exists)
-}
-
-/// Bytes that only this group holds; `None` when there is no such group or quotas are off.
-pub fn qgroup_usage(filesystem: impl AsFd, group: Qgroup) -> io::Result<Option<u64>> {
-    let mut usage = None;
-    let wanted = Search {
-        tree: QUOTA_TREE,
-        objectid: (0, 0),
-        kind: (KEY_QGROUP_INFO, KEY_QGROUP_INFO),
-        offset: (group.0, group.0),
-        min_transid: 0,
-    };
-    let found = search(filesystem, &wanted, &mut |item| {
-        // generation, referenced, referenced compressed, exclusive, exclusive compressed
-        usage = little(item.body, 24);
-        false
-    });
-    absent_tree(found)?;
-    Ok(usage)
-}
-
-/// Every quota group; none when quotas are off.
-pub fn qgroup_list(filesystem: impl AsFd) -> io::Result<Vec<Qgroup>> {
-    let mut groups = Vec::new();
-    let wanted = Search {
-        tree: QUOTA_TREE,
-        objectid: (0, 0),
-        kind: (KEY_QGROUP_INFO, KEY_QGROUP_INFO),
-        offset: (0, u64::MAX),
-        min_transid: 0,
-    };
-    let found = search(filesystem, &wanted, &mut |item| {
-        groups.push(Qgroup(item.offset));
-        true
-    });
-    absent_tree(found)?;
-    Ok(groups)
-}
-
-/// Without quotas there is no quota tree, which is an answer and not a failure.
-fn absent_tree(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-        other => other,
-    }
-}
-
-/// Bytes of file data written into the subvolume since it was made, looking at no more than `max_items` extents.
-/// Costs time by what changed, not by what is there.
-pub fn bytes_written_since_birth(top: impl AsFd, max_items: u64) -> io::Result<u64> {
-    const INLINE: u8 = 0;
-    const HEADER_OF_INLINE: usize = 21;
-    let top = top.as_fd();
-    let info = subvolume_info(top)?;
-    // Whatever is in a subvolume that began empty was written into it; a snapshot shares what is older than it.
-    let shared_until = if info.parent_uuid == [0; 16] { 0 } else { info.born };
-    let mut bytes = 0_u64;
-    let mut seen = 0_u64;
-    let wanted = Search {
-        tree: info.id,
-        objectid: (SUBVOLUME_ROOT_INODE, u64::MAX),
-        kind: (KEY_EXTENT_DATA, KEY_EXTENT_DATA),
-        offset: (0, u64::MAX),
-        min_transid: shared_until,
-    };
-    search(top, &wanted, &mut |item| {
-        seen += 1;
-        let young = little(item.body, 0).is_some_and(|generation| generation > shared_until);
-        if young && item.kind == KEY_EXTENT_DATA && item.objectid >= SUBVOLUME_ROOT_INODE {
-            bytes = bytes.saturating_add(match item.body.get(20) {
-                Some(&INLINE) => (item.body.len() - HEADER_OF_INLINE.min(item.body.len())) as u64,
-                Some(_) if little(item.body, 21).is_some_and(|place| place != 0) => {
-                    little(item.body, 45).unwrap_or(0)
-                }
-                _ => 0,
-            });
-        }
-        seen < max_items
-    })?;
-    Ok(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -644,10 +412,8 @@ mod tests {
         assert_eq!(size_of::<QgroupInherit>(), 80);
         assert_eq!(size_of::<QgroupLimitArgs>(), 48);
         assert_eq!(size_of::<SubvolInfo>(), 504);
-        assert_eq!(size_of::<SearchKey>(), 104);
         assert_eq!(IOC_SNAP_CREATE_V2, 0x5000_9417);
         assert_eq!(IOC_SUBVOL_CREATE_V2, 0x5000_9418);
-        assert_eq!(IOC_TREE_SEARCH_V2, 0xC070_9411);
     }
 
     #[test]

@@ -110,6 +110,17 @@ pub fn die_with_parent(command: &mut Command) -> &mut Command {
     }
 }
 
+/// The next child of the calling thread becomes the first process of a PID namespace of its own: when it ends, for
+/// whatever reason, the kernel ends everything it started. The thread can start no threads afterwards.
+pub fn children_end_with_the_first() -> io::Result<()> {
+    // SAFETY: CLONE_NEWPID changes only where later children of this thread are placed; it takes no memory and leaves
+    // the thread's own view alone. Needed because rustix offers unshare as an unsafe function only.
+    if unsafe { libc::unshare(libc::CLONE_NEWPID) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -121,7 +121,8 @@ impl LoopDevice {
                 continue;
             }
             let path = PathBuf::from("/dev").join(&name);
-            let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
+            // For reading only: to open a device for writing makes the system look at it again afterwards.
+            let Ok(file) = File::open(&path) else { continue };
             // Gone again since it was listed: not ours, then.
             let Ok(info) = status(&file) else { continue };
             if info.inode == wanted.st_ino && info.device == encode_device(wanted.st_dev) {

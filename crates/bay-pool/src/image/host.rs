@@ -134,7 +134,8 @@ impl HostTree {
         for path in PACKAGE_DATABASES {
             let file = self.root.join(path);
             hash.update(path);
-            hash_database(&file, &mut hash).doing(|| format!("read the package database {}", file.display()))?;
+            hash_database(&file, &mut hash)
+                .doing(|| format!("read the package database {}", file.display()))?;
         }
         let hash = hexadecimal(&hash.finalize());
         *cache = Some(HostKeyCache { stamp, hash: hash.clone() });
@@ -247,10 +248,14 @@ mod tests {
 
     #[test]
     fn programs_settings_and_the_package_database_are_taken_and_nothing_else() {
-        for path in ["usr/bin/env", "opt/tool", "etc/passwd", "lib64", "bin", "var/lib/dpkg/status", "var", "var/lib"] {
+        for path in
+            ["usr/bin/env", "opt/tool", "etc/passwd", "lib64", "bin", "var/lib/dpkg/status", "var", "var/lib"]
+        {
             assert_eq!(HostTree::choose(Path::new(path)), Choice::Take, "{path}");
         }
-        for path in ["home", "root/.bashrc", "var/log", "var/lib/postgresql", "var/lib/apt/lists/x", "boot", "srv"] {
+        for path in
+            ["home", "root/.bashrc", "var/log", "var/lib/postgresql", "var/lib/apt/lists/x", "boot", "srv"]
+        {
             assert_eq!(HostTree::choose(Path::new(path)), Choice::Pass, "{path}");
         }
         for path in ["etc/machine-id", "etc/ssh/ssh_host_rsa_key", "etc/hosts", "etc/apt/auth.conf.d/x"] {
@@ -261,7 +266,9 @@ mod tests {
 
     #[test]
     fn credentials_are_known_wherever_they_lie() {
-        for path in ["/home/a/.cargo/credentials.toml", "/home/a/.ssh/id_ed25519", "/x/.netrc", "/h/.bash_history"] {
+        for path in
+            ["/home/a/.cargo/credentials.toml", "/home/a/.ssh/id_ed25519", "/x/.netrc", "/h/.bash_history"]
+        {
             assert!(holds_credentials(Path::new(path)), "{path}");
         }
         for path in ["/home/a/.cargo/bin/cargo", "/home/a/credentials.toml", "/h/.rustup/toolchains"] {

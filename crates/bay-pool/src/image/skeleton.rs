@@ -116,9 +116,10 @@ pub(crate) fn accounts(target: &OwnedFd) -> io::Result<()> {
 }
 
 fn shadow(passwd: &str) -> String {
-    let names = passwd.lines().filter_map(|line| line.split(':').next()).filter(|name| {
-        !name.is_empty() && !name.starts_with(['#', '+', '-']) && *name != "root"
-    });
+    let names = passwd
+        .lines()
+        .filter_map(|line| line.split(':').next())
+        .filter(|name| !name.is_empty() && !name.starts_with(['#', '+', '-']) && *name != "root");
     std::iter::once("root").chain(names).fold(String::new(), |mut text, name| {
         text.push_str(&format!("{name}:*:{SHADOW_DAY}:0:99999:7:::\n"));
         text
@@ -139,9 +140,8 @@ fn read(target: &OwnedFd, path: &str) -> io::Result<String> {
 fn write(target: &OwnedFd, name: &str, contents: &str, mode: u32, group: u32) -> io::Result<()> {
     let etc = open_beneath(target, Path::new("etc"), OFlags::RDONLY | OFlags::DIRECTORY)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = replacing(&etc, name.as_bytes(), || {
-        rustix::fs::openat(&etc, name, flags, Mode::RUSR | Mode::WUSR)
-    })?;
+    let file =
+        replacing(&etc, name.as_bytes(), || rustix::fs::openat(&etc, name, flags, Mode::RUSR | Mode::WUSR))?;
     let mut file = std::fs::File::from(file);
     io::Write::write_all(&mut file, contents.as_bytes())?;
     rustix::fs::fchown(&file, Some(Uid::ROOT), Some(Gid::from_raw(group)))?;

@@ -10,10 +10,9 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bay_sys::btrfs;
 use bay_types::RepoId;
@@ -33,8 +32,8 @@ use crate::subvolume::{self, entries, remove_all};
 const WORKSPACE_MODE: u32 = 0o755;
 /// Checkouts kept per repository; making one more removes the oldest. Bays made from it do not notice.
 const MAX_CHECKOUTS: usize = 32;
-/// From this many files on it pays to wait for the clock (see `settle`).
-const MANY_FILES: u32 = 2_000;
+/// Files that took longer than this to write are so many that it pays to wait for the clock (see `settle`).
+const LONG_WRITE: Duration = Duration::from_millis(250);
 
 impl Pool {
     fn checkouts_dir(&self, repo: RepoId) -> PathBuf {
@@ -74,7 +73,12 @@ impl Pool {
     }
 
     /// The checkout that a workspace is to be made from.
-    pub(crate) fn repo_checkout_ready(&self, repo: RepoId, commit: &str, branch: Option<&str>) -> Result<PathBuf> {
+    pub(crate) fn repo_checkout_ready(
+        &self,
+        repo: RepoId,
+        commit: &str,
+        branch: Option<&str>,
+    ) -> Result<PathBuf> {
         let path = self.checkout_path(repo, commit, branch)?;
         if subvolume::exists(&path) {
             return Ok(path);
@@ -84,7 +88,13 @@ impl Pool {
     }
 
     /// Makes the read-only checkout that workspaces are snapshots of; nothing to do when it is there.
-    pub fn repo_checkout(&self, repo: RepoId, commit: &str, branch: Option<&str>, report: Report<'_>) -> Result<()> {
+    pub fn repo_checkout(
+        &self,
+        repo: RepoId,
+        commit: &str,
+        branch: Option<&str>,
+        report: Report<'_>,
+    ) -> Result<()> {
         let path = self.checkout_path(repo, commit, branch)?;
         if subvolume::exists(&path) {
             return Ok(());
@@ -152,7 +162,8 @@ impl Clone<'_> {
     fn make(&self, report: Report<'_>) -> Result<()> {
         let refs = self.refs()?;
         let git = self.tree.join(".git");
-        for dir in ["", "objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags", "info"] {
+        for dir in ["", "objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags", "info"]
+        {
             match std::fs::create_dir(git.join(dir)) {
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
                     return Err(error).doing(|| format!("make {}", git.join(dir).display()));
@@ -170,8 +181,11 @@ impl Clone<'_> {
         };
         self.write(&git, "HEAD", &head)?;
         self.write_remote_head(&git, &refs)?;
+        let began = Instant::now();
         self.write_files(&git, report)?;
-        settle(&git.join("index"))?;
+        if began.elapsed() > LONG_WRITE {
+            settle(&git.join("index"))?;
+        }
         subvolume::seal(self.tree)?;
         btrfs::sync(self.pool.top()?).doing(|| "sync the pool".to_owned())
     }
@@ -225,8 +239,10 @@ impl Clone<'_> {
 
     /// Makes the working tree and the index those of the commit.
     fn write_files(&self, git: &Path, report: Report<'_>) -> Result<()> {
-        let mut run =
-            Git::new(self.pool.git_home(), &["read-tree", "--reset", "-u", "-v", "--no-recurse-submodules", self.commit]);
+        let mut run = Git::new(
+            self.pool.git_home(),
+            &["read-tree", "--reset", "-u", "-v", "--no-recurse-submodules", self.commit],
+        );
         run.repository = Some(git.to_owned());
         run.work_tree = Some(self.tree.to_owned());
         run.write = vec![self.tree.to_owned()];
@@ -273,7 +289,8 @@ fn share_objects(from: &Path, to: &Path) -> std::io::Result<()> {
             share_objects(&source, &target)?;
         } else if kind.is_file() && !name.as_encoded_bytes().starts_with(b"tmp_") {
             // Object files never change under their name; the few index files beside them may.
-            let fixed = target.parent().is_some_and(|dir| dir.ends_with("pack")) && name != "multi-pack-index";
+            let fixed =
+                target.parent().is_some_and(|dir| dir.ends_with("pack")) && name != "multi-pack-index";
             if !(fixed && target.exists()) {
                 share_file(&source, &target)?;
             }
@@ -301,20 +318,14 @@ fn share_file(source: &Path, target: &Path) -> std::io::Result<()> {
 }
 
 /// git trusts a file's times only if the file is older than the index, by whole seconds: one written in the same
-/// second as the index is read again by every `git status`. With many files the index is dated to the next second,
+/// second as the index is read again by the first `git status`. After a long write the index is dated to the next second,
 /// and the clock is waited for, so that no later change can fall into a second the index claims to know.
 fn settle(index: &Path) -> Result<()> {
     let doing = || format!("settle {}", index.display());
-    let mut header = [0_u8; 12];
-    let mut file = match File::open(index) {
+    let file = match File::open(index) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         other => other.doing(doing)?,
     };
-    file.read_exact(&mut header).doing(doing)?;
-    let entries = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
-    if entries < MANY_FILES {
-        return Ok(());
-    }
     let now = || jiff::Timestamp::now().as_millisecond();
     let next = now() / 1000 + 1;
     let stamp = Timespec { tv_sec: next, tv_nsec: 0 };
@@ -322,8 +333,10 @@ fn settle(index: &Path) -> Result<()> {
     let (clock, never) = (Mutex::new(()), Condvar::new());
     let mut waiting = clock.lock().unwrap_or_else(PoisonError::into_inner);
     while let Ok(left @ 1..=1000) = u64::try_from(next * 1000 - now()) {
-        waiting =
-            never.wait_timeout(waiting, Duration::from_millis(left)).unwrap_or_else(PoisonError::into_inner).0;
+        waiting = never
+            .wait_timeout(waiting, Duration::from_millis(left))
+            .unwrap_or_else(PoisonError::into_inner)
+            .0;
     }
     drop(waiting);
     Ok(())

@@ -28,7 +28,7 @@ pub(crate) const LONG_SILENCE: Duration = Duration::from_secs(4 * 3600);
 /// How often it is asked whether the work may go on.
 const TICK: Duration = Duration::from_millis(500);
 /// What is kept of its output and of its messages.
-const MAX_OUTPUT: u64 = 256 * 1024 * 1024;
+const MAX_OUTPUT: u64 = 64 * 1024 * 1024;
 const MAX_MESSAGES: usize = 16 * 1024;
 
 /// Settings that hold for every run; the command line has the last word over any file.
@@ -53,12 +53,12 @@ const SETTINGS: &[&str] = &[
     "fetch.recurseSubmodules=false",
     "submodule.recurse=false",
     "gc.auto=0",
+    "core.bigFileThreshold=32m",
     "maintenance.auto=false",
     "http.lowSpeedLimit=100",
     "http.lowSpeedTime=60",
     "advice.detachedHead=false",
     "init.defaultBranch=main",
-    "checkout.workers=0",
     "core.checkStat=default",
     "index.threads=true",
 ];
@@ -85,6 +85,7 @@ pub(crate) struct Git<'a> {
 
 /// Name of that file.
 pub(crate) const ANY_OWNER: &str = "any-owner";
+pub(crate) const ANY_OWNER_SETTINGS: &[u8] = b"[safe]\n\tdirectory = *\n";
 
 /// What it said.
 #[derive(Debug)]
@@ -104,9 +105,18 @@ impl Said {
         if self.stuck {
             return "git made no progress for too long".to_owned();
         }
-        let line = |prefix: &str| self.messages.lines().rev().find(|line| line.starts_with(prefix));
-        let said = line("fatal: ").or_else(|| line("error: ")).or_else(|| self.messages.lines().next_back());
-        one_line(said.map_or_else(|| format!("git ended with {}", self.status), str::to_owned))
+        // The first complaint is the cause, the next what came of it.
+        let complaints: Vec<&str> = self
+            .messages
+            .lines()
+            .filter_map(|line| line.strip_prefix("error: ").or_else(|| line.strip_prefix("fatal: ")))
+            .take(2)
+            .collect();
+        if !complaints.is_empty() {
+            return one_line(complaints.join("; "));
+        }
+        let last = self.messages.lines().next_back();
+        one_line(last.map_or_else(|| format!("git ended with {}", self.status), str::to_owned))
     }
 }
 
@@ -117,7 +127,11 @@ enum News {
 
 impl<'a> Git<'a> {
     pub(crate) fn new(home: PathBuf, arguments: &[&'a str]) -> Self {
-        Self { home, arguments: arguments.iter().map(|argument| OsStr::new(*argument)).collect(), ..Self::default() }
+        Self {
+            home,
+            arguments: arguments.iter().map(|argument| OsStr::new(*argument)).collect(),
+            ..Self::default()
+        }
     }
 
     fn command(&self) -> Command {
@@ -203,7 +217,10 @@ impl<'a> Git<'a> {
 
 /// A failure inside the cache itself, with the system's own refusals told apart.
 pub(crate) fn failed(location: &str, said: &Said) -> PoolError {
-    if said.cut_off || said.messages.contains("No space left on device") || said.messages.contains("Disk quota exceeded") {
+    if said.cut_off
+        || said.messages.contains("No space left on device")
+        || said.messages.contains("Disk quota exceeded")
+    {
         return PoolError::Full {
             doing: format!("work on the repository {location}"),
             source: rustix::io::Errno::NOSPC.into(),

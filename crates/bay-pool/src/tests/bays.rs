@@ -1,0 +1,179 @@
+use std::fs;
+
+use bay_sys::btrfs;
+use bay_types::{BayId, ErrorCode, ImageId};
+
+use super::{Lab, image_root, import_host};
+use crate::subvolume::open_dir;
+use crate::{BayUsage, WorkspaceFrom};
+
+#[test]
+fn a_bay_is_made_of_snapshots_that_do_not_touch_their_image() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let bay = BayId::generate();
+    let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    assert_eq!(disk, pool.bay_disk(bay));
+    fs::write(disk.root.join("usr/bin/sh"), "changed").unwrap();
+    fs::write(disk.workspace.join("work"), "x").unwrap();
+    let root = image_root(&pool, &image);
+    assert_eq!(fs::read_to_string(root.join("usr/bin/sh")).unwrap(), "#!");
+    assert_eq!(
+        fs::write(root.join("usr/bin/sh"), "").unwrap_err().kind(),
+        std::io::ErrorKind::ReadOnlyFilesystem
+    );
+    // Once more is the same again, and loses nothing.
+    pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    assert!(disk.workspace.join("work").exists());
+}
+
+#[test]
+fn a_creation_that_was_cut_short_is_completed() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    for left in ["", "state", "workspace", "root"] {
+        let bay = BayId::generate();
+        let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+        for (part, path) in [("state", &disk.state), ("workspace", &disk.workspace), ("root", &disk.root)] {
+            if part != left {
+                crate::subvolume::remove_all(path).unwrap();
+            }
+        }
+        assert!(pool.bay_list().unwrap().contains(&bay));
+        pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+        assert!(disk.state.is_dir() && disk.workspace.is_dir() && disk.root.join("usr").is_dir(), "{left}");
+    }
+}
+
+#[test]
+fn a_removed_bay_is_gone_with_subvolumes_that_should_not_be_in_it() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let bay = BayId::generate();
+    let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    for dir in ["a", "a/b"] {
+        fs::create_dir_all(disk.workspace.join(dir)).unwrap();
+        btrfs::subvolume_create(open_dir(&disk.workspace.join(dir)).unwrap(), "nested".as_ref(), None)
+            .unwrap();
+    }
+    let inner = open_dir(&disk.workspace.join("a/nested")).unwrap();
+    btrfs::subvolume_create(&inner, "deeper".as_ref(), None).unwrap();
+    drop(inner);
+    pool.bay_remove(bay, None).unwrap();
+    assert!(!disk.state.exists() && pool.bay_list().unwrap().is_empty());
+    assert_eq!(fs::read_dir(lab.mount_point().join("corners/corner/trash")).unwrap().count(), 0);
+    pool.bay_remove(bay, None).unwrap();
+}
+
+#[test]
+fn a_kept_workspace_outlives_its_bay_also_when_the_removal_is_repeated() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let bay = BayId::generate();
+    let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    fs::write(disk.workspace.join("work"), "precious").unwrap();
+    let aside = disk.root.parent().unwrap().to_owned();
+    // Cut short after the workspace was moved: the directory is still there.
+    let kept = pool.bay_remove(bay, Some("../odd name")).unwrap().unwrap();
+    fs::create_dir(&aside).unwrap();
+    fs::write(aside.join("kept-as"), kept.file_name().unwrap().to_str().unwrap()).unwrap();
+    assert_eq!(pool.bay_remove(bay, Some("../odd name")).unwrap(), Some(kept.clone()));
+    assert_eq!(fs::read_to_string(kept.join("work")).unwrap(), "precious");
+    assert!(kept.starts_with(lab.mount_point().join("corners/corner/kept")), "{}", kept.display());
+    assert!(pool.bay_list().unwrap().is_empty());
+    assert_eq!(pool.bay_remove(bay, Some("x")).unwrap(), None);
+}
+
+#[test]
+fn a_replaced_root_is_fresh_and_the_workspace_stays() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let bay = BayId::generate();
+    let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    fs::write(disk.root.join("litter"), "x").unwrap();
+    fs::write(disk.workspace.join("work"), "x").unwrap();
+    // What an exchange that was cut short leaves.
+    btrfs::subvolume_create(open_dir(disk.root.parent().unwrap()).unwrap(), "root.new".as_ref(), None)
+        .unwrap();
+    pool.bay_replace_root(bay, image.id).unwrap();
+    assert!(!disk.root.join("litter").exists() && disk.root.join("usr/bin/sh").exists());
+    assert!(disk.workspace.join("work").exists() && !disk.root.with_file_name("root.new").exists());
+    let unknown = pool.bay_replace_root(BayId::generate(), image.id).unwrap_err();
+    assert_eq!(unknown.to_api().code, ErrorCode::BayFailed);
+    let no_image = pool.bay_replace_root(bay, ImageId::generate()).unwrap_err();
+    assert_eq!(no_image.to_api().code, ErrorCode::ImageNotFound);
+    assert!(disk.root.join("usr/bin/sh").exists());
+}
+
+#[test]
+fn the_sweep_empties_the_trash_and_takes_away_half_swapped_roots() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let bay = BayId::generate();
+    let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    let dir = disk.root.parent().unwrap();
+    btrfs::subvolume_create(open_dir(dir).unwrap(), "root.new".as_ref(), None).unwrap();
+    let gone = BayId::generate();
+    let gone_disk = pool.bay_create(gone, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    let trash = lab.mount_point().join("corners/corner/trash");
+    fs::rename(gone_disk.root.parent().unwrap(), trash.join("x")).unwrap();
+    fs::write(lab.mount_point().join("corners/corner/tmp/left"), "x").unwrap();
+    let pool = lab.open();
+    assert!(!dir.join("root.new").exists() && disk.root.exists());
+    assert_eq!(fs::read_dir(&trash).unwrap().count(), 0);
+    assert!(!lab.mount_point().join("corners/corner/tmp/left").exists());
+    assert_eq!(pool.bay_list().unwrap(), [bay]);
+}
+
+#[test]
+fn a_disk_limit_stops_a_bay_and_only_that_bay() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let (small, other) = (BayId::generate(), BayId::generate());
+    let disk = pool.bay_create(small, image.id, &WorkspaceFrom::Empty, Some(20)).unwrap();
+    let free = pool.bay_create(other, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    let fill = |path: &std::path::Path| -> std::io::Result<()> {
+        for part in 0..30_u8 {
+            let file = path.join(format!("part{part}"));
+            fs::write(&file, vec![part; 1 << 20])?;
+            fs::File::open(&file)?.sync_all()?;
+        }
+        Ok(())
+    };
+    let refused = fill(&disk.workspace).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::QuotaExceeded, "{refused}");
+    // The limit is the bay's, not the subvolume's.
+    let refused = fill(&disk.root).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::QuotaExceeded, "{refused}");
+    fill(&free.workspace).unwrap();
+    let used = pool.bay_usage(small).unwrap().own_bytes;
+    assert!((10 << 20..=20 << 20).contains(&used), "{used}");
+    pool.bay_replace_root(small, image.id).unwrap();
+    assert!(fill(&disk.root).is_err(), "a fresh root is under the same limit");
+    pool.bay_remove(small, None).unwrap();
+    lab.open();
+}
+
+#[test]
+fn usage_counts_what_the_bay_wrote_and_not_what_it_shares() {
+    let Some(lab) = Lab::new() else { return };
+    lab.host_file("usr/share/large", &"x".repeat(5 << 20), 0o644);
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let bay = BayId::generate();
+    let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    btrfs::sync(open_dir(&disk.root).unwrap()).unwrap();
+    assert_eq!(pool.bay_usage(bay).unwrap(), BayUsage { own_bytes: 0 });
+    fs::write(disk.root.join("usr/share/more"), vec![1; 3 << 20]).unwrap();
+    fs::write(disk.workspace.join("small"), "inline").unwrap();
+    btrfs::sync(open_dir(&disk.root).unwrap()).unwrap();
+    let used = pool.bay_usage(bay).unwrap().own_bytes;
+    assert!((3 << 20..4 << 20).contains(&used), "{used}");
+}

@@ -1,0 +1,213 @@
+use std::fs::{self, File, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+
+use bay_sys::btrfs;
+use bay_types::{BayId, ErrorCode};
+use rustix::mount::MountFlags;
+
+use super::{Lab, POOL_MIB, import_host};
+use crate::image::host::HostTree;
+use crate::{Pool, PoolError, PoolOptions, WorkspaceFrom};
+
+fn code(error: &PoolError) -> ErrorCode {
+    error.to_api().code
+}
+
+#[test]
+fn a_new_pool_is_reserved_in_full_private_and_found_again() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let usage = pool.usage().unwrap();
+    assert_eq!(usage.total_bytes, POOL_MIB << 20);
+    let file = fs::metadata(lab.pool_dir().join("pool.img")).unwrap();
+    assert!(std::os::unix::fs::MetadataExt::blocks(&file) * 512 >= file.len(), "the file has no holes");
+    for private in ["images", "corners", "corners/corner"] {
+        let mode = fs::metadata(lab.mount_point().join(private)).unwrap().permissions();
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o700, "{private}");
+    }
+    fs::write(lab.mount_point().join("corners/corner/kept/mark"), "x").unwrap();
+    drop(pool);
+    lab.unmount();
+    assert!(!lab.mount_point().join("corners").exists());
+    lab.open();
+    assert!(lab.mount_point().join("corners/corner/kept/mark").exists());
+}
+
+#[test]
+fn two_daemons_share_a_pool_and_its_images_but_no_bays() {
+    let Some(lab) = Lab::new() else { return };
+    let (one, two) = std::thread::scope(|scope| {
+        let one = scope.spawn(|| lab.try_open("one").unwrap());
+        let two = scope.spawn(|| lab.try_open("two").unwrap());
+        (one.join().unwrap(), two.join().unwrap())
+    });
+    let image = import_host(&one);
+    assert_eq!(two.image_find("host").unwrap().unwrap().id, image.id);
+    let bay = BayId::generate();
+    two.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    assert_eq!(two.bay_list().unwrap(), [bay]);
+    assert_eq!(one.bay_list().unwrap(), []);
+    assert_eq!(one.image_list().unwrap()[0].bays, 1, "bays of other daemons count");
+    let refused = one.image_remove(image.id).unwrap_err();
+    assert_eq!(code(&refused), ErrorCode::ImageInUse);
+    two.bay_remove(bay, None).unwrap();
+    one.image_remove(image.id).unwrap();
+    assert!(two.image_list().unwrap().is_empty());
+}
+
+#[test]
+fn a_pool_whose_making_was_cut_short_is_begun_again() {
+    let Some(lab) = Lab::new() else { return };
+    fs::create_dir_all(lab.pool_dir()).unwrap();
+    fs::write(lab.pool_dir().join("pool.img.new"), "half").unwrap();
+    lab.open();
+    assert!(!lab.pool_dir().join("pool.img.new").exists());
+}
+
+#[test]
+fn a_truncated_pool_file_is_reported_and_left_as_it_is() {
+    let Some(lab) = Lab::new() else { return };
+    lab.open();
+    lab.unmount();
+    let image = lab.pool_dir().join("pool.img");
+    for length in [POOL_MIB << 19, 1000, 0] {
+        OpenOptions::new().write(true).open(&image).unwrap().set_len(length).unwrap();
+        let error = lab.try_open("corner").unwrap_err();
+        assert_eq!(code(&error), ErrorCode::PoolDamaged, "{error}");
+        assert_eq!(fs::metadata(&image).unwrap().len(), length);
+    }
+}
+
+#[test]
+fn a_pool_without_a_superblock_is_reported_and_left_as_it_is() {
+    let Some(lab) = Lab::new() else { return };
+    lab.open();
+    lab.unmount();
+    let mut image = OpenOptions::new().write(true).open(lab.pool_dir().join("pool.img")).unwrap();
+    let mut spoil = |at: u64, bytes: &[u8]| {
+        image.seek(SeekFrom::Start(at)).unwrap();
+        image.write_all(bytes).unwrap();
+    };
+    // First a field under the checksum, which only the kernel notices, then the signature.
+    spoil(64 * 1024 + 0x48, &[0xff; 8]);
+    let error = lab.try_open("corner").unwrap_err();
+    assert_eq!(code(&error), ErrorCode::PoolDamaged, "{error}");
+    spoil(64 * 1024, &[0; 4096]);
+    let error = lab.try_open("corner").unwrap_err();
+    assert_eq!(code(&error), ErrorCode::PoolDamaged, "{error}");
+    assert!(!error.to_api().next.is_empty());
+}
+
+#[test]
+fn a_pool_that_turns_read_only_says_so() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    rustix::mount::mount_remount(lab.mount_point(), MountFlags::RDONLY, c"").unwrap();
+    let bay = BayId::generate();
+    for error in [
+        pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap_err(),
+        pool.image_remove(image.id).unwrap_err(),
+        pool.repo_for("/some/where").unwrap_err(),
+        lab.try_open("corner").unwrap_err(),
+    ] {
+        assert_eq!(code(&error), ErrorCode::PoolReadOnly, "{error}");
+    }
+    assert!(pool.image_find("host").unwrap().is_some(), "what is there can still be looked at");
+}
+
+#[test]
+fn a_full_pool_says_so_opens_all_the_same_and_works_again_after_a_removal() {
+    let Some(lab) = Lab::new() else { return };
+    lab.open();
+    // On a btrfs that is not the pool's own file nothing can grow.
+    let dir = lab.mount_point().join("inner");
+    let open = || {
+        let host = HostTree { root: lab.host() };
+        Pool::open_with_host(&dir, "corner", &PoolOptions::default(), host, &mut |_| {}).unwrap()
+    };
+    let pool = open();
+    let image = import_host(&pool);
+    let bay = BayId::generate();
+    let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    let mut hog = File::create(disk.workspace.join("hog")).unwrap();
+    let noise: Vec<u8> = (0..1_000_003_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let full = loop {
+        if let Err(error) = hog.write_all(&noise).and_then(|()| hog.sync_data()) {
+            break error;
+        }
+    };
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+    drop(hog);
+    let big = lab.path().join("big");
+    fs::create_dir(&big).unwrap();
+    fs::write(big.join("data"), &noise).unwrap();
+    let import = super::import(&format!("dir:{}", big.display()));
+    let refused = pool.image_import(&import, 0, &mut |_| {}).unwrap_err();
+    assert_eq!(code(&refused), ErrorCode::PoolFull, "{refused}");
+    let bundle = pool.repo_for("/x").and_then(|repo| pool.repo_unbundle(repo, &mut &noise[..])).unwrap_err();
+    assert_eq!(code(&bundle), ErrorCode::PoolFull, "{bundle}");
+    drop(pool);
+    let pool = open();
+    assert!(pool.image_find("host").unwrap().is_some());
+    pool.bay_remove(bay, None).unwrap();
+    btrfs::sync(pool.top().unwrap()).unwrap();
+    pool.bay_create(BayId::generate(), image.id, &WorkspaceFrom::Empty, None).unwrap();
+}
+
+#[test]
+fn a_pool_grows_when_room_is_asked_for_and_keeps_its_contents() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let before = pool.usage().unwrap();
+    pool.make_room(before.free_bytes + (100 << 20)).unwrap();
+    let after = pool.usage().unwrap();
+    assert!(after.total_bytes > before.total_bytes && after.free_bytes > before.free_bytes + (100 << 20));
+    let refused = pool.make_room(u64::MAX / 4).unwrap_err();
+    assert_eq!(code(&refused), ErrorCode::PoolFull);
+}
+
+#[test]
+fn a_growth_that_was_cut_short_is_finished_by_the_next_open() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let before = pool.usage().unwrap().total_bytes;
+    let file = OpenOptions::new().write(true).open(lab.pool_dir().join("pool.img")).unwrap();
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), before, 64 << 20).unwrap();
+    assert_eq!(lab.open().usage().unwrap().total_bytes, before + (64 << 20), "while it is mounted");
+    drop(pool);
+    lab.unmount();
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), before + (64 << 20), 64 << 20).unwrap();
+    assert_eq!(lab.open().usage().unwrap().total_bytes, before + (128 << 20), "after a reboot");
+}
+
+#[test]
+fn a_pool_that_is_too_small_or_too_large_is_refused() {
+    let Some(lab) = Lab::new() else { return };
+    let open = |mib| {
+        let options = PoolOptions { initial_mib: Some(mib) };
+        Pool::open(&lab.pool_dir(), "corner", &options, &mut |_| {}).unwrap_err()
+    };
+    assert_eq!(code(&open(1)), ErrorCode::InvalidInput);
+    assert_eq!(code(&open(1 << 40)), ErrorCode::PoolFull);
+    assert!(!lab.pool_dir().join("pool.img").exists());
+    assert!(!lab.pool_dir().join("pool.img.new").exists());
+}
+
+#[test]
+fn a_corner_is_a_plain_name() {
+    let Some(lab) = Lab::new() else { return };
+    for corner in ["", "..", ".hidden", "a/b", "a\0b", "a b", &"x".repeat(200)] {
+        assert_eq!(code(&lab.try_open(corner).unwrap_err()), ErrorCode::InvalidInput, "{corner:?}");
+    }
+}
+
+#[test]
+fn a_directory_on_btrfs_is_used_as_it_is() {
+    let Some(lab) = Lab::new() else { return };
+    lab.open();
+    let inner = lab.mount_point().join("inner");
+    let pool = Pool::open(&inner, "corner", &PoolOptions::default(), &mut |_| {}).unwrap();
+    assert!(inner.join("corners/corner/bays").is_dir());
+    assert!(!pool.grow_if_needed().unwrap());
+}
