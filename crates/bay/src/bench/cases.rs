@@ -4,14 +4,16 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use bay_types::exec::{ExecSpec, ExecView};
+use bay_types::bay::Health;
+use bay_types::exec::ExecSpec;
+use bay_types::frame::Frame;
 use bay_types::{ApiError, ExecId};
-use http_body_util::BodyExt;
+use tokio::io::AsyncReadExt;
 
 use super::contest::{Scored, Series, score};
 use super::peers::timed;
 use super::scene::Scene;
-use crate::client::{bay_path, encode};
+use crate::client::bay_path;
 
 /// Copying gigabytes twenty times teaches nothing that five times do not.
 pub(super) const IMPORT_ROUNDS: usize = 5;
@@ -58,13 +60,12 @@ pub(super) async fn exec(scene: &mut Scene, rounds: usize) -> Result<Scored, Api
     let mut docker = Series::new("docker exec", None);
     let name = scene.up()?;
     let measured = async {
-        exec_over_api(scene, &name).await?;
+        exec_over_api(scene, &name, Duration::ZERO).await?;
         for _ in 0..rounds {
-            api.samples.push(exec_over_api(scene, &name).await?);
+            api.samples.push(exec_over_api(scene, &name, Duration::ZERO).await?);
             cli.samples.push(timed(&mut scene.bay(&["exec", &name, "--", "/bin/true"]))?);
             sample(&mut docker, scene.peers.docker_exec())?;
-            tokio::time::sleep(IDLE).await;
-            api_idle.samples.push(exec_over_api(scene, &name).await?);
+            api_idle.samples.push(exec_over_api(scene, &name, IDLE).await?);
             tokio::time::sleep(IDLE).await;
             cli_idle.samples.push(timed(&mut scene.bay(&["exec", &name, "--", "/bin/true"]))?);
         }
@@ -77,11 +78,10 @@ pub(super) async fn exec(scene: &mut Scene, rounds: usize) -> Result<Scored, Api
     Ok(score("true in a running bay", &series, scene.peers.absent.clone()))
 }
 
-/// Starts the command and reads its output to the end, both on the connection that is open anyway.
-async fn exec_over_api(scene: &mut Scene, name: &str) -> Result<Duration, ApiError> {
-    let id = ExecId::generate();
+/// Starts the command and reads its frames to the exit, in one request on a connection that was open before.
+async fn exec_over_api(scene: &mut Scene, name: &str, idle: Duration) -> Result<Duration, ApiError> {
     let spec = ExecSpec {
-        id,
+        id: ExecId::generate(),
         argv: vec!["/bin/true".to_owned()],
         env: vec![],
         cwd: None,
@@ -91,12 +91,23 @@ async fn exec_over_api(scene: &mut Scene, name: &str) -> Result<Duration, ApiErr
         timeout_s: None,
         tool_call: None,
     };
+    let _: Health = scene.client.get("/v1/health").await?;
+    tokio::time::sleep(idle).await;
     let begin = Instant::now();
-    let _: ExecView = scene.client.post(&bay_path(name, "/execs"), &spec).await?;
-    let output = bay_path(name, &format!("/execs/{}/output?follow=true", encode(&id.to_string())));
-    let body = scene.client.download(&output).await?;
-    body.collect().await.map_err(|error| ApiError::internal(&error))?;
-    Ok(begin.elapsed())
+    let mut frames = scene.client.attach(&bay_path(name, "/execs/attach"), Some(&spec)).await?;
+    loop {
+        match frames.next().map_err(|error| ApiError::internal(&error))? {
+            Some(Frame::Exit(_)) => return Ok(begin.elapsed()),
+            Some(Frame::Error(error)) => return Err(error),
+            Some(_) => {}
+            None => {
+                let (stream, buffer) = frames.split();
+                if stream.read_buf(buffer).await.map_err(|error| ApiError::internal(&error))? == 0 {
+                    return Err(crate::client::broken("the stream ended before the exit"));
+                }
+            }
+        }
+    }
 }
 
 pub(super) async fn workspace(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
