@@ -1,8 +1,10 @@
 use std::time::Instant;
 
 use bay_types::bay::{BayCreate, BayView, Limits, Source, State};
+use bay_types::repo::RepoView;
 use bay_types::{ApiError, BayName, ErrorCode};
 use clap::Args;
+use jiff::SignedDuration;
 
 use super::exec::Options;
 use crate::archive::Packed;
@@ -10,6 +12,7 @@ use crate::cli::Global;
 use crate::client::{Client, bay_path};
 use crate::failure::{Failure, Outcome};
 use crate::naming::{Target, without_credentials};
+use crate::output::age::since;
 use crate::output::escape::{one_line, visible};
 use crate::output::progress::Meter;
 use crate::output::{count, size, talk};
@@ -58,6 +61,9 @@ pub(crate) struct Up {
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
 }
+
+/// A cached repository older than this is worth a word.
+const OLD_FETCH: SignedDuration = SignedDuration::from_mins(10);
 
 /// What was made, for the summary.
 struct Made {
@@ -117,7 +123,8 @@ impl Up {
                 let source = Source::Remote { url: url.clone(), reference: self.reference.clone() };
                 let create = create(crate::naming::name_of_url(&url), source);
                 let view = ask(client, &create, &mut meter).await?;
-                Ok(Made { view, packed: None, notes: Vec::new() })
+                let notes = cached_since(client, &view).await.into_iter().collect();
+                Ok(Made { view, packed: None, notes })
             }
             Target::Path(path) => {
                 let plan = workspace::plan(&path, self.reference.as_deref(), self.committed_only).await?;
@@ -142,6 +149,18 @@ impl Up {
             }
         }
     }
+}
+
+/// A second bay on a repository does no network: the reader must know that newer commits may exist.
+async fn cached_since(client: &mut Client, view: &BayView) -> Option<String> {
+    let origin = view.origin.as_ref()?;
+    let repos: Vec<RepoView> = client.get("/v1/repos").await.ok()?;
+    let repo = repos.into_iter().find(|repo| repo.id == origin.repo)?;
+    (repo.synced_at < view.created_at - OLD_FETCH).then(|| {
+        let age = since(repo.synced_at, view.created_at);
+        let location = without_credentials(&origin.location);
+        format!("this is the repository as it was {age} ago; `bay repos sync {location}` fetches it anew")
+    })
 }
 
 async fn ask(client: &mut Client, create: &BayCreate, meter: &mut Meter) -> Result<BayView, ApiError> {
