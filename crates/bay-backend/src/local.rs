@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -45,12 +46,18 @@ pub struct LocalConfig {
 #[derive(Debug)]
 pub struct Local {
     config: LocalConfig,
+    /// Where the cgroup hierarchies are mounted: read once, looked at for every bay in every list.
+    groups: OnceLock<Option<Hierarchies>>,
 }
 
 impl Local {
     #[must_use]
     pub fn new(config: LocalConfig) -> Self {
-        Self { config }
+        Self { config, groups: OnceLock::new() }
+    }
+
+    fn groups(&self) -> Option<&Hierarchies> {
+        self.groups.get_or_init(|| Hierarchies::detect().ok()).as_ref()
     }
 
     fn place(&self, bay: BayId) -> RuntimePlace {
@@ -61,7 +68,8 @@ impl Local {
         }
     }
 
-    /// Runs the helper to its end. It leads a session of its own: a daemon that is killed does not take it along.
+    /// Runs the helper to its end. It leads a process group of its own: a signal to the daemon's
+    /// group does not reach it.
     async fn ask(&self, request: &RuntimeRequest) -> Result<Option<RuntimeRecord>, BackendError> {
         let mut helper = Command::new(&self.config.helper)
             .arg("__runtime")
@@ -143,7 +151,7 @@ impl Backend for Local {
         if !is_alive(record) {
             return Seen::Gone;
         }
-        let frozen = Hierarchies::detect().is_ok_and(|groups| groups.is_frozen(&self.place(bay).cgroup));
+        let frozen = self.groups().is_some_and(|groups| groups.is_frozen(&self.place(bay).cgroup));
         if frozen { Seen::Paused } else { Seen::Running }
     }
 
@@ -189,7 +197,7 @@ impl Backend for Local {
                 entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
             }
         };
-        if let Ok(groups) = Hierarchies::detect() {
+        if let Some(groups) = self.groups() {
             names.extend(groups.children(&self.config.cgroup));
         }
         let mut bays: Vec<BayId> = names.iter().filter_map(|name| name.parse().ok()).collect();

@@ -12,15 +12,18 @@
 //!
 //! The bay may make groups of its own below its group and move its processes there; the limit files stay the host's.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bay_types::bay::Limits;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{CWD, Gid, Mode, OFlags, Uid, chownat, openat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Uid, chownat, openat, unlinkat};
+use rustix::io::Errno;
 
 use crate::failure::{Failure, Try};
 
@@ -31,6 +34,12 @@ const V1_CONTROLLERS: [&str; 4] = ["cpu", "cpuacct", "memory", "pids"];
 const V2_CONTROLLERS: [&str; 5] = ["cpu", "memory", "pids", "io", "cpuset"];
 /// Period of the CPU quota in microseconds: the kernel's own default.
 const CPU_PERIOD_US: f64 = 100_000.0;
+/// The shortest quota the kernel takes.
+const SHORTEST_QUOTA_US: f64 = 1000.0;
+/// Groups a bay may have below its own, and how deep: room for nested containers, while each group costs the host memory
+/// that no limit of the bay's accounts for.
+const MAX_GROUPS: u32 = 4096;
+const MAX_GROUP_DEPTH: u32 = 32;
 /// How long killed processes may take to be gone. Uninterruptible sleep on a slow disk is the only thing that takes long.
 const KILL_DEADLINE: Duration = Duration::from_secs(20);
 /// How long freezing may take.
@@ -95,6 +104,11 @@ impl Hierarchies {
             make_path(&v1).at(STEP, || format!("could not make {}", v1.display()))?;
         }
         self.set_limits(group, limits)?;
+        for (file, most) in [("cgroup.max.descendants", MAX_GROUPS), ("cgroup.max.depth", MAX_GROUP_DEPTH)] {
+            let path = v2.join(file);
+            fs::write(&path, most.to_string())
+                .at(STEP, || format!("could not set {} to {most}", path.display()))?;
+        }
         for part in ["guest", "execs"] {
             let path = v2.join(part);
             match fs::create_dir(&path) {
@@ -127,33 +141,58 @@ impl Hierarchies {
         enable_controllers(&bay.join("execs"));
     }
 
+    /// Sets what was asked for, in whichever version has the controller. A limit that cannot be kept fails the start:
+    /// nobody may believe in one that is not there.
     fn set_limits(&self, group: &Path, limits: &Limits) -> Result<(), Failure> {
         let pids = limits.pids.unwrap_or(Limits::DEFAULT_PIDS).to_string();
-        let memory = limits.memory_mib.map(|mib| (mib << 20).to_string());
-        let quota = limits.cpus.map(|cpus| format!("{:.0}", (cpus * CPU_PERIOD_US).max(1000.0)));
-        let mut settings: Vec<(&str, &str, String)> = vec![("pids", "pids.max", pids)];
-        settings.extend(memory.clone().map(|bytes| ("memory", "memory.max", bytes)));
-        settings.extend(quota.clone().map(|us| ("cpu", "cpu.max", format!("{us} {CPU_PERIOD_US:.0}"))));
-        let v1_settings = {
-            let mut all: Vec<(&str, &str, String)> =
-                settings.iter().filter(|s| s.0 == "pids").cloned().collect();
-            all.extend(memory.map(|bytes| ("memory", "memory.limit_in_bytes", bytes)));
-            all.extend(quota.map(|us| ("cpu", "cpu.cfs_quota_us", us)));
-            all
+        self.set(group, "pids", &[("pids.max", &pids)], &[("pids.max", &pids)], limits.pids.is_some())?;
+        if let Some(mib) = limits.memory_mib {
+            let bytes = (mib << 20).to_string();
+            // Without the second line the limit would only say where memory ends and swap begins.
+            let v2 = [("memory.max", bytes.as_str()), ("memory.swap.max", "0")];
+            let v1 = [("memory.limit_in_bytes", bytes.as_str()), ("memory.memsw.limit_in_bytes", &bytes)];
+            self.set(group, "memory", &v2, &v1, true)?;
+        }
+        if let Some(cpus) = limits.cpus {
+            let quota = format!("{:.0}", (cpus * CPU_PERIOD_US).max(SHORTEST_QUOTA_US));
+            let both = format!("{quota} {CPU_PERIOD_US:.0}");
+            self.set(group, "cpu", &[("cpu.max", &both)], &[("cpu.cfs_quota_us", &quota)], true)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the files of one controller. The first names the controller; the others exist only where the kernel has
+    /// the feature (swap accounting), and are left out where not.
+    fn set(
+        &self,
+        group: &Path,
+        controller: &str,
+        v2: &[(&str, &str)],
+        v1: &[(&str, &str)],
+        asked_for: bool,
+    ) -> Result<(), Failure> {
+        let v1_group = self.v1_groups(group).find(|(name, _)| *name == controller).map(|(_, path)| path);
+        let places = [(Some(self.v2.join(group)), v2), (v1_group, v1)];
+        let place = places.iter().find_map(|(dir, files)| {
+            let dir = dir.as_ref()?;
+            dir.join(files.first()?.0).exists().then_some((dir, files))
+        });
+        let Some((dir, files)) = place else {
+            return if asked_for {
+                let what = format!(
+                    "this host has no {controller} controller, so the limit that was asked for cannot be kept"
+                );
+                Err(Failure::new(STEP, what, io::Error::from(io::ErrorKind::Unsupported)))
+            } else {
+                Ok(())
+            };
         };
-        let v2 = self.v2.join(group);
-        for (controller, file, value) in settings {
-            let path = v2.join(file);
+        for (file, value) in *files {
+            let path = dir.join(file);
             if path.exists() {
-                fs::write(&path, &value)
+                fs::write(&path, value)
                     .at(STEP, || format!("could not set {} to {value}", path.display()))?;
-                continue;
             }
-            let v1 = self.v1.iter().find(|(name, _)| name == controller).map(|(_, root)| root.join(group));
-            let v1_setting = v1_settings.iter().find(|s| s.0 == controller);
-            let (Some(v1), Some((_, file, value))) = (v1, v1_setting) else { continue };
-            let path = v1.join(file);
-            fs::write(&path, value).at(STEP, || format!("could not set {} to {value}", path.display()))?;
         }
         Ok(())
     }
@@ -263,7 +302,7 @@ fn give(dir: &Path, owner: u32) -> Result<(), Failure> {
     let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
     for file in ["", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"] {
         let path = dir.join(file);
-        chownat(CWD, &path, Some(uid), Some(gid), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+        chownat(CWD, &path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
             .at(STEP, || format!("could not give {} to the bay", path.display()))?;
     }
     Ok(())
@@ -293,26 +332,66 @@ fn wait_for_event(dir: &Path, line: &str, within: Duration) -> io::Result<()> {
     }
 }
 
-/// Removes a group and everything below it. A group whose last process was reaped a moment ago can still be busy.
+/// Removes a group and everything below it. The groups below are the agent's: deeper than any path is long, perhaps, so
+/// this goes down and up by descriptor, with one open at a time.
 fn remove_tree(dir: &Path) -> io::Result<()> {
-    let entries = match fs::read_dir(dir) {
+    let (Some(above), Some(name)) = (dir.parent(), dir.file_name()) else {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    };
+    let mut at = match open_group(CWD, above) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other?,
     };
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            remove_tree(&entry.path())?;
+    // The groups from `above` down to the one to remove next; `at` is the parent of the last.
+    let mut way = vec![name.to_owned()];
+    while let Some(name) = way.last() {
+        let group = match open_group(at.as_fd(), Path::new(name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            other => Some(other?),
+        };
+        if let Some(group) = group {
+            if let Some(child) = first_child(&group)? {
+                at = group;
+                way.push(child);
+                continue;
+            }
+            drop(group);
+            remove_group(at.as_fd(), name)?;
+        }
+        way.pop();
+        if !way.is_empty() {
+            at = open_group(at.as_fd(), Path::new(".."))?;
         }
     }
+    Ok(())
+}
+
+fn open_group(at: impl AsFd, name: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(at, name, flags, Mode::empty())?)
+}
+
+fn first_child(group: &OwnedFd) -> io::Result<Option<OsString>> {
+    for entry in Dir::read_from(group)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if entry.file_type() == FileType::Directory && name != b"." && name != b".." {
+            return Ok(Some(OsStr::from_bytes(name).to_owned()));
+        }
+    }
+    Ok(None)
+}
+
+/// Removes one empty group. A group whose last process was reaped a moment ago can still be busy.
+fn remove_group(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     let until = Instant::now() + KILL_DEADLINE;
     loop {
-        match fs::remove_dir(dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < until => {
+        match unlinkat(parent, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::BUSY) if Instant::now() < until => {
                 let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));
             }
-            other => return other,
+            Err(error) => return Err(error.into()),
         }
     }
 }

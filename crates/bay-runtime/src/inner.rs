@@ -138,6 +138,7 @@ fn set_up(spec: &RuntimeSpec) -> Step<OwnedFd> {
     step("set the hostname", rustix::system::sethostname(spec.name.as_str().as_bytes()))?;
     step("configure the network", network::configure_bay())?;
     raise_open_files();
+    limit_cores();
     step("limit the capabilities", limit_capabilities())?;
     step("open /dev/null", openat(CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()))
 }
@@ -237,8 +238,24 @@ fn raise_open_files() {
         let have = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: have.maximum, maximum: have.maximum });
     }
-    let _ =
-        setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: getrlimit(Resource::Core).maximum });
+}
+
+/// No core files unless somebody in the bay asks for them. Where the host hands cores to a program of its own, that
+/// would run as the host's root on what a hostile process left: there is none at all, which only a limit of one byte
+/// says to the kernel (for such programs it disregards zero).
+fn limit_cores() {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    let limit = if hands_cores_to_the_host(&pattern) {
+        Rlimit { current: Some(1), maximum: Some(1) }
+    } else {
+        Rlimit { current: Some(0), maximum: getrlimit(Resource::Core).maximum }
+    };
+    let _ = setrlimit(Resource::Core, limit);
+}
+
+/// Whether a `core_pattern` names a program or a socket rather than a file, which would be the bay's.
+fn hands_cores_to_the_host(pattern: &str) -> bool {
+    pattern.starts_with(['|', '@'])
 }
 
 /// Reads what PID 1 reported: nothing means that it became the guest.
@@ -247,4 +264,19 @@ pub(crate) fn read_report(report: OwnedFd) -> io::Result<String> {
     let mut text = String::new();
     File::from(report).take(LONGEST).read_to_string(&mut text)?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_cores_that_stay_in_the_bay_are_allowed() {
+        for pattern in ["|/usr/lib/systemd/systemd-coredump %P", "@/run/coredump.socket", "@@/run/x"] {
+            assert!(hands_cores_to_the_host(pattern));
+        }
+        for pattern in ["core", "/var/crash/core.%p", ""] {
+            assert!(!hands_cores_to_the_host(pattern));
+        }
+    }
 }

@@ -17,7 +17,6 @@
 //!  clone      two clones: into the bay's cgroups,   PID 1, waiting
 //!             then into every other namespace
 //!  network    veth pair, addresses, routes          a bay that reaches its gateway namespace
-//!  record     who PID 1 is                          runtime.json
 //!  release    PID 1 builds /proc, /dev, … and       the guest
 //!             becomes the guest
 //! ```
@@ -57,7 +56,7 @@ use bay_types::runtime::{RuntimeReply, RuntimeRequest};
 
 pub use cgroup::Hierarchies;
 pub use failure::Failure;
-pub use place::{guest_socket, process_start_ticks, read_record};
+pub use place::{guest_socket, process_start_ticks};
 pub use start::STEPS;
 
 /// Longest request accepted.

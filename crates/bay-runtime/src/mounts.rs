@@ -137,7 +137,11 @@ fn make_mount_point(root: &OwnedFd, point: &Path, kind: FileType) -> Result<(), 
         if found.ok() != Some(wanted) {
             return Err(Failure::new(
                 STEP,
-                format!("/{} of the bay's root filesystem is not a plain directory or file", point.display()),
+                format!(
+                    "/{} of the bay's root filesystem is not a plain directory or file (`bay replace` gives the bay a \
+                     fresh one)",
+                    point.display()
+                ),
                 io::Error::from(io::ErrorKind::NotADirectory),
             ));
         }

@@ -13,7 +13,6 @@ use crate::failure::{Failure, Try};
 
 /// Directory shown inside the bay: the socket and nothing else.
 const SHARED: &str = "guest";
-const RECORD: &str = "runtime.json";
 
 /// The guest's socket on the host.
 #[must_use]
@@ -59,18 +58,6 @@ pub(crate) fn lock(place: &RuntimePlace) -> Result<File, Failure> {
             return Ok(file);
         }
     }
-}
-
-/// What the last start wrote down, if anything.
-#[must_use]
-pub fn read_record(run_dir: &Path) -> Option<RuntimeRecord> {
-    serde_json::from_slice(&std::fs::read(run_dir.join(RECORD)).ok()?).ok()
-}
-
-pub(crate) fn write_record(run_dir: &Path, record: &RuntimeRecord) -> io::Result<()> {
-    let unfinished = run_dir.join("runtime.json.new");
-    std::fs::write(&unfinished, serde_json::to_vec(record)?)?;
-    std::fs::rename(unfinished, run_dir.join(RECORD))
 }
 
 /// The record of a process that is alive now.

@@ -10,11 +10,14 @@ use std::path::Path;
 use bay_sys::namespace::{Cloned, clone_process, flags, leave_namespaces};
 use bay_types::guest::GuestConfig;
 use bay_types::runtime::{ID_RANGE, RuntimeRecord, RuntimeSpec};
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, Mode, OFlags, Uid, openat};
 use rustix::mount::{OpenTreeFlags, mount_bind, open_tree};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::thread::{
+    CapabilitiesSecureBits, LinkNameSpaceType, move_into_link_name_space, set_capabilities_secure_bits,
+    set_thread_res_uid,
+};
 
 use crate::cgroup::Hierarchies;
 use crate::clear::clear_locked;
@@ -23,11 +26,15 @@ use crate::inner::{self, Prepared};
 use crate::{filter, mounts, network, place};
 
 /// The steps of a start, in order. A test may have the helper die before any of them.
-pub const STEPS: [&str; 10] =
-    ["clear", "cgroups", "gateway", "socket", "user-ns", "mounts", "clone", "network", "record", "release"];
+pub const STEPS: [&str; 9] =
+    ["clear", "cgroups", "gateway", "socket", "user-ns", "mounts", "clone", "network", "release"];
 
 /// How many connections may wait for the guest to accept them.
 const BACKLOG: i32 = 128;
+
+/// When the host runs out of memory, what runs in a bay goes before the daemon and the host's own services. Written with
+/// the host's rights, it is also the lowest that anything in the bay can set.
+const OOM_SCORE_ADJ: &str = "500";
 
 pub(crate) fn start(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
     let lock = place::lock(&spec.place)?;
@@ -115,10 +122,8 @@ fn start_locked(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
     network::join(pid.unsigned_abs())
         .at("network", || "could not join the bay to its gateway namespace".to_owned())?;
 
-    at("record");
-    let record = place::record_of(pid).at("record", || format!("could not read /proc/{pid}/stat"))?;
-    place::write_record(run_dir, &record)
-        .at("record", || format!("could not write in {}", run_dir.display()))?;
+    // Before it is let go: afterwards it may end, and its number may be another's.
+    let record = place::record_of(pid).at("release", || format!("could not read /proc/{pid}/stat"))?;
 
     at("release");
     rustix::io::write(&go_writer, b"g").at("release", || "PID 1 is gone".to_owned())?;
@@ -157,31 +162,56 @@ fn listen(run_dir: &Path) -> Result<OwnedFd, Failure> {
 
 /// A user namespace with the bay's id maps. The process it was made with is gone when this returns; the descriptor
 /// keeps it alive.
+///
+/// It belongs to the bay's first id, not to the host's root: what the kernel counts per user (inotify instances and
+/// watches, namespaces, pending signals) it counts against the owner of each user namespace too. Were that root, one bay
+/// could use up what root and all other bays share.
 fn user_namespace(spec: &RuntimeSpec, group: &OwnedFd) -> Result<OwnedFd, Failure> {
     const STEP: &str = "user-ns";
-    let (wait, hold) = pipe_with(PipeFlags::CLOEXEC).at(STEP, || "could not make a pipe".to_owned())?;
-    let cloned = clone_process(flags::USER, Some(group.as_fd()))
-        .at(STEP, || "could not make a user namespace".to_owned())?;
+    let pipe = || pipe_with(PipeFlags::CLOEXEC).at(STEP, || "could not make a pipe".to_owned());
+    let (wait, hold) = pipe()?;
+    let (made_reader, made_writer) = pipe()?;
+    let cloned = clone_process(0, Some(group.as_fd()))
+        .at(STEP, || "could not clone into the bay's group".to_owned())?;
     let pid = match cloned {
         Cloned::Parent { pid, .. } => pid,
         Cloned::Child => {
-            drop(hold);
+            drop((hold, made_reader));
+            let said =
+                leave_user_namespace_as(spec.id_base).map_or_else(|e| e.to_string(), |()| MADE.to_owned());
+            let _ = rustix::io::write(&made_writer, said.as_bytes());
             // Ends when the helper lets go, or dies.
             let _ = rustix::io::read(&wait, &mut [0]);
             leave()
         }
     };
-    drop(wait);
+    drop((wait, made_writer));
     let made = || -> io::Result<OwnedFd> {
+        let mut said = [0; 256];
+        let length = rustix::io::read(&made_reader, &mut said)?;
+        if &said[..length] != MADE.as_bytes() {
+            return Err(io::Error::other(String::from_utf8_lossy(&said[..length]).into_owned()));
+        }
         let map = format!("0 {} {ID_RANGE}\n", spec.id_base);
         fs::write(format!("/proc/{pid}/uid_map"), &map)?;
         fs::write(format!("/proc/{pid}/gid_map"), &map)?;
         Ok(File::open(format!("/proc/{pid}/ns/user"))?.into())
     };
-    let made = made().at(STEP, || format!("could not map ids from {}", spec.id_base));
+    let made = made().at(STEP, || format!("could not make a user namespace with ids from {}", spec.id_base));
     drop(hold);
     let _ = waitpid(Pid::from_raw(pid), WaitOptions::empty());
     made
+}
+
+/// What the process that makes the user namespace says when it has.
+const MADE: &str = "made";
+
+/// The effective user at this moment is the owner of the new namespace. The capabilities stay: some hosts let only the
+/// privileged make user namespaces.
+fn leave_user_namespace_as(owner: u32) -> io::Result<()> {
+    set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP)?;
+    set_thread_res_uid(Uid::ROOT, Uid::from_raw(owner), Uid::ROOT)?;
+    leave_namespaces(flags::USER)
 }
 
 /// The process between helper and PID 1: enters the groups that are entered by writing, and the user namespace, so that
@@ -194,6 +224,8 @@ fn clone_pid_1(
     prepared: Prepared,
     pid_writer: &OwnedFd,
 ) -> ! {
+    // Best effort: a host that refuses this only loses an order of who goes first.
+    let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
     let cloned = groups
         .join_v1(&spec.place.cgroup)
         .and_then(|()| Ok(move_into_link_name_space(user_namespace.as_fd(), Some(LinkNameSpaceType::User))?))
