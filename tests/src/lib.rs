@@ -7,7 +7,7 @@
 //! | [`daemon`] | a daemon of one test's own; dropping it removes its bays and fails the test on a leak    |
 //! | [`ran`]    | what a command printed and how it ended, with the assertions that tests want             |
 //! | [`rest`]   | the daemon's socket without the CLI between                                              |
-//! | [`repository`] | small git repositories to make bays from                                             |
+//! | [`repository`], [`remote`] | small git repositories to make bays from, also over HTTP                     |
 //! | [`leaks`]  | what a daemon or the whole suite left on the host                                        |
 //! | [`wait`]   | waiting for an event with a deadline                                                     |
 //! | [`chance`] | repeatable randomness                                                                    |
@@ -23,6 +23,7 @@ pub mod daemon;
 pub mod image;
 pub mod leaks;
 pub mod ran;
+pub mod remote;
 pub mod repository;
 pub mod rest;
 pub mod suite;
@@ -30,6 +31,7 @@ pub mod wait;
 
 pub use daemon::Daemon;
 pub use ran::Ran;
+pub use remote::Remote;
 pub use repository::Repository;
 pub use wait::until;
 

@@ -74,7 +74,9 @@ impl Ran {
     pub fn fails_as(&self, code: ErrorCode, exit: i32) -> (String, String) {
         assert!(self.code == exit, "wanted {code} with exit code {exit}:\n{self}");
         let text = self.errors();
-        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        // Stages of long work, said while it went on, are not part of the error.
+        let said = |line: &&str| !line.trim().is_empty() && !line.ends_with('…');
+        let lines: Vec<&str> = text.lines().filter(said).collect();
         let [what, next] = lines[..] else { panic!("wanted two lines for {code}:\n{self}") };
         assert!(what.contains(code.as_str()), "the first line does not name {code}:\n{self}");
         assert!(

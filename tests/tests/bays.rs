@@ -80,11 +80,11 @@ fn the_workspace_survives_stop_and_start_and_the_processes_do_not() {
     assert_eq!(daemon.show("b")["state"], "running");
     // The root filesystem is the bay's own too; only `replace` takes it away.
     assert_eq!(daemon.sh("b", "cat note /root/note; ls").ok().text(), "kept\nroot\nd\nnote");
-    assert_eq!(daemon.sh("b", "ps | grep -c '[s]leep 1000'").text(), "0");
+    assert_eq!(daemon.sh("b", "ps -o args | grep -cx 'sleep 1000'").text(), "0");
 }
 
 #[test]
-fn the_machine_id_stays_and_the_boot_id_is_new_after_a_start() {
+fn the_machine_id_is_the_bays_own_and_stays() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let before = daemon.sh("b", "cat /etc/machine-id").ok().text();
@@ -237,15 +237,9 @@ fn limits_are_what_the_kernel_enforces() {
     assert_eq!(view["limits"]["disk_mib"], 64);
 
     // More processes than allowed: the shell cannot fork, the bay and its guest go on.
-    let forks = daemon.sh("b", "n=0; while [ $n -lt 60 ]; do sleep 30 & n=$((n+1)); done 2>&1; wait");
-    let _still_there = until("the bay to answer again", || {
-        let ran = daemon.sh("b", "echo alive");
-        (ran.code == 0).then_some(ran)
-    });
-    assert!(
-        forks.code != 0 || String::from_utf8_lossy(&forks.stdout).contains("fork"),
-        "60 processes fit into a limit of 40: {forks}"
-    );
+    let forks = daemon.sh("b", "n=0; while [ $n -lt 60 ]; do sleep 2 & n=$((n+1)); done 2>&1; wait");
+    assert!(forks.code != 0 || forks.text().contains("fork"), "60 processes fit into a limit of 40: {forks}");
+    until("room for new processes", || (daemon.sh("b", "(true) && (true)").code == 0).then_some(()));
 
     // More memory than allowed: that command dies, the bay does not.
     let eats = daemon.sh("b", "tail -c 300M /dev/zero | wc -c");
@@ -316,7 +310,7 @@ fn a_mount_that_cannot_be_is_refused() {
     let path = repository.arg();
     let cases: &[(&str, ErrorCode)] = &[
         ("/nonexistent/source:/data:ro", ErrorCode::PathNotFound),
-        ("relative:/data:ro", ErrorCode::InvalidInput),
+        ("relative:/data:ro", ErrorCode::PathNotFound),
         ("/etc:relative:ro", ErrorCode::InvalidInput),
         ("/etc:/data:rw", ErrorCode::InvalidInput),
         ("/etc", ErrorCode::InvalidInput),

@@ -39,7 +39,7 @@ fn our_own_failures_have_exit_codes_that_shells_know() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     daemon.bay(&["exec", "nobody", "--", "true"]).fails_as(ErrorCode::BayNotFound, 125);
-    daemon.bay(&["exec", "b", "--", "no-such-command"]).fails_as(ErrorCode::ExecStart, 127);
+    daemon.bay(&["exec", "b", "--", "no-such-command"]).fails_as(ErrorCode::CommandNotFound, 127);
     daemon.bay(&["exec", "b", "--", "/etc/passwd"]).fails_as(ErrorCode::ExecStart, 126);
     daemon.bay(&["exec", "b", "--cwd", "/nowhere", "--", "true"]).fails_as(ErrorCode::ExecStart, 126);
     let no_user = daemon.bay(&["exec", "b", "--user", "stranger", "--", "true"]);
@@ -105,7 +105,7 @@ fn a_timeout_kills_the_whole_tree() {
     let ran = daemon.bay(&["exec", "b", "--timeout", "1", "--", "sh", "-c", script]);
     assert_eq!(ran.code, 124, "{ran}");
     assert_eq!(ran.text(), "begun");
-    assert_eq!(daemon.sh("b", "ps | grep -c '[s]leep 1001'").text(), "0");
+    assert_eq!(daemon.sh("b", "ps -o args | grep -cx 'sleep 1001'").text(), "0");
 }
 
 #[test]
@@ -118,13 +118,13 @@ fn kill_ends_the_tree_including_processes_that_ran_away() {
         "trap '' TERM HUP; (setsid setsid sh -c 'trap \"\" TERM; sleep 1002' &); sleep 1002; sleep 1002",
     );
     until("the tree to stand", || {
-        (daemon.sh("b", "ps | grep -c '[s]leep 1002'").text() == "2").then_some(())
+        (daemon.sh("b", "ps -o args | grep -cx 'sleep 1002'").text() == "2").then_some(())
     });
     let _killed = daemon.bay(&["kill", "b", &exec]).ok();
     let view = until_ended(&daemon, "b", &exec);
     assert_eq!(view["exit"]["reason"], "killed", "{view}");
     until("the tree to be gone", || {
-        (daemon.sh("b", "ps | grep -c '[s]leep 1002'").text() == "0").then_some(())
+        (daemon.sh("b", "ps -o args | grep -cx 'sleep 1002'").text() == "0").then_some(())
     });
 }
 
@@ -142,7 +142,7 @@ fn background_processes_of_a_command_do_not_hold_the_command_up() {
 fn a_detached_command_is_listed_and_its_output_replayable_from_any_byte() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
-    let exec = detached(&daemon, "b", "printf 0123456789; printf abcde >&2; exit 7");
+    let exec = detached(&daemon, "b", "printf 0123456789; sleep 0.3; printf abcde >&2; exit 7");
     let view = until_ended(&daemon, "b", &exec);
     assert_eq!(view["exit"]["code"], 7);
     assert_eq!(view["output_bytes"], 15);
@@ -254,7 +254,7 @@ fn a_shell_takes_commands_and_control_keys() {
     let ran = daemon.on_a_terminal("shell b", "echo $((6*7))-answer\nsleep 1000\n\x03exit 5\n");
     assert!(ran.text().contains("42-answer"), "{ran}");
     assert_eq!(ran.code, 5, "Ctrl-C ends the sleep, not the shell: {ran}");
-    assert_eq!(daemon.sh("b", "ps | grep -c '[s]leep 1000'").text(), "0");
+    assert_eq!(daemon.sh("b", "ps -o args | grep -cx 'sleep 1000'").text(), "0");
 }
 
 #[test]
@@ -337,14 +337,14 @@ fn a_reader_that_reads_nothing_blocks_neither_the_command_nor_the_bay() {
 fn a_flood_of_output_is_bounded_on_disk_and_its_end_is_kept() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
-    let exec = detached(&daemon, "b", "yes 0123456789abcdef | head -c 200000000; echo; echo THE END");
+    let exec = detached(&daemon, "b", "yes 0123456789abcdef | head -c 400000000; echo; echo THE END");
     let view =
         within(PATIENCE * 3, || Some(exec_view(&daemon, "b", &exec)).filter(|view| !view["exit"].is_null()));
     let view = view.expect("the flood to end");
-    assert_eq!(view["output_bytes"], 200_000_000 + 1 + 8, "{view}");
+    assert_eq!(view["output_bytes"], 400_000_000 + 1 + 8, "{view}");
     let logs = daemon.bay(&["logs", "b", &exec]).ok();
     assert!(logs.stdout.ends_with(b"THE END\n"));
-    assert!(logs.stdout.len() < 150_000_000, "{} bytes were kept", logs.stdout.len());
+    assert!(logs.stdout.len() < 300_000_000, "{} bytes were kept", logs.stdout.len());
     let state = daemon.show("b");
     assert_eq!(state["state"], "running");
 }
@@ -397,7 +397,7 @@ fn many_commands_at_once_do_not_mix() {
             });
         }
     });
-    assert_eq!(daemon.show("b")["execs_running"], 0);
+    until("no exec to be open", || (daemon.show("b")["execs_running"] == 0).then_some(()));
 }
 
 #[test]

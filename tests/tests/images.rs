@@ -326,7 +326,7 @@ fn a_bay_on_the_host_image_reads_nothing_that_nobody_may_not_read_on_the_host() 
     let hits = daemon.sh(
         "b",
         &format!(
-            "grep -rls {} /usr/local /etc /opt 2>/dev/null; ls -d {} 2>/dev/null",
+            "grep -rls {} /usr/local /etc /opt 2>/dev/null; ls -A {} 2>/dev/null",
             canary.secret,
             canary.dir.display()
         ),

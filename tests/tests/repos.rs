@@ -2,12 +2,11 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use bay_tests::suite::Scratch;
-use bay_tests::{Daemon, Repository, SMALL};
+use bay_tests::{Daemon, Remote, Repository, SMALL, remote};
 use bay_types::ErrorCode;
 
 fn up(daemon: &Daemon, source: &str, name: &str) -> bay_tests::Ran {
@@ -83,14 +82,16 @@ fn the_callers_working_tree_is_not_touched() {
 }
 
 #[test]
-fn a_second_bay_on_a_cached_remote_needs_no_remote() {
+fn a_second_bay_on_a_cached_remote_asks_it_nothing() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
-    let url = repository.file_url();
+    let remote = Remote::of(&repository);
+    let url = remote.url();
     let _first = up(&daemon, &url, "one").ok();
-    let away = repository.path().with_extension("away");
-    fs::rename(repository.path(), &away).unwrap();
+    let requests = remote.requests();
+    assert!(requests > 0, "the first bay fetches");
     let _second = up(&daemon, &url, "two").ok();
+    assert_eq!(remote.requests(), requests, "the second bay asked the remote");
     assert_eq!(daemon.sh("two", "cat src/main.txt; git branch --show-current").ok().text(), "one\nmain");
     // Two bays, two workspaces.
     let _changed = daemon.sh("one", "echo theirs > src/main.txt; git commit -qam theirs").ok();
@@ -98,14 +99,14 @@ fn a_second_bay_on_a_cached_remote_needs_no_remote() {
     let repos = daemon.bay(&["repos", "ls", "--json"]).ok().json();
     assert_eq!(repos.as_array().map(Vec::len), Some(1), "{repos}");
     assert_eq!(repos[0]["bays"], 2);
-    fs::rename(&away, repository.path()).unwrap();
 }
 
 #[test]
 fn a_bay_cannot_write_into_the_cache_that_others_are_made_from() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
-    let url = repository.file_url();
+    let remote = Remote::of(&repository);
+    let url = remote.url();
     let _first = up(&daemon, &url, "one").ok();
     // Everything below .git that git would trust, ruined.
     let _ruined = daemon.sh("one", "find .git -type f | while read f; do echo ruined > $f; done; find .git -type f | head -1; chmod -R 777 .git").ok();
@@ -126,7 +127,8 @@ fn branches_tags_and_commits_can_be_asked_for() {
     repository.write("feature.txt", "f\n");
     let feature = repository.commit("feature");
     repository.git(&["checkout", "-q", "main"]);
-    let url = repository.file_url();
+    let remote = Remote::of(&repository);
+    let url = remote.url();
     for (reference, commit, branch) in
         [("feature/x", &feature, "feature/x"), ("v1", &first, ""), (feature.as_str(), &feature, "")]
     {
@@ -152,10 +154,12 @@ fn branches_tags_and_commits_can_be_asked_for() {
 fn new_commits_come_with_sync() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
-    let url = repository.file_url();
+    let remote = Remote::of(&repository);
+    let url = remote.url();
     let _first = up(&daemon, &url, "one").ok();
     repository.write("src/main.txt", "two\n");
     let new = repository.commit("second");
+    remote.update(&repository);
     let _synced = daemon.bay(&["repos", "sync", &url]).ok();
     let _second = up(&daemon, &url, "two").ok();
     assert_eq!(daemon.sh("two", "git rev-parse HEAD; cat src/main.txt").ok().text(), format!("{new}\ntwo"));
@@ -163,6 +167,7 @@ fn new_commits_come_with_sync() {
     // A commit that the cache lacks is fetched by itself.
     repository.write("src/main.txt", "three\n");
     let newest = repository.commit("third");
+    remote.update(&repository);
     let _third = daemon.bay(&["up", &url, "--ref", &newest, "--name", "three", "--image", SMALL]).ok();
     assert_eq!(daemon.sh("three", "cat src/main.txt").ok().text(), "three");
 }
@@ -171,7 +176,7 @@ fn new_commits_come_with_sync() {
 fn a_repository_in_use_is_not_removed_and_an_unused_one_is() {
     let daemon = Daemon::start();
     let repository = Repository::sample();
-    let _up = up(&daemon, &repository.file_url(), "b").ok();
+    let _up = up(&daemon, &Remote::of(&repository).url(), "b").ok();
     let id = daemon.bay(&["repos", "ls", "--json"]).ok().json()[0]["id"].as_str().unwrap().to_owned();
     daemon.bay(&["repos", "rm", &id]).fails_with(ErrorCode::RepoInUse);
     let _removed = daemon.bay(&["rm", "b", "--yes"]).ok();
@@ -225,7 +230,7 @@ fn a_hostile_git_configuration_runs_nothing_on_the_host() {
     assert_eq!(daemon.sh("b", "cat src/main.txt").ok().text(), "changed");
     let config = daemon.sh("b", "cat .git/config").ok().text();
     assert!(!config.contains("touch"), "the configuration came into the bay:\n{config}");
-    let _up = up(&daemon, &repository.file_url(), "c").ok();
+    let _up = up(&daemon, &Remote::of(&repository).url(), "c").ok();
     assert!(!ran.exists(), "`bay up` of a URL ran something of the repository's configuration");
 }
 
@@ -235,11 +240,12 @@ fn what_a_bay_puts_into_its_git_directory_runs_nothing_on_the_host() {
     let repository = Repository::sample();
     let scratch = Scratch::new();
     let ran = scratch.join("ran");
-    let url = repository.file_url();
+    let remote = Remote::of(&repository);
+    let url = remote.url();
     let _up = up(&daemon, &url, "b").ok();
     let trap = format!(
         "git config core.fsmonitor 'touch {r}'; git config core.hooksPath /workspace; \
-         printf '#!/bin/sh\\ntouch {r}\\n' > post-checkout; chmod +x post-checkout; cp post-checkout .git/hooks/",
+         printf '#!/bin/sh\\ntouch {r}\\n' > post-checkout; chmod +x post-checkout; mkdir -p .git/hooks; cp post-checkout .git/hooks/",
         r = ran.display()
     );
     let _trap = daemon.sh("b", &trap).ok();
@@ -256,7 +262,7 @@ fn what_a_bay_puts_into_its_git_directory_runs_nothing_on_the_host() {
 fn an_empty_repository_is_said_to_be_empty() {
     let daemon = Daemon::start();
     let repository = Repository::empty();
-    up(&daemon, &repository.file_url(), "b").fails_with(ErrorCode::RepoEmpty);
+    up(&daemon, &Remote::of(&repository).url(), "b").fails_with(ErrorCode::RepoEmpty);
     let local = up(&daemon, &repository.arg(), "c");
     // A local repository without a commit may still have files; either it works with those, or it says why not.
     if local.code != 0 {
@@ -269,7 +275,7 @@ fn a_repository_that_does_not_exist_is_said_not_to_exist() {
     let daemon = Daemon::start();
     let scratch = Scratch::new();
     let nowhere = scratch.join("nowhere");
-    up(&daemon, &format!("file://{}", nowhere.display()), "b").fails_with(ErrorCode::RepoFetch);
+    up(&daemon, &format!("file://{}", nowhere.display()), "b").fails_with(ErrorCode::PathNotFound);
     up(&daemon, nowhere.to_str().unwrap(), "b").fails_with(ErrorCode::PathNotFound);
     // Nothing listens there: refused at once, on loopback.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -278,31 +284,10 @@ fn a_repository_that_does_not_exist_is_said_not_to_exist() {
     assert_eq!(daemon.orphans(), []);
 }
 
-/// A server on loopback that gives every request the same answer.
-fn answering(status_line: &'static str) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let Ok(mut stream) = stream else { return };
-            let mut head = Vec::new();
-            let mut byte = [0];
-            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|n| n == 1) {
-                head.push(byte[0]);
-            }
-            let _ = write!(
-                stream,
-                "HTTP/1.1 {status_line}\r\nWWW-Authenticate: Basic realm=\"x\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-            );
-        }
-    });
-    port
-}
-
 #[test]
 fn a_repository_that_needs_a_login_says_so_and_asks_nobody() {
     let daemon = Daemon::start();
-    let port = answering("401 Unauthorized");
+    let port = remote::always("401 Unauthorized");
     let (what, _) =
         up(&daemon, &format!("http://127.0.0.1:{port}/private.git"), "b").fails_with(ErrorCode::RepoAuth);
     assert!(what.contains("private.git"), "{what}");
@@ -312,7 +297,7 @@ fn a_repository_that_needs_a_login_says_so_and_asks_nobody() {
     let repos = daemon.bay(&["repos", "ls"]).ok().text();
     assert!(!repos.contains("hunter2"), "{repos}");
     assert!(!daemon.log().contains("hunter2"), "a password was logged");
-    let port = answering("404 Not Found");
+    let port = remote::always("404 Not Found");
     up(&daemon, &format!("http://127.0.0.1:{port}/absent.git"), "b").fails_with(ErrorCode::RepoFetch);
 }
 
@@ -327,7 +312,7 @@ fn addresses_that_would_run_commands_are_refused() {
         format!("ssh://-oProxyCommand=touch {}/x", ran.display()),
         "fd::0".to_owned(),
     ] {
-        let refused = daemon.bay(&["up", "--name", "b", "--image", SMALL, "--", &url]);
+        let refused = daemon.bay(&["up", "--name", "b", "--image", SMALL, &url]);
         assert_ne!(refused.code, 0, "{url}: {refused}");
         assert!(!ran.exists(), "{url} ran a command");
     }
@@ -341,7 +326,7 @@ fn a_repository_with_submodules_comes_up_and_says_what_is_not_there() {
     let outer = Repository::sample();
     outer.git(&["submodule", "--quiet", "add", &inner.file_url(), "parts/inner"]);
     outer.commit("with a submodule");
-    let _up = up(&daemon, &outer.file_url(), "b").ok();
+    let _up = up(&daemon, &Remote::of(&outer).url(), "b").ok();
     assert_eq!(
         daemon.sh("b", "cat src/main.txt; git config -f .gitmodules --get-regexp path").ok().text(),
         "one\nsubmodule.parts/inner.path parts/inner"
@@ -358,7 +343,7 @@ fn files_in_large_file_storage_come_as_their_pointers() {
     repository.write("big.bin", pointer);
     repository.write(".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n");
     repository.commit("with a large file");
-    let _up = up(&daemon, &repository.file_url(), "b").ok();
+    let _up = up(&daemon, &Remote::of(&repository).url(), "b").ok();
     assert_eq!(daemon.sh("b", "cat big.bin").ok().stdout, pointer.as_bytes());
 }
 

@@ -52,7 +52,7 @@ fn running_bays_live_through_a_daemon_restart() {
     assert_eq!((daemon.host_pid("b"), daemon.host_pid("p")), (b, p));
     let states: Vec<Value> = ["b", "p", "s"].iter().map(|bay| daemon.show(bay)["state"].clone()).collect();
     assert_eq!(states, ["running", "paused", "stopped"]);
-    assert_eq!(daemon.sh("b", "ps | grep -c '[s]leep 1003'").text(), "1");
+    assert_eq!(daemon.sh("b", "ps -o args | grep -cx 'sleep 1003'").text(), "1");
     assert_eq!(daemon.show("b")["since"], since, "nothing changed for the bay");
     let _resumed = daemon.bay(&["resume", "p"]).ok();
     assert_eq!(daemon.sh("p", "echo alive").ok().text(), "alive");
@@ -301,12 +301,13 @@ impl Drop for SmallDisk {
 
 #[test]
 fn a_full_pool_on_a_full_disk_is_said_and_recovers_when_room_is_made() {
-    let disk = SmallDisk::mounted_at(&bay_tests::suite::fresh("p"), 700);
+    let disk = SmallDisk::mounted_at(&bay_tests::suite::fresh("p"), 3300);
     let daemon = Daemon::setup().pool_at(disk.0.join("pool"), 600).start();
     daemon.empty_bay("b");
     let _written = daemon.sh("b", "echo kept > note; sync").ok();
-    let filled = daemon.sh("b", "dd if=/dev/urandom of=/workspace/fill bs=1M count=2000 2>&1; sync; true");
-    assert!(filled.text().contains("No space left"), "{filled}");
+    // Its words may be lost with the room to keep them; its exit code is not.
+    let filled = daemon.sh("b", "dd if=/dev/urandom of=/workspace/fill bs=1M count=3000 2>/dev/null && sync");
+    assert_ne!(filled.code, 0, "3000 MiB fit into less: {filled}");
     // The bay says what it can, the daemon lives, the list is true.
     assert_eq!(daemon.show("b")["state"], "running");
     let body = json!({ "name": "c", "source": { "kind": "empty" }, "image": bay_tests::SMALL });

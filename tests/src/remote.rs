@@ -1,0 +1,110 @@
+//! A git remote on loopback: the plain files of a bare repository over HTTP, which is all that git needs to fetch.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::repository::{Repository, git};
+use crate::suite::Scratch;
+
+/// Serves a repository until the test's process ends.
+#[derive(Debug)]
+pub struct Remote {
+    scratch: Scratch,
+    port: u16,
+    requests: Arc<AtomicUsize>,
+}
+
+impl Remote {
+    /// A remote that holds what the repository holds now.
+    #[must_use]
+    pub fn of(repository: &Repository) -> Self {
+        let scratch = Scratch::new();
+        let bare = scratch.join("project.git");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let remote = Self { port: listener.local_addr().unwrap().port(), requests: Arc::default(), scratch };
+        git(remote.scratch.path(), &["init", "-q", "--bare", "-b", "main", "project.git"]);
+        remote.update(repository);
+        serve(listener, bare, Arc::clone(&remote.requests));
+        remote
+    }
+
+    /// Takes in what is new in the repository.
+    pub fn update(&self, repository: &Repository) {
+        let bare = self.scratch.join("project.git");
+        git(&bare, &["fetch", "-q", "--prune", &repository.arg(), "+refs/*:refs/*"]);
+        git(&bare, &["update-server-info"]);
+    }
+
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/project.git", self.port)
+    }
+
+    /// How many requests there were so far.
+    #[must_use]
+    pub fn requests(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
+    }
+}
+
+fn serve(listener: TcpListener, root: PathBuf, requests: Arc<AtomicUsize>) {
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            requests.fetch_add(1, Ordering::SeqCst);
+            let root = root.clone();
+            std::thread::spawn(move || {
+                // A client that hangs up is its own affair.
+                let _ = answer(stream, &root);
+            });
+        }
+    });
+}
+
+fn answer(mut stream: TcpStream, root: &Path) -> std::io::Result<()> {
+    let head = request_head(&mut stream)?;
+    let path = head.split(' ').nth(1).unwrap_or("/").split('?').next().unwrap_or("/");
+    let file = root.join(path.trim_start_matches("/project.git").trim_start_matches('/'));
+    match fs::read(&file) {
+        Ok(body) => {
+            let length = body.len();
+            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n")?;
+            stream.write_all(&body)
+        }
+        Err(_) => {
+            stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        }
+    }
+}
+
+/// A server on loopback that gives every request the same status; returns its port.
+#[must_use]
+pub fn always(status: &'static str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            if request_head(&mut stream).is_ok() {
+                let _ = write!(
+                    stream,
+                    "HTTP/1.1 {status}\r\nWWW-Authenticate: Basic realm=\"x\"\r\nContent-Length: 0\r\n\
+                     Connection: close\r\n\r\n"
+                );
+            }
+        }
+    });
+    port
+}
+
+fn request_head(stream: &mut TcpStream) -> std::io::Result<String> {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
+}
