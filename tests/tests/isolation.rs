@@ -339,7 +339,7 @@ fn nothing_of_the_hosts_files_or_processes_is_visible() {
     }
     // A second mount of the root does not lift anything either.
     for attempt in [
-        "mount --bind / /tmp && ls /tmp/.bay/run/../../host",
+        "mount --bind / /tmp && ls /tmp/.bay/state/../../host",
         "cd /proc/1/root/.. && ls workspace/../../etc/hostname.host",
     ] {
         assert_ne!(daemon.sh("b", attempt).code, 0, "{attempt}");

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bay_runtime::{Hierarchies, guest_socket, process_start_ticks};
+use bay_runtime::{GUEST_SOCKET, Hierarchies, guest_socket, process_start_ticks};
 use bay_types::BayId;
 use bay_types::bay::Isolation;
 use bay_types::runtime::{RuntimePlace, RuntimeRecord, RuntimeReply, RuntimeRequest, RuntimeSpec};
@@ -173,7 +173,7 @@ impl Backend for Local {
             return UnixStream::connect(&socket).await;
         }
         let dir = File::open(socket.parent().unwrap_or(Path::new("/")))?;
-        UnixStream::connect(format!("/proc/self/fd/{}/guest.sock", dir.as_raw_fd())).await
+        UnixStream::connect(format!("/proc/self/fd/{}/{GUEST_SOCKET}", dir.as_raw_fd())).await
     }
 
     async fn wait_gone(&self, record: &RuntimeRecord) {

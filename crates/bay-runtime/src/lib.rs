@@ -56,7 +56,7 @@ use bay_types::runtime::{RuntimeReply, RuntimeRequest};
 
 pub use cgroup::Hierarchies;
 pub use failure::Failure;
-pub use place::{guest_socket, process_start_ticks};
+pub use place::{GUEST_SOCKET, guest_socket, process_start_ticks};
 pub use start::STEPS;
 
 /// Longest request accepted.

@@ -8,12 +8,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};
 
 use bay_sys::namespace::{flags, leave_namespaces, mount_attr, restrict_mount};
+use bay_sys::paths::open_below;
 use bay_types::bay::Mount;
 use bay_types::guest;
 use bay_types::runtime::RuntimeSpec;
-use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, statat,
-};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, statat};
 use rustix::mount::{
     MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree,
 };
@@ -35,9 +34,8 @@ pub(crate) fn build(spec: &RuntimeSpec, user_namespace: BorrowedFd<'_>) -> Resul
 
     let root = open_dir(&spec.root)?;
     let workspace = relative(guest::WORKSPACE);
-    let run = relative(guest::RUN_DIR);
     let state = relative(guest::STATE_DIR);
-    for point in INNER_MOUNT_POINTS.iter().copied().chain([workspace, run, state]) {
+    for point in INNER_MOUNT_POINTS.iter().copied().chain([workspace, state]) {
         make_mount_point(&root, Path::new(point), FileType::Directory)?;
     }
     for mount in &spec.mounts {
@@ -48,31 +46,28 @@ pub(crate) fn build(spec: &RuntimeSpec, user_namespace: BorrowedFd<'_>) -> Resul
     let staging = place::staging_dir(&spec.place.run_dir);
     std::fs::create_dir_all(&staging).at(STEP, || format!("could not make {}", staging.display()))?;
     let staging_dir = open_dir(&staging)?;
-    let mapped = Some(user_namespace);
-    attach(tree(&spec.root, mount_attr::NO_DEV, mapped)?, staging_dir.as_fd(), &spec.root)?;
+    attach(tree(&spec.root, mount_attr::NO_DEV, user_namespace)?, staging_dir.as_fd(), &spec.root)?;
 
     // Opened again: the descriptor above is of the directory below the mount.
     let top = open_dir(&staging)?;
-    let below = |source: &Path, point: &Path, attributes, map| -> Result<(), Failure> {
+    let below = |source: &Path, point: &Path, attributes| -> Result<(), Failure> {
         let target = look_up(&top, point)?;
-        attach(tree(source, attributes, map)?, target.as_fd(), source)
+        attach(tree(source, attributes, user_namespace)?, target.as_fd(), source)
     };
-    below(&spec.workspace, Path::new(workspace), mount_attr::NO_DEV, mapped)?;
-    below(&spec.state, Path::new(state), mount_attr::NO_DEV | mount_attr::NO_SUID, mapped)?;
-    let closed = mount_attr::NO_DEV | mount_attr::NO_SUID | mount_attr::NO_EXEC | mount_attr::READ_ONLY;
-    below(&place::shared_dir(&spec.place.run_dir), Path::new(run), closed, None)?;
+    below(&spec.workspace, Path::new(workspace), mount_attr::NO_DEV)?;
+    below(&spec.state, Path::new(state), mount_attr::NO_DEV | mount_attr::NO_SUID)?;
     for mount in &spec.mounts {
         let attributes = mount_attr::NO_DEV | mount_attr::NO_SUID | mount_attr::READ_ONLY;
-        below(&mount.source, target_below_root(mount)?, attributes, mapped)?;
+        below(&mount.source, target_below_root(mount)?, attributes)?;
     }
     Ok(())
 }
 
 /// A mount of its own of a directory or file, not attached anywhere yet.
-fn tree(source: &Path, attributes: u64, map: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Failure> {
+fn tree(source: &Path, attributes: u64, user_namespace: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
     let mount = open_tree(CWD, source, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
         .at(STEP, || format!("could not take {}", source.display()))?;
-    restrict_mount(&mount, attributes, map).at(STEP, || {
+    restrict_mount(&mount, attributes, Some(user_namespace)).at(STEP, || {
         format!(
             "could not shift the owners of {} (its filesystem must support id-mapped mounts)",
             source.display()
@@ -94,8 +89,8 @@ fn open_dir(path: &Path) -> Result<OwnedFd, Failure> {
 
 /// Looks a mount point up below `root`, following nothing.
 pub(crate) fn look_up(root: impl AsFd, point: &Path) -> Result<OwnedFd, Failure> {
-    let strict = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    openat2(root, point, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), strict).at(STEP, || {
+    let strict = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+    open_below(root, point, OFlags::PATH | OFlags::NOFOLLOW, strict).at(STEP, || {
         format!(
             "/{} of the bay's root filesystem cannot be mounted on (`bay replace` gives the bay a fresh one)",
             point.display()

@@ -11,17 +11,13 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::failure::{Failure, Try};
 
-/// Directory shown inside the bay: the socket and nothing else.
-const SHARED: &str = "guest";
+/// Name of the socket in the run directory.
+pub const GUEST_SOCKET: &str = "guest.sock";
 
 /// The guest's socket on the host.
 #[must_use]
 pub fn guest_socket(run_dir: &Path) -> PathBuf {
-    run_dir.join(SHARED).join("guest.sock")
-}
-
-pub(crate) fn shared_dir(run_dir: &Path) -> PathBuf {
-    run_dir.join(SHARED)
+    run_dir.join(GUEST_SOCKET)
 }
 
 /// Where the helper, in its private mount namespace, puts the bay's tree together.

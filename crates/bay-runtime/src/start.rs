@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
@@ -145,15 +145,13 @@ fn gateway(run_dir: &Path) -> Result<(), Failure> {
     network::prepare_gateway().at(STEP, || "could not prepare the gateway namespace".to_owned())
 }
 
-/// The guest's socket. Its directory is the host's, so that nothing in the bay can put another file in its place.
+/// The guest's socket, in a directory that no bay ever sees: nothing inside can put another file in its place.
 fn listen(run_dir: &Path) -> Result<OwnedFd, Failure> {
     const STEP: &str = "socket";
-    let shared = place::shared_dir(run_dir);
-    let what = || format!("could not listen in {}", shared.display());
-    fs::DirBuilder::new().mode(0o755).create(&shared).at(STEP, what)?;
+    let what = || format!("could not listen in {}", run_dir.display());
     // A socket's path may have 107 bytes; a data directory may be deeper than that.
-    let dir = File::open(&shared).at(STEP, what)?;
-    let path = format!("/proc/self/fd/{}/guest.sock", dir.as_raw_fd());
+    let dir = File::open(run_dir).at(STEP, what)?;
+    let path = format!("/proc/self/fd/{}/{}", dir.as_raw_fd(), place::GUEST_SOCKET);
     let listener = UnixListener::bind(&path).at(STEP, what)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).at(STEP, what)?;
     rustix::net::listen(&listener, BACKLOG).at(STEP, what)?;
