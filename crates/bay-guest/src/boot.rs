@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
+use bay_sys::paths::open_below;
 use bay_types::guest::{GATEWAY_V4, GuestConfig, STATE_DIR, fd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -25,10 +26,10 @@ const MARK: &str = "# written by Workbay when the bay first started; kept as it 
 
 /// The configuration of a bay's own guest, from the descriptors that the runtime helper left.
 pub(crate) fn inherited() -> io::Result<Config> {
-    let listener = UnixListener::from(bay_sys::spawn::inherited_fd(fd::LISTENER)?);
-    let cgroup = bay_sys::spawn::inherited_fd(fd::EXEC_CGROUP).ok().filter(is_cgroup);
+    let listener = UnixListener::from(bay_sys::descriptors::inherited_fd(fd::LISTENER)?);
+    let cgroup = bay_sys::descriptors::inherited_fd(fd::EXEC_CGROUP).ok().filter(is_cgroup);
     let mut text = Vec::new();
-    File::from(bay_sys::spawn::inherited_fd(fd::CONFIG)?).take(MAX_CONFIG).read_to_end(&mut text)?;
+    File::from(bay_sys::descriptors::inherited_fd(fd::CONFIG)?).take(MAX_CONFIG).read_to_end(&mut text)?;
     let guest: GuestConfig = serde_json::from_slice(&text)?;
     Ok(Config {
         guest,
@@ -82,12 +83,8 @@ fn open_etc(root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(e) => return Err(e.into()),
     }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat2(root, "etc", flags, Mode::empty(), in_root())?)
-}
-
-fn in_root() -> ResolveFlags {
-    ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    Ok(open_below(root, "etc", flags, ResolveFlags::IN_ROOT)?)
 }
 
 fn make_tmp(root: BorrowedFd<'_>) -> io::Result<()> {
@@ -96,8 +93,8 @@ fn make_tmp(root: BorrowedFd<'_>) -> io::Result<()> {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(e) => return Err(e.into()),
     }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let tmp = rustix::fs::openat2(root, "tmp", flags, Mode::empty(), in_root())?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let tmp = open_below(root, "tmp", flags, ResolveFlags::IN_ROOT)?;
     if rustix::fs::fstat(&tmp)?.st_mode & 0o7777 != 0o1777 {
         rustix::fs::fchmod(&tmp, everybody)?;
     }

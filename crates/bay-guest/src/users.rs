@@ -7,8 +7,9 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
 
+use bay_sys::paths::open_below;
 use bay_sys::spawn::Identity;
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, OFlags, ResolveFlags};
 
 /// Longest user or group file that is read.
 const MAX_FILE: u64 = 1 << 20;
@@ -124,10 +125,9 @@ pub(crate) fn tty_group(root: BorrowedFd<'_>) -> Option<u32> {
 
 /// The beginning of a regular file, or nothing.
 fn read(root: BorrowedFd<'_>, path: &str) -> String {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut bytes = Vec::new();
-    if let Ok(fd) = rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
+    if let Ok(fd) = open_below(root, path, flags, ResolveFlags::IN_ROOT)
         && rustix::fs::fstat(&fd).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
     {
         // Half a file is as good as we can get; what is missing is reported as a user that does not exist.

@@ -94,6 +94,14 @@ impl Backing {
         Ok(PoolLock { _file: file })
     }
 
+    /// Fails where a new pool would be made.
+    pub(crate) fn must_exist(&self) -> Result<()> {
+        if self.image().exists() || on_btrfs(&self.mount_point()).unwrap_or(false) {
+            return Ok(());
+        }
+        Err(PoolError::Lost { pool: self.image(), why: "the file is missing" })
+    }
+
     /// Makes the pool file if there is none, and mounts it if it is not mounted.
     pub(crate) fn ready(&self, initial_mib: Option<u64>, report: Report<'_>, _lock: &PoolLock) -> Result<()> {
         let mount_point = self.mount_point();

@@ -33,6 +33,8 @@ pub enum PoolError {
     },
     #[error("the pool {pool} is damaged: {why}")]
     Damaged { pool: PathBuf, why: String },
+    #[error("the pool {pool} is not the one the bays on record were made in: {why}")]
+    Lost { pool: PathBuf, why: &'static str },
     #[error("the pool {pool} is read-only: {why}")]
     ReadOnly { pool: PathBuf, why: &'static str },
     #[error("could not {doing}: the pool gives input/output errors")]
@@ -69,6 +71,10 @@ pub enum PoolError {
     RepoFetch { location: String, why: String },
     #[error("could not fetch {location}: it asks for credentials ({why})")]
     RepoAuth { location: String, why: String },
+    #[error("could not fetch {location}: there is no such repository ({why})")]
+    RepoAbsent { location: String, why: String },
+    #[error("the repository {location} is a directory of this machine, which the daemon does not open")]
+    RepoLocal { location: String },
     #[error("the repository {location} has no commits")]
     RepoEmpty { location: String },
     #[error("the repository {location} has no branch, tag or commit {reference:?}")]
@@ -107,6 +113,10 @@ impl PoolError {
                     pool.display()
                 ),
             ),
+            Self::Lost { .. } => (
+                ErrorCode::PoolDamaged,
+                "nothing was changed; put the pool back, or name the right one with --pool DIR".to_owned(),
+            ),
             Self::ReadOnly { .. } | Self::TurnedReadOnly { .. } => (
                 ErrorCode::PoolReadOnly,
                 "nothing was changed; the kernel's log (`dmesg`) has the reason; mend the disk, unmount the pool and start the daemon again"
@@ -143,6 +153,15 @@ impl PoolError {
             Self::RepoAuth { .. } => (
                 ErrorCode::RepoAuth,
                 "the daemon holds no credentials; clone it yourself and give the path: `bay up PATH`".to_owned(),
+            ),
+            Self::RepoAbsent { .. } => (
+                ErrorCode::RepoFetch,
+                "check the address; some servers say the same of a private one: clone that yourself and give the path"
+                    .to_owned(),
+            ),
+            Self::RepoLocal { .. } => (
+                ErrorCode::InvalidInput,
+                "`bay up PATH` sends its commits, the new ones too".to_owned(),
             ),
             Self::RepoEmpty { .. } => {
                 (ErrorCode::RepoEmpty, "make a first commit, or use `bay up` without a repository".to_owned())

@@ -53,7 +53,7 @@ mod tests;
 
 pub use error::PoolError;
 pub use pool::Pool;
-pub use repo::MAX_BUNDLE_BYTES;
+pub use repo::{GIT_VARIABLES, MAX_BUNDLE_BYTES};
 
 /// Called with news during long work; may be called often, so it must be cheap.
 pub type Report<'a> = &'a mut dyn FnMut(Progress);
@@ -62,6 +62,10 @@ pub type Report<'a> = &'a mut dyn FnMut(Progress);
 pub struct PoolOptions {
     /// Size of a new pool file; chosen from the free disk when absent.
     pub initial_mib: Option<u64>,
+    /// How git reaches remotes: those of [`GIT_VARIABLES`] that are set where the pool is used.
+    pub git_environment: Vec<(String, String)>,
+    /// There are bays on record: a pool without their corner is a lost or a wrong one, and must not be begun anew.
+    pub must_exist: bool,
 }
 
 /// Host paths of a bay's subvolumes.

@@ -15,12 +15,16 @@ use serde::de::DeserializeOwned;
 use crate::backing::{Backing, Space, make_private_dir, on_btrfs};
 use crate::error::{Doing, PoolError, Result};
 use crate::image::host::{HostKeyCache, HostTree};
-use crate::repo::git::{ANY_OWNER, ANY_OWNER_SETTINGS};
+use crate::repo::Network;
 use crate::subvolume::{Trash, entries, remove_all};
 use crate::{PoolOptions, PoolUsage, Report};
 
 /// Longest name of a corner: the id of a daemon fits several times.
 const MAX_CORNER: usize = 80;
+/// Free space that imports and fetches leave to the bays; a tenth of a small pool.
+const LEAVE_FREE: u64 = 256 * 1024 * 1024;
+/// How often they look at the free space.
+pub(crate) const CHECK_SPACE_EVERY: u64 = 64 * 1024 * 1024;
 
 /// Cheap to clone; every method blocks.
 #[derive(Debug, Clone)]
@@ -36,6 +40,7 @@ pub(crate) struct Inner {
     backing: Option<Backing>,
     pub(crate) host: HostTree,
     pub(crate) host_key: Mutex<Option<HostKeyCache>>,
+    pub(crate) network: Network,
     /// One repository of a location is made once.
     pub(crate) repo_making: Mutex<()>,
     /// Set once quotas were turned on by this process.
@@ -65,6 +70,9 @@ impl Pool {
         } else {
             let lock = lock_pool(dir)?;
             let backing = Backing::new(dir);
+            if options.must_exist {
+                backing.must_exist()?;
+            }
             backing.ready(options.initial_mib, report, &lock)?;
             (backing.mount_point(), Some(backing))
         };
@@ -75,6 +83,9 @@ impl Pool {
             });
         }
         let corner = base.join("corners").join(corner);
+        if options.must_exist && !corner.is_dir() {
+            return Err(PoolError::Lost { pool: dir.clone(), why: "nothing of theirs is in it" });
+        }
         let pool = Self {
             inner: Arc::new(Inner {
                 base,
@@ -82,6 +93,7 @@ impl Pool {
                 backing,
                 host,
                 host_key: Mutex::new(None),
+                network: Network::of(&options.git_environment),
                 repo_making: Mutex::new(()),
                 quotas_on: Mutex::new(false),
             }),
@@ -110,13 +122,7 @@ impl Pool {
         for name in ["bays", "repos", "kept", "trash", "tmp"] {
             make_private_dir(&self.inner.corner.join(name))?;
         }
-        make_private_dir(&self.git_home())?;
-        let any_owner = self.git_home().join(ANY_OWNER);
-        // A full pool must still open: what is right is not written again.
-        match std::fs::read(&any_owner) {
-            Ok(found) if found == ANY_OWNER_SETTINGS => Ok(()),
-            _ => write_whole(&any_owner, ANY_OWNER_SETTINGS),
-        }
+        make_private_dir(&self.git_home())
     }
 
     /// Removes what killed work left: unfinished imports, checkouts and root swaps, the contents of the trash, quota
@@ -192,6 +198,12 @@ impl Pool {
         Ok(())
     }
 
+    /// Is there room to go on, growing the pool where that helps?
+    pub(crate) fn room_left(&self) -> bool {
+        let _ = self.grow_if_needed();
+        Space::of(self.base()).is_ok_and(|space| space.free >= leave_free(space.total))
+    }
+
     pub(crate) fn top(&self) -> Result<File> {
         File::open(&self.inner.base).doing(|| "open the pool".to_owned())
     }
@@ -220,6 +232,11 @@ impl Pool {
     pub(crate) fn trash(&self) -> Trash {
         Trash::new(self.corner("trash"))
     }
+}
+
+/// What a pool of this size keeps for the bays.
+pub(crate) fn leave_free(total_bytes: u64) -> u64 {
+    LEAVE_FREE.min(total_bytes / 10)
 }
 
 fn check_corner(corner: &str) -> Result<()> {

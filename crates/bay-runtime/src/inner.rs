@@ -26,6 +26,9 @@ use crate::place;
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// Size of the tmpfs for /dev itself; /dev/shm is bounded by the bay's memory only.
 const DEV_SIZE: &str = "1m";
+/// Terminals of a bay at once. The kernel has a few thousand for all bays together; a program that leaks them must not
+/// leave the others without. (An agent that means it can mount another instance: the kernel has no bound for that.)
+const MAX_TERMINALS: &str = "1024";
 /// Open files a process of the bay may have, where the host lets us raise it.
 const OPEN_FILES: u64 = 1 << 20;
 
@@ -169,7 +172,8 @@ fn mount_kernel_filesystems(root: &OwnedFd) -> Step<()> {
     for dir in ["pts", "shm", "mqueue"] {
         step("make a directory in /dev", mkdirat(&dev, dir, Mode::from(0o755)))?;
     }
-    let pts_options = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "620"), ("gid", "5")];
+    let pts_options =
+        [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "620"), ("gid", "5"), ("max", MAX_TERMINALS)];
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     mount_new(&dev, "pts", "devpts", &pts_options, quiet)?;
     mount_new(&dev, "shm", "tmpfs", &[("mode", "1777")], plain)?;

@@ -330,12 +330,6 @@ pub fn set_read_only(top: impl AsFd, read_only: bool) -> io::Result<()> {
     Ok(())
 }
 
-pub fn is_read_only(top: impl AsFd) -> io::Result<bool> {
-    let mut flags: u64 = 0;
-    call(top, IOC_SUBVOL_GETFLAGS, &mut flags)?;
-    Ok(flags & SUBVOL_RDONLY != 0)
-}
-
 /// Commits everything written so far.
 pub fn sync(fd: impl AsFd) -> io::Result<()> {
     let mut nothing = 0_u64;
@@ -362,13 +356,8 @@ pub fn quota_enable(filesystem: impl AsFd) -> io::Result<QuotaKind> {
             ) => {}
         Err(error) => return Err(error),
     }
-    quota_enable_full(filesystem)?;
+    call(filesystem, IOC_QUOTA_CTL, &mut QuotaCtl { cmd: QUOTA_ENABLE, status: 0 })?;
     Ok(QuotaKind::Full)
-}
-
-/// Turns on quotas of the full kind.
-pub fn quota_enable_full(filesystem: impl AsFd) -> io::Result<()> {
-    call(filesystem, IOC_QUOTA_CTL, &mut QuotaCtl { cmd: QUOTA_ENABLE, status: 0 }).map(drop)
 }
 
 /// Makes a quota group; harmless when it exists.

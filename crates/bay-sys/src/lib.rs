@@ -8,17 +8,20 @@
 //! | [`btrfs`]    | subvolumes, snapshots, quotas (pool)                                     |
 //! | [`loopdev`]  | the loop device below a pool file (pool)                                 |
 //! | [`descriptors`] | nothing inherited by accident (CLI)                                  |
-//! | [`identity`] | threads that act as another user (image import, mounts named by a caller) |
+//! | [`identity`] | threads that act as another user (image import)                           |
 //! | [`spawn`]    | a child straight into a cgroup, with a terminal or pipes (guest)         |
 //! | [`namespace`]| clone into new namespaces, id maps, id-mapped mounts (runtime)           |
+//! | [`paths`]    | opening below a directory of somebody else's (pool, runtime, guest)      |
 //! | [`readiness`]| async waiting for any descriptor (guest, backend)                         |
 //! | [`seccomp`]  | installing filters without `no_new_privs` (runtime)                      |
 
 pub mod btrfs;
+mod clone;
 pub mod descriptors;
 pub mod identity;
 pub mod loopdev;
 pub mod namespace;
+pub mod paths;
 pub mod readiness;
 pub mod seccomp;
 pub mod spawn;

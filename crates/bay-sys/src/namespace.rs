@@ -2,7 +2,9 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use crate::clone::CloneArgs;
 
 /// Namespaces a clone may ask for. The values are the kernel's.
 pub mod flags {
@@ -17,34 +19,14 @@ pub mod flags {
     pub const TIME: u64 = 0x80;
 }
 
-const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
-
 /// Which side of a clone this is.
 #[derive(Debug)]
 pub enum Cloned {
-    /// The parent, with the child's process id and a handle on it that no later process can inherit.
+    /// The parent, with the child's process id.
     Parent {
         pid: i32,
-        pidfd: OwnedFd,
     },
     Child,
-}
-
-/// `struct clone_args` of the kernel, version 2 (with `cgroup`).
-#[repr(C)]
-#[derive(Default)]
-struct CloneArgs {
-    flags: u64,
-    pidfd: u64,
-    child_tid: u64,
-    parent_tid: u64,
-    exit_signal: u64,
-    stack: u64,
-    stack_size: u64,
-    tls: u64,
-    set_tid: u64,
-    set_tid_size: u64,
-    cgroup: u64,
 }
 
 /// Copies this process, like `fork`, into new namespaces and (when given) straight into a cgroup.
@@ -59,30 +41,15 @@ pub fn clone_process(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Res
             "a process with several threads cannot be cloned",
         ));
     }
-    let mut pidfd: RawFd = -1;
-    let mut args = CloneArgs {
-        flags: namespaces | libc::CLONE_PIDFD as u64,
-        pidfd: std::ptr::from_mut(&mut pidfd) as u64,
-        exit_signal: libc::SIGCHLD as u64,
-        ..CloneArgs::default()
-    };
-    if let Some(cgroup) = cgroup {
-        args.flags |= CLONE_INTO_CGROUP;
-        args.cgroup = u64::try_from(cgroup.as_raw_fd()).unwrap_or(u64::MAX);
-    }
-    // SAFETY: `args` is a valid clone_args of the size given, and `pidfd` outlives the call. Without CLONE_VM the child
-    // has its own copy of all memory, and the process has one thread, so no lock is held by a thread the child lacks.
-    // Needed because no library offers clone3 with namespaces and a cgroup.
-    let pid =
-        unsafe { libc::syscall(libc::SYS_clone3, std::ptr::from_mut(&mut args), size_of::<CloneArgs>()) };
+    let args = CloneArgs::new(namespaces, cgroup.map(|fd| fd.as_raw_fd()));
+    // SAFETY: `args` is a valid clone_args of the size given. Without CLONE_VM the child has its own copy of all memory,
+    // and the process has one thread, so no lock is held by a thread the child lacks. Needed because no library offers
+    // clone3 with namespaces and a cgroup.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) };
     match pid {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Cloned::Child),
-        pid => {
-            // SAFETY: the kernel has just made this descriptor for us and nothing else knows of it.
-            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            Ok(Cloned::Parent { pid: i32::try_from(pid).unwrap_or(i32::MAX), pidfd })
-        }
+        pid => Ok(Cloned::Parent { pid: i32::try_from(pid).unwrap_or(i32::MAX) }),
     }
 }
 
@@ -156,7 +123,7 @@ pub fn restrict_mount(
 }
 
 /// First descriptor [`become_program`] hands over.
-pub const FIRST_PASSED_FD: RawFd = 3;
+const FIRST_PASSED_FD: RawFd = 3;
 
 /// Turns this process into the program open at `program`, with `/dev/null` (given as `null`) as its standard streams,
 /// `passed` as descriptors 3, 4, 5 … and nothing else open.

@@ -7,10 +7,12 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 
 use rustix::pipe::PipeFlags;
+
+use crate::clone::CloneArgs;
 
 mod ending;
 
@@ -118,25 +120,7 @@ pub enum SpawnError {
     Clone(#[source] io::Error),
 }
 
-const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
-
-/// `struct clone_args` of Linux 5.7, whose size the kernel has known since then.
-#[repr(C, align(8))]
-#[derive(Default)]
-struct CloneArgs {
-    flags: u64,
-    pidfd: u64,
-    child_tid: u64,
-    parent_tid: u64,
-    exit_signal: u64,
-    stack: u64,
-    stack_size: u64,
-    tls: u64,
-    set_tid: u64,
-    set_tid_size: u64,
-    cgroup: u64,
-}
 
 /// Everything the child touches, as plain numbers and pointers into memory that the parent keeps until after the clone.
 struct Plan {
@@ -240,12 +224,7 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
 
 fn clone_child(plan: &mut Plan, group: Option<RawFd>, born_there: bool) -> io::Result<i32> {
     plan.cgroup = if born_there { NO_FD } else { group.unwrap_or(NO_FD) };
-    let mut args =
-        CloneArgs { flags: CLONE_CLEAR_SIGHAND, exit_signal: libc::SIGCHLD as u64, ..CloneArgs::default() };
-    if let (true, Some(fd)) = (born_there, group) {
-        args.flags |= CLONE_INTO_CGROUP;
-        args.cgroup = fd as u64;
-    }
+    let args = CloneArgs::new(CLONE_CLEAR_SIGHAND, group.filter(|_| born_there));
     let old_mask = block_signals()?;
     // SAFETY: a fork-like clone (no CLONE_VM, no new stack): the child has its own copy of all memory, including
     // `plan` and everything it points to. In the child nothing but `run_child` runs, which only makes raw system
@@ -422,26 +401,6 @@ unsafe fn give_up(report: RawFd, stage: Stage) -> ! {
     }
 }
 
-/// A file descriptor that the process was started with. It is duplicated, because the number itself may have another
-/// owner in this process; the original stays open but is not passed on to children.
-///
-/// # Errors
-/// `EBADF` when it is not open.
-pub fn inherited_fd(number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: these calls touch no memory and close nothing; a number that is not open makes them fail. The result
-    // of F_DUPFD_CLOEXEC is a new descriptor that nobody else owns.
-    unsafe {
-        let flags = libc::fcntl(number, libc::F_GETFD);
-        if flags < 0 || libc::fcntl(number, libc::F_SETFD, flags | libc::FD_CLOEXEC) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        match libc::fcntl(number, libc::F_DUPFD_CLOEXEC, REPORT_FD + 1) {
-            fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::File;
@@ -519,6 +478,5 @@ mod tests {
         assert_eq!(signal_everything(0).unwrap_err().raw_os_error(), Some(libc::EPERM));
         assert_eq!(signal_group(1, 0).unwrap_err().raw_os_error(), Some(libc::EINVAL));
         assert_eq!(signal_process(-1, 0).unwrap_err().raw_os_error(), Some(libc::EINVAL));
-        assert!(inherited_fd(-1).is_err());
     }
 }

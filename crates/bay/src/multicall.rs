@@ -38,7 +38,14 @@ pub(crate) async fn serve(told: Serve) -> Result<(), ApiError> {
         socket: told.socket,
         listen: told.listen,
         executable: told.executable,
-        pool_options: bay_pool::PoolOptions { initial_mib: told.pool_mib },
+        pool_options: bay_pool::PoolOptions {
+            initial_mib: told.pool_mib,
+            git_environment: bay_pool::GIT_VARIABLES
+                .iter()
+                .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
+                .collect(),
+            must_exist: false,
+        },
         fault: told.fault,
     })
     .await

@@ -127,7 +127,7 @@ impl Execs {
 
     /// Starts an exec, or finds the one that this very request started before. True when it is new.
     pub(crate) async fn start(self: &Arc<Self>, spec: ExecSpec) -> Result<(Found, bool), ApiError> {
-        start::check(&spec)?;
+        spec.check()?;
         if let Some(found) = self.find(spec.id)? {
             if !found.has_spec(&spec) {
                 return Err(ApiError::new(

@@ -30,8 +30,6 @@ pub(super) const EXEC_ID_VARIABLE: &str = "BAY_EXEC_ID";
 const OUTPUT_PIPE: usize = 256 << 10;
 /// Directories of `PATH` that are searched.
 const MAX_PATH_ENTRIES: usize = 256;
-/// Longest time limit, so that arithmetic on times cannot overflow: ten years.
-const MAX_TIMEOUT_S: u64 = 10 * 366 * 24 * 3600;
 
 /// A cloned child and our ends of what it was given.
 pub(super) struct Cloned {
@@ -40,40 +38,6 @@ pub(super) struct Cloned {
     pub(super) input: Input,
     pub(super) sources: Vec<Source>,
     pub(super) directory: String,
-}
-
-/// Refuses what can never run, whatever the bay looks like.
-pub(super) fn check(spec: &ExecSpec) -> Result<(), ApiError> {
-    if spec.argv.first().is_none_or(String::is_empty) {
-        return Err(invalid("the command is empty"));
-    }
-    let bytes = spec.argv.iter().map(|a| a.len() + 1).sum::<usize>()
-        + spec.env.iter().map(|(k, v)| k.len() + v.len() + 2).sum::<usize>();
-    if bytes > ExecSpec::MAX_ARGUMENT_BYTES {
-        return Err(ApiError::new(
-            ErrorCode::InvalidInput,
-            format!(
-                "the arguments and environment are {bytes} bytes; the most is {}",
-                ExecSpec::MAX_ARGUMENT_BYTES
-            ),
-            "put long input into a file or send it to standard input",
-        ));
-    }
-    let nul = |text: &String| text.contains('\0');
-    if spec.argv.iter().any(nul) || spec.cwd.iter().any(nul) {
-        return Err(invalid("an argument or the directory contains a NUL"));
-    }
-    for (key, value) in &spec.env {
-        if key.is_empty() || key.contains(['=', '\0']) || nul(value) {
-            return Err(invalid(format!(
-                "{key:?} cannot be an environment variable, or its value contains a NUL"
-            )));
-        }
-    }
-    if spec.timeout_s.is_some_and(|s| s == 0 || s > MAX_TIMEOUT_S) {
-        return Err(invalid(format!("timeout_s must be between 1 and {MAX_TIMEOUT_S}")));
-    }
-    Ok(())
 }
 
 /// Clones the child of a spec. It has not become its program yet: `spawned.report` will tell.
@@ -145,10 +109,14 @@ pub(super) fn explain(failure: Failure, spec: &ExecSpec, directory: &str) -> Api
     let reason = io::Error::from_raw_os_error(failure.errno);
     let errno = rustix::io::Errno::from_raw_os_error(failure.errno);
     let program = &spec.argv[0];
+    if (failure.stage, errno) == (Stage::Exec, rustix::io::Errno::NOENT) {
+        return ApiError::new(
+            ErrorCode::CommandNotFound,
+            format!("{program:?}: command not found in the bay"),
+            "check the name, or install it in the bay",
+        );
+    }
     let (message, next) = match (failure.stage, errno) {
-        (Stage::Exec, rustix::io::Errno::NOENT) => {
-            (format!("{program:?}: command not found in the bay"), "check the name, or install it in the bay")
-        }
         (Stage::Exec, rustix::io::Errno::ACCESS) => (
             format!("{program:?} may not be executed by this user: it is not executable, or a directory"),
             "`chmod +x` it, or run it through its interpreter",

@@ -224,10 +224,9 @@ impl Place {
     }
 
     fn open_below(&self, name: &[u8]) -> io::Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let name = if name.is_empty() { b".".as_slice() } else { name };
-        Ok(rustix::fs::openat2(&self.dir, name, flags, Mode::empty(), resolve)?)
+        Ok(bay_sys::paths::open_below(&self.dir, name, flags, ResolveFlags::BENEATH)?)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use bay_sys::paths::open_below;
 use bay_types::guest::WORKSPACE;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid};
 use rustix::io::Errno;
@@ -40,16 +41,11 @@ pub(super) fn absolute(path: &[u8]) -> Vec<u8> {
     [WORKSPACE.as_bytes(), b"/", path].concat()
 }
 
-fn in_root() -> ResolveFlags {
-    ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS
-}
-
 /// Opens a path below the root, following symbolic links as a process in the bay would.
 pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     // `openat2` refuses flags that mean nothing together.
     let quiet = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY };
-    let flags = flags | OFlags::CLOEXEC | quiet;
-    Ok(rustix::fs::openat2(root, absolute(path), flags, Mode::empty(), in_root())?)
+    Ok(open_below(root, absolute(path).as_slice(), flags | quiet, ResolveFlags::IN_ROOT)?)
 }
 
 pub(super) fn stat(root: BorrowedFd<'_>, path: &[u8], follow: bool) -> Result<Stat> {

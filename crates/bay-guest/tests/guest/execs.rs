@@ -134,7 +134,11 @@ async fn what_cannot_start_says_why() {
         (ExecSpec { user: Some("no-such-user".into()), ..sh("true") }, "no-such-user"),
     ] {
         let error = guest.start_refused(&spec).await;
-        assert_eq!(error.code, ErrorCode::ExecStart, "{says}");
+        let code = match says {
+            "command not found" => ErrorCode::CommandNotFound,
+            _ => ErrorCode::ExecStart,
+        };
+        assert_eq!(error.code, code, "{says}");
         assert!(error.message.contains(says), "{:?} does not say {says:?}", error.message);
         assert_eq!(
             guest.refused(Method::GET, &format!("/v1/execs/{}", spec.id), vec![]).await.code,

@@ -2,6 +2,7 @@
 //!
 //! As root it runs as PID 1 of a PID namespace, as in a bay, so that whatever a failing test leaves behind ends with
 //! it. Otherwise it runs as a plain process that adopts orphans.
+#![forbid(unsafe_code)]
 
 mod execs;
 mod files;

@@ -4,68 +4,61 @@
 //! to a directory that was opened without following a link: whatever an archive says, it cannot reach outside the
 //! image. What cannot be taken (devices, entries that try to leave, sparse files) is counted and skipped.
 
-use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
-use tar::{EntryType, Header, PaxExtensions};
+use tar::{EntryType, Header};
 
-use super::tree::{Tally, mapped_id, open_beneath, replacing, wanted_xattr};
+use super::tree::{Tally, open_beneath, replacing, wanted_xattr};
 
-const BLOCK: usize = 512;
-/// Longest path or link in an archive: the kernel takes no longer ones.
-const MAX_PATH: u64 = 4096;
+mod header;
+
+use header::{
+    BLOCK, Entry, Extended, MAX_PATH, bounded, broken, checksum_fits, inside, is_extended, padded,
+    read_block, skip, trimmed,
+};
+
 /// Most bytes of extended headers for one entry: room for the largest extended attributes.
 const MAX_EXTENDED: u64 = 1024 * 1024;
-/// Directories whose times are set at the end; in a larger archive the rest keep the time of the import.
-const MAX_TIMED_DIRECTORIES: usize = 1_000_000;
+/// Memory for the directories whose times are set at the end; in a larger archive the rest keep the time of the import.
+const MAX_TIMED_BYTES: usize = 64 * 1024 * 1024;
+/// Disk that an entry takes besides its contents, generously: an archive of names alone must not fill the pool either.
+const ENTRY_BYTES: u64 = 4096;
 const BUFFER: usize = 256 * 1024;
 
 /// Where the bytes go, and who is told.
 pub(crate) struct Unpack<'a> {
     pub(crate) target: &'a OwnedFd,
     pub(crate) tally: &'a Tally,
-    /// Called with the bytes written since the last call; stops the work by an error.
+    /// Called with the bytes taken on the disk since the last call; stops the work by an error.
     pub(crate) pace: &'a mut dyn FnMut(u64) -> io::Result<()>,
 }
 
-/// What extended headers said of the next entry.
+/// Directories to which times are given when nothing more goes into them.
 #[derive(Default)]
-struct Extended {
-    path: Option<Vec<u8>>,
-    link: Option<Vec<u8>>,
-    size: Option<u64>,
-    uid: Option<u64>,
-    gid: Option<u64>,
-    mtime: Option<(i64, i64)>,
-    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    sparse: bool,
+struct TimedDirectories {
+    all: Vec<(PathBuf, Timespec)>,
+    bytes: usize,
 }
 
-/// An entry with everything applied.
-struct Entry {
-    path: PathBuf,
-    link: Vec<u8>,
-    size: u64,
-    mode: u32,
-    uid: u32,
-    gid: u32,
-    mtime: Timespec,
-    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-}
-
-fn broken(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
+impl TimedDirectories {
+    fn push(&mut self, path: PathBuf, mtime: Timespec) {
+        let bytes = self.bytes + path.capacity() + size_of::<(PathBuf, Timespec)>();
+        if bytes <= MAX_TIMED_BYTES {
+            self.bytes = bytes;
+            self.all.push((path, mtime));
+        }
+    }
 }
 
 impl Unpack<'_> {
     pub(crate) fn run(mut self, mut archive: impl Read) -> io::Result<()> {
         let mut extended = Extended::default();
-        let mut directories: Vec<(PathBuf, Timespec)> = Vec::new();
+        let mut directories = TimedDirectories::default();
         let mut block = [0_u8; BLOCK];
         let mut first = true;
         while read_block(&mut archive, &mut block)? {
@@ -85,7 +78,11 @@ impl Unpack<'_> {
                 EntryType::GNULongLink => {
                     extended.link = Some(trimmed(bounded(&mut archive, size, MAX_PATH + 1)?));
                 }
-                EntryType::XHeader => extended.read(&bounded(&mut archive, size, MAX_EXTENDED)?)?,
+                EntryType::XHeader => {
+                    // The last one counts: a row of them must not add up in memory.
+                    extended = Extended { path: extended.path, link: extended.link, ..Extended::default() };
+                    extended.read(&bounded(&mut archive, size, MAX_EXTENDED)?)?;
+                }
                 EntryType::XGlobalHeader => skip(&mut archive, padded(size)?)?,
                 kind => {
                     let taken = std::mem::take(&mut extended);
@@ -107,7 +104,7 @@ impl Unpack<'_> {
         if first {
             return Err(broken("it is empty"));
         }
-        for (path, mtime) in directories.iter().rev() {
+        for (path, mtime) in directories.all.iter().rev() {
             if let Ok(directory) = open_beneath(self.target, path, OFlags::RDONLY | OFlags::DIRECTORY) {
                 let _ = rustix::fs::futimens(&directory, &both(*mtime));
             }
@@ -120,7 +117,7 @@ impl Unpack<'_> {
         kind: EntryType,
         entry: Entry,
         body: &mut dyn Read,
-        directories: &mut Vec<(PathBuf, Timespec)>,
+        directories: &mut TimedDirectories,
     ) -> io::Result<()> {
         let Some(name) = entry.path.file_name().map(|name| name.as_bytes().to_vec()) else {
             // The top itself, "./": the image has its own.
@@ -136,11 +133,13 @@ impl Unpack<'_> {
                 return Ok(());
             }
         };
+        let attributes: usize = entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        (self.pace)(ENTRY_BYTES + attributes as u64)?;
         match made {
             Ok(()) => {
                 Tally::count(&self.tally.files, 1);
-                if kind == EntryType::Directory && directories.len() < MAX_TIMED_DIRECTORIES {
-                    directories.push((entry.path, entry.mtime));
+                if kind == EntryType::Directory {
+                    directories.push(entry.path, entry.mtime);
                 }
                 Ok(())
             }
@@ -271,160 +270,13 @@ impl Unpack<'_> {
     }
 }
 
-impl Extended {
-    fn read(&mut self, records: &[u8]) -> io::Result<()> {
-        for record in PaxExtensions::new(records) {
-            let record = record.map_err(|_| broken("it has a bad extended header"))?;
-            let value = record.value_bytes();
-            let number = || std::str::from_utf8(value).ok()?.parse().ok();
-            match record.key_bytes() {
-                b"path" => self.path = Some(value.to_vec()),
-                b"linkpath" => self.link = Some(value.to_vec()),
-                b"size" => self.size = Some(number().ok_or_else(|| broken("it has a bad size"))?),
-                b"uid" => self.uid = number(),
-                b"gid" => self.gid = number(),
-                b"mtime" => self.mtime = std::str::from_utf8(value).ok().and_then(seconds),
-                key if key.starts_with(b"GNU.sparse.") => self.sparse = true,
-                key => {
-                    if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-                        self.xattrs.push((name.to_vec(), value.to_vec()));
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// `None` for an entry that tries to leave the image.
-    fn finish(self, header: &Header, size: u64) -> Option<Entry> {
-        let path = inside(&self.path.unwrap_or_else(|| header.path_bytes().into_owned()))?;
-        let link =
-            self.link.unwrap_or_else(|| header.link_name_bytes().map(|l| l.into_owned()).unwrap_or_default());
-        let id = |said: Option<u64>, field: io::Result<u64>| {
-            let id = said.or_else(|| field.ok()).unwrap_or(0);
-            u32::try_from(id).map_or(bay_sys::identity::NOBODY, mapped_id)
-        };
-        let (tv_sec, tv_nsec) = self
-            .mtime
-            .unwrap_or_else(|| (header.mtime().ok().and_then(|t| i64::try_from(t).ok()).unwrap_or(0), 0));
-        Some(Entry {
-            path,
-            link,
-            size,
-            mode: header.mode().unwrap_or(0o644),
-            uid: id(self.uid, header.uid()),
-            gid: id(self.gid, header.gid()),
-            mtime: Timespec { tv_sec, tv_nsec },
-            xattrs: self.xattrs,
-        })
-    }
-}
-
-/// `1700000000.25` as seconds and nanoseconds.
-fn seconds(text: &str) -> Option<(i64, i64)> {
-    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
-    let nanoseconds: String = part.chars().chain(std::iter::repeat('0')).take(9).collect();
-    let whole = whole.parse::<i64>().ok()?;
-    Some(if whole < 0 { (whole, 0) } else { (whole, nanoseconds.parse().ok()?) })
-}
-
-/// A path of an archive as a path below the image's top; `None` when it tries to leave or cannot exist.
-fn inside(path: &[u8]) -> Option<PathBuf> {
-    if path.len() as u64 > MAX_PATH || path.contains(&0) {
-        return None;
-    }
-    let mut clean = PathBuf::new();
-    for part in Path::new(OsStr::from_bytes(path)).components() {
-        match part {
-            Component::Normal(part) => clean.push(part),
-            Component::CurDir | Component::RootDir => {}
-            Component::ParentDir | Component::Prefix(_) => return None,
-        }
-    }
-    Some(clean)
-}
-
 fn both(time: Timespec) -> Timestamps {
     Timestamps { last_access: time, last_modification: time }
-}
-
-fn checksum_fits(block: &[u8; BLOCK]) -> bool {
-    let sum: u32 = block
-        .iter()
-        .enumerate()
-        .map(|(at, byte)| if (148..156).contains(&at) { u32::from(b' ') } else { u32::from(*byte) })
-        .sum();
-    Header::from_byte_slice(block).cksum().is_ok_and(|said| said == sum)
-}
-
-/// An old GNU sparse header that goes on in further blocks.
-fn is_extended(block: &[u8; BLOCK]) -> bool {
-    Header::from_byte_slice(block).as_gnu().is_some_and(tar::GnuHeader::is_extended)
-}
-
-/// `false` at the end of the archive.
-fn read_block(archive: &mut impl Read, block: &mut [u8; BLOCK]) -> io::Result<bool> {
-    let mut filled = 0;
-    while filled < BLOCK {
-        match archive.read(&mut block[filled..]) {
-            Ok(0) if filled == 0 => return Ok(false),
-            Ok(0) => return Err(broken("it ends in the middle of a header")),
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(true)
-}
-
-fn padded(size: u64) -> io::Result<u64> {
-    size.checked_next_multiple_of(BLOCK as u64).ok_or_else(|| broken("it has an impossible size"))
-}
-
-/// The body of a header entry, refused when it is longer than anything sensible.
-fn bounded(archive: &mut impl Read, size: u64, most: u64) -> io::Result<Vec<u8>> {
-    if size > most {
-        return Err(broken("it has an endless name or header"));
-    }
-    let padded = usize::try_from(padded(size)?).map_err(|_| broken("it has an impossible size"))?;
-    let mut body = vec![0_u8; padded];
-    archive.read_exact(&mut body)?;
-    body.truncate(usize::try_from(size).unwrap_or(padded));
-    Ok(body)
-}
-
-fn trimmed(mut name: Vec<u8>) -> Vec<u8> {
-    while name.last() == Some(&0) {
-        name.pop();
-    }
-    name
-}
-
-fn skip(archive: &mut impl Read, count: u64) -> io::Result<()> {
-    let skipped = io::copy(&mut archive.take(count), &mut io::sink())?;
-    if skipped < count { Err(broken("it ends too early")) } else { Ok(()) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_path_that_leaves_is_none() {
-        assert_eq!(inside(b"./a//b/"), Some(PathBuf::from("a/b")));
-        assert_eq!(inside(b"/etc/passwd"), Some(PathBuf::from("etc/passwd")));
-        for path in [&b"../x"[..], b"a/../../x", b"a\0b", &[b'x'; 5000]] {
-            assert_eq!(inside(path), None);
-        }
-    }
-
-    #[test]
-    fn times_with_fractions_are_read() {
-        assert_eq!(seconds("12.5"), Some((12, 500_000_000)));
-        assert_eq!(seconds("12"), Some((12, 0)));
-        assert_eq!(seconds("-3.5"), Some((-3, 0)));
-        assert_eq!(seconds("x"), None);
-    }
 
     /// Whatever bytes come, the unpacker ends, does not panic and stays inside.
     #[test]
@@ -487,5 +339,86 @@ mod tests {
             std::fs::remove_dir_all(&inner).unwrap();
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    /// Bytes that are made while they are read.
+    struct Generated<F> {
+        next: F,
+        ready: io::Cursor<Vec<u8>>,
+    }
+
+    impl<F: FnMut() -> Option<Vec<u8>>> Read for Generated<F> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            if self.ready.position() == self.ready.get_ref().len() as u64 {
+                self.ready = io::Cursor::new((self.next)().unwrap_or_default());
+            }
+            self.ready.read(buffer)
+        }
+    }
+
+    fn member(kind: EntryType, name: &str, contents: &[u8]) -> Vec<u8> {
+        let mut header = Header::new_gnu();
+        header.set_path(name).unwrap();
+        header.set_entry_type(kind);
+        header.set_mode(0o755);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_size(contents.len() as u64);
+        header.set_cksum();
+        let mut bytes = header.as_bytes().to_vec();
+        bytes.extend_from_slice(contents);
+        bytes.resize(bytes.len().next_multiple_of(BLOCK), 0);
+        bytes
+    }
+
+    fn peak_mib() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
+    }
+
+    #[test]
+    fn endless_headers_and_names_do_not_fill_the_memory() {
+        const HEADERS: usize = 300;
+        const DIRECTORIES: usize = 40_000;
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: needs root to give files away");
+            return;
+        }
+        let value = "x".repeat(1 << 20).into_bytes();
+        let mut attribute = format!("{MAX_EXTENDED} SCHILY.xattr.user.a=").into_bytes();
+        attribute.extend_from_slice(&value[..MAX_EXTENDED as usize - attribute.len() - 1]);
+        attribute.push(b'\n');
+        let attributes = member(EntryType::XHeader, "x", &attribute);
+        // One directory, sixteen deep, named again and again: 4 KiB each time.
+        let deep = [vec!["d".repeat(254); 16].join("/"), "d/".repeat(8)].join("/");
+        let named = [
+            member(EntryType::GNULongName, "x", &deep.as_bytes()[..4080]),
+            member(EntryType::Directory, "x", b""),
+        ]
+        .concat();
+        let mut made = 0;
+        let archive = Generated {
+            next: || {
+                made += 1;
+                let part = if made <= HEADERS { &attributes } else { &named };
+                (made <= HEADERS + DIRECTORIES).then(|| part.clone())
+            },
+            ready: io::Cursor::default(),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let target: OwnedFd = std::fs::File::open(dir.path()).unwrap().into();
+        let (tally, mut taken) = (Tally::default(), 0);
+        let mut pace = |bytes| {
+            taken += bytes;
+            Ok(())
+        };
+        let before = peak_mib();
+        Unpack { target: &target, tally: &tally, pace: &mut pace }.run(archive).unwrap();
+        let grown = peak_mib() - before;
+        assert!(grown < 200, "{grown} MiB of memory");
+        assert_eq!(Tally::get(&tally.files), DIRECTORIES as u64);
+        assert!(taken >= DIRECTORIES as u64 * ENTRY_BYTES, "names take space too");
     }
 }

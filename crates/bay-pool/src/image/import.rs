@@ -22,19 +22,15 @@ use super::host::{self, HostTree, hexadecimal, host_key};
 use super::tree::{self, Choice, Rights, Tally, Tree, Walk};
 use super::{Meta, Source, check_name, skeleton};
 use crate::Report;
-use crate::backing::{SYSTEM_PATH, Space, make_private_dir, retry, sync_dir};
+use crate::backing::{SYSTEM_PATH, make_private_dir, retry, sync_dir};
 use crate::confine::Confinement;
 use crate::error::{Doing, PoolError, Result, one_line};
-use crate::pool::{Pool, write_json};
+use crate::pool::{CHECK_SPACE_EVERY, Pool, leave_free, write_json};
 use crate::subvolume::{self, open_dir, remove_all};
 
 const ROOT_MODE: u32 = 0o755;
-/// Free space an import leaves to the bays.
-const LEAVE_FREE: u64 = 256 * 1024 * 1024;
 /// An import takes this much more than its files say, for the filesystem's own records (as a divisor).
 const OVERHEAD_DIVISOR: u64 = 8;
-/// How often an unpacking archive looks at the free space.
-const CHECK_SPACE_EVERY: u64 = 64 * 1024 * 1024;
 
 /// Everything decided before the copy begins.
 struct Import {
@@ -155,17 +151,20 @@ impl Pool {
                 plan.key = hash_of(&["dir-1", &plan.source_text, &format!("{:032x}", found.fingerprint())]);
             }
             Source::Tar(path) => {
-                let file = open_archive(path, plan.rights)?;
-                let found = file.metadata().doing(|| format!("look at {}", path.display()))?;
-                let stamp =
-                    format!("{} {}.{} {}", found.len(), found.mtime(), found.mtime_nsec(), found.ino());
-                plan.key = hash_of(&["tar-1", &plan.source_text, &stamp]);
+                plan.key = tar_key(path, &plan.source_text, plan.rights)?;
             }
         }
-        if plan.name != plan.source.default_name() {
-            plan.key = hash_of(&[&plan.key, &plan.name]);
-        }
+        plan.key = named_key(plan.key, &plan.name, &plan.source);
         Ok(plan)
+    }
+
+    /// Was the archive of an image changed since? Asked with the rights of the import; one that cannot be read any more
+    /// has not changed. A directory is not asked: that would mean to look at every file in it.
+    pub(super) fn is_outdated(&self, meta: &Meta) -> bool {
+        let Ok(source) = Source::parse(&meta.source) else { return false };
+        let Source::Tar(path) = &source else { return false };
+        tar_key(path, &meta.source, self.rights_of(meta.add_uid))
+            .is_ok_and(|key| named_key(key, &meta.name, &source) != meta.key)
     }
 
     /// Fails early, before gigabytes are copied, for a directory that the caller may not read.
@@ -297,7 +296,7 @@ impl Pool {
         let never = self.own_places();
         let walk = Walk { rights, trees, never: &never };
         let total = Tally::get(&tree::measure(&walk, report)?.bytes);
-        self.make_room(total + total / OVERHEAD_DIVISOR + LEAVE_FREE.min(self.usage()?.total_bytes / 10))?;
+        self.make_room(total + total / OVERHEAD_DIVISOR + leave_free(self.usage()?.total_bytes))?;
         let before = Tally::get(&tally.bytes);
         let mut news = |tally: &Tally| {
             report(Progress {
@@ -338,14 +337,7 @@ impl Pool {
                 unit: "bytes".to_owned(),
             });
             // An archive may unpack to any size; it must not take the last of what the bays need.
-            let grown = self.grow_if_needed();
-            match Space::of(self.base()) {
-                Ok(space) if space.free < LEAVE_FREE.min(space.total / 10) => {
-                    drop(grown);
-                    Err(Errno::NOSPC.into())
-                }
-                _ => Ok(()),
-            }
+            if self.room_left() { Ok(()) } else { Err(Errno::NOSPC.into()) }
         };
         let unpack = Unpack { target, tally, pace: &mut pace };
         let done = match packing {
@@ -361,6 +353,18 @@ impl Pool {
             other => other.doing(|| format!("unpack {}", path.display())),
         }
     }
+}
+
+fn tar_key(path: &Path, source_text: &str, rights: Rights) -> Result<String> {
+    let file = open_archive(path, rights)?;
+    let found = file.metadata().doing(|| format!("look at {}", path.display()))?;
+    let stamp = format!("{} {}.{} {}", found.len(), found.mtime(), found.mtime_nsec(), found.ino());
+    Ok(hash_of(&["tar-1", source_text, &stamp]))
+}
+
+/// The same source under another name is another image.
+fn named_key(key: String, name: &str, source: &Source) -> String {
+    if name == source.default_name() { key } else { hash_of(&[&key, name]) }
 }
 
 fn hash_of(parts: &[&str]) -> String {

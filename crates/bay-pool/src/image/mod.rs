@@ -181,12 +181,14 @@ impl Pool {
     }
 
     /// The newest image with this name, id or source. `host` is `None` when the host's packages have changed since its
-    /// last import.
+    /// last import, `tar:…` when the archive has; a directory is taken as it was when it was imported.
     pub fn image_find(&self, name: &str) -> Result<Option<ImageView>> {
         let packages = if name == "host" { Some(self.host_packages()?) } else { None };
         let found = self.image_metas()?.into_iter().rev().find(|meta| {
             let named = meta.name == name || meta.source == name || meta.id.to_string() == name;
-            named && (packages.is_none() || (meta.name == "host" && meta.packages == packages))
+            named
+                && (packages.is_none() || (meta.name == "host" && meta.packages == packages))
+                && (meta.source != name || !self.is_outdated(meta))
         });
         found.map(|meta| self.image_view(meta)).transpose()
     }

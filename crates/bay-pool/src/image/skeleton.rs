@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid};
 use rustix::io::Errno;
 
 use super::tree::{open_beneath, replacing};
@@ -151,8 +151,7 @@ fn write(target: &OwnedFd, name: &str, contents: &str, mode: u32, group: u32) ->
 
 /// Can a shell be started in this image? Links are followed inside it only.
 pub(crate) fn has_shell(target: &OwnedFd) -> bool {
-    let resolve = rustix::fs::ResolveFlags::IN_ROOT | rustix::fs::ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(target, "bin/sh", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
+    bay_sys::paths::open_below(target, "bin/sh", OFlags::PATH, ResolveFlags::IN_ROOT)
         .is_ok_and(|found| rustix::fs::fstat(&found).is_ok_and(|stat| stat.st_mode & 0o111 != 0))
 }
 

@@ -70,11 +70,13 @@ pub(crate) struct Git<'a> {
     pub(crate) work_tree: Option<PathBuf>,
     pub(crate) arguments: Vec<&'a OsStr>,
     pub(crate) transport: Option<Transport>,
+    /// Besides what every run gets.
+    pub(crate) variables: &'a [(String, String)],
     /// Written to its standard input.
     pub(crate) input: Vec<u8>,
     pub(crate) read: Vec<PathBuf>,
     pub(crate) write: Vec<PathBuf>,
-    /// Holds no settings, and for local sources a file that lets them belong to anybody.
+    /// Holds no settings.
     pub(crate) home: PathBuf,
     pub(crate) sha256: bool,
     /// How long it may be silent.
@@ -82,10 +84,6 @@ pub(crate) struct Git<'a> {
     /// Asked again and again during the run: `false` ends it.
     pub(crate) may_go_on: Option<&'a dyn Fn() -> bool>,
 }
-
-/// Name of that file.
-pub(crate) const ANY_OWNER: &str = "any-owner";
-pub(crate) const ANY_OWNER_SETTINGS: &[u8] = b"[safe]\n\tdirectory = *\n";
 
 /// What it said.
 #[derive(Debug)]
@@ -138,13 +136,14 @@ impl<'a> Git<'a> {
         let mut command = Command::new("git");
         command
             .env_clear()
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .env("PATH", SYSTEM_PATH)
             .env("LC_ALL", "C")
             .env("HOME", &self.home)
             .env("XDG_CONFIG_HOME", &self.home)
             .env("GIT_CONFIG_NOSYSTEM", "1")
             .env("GIT_CONFIG_SYSTEM", "/dev/null")
-            .env("GIT_CONFIG_GLOBAL", self.global_settings())
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .env("GIT_ATTR_NOSYSTEM", "1")
             .env("GIT_TERMINAL_PROMPT", "0")
             .env("GIT_ASKPASS", "/bin/false")
@@ -174,15 +173,6 @@ impl<'a> Git<'a> {
         }
         command.args(&self.arguments);
         command
-    }
-
-    /// The server side of a local fetch must not refuse a repository for belonging to somebody else; it takes that
-    /// word from a settings file only.
-    fn global_settings(&self) -> PathBuf {
-        match self.transport {
-            Some(Transport::File) => self.home.join(ANY_OWNER),
-            _ => PathBuf::from("/dev/null"),
-        }
     }
 
     /// Runs to the end, whatever that is; `news` hears of progress.

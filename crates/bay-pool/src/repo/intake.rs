@@ -17,15 +17,13 @@ use super::refs::{is_object_id, is_ref_name};
 use crate::Report;
 use crate::backing::make_private_dir;
 use crate::error::{Doing, PoolError, Result, one_line};
-use crate::pool::{Pool, write_json};
+use crate::pool::{CHECK_SPACE_EVERY, Pool, write_json};
 use crate::subvolume::entries;
 
 /// Largest bundle taken in.
 pub const MAX_BUNDLE_BYTES: u64 = 64 * 1024 * 1024 * 1024;
 /// With this many packs git and every new checkout become slow: they are then made into one.
 const MAX_PACKS: usize = 40;
-/// How often an incoming bundle looks at the free space.
-const CHECK_SPACE_EVERY: u64 = 64 * 1024 * 1024;
 
 impl Pool {
     /// The bare repository, made when it is not there yet.
@@ -44,12 +42,15 @@ impl Pool {
         std::fs::rename(&tmp, &place).doing(|| format!("name the repository {repo}"))
     }
 
-    /// Fetches everything from the repo's location.
+    /// Fetches everything from the repo's location, unless that is a directory of this machine.
     pub fn repo_fetch(&self, repo: RepoId, report: Report<'_>) -> Result<()> {
         self.check_writable()?;
         let _lock = self.repo_lock(repo)?;
         let meta = self.repo_meta(repo)?;
         let location = Location::parse(&meta.location)?;
+        if location.is_local() {
+            return Err(PoolError::RepoLocal { location: meta.location });
+        }
         report(Progress { stage: format!("asking {}", location.as_str()), ..Progress::default() });
         let remote = self.remote_refs(&location, report)?;
         self.repo_init(repo, location.as_str(), remote.sha256)?;
@@ -68,8 +69,7 @@ impl Pool {
                 "+refs/tags/*:refs/tags/*",
             ],
         );
-        git.transport = Some(location.transport());
-        git.read.extend(location.local_path());
+        self.reach(&mut git, &location);
         let may_go_on = || self.room_left();
         git.may_go_on = Some(&may_go_on);
         let said = git.run(report)?;
@@ -83,22 +83,20 @@ impl Pool {
         self.repo_synced(meta)
     }
 
+    /// Lets a run of git talk to the location, over the daemon's way to the network.
+    fn reach<'a>(&'a self, git: &mut Git<'a>, location: &Location) {
+        git.transport = Some(location.transport());
+        git.variables = &self.inner.network.variables;
+        git.read.extend_from_slice(&self.inner.network.files);
+    }
+
     /// What the other side has: first of all whether it exists, can be read, and holds anything.
     fn remote_refs(&self, location: &Location, report: Report<'_>) -> Result<RemoteRefs> {
         let mut git = Git::new(
             self.git_home(),
             &["ls-remote", "--symref", "--", location.as_str(), "HEAD", "refs/heads/*", "refs/tags/*"],
         );
-        git.transport = Some(location.transport());
-        if let Some(path) = location.local_path() {
-            if !path.exists() {
-                return Err(PoolError::RepoFetch {
-                    location: location.as_str().to_owned(),
-                    why: "there is no such directory".to_owned(),
-                });
-            }
-            git.read.push(path);
-        }
+        self.reach(&mut git, location);
         let said = git.run(report)?;
         if !said.status.success() {
             return Err(fetch_failure(location, &said));
@@ -317,27 +315,35 @@ fn is_sha256_bundle(path: &Path) -> bool {
     String::from_utf8_lossy(&start[..count]).lines().any(|line| line == "@object-format=sha256")
 }
 
+/// Sorts the failures of a fetch by what git said, in the words of git, ssh and well-known servers.
 fn fetch_failure(location: &Location, said: &Said) -> PoolError {
     const ASKS: &[&str] = &[
         "could not read Username",
         "could not read Password",
         "terminal prompts disabled",
         "Authentication failed",
-        "Permission denied",
+        "Permission denied (",
         "Host key verification failed",
         "returned error: 401",
         "returned error: 403",
-        "access denied",
+        "ccess denied",
     ];
+    const ABSENT: &[&str] = &[
+        "repository not exported",
+        "epository not found",
+        "' not found",
+        "does not appear to be a git repository",
+        "could not be found",
+        "returned error: 404",
+    ];
+    let says = |words: &[&str]| words.iter().any(|word| said.messages.contains(word));
     match failed(location.as_str(), said) {
-        PoolError::Git { location: text, why } => {
-            let remote = location.transport() != Transport::File;
-            if remote && ASKS.iter().any(|text| said.messages.contains(text)) {
-                PoolError::RepoAuth { location: text, why }
-            } else {
-                PoolError::RepoFetch { location: text, why }
-            }
+        // The git protocol knows no logins: what it denies is not there, or not for anybody.
+        PoolError::Git { location: text, why } if location.transport() != Transport::Git && says(ASKS) => {
+            PoolError::RepoAuth { location: text, why }
         }
+        PoolError::Git { location, why } if says(ABSENT) => PoolError::RepoAbsent { location, why },
+        PoolError::Git { location, why } => PoolError::RepoFetch { location, why },
         other => other,
     }
 }

@@ -140,10 +140,9 @@ impl Location {
         self.transport
     }
 
-    /// The directory on this machine, for the transports that read one.
-    pub(crate) fn local_path(&self) -> Option<PathBuf> {
-        (self.transport == Transport::File)
-            .then(|| PathBuf::from(self.text.strip_prefix("file://").unwrap_or(&self.text)))
+    /// A directory on this machine: the daemon never opens it, callers send bundles of it.
+    pub(crate) fn is_local(&self) -> bool {
+        self.transport == Transport::File
     }
 }
 

@@ -16,29 +16,32 @@ use bay_types::RepoId;
 use bay_types::repo::RepoView;
 use jiff::Timestamp;
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::Resolved;
-use crate::backing::{Space, make_private_dir, retry, sync_dir};
+use crate::backing::{make_private_dir, retry, sync_dir};
 use crate::error::{Doing, PoolError, Result, one_line};
 use crate::pool::{Pool, read_json, write_json};
 use crate::subvolume::{self, entries, open_dir, remove_all};
 
 mod checkout;
-pub(crate) mod git;
+mod git;
 mod intake;
 mod location;
+mod network;
 mod refs;
 
 use git::{Git, failed};
 pub use intake::MAX_BUNDLE_BYTES;
 use location::Location;
+pub use network::GIT_VARIABLES;
+pub(crate) use network::Network;
 use refs::{Refs, is_object_id, is_ref_name};
 
 /// Most tips told to a caller who wants to leave out what the cache has.
 const MAX_TIPS: usize = 64;
-/// Free space that fetching leaves to the bays.
-const LEAVE_FREE: u64 = 256 * 1024 * 1024;
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Meta {
     id: RepoId,
@@ -75,16 +78,22 @@ impl Pool {
     }
 
     /// One change at a time per repository.
-    fn repo_lock(&self, repo: RepoId) -> Result<File> {
-        let dir = match open_dir(&self.repo_dir(repo)) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(PoolError::RepoNotFound { repo: repo.to_string() });
-            }
-            other => other.doing(|| format!("open the repository {repo}"))?,
-        };
+    pub(crate) fn repo_lock(&self, repo: RepoId) -> Result<File> {
+        let dir = self.repo_open(repo)?;
         retry(|| rustix::fs::flock(&dir, FlockOperation::LockExclusive))
             .doing(|| format!("lock the repository {repo}"))?;
+        // Whoever had the lock before may have removed it.
+        self.repo_meta(repo)?;
         Ok(dir)
+    }
+
+    fn repo_open(&self, repo: RepoId) -> Result<File> {
+        match open_dir(&self.repo_dir(repo)) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Err(PoolError::RepoNotFound { repo: repo.to_string() })
+            }
+            other => other.doing(|| format!("open the repository {repo}")),
+        }
     }
 
     /// The repo of this location, made (empty) when unknown.
@@ -142,12 +151,6 @@ impl Pool {
         let mut git = self.repo_run(repo, arguments);
         git.read = std::mem::take(&mut git.write);
         git
-    }
-
-    /// Is there room to go on, growing the pool where that helps?
-    fn room_left(&self) -> bool {
-        let _ = self.grow_if_needed();
-        Space::of(self.base()).is_ok_and(|space| space.free >= LEAVE_FREE.min(space.total / 10))
     }
 
     pub fn repo_has_commit(&self, repo: RepoId, commit: &str) -> Result<bool> {
@@ -246,6 +249,22 @@ impl Pool {
         self.check_writable()?;
         let _lock = self.repo_lock(repo)?;
         self.trash().remove(&self.repo_dir(repo))
+    }
+
+    /// Removes a repository that nothing was ever fetched into, and says whether it did. One that somebody is working
+    /// on stays.
+    pub fn repo_remove_if_empty(&self, repo: RepoId) -> Result<bool> {
+        self.check_writable()?;
+        let dir = self.repo_open(repo)?;
+        match retry(|| rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)) {
+            Err(Errno::WOULDBLOCK) => return Ok(false),
+            other => other.doing(|| format!("lock the repository {repo}"))?,
+        }
+        if self.repo_refs(repo)?.is_some_and(|refs| !refs.all.is_empty()) {
+            return Ok(false);
+        }
+        self.trash().remove(&self.repo_dir(repo))?;
+        Ok(true)
     }
 
     /// What killed work left: unfinished checkouts, git's lock files, half-received packs.

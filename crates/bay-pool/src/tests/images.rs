@@ -356,3 +356,31 @@ fn archives_are_unpacked_whatever_they_are_packed_with_and_broken_ones_refused()
         assert!(matches!(error, PoolError::ImageImport { .. }), "{name}: {error}");
     }
 }
+
+#[test]
+fn an_archive_that_was_replaced_is_not_found_as_an_image_until_it_is_imported_again() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let path = lab.path().join("tree.tar");
+    let source = format!("tar:{}", path.display());
+    let pack = |name: &str| {
+        let mut builder = Builder::new(Vec::new());
+        let mut header = Header::new_gnu();
+        header.set_path(name).unwrap();
+        header.set_size(0);
+        header.set_cksum();
+        builder.append(&header, &b""[..]).unwrap();
+        fs::write(&path, builder.into_inner().unwrap()).unwrap();
+    };
+    pack("one");
+    let named = ImageImport { name: Some("other".to_owned()), ..import(&source) };
+    let first = pool.image_import(&named, 0, &mut |_| {}).unwrap();
+    assert_eq!(pool.image_find(&source).unwrap().unwrap().id, first.id);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(pool.image_find(&source).unwrap().unwrap().id, first.id, "what is gone has not changed");
+    pack("two");
+    assert!(pool.image_find(&source).unwrap().is_none());
+    assert_eq!(pool.image_find("other").unwrap().unwrap().id, first.id, "a name is what it was");
+    let second = pool.image_import(&import(&source), 0, &mut |_| {}).unwrap();
+    assert_eq!(pool.image_find(&source).unwrap().unwrap().id, second.id);
+}

@@ -12,6 +12,7 @@ use crate::{Pool, PoolError, PoolOptions};
 mod bays;
 mod images;
 mod pools;
+mod remote;
 mod repos;
 
 const POOL_MIB: u64 = 400;
@@ -19,6 +20,8 @@ const POOL_MIB: u64 = 400;
 /// A directory with a pool and a small tree that stands for the host. Unmounts itself, also when a test fails.
 struct Lab {
     dir: Option<tempfile::TempDir>,
+    /// What git hears of the environment.
+    environment: Vec<(String, String)>,
 }
 
 impl Lab {
@@ -30,7 +33,7 @@ impl Lab {
         }
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        let lab = Self { dir: Some(dir) };
+        let lab = Self { dir: Some(dir), environment: Vec::new() };
         lab.host_file("usr/bin/sh", "#!", 0o755);
         lab.host_file(
             "etc/passwd",
@@ -63,7 +66,11 @@ impl Lab {
     }
 
     fn try_open(&self, corner: &str) -> Result<Pool, PoolError> {
-        let options = PoolOptions { initial_mib: Some(POOL_MIB) };
+        let options = PoolOptions {
+            initial_mib: Some(POOL_MIB),
+            git_environment: self.environment.clone(),
+            ..PoolOptions::default()
+        };
         let host = HostTree { root: self.host() };
         Pool::open_with_host(&self.pool_dir(), corner, &options, host, &mut |_| {})
     }

@@ -185,7 +185,7 @@ fn a_growth_that_was_cut_short_is_finished_by_the_next_open() {
 fn a_pool_that_is_too_small_or_too_large_is_refused() {
     let Some(lab) = Lab::new() else { return };
     let open = |mib| {
-        let options = PoolOptions { initial_mib: Some(mib) };
+        let options = PoolOptions { initial_mib: Some(mib), ..PoolOptions::default() };
         Pool::open(&lab.pool_dir(), "corner", &options, &mut |_| {}).unwrap_err()
     };
     assert_eq!(code(&open(1)), ErrorCode::InvalidInput);

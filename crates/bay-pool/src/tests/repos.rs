@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use bay_sys::btrfs;
 use bay_types::{BayId, ErrorCode, RepoId};
 
+use super::remote::{answering, remote};
 use super::{Lab, import_host, write};
 use crate::subvolume::open_dir;
 use crate::{Pool, WorkspaceFrom};
@@ -44,7 +45,7 @@ fn source(lab: &Lab) -> PathBuf {
 }
 
 fn fetched(pool: &Pool, dir: &Path) -> RepoId {
-    let repo = pool.repo_for(dir.to_str().unwrap()).unwrap();
+    let repo = pool.repo_for(&remote(dir)).unwrap();
     pool.repo_fetch(repo, &mut |_| {}).unwrap();
     repo
 }
@@ -81,7 +82,7 @@ fn a_workspace_is_a_complete_clone_with_a_clean_status() {
     );
     assert_eq!(git(work, &["log", "--format=%s", "origin/topic/x"]), "two\none");
     assert_eq!(git(work, &["describe", "--tags"]), "v1");
-    assert_eq!(git(work, &["remote", "get-url", "origin"]), dir.to_str().unwrap());
+    assert_eq!(git(work, &["remote", "get-url", "origin"]), remote(&dir));
     assert_eq!(git(work, &["rev-parse", "--abbrev-ref", "origin/HEAD"]), "origin/trunk");
     git(work, &["fsck", "--strict"]);
     assert_eq!(fs::metadata(work.join("bin/run")).unwrap().permissions().mode() & 0o777, 0o755);
@@ -175,7 +176,7 @@ fn a_fetch_follows_the_source_and_prunes_what_it_dropped() {
     assert_eq!(pool.repo_resolve(repo, None).unwrap().commit, git(&dir, &["rev-parse", "trunk"]));
     assert_eq!(code(pool.repo_resolve(repo, Some("topic/x"))), ErrorCode::RefNotFound);
     assert!(pool.repo_has_commit(repo, &two).unwrap(), "what a bay may have been made from stays");
-    assert_eq!(pool.repo_for(&format!("{}/", dir.display())).unwrap(), repo, "one repository per location");
+    assert_eq!(pool.repo_for(&format!("{}/", remote(&dir))).unwrap(), repo, "one repository per location");
 }
 
 #[test]
@@ -184,20 +185,29 @@ fn failures_of_a_fetch_have_codes_of_their_own() {
     let pool = lab.open();
     let fetch = |location: &str| {
         let repo = pool.repo_for(location).unwrap();
-        let result = pool.repo_fetch(repo, &mut |_| {});
+        let error = pool.repo_fetch(repo, &mut |_| {}).unwrap_err();
         assert_eq!(code(pool.repo_resolve(repo, None)), ErrorCode::RepoEmpty);
         assert!(pool.repo_tips(repo).unwrap().is_empty());
         assert!(!pool.repo_has_commit(repo, &"0".repeat(40)).unwrap());
-        code(result)
+        (error.to_api().code, error.to_string())
     };
     let empty = lab.path().join("empty");
     fs::create_dir(&empty).unwrap();
     git(&empty, &["init", "-q"]);
-    assert_eq!(fetch(empty.to_str().unwrap()), ErrorCode::RepoEmpty);
-    assert_eq!(fetch("/does/not/exist"), ErrorCode::RepoFetch);
-    assert_eq!(fetch("/etc"), ErrorCode::RepoFetch);
+    assert_eq!(fetch(&remote(&empty)).0, ErrorCode::RepoEmpty);
+    let absent = |(code, said): (ErrorCode, String)| {
+        assert!(code == ErrorCode::RepoFetch && said.contains("there is no such repository"), "{said}");
+    };
+    absent(fetch(&remote(Path::new("/does/not/exist"))));
+    let (server, _) = answering(9, "HTTP/1.1 404 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    absent(fetch(&format!("http://{server}/x.git")));
+    let (server, _) = answering(9, "HTTP/1.1 200 Yes\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    assert_eq!(fetch(&format!("http://{server}/x.git")).0, ErrorCode::RepoEmpty);
     // Nobody listens on that port of this machine.
-    assert_eq!(fetch("git://127.0.0.1:1/x"), ErrorCode::RepoFetch);
+    assert_eq!(fetch("git://127.0.0.1:1/x").0, ErrorCode::RepoFetch);
+    for local in [empty.to_str().unwrap(), "/does/not/exist", "file:///etc"] {
+        assert_eq!(fetch(local).0, ErrorCode::InvalidInput, "a path that a caller names is not opened");
+    }
     assert_eq!(code(pool.repo_for("ext::sh -c id")), ErrorCode::InvalidInput);
     assert_eq!(code(pool.repo_fetch(RepoId::generate(), &mut |_| {})), ErrorCode::RepoNotFound);
     assert_eq!(code(pool.repo_view(RepoId::generate())), ErrorCode::RepoNotFound);
@@ -207,28 +217,66 @@ fn failures_of_a_fetch_have_codes_of_their_own() {
 fn a_server_that_asks_for_a_password_is_told_apart() {
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();
-    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let location = format!("http://user:hunter2@{}/x", server.local_addr().unwrap());
-    let answering = std::thread::spawn(move || {
-        use std::io::{Read, Write};
-        let mut seen = Vec::new();
-        // git asks once, is refused, and has nobody to ask for a password.
-        let (mut connection, _) = server.accept().unwrap();
-        let mut buffer = [0; 4096];
-        let count = connection.read(&mut buffer).unwrap();
-        seen.extend_from_slice(&buffer[..count]);
-        connection
-            .write_all(
-                b"HTTP/1.1 401 No\r\nWWW-Authenticate: Basic realm=\"x\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-            )
-            .unwrap();
-        String::from_utf8_lossy(&seen).into_owned()
-    });
-    let repo = pool.repo_for(&location).unwrap();
+    // git asks once, is refused, and has nobody to ask for a password.
+    let (server, asks) = answering(
+        1,
+        "HTTP/1.1 401 No\r\nWWW-Authenticate: Basic realm=\"x\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+    );
+    let repo = pool.repo_for(&format!("http://user:hunter2@{server}/x")).unwrap();
     assert!(!pool.repo_view(repo).unwrap().location.contains("hunter2"));
     let error = pool.repo_fetch(repo, &mut |_| {}).unwrap_err();
     assert_eq!(error.to_api().code, ErrorCode::RepoAuth, "{error}");
-    assert!(!answering.join().unwrap().contains("Authorization"));
+    assert!(!asks.recv().unwrap().contains("Authorization"));
+}
+
+#[test]
+fn the_daemons_proxy_is_used() {
+    let Some(mut lab) = Lab::new() else { return };
+    let (proxy, asks) = answering(1, "HTTP/1.1 502 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    lab.environment = vec![
+        ("http_proxy".to_owned(), format!("http://{proxy}")),
+        ("GIT_TRACE".to_owned(), lab.path().join("trace").display().to_string()),
+    ];
+    let pool = lab.open();
+    let repo = pool.repo_for("http://repositories.invalid/x.git").unwrap();
+    assert_eq!(code(pool.repo_fetch(repo, &mut |_| {})), ErrorCode::RepoFetch);
+    let asked = asks.recv().unwrap();
+    assert!(asked.starts_with("GET http://repositories.invalid/x.git/info/refs"), "{asked}");
+    assert!(!lab.path().join("trace").exists(), "no other variable passes");
+}
+
+#[test]
+fn certificates_of_the_daemons_own_can_be_read() {
+    let Some(mut lab) = Lab::new() else { return };
+    let own = lab.path().join("authorities.pem");
+    if fs::copy("/etc/ssl/certs/ca-certificates.crt", &own).is_err() {
+        println!("skipped: this host has no certificates in the usual place");
+        return;
+    }
+    lab.environment = vec![("SSL_CERT_FILE".to_owned(), own.display().to_string())];
+    let (server, asks) = answering(1, "this is no TLS");
+    let pool = lab.open();
+    let repo = pool.repo_for(&format!("https://{server}/x.git")).unwrap();
+    let error = pool.repo_fetch(repo, &mut |_| {}).unwrap_err();
+    assert_eq!(error.to_api().code, ErrorCode::RepoFetch);
+    assert!(!error.to_string().contains("authorities.pem"), "{error}");
+    assert!(!asks.recv().unwrap().is_empty(), "it came to the handshake");
+}
+
+#[test]
+fn only_an_empty_repository_that_nobody_works_on_is_removed_as_such() {
+    let Some(lab) = Lab::new() else { return };
+    let dir = source(&lab);
+    let pool = lab.open();
+    let full = fetched(&pool, &dir);
+    assert!(!pool.repo_remove_if_empty(full).unwrap());
+    let empty = pool.repo_for("https://example.org/typo").unwrap();
+    let working = pool.repo_lock(empty).unwrap();
+    assert!(!pool.repo_remove_if_empty(empty).unwrap());
+    drop(working);
+    assert!(pool.repo_remove_if_empty(empty).unwrap());
+    assert_eq!(code(pool.repo_remove_if_empty(empty)), ErrorCode::RepoNotFound);
+    assert_eq!(pool.repo_list().unwrap().len(), 1);
 }
 
 #[test]
@@ -373,7 +421,7 @@ fn a_tree_that_would_plant_settings_is_refused() {
     let commit = git(&dir, &["commit-tree", "-m", "evil", &outer]);
     git(&dir, &["update-ref", "refs/heads/trunk", &commit]);
     let pool = lab.open();
-    let repo = pool.repo_for(dir.to_str().unwrap()).unwrap();
+    let repo = pool.repo_for(&remote(&dir)).unwrap();
     assert_eq!(code(pool.repo_fetch(repo, &mut |_| {})), ErrorCode::RepoFetch);
 }
 

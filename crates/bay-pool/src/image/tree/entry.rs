@@ -8,6 +8,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use bay_sys::identity::ActingThread;
+use bay_sys::paths::open_below;
 use bay_types::runtime::ID_RANGE;
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid, XattrFlags,
@@ -202,15 +203,7 @@ impl Worker<'_, '_> {
 /// Opens a path below a directory without ever leaving it or following a link.
 pub(crate) fn open_beneath(root: impl AsFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    // EAGAIN: a rename elsewhere raced with the resolution of `..`-safe paths; the kernel asks to try again.
-    for _ in 0..16 {
-        match rustix::fs::openat2(&root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            other => return other,
-        }
-    }
-    Err(Errno::AGAIN)
+    open_below(root, path, flags, ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)
 }
 
 /// Makes an entry, in the place of one that is there.
