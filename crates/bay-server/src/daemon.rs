@@ -1,6 +1,6 @@
 //! What every service and reconciler shares.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -10,11 +10,15 @@ use bay_store::Store;
 use bay_types::bay::{BayView, State};
 use bay_types::{ApiError, ErrorCode};
 use jiff::Timestamp;
-use tokio::sync::{Mutex, RwLock, RwLockWriteGuard};
+use tokio::sync::{Mutex, RwLock, RwLockWriteGuard, Semaphore, SemaphorePermit};
 
 use crate::fault::Fault;
 use crate::registry::{BayHandle, Registry};
 
+/// Bundles uploaded at once. The pool's own work needs blocking threads too, and there are not endlessly many.
+pub(crate) const MAX_UPLOADS: usize = 32;
+/// How long one more waits for its turn.
+const UPLOAD_TURN_WITHIN: Duration = Duration::from_secs(30);
 /// How long a removal waits for bays that are being made.
 const ALONE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -34,6 +38,8 @@ pub(crate) struct Daemon {
     pub(crate) importing: Mutex<()>,
     /// Read while a bay is made from an image and a repository, written while one of those is removed.
     pub(crate) making: RwLock<()>,
+    /// Each upload of a bundle holds a blocking thread for as long as its sender takes.
+    pub(crate) uploads: Semaphore,
 }
 
 /// What the host has to give.
@@ -41,14 +47,19 @@ pub(crate) struct Daemon {
 pub(crate) struct HostSize {
     pub(crate) memory_mib: u64,
     pub(crate) cpus: u64,
+    /// Of the disk that the pool is on.
+    pub(crate) disk_mib: u64,
 }
 
 impl HostSize {
-    pub(crate) fn here() -> Self {
+    pub(crate) fn here(pool: &Path) -> Self {
         let memory = rustix::system::sysinfo();
         let bytes = u64::from(memory.mem_unit).saturating_mul(memory.totalram as u64);
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-        Self { memory_mib: bytes >> 20, cpus }
+        // A disk that does not tell its size refuses nothing here; it is full when it is full.
+        let disk_mib = rustix::fs::statvfs(pool)
+            .map_or(u64::MAX, |disk| disk.f_blocks.saturating_mul(disk.f_frsize) >> 20);
+        Self { memory_mib: bytes >> 20, cpus, disk_mib }
     }
 }
 
@@ -73,6 +84,18 @@ impl Daemon {
                 "repeat the command when it is done",
             )
         })
+    }
+
+    /// A place among those who upload.
+    pub(crate) async fn upload_turn(&self) -> Result<SemaphorePermit<'_>, ApiError> {
+        match tokio::time::timeout(UPLOAD_TURN_WITHIN, self.uploads.acquire()).await {
+            Ok(Ok(turn)) => Ok(turn),
+            Ok(Err(_)) | Err(_) => Err(ApiError::new(
+                ErrorCode::Interrupted,
+                format!("{MAX_UPLOADS} repositories are being uploaded already"),
+                "repeat the command when some of them are done",
+            )),
+        }
     }
 
     /// Runs blocking pool work off the async threads.

@@ -1,16 +1,20 @@
 //! Reads the events of a running guest: the ends of execs arrive here.
 //!
-//! After each connect the open execs are asked for one by one, so that what ended while nobody listened is written down
-//! too. A guest that sends nonsense is read slowly, one that sends endless lines is cut off; neither costs anybody else.
+//! A guest is asked once which protocol it speaks: one that an older release left running may speak another, and then
+//! its bay says so. After each connect the open execs are asked for one by one, so that what ended while nobody listened
+//! is written down too. A guest that sends nonsense is read slowly, one that sends endless lines is cut off; neither costs anybody else.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use bay_types::guest::GuestEvent;
-use bytes::BytesMut;
-use http::Request;
+use bay_store::Draft;
+use bay_types::bay::State;
+use bay_types::guest::{GuestEvent, GuestInfo, PROTOCOL};
+use bytes::{Bytes, BytesMut};
+use http::{Method, Request};
 use http_body_util::BodyExt;
+use serde_json::json;
 
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::Daemon;
@@ -29,14 +33,45 @@ const RETRY_MOST: Duration = Duration::from_secs(10);
 /// Never returns by itself; its owner ends it with the guest.
 pub(crate) async fn follow(daemon: Arc<Daemon>, handle: Arc<BayHandle>) {
     let mut wait = RETRY_FIRST;
+    let mut understood = false;
     loop {
         let began = Instant::now();
-        let ended = listen(&daemon, &handle).await;
+        let ended = async {
+            if !understood {
+                same_protocol(&daemon, &handle).await?;
+                understood = true;
+            }
+            listen(&daemon, &handle).await
+        }
+        .await;
         tracing::debug!(bay = %handle.name, why = ended.err().as_deref(), "the event stream of a guest ended");
         // A stream that lived is worth coming back to at once; one that breaks off each time is not.
         wait = if began.elapsed() > RETRY_MOST { RETRY_FIRST } else { (wait * 2).min(RETRY_MOST) };
         tokio::time::sleep(wait).await;
     }
+}
+
+/// A bay whose guest speaks another protocol goes on, and says what to do about it.
+async fn same_protocol(daemon: &Daemon, handle: &BayHandle) -> Result<(), String> {
+    let info = handle.guest.json::<GuestInfo>(Method::GET, "/v1/info", Bytes::new(), ANSWER_WITHIN);
+    let found = info.await.map_err(|e| e.message)?.protocol;
+    if found == PROTOCOL {
+        return Ok(());
+    }
+    let reason = format!(
+        "its guest speaks protocol {found}, this daemon {PROTOCOL}: `bay stop {0}` and `bay start {0}` give it a new one",
+        handle.name
+    );
+    if handle.row().reason != reason {
+        let event = Draft::new("bay.protocol", json!({ "guest": found, "daemon": PROTOCOL }));
+        let change = |row: &mut bay_store::BayRow| {
+            if row.state == State::Running {
+                row.reason.clone_from(&reason);
+            }
+        };
+        handle.update(&daemon.store, Some(event), change).await.map_err(|e| e.message)?;
+    }
+    Err(reason)
 }
 
 async fn listen(daemon: &Daemon, handle: &BayHandle) -> Result<(), String> {
@@ -74,7 +109,7 @@ async fn heard(daemon: &Daemon, handle: &BayHandle, line: &[u8], greeted: &mut b
     match serde_json::from_slice(line) {
         Ok(GuestEvent::Hello) if !*greeted => {
             *greeted = true;
-            execs::refresh_open(daemon, handle).await;
+            execs::refresh_all(daemon, handle).await;
             true
         }
         Ok(GuestEvent::ExecEnded { id, exit }) if handle.exec_is_open(id) => {

@@ -40,7 +40,7 @@ use bay_store::{Store, StoreError};
 use bay_types::{ApiError, ErrorCode};
 use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Mutex, RwLock, watch};
+use tokio::sync::{Mutex, RwLock, Semaphore, watch};
 
 mod adopt;
 mod api;
@@ -91,6 +91,8 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
+    #[error("the data directory {} belongs to the user with the id {owner}, not to the one the daemon runs as", path.display())]
+    Foreign { path: PathBuf, owner: u32 },
     #[error("another daemon{} has the data directory {}", holder(*pid), path.display())]
     Busy { path: PathBuf, pid: Option<u32> },
     #[error("the executable {} could not be copied into the data directory", path.display())]
@@ -136,6 +138,11 @@ impl ServeError {
             Self::DataDir { source, .. } => (
                 io_code(source),
                 "check that the disk is there, writable and not full, or give another --data-dir".to_owned(),
+            ),
+            Self::Foreign { .. } => (
+                ErrorCode::InvalidInput,
+                "give another --data-dir; what is in a directory of somebody else's is theirs to change"
+                    .to_owned(),
             ),
             Self::Busy { .. } => (
                 ErrorCode::DataDirBusy,
@@ -191,7 +198,9 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
             .await
             .map_err(|e| ServeError::Adopt(ApiError::internal(&e)))??
     };
-    let pool = open_pool(&config, store.daemon_id().to_owned()).await?;
+    let current = guest.clone();
+    let on_record = !store.bay_list().await?.is_empty();
+    let pool = open_pool(&config, store.daemon_id().to_owned(), on_record).await?;
     let backend = Local::new(LocalConfig {
         run_dir: config.data_dir.join("run"),
         cgroup: PathBuf::from("workbay").join(store.daemon_id()),
@@ -205,14 +214,16 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         backend: Arc::new(backend),
         bays: registry::Registry::default(),
         fault,
-        host: HostSize::here(),
+        host: HostSize::here(&config.pool_dir),
         data_dir: config.data_dir.clone(),
         pool_dir: config.pool_dir.clone(),
         started_at: Timestamp::now(),
         importing: Mutex::default(),
         making: RwLock::default(),
+        uploads: Semaphore::new(daemon::MAX_UPLOADS),
     });
     adopt::adopt(&daemon).await.map_err(ServeError::Adopt)?;
+    startup::drop_old_copies(&current);
 
     let tcp = match tcp {
         Some(listener) => {
@@ -275,8 +286,9 @@ async fn grow_pool(daemon: Arc<Daemon>) {
 }
 
 /// Opening may make, mount, check or grow the pool: its news go to the log.
-async fn open_pool(config: &ServerConfig, corner: String) -> Result<Pool, ServeError> {
-    let (dir, options) = (config.pool_dir.clone(), config.pool_options.clone());
+async fn open_pool(config: &ServerConfig, corner: String, must_exist: bool) -> Result<Pool, ServeError> {
+    let dir = config.pool_dir.clone();
+    let options = PoolOptions { must_exist, ..config.pool_options.clone() };
     let opened = blocking(move || {
         let mut stage = String::new();
         Ok(Pool::open(&dir, &corner, &options, &mut |progress| {

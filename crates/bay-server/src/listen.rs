@@ -4,7 +4,8 @@
 //! caller must show the token, name the daemon by a loopback name (a rebound DNS name fails), and come from no web page.
 
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,8 +44,11 @@ const READ_BUFFER: usize = 256 * 1024;
 /// Turns true when the daemon is to end.
 pub(crate) type Ending = watch::Receiver<bool>;
 
-/// The daemon's socket, made under another name and moved into place: it is never open wider than it should be, and a
-/// stale one of an earlier life is replaced in one step.
+/// Longest path of a socket that a caller can connect to.
+const MAX_SOCKET_PATH: usize = 107;
+
+/// The daemon's socket, made in a directory that only we can enter and moved into place: it is never open wider than it
+/// should be, whatever the umask, and a stale one of an earlier life is replaced in one step.
 pub(crate) fn unix(path: &Path) -> Result<UnixListener, ServeError> {
     let failed = |source| ServeError::Listen { place: path.display().to_string(), source };
     match std::fs::symlink_metadata(path) {
@@ -59,13 +63,32 @@ pub(crate) fn unix(path: &Path) -> Result<UnixListener, ServeError> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(failed)?;
     }
+    if path.as_os_str().len() > MAX_SOCKET_PATH {
+        return Err(failed(std::io::Error::new(
+            std::io::ErrorKind::InvalidFilename,
+            "its path is longer than a socket's can be",
+        )));
+    }
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
-    let _ = std::fs::remove_file(&new);
-    let listener = UnixListener::bind(&new).map_err(failed)?;
-    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-    std::fs::rename(&new, path).map_err(failed)?;
+    // A daemon that died here left it. Somebody else's directory is left alone, and making ours then fails.
+    match std::fs::symlink_metadata(&new) {
+        Ok(found) if found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() => {
+            let _ = std::fs::remove_file(new.join("socket"));
+            let _ = std::fs::remove_dir(&new);
+        }
+        _ => drop(std::fs::remove_file(&new)),
+    }
+    std::fs::DirBuilder::new().mode(0o700).create(&new).map_err(failed)?;
+    let dir = std::fs::File::open(&new).map_err(failed)?;
+    // Through the descriptor, so that the longer name does not count against the bound.
+    let short = PathBuf::from(format!("/proc/self/fd/{}/socket", dir.as_raw_fd()));
+    let listener = UnixListener::bind(short).map_err(failed)?;
+    let bound = new.join("socket");
+    std::fs::set_permissions(&bound, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    std::fs::rename(&bound, path).map_err(failed)?;
+    std::fs::remove_dir(&new).map_err(failed)?;
     Ok(listener)
 }
 
@@ -300,6 +323,13 @@ mod tests {
         drop(unix(&path).unwrap());
         let _listener = unix(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        // What a daemon left that died in the middle is no obstacle, and nothing is left of the way there.
+        std::fs::create_dir(dir.path().join("bay.sock.new")).unwrap();
+        std::fs::write(dir.path().join("bay.sock.new/socket"), b"").unwrap();
+        let _listener = unix(&path).unwrap();
+        assert!(!dir.path().join("bay.sock.new").exists());
+        let long = dir.path().join("x".repeat(MAX_SOCKET_PATH));
+        assert!(unix(&long).is_err());
         let file = dir.path().join("file");
         std::fs::write(&file, b"precious").unwrap();
         assert!(unix(&file).is_err());

@@ -15,7 +15,7 @@ use bay_backend::{Seen, StartSpec};
 use bay_pool::WorkspaceFrom;
 use bay_store::{BayRow, Draft};
 use bay_types::bay::{Desired, Limits, State};
-use bay_types::guest::{GuestInfo, PROTOCOL, Shutdown};
+use bay_types::guest::{GuestInfo, Shutdown};
 use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
 use http::Method;
@@ -37,6 +37,8 @@ const RECHECK: Duration = Duration::from_secs(30);
 const GUEST_READY_WITHIN: Duration = Duration::from_secs(10);
 /// How long the guest may outlive its grace before everything is killed.
 const STOP_SLACK: Duration = Duration::from_secs(3);
+/// The wait before a reconciler that panicked starts anew.
+const PANIC_PAUSE: Duration = Duration::from_secs(1);
 /// More steps than any way through the state machine; a longer one is a defect and must not spin.
 const MAX_STEPS: usize = 16;
 
@@ -66,12 +68,28 @@ enum Pass {
     Deleted { kept_workspace: Option<std::path::PathBuf> },
 }
 
-/// Starts the reconciler of a bay; it ends when the bay is deleted.
+/// Starts the reconciler of a bay; it ends when the bay is deleted. One that panics is started anew after a while: a
+/// defect met once must not leave a bay that nobody can stop or remove.
 pub(crate) fn spawn(daemon: Arc<Daemon>, handle: Arc<BayHandle>) {
-    handle.wake.notify_one();
-    let mut reconciler =
-        Reconciler { daemon, handle, restarts: Restarts::default(), follower: None, why: String::new() };
-    tokio::spawn(async move { reconciler.run().await });
+    tokio::spawn(async move {
+        loop {
+            handle.wake.notify_one();
+            let mut reconciler = Reconciler {
+                daemon: Arc::clone(&daemon),
+                handle: Arc::clone(&handle),
+                restarts: Restarts::default(),
+                follower: None,
+                why: String::new(),
+            };
+            match tokio::spawn(async move { reconciler.run().await }).await {
+                Err(error) if error.is_panic() => {
+                    tracing::error!(bay = %handle.name, "the reconciler of a bay panicked; it starts anew");
+                    tokio::time::sleep(PANIC_PAUSE).await;
+                }
+                _ => return,
+            }
+        }
+    });
 }
 
 impl Reconciler {
@@ -342,11 +360,7 @@ impl Reconciler {
             }
         };
         let why = std::mem::take(&mut self.why);
-        let reason = match info.protocol {
-            PROTOCOL if why.is_empty() => "its guest answers".to_owned(),
-            PROTOCOL => why,
-            other => format!("its guest speaks protocol {other}, this daemon {PROTOCOL}: stop and start it"),
-        };
+        let reason = if why.is_empty() { "its guest answers".to_owned() } else { why };
         let version = plain_text(&info.version);
         self.update(Draft::new("bay.running", json!({ "guest": version, "reason": reason })), |row| {
             row.state = State::Running;
@@ -403,12 +417,13 @@ impl Reconciler {
             let asked = Instant::now();
             let gone = self.daemon.backend.wait_gone(record);
             tokio::pin!(gone);
-            let answered = tokio::select! {
-                () = &mut gone => true,
+            // False when it is gone already (it may be gone before it answers, and is not to be waited for twice), or did
+            // not take the request: then it will not end by itself.
+            let ending = tokio::select! {
+                () = &mut gone => false,
                 answer = self.handle.guest.bytes(Method::POST, "/v1/shutdown", body.into(), within) => answer.is_ok(),
             };
-            // A guest that does not take the request will not end by itself.
-            if answered && tokio::time::timeout_at(asked + within, gone).await.is_err() {
+            if ending && tokio::time::timeout_at(asked + within, gone).await.is_err() {
                 tracing::warn!(bay = %row.name, "the guest did not end within its grace; it is killed");
             }
         }

@@ -44,26 +44,35 @@ pub(crate) struct BayHandle {
     settled: watch::Sender<Settled>,
     grace_ms: AtomicU64,
     execs: Mutex<Execs>,
+    /// Told whenever an exec is known to be over.
+    exec_over: Notify,
 }
 
 /// Execs that have not ended as far as is known.
 #[derive(Debug, Default)]
 struct Execs {
     open: HashSet<ExecId>,
-    /// Written down, but the guest has not answered yet: its not knowing them means nothing.
-    starting: HashSet<ExecId>,
+    /// Written down, but the guest has not answered yet: its not knowing them means nothing. With how many are at it:
+    /// the same start may be asked for twice at once.
+    starting: HashMap<ExecId, usize>,
 }
 
 /// Marks an exec as being started until dropped.
 #[derive(Debug)]
-pub(crate) struct Starting<'a> {
-    handle: &'a BayHandle,
-    id: ExecId,
+pub(crate) struct Starting {
+    handle: Arc<BayHandle>,
+    pub(crate) id: ExecId,
 }
 
-impl Drop for Starting<'_> {
+impl Drop for Starting {
     fn drop(&mut self) {
-        self.handle.execs().starting.remove(&self.id);
+        let mut execs = self.handle.execs();
+        if let Some(count) = execs.starting.get_mut(&self.id) {
+            *count -= 1;
+            if *count == 0 {
+                execs.starting.remove(&self.id);
+            }
+        }
     }
 }
 
@@ -80,6 +89,7 @@ impl BayHandle {
             settled: watch::Sender::new(Settled::default()),
             grace_ms: AtomicU64::new(millis(STOP_GRACE)),
             execs: Mutex::default(),
+            exec_over: Notify::new(),
         }
     }
 
@@ -159,13 +169,13 @@ impl BayHandle {
         self.execs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn exec_starting(&self, id: ExecId) -> Starting<'_> {
-        self.execs().starting.insert(id);
-        Starting { handle: self, id }
+    pub(crate) fn exec_starting(self: &Arc<Self>, id: ExecId) -> Starting {
+        *self.execs().starting.entry(id).or_default() += 1;
+        Starting { handle: Arc::clone(self), id }
     }
 
     pub(crate) fn execs_starting(&self) -> HashSet<ExecId> {
-        self.execs().starting.clone()
+        self.execs().starting.keys().copied().collect()
     }
 
     pub(crate) fn exec_opened(&self, id: ExecId) {
@@ -174,6 +184,24 @@ impl BayHandle {
 
     pub(crate) fn exec_ended(&self, id: ExecId) {
         self.execs().open.remove(&id);
+        self.exec_over.notify_waiters();
+    }
+
+    /// Waits until an exec is known to be over, for so long.
+    pub(crate) async fn exec_is_over(&self, id: ExecId, within: Duration) {
+        let over = async {
+            loop {
+                let told = self.exec_over.notified();
+                tokio::pin!(told);
+                // Before the look: an end in between is not missed.
+                told.as_mut().enable();
+                if !self.exec_is_open(id) {
+                    return;
+                }
+                told.await;
+            }
+        };
+        let _ = tokio::time::timeout(within, over).await;
     }
 
     pub(crate) fn exec_is_open(&self, id: ExecId) -> bool {

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use bay_guest::spool::{Piece, Reader, SpoolError};
-use bay_types::exec::{ExecStatus, Exit};
-use bay_types::frame::{Frame, MAX_PAYLOAD, output_header};
+use bay_types::exec::ExecStatus;
+use bay_types::frame::{Frame, HEADER_LEN, MAX_PAYLOAD, output_header};
 use bay_types::{ApiError, ErrorCode, ExecId};
 use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
@@ -31,12 +31,12 @@ pub(crate) async fn status(state: PathBuf, id: ExecId) -> Option<ExecStatus> {
     blocking(read).await.ok()
 }
 
-/// The kept output from `since` on as frames, ended by `exit`.
+/// The kept output from `since` on as frames, ended by `last`.
 pub(crate) async fn output(
     state: PathBuf,
     id: ExecId,
     since: u64,
-    exit: Option<Exit>,
+    last: Option<Frame>,
 ) -> Result<mpsc::Receiver<Bytes>, ApiError> {
     let (sender, receiver) = mpsc::channel(IN_FLIGHT);
     let reader = blocking(move || {
@@ -45,37 +45,46 @@ pub(crate) async fn output(
         Reader::open(dir.as_fd(), &status, since).map_err(|e| to_api(&e))
     })
     .await?;
-    tokio::task::spawn_blocking(move || send(reader, exit, &sender));
+    tokio::spawn(send(reader, last, sender));
     Ok(receiver)
 }
 
-/// Sends until the end, a damaged spot, or a reader that has gone.
-fn send(mut reader: Reader, exit: Option<Exit>, to: &mpsc::Sender<Bytes>) {
-    let mut buffer = vec![0; MAX_PAYLOAD];
+/// Sends until the end, a damaged spot, or a reader that has gone. A blocking thread is taken for one piece at a time:
+/// somebody who reads slowly must not hold one.
+async fn send(mut reader: Reader, last: Option<Frame>, to: mpsc::Sender<Bytes>) {
     loop {
-        let frame = match reader.next(&mut buffer) {
-            Ok(Piece::Output { stderr, len }) => {
-                let mut frame = Vec::with_capacity(len + bay_types::frame::HEADER_LEN);
-                frame.extend_from_slice(&output_header(stderr, u32::try_from(len).unwrap_or(0)));
-                frame.extend_from_slice(&buffer[..len]);
-                frame
-            }
-            Ok(Piece::Gap(dropped)) => Frame::Gap(dropped).to_bytes(),
-            Ok(Piece::End) => {
-                if let Some(exit) = exit {
-                    let _ = to.blocking_send(Frame::Exit(exit).to_bytes().into());
-                }
-                return;
-            }
-            Err(error) => {
-                let _ = to.blocking_send(Frame::Error(to_api(&error)).to_bytes().into());
-                return;
-            }
+        let read = tokio::task::spawn_blocking(move || {
+            let frame = next(&mut reader);
+            (reader, frame)
+        });
+        let Ok((again, frame)) = read.await else { return };
+        reader = again;
+        let (frame, more) = match frame {
+            Ok(Some(frame)) => (frame, true),
+            Ok(None) => match &last {
+                Some(last) => (last.to_bytes(), false),
+                None => return,
+            },
+            Err(error) => (Frame::Error(to_api(&error)).to_bytes(), false),
         };
-        if to.blocking_send(frame.into()).is_err() {
+        if to.send(frame.into()).await.is_err() || !more {
             return;
         }
     }
+}
+
+/// The next frame; none at the end.
+fn next(reader: &mut Reader) -> Result<Option<Vec<u8>>, SpoolError> {
+    let mut frame = vec![0; HEADER_LEN + MAX_PAYLOAD];
+    Ok(match reader.next(&mut frame[HEADER_LEN..])? {
+        Piece::Output { stderr, len } => {
+            frame.truncate(HEADER_LEN + len);
+            frame[..HEADER_LEN].copy_from_slice(&output_header(stderr, u32::try_from(len).unwrap_or(0)));
+            Some(frame)
+        }
+        Piece::Gap(dropped) => Some(Frame::Gap(dropped).to_bytes()),
+        Piece::End => None,
+    })
 }
 
 fn to_api(error: &SpoolError) -> ApiError {

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
@@ -23,12 +23,25 @@ pub(crate) struct Lock {
     _file: File,
 }
 
+/// Makes the data directory, or makes sure that the one that is there is ours and nobody else's to look into.
 pub(crate) fn data_dir(path: &Path) -> Result<(), ServeError> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|source| ServeError::DataDir { path: path.to_owned(), source })
+    let failed = |source| ServeError::DataDir { path: path.to_owned(), source };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
+    let dir = File::open(path).map_err(failed)?;
+    let found = dir.metadata().map_err(failed)?;
+    check_owner(path, found.uid(), rustix::process::geteuid().as_raw())?;
+    if found.permissions().mode() & 0o777 != 0o700 {
+        // By the descriptor: what was looked at is what is changed.
+        dir.set_permissions(fs::Permissions::from_mode(0o700)).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn check_owner(path: &Path, owner: u32, own: u32) -> Result<(), ServeError> {
+    if owner == own {
+        return Ok(());
+    }
+    Err(ServeError::Foreign { path: path.to_owned(), owner })
 }
 
 /// One daemon per data directory.
@@ -83,6 +96,23 @@ pub(crate) fn guest_copy(data_dir: &Path, executable: &Path) -> Result<PathBuf, 
     }
     fs::rename(&new, &path).map_err(failed)?;
     Ok(path)
+}
+
+/// Removes what earlier releases left beside the copy in use. Bays that run such a copy keep it: an open file stays.
+pub(crate) fn drop_old_copies(current: &Path) {
+    let listed = current.parent().map(fs::read_dir);
+    for entry in listed.into_iter().flatten().flatten().filter_map(Result::ok) {
+        let old = entry.path();
+        if old == current {
+            continue;
+        }
+        match fs::remove_file(&old) {
+            Ok(()) => tracing::info!(path = %old.display(), "an earlier copy of the executable was removed"),
+            Err(error) => {
+                tracing::warn!(path = %old.display(), %error, "an earlier copy of the executable stays");
+            }
+        }
+    }
 }
 
 fn hash(file: &mut File) -> io::Result<String> {
@@ -182,6 +212,40 @@ mod tests {
         fs::write(&executable, b"upgraded").unwrap();
         assert_ne!(guest_copy(dir.path(), &executable).unwrap(), copy);
         assert_eq!(fs::read(&copy).unwrap(), b"content");
+    }
+
+    #[test]
+    fn only_the_copy_in_use_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let executable = dir.path().join("bay");
+        fs::write(&executable, b"first").unwrap();
+        let first = guest_copy(dir.path(), &executable).unwrap();
+        let running = File::open(&first).unwrap();
+        fs::write(&executable, b"second").unwrap();
+        let second = guest_copy(dir.path(), &executable).unwrap();
+        fs::write(dir.path().join("guest/cut-short.new"), b"x").unwrap();
+        drop_old_copies(&second);
+        let left: Vec<_> =
+            fs::read_dir(dir.path().join("guest")).unwrap().map(|e| e.unwrap().path()).collect();
+        assert_eq!(left, [second]);
+        assert_eq!(running.metadata().unwrap().len(), 5);
+    }
+
+    #[test]
+    fn the_data_directory_is_private_whoever_made_it_and_never_somebody_else_s() {
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let open = dir.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
+        data_dir(&open).unwrap();
+        assert_eq!(mode(&open), 0o700);
+        let new = dir.path().join("new");
+        data_dir(&new).unwrap();
+        assert_eq!(mode(&new), 0o700);
+        let error = check_owner(&open, 1000, 0).unwrap_err();
+        assert!(matches!(error, ServeError::Foreign { owner: 1000, .. }));
+        assert_eq!(error.to_api().code, bay_types::ErrorCode::InvalidInput);
     }
 
     #[test]

@@ -4,7 +4,6 @@
 use std::path::{Component, Path};
 
 use bay_types::bay::{BayCreate, Limits, Mount};
-use bay_types::exec::ExecSpec;
 use bay_types::{ApiError, BayName, ErrorCode};
 
 use crate::daemon::HostSize;
@@ -13,12 +12,10 @@ use crate::daemon::HostSize;
 const MAX_MOUNTS: usize = 64;
 /// Longest path the kernel takes.
 const MAX_PATH: usize = 4095;
-/// A timeout beyond this is a slip: ten years.
-const MAX_TIMEOUT_S: u64 = 10 * 366 * 24 * 3600;
-/// Arguments one command may have, besides the bound on their bytes.
-const MAX_ARGUMENTS: usize = 65536;
-/// Places inside a bay that are its own and cannot be covered.
-const KEPT_TARGETS: [&str; 4] = ["/proc", "/sys", "/dev", bay_types::guest::HOME];
+/// Places inside a bay that are its own and cannot be covered: the kernel's, our own, the workspace, and `/run`, which
+/// is made anew in memory at every start.
+const KEPT_TARGETS: [&str; 6] =
+    ["/proc", "/sys", "/dev", "/run", bay_types::guest::HOME, bay_types::guest::WORKSPACE];
 
 fn invalid(message: impl Into<String>, next: impl Into<String>) -> ApiError {
     ApiError::new(ErrorCode::InvalidInput, message, next)
@@ -65,10 +62,13 @@ pub(crate) fn limits(limits: &Limits, host: HostSize) -> Result<(), ApiError> {
             return high("--memory-mib", memory.to_string(), host.memory_mib.to_string());
         }
     }
-    if let Some(disk) = limits.disk_mib
-        && disk < Limits::MIN_DISK_MIB
-    {
-        return low("--disk-mib", disk.to_string(), Limits::MIN_DISK_MIB.to_string());
+    if let Some(disk) = limits.disk_mib {
+        if disk < Limits::MIN_DISK_MIB {
+            return low("--disk-mib", disk.to_string(), Limits::MIN_DISK_MIB.to_string());
+        }
+        if disk > host.disk_mib {
+            return high("--disk-mib", disk.to_string(), host.disk_mib.to_string());
+        }
     }
     if let Some(pids) = limits.pids
         && pids < Limits::MIN_PIDS
@@ -110,10 +110,17 @@ pub(crate) fn mounts(mounts: &[Mount]) -> Result<(), ApiError> {
                 "choose another target, such as one under /mnt",
             ));
         }
-        if mounts[..i].iter().any(|other| other.target == mount.target) {
+        let within = |other: &&Mount| {
+            other.target.starts_with(&mount.target) || mount.target.starts_with(&other.target)
+        };
+        if let Some(other) = mounts[..i].iter().find(within) {
             return Err(invalid(
-                format!("two mounts have the target {:?}", shown(&mount.target)),
-                "give each mount its own target",
+                format!(
+                    "the mounts at {:?} and {:?} would cover one another",
+                    shown(&other.target),
+                    shown(&mount.target)
+                ),
+                "give each mount a target of its own that is not below another's",
             ));
         }
     }
@@ -139,47 +146,6 @@ pub(crate) fn create(create: &BayCreate, host: HostSize) -> Result<Option<BayNam
     Ok(name)
 }
 
-pub(crate) fn exec(spec: &ExecSpec) -> Result<(), ApiError> {
-    let odd = |message: &str, next: &str| Err(invalid(message, next));
-    if spec.argv.first().is_none_or(String::is_empty) {
-        return odd("there is no command to run", "write `bay exec NAME -- COMMAND ARGUMENTS…`");
-    }
-    if spec.argv.len() > MAX_ARGUMENTS || spec.env.len() > MAX_ARGUMENTS {
-        return odd(
-            "the command has more arguments than Linux takes",
-            "pass the data through stdin or a file",
-        );
-    }
-    let bytes = spec.argv.iter().map(String::len).sum::<usize>()
-        + spec.env.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-    if bytes > ExecSpec::MAX_ARGUMENT_BYTES {
-        return odd(
-            "arguments and environment together are longer than 1 MiB",
-            "pass the data through stdin or a file",
-        );
-    }
-    let texts = spec.argv.iter().chain(spec.env.iter().flat_map(|(key, value)| [key, value]));
-    if texts.chain(&spec.cwd).chain(&spec.user).any(|text| text.contains('\0')) {
-        return odd("a NUL byte stands in the command, its environment, directory or user", "leave it out");
-    }
-    if spec.env.iter().any(|(key, _)| key.is_empty() || key.contains('=')) {
-        return odd("a variable's name is empty or holds '='", "write --env KEY=VALUE");
-    }
-    if spec.cwd.as_ref().is_some_and(|cwd| !cwd.starts_with('/') || cwd.len() > MAX_PATH) {
-        return odd("the working directory is not an absolute path", "write --cwd /PATH");
-    }
-    if spec.user.as_ref().is_some_and(|user| user.is_empty() || user.len() > 256) {
-        return odd("the user's name is empty or too long", "write --user NAME or --user ID");
-    }
-    if spec.timeout_s.is_some_and(|s| s == 0 || s > MAX_TIMEOUT_S) {
-        return odd("the timeout is zero or longer than ten years", "write --timeout SECONDS");
-    }
-    if spec.tool_call.as_ref().is_some_and(|id| id.len() > 256 || id.chars().any(char::is_control)) {
-        return odd("the tool call's id is longer than 256 bytes or holds control characters", "shorten it");
-    }
-    Ok(())
-}
-
 /// A path inside a bay, for files and archives. What it leads to is the guest's to find out, safely.
 pub(crate) fn bay_path(path: &str) -> Result<(), ApiError> {
     if path.starts_with('/') && path.len() <= MAX_PATH && !path.contains('\0') {
@@ -195,10 +161,9 @@ pub(crate) fn bay_path(path: &str) -> Result<(), ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bay_types::ExecId;
     use proptest::prelude::*;
 
-    const HOST: HostSize = HostSize { memory_mib: 1024, cpus: 2 };
+    const HOST: HostSize = HostSize { memory_mib: 1024, cpus: 2, disk_mib: 4096 };
 
     fn code(result: Result<(), ApiError>) -> Option<ErrorCode> {
         result.err().map(|e| e.code)
@@ -218,6 +183,9 @@ mod tests {
             (with(None, Some(15), None, None), Some(ErrorCode::InvalidInput)),
             (with(None, Some(1025), None, None), Some(ErrorCode::NotEnough)),
             (with(None, None, Some(1), None), Some(ErrorCode::InvalidInput)),
+            (with(None, None, Some(4096), None), None),
+            (with(None, None, Some(4097), None), Some(ErrorCode::NotEnough)),
+            (with(None, None, Some(u64::MAX), None), Some(ErrorCode::NotEnough)),
             (with(None, None, None, Some(1)), Some(ErrorCode::InvalidInput)),
         ] {
             assert_eq!(code(limits(&given, HOST)), expected, "{given:?}");
@@ -239,47 +207,20 @@ mod tests {
             ("/srv", "/dev/null", false),
             ("/srv", "/.bay/run", false),
             ("/srv", "/a/../proc", false),
+            ("/srv", "/workspace", false),
+            ("/srv", "/workspace/sub", false),
+            ("/srv", "/workspaces", true),
+            ("/srv", "/run", false),
+            ("/srv", "/run/secrets", false),
+            ("/srv", "/.bay", false),
         ] {
             assert_eq!(mounts(&[mount(source, target)]).is_ok(), fits, "{source} {target}");
         }
         assert!(mounts(&[mount("/a", "/m"), mount("/b", "/m")]).is_err());
+        assert!(mounts(&[mount("/a", "/m"), mount("/b", "/m/x")]).is_err());
+        assert!(mounts(&[mount("/a", "/m/x/y"), mount("/b", "/m")]).is_err());
+        assert!(mounts(&[mount("/a", "/m/x"), mount("/b", "/m/y"), mount("/b", "/mm")]).is_ok());
         assert!(mounts(&vec![mount("/a", "/m"); MAX_MOUNTS + 1]).is_err());
-    }
-
-    fn spec(argv: &[&str]) -> ExecSpec {
-        ExecSpec {
-            id: ExecId::generate(),
-            argv: argv.iter().map(ToString::to_string).collect(),
-            env: vec![],
-            cwd: None,
-            user: None,
-            tty: None,
-            stdin: false,
-            timeout_s: None,
-            tool_call: None,
-        }
-    }
-
-    #[test]
-    fn commands_that_cannot_mean_anything_are_refused() {
-        assert!(exec(&spec(&["true"])).is_ok());
-        assert!(exec(&spec(&[])).is_err());
-        assert!(exec(&spec(&[""])).is_err());
-        assert!(exec(&spec(&["a\0b"])).is_err());
-        let long = "x".repeat(ExecSpec::MAX_ARGUMENT_BYTES);
-        assert!(exec(&spec(&["echo", &long])).is_err());
-        for change in [
-            |s: &mut ExecSpec| s.env.push(("A=B".to_owned(), String::new())),
-            |s: &mut ExecSpec| s.env.push((String::new(), String::new())),
-            |s: &mut ExecSpec| s.cwd = Some("tmp".to_owned()),
-            |s: &mut ExecSpec| s.user = Some(String::new()),
-            |s: &mut ExecSpec| s.timeout_s = Some(0),
-            |s: &mut ExecSpec| s.tool_call = Some("a\nb".to_owned()),
-        ] {
-            let mut given = spec(&["true"]);
-            change(&mut given);
-            assert!(exec(&given).is_err(), "{given:?}");
-        }
     }
 
     #[test]

@@ -7,10 +7,70 @@ use bay_types::{ApiError, BayName, ErrorCode, ExecId};
 
 /// Primary result codes of SQLite that mean something to a person.
 mod code {
+    pub(super) const BUSY: i32 = 5;
+    pub(super) const LOCKED: i32 = 6;
     pub(super) const READ_ONLY: i32 = 8;
+    pub(super) const INPUT_OUTPUT: i32 = 10;
     pub(super) const CORRUPT: i32 = 11;
     pub(super) const FULL: i32 = 13;
+    pub(super) const CANNOT_OPEN: i32 = 14;
     pub(super) const NOT_A_DATABASE: i32 = 26;
+}
+
+/// Less room than this and SQLite cannot extend its index, which it reports as an error of the disk.
+const NO_ROOM: u64 = 64 * 1024;
+
+/// What is known of the disk below the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Disk {
+    Fine,
+    Full,
+    ReadOnly,
+}
+
+impl Disk {
+    /// By the directory: the file itself may be what is missing.
+    fn of(database: &Path) -> Self {
+        let Some(dir) = database.parent() else { return Self::Fine };
+        match rustix::fs::statvfs(dir) {
+            Ok(stat) if stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) => Self::ReadOnly,
+            // Filesystems without a fixed number of inodes report none at all.
+            Ok(stat)
+                if stat.f_bavail.saturating_mul(stat.f_frsize) < NO_ROOM
+                    || (stat.f_files > 0 && stat.f_favail == 0) =>
+            {
+                Self::Full
+            }
+            _ => Self::Fine,
+        }
+    }
+}
+
+/// What a result code of SQLite means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meaning {
+    Damaged,
+    ReadOnly,
+    Full,
+    Reach,
+    Busy,
+    Defect,
+}
+
+/// The lower byte of a code is its kind; the disk tells apart what SQLite calls by one name.
+fn meaning(code: i32, disk: impl FnOnce() -> Disk) -> Meaning {
+    match code & 0xff {
+        code::CORRUPT | code::NOT_A_DATABASE => Meaning::Damaged,
+        code::READ_ONLY => Meaning::ReadOnly,
+        code::FULL => Meaning::Full,
+        code::INPUT_OUTPUT | code::CANNOT_OPEN => match disk() {
+            Disk::ReadOnly => Meaning::ReadOnly,
+            Disk::Full => Meaning::Full,
+            Disk::Fine => Meaning::Reach,
+        },
+        code::BUSY | code::LOCKED => Meaning::Busy,
+        _ => Meaning::Defect,
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +97,12 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
+    #[error("the database {} was held by somebody else for too long", path.display())]
+    Busy {
+        path: PathBuf,
+        #[source]
+        source: sqlx::Error,
+    },
     #[error("a bay named {0} exists")]
     NameTaken(BayName),
     #[error("no bay with the id {0} is known")]
@@ -61,19 +127,20 @@ pub enum StoreError {
 
 impl StoreError {
     pub(crate) fn query(path: &Path, what: &'static str, source: sqlx::Error) -> Self {
-        let primary = match &source {
-            sqlx::Error::Database(e) => e.code().and_then(|c| c.parse::<i32>().ok()).map(|c| c & 0xff),
+        let code = match &source {
+            sqlx::Error::Database(e) => e.code().and_then(|c| c.parse::<i32>().ok()),
             _ => None,
         };
+        let meaning = code.map_or(Meaning::Defect, |code| meaning(code, || Disk::of(path)));
         let path = path.to_owned();
-        match primary {
-            Some(code::CORRUPT | code::NOT_A_DATABASE) => Self::Damaged { path, what: source.to_string() },
-            Some(code::READ_ONLY) => Self::ReadOnly { path, source },
-            Some(code::FULL) => Self::Full { path, source },
-            _ => match source {
-                sqlx::Error::Io(source) => Self::Reach { path, source },
-                source => Self::Query { what, source },
-            },
+        match (meaning, source) {
+            (Meaning::Damaged, source) => Self::Damaged { path, what: source.to_string() },
+            (Meaning::ReadOnly, source) => Self::ReadOnly { path, source },
+            (Meaning::Full, source) => Self::Full { path, source },
+            (Meaning::Reach, source) => Self::Reach { path, source: io::Error::other(source) },
+            (Meaning::Busy, source) => Self::Busy { path, source },
+            (Meaning::Defect, sqlx::Error::Io(source)) => Self::Reach { path, source },
+            (Meaning::Defect, source) => Self::Query { what, source },
         }
     }
 
@@ -107,6 +174,10 @@ impl StoreError {
             Self::Reach { path, .. } => {
                 (ErrorCode::StoreDamaged, format!("check the permissions and the disk of {}", path.display()))
             }
+            Self::Busy { .. } => (
+                ErrorCode::Interrupted,
+                "repeat the command; nothing but the daemon should have its database open".to_owned(),
+            ),
             Self::NameTaken(name) => (
                 ErrorCode::BayExists,
                 format!("`bay show {name}` shows it; choose another name with --name, or `bay rm {name}`"),
@@ -121,5 +192,30 @@ impl StoreError {
             Self::Query { .. } | Self::Column { .. } => return ApiError::internal(self),
         };
         ApiError::new(code, bay_types::error::chain(self), next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sick_disk_is_not_called_a_defect_of_ours() {
+        for (code, disk, expected) in [
+            (14, Disk::Fine, Meaning::Reach),
+            (14, Disk::ReadOnly, Meaning::ReadOnly),
+            (10, Disk::Fine, Meaning::Reach),
+            // Extending the index of the log on a full disk.
+            (10 | 19 << 8, Disk::Full, Meaning::Full),
+            (10 | 3 << 8, Disk::Fine, Meaning::Reach),
+            (5, Disk::Fine, Meaning::Busy),
+            (6, Disk::Fine, Meaning::Busy),
+            (13, Disk::Fine, Meaning::Full),
+            (8, Disk::Fine, Meaning::ReadOnly),
+            (11, Disk::Full, Meaning::Damaged),
+            (1, Disk::Full, Meaning::Defect),
+        ] {
+            assert_eq!(meaning(code, || disk), expected, "{code}");
+        }
     }
 }

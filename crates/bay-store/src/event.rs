@@ -262,11 +262,12 @@ impl Store {
     /// # Errors
     /// When the database cannot be read; a broken chain is a [`Verdict`], not an error.
     pub async fn events_verify(&self) -> Result<Verdict> {
-        // A transaction keeps head and rows together while they are compared.
-        let mut writer = self.writer().await;
-        let mut transaction = writer.begin().await?;
-        let verdict = verify(transaction.connection(), &self.inner.path).await;
-        transaction.commit().await?;
+        // A transaction keeps head and rows together while they are compared. A reading one, and a page at a time: a
+        // long record must not keep anybody from writing.
+        let failed = self.failed("verifying events");
+        let mut transaction = self.inner.readers.begin().await.map_err(&failed)?;
+        let verdict = verify(&mut transaction, &self.inner.path).await;
+        transaction.rollback().await.map_err(failed)?;
         verdict
     }
 }

@@ -347,3 +347,24 @@ async fn a_read_only_database_says_so() {
     let error = store.event_append(None, &Draft::new("test.event", json!({}))).await.unwrap_err();
     assert_eq!(error.to_api().code, ErrorCode::PoolReadOnly);
 }
+
+#[tokio::test]
+async fn a_database_that_cannot_be_opened_is_the_disk_s_matter() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("bay.db");
+    std::fs::create_dir(&place).unwrap();
+    let error = Store::open(&place).await.unwrap_err();
+    assert!(matches!(error, StoreError::Reach { .. }), "{error:?}");
+    assert_eq!(error.to_api().code, ErrorCode::StoreDamaged);
+}
+
+#[tokio::test]
+async fn verifying_the_record_keeps_nobody_from_writing() {
+    let (_dir, store) = store().await;
+    store.event_append(None, &Draft::new("test.event", json!({}))).await.unwrap();
+    // Somebody else has the pen.
+    let writer = store.writer().await;
+    let verdict = store.events_verify().await.unwrap();
+    assert!(matches!(verdict, Verdict::Intact { events: 1, .. }), "{verdict:?}");
+    drop(writer);
+}

@@ -89,7 +89,7 @@ text_enum!(State {
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     /// Processors, as a fraction of one: `1.5` is one and a half.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "a_number", skip_serializing_if = "Option::is_none")]
     pub cpus: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
@@ -98,6 +98,11 @@ pub struct Limits {
     pub disk_mib: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pids: Option<u64>,
+}
+
+/// JSON writes what is not a number as `null`; taken for "no limit", it would be a limit that is silently not kept.
+fn a_number<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+    f64::deserialize(from).map(Some)
 }
 
 impl Limits {
@@ -232,4 +237,20 @@ pub struct Health {
     pub data_dir: PathBuf,
     pub pool: PathBuf,
     pub started_at: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_is_not_a_number_is_not_taken_for_none() {
+        let odd = Limits { cpus: Some(f64::NAN), ..Limits::default() };
+        let json = serde_json::to_string(&odd).unwrap();
+        assert!(serde_json::from_str::<Limits>(&json).is_err(), "{json}");
+        for fine in [Limits::default(), Limits { cpus: Some(1.5), ..Limits::default() }] {
+            let json = serde_json::to_string(&fine).unwrap();
+            assert_eq!(serde_json::from_str::<Limits>(&json).unwrap(), fine);
+        }
+    }
 }

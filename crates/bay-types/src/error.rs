@@ -49,8 +49,10 @@ error_codes! {
     ExecNotFound = "exec-not-found", 404, 3;
     /// An exec with this id exists with another command.
     ExecConflict = "exec-conflict", 409, 4;
-    /// The command was not found, not executable, or its directory or user does not exist.
+    /// The command is not executable, or its directory or user does not exist.
     ExecStart = "exec-start", 422, 126;
+    /// The bay has no such command.
+    CommandNotFound = "command-not-found", 422, 127;
     ImageNotFound = "image-not-found", 404, 3;
     ImageInUse = "image-in-use", 409, 4;
     ImageImport = "image-import", 422, 5;

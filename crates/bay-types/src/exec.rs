@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::bay::text_enum;
+use crate::error::{ApiError, ErrorCode};
 use crate::id::{BayId, ExecId};
 
 /// Size of a terminal in character cells.
@@ -52,6 +53,72 @@ pub struct ExecSpec {
 impl ExecSpec {
     /// Total size of arguments and environment. Linux allows about 2 MiB; this leaves room for what we add.
     pub const MAX_ARGUMENT_BYTES: usize = 1 << 20;
+    /// Arguments, and variables, one command may have besides the bound on their bytes.
+    pub const MAX_ARGUMENTS: usize = 65536;
+    /// Longest time limit; arithmetic on times cannot overflow below it: ten years.
+    pub const MAX_TIMEOUT_S: u64 = 10 * 366 * 24 * 3600;
+    /// Longest path the kernel takes.
+    const MAX_PATH: usize = 4095;
+    /// Longest name of a user, and longest id of a tool call.
+    const MAX_NAME: usize = 256;
+
+    /// Bytes of arguments and environment as the kernel counts them: with a NUL after each and the `=` of a variable.
+    #[must_use]
+    pub fn argument_bytes(&self) -> usize {
+        self.argv.iter().map(|argument| argument.len() + 1).sum::<usize>()
+            + self.env.iter().map(|(key, value)| key.len() + value.len() + 2).sum::<usize>()
+    }
+
+    /// Refuses what can never run, whatever the bay looks like. Daemon and guest ask this same question, so that what
+    /// the one writes down the other does not refuse.
+    ///
+    /// # Errors
+    /// [`ErrorCode::InvalidInput`] with what is wrong and what to write instead.
+    pub fn check(&self) -> Result<(), ApiError> {
+        let odd = |message: &str, next: &str| Err(ApiError::new(ErrorCode::InvalidInput, message, next));
+        if self.argv.first().is_none_or(String::is_empty) {
+            return odd("there is no command to run", "write `bay exec NAME -- COMMAND ARGUMENTS…`");
+        }
+        if self.argv.len() > Self::MAX_ARGUMENTS || self.env.len() > Self::MAX_ARGUMENTS {
+            return odd(
+                "the command has more arguments than Linux takes",
+                "pass the data through stdin or a file",
+            );
+        }
+        if self.argument_bytes() > Self::MAX_ARGUMENT_BYTES {
+            return odd(
+                "arguments and environment together are longer than 1 MiB",
+                "pass the data through stdin or a file",
+            );
+        }
+        let texts = self.argv.iter().chain(self.env.iter().flat_map(|(key, value)| [key, value]));
+        if texts.chain(&self.cwd).chain(&self.user).any(|text| text.contains('\0')) {
+            return odd(
+                "a NUL byte stands in the command, its environment, directory or user",
+                "leave it out",
+            );
+        }
+        if self.env.iter().any(|(key, _)| key.is_empty() || key.contains('=')) {
+            return odd("a variable's name is empty or holds '='", "write --env KEY=VALUE");
+        }
+        if self.cwd.as_ref().is_some_and(|cwd| !cwd.starts_with('/') || cwd.len() > Self::MAX_PATH) {
+            return odd("the working directory is not an absolute path", "write --cwd /PATH");
+        }
+        if self.user.as_ref().is_some_and(|user| user.is_empty() || user.len() > Self::MAX_NAME) {
+            return odd("the user's name is empty or too long", "write --user NAME or --user ID");
+        }
+        if self.timeout_s.is_some_and(|s| s == 0 || s > Self::MAX_TIMEOUT_S) {
+            return odd("the timeout is zero or longer than ten years", "write --timeout SECONDS");
+        }
+        let odd_call = |id: &String| id.len() > Self::MAX_NAME || id.chars().any(char::is_control);
+        if self.tool_call.as_ref().is_some_and(odd_call) {
+            return odd(
+                "the tool call's id is longer than 256 bytes or holds control characters",
+                "shorten it",
+            );
+        }
+        Ok(())
+    }
 }
 
 /// Why an exec is over.
@@ -157,4 +224,59 @@ pub struct SignalRequest {
     /// Every process of the exec rather than its leader's process group.
     #[serde(default)]
     pub tree: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(argv: &[&str]) -> ExecSpec {
+        ExecSpec {
+            id: ExecId::generate(),
+            argv: argv.iter().map(ToString::to_string).collect(),
+            env: vec![],
+            cwd: None,
+            user: None,
+            tty: None,
+            stdin: false,
+            timeout_s: None,
+            tool_call: None,
+        }
+    }
+
+    #[test]
+    fn commands_that_cannot_mean_anything_are_refused() {
+        assert!(spec(&["true"]).check().is_ok());
+        assert!(spec(&[]).check().is_err());
+        assert!(spec(&[""]).check().is_err());
+        assert!(spec(&["a\0b"]).check().is_err());
+        for change in [
+            |s: &mut ExecSpec| s.env.push(("A=B".to_owned(), String::new())),
+            |s: &mut ExecSpec| s.env.push((String::new(), String::new())),
+            |s: &mut ExecSpec| s.env.push(("A".to_owned(), "\0".to_owned())),
+            |s: &mut ExecSpec| s.cwd = Some("tmp".to_owned()),
+            |s: &mut ExecSpec| s.cwd = Some("/a\0".to_owned()),
+            |s: &mut ExecSpec| s.user = Some(String::new()),
+            |s: &mut ExecSpec| s.timeout_s = Some(0),
+            |s: &mut ExecSpec| s.timeout_s = Some(ExecSpec::MAX_TIMEOUT_S + 1),
+            |s: &mut ExecSpec| s.tool_call = Some("a\nb".to_owned()),
+        ] {
+            let mut given = spec(&["true"]);
+            change(&mut given);
+            assert!(given.check().is_err(), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn the_bound_on_arguments_counts_what_the_kernel_counts() {
+        // "echo" and the argument, each with its NUL.
+        let fits = "x".repeat(ExecSpec::MAX_ARGUMENT_BYTES - 6);
+        assert!(spec(&["echo", &fits]).check().is_ok());
+        assert!(spec(&["echo", &format!("{fits}x")]).check().is_err());
+        let mut with_variable = spec(&["echo", &fits[..fits.len() - 3]]);
+        with_variable.env.push(("A".to_owned(), String::new()));
+        assert!(with_variable.check().is_ok());
+        with_variable.env[0].1.push('x');
+        assert!(with_variable.check().is_err());
+    }
 }

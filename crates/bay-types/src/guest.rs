@@ -45,8 +45,6 @@ pub const PROTOCOL: u32 = 1;
 
 /// Inside the bay: our own directory, and what is in it.
 pub const HOME: &str = "/.bay";
-/// Read-only, owned by the host: the guest's socket and configuration.
-pub const RUN_DIR: &str = "/.bay/run";
 /// Writable by the guest: kept output of execs. Its own subvolume, so that it outlives the root filesystem.
 pub const STATE_DIR: &str = "/.bay/state";
 /// Where the agent's tree is.

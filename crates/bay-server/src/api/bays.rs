@@ -3,18 +3,19 @@ use std::time::Duration;
 
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
+use bay_store::Verdict;
 use bay_types::bay::{BayCreate, BayDelete, BayDeleted, BayView, Health};
-use bay_types::event::Event;
+use bay_types::event::{Event, EventsVerified};
 use bay_types::{ApiError, BayId, ErrorCode};
 use serde::Deserialize;
 
-use super::{Failure, Input, Json, Shared};
+use super::{Failure, Input, Json, NoQuery, Shared};
 use crate::daemon::to_the_end;
 use crate::news;
 use crate::registry::{MAX_STOP_GRACE, STOP_GRACE};
 use crate::service::{self, Caller};
 
-pub(super) async fn health(State(daemon): Shared) -> Json<Health> {
+pub(super) async fn health(_: NoQuery, State(daemon): Shared) -> Json<Health> {
     Json(Health {
         version: bay_types::VERSION.to_owned(),
         pid: std::process::id(),
@@ -48,7 +49,27 @@ pub(super) async fn events(
     Ok(Json(events))
 }
 
-pub(super) async fn list(State(daemon): Shared) -> Json<Vec<BayView>> {
+/// Walks the whole record and checks every hash.
+pub(super) async fn verify_events(
+    _: NoQuery,
+    State(daemon): Shared,
+) -> Result<Json<EventsVerified>, Failure> {
+    let verdict = daemon.store.events_verify().await.map_err(|e| e.to_api())?;
+    Ok(Json(match verdict {
+        Verdict::Intact { events, head } => {
+            EventsVerified { ok: true, events, head_hash: Some(head), first_bad: None, why: None }
+        }
+        Verdict::Broken { seq, why } => EventsVerified {
+            ok: false,
+            events: seq.saturating_sub(1),
+            head_hash: None,
+            first_bad: Some(seq),
+            why: Some(why),
+        },
+    }))
+}
+
+pub(super) async fn list(_: NoQuery, State(daemon): Shared) -> Json<Vec<BayView>> {
     let mut views = Vec::new();
     for handle in daemon.bays.list() {
         views.push(daemon.view_now(&handle).await);
@@ -56,12 +77,17 @@ pub(super) async fn list(State(daemon): Shared) -> Json<Vec<BayView>> {
     Json(views)
 }
 
-pub(super) async fn show(State(daemon): Shared, Path(bay): Path<String>) -> Result<Json<BayView>, Failure> {
+pub(super) async fn show(
+    _: NoQuery,
+    State(daemon): Shared,
+    Path(bay): Path<String>,
+) -> Result<Json<BayView>, Failure> {
     let handle = daemon.bays.find(&bay)?;
     Ok(Json(daemon.view_now(&handle).await))
 }
 
 pub(super) async fn create(
+    _: NoQuery,
     State(daemon): Shared,
     caller: Caller,
     Input(create): Input<BayCreate>,
@@ -81,6 +107,7 @@ pub(super) async fn remove(
 }
 
 pub(super) async fn start(
+    _: NoQuery,
     State(daemon): Shared,
     caller: Caller,
     Path(bay): Path<String>,
@@ -114,6 +141,7 @@ pub(super) async fn stop(
 }
 
 pub(super) async fn pause(
+    _: NoQuery,
     State(daemon): Shared,
     caller: Caller,
     Path(bay): Path<String>,
@@ -123,6 +151,7 @@ pub(super) async fn pause(
 }
 
 pub(super) async fn resume(
+    _: NoQuery,
     State(daemon): Shared,
     caller: Caller,
     Path(bay): Path<String>,
@@ -132,6 +161,7 @@ pub(super) async fn resume(
 }
 
 pub(super) async fn replace(
+    _: NoQuery,
     State(daemon): Shared,
     caller: Caller,
     Path(bay): Path<String>,

@@ -6,14 +6,14 @@ use axum::body::Body;
 use axum::extract::{FromRequest, Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use bay_types::exec::{ExecSpec, ExecView, SignalRequest};
-use bay_types::frame::UPGRADE;
+use bay_types::frame::{Frame, UPGRADE};
 use bay_types::{ApiError, ErrorCode};
 use http::{HeaderMap, StatusCode, header};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 
-use super::{Failure, Input, Json, Shared};
+use super::{Failure, Input, Json, NoQuery, Shared};
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::to_the_end;
 use crate::service::{Caller, execs};
@@ -27,6 +27,7 @@ const SPLICE_INPUT_BUFFER: usize = 64 * 1024;
 const SWITCH_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) async fn list(
+    _: NoQuery,
     State(daemon): Shared,
     Path(bay): Path<String>,
 ) -> Result<Json<Vec<ExecView>>, Failure> {
@@ -35,6 +36,7 @@ pub(super) async fn list(
 }
 
 pub(super) async fn show(
+    _: NoQuery,
     State(daemon): Shared,
     Path((bay, exec)): Path<(String, String)>,
 ) -> Result<Json<ExecView>, Failure> {
@@ -43,6 +45,7 @@ pub(super) async fn show(
 }
 
 pub(super) async fn start(
+    _: NoQuery,
     State(daemon): Shared,
     caller: Caller,
     Path(bay): Path<String>,
@@ -54,6 +57,7 @@ pub(super) async fn start(
 }
 
 pub(super) async fn start_attached(
+    _: NoQuery,
     State(daemon): Shared,
     caller: Caller,
     Path(bay): Path<String>,
@@ -148,7 +152,12 @@ pub(super) async fn output(
     let handle = daemon.bays.find(&bay)?;
     let row = execs::find(&daemon, &handle, &exec).await?;
     let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
-    if execs::must_run(&handle).is_ok() {
+    let follow = query.follow && row.exit.is_none();
+    let runs = execs::must_run(&handle);
+    if follow && handle.row().state == bay_types::bay::State::Paused {
+        // Nothing comes for as long as it is frozen.
+        runs?;
+    } else if runs.is_ok() {
         let path = format!("/v1/execs/{}/output?since={}&follow={}", row.id, query.since, query.follow);
         let request = Request::get(path).body(Body::empty()).map_err(|e| ApiError::internal(&e))?;
         match handle.guest.stream(request, Some(ANSWER_WITHIN)).await {
@@ -159,11 +168,14 @@ pub(super) async fn output(
         }
     }
     let state = daemon.pool()?.bay_disk(handle.id).state;
-    let frames = spool::output(state, row.id, query.since, row.exit).await?;
+    let last =
+        if follow { Some(execs::end_of(&daemon, &handle, row.id).await?) } else { row.exit.map(Frame::Exit) };
+    let frames = spool::output(state, row.id, query.since, last).await?;
     Ok((kind, news::body(frames)).into_response())
 }
 
 pub(super) async fn signal(
+    _: NoQuery,
     State(daemon): Shared,
     caller: Caller,
     Path((bay, exec)): Path<(String, String)>,

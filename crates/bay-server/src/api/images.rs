@@ -3,16 +3,17 @@ use axum::response::Response;
 use bay_types::image::{ImageImport, ImageView};
 use http::StatusCode;
 
-use super::{Failure, Input, Json, Shared};
+use super::{Failure, Input, Json, NoQuery, Shared};
 use crate::daemon::to_the_end;
 use crate::news;
 use crate::service::{Caller, images};
 
-pub(super) async fn list(State(daemon): Shared) -> Result<Json<Vec<ImageView>>, Failure> {
+pub(super) async fn list(_: NoQuery, State(daemon): Shared) -> Result<Json<Vec<ImageView>>, Failure> {
     Ok(Json(images::list(&daemon).await?))
 }
 
 pub(super) async fn import(
+    _: NoQuery,
     State(daemon): Shared,
     caller: Caller,
     Input(import): Input<ImageImport>,
@@ -24,6 +25,7 @@ pub(super) async fn import(
 }
 
 pub(super) async fn remove(
+    _: NoQuery,
     State(daemon): Shared,
     caller: Caller,
     Path(image): Path<String>,

@@ -34,6 +34,7 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
     Router::new()
         .route("/v1/health", get(bays::health))
         .route("/v1/events", get(bays::events))
+        .route("/v1/events/verify", get(bays::verify_events))
         .route("/v1/bays", get(bays::list).post(bays::create))
         .route("/v1/bays/{bay}", get(bays::show).delete(bays::remove))
         .route("/v1/bays/{bay}/start", post(bays::start))
@@ -122,6 +123,29 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
                 "the CLI and the daemon may be of different releases; compare `bay --version` on both",
             ))
         })
+    }
+}
+
+/// For handlers that take no query: a key that is ignored would be a wish that is.
+#[derive(Debug)]
+pub(crate) struct NoQuery;
+
+impl<S: Send + Sync> FromRequestParts<S> for NoQuery {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
+        match parts.uri.query() {
+            None | Some("") => Ok(Self),
+            Some(query) => Err(Failure(ApiError::new(
+                ErrorCode::InvalidInput,
+                format!(
+                    "{} takes no query, and {:?} was given",
+                    plain_text(parts.uri.path()),
+                    plain_text(query)
+                ),
+                "the CLI and the daemon may be of different releases; compare `bay --version` on both",
+            ))),
+        }
     }
 }
 

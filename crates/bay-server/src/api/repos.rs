@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use bay_types::repo::{RepoOffer, RepoOffered, RepoSync, RepoView};
@@ -6,7 +8,7 @@ use http::StatusCode;
 use http_body_util::{BodyExt, Limited};
 use tokio::sync::mpsc;
 
-use super::{Failure, Input, Json, Shared};
+use super::{Failure, Input, Json, NoQuery, Shared};
 use crate::daemon::to_the_end;
 use crate::news;
 use crate::service::repos::{ChannelReader, Piece};
@@ -17,11 +19,12 @@ const MAX_BUNDLE: usize = 64 << 30;
 /// Pieces of a bundle between the network and git.
 const IN_FLIGHT: usize = 16;
 
-pub(super) async fn list(State(daemon): Shared) -> Result<Json<Vec<RepoView>>, Failure> {
+pub(super) async fn list(_: NoQuery, State(daemon): Shared) -> Result<Json<Vec<RepoView>>, Failure> {
     Ok(Json(repos::list(&daemon).await?))
 }
 
 pub(super) async fn offer(
+    _: NoQuery,
     State(daemon): Shared,
     Input(offer): Input<RepoOffer>,
 ) -> Result<Json<RepoOffered>, Failure> {
@@ -29,6 +32,7 @@ pub(super) async fn offer(
 }
 
 pub(super) async fn bundle(
+    _: NoQuery,
     State(daemon): Shared,
     caller: Caller,
     Path(repo): Path<String>,
@@ -42,8 +46,10 @@ pub(super) async fn bundle(
         )
     })?;
     let (to, from) = mpsc::channel(IN_FLIGHT);
+    let at = Arc::clone(&daemon);
+    let _turn = daemon.upload_turn().await?;
     let taking =
-        tokio::spawn(async move { repos::unbundle(&daemon, repo, ChannelReader::new(from), caller).await });
+        tokio::spawn(async move { repos::unbundle(&at, repo, ChannelReader::new(from), caller).await });
     let mut body = Limited::new(request.into_body(), MAX_BUNDLE);
     loop {
         let piece = match body.frame().await {
@@ -66,11 +72,17 @@ pub(super) async fn bundle(
     Ok(Json(view))
 }
 
-pub(super) async fn sync(State(daemon): Shared, caller: Caller, Input(sync): Input<RepoSync>) -> Response {
+pub(super) async fn sync(
+    _: NoQuery,
+    State(daemon): Shared,
+    caller: Caller,
+    Input(sync): Input<RepoSync>,
+) -> Response {
     news::answer(|teller| async move { repos::sync(&daemon, &sync.repo, caller, teller).await })
 }
 
 pub(super) async fn remove(
+    _: NoQuery,
     State(daemon): Shared,
     caller: Caller,
     Path(repo): Path<String>,

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,6 +12,7 @@ use bay_backend::{Backend, BackendError, Seen, StartSpec};
 use bay_store::{BayNew, Draft, NameChoice, Store};
 use bay_types::bay::{BayCreate, BayView, Desired, Isolation, Limits, Source, State};
 use bay_types::exec::{EndReason, ExecSpec, ExecView, Exit};
+use bay_types::guest::PROTOCOL;
 use bay_types::runtime::RuntimeRecord;
 use bay_types::{BayId, ExecId, ImageId};
 use http_body_util::BodyExt;
@@ -21,6 +23,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
 
 use super::*;
 use crate::daemon::HostSize;
@@ -28,10 +31,17 @@ use crate::fault::Fault;
 use crate::registry::{BayHandle, Registry};
 use crate::{follow, reconcile};
 
+mod bays;
+mod execs;
+
 /// A backend whose bays are all one scripted guest behind a socket.
 #[derive(Debug)]
 struct Scripted {
     socket: PathBuf,
+    /// Turns true when PID 1 is gone.
+    gone: watch::Sender<bool>,
+    /// A defect that shows once.
+    defect: Arc<AtomicBool>,
 }
 
 #[async_trait]
@@ -43,7 +53,8 @@ impl Backend for Scripted {
         Ok(record())
     }
     async fn inspect(&self, _: BayId, _: &RuntimeRecord) -> Seen {
-        Seen::Running
+        assert!(!self.defect.swap(false, Ordering::SeqCst), "a defect");
+        if *self.gone.borrow() { Seen::Gone } else { Seen::Running }
     }
     async fn clear(&self, _: BayId) -> Result<(), BackendError> {
         Ok(())
@@ -58,7 +69,7 @@ impl Backend for Scripted {
         UnixStream::connect(&self.socket).await
     }
     async fn wait_gone(&self, _: &RuntimeRecord) {
-        std::future::pending::<()>().await;
+        let _ = self.gone.subscribe().wait_for(|gone| *gone).await;
     }
     async fn leftovers(&self) -> Result<Vec<BayId>, BackendError> {
         Ok(vec![])
@@ -73,26 +84,33 @@ struct Rig {
     dir: TempDir,
     daemon: Arc<Daemon>,
     router: TowerToHyperService<Router>,
+    gone: watch::Sender<bool>,
+    defect: Arc<AtomicBool>,
 }
 
 async fn rig() -> Rig {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(&dir.path().join("bay.db")).await.unwrap();
+    let gone = watch::Sender::new(false);
+    let defect = Arc::new(AtomicBool::new(false));
+    let backend =
+        Scripted { socket: dir.path().join("guest.sock"), gone: gone.clone(), defect: Arc::clone(&defect) };
     let daemon = Arc::new(Daemon {
         store,
         pool: OnceLock::new(),
-        backend: Arc::new(Scripted { socket: dir.path().join("guest.sock") }),
+        backend: Arc::new(backend),
         bays: Registry::default(),
         fault: Fault::default(),
-        host: HostSize { memory_mib: 1024, cpus: 2 },
+        host: HostSize { memory_mib: 1024, cpus: 2, disk_mib: 4096 },
         data_dir: dir.path().to_owned(),
         pool_dir: dir.path().join("pool"),
         started_at: jiff::Timestamp::now(),
         importing: tokio::sync::Mutex::default(),
         making: tokio::sync::RwLock::default(),
+        uploads: tokio::sync::Semaphore::new(crate::daemon::MAX_UPLOADS),
     });
     let router = TowerToHyperService::new(router(Arc::clone(&daemon)));
-    Rig { dir, daemon, router }
+    Rig { dir, daemon, router, gone, defect }
 }
 
 impl Rig {
@@ -203,6 +221,10 @@ fn status(spec: &ExecSpec, exit: Option<Exit>) -> String {
         "usage": { "user_us": 1, "system_us": 2, "max_rss_kib": 3 }, "output_bytes": 42, "output_start": 0,
     })
     .to_string()
+}
+
+fn info(protocol: u32) -> String {
+    json!({ "version": "1", "protocol": protocol, "started_at": jiff::Timestamp::now() }).to_string()
 }
 
 const OK: Exit = Exit { reason: EndReason::Exited, code: Some(0), signal: None };
@@ -350,8 +372,10 @@ async fn the_guest_s_events_end_execs_and_its_noise_does_nothing() {
     handle.exec_opened(spec.id);
     let shown = spec.clone();
     guest(rig.listener(), move |_, path| {
-        if path != "/v1/events" {
-            return (200, Body::from(status(&shown, None)));
+        match path {
+            "/v1/events" => {}
+            "/v1/info" => return (200, Body::from(info(PROTOCOL))),
+            _ => return (200, Body::from(status(&shown, None))),
         }
         let lines = [
             json!({ "event": "hello" }).to_string(),
@@ -471,4 +495,30 @@ async fn a_stop_ends_open_execs_and_events_tell_the_story() {
         ["bay.create", "exec.start", "bay.stop-asked", "bay.stopping", "bay.stopped", "exec.end"]
     );
     assert!(Path::new(&rig.dir.path().join("bay.db")).exists());
+}
+
+#[tokio::test]
+async fn a_guest_that_is_gone_before_it_answers_the_stop_is_stopped_all_the_same() {
+    let rig = rig().await;
+    let (listener, gone) = (rig.listener(), rig.gone.clone());
+    tokio::spawn(async move {
+        let mut held = vec![];
+        while let Ok((stream, _)) = listener.accept().await {
+            let gone = gone.clone();
+            held.push(tokio::spawn(async move {
+                let mut stream = stream;
+                let mut head = [0; 1024];
+                while let Ok(length @ 1..) = stream.read(&mut head).await {
+                    if head[..length].starts_with(b"POST /v1/shutdown") {
+                        gone.send_replace(true);
+                    }
+                }
+            }));
+        }
+    });
+    let handle = rig.bay("web", State::Running).await;
+    reconcile::spawn(Arc::clone(&rig.daemon), handle);
+    let stopping = rig.json("POST", "/v1/bays/web/stop?grace_s=0", Value::Null);
+    let (code, body) = tokio::time::timeout(Duration::from_secs(20), stopping).await.unwrap();
+    assert_eq!((code, body["state"].as_str()), (StatusCode::OK, Some("stopped")), "{body}");
 }

@@ -67,7 +67,11 @@ pub(crate) async fn start(
     caller: Caller,
 ) -> Result<BayView, ApiError> {
     if handle.row().state == State::Running && handle.row().desired == Desired::Running {
-        return Ok(daemon.view(&handle));
+        // It may have died this moment; then it is started like any other.
+        let view = daemon.view_now(&handle).await;
+        if view.state == State::Running {
+            return Ok(view);
+        }
     }
     let fits = |row: &BayRow| {
         not_deleting(row, "started")?;

@@ -13,10 +13,11 @@ use bay_pool::{Pool, PoolError};
 use bay_store::{BayNew, Draft, NameChoice};
 use bay_types::bay::{BayCreate, BayView, Limits, Origin, Source, State};
 use bay_types::image::{ImageImport, ImageView};
-use bay_types::{ApiError, BayName, ErrorCode, RepoId};
+use bay_types::{ApiError, BayName, ErrorCode};
 use serde_json::json;
 
 use super::Caller;
+use super::fetch::{bring, refuse_local};
 use crate::daemon::{Daemon, blocking};
 use crate::news::Teller;
 use crate::registry::BayHandle;
@@ -33,17 +34,16 @@ pub(crate) fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayNam
     {
         return Err(bay_store::StoreError::NameTaken(taken.name.clone()).to_api());
     }
-    if let Source::Remote { url, .. } = &create.source
-        && (url.is_empty()
-            || url.len() > MAX_URL
-            || url.starts_with('-')
-            || url.chars().any(char::is_control))
-    {
-        return Err(ApiError::new(
-            ErrorCode::InvalidInput,
-            "the repository's URL is empty, too long, or holds characters no URL has",
-            "give a URL such as https://host/path.git",
-        ));
+    if let Source::Remote { url, .. } = &create.source {
+        if url.is_empty() || url.len() > MAX_URL || url.starts_with('-') || url.chars().any(char::is_control)
+        {
+            return Err(ApiError::new(
+                ErrorCode::InvalidInput,
+                "the repository's URL is empty, too long, or holds characters no URL has",
+                "give a URL such as https://host/path.git",
+            ));
+        }
+        refuse_local(url)?;
     }
     Ok(name)
 }
@@ -140,34 +140,14 @@ fn origin(pool: &Pool, source: &Source, teller: &mut Teller) -> Result<Option<Or
             (*repo, commit.clone(), branch.clone())
         }
         Source::Remote { url, reference } => {
-            let repo = pool.repo_for(url).map_err(api)?;
-            let resolved = match pool.repo_resolve(repo, reference.as_deref()) {
-                Ok(resolved) => resolved,
-                Err(_) => fetch(pool, repo, reference.as_deref(), teller)?,
-            };
+            let resolve = |repo| pool.repo_resolve(repo, reference.as_deref());
+            let (repo, resolved) = bring(pool, url, teller, |repo, _| resolve(repo).map(Some))?;
             (repo, resolved.commit, resolved.branch)
         }
     };
     pool.repo_checkout(repo, &commit, branch.as_deref(), &mut |p| teller.progress(p)).map_err(api)?;
     let location = pool.repo_view(repo).map_err(api)?.location;
     Ok(Some(Origin { repo, location, commit, branch }))
-}
-
-fn fetch(
-    pool: &Pool,
-    repo: RepoId,
-    reference: Option<&str>,
-    teller: &mut Teller,
-) -> Result<bay_pool::Resolved, ApiError> {
-    let fetched =
-        pool.repo_fetch(repo, &mut |p| teller.progress(p)).and_then(|()| pool.repo_resolve(repo, reference));
-    fetched.map_err(|error| {
-        // A repository nothing was ever fetched from is a slip of the keyboard, not a cache.
-        if pool.repo_tips(repo).is_ok_and(|tips| tips.is_empty()) {
-            let _ = pool.repo_remove(repo);
-        }
-        error.to_api()
-    })
 }
 
 /// A name from where the workspace comes from.

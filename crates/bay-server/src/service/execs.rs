@@ -7,11 +7,13 @@
 //!                     ended                       ended
 //! ```
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bay_store::{Draft, ExecRow, Inserted};
 use bay_types::bay::State;
 use bay_types::exec::{EndReason, ExecSpec, ExecStatus, ExecView, Exit, SignalRequest};
+use bay_types::frame::Frame;
 use bay_types::{ApiError, ErrorCode, ExecId};
 use bytes::Bytes;
 use http::Method;
@@ -21,23 +23,32 @@ use serde_json::json;
 use super::Caller;
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::Daemon;
-use crate::registry::BayHandle;
+use crate::registry::{BayHandle, Starting};
 use crate::spool;
 
 /// Finished execs kept per bay; older ones are forgotten with their output.
 const KEPT: u32 = 1000;
 /// How often, in execs, old ones are looked for.
 const PRUNE_EVERY: u64 = 64;
-/// How long all questions about open execs together may take.
+/// How long one question about an open exec may take, and all of them together where somebody waits for the answers.
 const REFRESH_WITHIN: Duration = Duration::from_secs(3);
-/// Open execs asked about at once; the rest is told by events.
-const REFRESH_MOST: usize = 64;
+/// For so long after a start that got no answer the guest may still come to it: its not knowing the exec means nothing.
+const UNSURE_FOR: Duration = Duration::from_secs(60);
+/// How long somebody who follows an exec waits for its end to be written down when its bay has just gone.
+const END_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of a command line that go into the event.
 const EVENT_ARGV_BYTES: usize = 4096;
 
 const LOST: Exit = Exit { reason: EndReason::Lost, code: None, signal: None };
-/// What a shell reports for a command that could not be run.
-const NOT_STARTED: Exit = Exit { reason: EndReason::Exited, code: Some(126), signal: None };
+
+/// What a shell reports for a command that could not be run, or was not found.
+fn not_started(error: &ApiError) -> Exit {
+    let code = match error.code {
+        ErrorCode::CommandNotFound => error.code.exit_code(),
+        _ => ErrorCode::ExecStart.exit_code(),
+    };
+    Exit { reason: EndReason::Exited, code: Some(i32::from(code)), signal: None }
+}
 
 fn path(id: ExecId, rest: &str) -> String {
     format!("/v1/execs/{id}{rest}")
@@ -87,17 +98,17 @@ pub(crate) fn must_run(handle: &BayHandle) -> Result<(), ApiError> {
 
 /// Writes an exec down and starts it without anybody attached. Repeating it is harmless.
 pub(crate) async fn start(
-    daemon: &Daemon,
-    handle: &BayHandle,
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
     spec: &ExecSpec,
     caller: Caller,
 ) -> Result<ExecView, ApiError> {
-    crate::validate::exec(spec)?;
+    spec.check()?;
     if let Some(known) = known(daemon, handle, spec).await? {
         return Ok(known);
     }
     must_run(handle)?;
-    let _starting = handle.exec_starting(spec.id);
+    let starting = handle.exec_starting(spec.id);
     let row = insert(daemon, handle, spec, caller).await?;
     if row.ended_at.is_some() {
         return Ok(row.view());
@@ -106,26 +117,26 @@ pub(crate) async fn start(
     let answer = handle.guest.bytes(Method::PUT, &path(spec.id, ""), body, ANSWER_WITHIN).await;
     match answer {
         Ok(_) => Ok(row.view()),
-        Err(error) => Err(refused(daemon, handle, spec.id, error).await),
+        Err(error) => Err(refused(daemon, handle, starting, error).await),
     }
 }
 
 /// Writes an exec down, starts it and hands over the stream of its frames, in one question to the guest.
 pub(crate) async fn start_attached(
-    daemon: &Daemon,
-    handle: &BayHandle,
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
     spec: &ExecSpec,
     caller: Caller,
 ) -> Result<Upgraded, ApiError> {
-    crate::validate::exec(spec)?;
+    spec.check()?;
     must_run(handle)?;
-    let _starting = handle.exec_starting(spec.id);
+    let starting = handle.exec_starting(spec.id);
     let row = insert(daemon, handle, spec, caller).await?;
     // An exec that is over is only looked at again: a body would let the guest start it anew.
     let body = if row.ended_at.is_some() { Bytes::new() } else { body(spec)? };
     match handle.guest.upgrade(&path(spec.id, "/attach?since=0"), body).await {
         Ok(stream) => Ok(stream),
-        Err(error) => Err(refused(daemon, handle, spec.id, error).await),
+        Err(error) => Err(refused(daemon, handle, starting, error).await),
     }
 }
 
@@ -180,13 +191,37 @@ async fn insert(
     }
 }
 
-/// A guest that says no has started nothing: the exec is over. One that says nothing may have: it stays open, and the
-/// next look at the guest tells.
-async fn refused(daemon: &Daemon, handle: &BayHandle, id: ExecId, error: ApiError) -> ApiError {
-    if !matches!(error.code, ErrorCode::GuestUnreachable | ErrorCode::ExecConflict | ErrorCode::Interrupted) {
-        record(daemon, handle, id, NOT_STARTED, None).await;
+/// A guest that says no has started nothing: the exec is over. One that says nothing may have, or may yet: the exec
+/// stays open, and a later look at the guest tells.
+async fn refused(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    starting: Starting,
+    error: ApiError,
+) -> ApiError {
+    match error.code {
+        ErrorCode::GuestUnreachable | ErrorCode::Interrupted => {
+            tokio::spawn(look_later(Arc::clone(daemon), Arc::clone(handle), starting, UNSURE_FOR));
+        }
+        ErrorCode::ExecConflict => {}
+        _ => record(daemon, handle, starting.id, not_started(&error), None).await,
     }
     error
+}
+
+/// Keeps the mark of a start that got no answer for a while, then asks the guest.
+pub(crate) async fn look_later(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    starting: Starting,
+    wait: Duration,
+) {
+    tokio::time::sleep(wait).await;
+    let id = starting.id;
+    drop(starting);
+    if handle.exec_is_open(id) && must_run(&handle).is_ok() {
+        let _ = refresh(&daemon, &handle, id).await;
+    }
 }
 
 /// Writes the end of an exec down.
@@ -236,18 +271,45 @@ async fn guest_status(handle: &BayHandle, id: ExecId) -> Result<ExecStatus, ApiE
     Err(ApiError::new(ErrorCode::GuestUnreachable, "the guest answered for another exec", ""))
 }
 
-/// Asks the guest about every open exec and writes down what ended. Bounded in time; what it misses, events tell.
+/// Asks the guest about open execs and writes down what ended. Bounded in time, for somebody who waits.
 pub(crate) async fn refresh_open(daemon: &Daemon, handle: &BayHandle) {
+    let _ = tokio::time::timeout(REFRESH_WITHIN, refresh_all(daemon, handle)).await;
+}
+
+/// Asks the guest about every open exec: what ended while nobody listened is told by no event.
+pub(crate) async fn refresh_all(daemon: &Daemon, handle: &BayHandle) {
     let Ok(open) = daemon.store.exec_list_open(handle.id).await else { return };
     // Taken after the list and before any question: whatever is in the list and not in here has been answered for by
     // the guest, so its not knowing it means that it is lost.
     let starting = handle.execs_starting();
-    let ask = async {
-        for row in open.into_iter().filter(|row| !starting.contains(&row.id)).take(REFRESH_MOST) {
-            let _ = refresh(daemon, handle, row.id).await;
-        }
-    };
-    let _ = tokio::time::timeout(REFRESH_WITHIN, ask).await;
+    for row in open.into_iter().filter(|row| !starting.contains(&row.id)) {
+        let _ = refresh(daemon, handle, row.id).await;
+    }
+}
+
+/// What ends the kept output for somebody who follows an exec that was not over when the guest could not tell.
+pub(crate) async fn end_of(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> Result<Frame, ApiError> {
+    match must_run(handle) {
+        // It may have become lost just now.
+        Ok(()) if !handle.execs_starting().contains(&id) => drop(refresh(daemon, handle, id).await),
+        Ok(()) => {}
+        Err(_) => handle.exec_is_over(id, END_WITHIN).await,
+    }
+    let row = daemon.store.exec_get(handle.id, id).await.map_err(|e| e.to_api())?;
+    if let Some(exit) = row.and_then(|row| row.exit) {
+        return Ok(Frame::Exit(exit));
+    }
+    // On the way to or from running, whoever follows comes back; anything else will not change by waiting.
+    let passing =
+        matches!(handle.row().state, State::Running | State::Creating | State::Starting | State::Stopping);
+    Ok(Frame::Error(match must_run(handle) {
+        Err(error) if !passing => error,
+        _ => ApiError::new(
+            ErrorCode::Interrupted,
+            format!("the guest of the bay {} cannot be followed right now", handle.name),
+            "repeat the command in a moment",
+        ),
+    }))
 }
 
 /// The guest's word on one open exec, written down when it is over.

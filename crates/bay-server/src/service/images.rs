@@ -7,7 +7,7 @@ use bay_types::image::{ImageImport, ImageView};
 use bay_types::{ApiError, ErrorCode, ImageId};
 use serde_json::json;
 
-use super::Caller;
+use super::{Caller, ends_id};
 use crate::daemon::{Daemon, blocking};
 use crate::news::Teller;
 
@@ -78,22 +78,31 @@ pub(crate) async fn import(
     Ok((counted(daemon, image), teller))
 }
 
+/// By id, name or source, the newest of several; or by the end of an id that only one has.
+fn pick(images: Vec<ImageView>, given: &str) -> Result<ImageView, ApiError> {
+    let named = images
+        .iter()
+        .filter(|image| image.id.to_string() == given || image.name == given || image.source == given)
+        .max_by_key(|image| image.created_at);
+    if let Some(image) = named {
+        return Ok(image.clone());
+    }
+    let shown: String = given.chars().take(100).collect();
+    let missing = |message: String| {
+        ApiError::new(ErrorCode::ImageNotFound, message, "`bay images ls` shows the images there are")
+    };
+    let mut ending = images.into_iter().filter(|image| ends_id(&image.id, given));
+    match (ending.next(), ending.next()) {
+        (Some(image), None) => Ok(image),
+        (Some(_), Some(_)) => Err(missing(format!("the ids of more than one image end in {shown:?}"))),
+        (None, _) => Err(missing(format!("there is no image {shown:?}"))),
+    }
+}
+
 /// Removes an image no bay names.
 pub(crate) async fn remove(daemon: &Daemon, given: String, caller: Caller) -> Result<(), ApiError> {
     let _alone = daemon.alone().await?;
-    let shown: String = given.chars().take(100).collect();
-    let images = daemon.with_pool(bay_pool::Pool::image_list).await?;
-    let image = images
-        .into_iter()
-        .filter(|image| image.id.to_string() == given || image.name == given || image.source == given)
-        .max_by_key(|image| image.created_at)
-        .ok_or_else(|| {
-            ApiError::new(
-                ErrorCode::ImageNotFound,
-                format!("there is no image {shown:?}"),
-                "`bay images ls` shows the images there are",
-            )
-        })?;
+    let image = pick(daemon.with_pool(bay_pool::Pool::image_list).await?, &given)?;
     let bays = bays_of(daemon, image.id);
     if !bays.is_empty() {
         return Err(ApiError::new(
@@ -115,5 +124,40 @@ pub(crate) fn some(names: &[String]) -> String {
     match names.len().checked_sub(SHOWN) {
         Some(more) if more > 0 => format!("{head} and {more} more"),
         _ => head,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(name: &str, seconds: i64) -> ImageView {
+        ImageView {
+            id: ImageId::generate(),
+            name: name.to_owned(),
+            source: "host".to_owned(),
+            key: String::new(),
+            created_at: jiff::Timestamp::from_second(seconds).unwrap(),
+            files: 0,
+            bytes: 0,
+            left_out: String::new(),
+            bays: 0,
+        }
+    }
+
+    #[test]
+    fn an_image_is_found_by_what_the_list_shows_of_it() {
+        let (old, new) = (image("host", 1), image("host", 2));
+        let all = vec![new.clone(), old.clone()];
+        let id = |given: &str| pick(all.clone(), given).map(|image| image.id).map_err(|e| e.code);
+        assert_eq!(id("host"), Ok(new.id));
+        assert_eq!(id(&old.id.to_string()), Ok(old.id));
+        assert_eq!(id(&old.id.short()), Ok(old.id));
+        assert_eq!(id(&old.id.short()[2..]), Ok(old.id));
+        for unknown in ["", "other", &old.id.short()[3..], "gggggggg"] {
+            assert_eq!(id(unknown), Err(ErrorCode::ImageNotFound), "{unknown}");
+        }
+        let twins = vec![old.clone(), ImageView { name: "twin".to_owned(), ..old.clone() }];
+        assert!(pick(twins, &old.id.short()).is_err());
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod bays;
 pub(crate) mod create;
 pub(crate) mod execs;
+pub(crate) mod fetch;
 pub(crate) mod images;
 pub(crate) mod repos;
 
@@ -20,4 +21,14 @@ impl Caller {
     pub(crate) fn by(self) -> String {
         if self.by_token { "token".to_owned() } else { format!("uid {}", self.uid) }
     }
+}
+
+/// Digits of the end of an id that may stand for it. Lists show eight.
+const SUFFIX_DIGITS: std::ops::RangeInclusive<usize> = 6..=32;
+
+/// Whether what a person typed is the end of this id.
+pub(crate) fn ends_id(id: &impl ToString, given: &str) -> bool {
+    SUFFIX_DIGITS.contains(&given.len())
+        && given.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+        && id.to_string().ends_with(given)
 }

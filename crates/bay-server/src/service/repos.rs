@@ -10,7 +10,8 @@ use bytes::Bytes;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::Caller;
+use super::fetch::{Fetched, bring, is_local, is_remote, refuse_local};
+use super::{Caller, ends_id};
 use crate::daemon::{Daemon, blocking};
 use crate::news::Teller;
 use crate::service::images::some;
@@ -129,11 +130,18 @@ pub(crate) async fn unbundle(
     Ok(counted(daemon, repo))
 }
 
-/// By id, URL, or a part of the location that only one has.
-pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<RepoView, ApiError> {
-    let repos = daemon.with_pool(bay_pool::Pool::repo_list).await?;
+async fn find(daemon: &Daemon, given: &str) -> Result<RepoView, ApiError> {
+    pick(daemon.with_pool(bay_pool::Pool::repo_list).await?, given)
+}
+
+/// By id, URL, the end of an id or a part of the location that only one has.
+fn pick(repos: Vec<RepoView>, given: &str) -> Result<RepoView, ApiError> {
     let exact = repos.iter().find(|repo| repo.id.to_string() == given || repo.location == given);
     if let Some(repo) = exact {
+        return Ok(repo.clone());
+    }
+    let mut ending = repos.iter().filter(|repo| ends_id(&repo.id, given));
+    if let (Some(repo), None) = (ending.next(), ending.next()) {
         return Ok(repo.clone());
     }
     let shown: String = given.chars().take(100).collect();
@@ -153,21 +161,40 @@ pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<RepoView, ApiEr
     }
 }
 
-/// Fetches what is new.
+/// What is to be fetched: the one in the cache that is meant, or a place elsewhere that is not there yet.
+fn to_sync(repos: Vec<RepoView>, given: &str) -> Result<String, ApiError> {
+    let location = match pick(repos, given) {
+        // A URL means itself, not a longer one that it is a part of.
+        Ok(repo) if repo.location == given || !given.contains("://") => repo.location,
+        Ok(_) => given.to_owned(),
+        Err(error) if error.code == ErrorCode::RepoNotFound && !is_remote(given) && !is_local(given) => {
+            return Err(error);
+        }
+        Err(_) => given.to_owned(),
+    };
+    refuse_local(&location)?;
+    Ok(location)
+}
+
+/// Fetches what is new, or everything when it is not cached yet.
 pub(crate) async fn sync(
     daemon: &Arc<Daemon>,
     given: &str,
     caller: Caller,
     mut teller: Teller,
 ) -> Result<RepoView, ApiError> {
-    let repo = find(daemon, given).await?.id;
+    let location = to_sync(daemon.with_pool(bay_pool::Pool::repo_list).await?, given)?;
+    let named = location.clone();
+    let repo = daemon.with_pool(move |pool| pool.repo_for(&named)).await?;
     let event = Draft::new("repo.sync", json!({ "repo": repo, "by": caller.by() }));
     daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
     let pool = daemon.pool()?;
     let repo = blocking(move || {
-        pool.repo_fetch(repo, &mut |p| teller.progress(p))
-            .and_then(|()| pool.repo_view(repo))
-            .map_err(|e| e.to_api())
+        let fetched = bring(&pool, &location, &mut teller, |repo, fetched| match fetched {
+            Fetched::NotYet => Ok(None),
+            Fetched::JustNow => pool.repo_view(repo).map(Some),
+        });
+        fetched.map(|(_, view)| view)
     })
     .await?;
     Ok(counted(daemon, repo))
@@ -216,6 +243,45 @@ mod tests {
         assert_eq!(whole, (b"abcde".to_vec(), Ok(5)));
         let cut = read(vec![bytes(b"ab")]).await;
         assert_eq!(cut, (b"ab".to_vec(), Err(std::io::ErrorKind::UnexpectedEof)));
+    }
+
+    fn repo(location: &str) -> RepoView {
+        RepoView {
+            id: RepoId::generate(),
+            location: location.to_owned(),
+            synced_at: jiff::Timestamp::UNIX_EPOCH,
+            bytes: 0,
+            checkouts: 0,
+            bays: 0,
+        }
+    }
+
+    #[test]
+    fn a_repository_is_found_by_what_the_list_shows_of_it() {
+        let all = vec![repo("https://host/team/one"), repo("https://host/team/two"), repo("/srv/three")];
+        let found = |given: &str| pick(all.clone(), given).map(|repo| repo.location).map_err(|e| e.code);
+        assert_eq!(found(&all[1].id.short()), Ok("https://host/team/two".to_owned()));
+        assert_eq!(found(&all[1].id.short()[2..]), Ok("https://host/team/two".to_owned()));
+        assert_eq!(found("three"), Ok("/srv/three".to_owned()));
+        assert_eq!(found("team"), Err(ErrorCode::RepoNotFound));
+        assert_eq!(found(&all[1].id.short()[3..]), Err(ErrorCode::RepoNotFound));
+    }
+
+    #[test]
+    fn what_is_synced_is_what_was_named_and_never_a_path_of_this_host() {
+        let all = vec![repo("https://host/project"), repo("git@host:x/y"), repo("/srv/local")];
+        let location = |given: &str| to_sync(all.clone(), given).map_err(|e| e.code);
+        assert_eq!(location("project"), Ok("https://host/project".to_owned()));
+        assert_eq!(location(&all[0].id.to_string()), Ok("https://host/project".to_owned()));
+        // Not cached yet: itself, also when it is a part of another.
+        assert_eq!(location("https://host/pro"), Ok("https://host/pro".to_owned()));
+        assert_eq!(location("https://other/z.git"), Ok("https://other/z.git".to_owned()));
+        assert_eq!(location("host:x/y"), Ok("git@host:x/y".to_owned()));
+        assert_eq!(location("other:x/y"), Ok("other:x/y".to_owned()));
+        for local in ["local", "/srv/local", "/srv/new", "file:///srv/new", &all[2].id.to_string()] {
+            assert_eq!(location(local), Err(ErrorCode::InvalidInput), "{local}");
+        }
+        assert_eq!(location("nothing"), Err(ErrorCode::RepoNotFound));
     }
 
     #[test]

@@ -1,0 +1,96 @@
+//! Bringing a remote repository into the cache. A repository that a first fetch failed to fill is removed again; who
+//! fetches the same one at that moment begins anew.
+
+use bay_pool::{Pool, PoolError};
+use bay_types::{ApiError, ErrorCode, RepoId};
+
+use crate::news::Teller;
+
+/// How often a repository may be found removed by somebody else, until something is odd.
+const ATTEMPTS: usize = 5;
+
+/// Fetches from `url` unless `have` finds what is wanted already, and says what `have` found then. Blocks.
+pub(crate) fn bring<T>(
+    pool: &Pool,
+    url: &str,
+    teller: &mut Teller,
+    have: impl Fn(RepoId, Fetched) -> Result<Option<T>, PoolError>,
+) -> Result<(RepoId, T), ApiError> {
+    for _ in 0..ATTEMPTS {
+        let repo = pool.repo_for(url).map_err(|e| e.to_api())?;
+        if let Ok(Some(found)) = have(repo, Fetched::NotYet) {
+            return Ok((repo, found));
+        }
+        let fetched =
+            pool.repo_fetch(repo, &mut |p| teller.progress(p)).and_then(|()| have(repo, Fetched::JustNow));
+        match fetched {
+            Ok(Some(found)) => return Ok((repo, found)),
+            Ok(None) | Err(PoolError::RepoNotFound { .. }) => {}
+            Err(error) => {
+                // A repository nothing was ever fetched from is a slip of the keyboard, not a cache.
+                let _ = pool.repo_remove_if_empty(repo);
+                return Err(error.to_api());
+            }
+        }
+    }
+    Err(ApiError::new(
+        ErrorCode::Interrupted,
+        "the repository was removed from the cache while it was being fetched",
+        "repeat the command",
+    ))
+}
+
+/// Whether the question is asked before or after a fetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fetched {
+    NotYet,
+    JustNow,
+}
+
+/// Whether a location is a path of this host rather than a place somewhere else.
+pub(crate) fn is_local(location: &str) -> bool {
+    location.starts_with('/') || location.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:"))
+}
+
+/// Whether a text can only mean a repository elsewhere: a URL, or `host:path` as ssh writes it.
+pub(crate) fn is_remote(given: &str) -> bool {
+    if is_local(given) || given.starts_with('-') || given.contains("::") {
+        return false;
+    }
+    given.contains("://")
+        || given
+            .split_once(':')
+            .is_some_and(|(host, path)| !host.is_empty() && !host.contains('/') && !path.is_empty())
+}
+
+/// The daemon is root and opens no repository whose path a caller names: the caller's own git reads it.
+pub(crate) fn refuse_local(location: &str) -> Result<(), ApiError> {
+    if !is_local(location) {
+        return Ok(());
+    }
+    let shown: String = location.chars().take(200).collect();
+    Err(ApiError::new(
+        ErrorCode::InvalidInput,
+        format!("{shown:?} is a path of this host, which the daemon does not open"),
+        "`bay up PATH` brings a local repository, and what is new in it",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_this_host_are_told_from_places_elsewhere() {
+        for local in ["/srv/x", "file:///srv/x", "FILE:///x", "file://localhost/x", "file:x"] {
+            assert!(is_local(local) && !is_remote(local), "{local}");
+            assert_eq!(refuse_local(local).unwrap_err().code, ErrorCode::InvalidInput);
+        }
+        for remote in ["https://host/x.git", "ssh://me@host/x", "git@host:x/y.git", "host:x"] {
+            assert!(is_remote(remote) && refuse_local(remote).is_ok(), "{remote}");
+        }
+        for part in ["project", "team/project", "ext::sh -c x", "--x=a:b", "0123abcd", "", "ü"] {
+            assert!(!is_remote(part) && !is_local(part), "{part}");
+        }
+    }
+}
