@@ -39,7 +39,7 @@ impl Failure {
         match self {
             Failure::Api { error, .. } => {
                 let exit = match error.code {
-                    ErrorCode::ExecStart if says_not_found(&error.message) => EXIT_NOT_FOUND,
+                    ErrorCode::CommandNotFound => EXIT_NOT_FOUND,
                     ErrorCode::ExecStart => EXIT_NOT_EXECUTABLE,
                     _ => EXIT_EXEC_OURS,
                 };
@@ -61,11 +61,6 @@ impl Failure {
             Failure::BrokenPipe => EXIT_BROKEN_PIPE,
         }
     }
-}
-
-/// The guest says of a missing program what shells say; the code alone covers every reason a command cannot start.
-fn says_not_found(message: &str) -> bool {
-    message.contains("command not found")
 }
 
 fn two_lines(error: &ApiError) -> String {
@@ -114,7 +109,7 @@ mod tests {
             Failure::BrokenPipe => unreachable!(),
         };
         assert_eq!(exit(ErrorCode::BayNotFound, "no bay"), 125);
-        assert_eq!(exit(ErrorCode::ExecStart, "\"nope\": command not found in the bay"), 127);
+        assert_eq!(exit(ErrorCode::CommandNotFound, "\"nope\": command not found in the bay"), 127);
         assert_eq!(
             exit(
                 ErrorCode::ExecStart,

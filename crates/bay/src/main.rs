@@ -29,6 +29,8 @@ mod git;
 mod multicall;
 mod naming;
 mod output;
+#[cfg(test)]
+mod reference;
 mod session;
 mod terminal;
 mod transfer;

@@ -56,7 +56,7 @@ impl Scene {
     pub(super) async fn strike(mut self) {
         self.peers.remove();
         for repo in ["repo", "large"] {
-            let location = format!("file://{}", self.work.join(repo).display());
+            let location = self.work.join(repo).display().to_string();
             let path = format!("/v1/repos/{}", crate::client::encode(&location));
             let _: Result<serde_json::Value, _> = self.client.delete(&path).await;
         }
@@ -80,8 +80,8 @@ impl Scene {
     /// A new bay through the CLI, to the output of its first command; it is removed outside the measured time.
     pub(super) fn up_and_echo(&mut self, repo: &str) -> Result<Duration, ApiError> {
         let name = self.next_name();
-        let url = format!("file://{}", self.work.join(repo).display());
-        let up = ["up", &url, "--image", IMAGE, "--name", &name, "--", "/bin/echo", "hi"];
+        let repo = self.work.join(repo).display().to_string();
+        let up = ["up", &repo, "--image", IMAGE, "--name", &name, "--", "/bin/echo", "hi"];
         let took = timed(&mut self.bay(&up));
         timed(&mut self.bay(&["rm", "--yes", &name]))?;
         took
@@ -89,8 +89,8 @@ impl Scene {
 
     pub(super) fn up(&mut self) -> Result<String, ApiError> {
         let name = self.next_name();
-        let url = format!("file://{}", self.work.join("repo").display());
-        timed(&mut self.bay(&["up", &url, "--image", IMAGE, "--name", &name]))?;
+        let repo = self.work.join("repo").display().to_string();
+        timed(&mut self.bay(&["up", &repo, "--image", IMAGE, "--name", &name]))?;
         Ok(name)
     }
 

@@ -9,9 +9,9 @@
 //! ```
 //! Two callers at once start two daemons; one loses the lock and ends, and both callers reach the other.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -33,24 +33,12 @@ const QUIET_FOR: Duration = Duration::from_millis(200);
 /// How much of the log an error shows.
 const LOG_TAIL: u64 = 4096;
 const LOG_LINES: usize = 5;
+/// A log longer than this is put aside as `daemon.log.1` when a daemon is started, in place of the one put aside before.
+const MAX_LOG: u64 = 16 << 20;
 
-/// Variables a daemon takes from the caller who happens to start it; the rest of that environment is not its business.
-const KEPT_VARIABLES: [&str; 14] = [
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "LANG",
-    "TZ",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-];
+/// Variables a daemon takes from the caller who happens to start it, beside those that git needs to reach remotes; the
+/// rest of that environment is not its business.
+const KEPT_VARIABLES: [&str; 6] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ"];
 /// And those whose names begin so.
 const KEPT_PREFIXES: [&str; 3] = ["BAY_", "RUST_", "LC_"];
 
@@ -92,22 +80,13 @@ const FIRST_OTHER_FD: u32 = 3;
 /// The daemon's process, and how long its log was before it.
 fn spawn(home: &Home) -> Result<(Child, u64), ApiError> {
     let data_dir = &home.data_dir;
-    fs::create_dir_all(data_dir).map_err(|e| local(&format!("making {}", data_dir.display()), &e))?;
+    make_private(data_dir).map_err(|e| local(&format!("making {}", data_dir.display()), &e))?;
     let log_path = data_dir.join("daemon.log");
-    let log = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(&log_path)
-        .map_err(|e| local(&format!("opening {}", log_path.display()), &e))?;
+    let log = open_log(&log_path).map_err(|e| local(&format!("opening {}", log_path.display()), &e))?;
     let log_start = log.metadata().map_or(0, |m| m.len());
     let again = log.try_clone().map_err(|e| local("starting the daemon", &e))?;
     let executable = std::env::current_exe().map_err(|e| local("finding the bay executable", &e))?;
-    let kept = std::env::vars_os().filter(|(name, _)| {
-        name.to_str().is_some_and(|name| {
-            KEPT_VARIABLES.contains(&name) || KEPT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-        })
-    });
+    let kept = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_kept));
     bay_sys::descriptors::close_on_exec_from(FIRST_OTHER_FD).map_err(|e| local("starting the daemon", &e))?;
     let child = Command::new(executable)
         .arg("serve")
@@ -127,6 +106,30 @@ fn spawn(home: &Home) -> Result<(Child, u64), ApiError> {
         .spawn()
         .map_err(|e| local("starting the daemon", &e))?;
     Ok((child, log_start))
+}
+
+fn is_kept(variable: &str) -> bool {
+    KEPT_VARIABLES.contains(&variable)
+        || bay_pool::GIT_VARIABLES.contains(&variable)
+        || KEPT_PREFIXES.iter().any(|prefix| variable.starts_with(prefix))
+}
+
+/// Makes the data directory open to its owner alone. One that is there is left as it is: the daemon looks at it.
+fn make_private(data_dir: &Path) -> io::Result<()> {
+    if let Some(parent) = data_dir.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(data_dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && data_dir.is_dir() => Ok(()),
+        made => made,
+    }
+}
+
+fn open_log(path: &Path) -> io::Result<File> {
+    if fs::metadata(path).is_ok_and(|log| log.len() > MAX_LOG) {
+        fs::rename(path, path.with_extension("log.1"))?;
+    }
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
 async fn wait(home: &Home, mut child: Child, log_start: u64) -> Result<UnixStream, ApiError> {
@@ -232,6 +235,33 @@ mod tests {
         assert_eq!(lines.last().unwrap(), "line 9999");
         let length = fs::metadata(&path).unwrap().len();
         assert!(last_lines(&path, length).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_new_data_directory_is_its_owners_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = dir.path().join("lib/workbay");
+        for _ in 0..2 {
+            make_private(&data_dir).unwrap();
+            assert_eq!(fs::metadata(&data_dir).unwrap().permissions().mode() & 0o777, 0o700);
+        }
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(make_private(&file).is_err());
+    }
+
+    #[test]
+    fn a_long_log_is_put_aside_when_a_daemon_is_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("daemon.log");
+        let aside = dir.path().join("daemon.log.1");
+        open_log(&path).unwrap().set_len(MAX_LOG).unwrap();
+        assert_eq!(open_log(&path).unwrap().metadata().unwrap().len(), MAX_LOG);
+        assert!(!aside.exists());
+        open_log(&path).unwrap().set_len(MAX_LOG + 1).unwrap();
+        assert_eq!(open_log(&path).unwrap().metadata().unwrap().len(), 0);
+        assert_eq!(fs::metadata(&aside).unwrap().len(), MAX_LOG + 1);
     }
 
     #[test]

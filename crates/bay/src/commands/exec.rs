@@ -11,7 +11,8 @@ use crate::{session, terminal};
 ///
 /// Exits with the command's own code, 128 + N when signal N ended it, 124 when its time was up, 126 or 127 when it
 /// could not be started, and 125 when Workbay itself failed. The first Ctrl-C goes to the command, the second kills
-/// everything it started. A daemon that restarts meanwhile is waited for; no output is lost.
+/// everything it started, the third ends this program. A daemon that restarts meanwhile is waited for; no output is
+/// lost.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay exec web -- cargo test\n  bay exec web -t -- vim README.md\n  tar c data | bay exec web -- tar x -C /tmp\n  bay exec web -d -- npm run dev   then: bay logs web EXEC --follow"

@@ -58,7 +58,8 @@ fn render(execs: &[ExecView], now: Timestamp) -> String {
             state(exec),
             format!("{} ago", since(exec.started_at, now)),
             took(exec.started_at, exec.ended_at.unwrap_or(now)),
-            size(exec.output_bytes),
+            // Counted when it ends.
+            if exec.ended_at.is_none() { "…".to_owned() } else { size(exec.output_bytes) },
             clip(&command(&exec.argv), COMMAND),
         ]);
     }

@@ -44,9 +44,6 @@ enum Verb {
     Rm {
         /// Name or id.
         image: String,
-        /// Remove it even when bays were made from it.
-        #[arg(short, long)]
-        force: bool,
     },
 }
 
@@ -87,10 +84,8 @@ impl Images {
                     }
                 }
             }
-            Verb::Rm { image, force } => {
-                let query = if force { "?force=true" } else { "" };
-                let _: serde_json::Value =
-                    client.delete(&format!("/v1/images/{}{query}", encode(&image))).await?;
+            Verb::Rm { image } => {
+                let _: serde_json::Value = client.delete(&format!("/v1/images/{}", encode(&image))).await?;
                 if global.json {
                     crate::output::json(&serde_json::json!({ "removed": image }))?;
                 } else {

@@ -24,18 +24,17 @@ pub(crate) struct Repos {
 enum Verb {
     /// List them.
     Ls,
-    /// Fetch what is new from where it came from; a URL that is not cached yet is.
+    /// Fetch what is new from where it came from; a URL that is not in the cache yet is fetched whole.
+    ///
+    /// A repository that came from a local path is brought up to date by `bay up PATH`.
     Sync {
         /// Id, URL, or a part of the location that only one has.
         repo: String,
     },
-    /// Remove one from the cache; bays made from it keep their workspaces.
+    /// Remove one from the cache that no bay was made from.
     Rm {
         /// Id, or a part of the location that only one has.
         repo: String,
-        /// Remove it even when bays were made from it.
-        #[arg(short, long)]
-        force: bool,
     },
 }
 
@@ -66,10 +65,8 @@ impl Repos {
                     ))?;
                 }
             }
-            Verb::Rm { repo, force } => {
-                let query = if force { "?force=true" } else { "" };
-                let _: serde_json::Value =
-                    client.delete(&format!("/v1/repos/{}{query}", encode(&repo))).await?;
+            Verb::Rm { repo } => {
+                let _: serde_json::Value = client.delete(&format!("/v1/repos/{}", encode(&repo))).await?;
                 if global.json {
                     crate::output::json(&serde_json::json!({ "removed": repo }))?;
                 } else {

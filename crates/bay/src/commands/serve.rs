@@ -12,10 +12,11 @@ use crate::multicall;
 /// Run the daemon. Other verbs start one by themselves; this is for service managers and for watching it.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay serve\n  bay serve --data-dir /srv/bays --pool /mnt/btrfs/bays\n\nBAY_LOG sets what is logged: error, warn, info (default), debug, trace."
+    after_help = "Examples:\n  bay serve\n  bay serve --data-dir /srv/bays --pool /mnt/btrfs/bays\n  bay serve --listen 127.0.0.1:7070\n\nBAY_LOG sets what is logged: error, warn, info (default), debug, trace."
 )]
 pub(crate) struct Serve {
-    /// Serve the API on this TCP address too.
+    /// Serve the API on this loopback TCP address too, for callers that show the token in the file `token` of the data
+    /// directory.
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
     /// Size of a new pool file [default: chosen from the free disk].

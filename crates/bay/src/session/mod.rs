@@ -6,9 +6,9 @@
 //!                              │     ▲                            ▲
 //!            connection lost   ▼     │ attached again at byte N   │
 //!                           searching ────────────────────────────┤ the bay stopped: the rest is read from its record
-//!                              │ deadline
+//!                              │ deadline, or Ctrl-C
 //!                              ▼
-//!                     daemon-unreachable (the command goes on; `bay logs` shows the rest)
+//!                     daemon-unreachable, or 130 (the command goes on; `bay logs` shows the rest)
 //! ```
 //! The id of an exec is chosen here, so a start whose answer was lost is simply asked for again. Output is counted,
 //! so nothing is lost or shown twice. Input is different: bytes under way when the daemon died are gone, and that is
@@ -80,25 +80,53 @@ enum End {
     Exit(Exit),
     Lost,
     ReaderGone,
+    /// The caller wants to be rid of us, by this signal. What becomes of the command was said.
+    Interrupted(i32),
+}
+
+/// What came of looking for a lost command.
+enum Found {
+    Stream(FrameReader<UnixStream>),
+    Exit(Exit),
 }
 
 struct Signals {
+    winch: Signal,
+    ends: Ends,
+}
+
+/// Those that ask a program to end.
+struct Ends {
     int: Signal,
     term: Signal,
     hup: Signal,
     quit: Signal,
-    winch: Signal,
 }
 
 impl Signals {
     fn listen() -> io::Result<Self> {
         Ok(Self {
-            int: signal(SignalKind::interrupt())?,
-            term: signal(SignalKind::terminate())?,
-            hup: signal(SignalKind::hangup())?,
-            quit: signal(SignalKind::quit())?,
             winch: signal(SignalKind::window_change())?,
+            ends: Ends {
+                int: signal(SignalKind::interrupt())?,
+                term: signal(SignalKind::terminate())?,
+                hup: signal(SignalKind::hangup())?,
+                quit: signal(SignalKind::quit())?,
+            },
         })
+    }
+}
+
+impl Ends {
+    /// Waits for one of them, and tells which.
+    async fn next(&mut self) -> i32 {
+        let kind = tokio::select! {
+            _ = self.int.recv() => SignalKind::interrupt(),
+            _ = self.term.recv() => SignalKind::terminate(),
+            _ = self.quit.recv() => SignalKind::quit(),
+            _ = self.hup.recv() => SignalKind::hangup(),
+        };
+        kind.as_raw_value()
     }
 }
 
@@ -136,30 +164,60 @@ impl<'a> Session<'a> {
         loop {
             match self.converse(&mut stream, &mut signals).await? {
                 End::Exit(exit) => {
-                    self.drain().await?;
-                    return Ok(exit);
+                    // The command has ended: only somebody who reads slowly is left to wait for, or not.
+                    return tokio::select! {
+                        drained = self.drain() => drained.map(|()| exit),
+                        number = signals.ends.next() => Ok(ended_by(number)),
+                    };
                 }
                 End::ReaderGone => {
                     // The same that would happen to a command writing to a closed pipe by itself.
                     let _ = self.signal_request(SIGPIPE, false).await;
                     return Err(Failure::BrokenPipe);
                 }
+                End::Interrupted(number) => return Ok(ended_by(number)),
                 End::Lost => {
                     if self.outbox.rewind() {
                         self.note("the daemon went away while input was sent; some of it may be lost");
                     }
-                    stream = match self.attach_again(true).await {
-                        Ok(stream) => stream,
-                        Err(error) => match self.rest_from_record(&error).await {
-                            Some(exit) => {
-                                self.drain().await?;
-                                return Ok(exit);
-                            }
-                            None => return Err(error.into()),
-                        },
-                    };
+                    // In raw mode Ctrl-C would be a byte for a command that nobody can bring it to.
+                    let was_raw = self.raw.take().is_some();
+                    match self.search(signals.ends.next()).await? {
+                        Found::Stream(found) => stream = found,
+                        Found::Exit(exit) => return Ok(exit),
+                    }
+                    if was_raw {
+                        self.raw = RawMode::enter();
+                    }
                 }
             }
+        }
+    }
+
+    /// Looks for the lost command until it is found again, is known to have ended, or the caller has enough.
+    async fn search(&mut self, enough: impl Future<Output = i32>) -> Result<Found, Failure> {
+        let number = tokio::select! {
+            found = self.find() => return found,
+            number = enough => number,
+        };
+        let (bay, exec) = (&self.bay, &self.spec.id);
+        self.note(&format!(
+            "ended while the daemon was away; the command goes on: `bay logs {bay} {exec} --follow` shows it, \
+             `bay kill {bay} {exec}` ends it"
+        ));
+        Ok(Found::Exit(ended_by(number)))
+    }
+
+    async fn find(&mut self) -> Result<Found, Failure> {
+        match self.attach_again(true).await {
+            Ok(stream) => Ok(Found::Stream(stream)),
+            Err(error) => match self.rest_from_record(&error).await {
+                Some(exit) => {
+                    self.drain().await?;
+                    Ok(Found::Exit(exit))
+                }
+                None => Err(error.into()),
+            },
         }
     }
 
@@ -208,14 +266,10 @@ impl<'a> Session<'a> {
                         self.outbox.resize(size);
                     }
                 }
-                _ = signals.int.recv() => self.forward(SignalKind::interrupt()),
-                _ = signals.term.recv() => self.forward(SignalKind::terminate()),
-                _ = signals.quit.recv() => self.forward(SignalKind::quit()),
-                _ = signals.hup.recv() => {
-                    // The terminal is gone, and with it everybody who could read on.
-                    let hangup = SignalKind::hangup().as_raw_value();
-                    let _ = self.signal_request(hangup, false).await;
-                    return Ok(End::Exit(Exit { reason: EndReason::Signaled, code: None, signal: Some(hangup) }));
+                number = signals.ends.next() => {
+                    if let Some(end) = self.forward(number).await {
+                        return Ok(end);
+                    }
                 }
             }
         }
@@ -268,19 +322,33 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The first Ctrl-C is the command's to handle, the second ends it, the third ends us.
-    fn forward(&mut self, kind: SignalKind) {
+    /// The first Ctrl-C is the command's to handle, the second kills all it started, the third ends us. After a hangup
+    /// there is nobody left who could read on.
+    async fn forward(&mut self, number: i32) -> Option<End> {
+        if number == SignalKind::hangup().as_raw_value() {
+            let _ = self.signal_request(number, false).await;
+            return Some(End::Interrupted(number));
+        }
         self.interrupts += 1;
-        let (number, tree) = match self.interrupts {
-            1 => (kind.as_raw_value(), false),
-            _ => (SIGKILL, true),
+        let (forwarded, tree) = match self.interrupts {
+            1 => (number, false),
+            2 => (SIGKILL, true),
+            _ => {
+                let (bay, exec) = (&self.bay, &self.spec.id);
+                self.note(&format!(
+                    "not waiting for the command any longer; it was told to end: `bay execs ls {bay}` tells \
+                     whether {exec} did"
+                ));
+                return Some(End::Interrupted(number));
+            }
         };
         let mut client = self.client.another_without_starting();
         let path = self.signal_path();
         tokio::spawn(async move {
-            let request = SignalRequest { signal: number, tree };
+            let request = SignalRequest { signal: forwarded, tree };
             let _: Result<serde_json::Value, _> = client.post(&path, &request).await;
         });
+        None
     }
 
     async fn signal_request(&mut self, number: i32, tree: bool) -> Result<(), ApiError> {
@@ -357,6 +425,11 @@ impl<'a> Session<'a> {
     }
 }
 
+/// How a program ended by a signal looks to a shell.
+fn ended_by(number: i32) -> Exit {
+    Exit { reason: EndReason::Signaled, code: None, signal: Some(number) }
+}
+
 /// Whether an error tells of a daemon or guest that is only away for a moment.
 fn passing(error: &ApiError) -> bool {
     matches!(error.code, ErrorCode::DaemonUnreachable | ErrorCode::GuestUnreachable | ErrorCode::Interrupted)
@@ -365,4 +438,61 @@ fn passing(error: &ApiError) -> bool {
 /// The size for a new terminal.
 pub(crate) fn tty_size() -> TtySize {
     terminal::size().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Home;
+    use bay_types::ExecId;
+
+    fn spec() -> ExecSpec {
+        ExecSpec {
+            id: ExecId::generate(),
+            argv: vec!["true".into()],
+            env: Vec::new(),
+            cwd: None,
+            user: None,
+            tty: None,
+            stdin: false,
+            timeout_s: None,
+            tool_call: None,
+        }
+    }
+
+    fn client_of_nobody(dir: &std::path::Path) -> Client {
+        Client::new(Home {
+            data_dir: dir.to_owned(),
+            pool: dir.join("pool"),
+            socket: dir.join("bay.sock"),
+            autostart: false,
+            quiet: true,
+        })
+    }
+
+    #[tokio::test]
+    async fn ctrl_c_ends_the_search_for_a_daemon_that_is_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut client = client_of_nobody(dir.path());
+        let mut session = Session::new(&mut client, "web", spec());
+        let interrupt = async {
+            tokio::time::sleep(POLL * 3).await;
+            SignalKind::interrupt().as_raw_value()
+        };
+        match session.search(interrupt).await {
+            Ok(Found::Exit(exit)) => assert_eq!(exit.shell_code(), 130),
+            _ => panic!("it went on"),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_third_interrupt_ends_us() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut client = client_of_nobody(dir.path());
+        let mut session = Session::new(&mut client, "web", spec());
+        let number = SignalKind::interrupt().as_raw_value();
+        assert!(session.forward(number).await.is_none());
+        assert!(session.forward(number).await.is_none());
+        assert!(matches!(session.forward(number).await, Some(End::Interrupted(2))));
+    }
 }

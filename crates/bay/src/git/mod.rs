@@ -1,6 +1,9 @@
 //! Reading the caller's own repository, as the caller, with the caller's git.
 //!
-//! Only ever run on a tree the caller named as theirs; results of an agent never come this way.
+//! Only ever run on a tree the caller named as theirs; results of an agent never come this way. The tree itself may be
+//! a stranger's: nothing that its configuration names is run ([`harmless`]).
+
+mod harmless;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -11,10 +14,10 @@ use std::process::{Output, Stdio};
 
 use bay_types::{ApiError, ErrorCode};
 use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
 
 use crate::failure::local;
 use crate::output::escape::one_line;
+use harmless::{git, git_on_content};
 
 /// Most commits of the cache that a bundle is made against: more would only lengthen the command line.
 const MAX_HAVE: usize = 64;
@@ -60,32 +63,6 @@ impl Changes {
         deletions.extend(self.present.iter().filter(|path| parents.contains(path.as_path())).cloned());
         deletions
     }
-}
-
-/// `git` in a directory, free of what an outer git may have put in the environment.
-fn git(dir: &Path) -> Command {
-    let mut command = Command::new("git");
-    command
-        .arg("--no-optional-locks")
-        .args(["-c", "core.fsmonitor=false", "-c", "core.quotePath=false"])
-        .current_dir(dir)
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
-    let repository_variables = [
-        "GIT_DIR",
-        "GIT_WORK_TREE",
-        "GIT_INDEX_FILE",
-        "GIT_PREFIX",
-        "GIT_COMMON_DIR",
-        "GIT_OBJECT_DIRECTORY",
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-        "GIT_NAMESPACE",
-    ];
-    for variable in repository_variables {
-        command.env_remove(variable);
-    }
-    command
 }
 
 fn not_run(error: &io::Error) -> ApiError {
@@ -142,7 +119,33 @@ pub(crate) async fn discover(dir: &Path) -> Result<Option<LocalRepo>, ApiError> 
     };
     let head = if output.status.success() { commit(lines.next(), lines.next()) } else { None };
     let top = PathBuf::from(OsStr::from_bytes(top));
+    if top != dir {
+        same_repository(dir, &top).await?;
+    }
     Ok(Some(LocalRepo { top, bare: false, shallow, head }))
+}
+
+/// Refuses a repository whose configuration (`core.worktree`) leads to a tree that is not its own: the caller's home,
+/// say, would be taken into the bay.
+async fn same_repository(dir: &Path, top: &Path) -> Result<(), ApiError> {
+    let mut places = Vec::new();
+    for place in [dir, top] {
+        let output =
+            git(place).args(["rev-parse", "--absolute-git-dir"]).output().await.map_err(|e| not_run(&e))?;
+        places.push(output.status.success().then_some(output.stdout));
+    }
+    if places[0].is_some() && places[0] == places[1] {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        ErrorCode::PathRefused,
+        format!(
+            "the repository at {} says that its working tree is {}, which belongs to another or to none",
+            dir.display(),
+            top.display()
+        ),
+        "see `git config core.worktree`; name the directory itself if that is what you want",
+    ))
 }
 
 async fn discover_bare(dir: &Path, shallow: bool) -> Result<LocalRepo, ApiError> {
@@ -248,7 +251,8 @@ impl LocalRepo {
 
     /// What is changed, new or gone since the commit; ignored files are left alone.
     pub(crate) async fn changes(&self) -> Result<Changes, ApiError> {
-        let output = git(&self.top)
+        let output = git_on_content(&self.top)
+            .await?
             .args(["status", "--porcelain=v2", "-z", "--untracked-files=all", "--no-renames"])
             .arg("--ignore-submodules=all")
             .output()
