@@ -142,6 +142,8 @@ struct Plan {
     open_files: Option<libc::rlimit64>,
 }
 
+/// The most the kernel knows: a command is always a better choice than the guest.
+const OOM_SCORE_ADJ: &CStr = c"1000";
 /// The child keeps its report pipe here until `execve`; everything above is closed.
 const REPORT_FD: RawFd = 3;
 const NO_FD: RawFd = -1;
@@ -319,6 +321,18 @@ unsafe fn run_child(plan: &Plan) -> ! {
         check(Stage::Stdio, libc::syscall(libc::SYS_close_range, REPORT_FD + 1, u32::MAX, 0));
         if plan.terminal {
             check(Stage::Terminal, libc::syscall(libc::SYS_ioctl, 0, libc::TIOCSCTTY, 0));
+        }
+        // When the bay runs out of memory, a command goes before PID 1, which keeps everything else alive. Where /proc is
+        // not there the kernel chooses as it likes.
+        let score = libc::syscall(
+            libc::SYS_openat,
+            libc::AT_FDCWD,
+            c"/proc/self/oom_score_adj".as_ptr(),
+            libc::O_WRONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW,
+        );
+        if score >= 0 {
+            libc::syscall(libc::SYS_write, score, OOM_SCORE_ADJ.as_ptr(), OOM_SCORE_ADJ.count_bytes());
+            libc::syscall(libc::SYS_close, score);
         }
         if let Some(limit) = &plan.open_files {
             // The parent's own limit lies between these two, so this only ever lowers it.

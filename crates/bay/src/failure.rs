@@ -4,7 +4,7 @@ use std::io;
 
 use bay_types::{ApiError, ErrorCode};
 
-use crate::output::escape::one_line;
+use crate::output::escape::message;
 
 /// What shells report for a program ended by SIGPIPE.
 pub(crate) const EXIT_BROKEN_PIPE: u8 = 141;
@@ -64,10 +64,10 @@ impl Failure {
 }
 
 fn two_lines(error: &ApiError) -> String {
-    let mut text = format!("error[{}]: {}", error.code, one_line(&error.message));
+    let mut text = format!("error[{}]: {}", error.code, message(&error.message));
     if !error.next.is_empty() {
         text.push_str("\nnext: ");
-        text.push_str(&one_line(&error.next));
+        text.push_str(&message(&error.next));
     }
     text
 }

@@ -34,6 +34,26 @@ pub(crate) fn one_line(text: &str) -> String {
     visible(&joined.join(" "))
 }
 
+/// The longest word of a message that is shown whole: a longer one is a path nobody reads to its end.
+const LONGEST_WORD: usize = 200;
+/// How much of a longer one is shown at each end.
+const WORD_END: usize = 80;
+
+/// The same, with the middle of overlong words left out.
+pub(crate) fn message(text: &str) -> String {
+    let words = one_line(text);
+    let shortened = words.split(' ').map(|word| {
+        let length = word.chars().count();
+        if length <= LONGEST_WORD {
+            return word.to_owned();
+        }
+        let begin: String = word.chars().take(WORD_END).collect();
+        let end: String = word.chars().skip(length - WORD_END).collect();
+        format!("{begin}…{end}")
+    });
+    shortened.collect::<Vec<_>>().join(" ")
+}
+
 /// A command line as one would type it, harmless to print.
 pub(crate) fn command(argv: &[String]) -> String {
     let words = argv.iter().map(|word| {
@@ -64,6 +84,16 @@ fn misleads(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_of_kilobytes_does_not_bury_the_message() {
+        let text = message(&format!("could not open {}: no such file", "d/".repeat(2000)));
+        assert!(
+            text.len() < 250 && text.starts_with("could not open d/") && text.ends_with(": no such file"),
+            "{text}"
+        );
+        assert_eq!(message("short and sweet"), "short and sweet");
+    }
 
     #[test]
     fn terminal_sequences_lose_their_power() {
