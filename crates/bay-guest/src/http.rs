@@ -101,7 +101,11 @@ pub(crate) fn error(error: &ApiError) -> Response<Body> {
 }
 
 pub(crate) fn invalid(message: impl Into<String>) -> ApiError {
-    ApiError::new(ErrorCode::InvalidInput, message, "")
+    ApiError::new(
+        ErrorCode::InvalidInput,
+        message,
+        "correct the request; the guest protocol is described in bay-types",
+    )
 }
 
 /// Reads a JSON body; `None` when there is no body at all.

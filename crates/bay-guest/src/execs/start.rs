@@ -125,7 +125,10 @@ pub(super) fn explain(failure: Failure, spec: &ExecSpec, directory: &str) -> Api
             format!("{program:?}: the arguments and environment are too long for the kernel"),
             "put long input into a file or send it to standard input",
         ),
-        (Stage::Exec, _) => (format!("{program:?} could not be executed: {reason}"), ""),
+        (Stage::Exec, _) => (
+            format!("{program:?} could not be executed: {reason}"),
+            "check the file in the bay: its format, its interpreter and its permissions",
+        ),
         (Stage::Interpreter, _) => (
             format!("{program:?} exists, but the interpreter or loader it names does not"),
             "check its first line, or that it was built for this system",
@@ -138,7 +141,10 @@ pub(super) fn explain(failure: Failure, spec: &ExecSpec, directory: &str) -> Api
             format!("the command cannot run as {:?}: {reason}", spec.user.as_deref().unwrap_or("root")),
             "the ids of a bay go from 0 to 65535",
         ),
-        (stage, _) => (format!("the command could not be started ({stage:?}): {reason}"), ""),
+        (stage, _) => (
+            format!("the command could not be started ({stage:?}): {reason}"),
+            "`bay stop` and `bay start` give the bay a new guest",
+        ),
     };
     ApiError::new(ErrorCode::ExecStart, message, next)
 }

@@ -105,7 +105,9 @@ impl FileError {
                 (ErrorCode::InvalidInput, "use a name from the bay's /etc/passwd or a numeric id")
             }
             FileError::BrokeOff => (ErrorCode::Interrupted, "send it again"),
-            FileError::Io { .. } => (ErrorCode::PathRefused, ""),
+            FileError::Io { .. } => {
+                (ErrorCode::PathRefused, "check the path and its permissions in the bay with `bay shell`")
+            }
         };
         ApiError::new(code, bay_types::error::chain(self), next)
     }
