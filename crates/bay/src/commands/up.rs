@@ -21,7 +21,7 @@ use crate::{session, terminal, workspace};
 /// Make a bay: a workstation with a copy of a repository, isolated and kept until `bay rm`.
 ///
 /// A local repository comes with its uncommitted changes; nothing in the bay ever writes back to it. What the bay
-/// changes is brought back with `bay cp` or git.
+/// changes is brought back with `bay cp`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay up                                 this directory\n  bay up https://example.org/project.git --ref v2\n  bay up . --name web --memory-mib 2048 --mount /srv/data:/data:ro\n  bay up . -- make test                  and run a command at once"

@@ -98,7 +98,7 @@ pub(super) fn landlock() -> Check {
         id: "landlock",
         title: "Landlock",
         required: false,
-        cost: "the image importer is not confined a second time while it reads tar files and directories",
+        cost: "git and the programs that unpack archives for the daemon are not confined a second time",
         mend: "boot with landlock in the lsm= list",
     };
     const INTERFACES: [(ABI, u32); 6] =
