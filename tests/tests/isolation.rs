@@ -117,6 +117,14 @@ fn pid_1_can_be_neither_traced_nor_killed() {
     for signal in ["KILL", "STOP", "TERM", "INT", "SEGV", "HUP", "USR1"] {
         let _ = daemon.sh("b", &format!("kill -{signal} 1"));
     }
+    // While PID 1 starts something it has signals blocked for a moment: then they must not be fatal either.
+    let flood = "for round in 1 2 3 4 5 6 7 8; do for s in HUP INT TERM USR1 USR2 ALRM PWR 40; do kill -$s 1; done; done";
+    std::thread::scope(|scope| {
+        let floods: Vec<_> = (0..4).map(|_| scope.spawn(|| daemon.sh("b", flood))).collect();
+        for ran in floods {
+            let _sent = ran.join().unwrap().ok();
+        }
+    });
     let _ = daemon.sh("b", "kill -9 -1");
     assert_eq!(daemon.sh("b", "echo alive").ok().text(), "alive");
     assert_eq!(daemon.host_pid("b"), pid);

@@ -98,7 +98,7 @@ impl Default for Bounds {
 /// `bay __guest`: PID 1 of a bay. Returns when the bay is to end.
 #[must_use]
 pub fn run() -> ExitCode {
-    let outcome = boot::inherited().and_then(|config| {
+    let outcome = bay_sys::signals::withstand().and_then(|()| boot::inherited()).and_then(|config| {
         boot::prepare_root(&config);
         serve(config)
     });

@@ -9,6 +9,7 @@
 //! | [`loopdev`]  | the loop device below a pool file (pool)                                 |
 //! | [`descriptors`] | nothing inherited by accident (CLI)                                  |
 //! | [`identity`] | threads that act as another user (image import)                           |
+//! | [`signals`]  | PID 1 that no signal of its own namespace ends (guest)                  |
 //! | [`spawn`]    | a child straight into a cgroup, with a terminal or pipes (guest)         |
 //! | [`namespace`]| clone into new namespaces, id maps, id-mapped mounts (runtime)           |
 //! | [`paths`]    | opening below a directory of somebody else's (pool, runtime, guest)      |
@@ -24,4 +25,5 @@ pub mod namespace;
 pub mod paths;
 pub mod readiness;
 pub mod seccomp;
+pub mod signals;
 pub mod spawn;
