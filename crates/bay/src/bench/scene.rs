@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bay_types::bay::Health;
+use bay_types::bay::{BayCreate, BayView, Health, Limits, Origin, Source};
 use bay_types::image::{ImageImport, ImageView};
 use bay_types::{ApiError, ErrorCode};
 
 use super::peers::{Peer, Peers, timed};
 use crate::cli::Global;
-use crate::client::{Client, Home};
+use crate::client::{Client, Home, bay_path};
 use crate::output::progress::Meter;
 
 const IMAGE: &str = "bench-small";
@@ -85,6 +85,37 @@ impl Scene {
         let took = timed(&mut self.bay(&up));
         timed(&mut self.bay(&["rm", "--yes", &name]))?;
         took
+    }
+
+    /// The commit a bay of this repository begins from, which is in the cache afterwards.
+    pub(super) async fn origin_of(&mut self, repo: &str) -> Result<Origin, ApiError> {
+        let name = self.next_name();
+        let url = format!("file://{}", self.work.join(repo).display());
+        timed(&mut self.bay(&["up", &url, "--image", IMAGE, "--name", &name]))?;
+        let view: BayView = self.client.get(&bay_path(&name, "")).await?;
+        timed(&mut self.bay(&["rm", "--yes", &name]))?;
+        view.origin.ok_or_else(|| crate::client::broken("a bay of a repository has no origin"))
+    }
+
+    /// A new running bay on a cached commit in one request; it is removed outside the measured time.
+    pub(super) async fn create_over_api(&mut self, origin: &Origin) -> Result<Duration, ApiError> {
+        let name = self.next_name();
+        let create = BayCreate {
+            name: Some(name.clone()),
+            source: Source::Cached {
+                repo: origin.repo,
+                commit: origin.commit.clone(),
+                branch: origin.branch.clone(),
+            },
+            image: IMAGE.to_owned(),
+            limits: Limits::default(),
+            mounts: vec![],
+        };
+        let begin = Instant::now();
+        let made: Result<BayView, _> = self.client.work("/v1/bays", &create, &mut Meter::new(true)).await;
+        let took = begin.elapsed();
+        timed(&mut self.bay(&["rm", "--yes", &name]))?;
+        made.map(|_| took)
     }
 
     pub(super) fn up(&mut self) -> Result<String, ApiError> {
