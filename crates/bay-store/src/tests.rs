@@ -1,6 +1,6 @@
 use bay_types::bay::{BayCreate, Desired, Limits, Source, State};
 use bay_types::exec::{EndReason, ExecSpec, Exit};
-use bay_types::{BayName, ErrorCode, ExecId, ImageId};
+use bay_types::{BayName, ErrorCode, ImageId};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -39,17 +39,7 @@ async fn bay(store: &Store, text: &str) -> BayRow {
 }
 
 fn exec(argv: &[&str]) -> ExecSpec {
-    ExecSpec {
-        id: ExecId::generate(),
-        argv: argv.iter().map(ToString::to_string).collect(),
-        env: vec![("TOKEN".to_owned(), "hunter2".to_owned())],
-        cwd: None,
-        user: None,
-        tty: None,
-        stdin: false,
-        timeout_s: None,
-        tool_call: None,
-    }
+    ExecSpec { env: vec![("TOKEN".to_owned(), "hunter2".to_owned())], ..ExecSpec::new(argv.iter().copied()) }
 }
 
 fn started() -> Draft {

@@ -51,6 +51,21 @@ pub struct ExecSpec {
 }
 
 impl ExecSpec {
+    /// A plain command with a new id: no terminal, no input, everything else as the bay has it.
+    pub fn new<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> Self {
+        Self {
+            id: ExecId::generate(),
+            argv: argv.into_iter().map(Into::into).collect(),
+            env: vec![],
+            cwd: None,
+            user: None,
+            tty: None,
+            stdin: false,
+            timeout_s: None,
+            tool_call: None,
+        }
+    }
+
     /// Total size of arguments and environment. Linux allows about 2 MiB; this leaves room for what we add.
     pub const MAX_ARGUMENT_BYTES: usize = 1 << 20;
     /// Arguments, and variables, one command may have besides the bound on their bytes.
@@ -231,17 +246,7 @@ mod tests {
     use super::*;
 
     fn spec(argv: &[&str]) -> ExecSpec {
-        ExecSpec {
-            id: ExecId::generate(),
-            argv: argv.iter().map(ToString::to_string).collect(),
-            env: vec![],
-            cwd: None,
-            user: None,
-            tty: None,
-            stdin: false,
-            timeout_s: None,
-            tool_call: None,
-        }
+        ExecSpec::new(argv.iter().copied())
     }
 
     #[test]

@@ -30,17 +30,7 @@ fn spool(bounds: Bounds) -> Spool {
 }
 
 fn status(id: ExecId) -> ExecStatus {
-    let spec = ExecSpec {
-        id,
-        argv: vec!["true".into()],
-        env: vec![],
-        cwd: None,
-        user: None,
-        tty: None,
-        stdin: false,
-        timeout_s: None,
-        tool_call: None,
-    };
+    let spec = ExecSpec { id, ..ExecSpec::new(["true"]) };
     ExecStatus {
         spec,
         pid: 2,

@@ -402,17 +402,7 @@ pub(crate) fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
 }
 
 pub(crate) fn spec(argv: &[&str]) -> ExecSpec {
-    ExecSpec {
-        id: ExecId::generate(),
-        argv: argv.iter().map(|a| (*a).to_owned()).collect(),
-        env: vec![],
-        cwd: Some("/".into()),
-        user: None,
-        tty: None,
-        stdin: false,
-        timeout_s: None,
-        tool_call: None,
-    }
+    ExecSpec { cwd: Some("/".into()), ..ExecSpec::new(argv.iter().copied()) }
 }
 
 pub(crate) fn sh(script: &str) -> ExecSpec {

@@ -201,17 +201,7 @@ where
 }
 
 fn exec() -> ExecSpec {
-    ExecSpec {
-        id: ExecId::generate(),
-        argv: vec!["true".to_owned()],
-        env: vec![],
-        cwd: None,
-        user: None,
-        tty: None,
-        stdin: false,
-        timeout_s: None,
-        tool_call: None,
-    }
+    ExecSpec::new(["true"])
 }
 
 fn status(spec: &ExecSpec, exit: Option<Exit>) -> String {

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use bay_types::ApiError;
 use bay_types::bay::Health;
 use bay_types::exec::ExecSpec;
 use bay_types::frame::Frame;
-use bay_types::{ApiError, ExecId};
 use tokio::io::AsyncReadExt;
 
 use super::contest::{Scored, Series, score};
@@ -80,17 +80,7 @@ pub(super) async fn exec(scene: &mut Scene, rounds: usize) -> Result<Scored, Api
 
 /// Starts the command and reads its frames to the exit, in one request on a connection that was open before.
 async fn exec_over_api(scene: &mut Scene, name: &str, idle: Duration) -> Result<Duration, ApiError> {
-    let spec = ExecSpec {
-        id: ExecId::generate(),
-        argv: vec!["/bin/true".to_owned()],
-        env: vec![],
-        cwd: None,
-        user: None,
-        tty: None,
-        stdin: false,
-        timeout_s: None,
-        tool_call: None,
-    };
+    let spec = ExecSpec::new(["/bin/true"]);
     let _: Health = scene.client.get("/v1/health").await?;
     tokio::time::sleep(idle).await;
     let begin = Instant::now();

@@ -444,20 +444,9 @@ pub(crate) fn tty_size() -> TtySize {
 mod tests {
     use super::*;
     use crate::client::Home;
-    use bay_types::ExecId;
 
     fn spec() -> ExecSpec {
-        ExecSpec {
-            id: ExecId::generate(),
-            argv: vec!["true".into()],
-            env: Vec::new(),
-            cwd: None,
-            user: None,
-            tty: None,
-            stdin: false,
-            timeout_s: None,
-            tool_call: None,
-        }
+        ExecSpec::new(["true"])
     }
 
     fn client_of_nobody(dir: &std::path::Path) -> Client {
