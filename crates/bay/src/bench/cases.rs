@@ -58,6 +58,7 @@ pub(super) async fn exec(scene: &mut Scene, rounds: usize) -> Result<Scored, Api
     let mut cli = Series::new("bay exec", Some((1.0 / 5.0, "docker exec")));
     let mut cli_idle = Series::new("bay exec, after 1 s of idleness", Some((1.0 / 5.0, "docker exec")));
     let mut docker = Series::new("docker exec", None);
+    let mut docker_idle = Series::new("docker exec, after 1 s of idleness", None);
     let name = scene.up()?;
     let measured = async {
         exec_over_api(scene, &name, Duration::ZERO).await?;
@@ -68,13 +69,15 @@ pub(super) async fn exec(scene: &mut Scene, rounds: usize) -> Result<Scored, Api
             api_idle.samples.push(exec_over_api(scene, &name, IDLE).await?);
             tokio::time::sleep(IDLE).await;
             cli_idle.samples.push(timed(&mut scene.bay(&["exec", &name, "--", "/bin/true"]))?);
+            tokio::time::sleep(IDLE).await;
+            sample(&mut docker_idle, scene.peers.docker_exec())?;
         }
         Ok::<_, ApiError>(())
     }
     .await;
     timed(&mut scene.bay(&["rm", "--yes", &name]))?;
     measured?;
-    let series = present(vec![api, api_idle, cli, cli_idle, docker]);
+    let series = present(vec![api, api_idle, cli, cli_idle, docker, docker_idle]);
     Ok(score("true in a running bay", &series, scene.peers.absent.clone()))
 }
 
