@@ -61,7 +61,7 @@ fn report(deleted: &BayDeleted, json: bool) -> Result<(), Failure> {
 
 fn confirmed(bay: &str) -> Result<bool, bay_types::ApiError> {
     let mut prompt = std::io::stderr().lock();
-    let _ = write!(prompt, "delete {bay} and everything in its workspace? [y/N] ");
+    let _ = write!(prompt, "delete {bay} with everything in the workspace? [y/N] ");
     let _ = prompt.flush();
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer).map_err(|e| local("reading the answer", &e))?;

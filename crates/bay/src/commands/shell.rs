@@ -23,8 +23,15 @@ impl Shell {
         let result = async {
             let bay = crate::naming::bay(&self.name)?;
             let argv = ["/bin/sh", "-c", SHELL].map(str::to_owned).to_vec();
+            if terminal::stdin_is_nothing() {
+                return Err(crate::failure::invalid(
+                    "a shell reads what it is to do from standard input, and there is nothing to read",
+                    "run it on a terminal, or `bay exec NAME -- CMD` for one command",
+                )
+                .into());
+            }
             let mut spec = self.options.spec(argv)?;
-            spec.stdin = !terminal::stdin_is_nothing();
+            spec.stdin = true;
             with_terminal(&mut spec);
             session::run(&mut global.client(), bay, spec).await
         };
