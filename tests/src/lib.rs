@@ -20,6 +20,7 @@
 pub mod archive;
 pub mod chance;
 pub mod daemon;
+pub mod disk;
 pub mod image;
 pub mod leaks;
 pub mod ran;
