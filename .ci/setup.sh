@@ -104,13 +104,24 @@ need_rust() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=300 \
       install --no-install-recommends rustup >/dev/null
   fi
+  if ! command -v cargo >/dev/null 2>&1 && ! command -v rustup >/dev/null 2>&1; then
+    need_packages curl ca-certificates
+    say "installing Rust $wanted for this user with the installer of https://rustup.rs"
+    local installer
+    installer=$(mktemp)
+    if curl --proto '=https' --tlsv1.2 -sSfL --max-time 300 -o "$installer" https://sh.rustup.rs; then
+      # The toolchain goes to ~/.rustup and ~/.cargo; the shell's start-up files stay as they are.
+      sh "$installer" -y --quiet --no-modify-path --profile minimal --default-toolchain "$wanted" || true
+    fi
+    rm -f "$installer"
+  fi
   if command -v rustup >/dev/null 2>&1 && ! cargo --version >/dev/null 2>&1; then
     say "installing Rust $wanted with rustup"
     rustup toolchain install "$wanted" --profile minimal
     rustup default "$wanted"
   fi
   command -v cargo >/dev/null 2>&1 ||
-    give_up "Rust $wanted or newer is needed to build, and there is no cargo on this machine" \
+    give_up "Rust $wanted or newer is needed to build, and it could not be installed on this machine" \
             "install it from https://rustup.rs (as this user, no root needed), then run this again"
   have=$(cargo --version | awk '{print $2}')
   version_at_least "${have%%-*}" "$wanted" ||
