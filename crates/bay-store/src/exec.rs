@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use crate::event::{Draft, append, now, to_i64, to_u64};
+use crate::event::{Draft, now, to_i64, to_u64};
 use crate::{Result, Store, StoreError, hex};
 
 /// One exec as the daemon knows it.
@@ -149,8 +149,7 @@ impl Store {
             return Ok(Inserted::Known(known));
         };
         let number = to_u64(inserted.try_get(0).map_err(&failed)?);
-        append(connection, &self.inner.path, Some(bay), event).await?;
-        transaction.commit().await?;
+        transaction.commit_with(Some(bay), event).await?;
         Ok(Inserted::New(ExecRow {
             id: spec.id,
             bay,
@@ -201,8 +200,7 @@ impl Store {
             transaction.commit().await?;
             return Ok(false);
         }
-        append(connection, &self.inner.path, Some(bay), event).await?;
-        transaction.commit().await?;
+        transaction.commit_with(Some(bay), event).await?;
         Ok(true)
     }
 
