@@ -42,7 +42,7 @@ pub(super) async fn all(root: bool) -> Check {
         title: "all namespaces together",
         required: true,
         cost: "a bay's processes, files or network would not be separate from the host's",
-        mend: "see the other lines; in a container, allow unshare and clone in its seccomp profile",
+        mend: "see the other lines; in a container, allow unshare and clone in its seccomp profile; inside a chroot the kernel refuses them, a pivoted root is fine",
     };
     let all = [
         "--user",
