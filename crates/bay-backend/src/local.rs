@@ -46,8 +46,9 @@ pub struct LocalConfig {
 #[derive(Debug)]
 pub struct Local {
     config: LocalConfig,
-    /// Where the cgroup hierarchies are mounted: read once, looked at for every bay in every list.
-    groups: OnceLock<Option<Hierarchies>>,
+    /// Where the cgroup hierarchies are mounted: looked at for every bay in every list, so it is kept once known. On some
+    /// hosts the first bay's helper is the one that mounts what is missing.
+    groups: OnceLock<Hierarchies>,
 }
 
 impl Local {
@@ -57,7 +58,12 @@ impl Local {
     }
 
     fn groups(&self) -> Option<&Hierarchies> {
-        self.groups.get_or_init(|| Hierarchies::detect().ok()).as_ref()
+        if self.groups.get().is_none()
+            && let Ok(Some(mounted)) = Hierarchies::mounted()
+        {
+            let _ = self.groups.set(mounted);
+        }
+        self.groups.get()
     }
 
     fn place(&self, bay: BayId) -> RuntimePlace {

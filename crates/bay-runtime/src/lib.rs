@@ -46,6 +46,7 @@ mod filter;
 mod inner;
 mod mounts;
 mod network;
+mod own_v2;
 mod place;
 mod start;
 
@@ -56,6 +57,7 @@ use bay_types::runtime::{RuntimeReply, RuntimeRequest};
 
 pub use cgroup::Hierarchies;
 pub use failure::Failure;
+pub use own_v2::{OWN_V2, detached_v2};
 pub use place::{GUEST_SOCKET, guest_socket, process_start_ticks};
 pub use start::STEPS;
 
@@ -93,8 +95,8 @@ fn handle(request: &RuntimeRequest) -> RuntimeReply {
             Err(failure) => Err(failure),
         },
         RuntimeRequest::Clear(place) => clear::clear(place),
-        RuntimeRequest::Freeze(place) => Hierarchies::detect().and_then(|h| h.freeze(&place.cgroup, true)),
-        RuntimeRequest::Thaw(place) => Hierarchies::detect().and_then(|h| h.freeze(&place.cgroup, false)),
+        RuntimeRequest::Freeze(place) => Hierarchies::ready().and_then(|h| h.freeze(&place.cgroup, true)),
+        RuntimeRequest::Thaw(place) => Hierarchies::ready().and_then(|h| h.freeze(&place.cgroup, false)),
     };
     match done {
         Ok(()) => RuntimeReply::Done,
