@@ -39,6 +39,7 @@
 //! * Two helpers for one bay: the second waits for a lock on the run directory.
 #![forbid(unsafe_code)]
 
+mod attempt;
 mod cgroup;
 mod clear;
 mod failure;
@@ -55,6 +56,7 @@ use std::process::ExitCode;
 
 use bay_types::runtime::{RuntimeReply, RuntimeRequest};
 
+pub use attempt::{ATTEMPT_MADE, ATTEMPT_NAMESPACES};
 pub use cgroup::Hierarchies;
 pub use failure::Failure;
 pub use own_v2::{OWN_V2, detached_v2};
@@ -67,9 +69,13 @@ const MAX_REQUEST_BYTES: u64 = 1 << 20;
 /// Entry of `bay __runtime`: reads a request from standard input and answers on standard output.
 #[must_use]
 pub fn run() -> ExitCode {
-    if std::env::args().nth(2).as_deref() == Some("--steps") {
-        println!("{}", STEPS.join("\n"));
-        return ExitCode::SUCCESS;
+    match std::env::args().nth(2).as_deref() {
+        Some("--steps") => {
+            println!("{}", STEPS.join("\n"));
+            return ExitCode::SUCCESS;
+        }
+        Some(ATTEMPT_NAMESPACES) => return attempt::attempt_namespaces(),
+        _ => {}
     }
     let mut text = String::new();
     let reply = match std::io::stdin().take(MAX_REQUEST_BYTES).read_to_string(&mut text) {
