@@ -206,8 +206,14 @@ pub struct ExecStatus {
     pub usage: Usage,
     /// Bytes of output so far, both streams together.
     pub output_bytes: u64,
-    /// First byte still kept; greater than zero when the bound on kept output dropped the beginning.
+    /// First byte still kept; greater than zero when the bound on kept output dropped the beginning, or the disk was full.
     pub output_start: u64,
+    /// The bound on kept output dropped what was before this byte. Known of an exec that is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounded_to: Option<u64>,
+    /// Bytes of output that the bay's disk had no room for.
+    #[serde(default)]
+    pub refused_bytes: u64,
 }
 
 /// An exec as the API shows it.

@@ -1,7 +1,7 @@
 //! One exec while anything of it lives.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bay_sys::spawn::{Reaped, signal_group, signal_process};
 use bay_types::exec::{EndReason, ExecSpec, ExecStatus, Exit, TtySize, Usage};
@@ -28,6 +28,8 @@ pub(crate) struct Exec {
     pub(crate) leaf: Option<Arc<Leaf>>,
     pub(crate) input: Input,
     pub(crate) life: watch::Sender<Life>,
+    /// Output before this byte, the bound on kept output dropped.
+    pub(crate) bounded_to: Arc<AtomicU64>,
     /// A caller asked for its end by KILL or TERM.
     pub(crate) killed: AtomicBool,
     pub(crate) timed_out: AtomicBool,
@@ -43,6 +45,8 @@ pub(crate) struct Life {
     pub(crate) output_start: u64,
     /// Every byte before this one is on disk, or never will be.
     pub(crate) output_end: u64,
+    /// How many of them the disk had no room for.
+    pub(crate) refused_bytes: u64,
     pub(crate) ended: Option<Ended>,
 }
 
@@ -137,6 +141,8 @@ impl Exec {
             usage: life.ended.map(|e| e.usage).unwrap_or_default(),
             output_bytes: life.output_end,
             output_start: life.output_start,
+            bounded_to: life.ended.map(|_| self.bounded_to.load(Ordering::Relaxed)),
+            refused_bytes: life.refused_bytes,
         }
     }
 

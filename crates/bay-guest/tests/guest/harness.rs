@@ -377,7 +377,7 @@ impl Collected {
         match frame {
             Frame::Stdout(bytes) => self.stdout.extend(bytes),
             Frame::Stderr(bytes) => self.stderr.extend(bytes),
-            Frame::Gap(gap) => self.gap += gap,
+            Frame::Gap(gap) => self.gap += gap.dropped,
             Frame::Exit(exit) => self.exit = Some(exit),
             Frame::Error(error) => self.error = Some(error),
             other => panic!("{other:?} came from the guest"),

@@ -22,7 +22,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bay_types::exec::{EndReason, ExecSpec, Exit, SignalRequest, TtySize};
-use bay_types::frame::{Frame, MAX_PAYLOAD};
+use bay_types::frame::{Frame, Gap, GapReason, MAX_PAYLOAD};
 use bay_types::{ApiError, ErrorCode};
 use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -72,6 +72,8 @@ struct Session<'a> {
     pending: VecDeque<Piece>,
     /// Bytes of output received so far.
     offset: u64,
+    /// It was said that the bay's disk is full.
+    said_full: bool,
     interrupts: u32,
 }
 
@@ -143,6 +145,7 @@ impl<'a> Session<'a> {
             sink: Sink::default(),
             pending: VecDeque::new(),
             offset: 0,
+            said_full: false,
             interrupts: 0,
         }
     }
@@ -279,10 +282,7 @@ impl<'a> Session<'a> {
         match frame {
             Frame::Stdout(bytes) => self.output(false, bytes),
             Frame::Stderr(bytes) => self.output(true, bytes),
-            Frame::Gap(dropped) => {
-                self.offset += dropped;
-                self.note(&format!("{dropped} bytes of output were dropped: the kept output is bounded"));
-            }
+            Frame::Gap(gap) => self.gap(gap),
             Frame::Exit(exit) => return Ok(Some(End::Exit(exit))),
             Frame::Error(error) if passing(&error) => return Ok(Some(End::Lost)),
             Frame::Error(error) => return Err(error.into()),
@@ -291,6 +291,28 @@ impl<'a> Session<'a> {
             }
         }
         Ok(None)
+    }
+
+    fn gap(&mut self, Gap { dropped, why }: Gap) {
+        let from = self.offset;
+        self.offset += dropped;
+        match (why, dropped) {
+            (GapReason::Bound, _) => {
+                self.note(&format!("{dropped} bytes of output were dropped: the kept output is bounded"));
+            }
+            (GapReason::DiskFull, 0) => {}
+            (GapReason::DiskFull, _) => {
+                self.note(&format!("{dropped} bytes of output from byte {from} on are missing"));
+            }
+        }
+        if why == GapReason::DiskFull && !self.said_full {
+            self.said_full = true;
+            self.note(&format!(
+                "the disk of the bay is full: output from byte {from} on is not kept, and `bay logs` will not have it\n\
+                 next: free some space with `bay exec {} -- rm …`, or give the bay a larger --disk-mib",
+                self.bay
+            ));
+        }
     }
 
     fn output(&mut self, stderr: bool, bytes: Vec<u8>) {
@@ -409,7 +431,11 @@ impl<'a> Session<'a> {
 
     /// A remark among the command's output; in raw mode a line needs its carriage return.
     fn note(&self, text: &str) {
-        if self.raw.is_some() { talk(&format!("\r\nbay: {text}\r")) } else { talk(&format!("bay: {text}")) }
+        if self.raw.is_some() {
+            talk(&format!("\r\nbay: {}\r", text.replace('\n', "\r\n")));
+        } else {
+            talk(&format!("bay: {text}"));
+        }
     }
 
     fn say_why(&self, exit: &Exit) {
@@ -472,6 +498,19 @@ mod tests {
             Ok(Found::Exit(exit)) => assert_eq!(exit.shell_code(), 130),
             _ => panic!("it went on"),
         }
+    }
+
+    #[tokio::test]
+    async fn missing_output_counts_towards_the_offset_and_a_full_disk_is_told_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut client = client_of_nobody(dir.path());
+        let mut session = Session::new(&mut client, "web", spec());
+        session.gap(Gap { dropped: 7, why: GapReason::Bound });
+        assert!(!session.said_full);
+        session.gap(Gap { dropped: 0, why: GapReason::DiskFull });
+        assert!(session.said_full);
+        session.gap(Gap { dropped: 5, why: GapReason::DiskFull });
+        assert_eq!(session.offset, 12);
     }
 
     #[tokio::test]
