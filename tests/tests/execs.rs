@@ -248,6 +248,22 @@ fn a_terminal_is_a_terminal() {
 }
 
 #[test]
+fn a_terminal_without_input_reads_its_end_instead_of_waiting_for_ever() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    // Standard input is /dev/null here; one that waits for ever ends with 124.
+    let twice = ["exec", "b", "-t", "--timeout", "30", "--", "sh", "-c", "cat; echo once; cat; echo twice"];
+    let ran = daemon.bay(&twice).ok();
+    assert_eq!(ran.text().replace('\r', ""), "once\ntwice", "{ran}");
+    // A shell reads keys, not lines.
+    let _ended = daemon.bay(&["exec", "b", "-t", "-n", "--timeout", "30", "--", "sh"]).ok();
+    // A last line without its end is not lost, and does not swallow the end of the input.
+    let args = ["exec", "b", "-t", "--timeout", "30", "--", "sh", "-c", "cat > read; wc -c < read"];
+    let ran = daemon.bay_with_input(&args, b"first\nlast").ok();
+    assert!(ran.text().ends_with("10"), "{ran}");
+}
+
+#[test]
 fn a_shell_takes_commands_and_control_keys() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");

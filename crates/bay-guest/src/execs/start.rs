@@ -225,7 +225,7 @@ impl Ends {
         let writer = Sender::from_owned_fd_unchecked(master.try_clone()?)?;
         Ok(Self {
             child: [slave.try_clone()?, slave.try_clone()?, slave],
-            input: Input::Terminal { master: writer, turn: Mutex::new(()) },
+            input: Input::Terminal { master: writer, typed: Mutex::default() },
             sources: vec![Source::terminal(master)?],
         })
     }

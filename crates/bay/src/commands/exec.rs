@@ -22,7 +22,8 @@ pub(crate) struct Exec {
     name: String,
     #[command(flatten)]
     options: Options,
-    /// Give the command a terminal.
+    /// Give the command a terminal. When standard input ends, or there is none, the command is told so by the terminal's
+    /// end-of-file character (Ctrl-D), so that this works in scripts too.
     #[arg(short, long)]
     tty: bool,
     /// Attach standard input even when it is a terminal and no -t is given.

@@ -135,13 +135,18 @@ impl Ends {
 impl<'a> Session<'a> {
     fn new(client: &'a mut Client, bay: &str, spec: ExecSpec) -> Self {
         let stdin = Chunks::new(spec.stdin);
+        let mut outbox = Outbox::default();
+        if spec.tty.is_some() && !spec.stdin {
+            // A terminal has no empty input of its own: whatever reads from it would wait for ever.
+            outbox.push(None);
+        }
         Self {
             client,
             bay: bay.to_owned(),
             spec,
             raw: None,
             stdin,
-            outbox: Outbox::default(),
+            outbox,
             sink: Sink::default(),
             pending: VecDeque::new(),
             offset: 0,
