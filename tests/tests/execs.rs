@@ -39,7 +39,10 @@ fn our_own_failures_have_exit_codes_that_shells_know() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     daemon.bay(&["exec", "nobody", "--", "true"]).fails_as(ErrorCode::BayNotFound, 125);
-    daemon.bay(&["exec", "b", "--", "no-such-command"]).fails_as(ErrorCode::CommandNotFound, 127);
+    let (_, next) =
+        daemon.bay(&["exec", "b", "--", "no-such-command"]).fails_as(ErrorCode::CommandNotFound, 127);
+    // A bay has no network: what is proposed must work without one.
+    assert!(next.contains("bay images import host") && next.contains("bay replace"), "{next}");
     daemon.bay(&["exec", "b", "--", "/etc/passwd"]).fails_as(ErrorCode::ExecStart, 126);
     daemon.bay(&["exec", "b", "--cwd", "/nowhere", "--", "true"]).fails_as(ErrorCode::ExecStart, 126);
     let no_user = daemon.bay(&["exec", "b", "--user", "stranger", "--", "true"]);

@@ -31,6 +31,10 @@ const OUTPUT_PIPE: usize = 256 << 10;
 /// Directories of `PATH` that are searched.
 const MAX_PATH_ENTRIES: usize = 256;
 
+/// A bay has no network to install from, so this names what works.
+const NOT_FOUND_NEXT: &str = "check the name; or put it into the workspace; or install it on the host, then \
+    `bay images import host` (with --add DIR for a toolchain in a home directory) and `bay replace NAME`";
+
 /// A cloned child and our ends of what it was given.
 pub(super) struct Cloned {
     pub(super) spawned: Spawned,
@@ -113,7 +117,7 @@ pub(super) fn explain(failure: Failure, spec: &ExecSpec, directory: &str) -> Api
         return ApiError::new(
             ErrorCode::CommandNotFound,
             format!("{program:?}: command not found in the bay"),
-            "check the name, or install it in the bay",
+            NOT_FOUND_NEXT,
         );
     }
     let (message, next) = match (failure.stage, errno) {
