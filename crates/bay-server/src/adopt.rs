@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use bay_backend::Seen;
 use bay_store::{BayRow, Draft};
+use bay_types::exec::EndReason;
 use bay_types::{ApiError, BayId};
 use futures_util::StreamExt;
 use serde_json::json;
@@ -111,7 +112,11 @@ async fn look_again(daemon: &Daemon, row: BayRow, boot: Option<&str>) -> Result<
         }
         Some(_) => {}
         // No runtime and open execs: the daemon died between clearing the one and closing the others.
-        None => crate::service::execs::close_all(daemon, &handle).await,
+        None => {
+            let stopped = handle.row().desired == Desired::Stopped;
+            let why = if stopped { EndReason::Stopped } else { EndReason::Lost };
+            crate::service::execs::close_all(daemon, &handle, why).await;
+        }
     }
     Ok(handle)
 }

@@ -15,6 +15,7 @@ use bay_backend::{Seen, StartSpec};
 use bay_pool::WorkspaceFrom;
 use bay_store::{BayRow, Draft};
 use bay_types::bay::{Desired, Limits, State};
+use bay_types::exec::EndReason;
 use bay_types::guest::{GuestInfo, Shutdown};
 use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
@@ -255,7 +256,7 @@ impl Reconciler {
     async fn clear(&mut self) -> Result<(), ApiError> {
         self.clear_runtime().await?;
         self.update(Draft::new("bay.cleared", json!({})), |row| row.runtime = None).await?;
-        execs::close_all(&self.daemon, &self.handle).await;
+        execs::close_all(&self.daemon, &self.handle, EndReason::Lost).await;
         Ok(())
     }
 
@@ -435,7 +436,7 @@ impl Reconciler {
             row.runtime = None;
         })
         .await?;
-        execs::close_all(&self.daemon, &self.handle).await;
+        execs::close_all(&self.daemon, &self.handle, EndReason::Stopped).await;
         Ok(())
     }
 
@@ -485,6 +486,6 @@ pub(crate) async fn note_loss(daemon: &Daemon, handle: &BayHandle, reason: &str)
     daemon.backend.clear(handle.id).await.map_err(|e| e.to_api())?;
     // Only now is nothing left of it: a daemon that dies before this line clears again.
     handle.update(&daemon.store, None, |row| row.runtime = None).await?;
-    execs::close_all(daemon, handle).await;
+    execs::close_all(daemon, handle, EndReason::Lost).await;
     Ok(())
 }

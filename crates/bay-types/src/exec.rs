@@ -148,7 +148,10 @@ pub enum EndReason {
     TimedOut,
     /// `bay kill`.
     Killed,
-    /// The bay stopped or its guest died under it.
+    /// The bay was stopped, replaced or restarted on request while it ran. `code` or `signal` tell how it took that,
+    /// where they are known.
+    Stopped,
+    /// Its guest died under it.
     Lost,
 }
 
@@ -157,6 +160,7 @@ text_enum!(EndReason {
     Signaled = "signaled",
     TimedOut = "timed-out",
     Killed = "killed",
+    Stopped = "stopped",
     Lost = "lost",
 });
 
@@ -171,7 +175,8 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// The exit code a shell would report: the command's own, 128 + signal, 124 for a timeout, 137 when lost.
+    /// The exit code a shell would report: the command's own, 128 + signal, 124 for a timeout, 137 when nothing more is
+    /// known of one that was stopped or lost.
     #[must_use]
     pub fn shell_code(&self) -> u8 {
         match (self.reason, self.code, self.signal) {
@@ -275,6 +280,17 @@ mod tests {
             let mut given = spec(&["true"]);
             change(&mut given);
             assert!(given.check().is_err(), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn every_reason_is_read_as_it_was_written() {
+        for (reason, text) in [(EndReason::Stopped, "stopped"), (EndReason::Lost, "lost")] {
+            let exit = Exit { reason, code: None, signal: None };
+            let json = serde_json::to_string(&exit).unwrap();
+            assert_eq!(json, format!(r#"{{"reason":"{text}"}}"#));
+            assert_eq!(serde_json::from_str::<Exit>(&json).unwrap(), exit);
+            assert_eq!(exit.shell_code(), 137);
         }
     }
 

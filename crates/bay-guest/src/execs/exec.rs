@@ -198,7 +198,7 @@ impl Exec {
     /// What the end of the leader means.
     pub(crate) fn judge(&self, reaped: &Reaped, stopping: bool) -> Ended {
         let reason = match reaped.signal {
-            _ if stopping => EndReason::Lost,
+            _ if stopping => EndReason::Stopped,
             _ if self.timed_out.load(Ordering::Relaxed) => EndReason::TimedOut,
             Some(SIGKILL | SIGTERM) if self.killed.load(Ordering::Relaxed) => EndReason::Killed,
             Some(_) => EndReason::Signaled,

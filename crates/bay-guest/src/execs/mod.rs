@@ -226,10 +226,12 @@ impl Execs {
         Ok(found)
     }
 
-    /// An exec on disk that is not in memory is over, whatever its record says: its guest died under it.
+    /// An exec on disk that is not in memory is over, whatever its record says: its guest died under it, or this one is
+    /// being stopped.
     fn as_over(&self, mut status: ExecStatus) -> ExecStatus {
         if status.exit.is_none() {
-            status.exit = Some(Exit { reason: EndReason::Lost, code: None, signal: None });
+            let reason = if self.is_stopping() { EndReason::Stopped } else { EndReason::Lost };
+            status.exit = Some(Exit { reason, code: None, signal: None });
             status.ended_at = Some(self.place.started_at.max(status.started_at));
         }
         status
@@ -441,7 +443,7 @@ impl Execs {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Ends everything: TERM, a grace, KILL. What ran is written down as lost.
+    /// Ends everything: TERM, a grace, KILL. What ran is written down as stopped.
     pub(crate) async fn stop(&self, grace: Duration) {
         self.stopping.store(true, Ordering::Relaxed);
         self.signal_all(SIGTERM);

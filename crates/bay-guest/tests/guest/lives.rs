@@ -61,9 +61,9 @@ async fn a_shutdown_lets_processes_finish_and_then_ends_the_rest() {
     let (status, output) = read_as_the_daemon(&guest, polite.id);
     // The shell may also say on stderr that its sleep was terminated.
     assert!(String::from_utf8_lossy(&output).contains("saved\n"), "{}", String::from_utf8_lossy(&output));
-    assert_eq!((status.exit.unwrap().reason, status.exit.unwrap().code), (EndReason::Lost, Some(0)));
+    assert_eq!((status.exit.unwrap().reason, status.exit.unwrap().code), (EndReason::Stopped, Some(0)));
     let (status, _) = read_as_the_daemon(&guest, stubborn.id);
-    assert_eq!((status.exit.unwrap().reason, status.exit.unwrap().signal), (EndReason::Lost, Some(9)));
+    assert_eq!((status.exit.unwrap().reason, status.exit.unwrap().signal), (EndReason::Stopped, Some(9)));
 }
 
 #[tokio::test]

@@ -477,7 +477,7 @@ async fn a_stop_ends_open_execs_and_events_tell_the_story() {
     let (code, body) = rig.json("POST", "/v1/bays/web/stop?grace_s=0", Value::Null).await;
     assert_eq!((code, body["state"].as_str()), (StatusCode::OK, Some("stopped")), "{body}");
     let row = rig.daemon.store.exec_get(handle.id, spec.id).await.unwrap().unwrap();
-    assert_eq!(row.exit.unwrap().reason, EndReason::Lost);
+    assert_eq!(row.exit.unwrap().reason, EndReason::Stopped);
     let (_, events) = rig.json("GET", "/v1/events?bay=web", Value::Null).await;
     let kinds: Vec<&str> = events.as_array().unwrap().iter().map(|e| e["kind"].as_str().unwrap()).collect();
     assert_eq!(

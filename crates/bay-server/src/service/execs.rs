@@ -3,7 +3,7 @@
 //! ```text
 //!  row + event ──► guest starts it ──► running ──► the guest's event, or its status when asked ──► ended
 //!                       │ refuses                  │ bay stopped or guest died: what the guest wrote to disk,
-//!                       ▼                          ▼ or "lost"
+//!                       ▼                          ▼ or "stopped", "lost"
 //!                     ended                       ended
 //! ```
 
@@ -39,7 +39,10 @@ const END_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of a command line that go into the event.
 const EVENT_ARGV_BYTES: usize = 4096;
 
-const LOST: Exit = Exit { reason: EndReason::Lost, code: None, signal: None };
+/// An exec of which nobody saw the end.
+fn unseen(reason: EndReason) -> Exit {
+    Exit { reason, code: None, signal: None }
+}
 
 /// What a shell reports for a command that could not be run, or was not found.
 fn not_started(error: &ApiError) -> Exit {
@@ -322,15 +325,15 @@ async fn refresh(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> Option<Exec
             Some(status)
         }
         Err(error) if error.code == ErrorCode::ExecNotFound => {
-            record(daemon, handle, id, LOST, None).await;
+            record(daemon, handle, id, unseen(EndReason::Lost), None).await;
             None
         }
         Err(_) => None,
     }
 }
 
-/// No guest is left: every open exec ended as the guest last wrote it to disk, or is lost.
-pub(crate) async fn close_all(daemon: &Daemon, handle: &BayHandle) {
+/// No guest is left: every open exec ended as the guest last wrote it to disk, or for this reason.
+pub(crate) async fn close_all(daemon: &Daemon, handle: &BayHandle, why: EndReason) {
     let open = match daemon.store.exec_list_open(handle.id).await {
         Ok(open) => open,
         Err(error) => {
@@ -343,7 +346,7 @@ pub(crate) async fn close_all(daemon: &Daemon, handle: &BayHandle) {
             Ok(pool) => spool::status(pool.bay_disk(handle.id).state, row.id).await,
             Err(_) => None,
         };
-        let exit = status.as_ref().and_then(|status| status.exit).unwrap_or(LOST);
+        let exit = status.as_ref().and_then(|status| status.exit).unwrap_or_else(|| unseen(why));
         record(daemon, handle, row.id, exit, status.as_ref()).await;
     }
 }

@@ -449,7 +449,8 @@ impl<'a> Session<'a> {
                 let limit = self.spec.timeout_s.map(|s| format!(" after {s} s")).unwrap_or_default();
                 self.note(&format!("the command was ended{limit}: its time was up"));
             }
-            EndReason::Lost => self.note("the command was lost: the bay stopped under it"),
+            EndReason::Stopped => self.note("the command was ended: the bay was stopped"),
+            EndReason::Lost => self.note("the command was lost: the bay's first process died under it"),
             EndReason::Killed if self.interrupts == 0 => self.note("the command was killed by `bay kill`"),
             EndReason::Killed | EndReason::Exited | EndReason::Signaled => {}
         }

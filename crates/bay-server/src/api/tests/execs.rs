@@ -135,9 +135,9 @@ async fn whoever_follows_an_exec_of_a_bay_that_just_stopped_hears_its_end() {
     let (daemon, at) = (Arc::clone(&rig.daemon), Arc::clone(&handle));
     let following = tokio::spawn(async move { execs::end_of(&daemon, &at, spec.id).await });
     tokio::task::yield_now().await;
-    execs::close_all(&rig.daemon, &handle).await;
+    execs::close_all(&rig.daemon, &handle, EndReason::Stopped).await;
     match following.await.unwrap().unwrap() {
-        Frame::Exit(exit) => assert_eq!(exit.reason, EndReason::Lost),
+        Frame::Exit(exit) => assert_eq!(exit.reason, EndReason::Stopped),
         other => panic!("{other:?}"),
     }
 }
