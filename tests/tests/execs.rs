@@ -123,7 +123,8 @@ fn kill_ends_the_tree_including_processes_that_ran_away() {
     until("the tree to stand", || {
         (daemon.sh("b", "ps -o args | grep -cx 'sleep 1002'").text() == "2").then_some(())
     });
-    let _killed = daemon.bay(&["kill", "b", &exec]).ok();
+    let killed = daemon.bay(&["kill", "b", &exec]).ok().text();
+    assert!(killed.contains("was ended, with everything it started"), "{killed}");
     let view = until_ended(&daemon, "b", &exec);
     assert_eq!(view["exit"]["reason"], "killed", "{view}");
     until("the tree to be gone", || {
@@ -169,6 +170,19 @@ fn a_detached_command_is_listed_and_its_output_replayable_from_any_byte() {
     assert_eq!((end.stdout.len(), end.stderr.len()), (0, 0));
     daemon.bay(&["logs", "b", "exec_00000000000000000000000000000000"]).fails_with(ErrorCode::ExecNotFound);
     daemon.bay(&["logs", "b", "999999"]).fails_with(ErrorCode::ExecNotFound);
+}
+
+#[test]
+fn a_detached_command_prints_what_the_next_commands_take() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let ran = daemon.bay(&["exec", "b", "-d", "--", "echo", "hello"]).ok();
+    let number = ran.text();
+    assert_eq!(number, "1", "{ran}");
+    assert!(ran.errors().contains("bay logs b 1") && ran.errors().contains("exec_"), "{ran}");
+    assert_eq!(daemon.bay(&["logs", "b", &number, "--follow"]).ok().text(), "hello");
+    let late = daemon.bay(&["kill", "b", &number]).ok().text();
+    assert!(late.contains("had ended before"), "{late}");
 }
 
 #[test]

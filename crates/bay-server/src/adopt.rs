@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use bay_backend::Seen;
 use bay_store::{BayRow, Draft};
+use bay_types::bay::Desired;
 use bay_types::exec::EndReason;
 use bay_types::{ApiError, BayId};
 use futures_util::StreamExt;

@@ -42,7 +42,12 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    pub(crate) fn of(execs: &Arc<Execs>, found: &Found, since: u64, follow: Follow) -> Result<Self, ApiError> {
+    pub(crate) fn of(
+        execs: &Arc<Execs>,
+        found: &Found,
+        since: u64,
+        follow: Follow,
+    ) -> Result<Self, ApiError> {
         let state = execs.place.state.as_fd();
         let (reader, life, finished) = match found {
             Found::Live(exec) => {

@@ -71,7 +71,10 @@ impl Piece {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum At {
     /// This many bytes, now in the buffer, all of one stream.
-    Bytes { stderr: bool, len: usize },
+    Bytes {
+        stderr: bool,
+        len: usize,
+    },
     /// Nothing before this offset.
     From(u64),
     Nothing,
@@ -112,7 +115,9 @@ impl Recent {
         }
         held.cost += stretch.cost;
         while held.cost > ALL_BYTES {
-            let Some(oldest) = held.execs.iter().min_by_key(|(_, s)| s.turn).map(|(id, _)| *id) else { break };
+            let Some(oldest) = held.execs.iter().min_by_key(|(_, s)| s.turn).map(|(id, _)| *id) else {
+                break;
+            };
             held.forget(oldest);
         }
     }

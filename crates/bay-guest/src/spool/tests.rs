@@ -1,8 +1,8 @@
 use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use bay_types::exec::ExecSpec;
 use bay_types::frame::{Gap, GapReason};
