@@ -380,6 +380,72 @@ fn a_flood_of_output_is_bounded_on_disk_and_its_end_is_kept() {
     assert_eq!(state["state"], "running");
 }
 
+/// A bay with limits of its own and an empty workspace.
+fn limited_bay(daemon: &Daemon, name: &str, limits: &Value) {
+    let body =
+        json!({ "name": name, "source": { "kind": "empty" }, "image": bay_tests::SMALL, "limits": limits });
+    let made = daemon.rest("POST", "/v1/bays", &body);
+    assert!(
+        String::from_utf8_lossy(&made.body).contains("\"done\""),
+        "{}",
+        String::from_utf8_lossy(&made.body)
+    );
+}
+
+#[test]
+fn a_bay_with_a_full_disk_shows_output_and_says_what_is_not_kept() {
+    let daemon = Daemon::start();
+    limited_bay(&daemon, "b", &json!({ "disk_mib": 32 }));
+    // Until not even a small file fits.
+    let fill = "dd if=/dev/urandom of=fill bs=64k 2>/dev/null; n=0; \
+                while n=$((n+1)); head -c 3000 /dev/urandom > more.$n; do sync; done 2>/dev/null; true";
+    let _filled = daemon.sh("b", fill);
+    let ran = daemon.bay(&["exec", "b", "--", "echo", "hello"]);
+    assert_eq!((ran.code, ran.text().as_str()), (0, "hello"), "{ran}");
+    let many = daemon.sh("b", "seq 1 50000; echo code >&2; exit 3");
+    assert_eq!(many.code, 3, "{}", many.errors());
+    assert_eq!(many.text().lines().count(), 50_000);
+    let said = many.errors();
+    assert_eq!(said.matches("the disk of the bay is full").count(), 1, "{said}");
+    assert!(said.contains("bay exec b -- rm") && said.contains("--disk-mib"), "{said}");
+    let list = daemon.bay(&["execs", "ls", "b", "--json"]).ok().json();
+    let last = list.as_array().unwrap().last().unwrap().clone();
+    assert_eq!(last["limits_hit"], json!(["disk"]), "{last}");
+    let exec = last["id"].as_str().unwrap().to_owned();
+    // Still in memory, and said to be; after a stop it is missing, and that is said.
+    let logs = daemon.bay(&["logs", "b", &exec]).ok();
+    assert!(logs.errors().contains("the disk of the bay"), "{}", logs.errors());
+    let _stopped = daemon.bay(&["stop", "b"]).ok();
+    let logs = daemon.bay(&["logs", "b", &exec]).ok();
+    assert!(logs.errors().contains("the disk of the bay was full"), "{}", logs.errors());
+    let _started = daemon.bay(&["start", "b"]).ok();
+    // With room again, output is kept again.
+    let _freed = daemon.sh("b", "rm -f fill more.*; sync").ok();
+    let kept = until("output to be kept", || {
+        let ran = daemon.sh("b", "seq 1 50000").ok();
+        ran.errors().is_empty().then(|| daemon.bay(&["execs", "ls", "b", "--json"]).ok().json())
+    });
+    let last = kept.as_array().unwrap().last().unwrap()["number"].to_string();
+    assert_eq!(daemon.bay(&["logs", "b", &last]).ok().text().lines().count(), 50_000);
+}
+
+#[test]
+fn a_command_that_a_limit_of_its_bay_ended_is_told_with_the_limit() {
+    let daemon = Daemon::start();
+    limited_bay(&daemon, "b", &json!({ "memory_mib": 48, "pids": 24 }));
+    assert_eq!(daemon.sh("b", "exit 4").errors(), "", "no limit was reached");
+    let greedy = daemon.sh("b", "exec dd if=/dev/zero of=/dev/null bs=200M count=1");
+    assert_eq!(greedy.code, 137, "{greedy}");
+    assert!(greedy.errors().contains("used up its memory"), "{greedy}");
+    let forking = daemon.sh("b", "for n in $(seq 1 60); do sleep 30 & done 2>/dev/null; exit 9");
+    assert_ne!(forking.code, 0, "{forking}");
+    assert!(forking.errors().contains("as many processes as it may have"), "{forking}");
+    let list = daemon.bay(&["execs", "ls", "b", "--json"]).ok().json();
+    let hit: Vec<&Value> = list.as_array().unwrap().iter().map(|exec| &exec["limits_hit"]).collect();
+    assert_eq!(hit[..3], [&json!([]), &json!(["memory"]), &json!(["pids"])]);
+    assert!(daemon.bay(&["execs", "ls", "b"]).ok().text().contains("(memory limit)"));
+}
+
 #[test]
 fn a_client_that_is_killed_leaves_the_command_running() {
     let daemon = Daemon::start();

@@ -17,6 +17,7 @@ use std::io;
 
 use async_trait::async_trait;
 use bay_pool::BayDisk;
+pub use bay_runtime::LimitEvents;
 use bay_types::bay::{Isolation, Limits, Mount};
 use bay_types::runtime::RuntimeRecord;
 use bay_types::{ApiError, BayId, BayName, ErrorCode};
@@ -76,6 +77,10 @@ pub trait Backend: Send + Sync + Debug {
     async fn clear(&self, bay: BayId) -> Result<(), BackendError>;
     async fn pause(&self, bay: BayId) -> Result<(), BackendError>;
     async fn resume(&self, bay: BayId) -> Result<(), BackendError>;
+    /// How often a bay was held to its limits so far. Cheap: asked for with every exec. Zero where nobody counts.
+    fn limit_events(&self, _bay: BayId) -> LimitEvents {
+        LimitEvents::default()
+    }
     /// A fresh connection to the guest.
     async fn connect(&self, bay: BayId) -> io::Result<UnixStream>;
     /// Returns when that very PID 1 is gone (at once when it already is).

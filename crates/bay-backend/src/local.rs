@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bay_runtime::{GUEST_SOCKET, Hierarchies, guest_socket, process_start_ticks};
+use bay_runtime::{GUEST_SOCKET, Hierarchies, LimitEvents, guest_socket, process_start_ticks};
 use bay_types::BayId;
 use bay_types::bay::Isolation;
 use bay_types::runtime::{RuntimePlace, RuntimeRecord, RuntimeReply, RuntimeRequest, RuntimeSpec};
@@ -171,6 +171,11 @@ impl Backend for Local {
 
     async fn resume(&self, bay: BayId) -> Result<(), BackendError> {
         self.ask(&RuntimeRequest::Thaw(self.place(bay))).await.map(drop)
+    }
+
+    fn limit_events(&self, bay: BayId) -> LimitEvents {
+        let group = self.place(bay).cgroup;
+        self.groups().map(|groups| LimitEvents::of(groups, &group)).unwrap_or_default()
     }
 
     async fn connect(&self, bay: BayId) -> io::Result<UnixStream> {

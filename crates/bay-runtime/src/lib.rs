@@ -45,6 +45,7 @@ mod clear;
 mod failure;
 mod filter;
 mod inner;
+mod limit_events;
 mod mounts;
 mod network;
 mod own_v2;
@@ -60,6 +61,7 @@ pub use attempt::{ATTEMPT_MADE, ATTEMPT_NAMESPACES};
 pub use cgroup::Hierarchies;
 pub use failure::Failure;
 pub use own_v2::{OWN_V2, detached_v2};
+pub use limit_events::LimitEvents;
 pub use place::{GUEST_SOCKET, guest_socket, process_start_ticks};
 pub use start::STEPS;
 

@@ -98,6 +98,8 @@ async fn look_again(daemon: &Daemon, row: BayRow, boot: Option<&str>) -> Result<
     let handle = Arc::new(BayHandle::new(row, Arc::clone(&daemon.backend)));
     for exec in daemon.store.exec_list_open(handle.id).await.map_err(|e| e.to_api())? {
         handle.exec_opened(exec.id);
+        // What happened before is not known to have happened while it ran.
+        handle.exec_began(exec.id, daemon.backend.limit_events(handle.id));
     }
     match record {
         Some(record) if daemon.backend.inspect(handle.id, &record).await == Seen::Gone => {

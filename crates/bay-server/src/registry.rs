@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use bay_backend::Backend;
+use bay_backend::{Backend, LimitEvents};
 use bay_store::{BayRow, Draft, Store};
 use bay_types::{ApiError, BayId, BayName, ErrorCode, ExecId};
 use tokio::sync::{Notify, watch};
@@ -55,6 +55,8 @@ struct Execs {
     /// Written down, but the guest has not answered yet: its not knowing them means nothing. With how many are at it:
     /// the same start may be asked for twice at once.
     starting: HashMap<ExecId, usize>,
+    /// How often the bay had been held to its limits when they began.
+    began: HashMap<ExecId, LimitEvents>,
 }
 
 /// Marks an exec as being started until dropped.
@@ -182,8 +184,24 @@ impl BayHandle {
         self.execs().open.insert(id);
     }
 
+    /// Notes how often the bay was held to its limits when an open exec began.
+    pub(crate) fn exec_began(&self, id: ExecId, events: LimitEvents) {
+        let mut execs = self.execs();
+        if execs.open.contains(&id) {
+            execs.began.entry(id).or_insert(events);
+        }
+    }
+
+    /// What was noted then, when somebody did.
+    pub(crate) fn exec_beginning(&self, id: ExecId) -> Option<LimitEvents> {
+        self.execs().began.get(&id).copied()
+    }
+
     pub(crate) fn exec_ended(&self, id: ExecId) {
-        self.execs().open.remove(&id);
+        let mut execs = self.execs();
+        execs.open.remove(&id);
+        execs.began.remove(&id);
+        drop(execs);
         self.exec_over.notify_waiters();
     }
 

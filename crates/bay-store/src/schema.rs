@@ -9,12 +9,13 @@ use sqlx::{Connection, Row};
 
 use crate::{Result, StoreError};
 
-const MIGRATIONS: &[&[&str]] = &[&[
-    "CREATE TABLE meta (
+const MIGRATIONS: &[&[&str]] = &[
+    &[
+        "CREATE TABLE meta (
         key TEXT PRIMARY KEY NOT NULL,
         value TEXT NOT NULL
     )",
-    "CREATE TABLE bays (
+        "CREATE TABLE bays (
         id TEXT PRIMARY KEY NOT NULL,
         name TEXT NOT NULL UNIQUE,
         spec TEXT NOT NULL,
@@ -32,7 +33,7 @@ const MIGRATIONS: &[&[&str]] = &[&[
         replace_with TEXT,
         keep_workspace BIGINT NOT NULL
     )",
-    "CREATE TABLE execs (
+        "CREATE TABLE execs (
         id TEXT PRIMARY KEY NOT NULL,
         bay TEXT NOT NULL REFERENCES bays (id) ON DELETE CASCADE,
         number BIGINT NOT NULL,
@@ -45,8 +46,8 @@ const MIGRATIONS: &[&[&str]] = &[&[
         output_bytes BIGINT NOT NULL,
         UNIQUE (bay, number)
     )",
-    "CREATE INDEX execs_open ON execs (bay) WHERE ended_at IS NULL",
-    "CREATE TABLE events (
+        "CREATE INDEX execs_open ON execs (bay) WHERE ended_at IS NULL",
+        "CREATE TABLE events (
         seq BIGINT PRIMARY KEY NOT NULL,
         at TEXT NOT NULL,
         bay TEXT,
@@ -54,8 +55,10 @@ const MIGRATIONS: &[&[&str]] = &[&[
         body TEXT NOT NULL,
         hash TEXT NOT NULL
     )",
-    "CREATE INDEX events_bay ON events (bay, seq)",
-]];
+        "CREATE INDEX events_bay ON events (bay, seq)",
+    ],
+    &["ALTER TABLE execs ADD COLUMN limits_hit TEXT NOT NULL DEFAULT '[]'"],
+];
 
 /// Brings the database to the newest version, one transaction per step.
 pub(crate) async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<()> {

@@ -188,6 +188,20 @@ impl Exit {
     }
 }
 
+/// A limit of a bay that was reached while an exec ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LimitHit {
+    /// The kernel ended a process of the bay because its memory was used up.
+    Memory,
+    /// A process could not be started: the bay had as many as it may have.
+    Pids,
+    /// Output of this exec could not be kept: the bay's disk was full.
+    Disk,
+}
+
+text_enum!(LimitHit { Memory = "memory", Pids = "pids", Disk = "disk" });
+
 /// What an exec used, as the kernel reported at its end (the leader and the children it waited for).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
@@ -240,6 +254,10 @@ pub struct ExecView {
     pub exit: Option<Exit>,
     pub usage: Usage,
     pub output_bytes: u64,
+    /// Limits of the bay that were reached while it ran. Memory and processes are counted for the bay as a whole, so it
+    /// may have been another command's doing; they are looked at when an exec ends with anything but success.
+    #[serde(default)]
+    pub limits_hit: Vec<LimitHit>,
 }
 
 /// `POST …/execs/{id}/signal`

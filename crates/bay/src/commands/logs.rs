@@ -109,7 +109,7 @@ fn show(frame: Frame, offset: &mut u64, json: bool) -> Result<Option<End>, Failu
             } else {
                 talk(&format!("bay: {}", missing(gap, *offset)));
             }
-            *offset += gap.dropped;
+            *offset = offset.saturating_add(gap.dropped);
         }
         Frame::Exit(exit) => {
             if json {

@@ -15,6 +15,7 @@
 //! said. Signals travel on connections of their own: a command that reads no input would hold them up otherwise.
 
 mod input;
+mod notes;
 mod sink;
 
 use std::collections::VecDeque;
@@ -22,7 +23,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bay_types::exec::{EndReason, ExecSpec, Exit, SignalRequest, TtySize};
-use bay_types::frame::{Frame, Gap, GapReason, MAX_PAYLOAD};
+use bay_types::frame::{Frame, MAX_PAYLOAD};
 use bay_types::{ApiError, ErrorCode};
 use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -31,7 +32,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::client::{Client, FrameReader, bay_path, broken, encode};
 use crate::failure::{Failure, Outcome};
-use crate::output::talk;
 use crate::terminal::{self, RawMode};
 use input::{Chunks, Outbox};
 use sink::{Piece, Sink};
@@ -54,6 +54,7 @@ pub(crate) async fn run(client: &mut Client, bay: &str, spec: ExecSpec) -> Outco
     match result {
         Ok(exit) => {
             session.say_why(&exit);
+            session.say_limits(&exit).await;
             Ok(exit.shell_code())
         }
         Err(failure) => Err(failure),
@@ -298,28 +299,6 @@ impl<'a> Session<'a> {
         Ok(None)
     }
 
-    fn gap(&mut self, Gap { dropped, why }: Gap) {
-        let from = self.offset;
-        self.offset += dropped;
-        match (why, dropped) {
-            (GapReason::Bound, _) => {
-                self.note(&format!("{dropped} bytes of output were dropped: the kept output is bounded"));
-            }
-            (GapReason::DiskFull, 0) => {}
-            (GapReason::DiskFull, _) => {
-                self.note(&format!("{dropped} bytes of output from byte {from} on are missing"));
-            }
-        }
-        if why == GapReason::DiskFull && !self.said_full {
-            self.said_full = true;
-            self.note(&format!(
-                "the disk of the bay is full: output from byte {from} on is not kept, and `bay logs` will not have it\n\
-                 next: free some space with `bay exec {} -- rm …`, or give the bay a larger --disk-mib",
-                self.bay
-            ));
-        }
-    }
-
     fn output(&mut self, stderr: bool, bytes: Vec<u8>) {
         debug_assert!(bytes.len() <= MAX_PAYLOAD);
         self.offset += bytes.len() as u64;
@@ -433,28 +412,6 @@ impl<'a> Session<'a> {
         }
         None
     }
-
-    /// A remark among the command's output; in raw mode a line needs its carriage return.
-    fn note(&self, text: &str) {
-        if self.raw.is_some() {
-            talk(&format!("\r\nbay: {}\r", text.replace('\n', "\r\n")));
-        } else {
-            talk(&format!("bay: {text}"));
-        }
-    }
-
-    fn say_why(&self, exit: &Exit) {
-        match exit.reason {
-            EndReason::TimedOut => {
-                let limit = self.spec.timeout_s.map(|s| format!(" after {s} s")).unwrap_or_default();
-                self.note(&format!("the command was ended{limit}: its time was up"));
-            }
-            EndReason::Stopped => self.note("the command was ended: the bay was stopped"),
-            EndReason::Lost => self.note("the command was lost: the bay's first process died under it"),
-            EndReason::Killed if self.interrupts == 0 => self.note("the command was killed by `bay kill`"),
-            EndReason::Killed | EndReason::Exited | EndReason::Signaled => {}
-        }
-    }
 }
 
 /// How a program ended by a signal looks to a shell.
@@ -477,11 +434,11 @@ mod tests {
     use super::*;
     use crate::client::Home;
 
-    fn spec() -> ExecSpec {
+    pub(super) fn spec() -> ExecSpec {
         ExecSpec::new(["true"])
     }
 
-    fn client_of_nobody(dir: &std::path::Path) -> Client {
+    pub(super) fn client_of_nobody(dir: &std::path::Path) -> Client {
         Client::new(Home {
             data_dir: dir.to_owned(),
             pool: dir.join("pool"),
@@ -504,19 +461,6 @@ mod tests {
             Ok(Found::Exit(exit)) => assert_eq!(exit.shell_code(), 130),
             _ => panic!("it went on"),
         }
-    }
-
-    #[tokio::test]
-    async fn missing_output_counts_towards_the_offset_and_a_full_disk_is_told_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut client = client_of_nobody(dir.path());
-        let mut session = Session::new(&mut client, "web", spec());
-        session.gap(Gap { dropped: 7, why: GapReason::Bound });
-        assert!(!session.said_full);
-        session.gap(Gap { dropped: 0, why: GapReason::DiskFull });
-        assert!(session.said_full);
-        session.gap(Gap { dropped: 5, why: GapReason::DiskFull });
-        assert_eq!(session.offset, 12);
     }
 
     #[tokio::test]

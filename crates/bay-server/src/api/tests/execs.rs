@@ -152,3 +152,20 @@ async fn whoever_follows_an_exec_of_a_running_bay_whose_guest_is_away_is_told_to
         other => panic!("{other:?}"),
     }
 }
+
+#[tokio::test]
+async fn an_exec_that_failed_while_memory_ran_out_says_so_and_one_that_succeeded_does_not() {
+    let rig = rig().await;
+    let handle = rig.bay("web", State::Running).await;
+    let failed = Exit { reason: EndReason::Signaled, code: None, signal: Some(9) };
+    for (exit, kills, expected) in
+        [(failed, 1, json!(["memory"])), (failed, 0, json!([])), (OK, 1, json!([]))]
+    {
+        let spec = open(&rig, &handle).await;
+        handle.exec_began(spec.id, rig.daemon.backend.limit_events(handle.id));
+        rig.oom_kills.fetch_add(kills, Ordering::SeqCst);
+        execs::ended(&rig.daemon, &handle, spec.id, exit).await;
+        let (_, view) = rig.json("GET", &format!("/v1/bays/web/execs/{}", spec.id), Value::Null).await;
+        assert_eq!(view["limits_hit"], expected, "{view}");
+    }
+}
