@@ -97,7 +97,6 @@ pub(crate) fn base(root: &Path) {
         ("group", "root:x:0:\nstaff:x:50:user\nuser:x:1000:\nnogroup:x:65534:\n"),
         ("hosts", "127.0.0.1 localhost\n::1 localhost\n"),
         ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
-        ("gitconfig", "[user]\nname = Agent\nemail = agent@example.invalid\n"),
         ("small-image", "made by the tests\n"),
     ];
     for (name, text) in etc {

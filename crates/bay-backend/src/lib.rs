@@ -18,7 +18,7 @@ use std::io;
 use async_trait::async_trait;
 use bay_pool::BayDisk;
 pub use bay_runtime::LimitEvents;
-use bay_types::bay::{Isolation, Limits, Mount};
+use bay_types::bay::{Author, Isolation, Limits, Mount};
 use bay_types::runtime::RuntimeRecord;
 use bay_types::{ApiError, BayId, BayName, ErrorCode};
 use tokio::net::UnixStream;
@@ -55,6 +55,7 @@ pub struct StartSpec {
     pub bay: BayId,
     pub name: BayName,
     pub machine_id: String,
+    pub author: Option<Author>,
     pub disk: BayDisk,
     pub mounts: Vec<Mount>,
     pub id_base: u32,

@@ -131,6 +131,7 @@ impl Backend for Local {
             place: self.place(spec.bay),
             name: spec.name.clone(),
             machine_id: spec.machine_id.clone(),
+            author: spec.author.clone(),
             root: spec.disk.root.clone(),
             workspace: spec.disk.workspace.clone(),
             state: spec.disk.state.clone(),

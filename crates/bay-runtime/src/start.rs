@@ -274,6 +274,7 @@ fn config_pipe(spec: &RuntimeSpec) -> Result<OwnedFd, Failure> {
         bay_id: spec.place.bay_id.to_string(),
         hostname: spec.name.to_string(),
         machine_id: spec.machine_id.clone(),
+        author: spec.author.clone(),
     };
     let write = || -> io::Result<OwnedFd> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;

@@ -326,6 +326,7 @@ impl Reconciler {
             bay: row.id,
             name: row.name.clone(),
             machine_id: row.machine_id.clone(),
+            author: row.spec.author.clone(),
             disk: self.daemon.pool()?.bay_disk(row.id),
             mounts: row.spec.mounts.clone(),
             id_base: row.id_base,

@@ -137,6 +137,12 @@ pub(crate) fn create(create: &BayCreate, host: HostSize) -> Result<Option<BayNam
     let name = create.name.as_deref().map(name).transpose()?;
     limits(&create.limits, host)?;
     mounts(&create.mounts)?;
+    if create.author.as_ref().is_some_and(|author| !author.is_plain()) {
+        return Err(invalid(
+            "the author's name or address is empty, too long, or more than one line",
+            "check `git config user.name` and `git config user.email`",
+        ));
+    }
     if create.image.is_empty() || create.image.len() > MAX_PATH || create.image.contains('\0') {
         return Err(invalid(
             "the image's name is empty or too long",

@@ -142,6 +142,27 @@ pub enum Source {
     },
 }
 
+/// Who made the commits of a bay, where its own git settings name nobody: whoever made the bay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Author {
+    pub name: String,
+    pub email: String,
+}
+
+impl Author {
+    /// Longest name or address.
+    pub const MAX_LEN: usize = 256;
+
+    /// Whether both can stand in a git configuration and in a commit: one line each, neither empty nor endless.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        [&self.name, &self.email].into_iter().all(|text| {
+            !text.trim().is_empty() && text.len() <= Self::MAX_LEN && !text.chars().any(char::is_control)
+        })
+    }
+}
+
 /// `POST /v1/bays`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -157,6 +178,8 @@ pub struct BayCreate {
     pub limits: Limits,
     #[serde(default)]
     pub mounts: Vec<Mount>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub author: Option<Author>,
 }
 
 fn default_image() -> String {

@@ -48,6 +48,7 @@ pub(crate) fn guest_process() {
             bay_id: "bay_test".into(),
             hostname: "testbay".into(),
             machine_id: "0".repeat(32),
+            author: None,
         },
         listener: UnixListener::from(listener),
         cgroup: std::env::var_os(CGROUP).map(|path| File::open(path).unwrap().into()),

@@ -155,6 +155,7 @@ impl Rig {
                 image: "host".to_owned(),
                 limits: Limits::default(),
                 mounts: vec![],
+                author: None,
             },
             image_id: ImageId::generate(),
             origin: None,

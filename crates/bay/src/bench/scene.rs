@@ -149,6 +149,7 @@ fn on(name: &str, image: &str, source: Source) -> BayCreate {
         image: image.to_owned(),
         limits: Limits::default(),
         mounts: vec![],
+        author: None,
     }
 }
 

@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::time::Instant;
 
 use bay_types::bay::{BayCreate, BayView, Limits, Source, State};
@@ -16,12 +17,12 @@ use crate::output::age::since;
 use crate::output::escape::{one_line, visible};
 use crate::output::progress::Meter;
 use crate::output::{count, size, talk};
-use crate::{session, terminal, workspace};
+use crate::{git, session, terminal, workspace};
 
 /// Make a bay: a workstation with a copy of a repository, isolated and kept until `bay rm`.
 ///
 /// A local repository comes with its uncommitted changes; nothing in the bay ever writes back to it. What the bay
-/// changes is brought back with `bay cp`.
+/// changes is brought back with `bay cp`. Commits made in the bay carry your git name and address.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay up                                 this directory\n  bay up https://example.org/project.git --ref v2\n  bay up . --name web --memory-mib 2048 --mount /srv/data:/data:ro\n  bay up . -- make test                  and run a command at once"
@@ -110,18 +111,21 @@ impl Up {
         let image = crate::naming::image(&self.image)?;
         let limits =
             Limits { cpus: self.cpus, memory_mib: self.memory_mib, disk_mib: self.disk_mib, pids: self.pids };
-        let create = |name: BayName, source| BayCreate {
+        let create = |name: BayName, source, author| BayCreate {
             name: Some(self.name.clone().unwrap_or_else(|| name.to_string())),
             source,
             image,
             limits,
             mounts,
+            author,
         };
         let mut meter = Meter::new(json);
         match crate::naming::target(&self.what, |path| path.exists()) {
             Target::Url(url) => {
                 let source = Source::Remote { url: url.clone(), reference: self.reference.clone() };
-                let create = create(crate::naming::name_of_url(&url), source);
+                // Only the caller's own settings: whatever directory this happens to be has no say.
+                let author = git::author(Path::new("/")).await;
+                let create = create(crate::naming::name_of_url(&url), source, author);
                 let view = ask(client, &create, &mut meter).await?;
                 let notes = cached_since(client, &view).await.into_iter().collect();
                 Ok(Made { view, packed: None, notes })
@@ -132,8 +136,11 @@ impl Up {
                 let name = BayName::slug(directory.strip_suffix(".git").unwrap_or(&directory));
                 // What changed is looked up while the bay is made.
                 let making = async {
-                    let source = workspace::provide(client, &plan.source, &mut meter).await?;
-                    ask(client, &create(name, source), &mut meter).await
+                    let (source, author) = tokio::join!(
+                        workspace::provide(client, &plan.source, &mut meter),
+                        git::author(&plan.directory)
+                    );
+                    ask(client, &create(name, source?, author), &mut meter).await
                 };
                 let (view, findings) = tokio::join!(making, workspace::look(&plan.overlay));
                 let view = view?;
