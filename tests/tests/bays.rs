@@ -275,6 +275,10 @@ fn limits_that_make_no_sense_are_refused_and_nothing_is_made() {
         args.extend(joined.iter().map(String::as_str));
         daemon.bay(&args).fails_with(*code);
     }
+    // The pool is far smaller than the disk it lies on, and so is what it may still take of it.
+    let line = ["up", &repository.arg(), "--name", "b", "--image", SMALL, "--disk-mib", "999999999"];
+    let (what, next) = daemon.bay(&line).fails_with(ErrorCode::NotEnough);
+    assert!(what.contains("than the pool can hold") && next.contains("at most "), "{what} {next}");
     assert_eq!(daemon.list().len(), 0);
     assert_eq!(daemon.orphans(), []);
 }

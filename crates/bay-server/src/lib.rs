@@ -214,7 +214,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         backend: Arc::new(backend),
         bays: registry::Registry::default(),
         fault,
-        host: HostSize::here(&config.pool_dir),
+        host: HostSize::here(),
         data_dir: config.data_dir.clone(),
         pool_dir: config.pool_dir.clone(),
         started_at: Timestamp::now(),

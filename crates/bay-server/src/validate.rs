@@ -67,7 +67,17 @@ pub(crate) fn limits(limits: &Limits, host: HostSize) -> Result<(), ApiError> {
             return low("--disk-mib", disk.to_string(), Limits::MIN_DISK_MIB.to_string());
         }
         if disk > host.disk_mib {
-            return high("--disk-mib", disk.to_string(), host.disk_mib.to_string());
+            return Err(ApiError::new(
+                ErrorCode::NotEnough,
+                format!(
+                    "--disk-mib {disk} is more than the pool can hold ({} MiB, with what it may still grow)",
+                    host.disk_mib
+                ),
+                format!(
+                    "ask for at most {}, leave --disk-mib out, or place the pool on a larger disk (--pool DIR)",
+                    host.disk_mib
+                ),
+            ));
         }
     }
     if let Some(pids) = limits.pids

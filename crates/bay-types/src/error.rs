@@ -68,6 +68,8 @@ error_codes! {
     /// The host has less memory, disk or processors than was asked for.
     NotEnough = "not-enough", 422, 5;
     PoolFull = "pool-full", 507, 5;
+    /// A bay has used the disk that it was given; the pool has room for others.
+    DiskLimit = "disk-limit", 507, 5;
     PoolDamaged = "pool-damaged", 500, 6;
     PoolReadOnly = "pool-read-only", 500, 6;
     StoreDamaged = "store-damaged", 500, 6;

@@ -201,13 +201,19 @@ async fn exists(client: &mut Client, create: &BayCreate, error: ApiError) -> Api
 /// The bay is there, but not all of what was to be in it.
 fn half_made(view: &BayView, error: &ApiError) -> ApiError {
     let name = &view.name;
+    let next = match error.code {
+        ErrorCode::DiskLimit => {
+            format!("`bay rm {name}` and try again with a larger --disk-mib, or with --committed-only")
+        }
+        _ => format!("`bay rm {name}` and try again, or go on without them (--committed-only)"),
+    };
     ApiError::new(
         error.code,
         format!(
             "{name} was made, but the uncommitted changes could not be copied into it: {}",
             error.message
         ),
-        format!("`bay rm {name}` and try again, or go on without them (--committed-only)"),
+        next,
     )
 }
 
