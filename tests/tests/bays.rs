@@ -188,6 +188,36 @@ fn rm_asks_a_person_and_takes_no_for_an_answer() {
 }
 
 #[test]
+fn verbs_take_several_names_and_do_nothing_when_one_is_unknown() {
+    let daemon = Daemon::start();
+    for name in ["web", "api"] {
+        daemon.empty_bay(name);
+    }
+    for verb in ["stop", "pause", "replace", "rm"] {
+        let (what, next) = daemon.bay(&[verb, "web", "api", "wbe"]).fails_with(ErrorCode::BayNotFound);
+        assert!(what.contains("wbe") && next.contains("did you mean web?"), "{what} {next}");
+        for name in ["web", "api"] {
+            assert_eq!(daemon.show(name)["state"], "running", "{verb} {name}");
+        }
+    }
+    let states = || daemon.list().iter().map(|bay| bay["state"].clone()).collect::<Vec<_>>();
+    for (verb, state) in [
+        ("pause", "paused"),
+        ("resume", "running"),
+        ("replace", "running"),
+        ("stop", "stopped"),
+        ("start", "running"),
+    ] {
+        // The same bay twice is one bay.
+        let said = daemon.bay(&[verb, "web", "api", "web"]).ok().text();
+        assert_eq!(said.lines().count(), 2, "{said}");
+        assert_eq!(states(), [state, state], "{verb}");
+    }
+    let _gone = daemon.bay(&["rm", "web", "api"]).ok();
+    assert_eq!(daemon.list().len(), 0);
+}
+
+#[test]
 fn rm_can_keep_the_workspace_and_says_where_it_is() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");

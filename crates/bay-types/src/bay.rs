@@ -84,6 +84,9 @@ text_enum!(State {
     Deleting = "deleting",
 });
 
+/// Seconds that processes have between TERM and KILL when a bay is stopped and nobody says otherwise.
+pub const STOP_GRACE_S: u64 = 5;
+
 /// Upper bounds on what a bay may use of the host. `None` means the host's own limit.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

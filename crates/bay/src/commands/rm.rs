@@ -3,6 +3,7 @@ use std::io::{BufRead, Write};
 use bay_types::bay::BayDeleted;
 use clap::Args;
 
+use super::lifecycle::resolve;
 use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::{Failure, Outcome, local};
@@ -27,8 +28,8 @@ pub(crate) struct Rm {
 
 impl Rm {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
-        // All names are read before the first bay is gone: a slip in the third must not cost the first two.
-        let bays = self.names.iter().map(|name| crate::naming::bay(name)).collect::<Result<Vec<_>, _>>()?;
+        let mut client = global.client();
+        let bays = resolve(&mut client, &self.names).await?;
         let asks = !self.yes && !self.keep_workspace && !global.json;
         if asks
             && crate::terminal::stdin_is_terminal()
@@ -39,9 +40,8 @@ impl Rm {
             return Ok(1);
         }
         let query = if self.keep_workspace { "?keep_workspace=true" } else { "" };
-        let mut client = global.client();
         for bay in bays {
-            let deleted: BayDeleted = client.delete(&bay_path(bay, query)).await?;
+            let deleted: BayDeleted = client.delete(&bay_path(&bay, query)).await?;
             report(&deleted, global.json)?;
         }
         Ok(0)
