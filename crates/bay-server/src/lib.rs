@@ -235,7 +235,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     };
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
-    let unix = listen::unix(&config.socket)?;
+    let (unix, socket) = listen::unix(&config.socket)?;
     tracing::info!(
         version = bay_types::VERSION,
         pid = std::process::id(),
@@ -258,7 +258,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     });
     tokio::spawn(grow_pool(Arc::clone(&daemon)));
     listen::serve(api::router(Arc::clone(&daemon)), unix, tcp, ending).await;
-    let _ = std::fs::remove_file(&config.socket);
+    socket.remove();
     daemon.store.close().await;
     Ok(())
 }
