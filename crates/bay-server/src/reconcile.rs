@@ -285,7 +285,7 @@ impl Reconciler {
         self.update(Draft::new("bay.start", json!({})), |row| {
             row.disk_ready = true;
             row.state = State::Starting;
-            row.reason = "its disk is made; its guest is starting".to_owned();
+            row.reason = "its files are in place; it is starting".to_owned();
         })
         .await?;
         Ok(())
@@ -362,7 +362,7 @@ impl Reconciler {
             }
         };
         let why = std::mem::take(&mut self.why);
-        let reason = if why.is_empty() { "its guest answers".to_owned() } else { why };
+        let reason = if why.is_empty() { "ready".to_owned() } else { why };
         let version = plain_text(&info.version);
         self.update(Draft::new("bay.running", json!({ "guest": version, "reason": reason })), |row| {
             row.state = State::Running;
