@@ -226,6 +226,25 @@ fn rm_can_keep_the_workspace_and_says_where_it_is() {
     let kept = std::path::PathBuf::from(gone["kept_workspace"].as_str().expect("a path"));
     assert_eq!(std::fs::read_to_string(kept.join("note")).unwrap(), "precious\n");
     assert_eq!(daemon.list().len(), 0);
+    let listed = daemon.bay(&["workspaces", "ls", "--json"]).ok().json();
+    assert_eq!(listed[0]["bay"], "b");
+    let name = listed[0]["name"].as_str().unwrap().to_owned();
+    assert!(daemon.bay(&["workspaces", "ls"]).ok().text().contains(&name));
+    // A new bay has a copy, by the workspace's name or that of its bay; what is kept stays.
+    let _again = daemon.bay(&["up", "--workspace", &name, "--image", SMALL]).ok();
+    assert_eq!(daemon.sh("b", "cat note; echo changed > note").ok().text(), "precious");
+    let _other = daemon.bay(&["up", "--workspace", "b", "--name", "c", "--image", SMALL]).ok();
+    assert_eq!(daemon.sh("c", "cat note").ok().text(), "precious");
+    let nobody = ["up", "--workspace", "nope", "--image", SMALL];
+    daemon.bay(&nobody).fails_with(ErrorCode::WorkspaceNotFound);
+    daemon.bay(&["workspaces", "rm", "b", "nope"]).fails_with(ErrorCode::WorkspaceNotFound);
+    assert_eq!(std::fs::read_to_string(kept.join("note")).unwrap(), "precious\n");
+    let asked = daemon.on_a_terminal("workspaces rm b", "n\n");
+    assert_eq!(asked.code, 1, "{asked}");
+    assert!(kept.exists());
+    let _removed = daemon.bay(&["workspaces", "rm", "b"]).ok();
+    assert!(!kept.exists());
+    assert_eq!(daemon.sh("b", "cat note").ok().text(), "changed");
 }
 
 #[test]

@@ -71,6 +71,8 @@ pub enum PoolError {
     ImageImport { source_name: String, why: String },
     #[error("bay {bay} has no files on this pool")]
     BayFilesMissing { bay: String },
+    #[error("no workspace {workspace:?} is kept")]
+    KeptNotFound { workspace: String },
     #[error("there is no repository {repo} in the cache")]
     RepoNotFound { repo: String },
     #[error("could not fetch {location}: {why}")]
@@ -154,6 +156,9 @@ impl PoolError {
                 ErrorCode::BayFailed,
                 "remove the bay with `bay rm` and make it again".to_owned(),
             ),
+            Self::KeptNotFound { .. } => {
+                (ErrorCode::WorkspaceNotFound, "`bay workspaces ls` shows those there are".to_owned())
+            }
             Self::RepoNotFound { .. } => {
                 (ErrorCode::RepoNotFound, "`bay repos ls` shows what there is".to_owned())
             }

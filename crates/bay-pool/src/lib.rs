@@ -45,6 +45,7 @@ mod bay;
 mod confine;
 mod error;
 mod image;
+mod kept;
 mod pool;
 mod repo;
 mod subvolume;
@@ -80,6 +81,10 @@ pub struct BayDisk {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkspaceFrom {
     Empty,
+    /// A copy of a workspace that outlived its bay.
+    Kept {
+        workspace: String,
+    },
     /// A commit made ready with `repo_checkout`.
     Checkout {
         repo: RepoId,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bay_backend::{Seen, StartSpec};
 use bay_pool::WorkspaceFrom;
 use bay_store::{BayRow, Draft};
-use bay_types::bay::{Desired, Limits, State};
+use bay_types::bay::{Desired, Limits, Source, State};
 use bay_types::exec::EndReason;
 use bay_types::guest::{GuestInfo, Shutdown};
 use bay_types::{ApiError, ErrorCode};
@@ -264,11 +264,15 @@ impl Reconciler {
         let id = row.id;
         let image = row.image_id;
         let disk_mib = row.spec.limits.disk_mib;
-        let from = row.origin.as_ref().map_or(WorkspaceFrom::Empty, |origin| WorkspaceFrom::Checkout {
-            repo: origin.repo,
-            commit: origin.commit.clone(),
-            branch: origin.branch.clone(),
-        });
+        let from = match (&row.spec.source, &row.origin) {
+            (Source::Kept { workspace }, _) => WorkspaceFrom::Kept { workspace: workspace.clone() },
+            (_, None) => WorkspaceFrom::Empty,
+            (_, Some(origin)) => WorkspaceFrom::Checkout {
+                repo: origin.repo,
+                commit: origin.commit.clone(),
+                branch: origin.branch.clone(),
+            },
+        };
         self.daemon
             .with_pool(move |pool| {
                 match pool.bay_create(id, image, &from, disk_mib) {

@@ -134,6 +134,8 @@ pub struct Mount {
 pub enum Source {
     /// An empty directory.
     Empty,
+    /// A copy of a workspace that outlived its bay, by the name `bay workspaces ls` shows.
+    Kept { workspace: String },
     /// A commit of a repository that is in the cache (pushed by the CLI from a local path).
     Cached { repo: RepoId, commit: String, branch: Option<String> },
     /// A remote repository; fetched into the cache when the ref is not there yet.
@@ -253,6 +255,19 @@ pub struct BayDeleted {
     pub name: BayName,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_workspace: Option<PathBuf>,
+}
+
+/// A workspace that outlived its bay: `bay workspaces ls --json` is an array of these.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkspaceView {
+    pub name: String,
+    /// What the bay was called.
+    pub bay: String,
+    pub kept_at: Timestamp,
+    /// On the host.
+    pub path: PathBuf,
+    /// Bytes it holds beyond what it shares with the cached repository.
+    pub bytes: u64,
 }
 
 /// `GET /v1/health`

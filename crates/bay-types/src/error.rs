@@ -62,6 +62,8 @@ error_codes! {
     RepoAuth = "repo-auth", 422, 5;
     RepoEmpty = "repo-empty", 422, 5;
     RefNotFound = "ref-not-found", 404, 3;
+    /// No workspace is kept under this name, or more than one could be meant.
+    WorkspaceNotFound = "workspace-not-found", 404, 3;
     PathNotFound = "path-not-found", 404, 3;
     /// A path leaves the place it must stay in, or is of a kind that cannot be copied.
     PathRefused = "path-refused", 422, 2;

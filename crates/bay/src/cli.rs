@@ -12,7 +12,7 @@ use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
     completions, cp, doctor, exec, execs, images, kill, logs, ls, pause, replace, repos, resume, rm, serve,
-    shell, show, start, stop, up,
+    shell, show, start, stop, up, workspaces,
 };
 use crate::failure::{Failure, Outcome};
 
@@ -102,6 +102,7 @@ enum Verb {
     Kill(kill::Kill),
     Execs(execs::Execs),
     Repos(repos::Repos),
+    Workspaces(workspaces::Workspaces),
     Images(images::Images),
     Serve(serve::Serve),
     Doctor(doctor::Doctor),
@@ -168,6 +169,7 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Kill(verb) => verb.run(&global).await,
         Verb::Execs(verb) => verb.run(&global).await,
         Verb::Repos(verb) => verb.run(&global).await,
+        Verb::Workspaces(verb) => verb.run(&global).await,
         Verb::Images(verb) => verb.run(&global).await,
         Verb::Doctor(verb) => verb.run(&global).await,
         Verb::Bench(verb) => verb.run(&global).await,

@@ -59,6 +59,10 @@ pub(crate) async fn create(
     create.limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
     // Held until the row names image and repository: from then on they count as used.
     let making = daemon.making.read().await;
+    if let Source::Kept { workspace } = &mut create.source {
+        let kept = service::workspaces::find(&daemon, workspace).await?;
+        *workspace = kept.name;
+    }
     let (image, origin, teller) = prepare(&daemon, &create, caller, teller).await?;
     let choice = match name {
         Some(name) => NameChoice::Exact(name),
@@ -128,7 +132,7 @@ async fn prepare(
 fn origin(pool: &Pool, source: &Source, teller: &mut Teller) -> Result<Option<Origin>, ApiError> {
     let api = |e: PoolError| e.to_api();
     let (repo, commit, branch) = match source {
-        Source::Empty => return Ok(None),
+        Source::Empty | Source::Kept { .. } => return Ok(None),
         Source::Cached { repo, commit, branch } => {
             if !pool.repo_has_commit(*repo, commit).map_err(api)? {
                 return Err(ApiError::new(
@@ -154,6 +158,7 @@ fn origin(pool: &Pool, source: &Source, teller: &mut Teller) -> Result<Option<Or
 fn derived_name(source: &Source, origin: Option<&Origin>) -> BayName {
     let location = match (source, origin) {
         (Source::Remote { url, .. }, _) => url.as_str(),
+        (Source::Kept { workspace }, _) => workspace.as_str(),
         (_, Some(origin)) => origin.location.as_str(),
         (_, None) => "",
     };

@@ -12,7 +12,7 @@ use crate::output::escape::visible;
 /// Delete bays and their workspaces. On a terminal it asks first; a script has said the word by calling it.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay rm web\n  bay rm web api --yes\n  bay rm web --keep-workspace   the files stay, and it says where"
+    after_help = "Examples:\n  bay rm web\n  bay rm web api --yes\n  bay rm web --keep-workspace   the files stay: see `bay workspaces`"
 )]
 pub(crate) struct Rm {
     /// Names or ids of the bays.
@@ -53,15 +53,22 @@ fn report(deleted: &BayDeleted, json: bool) -> Result<(), Failure> {
         return crate::output::json(deleted);
     }
     let workspace = match &deleted.kept_workspace {
-        Some(path) => format!("its workspace is kept at {}", visible(&path.display().to_string())),
+        Some(path) => {
+            let name = visible(&path.file_name().unwrap_or_default().to_string_lossy());
+            format!(
+                "its workspace is kept at {}\n  bay up --workspace {name}    make a bay with a copy of it\n  bay workspaces rm {name}     delete it",
+                visible(&path.display().to_string())
+            )
+        }
         None => "its workspace is deleted".to_owned(),
     };
     crate::output::data(&format!("{} is gone; {workspace}", deleted.name))
 }
 
-fn confirmed(bay: &str) -> Result<bool, bay_types::ApiError> {
+/// Asks a person.
+pub(super) fn confirmed(what: &str) -> Result<bool, bay_types::ApiError> {
     let mut prompt = std::io::stderr().lock();
-    let _ = write!(prompt, "delete {bay} with everything in the workspace? [y/N] ");
+    let _ = write!(prompt, "delete {what} with everything in the workspace? [y/N] ");
     let _ = prompt.flush();
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer).map_err(|e| local("reading the answer", &e))?;

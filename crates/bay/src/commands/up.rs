@@ -1,7 +1,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use bay_types::bay::{BayCreate, BayView, Limits, Source, State};
+use bay_types::bay::{BayCreate, BayView, Limits, Source, State, WorkspaceView};
 use bay_types::repo::RepoView;
 use bay_types::{ApiError, BayName, ErrorCode};
 use clap::Args;
@@ -10,7 +10,7 @@ use jiff::SignedDuration;
 use super::exec::Options;
 use crate::archive::Packed;
 use crate::cli::Global;
-use crate::client::{Client, bay_path};
+use crate::client::{Client, bay_path, encode};
 use crate::failure::{Failure, Outcome};
 use crate::naming::{Target, without_credentials};
 use crate::output::age::since;
@@ -34,6 +34,9 @@ pub(crate) struct Up {
     /// Name of the bay [default: from the path or URL].
     #[arg(short, long)]
     name: Option<String>,
+    /// Begin with a copy of a kept workspace instead, by the name `bay workspaces ls` shows.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["what", "reference", "committed_only"])]
+    workspace: Option<String>,
     /// Branch, tag or commit to begin from; for a local path this leaves uncommitted changes out.
     #[arg(short, long = "ref", value_name = "REF")]
     reference: Option<String>,
@@ -120,6 +123,15 @@ impl Up {
             author,
         };
         let mut meter = Meter::new(json);
+        if let Some(given) = &self.workspace {
+            let kept: WorkspaceView = client.get(&format!("/v1/workspaces/{}", encode(given))).await?;
+            let author = git::author(Path::new("/")).await;
+            let source = Source::Kept { workspace: kept.name.clone() };
+            let create = create(BayName::slug(&kept.bay), source, author);
+            let view = ask(client, &create, &mut meter).await?;
+            let notes = vec![format!("a copy of the kept {}, which stays as it is", kept.name)];
+            return Ok(Made { view, packed: None, notes });
+        }
         match crate::naming::target(&self.what, |path| path.exists()) {
             Target::Url(url) => {
                 let source = Source::Remote { url: url.clone(), reference: self.reference.clone() };
