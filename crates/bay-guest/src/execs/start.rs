@@ -21,6 +21,7 @@ use super::exec::{Input, winsize};
 use super::leaf::Leaf;
 use super::pump::Source;
 use crate::http::invalid;
+use crate::settings;
 use crate::users::{self, User};
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -171,6 +172,7 @@ fn environment(place: &Place, spec: &ExecSpec, user: &User) -> Vec<(String, Stri
     ]
     .map(|(k, v)| (k.to_owned(), v.replace('\0', "")))
     .into();
+    settings::apply(&mut all, place.root.as_fd());
     all.push((EXEC_ID_VARIABLE.to_owned(), spec.id.to_string()));
     if spec.tty.is_some() {
         all.push(("TERM".to_owned(), DEFAULT_TERM.to_owned()));
