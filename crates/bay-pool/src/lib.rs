@@ -31,6 +31,7 @@
 //! | `subvolume`    | subvolumes by path, trash                            |
 //! | `image`        | imports: host, directories, archives                 |
 //! | `bay`          | the files of bays, quotas                            |
+//! | `kept`         | workspaces that outlived their bays                  |
 //! | `repo`         | cached repositories and their checkouts              |
 //! | `confine`      | running a program of the host on hostile data        |
 #![forbid(unsafe_code)]
