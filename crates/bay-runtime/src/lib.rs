@@ -60,8 +60,8 @@ use bay_types::runtime::{RuntimeReply, RuntimeRequest};
 pub use attempt::{ATTEMPT_MADE, ATTEMPT_NAMESPACES};
 pub use cgroup::Hierarchies;
 pub use failure::Failure;
-pub use own_v2::{OWN_V2, detached_v2};
 pub use limit_events::LimitEvents;
+pub use own_v2::{OWN_V2, detached_v2};
 pub use place::{GUEST_SOCKET, guest_socket, process_start_ticks};
 pub use start::STEPS;
 

@@ -66,7 +66,7 @@ pub(super) async fn run(
             Some(Frame::Exit(_)) => return Ok((begin.elapsed(), bytes)),
             Some(Frame::Error(error)) => return Err(error),
             Some(Frame::Stdout(data) | Frame::Stderr(data)) => bytes += data.len() as u64,
-            Some(Frame::Gap(dropped)) => bytes += dropped,
+            Some(Frame::Gap(gap)) => bytes += gap.dropped,
             Some(_) => {}
             None => {
                 let (stream, buffer) = frames.split();
