@@ -29,6 +29,8 @@ use rustix::io::Errno;
 use crate::failure::{Failure, Try};
 use crate::own_v2::{self, OWN_V2};
 
+mod stats;
+
 const STEP: &str = "cgroups";
 /// Version 1 controllers a bay joins, where they are mounted.
 const V1_CONTROLLERS: [&str; 4] = ["cpu", "cpuacct", "memory", "pids"];
