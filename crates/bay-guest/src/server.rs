@@ -177,7 +177,7 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
             Ok(json(if new { StatusCode::CREATED } else { StatusCode::OK }, &found.status()))
         }
         (&Method::GET, ["v1", "execs", id]) => {
-            Ok(json(StatusCode::OK, &execs.get_started(parse_id(id)?).await?.status()))
+            Ok(json(StatusCode::OK, &execs.get_started(parse_id(id)?).await?.status_now()))
         }
         (&Method::DELETE, ["v1", "execs", id]) => {
             execs.forget(parse_id(id)?).await?;

@@ -14,6 +14,7 @@ use tokio::sync::{Mutex, RwLock, RwLockWriteGuard, Semaphore, SemaphorePermit};
 
 use crate::fault::Fault;
 use crate::registry::{BayHandle, Registry};
+use crate::telemetry::Telemetry;
 
 /// Bundles uploaded at once. The pool's own work needs blocking threads too, and there are not endlessly many.
 pub(crate) const MAX_UPLOADS: usize = 32;
@@ -40,6 +41,7 @@ pub(crate) struct Daemon {
     pub(crate) making: RwLock<()>,
     /// Each upload of a bundle holds a blocking thread for as long as its sender takes.
     pub(crate) uploads: Semaphore,
+    pub(crate) telemetry: Telemetry,
 }
 
 /// What the host has to give.
@@ -148,6 +150,7 @@ impl Daemon {
             workspace: bay_types::guest::WORKSPACE.to_owned(),
             execs_running: handle.execs_open() as u64,
             host_pid: row.runtime.map(|record| record.pid),
+            cost: Some(self.telemetry.costs.cost(row.id, row.created_at)),
         }
     }
 }

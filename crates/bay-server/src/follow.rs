@@ -112,8 +112,8 @@ async fn heard(daemon: &Daemon, handle: &BayHandle, line: &[u8], greeted: &mut b
             execs::refresh_all(daemon, handle).await;
             true
         }
-        Ok(GuestEvent::ExecEnded { id, exit }) if handle.exec_is_open(id) => {
-            execs::ended(daemon, handle, id, exit).await;
+        Ok(GuestEvent::ExecEnded { id, exit, end }) if handle.exec_is_open(id) => {
+            execs::ended(daemon, handle, id, exit, end.map(|end| *end)).await;
             true
         }
         Ok(GuestEvent::Hello | GuestEvent::ExecEnded { .. }) | Err(_) => false,

@@ -10,6 +10,7 @@
 //!   bay-pool, bay-backend, guest ◄──────────────────── reconcile, one task per bay
 //!                                                               ▲
 //!   guest events ──► follow ──► ends of execs                   └── timer, death of PID 1
+//!                                   └──► telemetry: counters, costs, spans
 //! ```
 //!
 //! **Start**: lock the data directory, copy the executable, open store and pool, `adopt` what an earlier daemon left,
@@ -57,13 +58,18 @@ mod service;
 mod spool;
 mod startup;
 mod step;
+mod telemetry;
 mod validate;
 
 use daemon::{Daemon, HostSize, blocking};
 use fault::Fault;
+pub use telemetry::Collector;
+use telemetry::Telemetry;
 
 /// How often the pool is looked at for room.
 const GROW_EVERY: Duration = Duration::from_secs(5);
+/// How long a daemon that ends waits for the collector to take its last spans.
+const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 
 /// How a daemon is set up; parsed by the caller from flags and environment.
 #[derive(Debug, Clone)]
@@ -78,6 +84,8 @@ pub struct ServerConfig {
     /// The executable that is copied and run as guest and runtime helper: this one.
     pub executable: PathBuf,
     pub pool_options: PoolOptions,
+    /// Where spans of execs go.
+    pub otlp: Option<Collector>,
     /// Tests: where to die.
     pub fault: Option<String>,
 }
@@ -208,6 +216,8 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         guest,
         die_before: fault.runtime.clone(),
     });
+    let telemetry = Telemetry::new(config.otlp.clone(), store.daemon_id());
+    telemetry.costs.restore(store.cost_list().await?);
     let daemon = Arc::new(Daemon {
         store,
         pool: OnceLock::from(pool),
@@ -221,6 +231,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         importing: Mutex::default(),
         making: RwLock::default(),
         uploads: Semaphore::new(daemon::MAX_UPLOADS),
+        telemetry,
     });
     adopt::adopt(&daemon).await.map_err(ServeError::Adopt)?;
     startup::drop_old_copies(&current);
@@ -257,8 +268,14 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         std::future::pending::<()>().await;
     });
     tokio::spawn(grow_pool(Arc::clone(&daemon)));
+    tokio::spawn(telemetry::cost::watch(Arc::clone(&daemon)));
+    tokio::spawn(telemetry::cost::watch_disks(Arc::clone(&daemon)));
     listen::serve(api::router(Arc::clone(&daemon)), unix, tcp, ending).await;
     socket.remove();
+    telemetry::cost::save(&daemon).await;
+    if let Some(spans) = &daemon.telemetry.spans {
+        spans.flush(FLUSH_WITHIN).await;
+    }
     daemon.store.close().await;
     Ok(())
 }

@@ -31,6 +31,7 @@ use crate::registry::{BayHandle, Settled};
 use crate::restarts::{MAX_RESTARTS, RESTART_WINDOW, Restarts};
 use crate::service::execs;
 use crate::step::{Look, Step, next_step};
+use crate::telemetry::cost;
 
 /// How often a bay is looked at when nothing happens.
 const RECHECK: Duration = Duration::from_secs(30);
@@ -126,6 +127,7 @@ impl Reconciler {
                     return;
                 }
                 Err(error) => {
+                    self.daemon.telemetry.counters.reconcile_errors.add(1);
                     tracing::warn!(bay = %self.handle.name, code = %error.code, message = %error.message, "a bay could not be brought to its wanted state");
                     self.handle.settle(Settled { asked, error: Some(error), ..Settled::default() });
                 }
@@ -250,6 +252,7 @@ impl Reconciler {
     async fn clear_runtime(&mut self) -> Result<(), ApiError> {
         self.follower = None;
         self.handle.guest.reset();
+        cost::close(&self.daemon, &self.handle).await;
         self.daemon.backend.clear(self.handle.id).await.map_err(|e| e.to_api())
     }
 
@@ -474,8 +477,13 @@ impl Reconciler {
                 return Err(error);
             }
         };
-        let event = Draft::new("bay.deleted", json!({ "name": row.name, "kept_workspace": kept_workspace }));
+        let cost = self.daemon.telemetry.costs.cost(row.id, row.created_at);
+        let event = Draft::new(
+            "bay.deleted",
+            json!({ "name": row.name, "kept_workspace": kept_workspace, "cost": cost }),
+        );
         self.daemon.store.bay_delete(row.id, &event).await.map_err(|e| e.to_api())?;
+        self.daemon.telemetry.costs.forget(row.id);
         Ok(Pass::Deleted { kept_workspace })
     }
 }
@@ -488,6 +496,7 @@ pub(crate) async fn note_loss(daemon: &Daemon, handle: &BayHandle, reason: &str)
             row.reason = reason.to_owned();
         })
         .await?;
+    cost::close(daemon, handle).await;
     daemon.backend.clear(handle.id).await.map_err(|e| e.to_api())?;
     // Only now is nothing left of it: a daemon that dies before this line clears again.
     handle.update(&daemon.store, None, |row| row.runtime = None).await?;

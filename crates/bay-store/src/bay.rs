@@ -275,6 +275,11 @@ impl Store {
             .execute(&mut *connection)
             .await
             .map_err(&failed)?;
+        sqlx::query("DELETE FROM costs WHERE bay = $1")
+            .bind(id.to_string())
+            .execute(&mut *connection)
+            .await
+            .map_err(&failed)?;
         sqlx::query("DELETE FROM bays WHERE id = $1")
             .bind(id.to_string())
             .execute(&mut *connection)

@@ -220,6 +220,21 @@ impl Raw {
 }
 
 impl Store {
+    /// Number of the last event.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn events_head(&self) -> Result<u64> {
+        let found = sqlx::query("SELECT value FROM meta WHERE key = $1")
+            .bind(HEAD)
+            .fetch_optional(&self.inner.readers)
+            .await
+            .map_err(self.failed("reading the head of the event record"))?;
+        let Some(row) = found else { return Ok(0) };
+        let text: String = row.try_get(0).map_err(|e| StoreError::column("meta", e))?;
+        Ok(Head::parse(&text).map_or(0, |head| head.seq))
+    }
+
     /// Writes an event that belongs to no change of a row: an import, a fetch.
     ///
     /// # Errors

@@ -1,7 +1,9 @@
 //! Execs. The environment of a command is not kept: it may hold secrets, and a hash of the whole specification is
 //! enough to tell a repeated request from a different one.
 
-use bay_types::exec::{ExecSpec, ExecStatus, ExecView, Exit, LimitHit, Usage};
+use bay_types::exec::{ExecEnd, ExecSpec, ExecView, Exit, LimitHit, Usage, duration_s};
+use bay_types::trace::ExecTrace;
+use bay_types::usage::ExecCost;
 use bay_types::{BayId, ExecId};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
@@ -25,9 +27,16 @@ pub struct ExecRow {
     pub usage: Usage,
     pub output_bytes: u64,
     pub limits_hit: Vec<LimitHit>,
+    pub trace: Option<ExecTrace>,
 }
 
 impl ExecRow {
+    /// How long it ran, once it is over.
+    #[must_use]
+    pub fn duration_s(&self) -> Option<f64> {
+        self.ended_at.map(|ended_at| duration_s(self.started_at, ended_at))
+    }
+
     #[must_use]
     pub fn view(&self) -> ExecView {
         ExecView {
@@ -45,6 +54,8 @@ impl ExecRow {
             usage: self.usage,
             output_bytes: self.output_bytes,
             limits_hit: self.limits_hit.clone(),
+            trace: self.trace,
+            cost: ExecCost::of(&self.usage, self.duration_s()),
         }
     }
 }
@@ -66,13 +77,15 @@ impl Inserted {
     }
 }
 
+macro_rules! columns {
+    () => {
+        "id, bay, number, spec, started_at, ended_at, exit, usage, output_bytes, trace, spec_hash, limits_hit"
+    };
+}
+
 macro_rules! select {
     ($tail:literal) => {
-        concat!(
-            "SELECT id, bay, number, spec, started_at, ended_at, exit, usage, output_bytes, spec_hash, limits_hit ",
-            "FROM execs ",
-            $tail
-        )
+        concat!("SELECT ", columns!(), " FROM execs ", $tail)
     };
 }
 
@@ -97,7 +110,8 @@ fn row(row: &SqliteRow) -> Result<ExecRow> {
         exit: get::<Option<&str>>(row, 6)?.map(serde_json::from_str).transpose().map_err(column)?,
         usage: serde_json::from_str(get(row, 7)?).map_err(column)?,
         output_bytes: to_u64(get(row, 8)?),
-        limits_hit: serde_json::from_str(get(row, 10)?).map_err(column)?,
+        limits_hit: serde_json::from_str(get(row, 11)?).map_err(column)?,
+        trace: get::<Option<&str>>(row, 9)?.map(serde_json::from_str).transpose().map_err(column)?,
     })
 }
 
@@ -111,7 +125,13 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::ExecConflict`] when the id means something else already; or when the database cannot be written.
-    pub async fn exec_insert(&self, bay: BayId, spec: &ExecSpec, event: &Draft) -> Result<Inserted> {
+    pub async fn exec_insert(
+        &self,
+        bay: BayId,
+        spec: &ExecSpec,
+        trace: Option<ExecTrace>,
+        event: &Draft,
+    ) -> Result<Inserted> {
         let failed = self.failed("recording an exec");
         let hash = spec_hash(spec)?;
         let mut kept = spec.clone();
@@ -125,8 +145,8 @@ impl Store {
         let connection = transaction.connection();
         // An id that exists makes the insert do nothing; only then is the other row looked at.
         let inserted = sqlx::query(concat!(
-            "INSERT INTO execs (id, bay, number, spec, spec_hash, started_at, usage, output_bytes) ",
-            "VALUES ($1, $2, (SELECT COALESCE(MAX(number), 0) + 1 FROM execs WHERE bay = $2), $3, $4, $5, $6, 0) ",
+            "INSERT INTO execs (id, bay, number, spec, spec_hash, started_at, usage, output_bytes, trace) ",
+            "VALUES ($1, $2, (SELECT COALESCE(MAX(number), 0) + 1 FROM execs WHERE bay = $2), $3, $4, $5, $6, 0, $7) ",
             "ON CONFLICT (id) DO NOTHING RETURNING number"
         ))
         .bind(spec.id.to_string())
@@ -135,6 +155,7 @@ impl Store {
         .bind(&hash)
         .bind(started_at.to_string())
         .bind(&usage)
+        .bind(trace.as_ref().map(serde_json::to_string).transpose().map_err(column)?)
         .fetch_optional(&mut *connection)
         .await
         .map_err(&failed)?;
@@ -145,7 +166,7 @@ impl Store {
                 .await
                 .map_err(&failed)?;
             let known = row(&found)?;
-            let known_hash: String = found.try_get(9).map_err(column)?;
+            let known_hash: String = found.try_get(10).map_err(column)?;
             if known.bay != bay || known_hash != hash {
                 return Err(StoreError::ExecConflict(spec.id));
             }
@@ -165,10 +186,11 @@ impl Store {
             usage: Usage::default(),
             output_bytes: 0,
             limits_hit: vec![],
+            trace,
         }))
     }
 
-    /// Records how an exec ended. The first word stands: a second one changes nothing and returns `false`.
+    /// Records how an exec ended, and returns it as it is then. The first word stands: a second one changes nothing.
     ///
     /// # Errors
     /// When the database cannot be written.
@@ -177,20 +199,22 @@ impl Store {
         bay: BayId,
         id: ExecId,
         exit: Exit,
-        status: Option<&ExecStatus>,
+        end: Option<&ExecEnd>,
         limits_hit: &[LimitHit],
         event: &Draft,
-    ) -> Result<bool> {
+    ) -> Result<Option<ExecRow>> {
         let failed = self.failed("recording the end of an exec");
-        let ended_at = status.and_then(|s| s.ended_at).unwrap_or_else(now);
-        let usage = status.map(|s| s.usage).unwrap_or_default();
-        let output = status.map_or(0, |s| s.output_bytes);
+        // What a guest says of the future is not believed.
+        let ended_at = end.map_or_else(now, |end| end.at.min(now()));
+        let usage = end.map(|end| end.usage.bounded()).unwrap_or_default();
+        let output = end.map_or(0, |end| end.output_bytes);
         let mut writer = self.writer().await;
         let mut transaction = writer.begin().await?;
         let connection = transaction.connection();
         let changed = sqlx::query(concat!(
             "UPDATE execs SET ended_at = $3, exit = $4, usage = $5, output_bytes = $6, limits_hit = $7 ",
-            "WHERE id = $1 AND bay = $2 AND ended_at IS NULL"
+            "WHERE id = $1 AND bay = $2 AND ended_at IS NULL RETURNING ",
+            columns!()
         ))
         .bind(id.to_string())
         .bind(bay.to_string())
@@ -199,16 +223,15 @@ impl Store {
         .bind(serde_json::to_string(&usage).map_err(column)?)
         .bind(to_i64(output))
         .bind(serde_json::to_string(limits_hit).map_err(column)?)
-        .execute(&mut *connection)
+        .fetch_optional(&mut *connection)
         .await
-        .map_err(&failed)?
-        .rows_affected();
-        if changed == 0 {
-            transaction.commit().await?;
-            return Ok(false);
+        .map_err(&failed)?;
+        let changed = changed.as_ref().map(row).transpose()?;
+        match changed {
+            Some(_) => drop(transaction.commit_with(Some(bay), event).await?),
+            None => transaction.commit().await?,
         }
-        transaction.commit_with(Some(bay), event).await?;
-        Ok(true)
+        Ok(changed)
     }
 
     /// Execs of a bay by number.

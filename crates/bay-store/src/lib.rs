@@ -40,6 +40,7 @@ use sqlx::{ConnectOptions, Connection, Row};
 use tokio::sync::{Mutex, Notify};
 
 mod bay;
+mod cost;
 mod error;
 mod event;
 mod exec;
@@ -48,6 +49,7 @@ mod schema;
 mod write;
 
 pub use bay::{BayNew, BayRow, NameChoice};
+pub use cost::CostRow;
 pub use error::StoreError;
 pub use event::{Draft, Verdict};
 pub use exec::{ExecRow, Inserted};

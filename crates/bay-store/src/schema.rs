@@ -9,13 +9,30 @@ use sqlx::{Connection, Row};
 
 use crate::{Result, StoreError};
 
-const MIGRATIONS: &[&[&str]] = &[
-    &[
-        "CREATE TABLE meta (
+const MIGRATIONS: &[&[&str]] = &[BAYS_EXECS_EVENTS, LIMITS_HIT, TRACES_AND_COSTS];
+
+const LIMITS_HIT: &[&str] = &["ALTER TABLE execs ADD COLUMN limits_hit TEXT NOT NULL DEFAULT '[]'"];
+
+const TRACES_AND_COSTS: &[&str] = &[
+    "ALTER TABLE execs ADD COLUMN trace TEXT",
+    "CREATE TABLE costs (
+        bay TEXT PRIMARY KEY NOT NULL REFERENCES bays (id) ON DELETE CASCADE,
+        cpu_us BIGINT NOT NULL,
+        memory_gib_s DOUBLE PRECISION NOT NULL,
+        disk_gib_s DOUBLE PRECISION NOT NULL,
+        disk_bytes BIGINT,
+        since TEXT NOT NULL,
+        runtime TEXT,
+        runtime_cpu_us BIGINT NOT NULL
+    )",
+];
+
+const BAYS_EXECS_EVENTS: &[&str] = &[
+    "CREATE TABLE meta (
         key TEXT PRIMARY KEY NOT NULL,
         value TEXT NOT NULL
     )",
-        "CREATE TABLE bays (
+    "CREATE TABLE bays (
         id TEXT PRIMARY KEY NOT NULL,
         name TEXT NOT NULL UNIQUE,
         spec TEXT NOT NULL,
@@ -33,7 +50,7 @@ const MIGRATIONS: &[&[&str]] = &[
         replace_with TEXT,
         keep_workspace BIGINT NOT NULL
     )",
-        "CREATE TABLE execs (
+    "CREATE TABLE execs (
         id TEXT PRIMARY KEY NOT NULL,
         bay TEXT NOT NULL REFERENCES bays (id) ON DELETE CASCADE,
         number BIGINT NOT NULL,
@@ -46,8 +63,8 @@ const MIGRATIONS: &[&[&str]] = &[
         output_bytes BIGINT NOT NULL,
         UNIQUE (bay, number)
     )",
-        "CREATE INDEX execs_open ON execs (bay) WHERE ended_at IS NULL",
-        "CREATE TABLE events (
+    "CREATE INDEX execs_open ON execs (bay) WHERE ended_at IS NULL",
+    "CREATE TABLE events (
         seq BIGINT PRIMARY KEY NOT NULL,
         at TEXT NOT NULL,
         bay TEXT,
@@ -55,9 +72,7 @@ const MIGRATIONS: &[&[&str]] = &[
         body TEXT NOT NULL,
         hash TEXT NOT NULL
     )",
-        "CREATE INDEX events_bay ON events (bay, seq)",
-    ],
-    &["ALTER TABLE execs ADD COLUMN limits_hit TEXT NOT NULL DEFAULT '[]'"],
+    "CREATE INDEX events_bay ON events (bay, seq)",
 ];
 
 /// Brings the database to the newest version, one transaction per step.

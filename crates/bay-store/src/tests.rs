@@ -6,6 +6,8 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod upgrade;
+
 async fn store() -> (TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(&dir.path().join("bay.db")).await.unwrap();
@@ -108,7 +110,7 @@ async fn id_ranges_are_distinct_and_a_freed_one_rests() {
 async fn deleting_a_bay_takes_its_execs_and_leaves_its_events() {
     let (_dir, store) = store().await;
     let row = bay(&store, "one").await;
-    store.exec_insert(row.id, &exec(&["true"]), &started()).await.unwrap();
+    store.exec_insert(row.id, &exec(&["true"]), None, &started()).await.unwrap();
     store.bay_delete(row.id, &Draft::new("bay.gone", json!({}))).await.unwrap();
     assert!(store.bay_list().await.unwrap().is_empty());
     assert!(store.exec_list(row.id).await.unwrap().is_empty());
@@ -122,14 +124,14 @@ async fn a_repeated_exec_is_the_same_and_a_different_one_with_its_id_is_refused(
     let row = bay(&store, "one").await;
     let other = bay(&store, "two").await;
     let spec = exec(&["true"]);
-    let first = store.exec_insert(row.id, &spec, &started()).await.unwrap();
+    let first = store.exec_insert(row.id, &spec, None, &started()).await.unwrap();
     assert!(matches!(first, Inserted::New(_)));
-    let again = store.exec_insert(row.id, &spec, &started()).await.unwrap();
+    let again = store.exec_insert(row.id, &spec, None, &started()).await.unwrap();
     assert_eq!(again, Inserted::Known(first.row().clone()));
     let mut different = spec.clone();
     different.env.clear();
     for (bay, spec) in [(row.id, &different), (other.id, &spec)] {
-        let error = store.exec_insert(bay, spec, &started()).await.unwrap_err();
+        let error = store.exec_insert(bay, spec, None, &started()).await.unwrap_err();
         assert_eq!(error.to_api().code, ErrorCode::ExecConflict);
     }
     assert_eq!(store.exec_list(row.id).await.unwrap().len(), 1);
@@ -140,9 +142,9 @@ async fn execs_are_numbered_per_bay_and_found_by_id_number_and_suffix() {
     let (_dir, store) = store().await;
     let row = bay(&store, "one").await;
     let other = bay(&store, "two").await;
-    store.exec_insert(other.id, &exec(&["x"]), &started()).await.unwrap();
-    let first = store.exec_insert(row.id, &exec(&["a"]), &started()).await.unwrap().row().clone();
-    let second = store.exec_insert(row.id, &exec(&["b"]), &started()).await.unwrap().row().clone();
+    store.exec_insert(other.id, &exec(&["x"]), None, &started()).await.unwrap();
+    let first = store.exec_insert(row.id, &exec(&["a"]), None, &started()).await.unwrap().row().clone();
+    let second = store.exec_insert(row.id, &exec(&["b"]), None, &started()).await.unwrap().row().clone();
     assert_eq!((first.number, second.number), (1, 2));
     assert_eq!(store.exec_get(row.id, second.id).await.unwrap().as_ref(), Some(&second));
     assert_eq!(store.exec_by_number(row.id, 1).await.unwrap().as_ref(), Some(&first));
@@ -154,11 +156,11 @@ async fn execs_are_numbered_per_bay_and_found_by_id_number_and_suffix() {
 async fn the_first_word_about_an_exec_s_end_stands() {
     let (_dir, store) = store().await;
     let row = bay(&store, "one").await;
-    let one = store.exec_insert(row.id, &exec(&["a"]), &started()).await.unwrap().row().clone();
+    let one = store.exec_insert(row.id, &exec(&["a"]), None, &started()).await.unwrap().row().clone();
     let lost = Exit { reason: EndReason::Lost, code: None, signal: None };
     let event = Draft::new("exec.end", json!({}));
-    assert!(store.exec_end(row.id, one.id, OK, None, &[], &event).await.unwrap());
-    assert!(!store.exec_end(row.id, one.id, lost, None, &[], &event).await.unwrap());
+    assert!(store.exec_end(row.id, one.id, OK, None, &[], &event).await.unwrap().is_some());
+    assert!(store.exec_end(row.id, one.id, lost, None, &[], &event).await.unwrap().is_none());
     assert_eq!(store.exec_get(row.id, one.id).await.unwrap().unwrap().exit, Some(OK));
     assert!(store.exec_list_open(row.id).await.unwrap().is_empty());
     assert!(matches!(store.events_verify().await.unwrap(), Verdict::Intact { events: 3, .. }));
@@ -188,7 +190,7 @@ async fn old_finished_execs_are_forgotten_and_running_ones_are_not() {
     let row = bay(&store, "one").await;
     let mut ids = vec![];
     for _ in 0..5 {
-        ids.push(store.exec_insert(row.id, &exec(&["a"]), &started()).await.unwrap().row().id);
+        ids.push(store.exec_insert(row.id, &exec(&["a"]), None, &started()).await.unwrap().row().id);
     }
     for id in &ids[1..] {
         store.exec_end(row.id, *id, OK, None, &[], &Draft::new("exec.end", json!({}))).await.unwrap();

@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{BayId, BayName, ImageId, RepoId};
+use crate::stats::BayCost;
 
 /// What somebody asked a bay to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -238,6 +239,9 @@ pub struct BayView {
     /// PID 1 of the bay as the host sees it, while there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_pid: Option<i32>,
+    /// What it cost so far, as the host measured it.
+    #[serde(default)]
+    pub cost: Option<BayCost>,
 }
 
 /// `DELETE /v1/bays/{name}?keep_workspace=`

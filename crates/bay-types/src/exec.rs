@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 use crate::bay::text_enum;
 use crate::error::{ApiError, ErrorCode};
 use crate::id::{BayId, ExecId};
+use crate::trace::ExecTrace;
+pub use crate::usage::Usage;
+use crate::usage::{ExecCost, seconds};
 
 /// Size of a terminal in character cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -202,14 +205,6 @@ pub enum LimitHit {
 
 text_enum!(LimitHit { Memory = "memory", Pids = "pids", Disk = "disk" });
 
-/// What an exec used, as the kernel reported at its end (the leader and the children it waited for).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
-    pub user_us: u64,
-    pub system_us: u64,
-    pub max_rss_kib: u64,
-}
-
 /// An exec as the guest knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecStatus {
@@ -235,8 +230,40 @@ pub struct ExecStatus {
     pub refused_bytes: u64,
 }
 
+impl ExecStatus {
+    /// How it ended, when it has.
+    #[must_use]
+    pub fn end(&self) -> Option<ExecEnd> {
+        Some(ExecEnd {
+            at: self.ended_at?,
+            usage: self.usage,
+            output_bytes: self.output_bytes,
+            refused_bytes: self.refused_bytes,
+        })
+    }
+}
+
+/// What is known of an exec when it has ended, besides its exit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecEnd {
+    pub at: Timestamp,
+    #[serde(default)]
+    pub usage: Usage,
+    pub output_bytes: u64,
+    /// Bytes of output that the bay's disk had no room for.
+    #[serde(default)]
+    pub refused_bytes: u64,
+}
+
+/// Seconds from one moment to another, none when the clock was set back meanwhile.
+#[must_use]
+pub fn duration_s(from: Timestamp, to: Timestamp) -> f64 {
+    let us = to.as_microsecond().saturating_sub(from.as_microsecond());
+    seconds(u64::try_from(us).unwrap_or(0))
+}
+
 /// An exec as the API shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExecView {
     pub id: ExecId,
     pub bay: BayId,
@@ -258,6 +285,11 @@ pub struct ExecView {
     /// may have been another command's doing; they are looked at when an exec ends with anything but success.
     #[serde(default)]
     pub limits_hit: Vec<LimitHit>,
+    /// Where it is in a trace, when its caller or the daemon has one.
+    #[serde(default)]
+    pub trace: Option<ExecTrace>,
+    #[serde(default)]
+    pub cost: ExecCost,
 }
 
 /// `POST …/execs/{id}/signal`

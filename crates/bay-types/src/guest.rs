@@ -36,7 +36,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::bay::{Author, text_enum};
-use crate::exec::Exit;
+use crate::exec::{ExecEnd, Exit};
 use crate::id::ExecId;
 
 /// Version of this protocol. A daemon talks to a guest of the same number only; an older running guest keeps its bay
@@ -113,6 +113,9 @@ pub enum GuestEvent {
     ExecEnded {
         id: ExecId,
         exit: Exit,
+        /// Absent from a guest of an earlier release, which has to be asked.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        end: Option<Box<ExecEnd>>,
     },
 }
 

@@ -12,6 +12,8 @@
 //! | [`frame`]   | CLI ↔ guest: the byte stream of an attached exec     |
 //! | [`guest`]   | daemon ↔ guest: the rest of the guest protocol       |
 //! | [`runtime`] | daemon ↔ `bay __runtime`                             |
+//! | [`usage`]   | guest → daemon → CLI: what one exec used and cost    |
+//! | [`trace`]   | caller → daemon → guest: the W3C trace context       |
 //! | [`stats`]   | host → CLI: what a bay uses, as the host measures it |
 //! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
 //! | [`event`]   | the hashed record of everything decided and done     |
@@ -30,6 +32,8 @@ pub mod progress;
 pub mod repo;
 pub mod runtime;
 pub mod stats;
+pub mod trace;
+pub mod usage;
 
 pub use error::{ApiError, ErrorCode};
 pub use id::{BayId, BayName, ExecId, ImageId, RepoId};

@@ -2,6 +2,7 @@
 //!
 //! Every value may be absent: `null` says that this host does not measure it, never that it is zero.
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// One bay at one moment, as its own control groups tell. Counters begin anew with each runtime.
@@ -25,6 +26,21 @@ pub struct BayStats {
     pub pids_limit: Option<u64>,
     pub io: Option<IoStats>,
     pub pressure: Pressures,
+}
+
+/// What a bay cost in its whole life so far, over all its runtimes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct BayCost {
+    /// Seconds of one processor.
+    pub core_s: f64,
+    /// Memory in use, summed up over time by looking every few seconds; page cache included.
+    pub memory_gib_s: f64,
+    /// Disk the bay holds on its own, summed up over time.
+    pub disk_gib_s: f64,
+    /// Disk it held on its own when last looked at; absent before the first look.
+    pub disk_bytes: Option<u64>,
+    /// Since when this is counted. Memory and disk are not counted while no daemon runs.
+    pub since: Timestamp,
 }
 
 /// What went to and came from disks, all of them together.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bay_types::ApiError;
+use bay_types::trace::TRACEPARENT_VARIABLE;
 use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
@@ -76,6 +77,7 @@ impl Global {
             data_dir,
             autostart: !self.no_autostart,
             quiet: self.json,
+            traceparent: std::env::var(TRACEPARENT_VARIABLE).ok().and_then(|given| given.parse().ok()),
         }
     }
 

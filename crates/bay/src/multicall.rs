@@ -28,6 +28,7 @@ pub(crate) struct Serve {
     pub(crate) listen: Option<std::net::SocketAddr>,
     pub(crate) executable: PathBuf,
     pub(crate) pool_mib: Option<u64>,
+    pub(crate) otlp: Option<bay_server::Collector>,
     pub(crate) fault: Option<String>,
 }
 
@@ -46,6 +47,7 @@ pub(crate) async fn serve(told: Serve) -> Result<(), ApiError> {
                 .collect(),
             must_exist: false,
         },
+        otlp: told.otlp,
         fault: told.fault,
     })
     .await

@@ -196,7 +196,7 @@ impl Exec {
     }
 
     /// What the end of the leader means.
-    pub(crate) fn judge(&self, reaped: &Reaped, stopping: bool) -> Ended {
+    pub(crate) fn judge(&self, reaped: &Reaped, usage: Usage, stopping: bool) -> Ended {
         let reason = match reaped.signal {
             _ if stopping => EndReason::Stopped,
             _ if self.timed_out.load(Ordering::Relaxed) => EndReason::TimedOut,
@@ -204,15 +204,7 @@ impl Exec {
             Some(_) => EndReason::Signaled,
             None => EndReason::Exited,
         };
-        Ended {
-            at: Timestamp::now(),
-            exit: Exit { reason, code: reaped.code, signal: reaped.signal },
-            usage: Usage {
-                user_us: reaped.user_us,
-                system_us: reaped.system_us,
-                max_rss_kib: reaped.max_rss_kib,
-            },
-        }
+        Ended { at: Timestamp::now(), exit: Exit { reason, code: reaped.code, signal: reaped.signal }, usage }
     }
 
     /// Signals what is in the foreground of its terminal, or its leader's process group.

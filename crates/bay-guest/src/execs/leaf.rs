@@ -60,6 +60,14 @@ impl Leaf {
         pids
     }
 
+    /// A small file of it in one read: these are made up by the kernel as a whole.
+    pub(crate) fn read<'a>(&self, file: &str, buffer: &'a mut [u8]) -> Option<&'a str> {
+        let file =
+            rustix::fs::openat(&self.dir, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let read = rustix::io::read(&file, &mut *buffer).ok()?;
+        std::str::from_utf8(&buffer[..read]).ok()
+    }
+
     /// Removes it, with the groups an agent made below, once nothing lives in there. False when something does.
     pub(crate) fn remove(&self) -> bool {
         remove_groups((*self.parent).as_fd(), self.name.as_bytes(), 0)

@@ -15,6 +15,7 @@ use tokio::sync::{broadcast, watch};
 pub(crate) mod attach;
 mod exec;
 mod leaf;
+mod measure;
 pub(crate) mod output;
 mod pump;
 mod reaper;
@@ -104,6 +105,17 @@ impl Found {
             Found::Live(exec) => exec.id(),
             Found::Finished(status) => status.spec.id,
         }
+    }
+
+    /// With what it used so far, for somebody who asks while it runs.
+    pub(crate) fn status_now(&self) -> ExecStatus {
+        let mut status = self.status();
+        if let Found::Live(exec) = self
+            && status.exit.is_none()
+        {
+            status.usage = measure::so_far(exec.leaf.as_deref());
+        }
+        status
     }
 
     fn has_spec(&self, spec: &ExecSpec) -> bool {
@@ -310,19 +322,21 @@ impl Execs {
         self.release_leaf(exec);
     }
 
-    /// Called by an exec's own task: the leader is gone. Children may live on.
-    fn ended(&self, exec: &Exec) {
-        self.release_leaf(exec);
+    /// Called by an exec's own task: the leader is gone, and its end is told.
+    fn ended(&self) {
         // Whoever waits for everything to end looks again.
         self.reaper.reaped.notify_waiters();
     }
 
-    fn release_leaf(&self, exec: &Exec) {
-        if let Some(leaf) = &exec.leaf
-            && !leaf.remove()
-        {
-            lock(&self.leftovers).push(Arc::clone(leaf));
+    /// Removes the leaf of an exec whose leader is gone. Says how many processes live on in it, where there is one.
+    fn release_leaf(&self, exec: &Exec) -> Option<u64> {
+        let leaf = exec.leaf.as_ref()?;
+        if leaf.remove() {
+            return Some(0);
         }
+        let left = leaf.pids().len() as u64;
+        lock(&self.leftovers).push(Arc::clone(leaf));
+        Some(left)
     }
 
     /// Called by an exec's own task: nothing can write its output any more. `saved` when its end is on disk.

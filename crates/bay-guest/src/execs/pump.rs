@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bay_sys::spawn::{Failure, Reaped};
+use bay_types::exec::Usage;
 use bay_types::guest::GuestEvent;
 use bay_types::{ApiError, ErrorCode};
 use rustix::buffer::spare_capacity;
@@ -16,6 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::exec::{Exec, Start};
+use super::measure::{self, Watch};
 use super::{Execs, start};
 use crate::spool::{self, Writer};
 
@@ -124,6 +126,7 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
     let (mut running, mut saved) = (true, false);
     let deadline = exec.spec.timeout_s.map(|s| Instant::now() + Duration::from_secs(s));
     let mut armed = deadline.is_some();
+    let mut watch = Watch::new();
     while running || out.is_open() || err.is_open() {
         tokio::select! {
             reaped = &mut ended, if running => {
@@ -134,7 +137,10 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
                         hold(&execs, &exec, &writer, stderr, &bytes[kept..]);
                     });
                 }
-                saved = record_end(&execs, &exec, &mut writer, reaped);
+                saved = record_end(&execs, &exec, &mut writer, reaped.ok(), &watch);
+            }
+            () = tokio::time::sleep_until(watch.next), if running && exec.leaf.is_some() => {
+                watch.look(exec.leaf.as_deref());
             }
             () = tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now)), if armed && running => {
                 armed = false;
@@ -238,11 +244,17 @@ fn record_end(
     execs: &Execs,
     exec: &Exec,
     writer: &mut Writer,
-    reaped: Result<Reaped, oneshot::error::RecvError>,
+    reaped: Option<Reaped>,
+    watch: &Watch,
 ) -> bool {
-    let nothing =
-        Reaped { pid: exec.leader.pid, code: None, signal: None, user_us: 0, system_us: 0, max_rss_kib: 0 };
-    let ended = exec.judge(&reaped.unwrap_or(nothing), execs.is_stopping());
+    // Only a defect can keep the reaper from telling; then nothing is known of what was used.
+    let (reaped, mut usage) = match reaped {
+        Some(reaped) => (reaped, measure::usage(&reaped, exec.leaf.as_deref(), watch.seen())),
+        None => (Reaped { pid: exec.leader.pid, ..Reaped::default() }, Usage::default()),
+    };
+    // In this order: with the leaf goes what it tells.
+    usage.processes_left = execs.release_leaf(exec);
+    let ended = exec.judge(&reaped, usage, execs.is_stopping());
     let mut status = exec.status();
     status.ended_at = Some(ended.at);
     status.exit = Some(ended.exit);
@@ -261,9 +273,13 @@ fn record_end(
         life.refused_bytes = writer.refused_bytes();
         life.ended = Some(ended);
     });
-    execs.ended(exec);
+    execs.ended();
     // Nobody has to listen.
-    let _ = execs.events.send(GuestEvent::ExecEnded { id: exec.id(), exit: ended.exit });
+    let _ = execs.events.send(GuestEvent::ExecEnded {
+        id: exec.id(),
+        exit: ended.exit,
+        end: status.end().map(Box::new),
+    });
     saved.is_ok()
 }
 

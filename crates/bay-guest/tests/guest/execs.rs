@@ -25,7 +25,7 @@ async fn a_command_prints_on_both_streams_and_exits() {
     assert_eq!(status.exit, got.exit);
     assert_eq!((status.output_bytes, status.output_start), (8, 0));
     assert!(status.ended_at.unwrap() >= status.started_at);
-    assert!(status.usage.max_rss_kib > 0);
+    assert!(status.usage.max_rss_kib > Some(0));
     assert_eq!(status.spec, spec);
 }
 
@@ -218,7 +218,10 @@ async fn events_tell_every_end() {
     let spec = sh("exit 4");
     guest.start_exec(&spec).await;
     let exit = Exit { reason: EndReason::Exited, code: Some(4), signal: None };
-    assert_eq!(line().await, GuestEvent::ExecEnded { id: spec.id, exit });
+    let ended = line().await;
+    let GuestEvent::ExecEnded { id, exit: told, end: Some(end) } = ended else { panic!("{ended:?}") };
+    assert_eq!((id, told), (spec.id, exit));
+    assert_eq!(*end, guest.status(spec.id).await.end().unwrap());
 }
 
 #[tokio::test]

@@ -9,11 +9,11 @@ use bay_types::event::{Event, EventsVerified};
 use bay_types::{ApiError, BayId, ErrorCode};
 use serde::Deserialize;
 
-use super::{Failure, Input, Json, NoQuery, Shared};
+use super::{Failure, Input, Json, NoQuery, Parent, Shared};
 use crate::daemon::to_the_end;
-use crate::news;
 use crate::registry::{MAX_STOP_GRACE, STOP_GRACE};
 use crate::service::{self, Caller};
+use crate::{news, telemetry};
 
 pub(super) async fn health(_: NoQuery, State(daemon): Shared) -> Json<Health> {
     Json(Health {
@@ -83,6 +83,8 @@ pub(super) async fn show(
     Path(bay): Path<String>,
 ) -> Result<Json<BayView>, Failure> {
     let handle = daemon.bays.find(&bay)?;
+    // What it cost by now, not some seconds ago.
+    telemetry::cost::look(&daemon, &handle).await;
     Ok(Json(daemon.view_now(&handle).await))
 }
 
@@ -90,10 +92,11 @@ pub(super) async fn create(
     _: NoQuery,
     State(daemon): Shared,
     caller: Caller,
+    Parent(parent): Parent,
     Input(create): Input<BayCreate>,
 ) -> Result<Response, Failure> {
     let name = service::create::check(&daemon, &create)?;
-    Ok(news::answer(|teller| service::create::create(daemon, create, name, caller, teller)))
+    Ok(news::answer(|teller| service::create::create(daemon, create, name, parent, caller, teller)))
 }
 
 pub(super) async fn remove(

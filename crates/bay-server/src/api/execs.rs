@@ -13,7 +13,7 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 
-use super::{Failure, Input, Json, NoQuery, Shared};
+use super::{Failure, Input, Json, NoQuery, Parent, Shared};
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::to_the_end;
 use crate::service::{Caller, execs};
@@ -48,11 +48,12 @@ pub(super) async fn start(
     _: NoQuery,
     State(daemon): Shared,
     caller: Caller,
+    Parent(parent): Parent,
     Path(bay): Path<String>,
     Input(spec): Input<ExecSpec>,
 ) -> Result<(StatusCode, Json<ExecView>), Failure> {
     let handle = daemon.bays.find(&bay)?;
-    let view = to_the_end(async move { execs::start(&daemon, &handle, &spec, caller).await }).await?;
+    let view = to_the_end(async move { execs::start(&daemon, &handle, &spec, parent, caller).await }).await?;
     Ok((StatusCode::CREATED, Json(view)))
 }
 
@@ -60,6 +61,7 @@ pub(super) async fn start_attached(
     _: NoQuery,
     State(daemon): Shared,
     caller: Caller,
+    Parent(parent): Parent,
     Path(bay): Path<String>,
     mut request: Request,
 ) -> Result<Response, Failure> {
@@ -67,7 +69,8 @@ pub(super) async fn start_attached(
     let Input(spec) = Input::<ExecSpec>::from_request(request, &()).await?;
     let handle = daemon.bays.find(&bay)?;
     let guest =
-        to_the_end(async move { execs::start_attached(&daemon, &handle, &spec, caller).await }).await?;
+        to_the_end(async move { execs::start_attached(&daemon, &handle, &spec, parent, caller).await })
+            .await?;
     Ok(splice(switch, guest))
 }
 

@@ -7,6 +7,7 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
+use bay_types::trace::{TRACEPARENT, Traceparent};
 use bay_types::{ApiError, ErrorCode};
 use http::{HeaderValue, StatusCode, header, request::Parts};
 use serde::Serialize;
@@ -20,6 +21,7 @@ mod bays;
 mod execs;
 mod files;
 mod images;
+mod metrics;
 mod repos;
 mod workspaces;
 
@@ -33,6 +35,7 @@ type Shared = axum::extract::State<Arc<Daemon>>;
 /// Everything the daemon answers to.
 pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
     Router::new()
+        .route("/metrics", get(metrics::metrics))
         .route("/v1/health", get(bays::health))
         .route("/v1/events", get(bays::events))
         .route("/v1/events/verify", get(bays::verify_events))
@@ -164,6 +167,19 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
                 "connect through the daemon's socket",
             ))
         })
+    }
+}
+
+/// Where in a trace the caller is. A context that is none is as good as none: the standard asks for a new trace then.
+#[derive(Debug)]
+pub(crate) struct Parent(pub(crate) Option<Traceparent>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Parent {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
+        let given = parts.headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
+        Ok(Self(given.and_then(|text| text.trim().parse().ok())))
     }
 }
 

@@ -122,6 +122,7 @@ async fn rig() -> Rig {
         importing: tokio::sync::Mutex::default(),
         making: tokio::sync::RwLock::default(),
         uploads: tokio::sync::Semaphore::new(crate::daemon::MAX_UPLOADS),
+        telemetry: crate::telemetry::Telemetry::default(),
     });
     let router = TowerToHyperService::new(router(Arc::clone(&daemon)));
     Rig { dir, daemon, router, gone, defect, oom_kills }
@@ -355,7 +356,7 @@ async fn an_exec_the_guest_does_not_know_any_more_is_lost() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     let spec = exec();
-    rig.daemon.store.exec_insert(handle.id, &spec, &Draft::new("exec.start", json!({}))).await.unwrap();
+    rig.daemon.store.exec_insert(handle.id, &spec, None, &Draft::new("exec.start", json!({}))).await.unwrap();
     handle.exec_opened(spec.id);
     guest(rig.listener(), |_, _| {
         (404, Body::from(json!({ "code": "exec-not-found", "message": "" }).to_string()))
@@ -373,7 +374,7 @@ async fn the_guest_s_events_end_execs_and_its_noise_does_nothing() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     let spec = exec();
-    rig.daemon.store.exec_insert(handle.id, &spec, &Draft::new("exec.start", json!({}))).await.unwrap();
+    rig.daemon.store.exec_insert(handle.id, &spec, None, &Draft::new("exec.start", json!({}))).await.unwrap();
     handle.exec_opened(spec.id);
     let shown = spec.clone();
     guest(rig.listener(), move |_, path| {
@@ -479,7 +480,7 @@ async fn a_stop_ends_open_execs_and_events_tell_the_story() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     let spec = exec();
-    rig.daemon.store.exec_insert(handle.id, &spec, &Draft::new("exec.start", json!({}))).await.unwrap();
+    rig.daemon.store.exec_insert(handle.id, &spec, None, &Draft::new("exec.start", json!({}))).await.unwrap();
     handle.exec_opened(spec.id);
     let shown = spec.clone();
     // It refuses to shut down: it is cleared at once.

@@ -13,7 +13,9 @@ use bay_pool::{Pool, PoolError};
 use bay_store::{BayNew, Draft, NameChoice};
 use bay_types::bay::{BayCreate, BayView, Limits, Origin, Source, State};
 use bay_types::image::{ImageImport, ImageView};
+use bay_types::trace::Traceparent;
 use bay_types::{ApiError, BayName, ErrorCode};
+use jiff::Timestamp;
 use serde_json::json;
 
 use super::Caller;
@@ -51,19 +53,39 @@ pub(crate) fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayNam
 /// Makes the bay and waits until it runs.
 pub(crate) async fn create(
     daemon: Arc<Daemon>,
+    create: BayCreate,
+    name: Option<BayName>,
+    parent: Option<Traceparent>,
+    caller: Caller,
+    teller: Teller,
+) -> Result<BayView, ApiError> {
+    let began = Timestamp::now();
+    let mut prepared = None;
+    let made = make(&daemon, create, name, caller, teller, &mut prepared).await;
+    if let Some(trace) = daemon.telemetry.place(parent) {
+        daemon.telemetry.bay_made(trace, began, prepared, made.as_ref());
+    }
+    made
+}
+
+/// `prepared` becomes the moment from which on only the bay itself is made.
+async fn make(
+    daemon: &Arc<Daemon>,
     mut create: BayCreate,
     name: Option<BayName>,
     caller: Caller,
     teller: Teller,
+    prepared: &mut Option<Timestamp>,
 ) -> Result<BayView, ApiError> {
     create.limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
     // Held until the row names image and repository: from then on they count as used.
     let making = daemon.making.read().await;
     if let Source::Kept { workspace } = &mut create.source {
-        let kept = service::workspaces::find(&daemon, workspace).await?;
+        let kept = service::workspaces::find(daemon, workspace).await?;
         *workspace = kept.name;
     }
-    let (image, origin, teller) = prepare(&daemon, &create, caller, teller).await?;
+    let (image, origin, teller) = prepare(daemon, &create, caller, teller).await?;
+    *prepared = Some(Timestamp::now());
     let choice = match name {
         Some(name) => NameChoice::Exact(name),
         None => NameChoice::Derived(derived_name(&create.source, origin.as_ref())),
@@ -92,8 +114,8 @@ pub(crate) async fn create(
     let mut teller = teller;
     teller.stage("starting the bay");
     let asked = handle.first_ask();
-    reconcile::spawn(Arc::clone(&daemon), Arc::clone(&handle));
-    service::bays::reach(&daemon, &handle, asked, State::Running, std::time::Duration::ZERO).await
+    reconcile::spawn(Arc::clone(daemon), Arc::clone(&handle));
+    service::bays::reach(daemon, &handle, asked, State::Running, std::time::Duration::ZERO).await
 }
 
 /// Makes image and commit ready. One hop to a blocking thread when all is cached.

@@ -12,8 +12,12 @@ use std::time::Duration;
 
 use bay_store::{Draft, ExecRow, Inserted};
 use bay_types::bay::State;
-use bay_types::exec::{EndReason, ExecSpec, ExecStatus, ExecView, Exit, LimitHit, SignalRequest};
+use bay_types::exec::{
+    EndReason, ExecEnd, ExecSpec, ExecStatus, ExecView, Exit, LimitHit, SignalRequest, duration_s,
+};
 use bay_types::frame::Frame;
+use bay_types::trace::{TRACEPARENT_VARIABLE, Traceparent};
+use bay_types::usage::ExecCost;
 use bay_types::{ApiError, ErrorCode, ExecId};
 use bytes::Bytes;
 use http::Method;
@@ -77,8 +81,13 @@ fn started_event(spec: &ExecSpec, caller: Caller) -> Draft {
     )
 }
 
-fn ended_event(id: ExecId, exit: Exit, limits_hit: &[LimitHit]) -> Draft {
-    Draft::new("exec.end", json!({ "exec": id, "exit": exit, "limits_hit": limits_hit }))
+fn ended_event(id: ExecId, exit: Exit, end: Option<&ExecEnd>, limits_hit: &[LimitHit]) -> Draft {
+    let usage = end.map(|end| end.usage.bounded());
+    let output = end.map(|end| end.output_bytes);
+    Draft::new(
+        "exec.end",
+        json!({ "exec": id, "exit": exit, "usage": usage, "output_bytes": output, "limits_hit": limits_hit }),
+    )
 }
 
 /// The bay must be running for its guest to be asked.
@@ -104,6 +113,7 @@ pub(crate) async fn start(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     spec: &ExecSpec,
+    parent: Option<Traceparent>,
     caller: Caller,
 ) -> Result<ExecView, ApiError> {
     spec.check()?;
@@ -112,11 +122,11 @@ pub(crate) async fn start(
     }
     must_run(handle)?;
     let starting = handle.exec_starting(spec.id);
-    let row = insert(daemon, handle, spec, caller).await?;
+    let row = insert(daemon, handle, spec, parent, caller).await?;
     if row.ended_at.is_some() {
         return Ok(row.view());
     }
-    let body = body(spec)?;
+    let body = body(spec, &row)?;
     let answer = handle.guest.bytes(Method::PUT, &path(spec.id, ""), body, ANSWER_WITHIN).await;
     match answer {
         Ok(_) => Ok(row.view()),
@@ -129,14 +139,15 @@ pub(crate) async fn start_attached(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     spec: &ExecSpec,
+    parent: Option<Traceparent>,
     caller: Caller,
 ) -> Result<Upgraded, ApiError> {
     spec.check()?;
     must_run(handle)?;
     let starting = handle.exec_starting(spec.id);
-    let row = insert(daemon, handle, spec, caller).await?;
+    let row = insert(daemon, handle, spec, parent, caller).await?;
     // An exec that is over is only looked at again: a body would let the guest start it anew.
-    let body = if row.ended_at.is_some() { Bytes::new() } else { body(spec)? };
+    let body = if row.ended_at.is_some() { Bytes::new() } else { body(spec, &row)? };
     match handle.guest.upgrade(&path(spec.id, "/attach?since=0"), body).await {
         Ok(stream) => Ok(stream),
         Err(error) => Err(refused(daemon, handle, starting, error).await),
@@ -170,8 +181,25 @@ async fn known(daemon: &Daemon, handle: &BayHandle, spec: &ExecSpec) -> Result<O
     Ok(Some(row.view()))
 }
 
-fn body(spec: &ExecSpec) -> Result<Bytes, ApiError> {
-    serde_json::to_vec(spec).map(Bytes::from).map_err(|e| ApiError::internal(&e))
+/// What the guest is asked to run: as it was asked for, in the trace that was written down with it. A repeated request
+/// so asks for the very same.
+fn body(spec: &ExecSpec, row: &ExecRow) -> Result<Bytes, ApiError> {
+    let bytes = match in_trace(spec, row) {
+        Some(traced) => serde_json::to_vec(&traced),
+        None => serde_json::to_vec(spec),
+    };
+    bytes.map(Bytes::from).map_err(|e| ApiError::internal(&e))
+}
+
+/// The same with the trace in its environment, unless the caller chose one, or there is no room for it.
+fn in_trace(spec: &ExecSpec, row: &ExecRow) -> Option<ExecSpec> {
+    let inside = row.trace?.inside()?;
+    if spec.env.iter().any(|(name, _)| name == TRACEPARENT_VARIABLE) {
+        return None;
+    }
+    let mut traced = spec.clone();
+    traced.env.push((TRACEPARENT_VARIABLE.to_owned(), inside.to_string()));
+    traced.check().is_ok().then_some(traced)
 }
 
 /// Notes the bay's counters while the guest is being asked: nobody waits for it, and a command needs longer than this to
@@ -187,7 +215,7 @@ fn limits_hit(
     handle: &BayHandle,
     id: ExecId,
     exit: Exit,
-    status: Option<&ExecStatus>,
+    end: Option<&ExecEnd>,
 ) -> Vec<LimitHit> {
     let mut hit = Vec::new();
     let began = handle.exec_beginning(id).filter(|_| exit.code != Some(0));
@@ -196,7 +224,7 @@ fn limits_hit(
         hit.extend((now.oom_kills > began.oom_kills).then_some(LimitHit::Memory));
         hit.extend((now.forks_refused > began.forks_refused).then_some(LimitHit::Pids));
     }
-    hit.extend(status.is_some_and(|status| status.refused_bytes > 0).then_some(LimitHit::Disk));
+    hit.extend(end.is_some_and(|end| end.refused_bytes > 0).then_some(LimitHit::Disk));
     hit
 }
 
@@ -204,15 +232,18 @@ async fn insert(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     spec: &ExecSpec,
+    parent: Option<Traceparent>,
     caller: Caller,
 ) -> Result<ExecRow, ApiError> {
+    let trace = daemon.telemetry.place(parent);
     let inserted = daemon
         .store
-        .exec_insert(handle.id, spec, &started_event(spec, caller))
+        .exec_insert(handle.id, spec, trace, &started_event(spec, caller))
         .await
         .map_err(|e| e.to_api())?;
     match inserted {
         Inserted::New(row) => {
+            daemon.telemetry.counters.execs_started.add(1);
             handle.exec_opened(row.id);
             note_beginning(daemon, handle, row.id);
             Ok(row)
@@ -234,7 +265,7 @@ async fn refused(
             tokio::spawn(look_later(Arc::clone(daemon), Arc::clone(handle), starting, UNSURE_FOR));
         }
         ErrorCode::ExecConflict => {}
-        _ => record(daemon, handle, starting.id, not_started(&error), None).await,
+        _ => drop(record(daemon, handle, starting.id, not_started(&error), None).await),
     }
     error
 }
@@ -255,28 +286,45 @@ pub(crate) async fn look_later(
 }
 
 /// Writes the end of an exec down.
-async fn record(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit: Exit, status: Option<&ExecStatus>) {
-    let hit = limits_hit(daemon, handle, id, exit, status);
-    match daemon.store.exec_end(handle.id, id, exit, status, &hit, &ended_event(id, exit, &hit)).await {
-        Ok(_) => handle.exec_ended(id),
+async fn record(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    id: ExecId,
+    exit: Exit,
+    end: Option<ExecEnd>,
+) -> Option<ExecRow> {
+    let hit = limits_hit(daemon, handle, id, exit, end.as_ref());
+    let event = ended_event(id, exit, end.as_ref(), &hit);
+    match daemon.store.exec_end(handle.id, id, exit, end.as_ref(), &hit, &event).await {
+        Ok(row) => {
+            handle.exec_ended(id);
+            if let Some(row) = &row {
+                daemon.telemetry.exec_over(&handle.name, row);
+            }
+            row
+        }
         // It stays open, and the next refresh tries again.
         Err(error) => {
             tracing::error!(bay = %handle.name, exec = %id, %error, "the end of an exec could not be recorded");
+            None
         }
     }
 }
 
-/// The guest said that an exec ended.
-pub(crate) async fn ended(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit: Exit) {
-    let status = guest_status(handle, id).await.ok();
-    record(daemon, handle, id, exit, status.as_ref()).await;
-    prune(daemon, handle, id).await;
+/// The guest said that an exec ended. One of an earlier release has to be asked for the rest.
+pub(crate) async fn ended(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit: Exit, end: Option<ExecEnd>) {
+    let end = match end {
+        Some(end) => Some(end),
+        None => guest_status(handle, id).await.ok().and_then(|status| status.end()),
+    };
+    if let Some(row) = record(daemon, handle, id, exit, end).await {
+        prune(daemon, handle, &row).await;
+    }
 }
 
 /// Keeps the list of old execs, and their output, from growing for ever.
-async fn prune(daemon: &Daemon, handle: &BayHandle, id: ExecId) {
-    let Ok(Some(row)) = daemon.store.exec_get(handle.id, id).await else { return };
-    if row.number % PRUNE_EVERY != 0 {
+async fn prune(daemon: &Daemon, handle: &BayHandle, row: &ExecRow) {
+    if !row.number.is_multiple_of(PRUNE_EVERY) {
         return;
     }
     match daemon.store.exec_prune(handle.id, KEPT).await {
@@ -348,7 +396,7 @@ async fn refresh(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> Option<Exec
     match guest_status(handle, id).await {
         Ok(status) => {
             if let Some(exit) = status.exit {
-                record(daemon, handle, id, exit, Some(&status)).await;
+                record(daemon, handle, id, exit, status.end()).await;
             }
             Some(status)
         }
@@ -375,7 +423,7 @@ pub(crate) async fn close_all(daemon: &Daemon, handle: &BayHandle, why: EndReaso
             Err(_) => None,
         };
         let exit = status.as_ref().and_then(|status| status.exit).unwrap_or_else(|| unseen(why));
-        record(daemon, handle, row.id, exit, status.as_ref()).await;
+        record(daemon, handle, row.id, exit, status.and_then(|status| status.end())).await;
     }
 }
 
@@ -423,8 +471,10 @@ pub(crate) async fn show(daemon: &Daemon, handle: &BayHandle, exec: &str) -> Res
     let row = daemon.store.exec_get(handle.id, row.id).await.map_err(|e| e.to_api())?.unwrap_or(row);
     let mut view = row.view();
     if let Some(status) = status.filter(|_| row.ended_at.is_none()) {
-        view.usage = status.usage;
+        view.usage = status.usage.bounded();
         view.output_bytes = status.output_bytes;
+        let so_far = duration_s(row.started_at, jiff::Timestamp::now());
+        view.cost = ExecCost::of(&view.usage, Some(so_far));
     }
     Ok(view)
 }

@@ -3,8 +3,11 @@
 use std::ffi::c_int;
 use std::io;
 
+/// The kernel counts I/O in blocks of this size, whatever the disk's.
+const USAGE_BLOCK: u64 = 512;
+
 /// A child that is over, as the kernel reported it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reaped {
     pub pid: i32,
     /// Set when it exited by itself.
@@ -14,6 +17,9 @@ pub struct Reaped {
     pub user_us: u64,
     pub system_us: u64,
     pub max_rss_kib: u64,
+    /// Read from and written to disks, by it and the children it waited for.
+    pub read_bytes: u64,
+    pub write_bytes: u64,
 }
 
 /// Takes one dead child, whichever, without waiting; `None` when there is none to take.
@@ -41,6 +47,8 @@ pub fn reap() -> io::Result<Option<Reaped>> {
                 user_us: micros(usage.ru_utime),
                 system_us: micros(usage.ru_stime),
                 max_rss_kib: u64::try_from(usage.ru_maxrss).unwrap_or(0),
+                read_bytes: u64::try_from(usage.ru_inblock).unwrap_or(0) * USAGE_BLOCK,
+                write_bytes: u64::try_from(usage.ru_oublock).unwrap_or(0) * USAGE_BLOCK,
             }))
         }
         _ => match io::Error::last_os_error() {

@@ -11,6 +11,7 @@ mod news;
 use std::path::PathBuf;
 
 use bay_types::frame::UPGRADE;
+use bay_types::trace::{TRACEPARENT, Traceparent};
 use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE, UPGRADE as UPGRADE_HEADER};
@@ -41,6 +42,8 @@ pub(crate) struct Home {
     pub(crate) autostart: bool,
     /// Say nothing while that happens.
     pub(crate) quiet: bool,
+    /// The trace the caller is in; everything that is asked for belongs to it.
+    pub(crate) traceparent: Option<Traceparent>,
 }
 
 #[derive(Debug)]
@@ -100,7 +103,10 @@ impl Client {
     }
 
     /// Sends one request; an answer that is no success becomes the error it carries.
-    pub(crate) async fn send(&mut self, request: Request<Body>) -> Result<Response<Incoming>, ApiError> {
+    pub(crate) async fn send(&mut self, mut request: Request<Body>) -> Result<Response<Incoming>, ApiError> {
+        if let Some(Ok(value)) = self.home.traceparent.map(|at| at.to_string().try_into()) {
+            request.headers_mut().insert(TRACEPARENT, value);
+        }
         let sender = self.sender().await?;
         let response = sender.send_request(request).await.map_err(|e| unreachable(&e))?;
         let status = response.status();

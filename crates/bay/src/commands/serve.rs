@@ -1,6 +1,7 @@
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 
+use bay_server::Collector;
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
 use tracing_subscriber::EnvFilter;
@@ -12,13 +13,17 @@ use crate::multicall;
 /// Run the daemon. Other verbs start one by themselves; this is for service managers and for watching it.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay serve\n  bay serve --data-dir /srv/bays --pool /mnt/btrfs/bays\n  bay serve --listen 127.0.0.1:7070\n\nBAY_LOG sets what is logged: error, warn, info (default), debug, trace."
+    after_help = "Examples:\n  bay serve\n  bay serve --data-dir /srv/bays --pool /mnt/btrfs/bays\n  bay serve --listen 127.0.0.1:7070\n  bay serve --otlp http://127.0.0.1:4318\n\nBAY_LOG sets what is logged: error, warn, info (default), debug, trace."
 )]
 pub(crate) struct Serve {
     /// Serve the API on this loopback TCP address too, for callers that show the token in the file `token` of the data
     /// directory.
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
+    /// Send a span for every exec to this OpenTelemetry collector: OTLP over plain HTTP as JSON
+    /// [default: OTEL_EXPORTER_OTLP_ENDPOINT, when that can be used].
+    #[arg(long, value_name = "URL")]
+    otlp: Option<String>,
     /// Size of a new pool file [default: chosen from the free disk].
     #[arg(long, value_name = "N")]
     pool_mib: Option<u64>,
@@ -50,6 +55,7 @@ impl Serve {
             .with_writer(std::io::stderr)
             .with_ansi(std::io::stderr().is_terminal())
             .init();
+        let otlp = self.collector()?;
         let home = global.home();
         let executable = std::env::current_exe().map_err(|e| local("finding the bay executable", &e))?;
         let told = multicall::Serve {
@@ -59,6 +65,7 @@ impl Serve {
             listen: self.listen,
             executable,
             pool_mib: self.pool_mib,
+            otlp,
             fault: self.fault.filter(|fault| !fault.is_empty()),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -69,5 +76,23 @@ impl Serve {
         runtime.shutdown_background();
         served?;
         Ok(0)
+    }
+
+    /// Where spans go. What was asked for must be usable; what an environment happens to have is taken if it is.
+    fn collector(&self) -> Result<Option<Collector>, ApiError> {
+        if let Some(url) = &self.otlp {
+            return Collector::parse(url).map(Some);
+        }
+        let Some(url) = std::env::var("OTEL_EXPORTER_OTLP_ENDPOINT").ok().filter(|url| !url.is_empty())
+        else {
+            return Ok(None);
+        };
+        match Collector::parse(&url) {
+            Ok(collector) => Ok(Some(collector)),
+            Err(error) => {
+                crate::output::talk(&format!("OTEL_EXPORTER_OTLP_ENDPOINT is not used: {}", error.message));
+                Ok(None)
+            }
+        }
     }
 }

@@ -1,4 +1,5 @@
 use bay_types::bay::{BayView, Limits};
+use bay_types::stats::BayCost;
 use clap::Args;
 use jiff::Timestamp;
 
@@ -7,6 +8,7 @@ use crate::client::bay_path;
 use crate::failure::Outcome;
 use crate::output::age::since;
 use crate::output::escape::visible;
+use crate::output::size;
 use crate::output::table::section;
 
 /// Show everything about one bay: its state and why, where it came from, its limits, how it is isolated.
@@ -64,13 +66,30 @@ fn render(bay: &BayView, now: Timestamp) -> String {
         ("backend", visible(&bay.isolation.backend)),
         ("means", visible(&bay.isolation.detail)),
     ];
-    [
+    let cost = bay.cost.as_ref().map(cost_lines).unwrap_or_default();
+    let mut parts = vec![
         section(bay.name.as_str(), &state),
         section("made from", &made),
         section("limits", &limits),
         section("isolation", &isolation),
+    ];
+    if !cost.is_empty() {
+        parts.push(section("cost", &cost));
+    }
+    parts.join("\n\n")
+}
+
+/// Measured by the host, over all runtimes of the bay.
+fn cost_lines(cost: &BayCost) -> Vec<(&'static str, String)> {
+    let held = cost.disk_bytes.map_or_else(
+        || "what it holds is not counted yet".to_owned(),
+        |bytes| format!("{} of its own now", size(bytes)),
+    );
+    vec![
+        ("processor", format!("{:.2} core-seconds", cost.core_s)),
+        ("memory", format!("{:.2} GiB-seconds", cost.memory_gib_s)),
+        ("disk", format!("{:.2} GiB-seconds; {held}", cost.disk_gib_s)),
     ]
-    .join("\n\n")
 }
 
 fn limit_lines(limits: &Limits) -> Vec<(&'static str, String)> {

@@ -445,6 +445,7 @@ mod tests {
             socket: dir.join("bay.sock"),
             autostart: false,
             quiet: true,
+            traceparent: None,
         })
     }
 

@@ -9,7 +9,7 @@ use crate::service::execs;
 /// An exec that the daemon believes to be running.
 async fn open(rig: &Rig, handle: &BayHandle) -> ExecSpec {
     let spec = exec();
-    rig.daemon.store.exec_insert(handle.id, &spec, &Draft::new("exec.start", json!({}))).await.unwrap();
+    rig.daemon.store.exec_insert(handle.id, &spec, None, &Draft::new("exec.start", json!({}))).await.unwrap();
     handle.exec_opened(spec.id);
     spec
 }
@@ -164,7 +164,7 @@ async fn an_exec_that_failed_while_memory_ran_out_says_so_and_one_that_succeeded
         let spec = open(&rig, &handle).await;
         handle.exec_began(spec.id, rig.daemon.backend.limit_events(handle.id));
         rig.oom_kills.fetch_add(kills, Ordering::SeqCst);
-        execs::ended(&rig.daemon, &handle, spec.id, exit).await;
+        execs::ended(&rig.daemon, &handle, spec.id, exit, None).await;
         let (_, view) = rig.json("GET", &format!("/v1/bays/web/execs/{}", spec.id), Value::Null).await;
         assert_eq!(view["limits_hit"], expected, "{view}");
     }

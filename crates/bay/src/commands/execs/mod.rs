@@ -11,9 +11,11 @@ use crate::output::{size, table};
 
 const COMMAND: usize = 60;
 
-/// List the commands a bay runs and ran.
+mod show;
+
+/// List the commands a bay runs and ran, and show what one of them did and used.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  bay execs ls web")]
+#[command(after_help = "Examples:\n  bay execs ls web\n  bay execs show web 3")]
 pub(crate) struct Execs {
     #[command(subcommand)]
     verb: Verb,
@@ -29,11 +31,16 @@ enum Verb {
         #[arg(short, long)]
         running: bool,
     },
+    /// Show one: what it was, how it ended, what it used of processor, memory, disk, and what it cost.
+    Show(show::Show),
 }
 
 impl Execs {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
-        let Verb::Ls { name, running } = self.verb;
+        let (name, running) = match self.verb {
+            Verb::Ls { name, running } => (name, running),
+            Verb::Show(verb) => return verb.run(global).await,
+        };
         let bay = crate::naming::bay(&name)?;
         let mut execs: Vec<ExecView> = global.client().get(&bay_path(bay, "/execs")).await?;
         if running {
@@ -66,7 +73,7 @@ fn render(execs: &[ExecView], now: Timestamp) -> String {
     table.trim_fmt()
 }
 
-fn state(exec: &ExecView) -> String {
+pub(super) fn state(exec: &ExecView) -> String {
     let ended = how(exec);
     if exec.limits_hit.is_empty() {
         return ended;

@@ -1,0 +1,86 @@
+//! Databases of earlier releases, and what newer ones keep beside them.
+
+use bay_types::exec::ExecEnd;
+use bay_types::trace::ExecTrace;
+use bay_types::usage::Usage;
+
+use super::*;
+
+/// A database as an earlier release left it.
+async fn earlier(sql: &'static str) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bay.db");
+    let mut connection =
+        SqliteConnection::connect_with(&options(&path).create_if_missing(true)).await.unwrap();
+    sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+    (dir, path)
+}
+
+#[tokio::test]
+async fn a_database_of_version_1_is_taken_over_with_everything_in_it() {
+    let (_dir, path) = earlier(include_str!("version-1.sql")).await;
+    for _ in 0..2 {
+        let store = Store::open(&path).await.unwrap();
+        let bays = store.bay_list().await.unwrap();
+        assert_eq!(bays.iter().map(|bay| bay.name.as_str()).collect::<Vec<_>>(), ["one"]);
+        let execs = store.exec_list(bays[0].id).await.unwrap();
+        assert_eq!(execs.len(), 2);
+        assert_eq!(execs[0].spec.tool_call.as_deref(), Some("call-1"));
+        assert_eq!(execs[0].exit.unwrap().code, Some(3));
+        assert_eq!((execs[0].usage.user_us, execs[0].usage.max_rss_kib), (Some(1420), Some(1960)));
+        assert_eq!((execs[0].usage.memory_peak_bytes, execs[0].trace), (None, None));
+        assert_eq!(store.cost_list().await.unwrap(), []);
+        assert_eq!(store.events_head().await.unwrap(), 12);
+        let verdict = store.events_verify().await.unwrap();
+        assert!(matches!(verdict, Verdict::Intact { events: 12, .. }), "{verdict:?}");
+        store.close().await;
+    }
+}
+
+#[tokio::test]
+async fn an_exec_keeps_its_trace_and_what_it_used() {
+    let (_dir, store) = store().await;
+    let row = bay(&store, "one").await;
+    let trace = ExecTrace {
+        trace_id: "4bf92f3577b34da6a3ce929d0e0e4736".parse().unwrap(),
+        span_id: Some("00f067aa0ba902b7".parse().unwrap()),
+        parent_span_id: None,
+        sampled: true,
+    };
+    let spec = exec(&["true"]);
+    let first = store.exec_insert(row.id, &spec, Some(trace), &started()).await.unwrap();
+    // A repeated request brings another context; the first stands.
+    let again = store.exec_insert(row.id, &spec, None, &started()).await.unwrap();
+    assert_eq!(again.row().trace, Some(trace));
+    let usage = Usage { user_us: Some(u64::MAX), system_us: Some(5), ..Usage::default() };
+    let end = ExecEnd { at: "2999-01-01T00:00:00Z".parse().unwrap(), usage, output_bytes: 7 };
+    let event = Draft::new("exec.end", json!({}));
+    let ended = store.exec_end(row.id, first.row().id, OK, Some(&end), &event).await.unwrap().unwrap();
+    assert_eq!(ended, store.exec_get(row.id, spec.id).await.unwrap().unwrap());
+    assert_eq!((ended.trace, ended.output_bytes), (Some(trace), 7));
+    assert_eq!(ended.usage.user_us, Some(Usage::MAX_CLAIM));
+    assert!(ended.duration_s().unwrap() < 60.0, "a guest's word on the future is not believed");
+}
+
+#[tokio::test]
+async fn what_a_bay_cost_outlives_the_daemon_and_goes_with_the_bay() {
+    let (_dir, store) = store().await;
+    let (row, gone) = (bay(&store, "one").await, bay(&store, "two").await);
+    let account = |bay, cpu_us| CostRow {
+        bay,
+        cpu_us,
+        memory_gib_s: 1.5,
+        disk_gib_s: 0.25,
+        disk_bytes: Some(4096),
+        since: row.created_at,
+        runtime: Some("7 100 boot".to_owned()),
+        runtime_cpu_us: 3,
+    };
+    store.cost_save(&[account(row.id, 5), account(gone.id, 6)]).await.unwrap();
+    store.cost_save(&[account(row.id, 9)]).await.unwrap();
+    store.bay_delete(gone.id, &Draft::new("bay.deleted", json!({}))).await.unwrap();
+    // Measured before, saved after the bay was gone.
+    store.cost_save(&[account(gone.id, 7)]).await.unwrap();
+    assert_eq!(store.cost_list().await.unwrap(), [account(row.id, 9)]);
+}
