@@ -171,10 +171,10 @@ async fn limits_that_were_reached_are_kept_with_the_exec_and_an_older_row_has_no
     let (_dir, store) = store().await;
     let row = bay(&store, "one").await;
     let event = Draft::new("exec.end", json!({}));
-    let one = store.exec_insert(row.id, &exec(&["a"]), &started()).await.unwrap().row().clone();
+    let one = store.exec_insert(row.id, &exec(&["a"]), None, &started()).await.unwrap().row().clone();
     assert!(one.limits_hit.is_empty());
     let hit = [LimitHit::Memory, LimitHit::Disk];
-    assert!(store.exec_end(row.id, one.id, OK, None, &hit, &event).await.unwrap());
+    assert!(store.exec_end(row.id, one.id, OK, None, &hit, &event).await.unwrap().is_some());
     let view = store.exec_get(row.id, one.id).await.unwrap().unwrap().view();
     assert_eq!(view.limits_hit, hit);
     let mut json = serde_json::to_value(&view).unwrap();
