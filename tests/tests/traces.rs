@@ -145,6 +145,24 @@ fn what_a_bay_cost_outlives_its_runtime_and_the_daemon() {
     assert!(daemon.bay(&["show", "b"]).ok().text().contains("core-seconds"));
 }
 
+#[test]
+fn a_command_that_still_runs_shows_what_it_used_so_far() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let _started = daemon.bay(&["exec", "b", "-d", "--", "sh", "-c", "while :; do :; done"]).ok();
+    let view = until("it to have used something", || {
+        let view = daemon.bay(&["execs", "show", "b", "1", "--json"]).ok().json();
+        Some(view).filter(|view| view["usage"]["user_us"].as_u64().is_some_and(|us| us > 10_000))
+    });
+    assert!(view["exit"].is_null() && view["ended_at"].is_null(), "{view}");
+    assert_eq!(number(&view["usage"]["processes_peak"]), 1, "{view}");
+    assert!(view["cost"]["core_s"].as_f64().unwrap() > 0.0, "{view}");
+    let text = daemon.bay(&["execs", "show", "b", "1"]).ok().text();
+    assert!(text.contains("exec 1 of b: running") && text.contains("running for"), "{text}");
+    let _killed = daemon.bay(&["kill", "b", "1"]).ok();
+    assert_eq!(shown(&daemon, "b", "1")["exit"]["reason"], "killed");
+}
+
 /// An OpenTelemetry collector: takes every request and keeps its spans.
 struct Collector {
     url: String,
