@@ -10,7 +10,7 @@ use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
     completions, cp, doctor, exec, execs, images, kill, logs, ls, pause, replace, repos, resume, rm, serve,
-    shell, show, start, stop, up,
+    services, shell, show, start, stop, up,
 };
 use crate::failure::Outcome;
 
@@ -99,6 +99,7 @@ enum Verb {
     Logs(logs::Logs),
     Kill(kill::Kill),
     Execs(execs::Execs),
+    Services(services::Services),
     Repos(repos::Repos),
     Images(images::Images),
     Serve(serve::Serve),
@@ -143,6 +144,7 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Logs(verb) => verb.run(&global).await,
         Verb::Kill(verb) => verb.run(&global).await,
         Verb::Execs(verb) => verb.run(&global).await,
+        Verb::Services(verb) => verb.run(&global).await,
         Verb::Repos(verb) => verb.run(&global).await,
         Verb::Images(verb) => verb.run(&global).await,
         Verb::Doctor(verb) => verb.run(&global).await,
