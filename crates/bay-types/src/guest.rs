@@ -51,7 +51,7 @@ pub const PROTOCOL: u32 = 1;
 
 /// Inside the bay: our own directory, and what is in it.
 pub const HOME: &str = "/.bay";
-/// Writable by the guest: kept output of execs. Its own subvolume, so that it outlives the root filesystem.
+/// Writable by the guest: kept output of execs, definitions and logs of services. Its own subvolume, so that it outlives the root filesystem.
 pub const STATE_DIR: &str = "/.bay/state";
 /// Where the agent's tree is.
 pub const WORKSPACE: &str = "/workspace";
