@@ -362,7 +362,6 @@ impl ServiceState {
 
 /// One run of a service whose output is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ServiceRun {
     pub exec: ExecId,
     pub started_at: Timestamp,
@@ -440,7 +439,7 @@ mod tests {
             |s: &mut ServiceSpec, h| s.health = Some(Health { start_period_ms: u64::MAX, ..h }),
             |s: &mut ServiceSpec, h| s.health = Some(Health { check: HealthCheck::Tcp { port: 0 }, ..h }),
             |s: &mut ServiceSpec, h| {
-                s.health = Some(Health { check: HealthCheck::Command { argv: vec![] }, ..h })
+                s.health = Some(Health { check: HealthCheck::Command { argv: vec![] }, ..h });
             },
             |s: &mut ServiceSpec, h: Health| {
                 let check = HealthCheck::Http { port: 80, path: "/a b\r\nX: y".to_owned() };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bay_types::ExecId;
 use bay_types::exec::ExecSpec;
-use bay_types::service::{KEPT_RUNS, ServiceName, ServiceRun, ServiceState};
+use bay_types::service::{KEPT_RUNS, ServiceName, ServiceRun, ServiceSpec, ServiceState};
 use jiff::Timestamp;
 use tokio::sync::watch;
 
@@ -20,7 +20,7 @@ use crate::spool;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 const SIGCONT: i32 = 18;
-/// The variable that tells a service its name.
+/// The variable that tells a service its name; a variable of the same name in its definition wins.
 const NAME_VARIABLE: &str = "BAY_SERVICE";
 /// Wait before the first health check of a run; doubled after each that fails, up to the interval.
 const FIRST_CHECK: Duration = Duration::from_millis(100);
@@ -123,9 +123,9 @@ impl Services {
         match action {
             Action::Spawn => {
                 service.run += 1;
-                let mut spec = service.spec.exec(&service.spec.argv);
-                spec.env.insert(0, (NAME_VARIABLE.to_owned(), name.to_string()));
-                tokio::spawn(Arc::clone(self).start_run(name.clone(), service.run, spec));
+                let spec = named(service.spec.clone(), name);
+                let exec = spec.exec(&spec.argv);
+                tokio::spawn(Arc::clone(self).start_run(name.clone(), service.run, exec));
             }
             // Without an exec the program is only being started; the machine asks again once it runs.
             Action::Terminate => {
@@ -185,7 +185,7 @@ impl Services {
             };
             let old = begin(service, Arc::clone(&exec));
             service.over = Some(over);
-            let spec = service.spec.clone();
+            let spec = named(service.spec.clone(), &name);
             self.feed(&mut all, &name, Event::Started);
             if spec.health.is_some() {
                 let services = Arc::clone(&self);
@@ -238,7 +238,7 @@ impl Services {
         self: Arc<Self>,
         name: ServiceName,
         run: u64,
-        spec: bay_types::service::ServiceSpec,
+        spec: ServiceSpec,
         mut run_is_over: watch::Receiver<()>,
     ) {
         let Some(how) = &spec.health else { return };
@@ -272,6 +272,12 @@ impl Services {
             }
         }
     }
+}
+
+/// The definition with the variable that tells a service, and its checks, which one it is.
+fn named(mut spec: ServiceSpec, name: &ServiceName) -> ServiceSpec {
+    spec.env.insert(0, (NAME_VARIABLE.to_owned(), name.to_string()));
+    spec
 }
 
 /// The exec of the run at hand.

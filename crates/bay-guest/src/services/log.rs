@@ -127,7 +127,7 @@ impl Reader {
                     None => false,
                 };
                 if !more {
-                    std::future::pending().await
+                    std::future::pending::<()>().await;
                 }
             };
             tokio::select! {

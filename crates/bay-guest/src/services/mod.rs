@@ -355,6 +355,7 @@ impl Services {
                         "add it again, or remove it",
                     ));
                 }
+                Some(Slot::Kept(service)) if service.removing => return Err(leaving(name)),
                 Some(Slot::Kept(service)) => service.wanted = verb != ServiceVerb::Stop,
             }
             let event = match verb {
@@ -491,11 +492,7 @@ fn may_define(all: &All, name: &ServiceName, spec: &ServiceSpec) -> Result<(), A
         return Err(ApiError::new(ErrorCode::BayState, "the bay is stopping", "start it again"));
     }
     if all.get(name).is_some_and(|service| service.removing) {
-        return Err(ApiError::new(
-            ErrorCode::BayState,
-            format!("the service {name} is being removed"),
-            "repeat the command in a moment",
-        ));
+        return Err(leaving(name));
     }
     if !all.slots.contains_key(name) && all.slots.len() >= MAX_SERVICES {
         return Err(ApiError::new(
@@ -529,6 +526,14 @@ fn absent(name: &ServiceName) -> ApiError {
         ErrorCode::ServiceNotFound,
         format!("there is no service {name} in the bay"),
         "`bay services ls NAME` lists them",
+    )
+}
+
+fn leaving(name: &ServiceName) -> ApiError {
+    ApiError::new(
+        ErrorCode::BayState,
+        format!("the service {name} is being removed"),
+        "repeat the command in a moment",
     )
 }
 

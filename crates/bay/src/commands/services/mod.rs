@@ -39,7 +39,7 @@ struct One {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    Add(add::Add),
+    Add(Box<add::Add>),
     /// List them, how each is and why.
     Ls {
         /// Name or id of the bay.
