@@ -11,6 +11,7 @@
 //!                        │                     │ appends              reaps ▲ SIGCHLD
 //!                        │                     ▼                            │
 //!                        ├──► attach, output ◄─ spool on disk        every process of the bay
+//!                        ├──► services ──► execs of their own, kept running and asked for their health
 //!                        └──► files, archives (threads, only while one is copied)
 //! ```
 //!
@@ -51,6 +52,7 @@ mod files;
 mod http;
 mod log;
 mod server;
+mod services;
 mod settings;
 pub mod spool;
 mod users;

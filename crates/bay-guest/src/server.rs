@@ -28,6 +28,7 @@ use crate::execs::{Execs, Found, Place, Reaper, attach};
 use crate::files::{self, Files};
 use crate::http::{Answer, Body, Query, empty, error, invalid, json, read_json, require_json, stream};
 use crate::log::Log;
+use crate::services::{self, Services};
 
 /// Connections from outside the bay, where the daemon is.
 const MAX_CONNECTIONS: usize = 1024;
@@ -42,6 +43,8 @@ const CONNECTION_BUFFER: usize = 256 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Longest grace of a shutdown.
 const MAX_GRACE: Duration = Duration::from_secs(600);
+/// Part of the grace of a shutdown that services may use before everything else is asked to end.
+const SERVICES_GRACE: f32 = 0.75;
 /// How long the answer to a shutdown may take to be read before the guest ends all the same.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 const EVENT_LINES: usize = 16;
@@ -50,10 +53,24 @@ const EVENT_LINES: usize = 16;
 struct Guest {
     execs: Arc<Execs>,
     files: Arc<Files>,
+    /// Or why there can be none.
+    services: Result<Arc<Services>, String>,
     started_at: Timestamp,
     /// Everything has ended; the guest goes once this is told.
     done: AtomicBool,
     leave: Notify,
+}
+
+impl Guest {
+    fn services(&self) -> Result<&Arc<Services>, ApiError> {
+        self.services.as_ref().map_err(|why| {
+            ApiError::new(
+                ErrorCode::PoolDamaged,
+                format!("services cannot be kept in the bay's state: {why}"),
+                "free some of the bay's disk, then `bay stop` and `bay start` it",
+            )
+        })
+    }
 }
 
 pub(crate) async fn serve(config: Config) -> io::Result<()> {
@@ -64,7 +81,8 @@ pub(crate) async fn serve(config: Config) -> io::Result<()> {
     let started_at = Timestamp::now();
     let root = File::open(&config.root)?;
     let log = Arc::new(Log::open(&config.state_dir));
-    let execs = Arc::new(Execs::new(Place {
+    let reaper = Arc::new(Reaper::default());
+    let place = Place {
         state: File::open(&config.state_dir)?.into(),
         root: root.try_clone()?.into(),
         null: File::open("/dev/null")?.into(),
@@ -75,20 +93,28 @@ pub(crate) async fn serve(config: Config) -> io::Result<()> {
         open_files: raise_open_files(),
         started_at,
         log: Arc::clone(&log),
-    }));
+    };
+    let services = Services::open(&place, &reaper).map(Arc::new).map_err(|error| {
+        log.line("services.refused", format_args!("error={error}"));
+        error.to_string()
+    });
+    let execs = Arc::new(Execs::new(place, Arc::clone(&reaper)));
     let guest = Arc::new(Guest {
         execs: Arc::clone(&execs),
         files: Arc::new(Files::new(root.into())),
+        services: services.clone(),
         started_at,
         done: AtomicBool::new(false),
         leave: Notify::new(),
     });
     log.line("guest.started", format_args!("version={VERSION}"));
-    let reaper = Arc::clone(&execs);
-    tokio::spawn(async move { reaper.reaper.run(child_signal).await });
+    tokio::spawn(async move { reaper.run(child_signal).await });
     let tidy = Arc::clone(&execs);
     tokio::spawn(async move { tidy.tidy_leaves().await });
     tokio::task::spawn_blocking(move || execs.adopt_from_disk());
+    if let Ok(services) = services {
+        tokio::spawn(services.load());
+    }
     tokio::select! {
         () = accept(&listener, &guest, &log) => {}
         () = guest.leave.notified() => {}
@@ -198,6 +224,7 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
             let wanted: SignalRequest = require_json(request.into_body()).await?;
             Ok(json(StatusCode::OK, &execs.signal(id, wanted)?))
         }
+        (_, ["v1", "services", rest @ ..]) => services::route(guest.services()?, rest, &query, request).await,
         (&Method::GET, ["v1", "events"]) => Ok(stream(events(execs.events.subscribe()), None)),
         (&Method::GET, ["v1", "stat"]) => files::stat(&guest.files, &query).await,
         (&Method::GET, ["v1", "files"]) => files::get(&guest.files, &query).await,
@@ -208,7 +235,7 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
         }
         (&Method::POST, ["v1", "shutdown"]) => {
             let wanted: Shutdown = require_json(request.into_body()).await?;
-            execs.stop(Duration::from_millis(wanted.grace_ms).min(MAX_GRACE)).await;
+            stop(guest, Duration::from_millis(wanted.grace_ms).min(MAX_GRACE)).await;
             Ok(last_answer(guest))
         }
         (method, _) => Err(ApiError::new(
@@ -217,6 +244,15 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
             "the daemon and the guest may be of different versions: `bay replace NAME`",
         )),
     }
+}
+
+/// Services first, in their order, within most of the grace; then everything else in what is left of it.
+async fn stop(guest: &Guest, grace: Duration) {
+    let began = tokio::time::Instant::now();
+    if let Ok(services) = &guest.services {
+        services.stop(grace.mul_f32(SERVICES_GRACE)).await;
+    }
+    guest.execs.stop(grace.saturating_sub(began.elapsed())).await;
 }
 
 fn parse_id(text: &str) -> Result<ExecId, ApiError> {

@@ -53,6 +53,11 @@ error_codes! {
     ExecStart = "exec-start", 422, 126;
     /// The bay has no such command.
     CommandNotFound = "command-not-found", 422, 127;
+    ServiceNotFound = "service-not-found", 404, 3;
+    /// Other services need it.
+    ServiceInUse = "service-in-use", 409, 4;
+    /// It was defined, and did not become ready.
+    ServiceFailed = "service-failed", 500, 5;
     ImageNotFound = "image-not-found", 404, 3;
     ImageInUse = "image-in-use", 409, 4;
     ImageImport = "image-import", 422, 5;

@@ -10,6 +10,12 @@
 //! | `POST /v1/execs/{id}/attach?since=N`      | upgrade to frames; a body starts the exec first           |
 //! | `GET /v1/execs/{id}/output?since=N&follow=` | the same output frames as a plain body, ended by `Exit` when it has ended |
 //! | `POST /v1/execs/{id}/signal`              | [`SignalRequest`](crate::exec::SignalRequest); answers the status afterwards |
+//! | `GET /v1/services`                        | array of [`ServiceView`](crate::service::ServiceView), by name |
+//! | `PUT /v1/services/{name}`                 | [`ServiceSpec`](crate::service::ServiceSpec): define or replace; answers the view, 201 when new |
+//! | `GET /v1/services/{name}`                 | its view                                                  |
+//! | `DELETE /v1/services/{name}`              | stop it and forget it with its log; 202 and the view while it ends, then 404 |
+//! | `POST /v1/services/{name}/{start,stop,restart}` | answers the view at once; it is asked again for the outcome |
+//! | `GET /v1/services/{name}/output?since=N&follow=` | its log as output frames, over all kept runs; no `Exit` |
 //! | `GET /v1/events`                          | lines of [`GuestEvent`], without end; cut off when its reader is far behind |
 //! | `GET /v1/stat?path=`                      | [`FileStat`]; of a symlink itself unless `follow=true`    |
 //! | `GET /v1/files?path=`                     | one regular file                                          |
@@ -45,7 +51,7 @@ pub const PROTOCOL: u32 = 1;
 
 /// Inside the bay: our own directory, and what is in it.
 pub const HOME: &str = "/.bay";
-/// Writable by the guest: kept output of execs. Its own subvolume, so that it outlives the root filesystem.
+/// Writable by the guest: kept output of execs, definitions and logs of services. Its own subvolume, so that it outlives the root filesystem.
 pub const STATE_DIR: &str = "/.bay/state";
 /// Where the agent's tree is.
 pub const WORKSPACE: &str = "/workspace";

@@ -11,6 +11,7 @@
 //! | [`exec`]    | CLI ↔ daemon ↔ guest: commands and their results     |
 //! | [`frame`]   | CLI ↔ guest: the byte stream of an attached exec     |
 //! | [`guest`]   | daemon ↔ guest: the rest of the guest protocol       |
+//! | [`service`] | CLI ↔ daemon ↔ guest: commands that a bay keeps running |
 //! | [`runtime`] | daemon ↔ `bay __runtime`                             |
 //! | [`usage`]   | guest → daemon → CLI: what one exec used and cost    |
 //! | [`trace`]   | caller → daemon → guest: the W3C trace context       |
@@ -31,6 +32,7 @@ pub mod image;
 pub mod progress;
 pub mod repo;
 pub mod runtime;
+pub mod service;
 pub mod stats;
 pub mod trace;
 pub mod usage;

@@ -13,7 +13,7 @@ use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
     completions, cp, doctor, exec, execs, images, kill, logs, ls, pause, replace, repos, resume, rm, serve,
-    shell, show, start, stop, up, workspaces,
+    services, shell, show, start, stop, up, workspaces,
 };
 use crate::failure::{Failure, Outcome};
 
@@ -103,6 +103,7 @@ enum Verb {
     Logs(logs::Logs),
     Kill(kill::Kill),
     Execs(execs::Execs),
+    Services(services::Services),
     Repos(repos::Repos),
     Workspaces(workspaces::Workspaces),
     Images(images::Images),
@@ -170,6 +171,7 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Logs(verb) => verb.run(&global).await,
         Verb::Kill(verb) => verb.run(&global).await,
         Verb::Execs(verb) => verb.run(&global).await,
+        Verb::Services(verb) => verb.run(&global).await,
         Verb::Repos(verb) => verb.run(&global).await,
         Verb::Workspaces(verb) => verb.run(&global).await,
         Verb::Images(verb) => verb.run(&global).await,

@@ -228,6 +228,12 @@ impl Exec {
         signal_tree(self.leaf.as_deref(), leader, self.id(), signal);
     }
 
+    /// How many processes of it live, whether or not its leader does.
+    pub(crate) fn tree_size(&self) -> usize {
+        let leader = self.leader.is_alive().then_some(self.leader.pid);
+        self.leaf.as_ref().map_or_else(|| leaf::pids_from_proc(leader, self.id()), |leaf| leaf.pids()).len()
+    }
+
     /// What a caller's signal does, and that it was a caller's.
     pub(crate) fn signal_by_caller(&self, signal: i32, tree: bool) {
         if matches!(signal, SIGKILL | SIGTERM) {

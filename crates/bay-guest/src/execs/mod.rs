@@ -17,13 +17,14 @@ mod exec;
 mod leaf;
 mod measure;
 pub(crate) mod output;
+mod probe;
 mod pump;
 mod reaper;
 mod recent;
 mod start;
 
-pub(crate) use exec::Exec;
-use exec::{Ended, Life};
+use exec::Ended;
+pub(crate) use exec::{Exec, Life};
 use leaf::Leaf;
 pub(crate) use reaper::Reaper;
 use recent::Recent;
@@ -61,10 +62,29 @@ pub(crate) struct Place {
     pub(crate) log: Arc<Log>,
 }
 
+impl Place {
+    /// The same bay, with other output kept elsewhere.
+    pub(crate) fn with_state(&self, state: OwnedFd, bounds: Bounds) -> std::io::Result<Self> {
+        Ok(Self {
+            state,
+            root: self.root.try_clone()?,
+            null: self.null.try_clone()?,
+            cgroup: self.cgroup.clone(),
+            bay_id: self.bay_id.clone(),
+            hostname: self.hostname.clone(),
+            bounds,
+            open_files: self.open_files,
+            started_at: self.started_at,
+            log: Arc::clone(&self.log),
+        })
+    }
+}
+
+/// Execs whose output is kept in one place: those that callers start, or the runs of services.
 #[derive(Debug)]
 pub(crate) struct Execs {
     pub(crate) place: Place,
-    pub(crate) reaper: Reaper,
+    pub(crate) reaper: Arc<Reaper>,
     pub(crate) events: broadcast::Sender<GuestEvent>,
     /// Starting, running, or ended with something that still holds its output open.
     live: Mutex<HashMap<ExecId, Arc<Exec>>>,
@@ -135,10 +155,10 @@ fn ended_of(status: &ExecStatus) -> Option<Ended> {
 }
 
 impl Execs {
-    pub(crate) fn new(place: Place) -> Self {
+    pub(crate) fn new(place: Place, reaper: Arc<Reaper>) -> Self {
         Self {
             place,
-            reaper: Reaper::default(),
+            reaper,
             events: broadcast::channel(EVENT_QUEUE).0,
             live: Mutex::default(),
             finished: Mutex::default(),

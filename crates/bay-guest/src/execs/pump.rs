@@ -157,13 +157,47 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
     execs.settled(&exec, saved);
 }
 
-async fn read_report(report: OwnedFd) -> Option<Failure> {
+pub(super) async fn read_report(report: OwnedFd) -> Option<Failure> {
     let report = Receiver::from_owned_fd(report).ok()?;
     loop {
         report.readable().await.ok()?;
         match report.try_io(|| read_some(report.as_fd(), Failure::LEN)) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             outcome => return Failure::decode(&outcome.ok()?),
+        }
+    }
+}
+
+/// Reads a command's output until it ends, and keeps the beginning of it.
+pub(super) async fn read_until(
+    ended: &mut oneshot::Receiver<Reaped>,
+    mut sources: Vec<Source>,
+    output: &mut Vec<u8>,
+    most: usize,
+) -> Result<Reaped, oneshot::error::RecvError> {
+    let take = |output: &mut Vec<u8>, bytes: &[u8]| {
+        let room = most.saturating_sub(output.len()).min(bytes.len());
+        output.extend_from_slice(&bytes[..room]);
+    };
+    let (mut err, mut out) = (sources.pop(), sources.pop());
+    let next = async |source: &Option<Source>| match source {
+        Some(source) => source.next().await,
+        None => std::future::pending().await,
+    };
+    loop {
+        tokio::select! {
+            reaped = &mut *ended => {
+                for source in [&mut out, &mut err].into_iter().flatten() {
+                    source.drain(|_, bytes| take(output, bytes));
+                }
+                return reaped;
+            }
+            bytes = next(&out) => {
+                if bytes.is_empty() { out = None } else { take(output, &bytes) }
+            }
+            bytes = next(&err) => {
+                if bytes.is_empty() { err = None } else { take(output, &bytes) }
+            }
         }
     }
 }

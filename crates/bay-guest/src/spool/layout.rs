@@ -49,13 +49,13 @@ fn resolve() -> ResolveFlags {
     ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV
 }
 
-pub(super) fn open_directory(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+pub(crate) fn open_directory(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     Ok(open_below(parent, name, flags, resolve())?)
 }
 
 /// A regular file for reading, and its size. Never blocks: not on a FIFO, not on a lease.
-pub(super) fn open_regular(dir: BorrowedFd<'_>, name: &str) -> io::Result<(OwnedFd, u64)> {
+pub(crate) fn open_regular(dir: BorrowedFd<'_>, name: &str) -> io::Result<(OwnedFd, u64)> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = open_below(dir, name, flags, resolve())?;
     let stat = rustix::fs::fstat(&fd)?;
@@ -65,7 +65,7 @@ pub(super) fn open_regular(dir: BorrowedFd<'_>, name: &str) -> io::Result<(Owned
     Ok((fd, u64::try_from(stat.st_size).unwrap_or(0)))
 }
 
-pub(super) fn for_each_name(dir: BorrowedFd<'_>, mut each: impl FnMut(&[u8])) -> Result<(), SpoolError> {
+pub(crate) fn for_each_name(dir: BorrowedFd<'_>, mut each: impl FnMut(&[u8])) -> Result<(), SpoolError> {
     let entries = Dir::read_from(dir).map_err(|e| SpoolError::io("the directory", e))?;
     for (seen, entry) in entries.enumerate() {
         if seen >= MAX_ENTRIES {

@@ -32,8 +32,8 @@ mod layout;
 mod reader;
 mod writer;
 
-pub(crate) use layout::remove_tree;
-use layout::{Kept, kept_segments, open_directory, open_regular};
+use layout::{Kept, kept_segments};
+pub(crate) use layout::{for_each_name, open_directory, open_regular, remove_tree};
 pub(crate) use reader::Wait;
 pub use reader::{Piece, Reader};
 pub(crate) use writer::Writer;
@@ -107,7 +107,7 @@ pub fn list(state: BorrowedFd<'_>) -> Result<Vec<ExecId>, SpoolError> {
         Err(e) => return Err(SpoolError::io("the directory", e)),
     };
     let mut ids = Vec::new();
-    layout::for_each_name(execs.as_fd(), |name| {
+    for_each_name(execs.as_fd(), |name| {
         if let Some(id) = std::str::from_utf8(name).ok().and_then(|n| n.parse().ok()) {
             ids.push(id);
         }

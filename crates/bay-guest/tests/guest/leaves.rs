@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::harness::{Guest, Options, is_root, sh};
 
 /// A cgroup v2 group made for one test and removed with it.
-struct Group(PathBuf);
+pub(crate) struct Group(PathBuf);
 
 impl Group {
     /// `None`, with a word, where this machine does not let us make one.
-    fn make() -> Option<Self> {
+    pub(crate) fn make() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let mount =
@@ -33,7 +33,7 @@ impl Group {
         std::fs::read_dir(&self.0).unwrap().filter(|e| e.as_ref().unwrap().path().is_dir()).count()
     }
 
-    fn options(&self) -> Options {
+    pub(crate) fn options(&self) -> Options {
         Options { cgroup: Some(self.0.clone()), ..Options::default() }
     }
 }

@@ -9,6 +9,7 @@ mod files;
 mod harness;
 mod leaves;
 mod lives;
+mod services;
 mod streams;
 
 /// Not a test: the process that the tests start.

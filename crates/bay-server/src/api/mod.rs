@@ -23,6 +23,7 @@ mod files;
 mod images;
 mod metrics;
 mod repos;
+mod services;
 mod workspaces;
 
 /// Longest JSON body: a command line with every byte escaped.
@@ -52,6 +53,13 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/bays/{bay}/execs/{exec}/attach", post(execs::attach))
         .route("/v1/bays/{bay}/execs/{exec}/output", get(execs::output))
         .route("/v1/bays/{bay}/execs/{exec}/signal", post(execs::signal))
+        .route("/v1/bays/{bay}/services", get(services::list))
+        .route(
+            "/v1/bays/{bay}/services/{service}",
+            get(services::show).put(services::define).delete(services::remove),
+        )
+        .route("/v1/bays/{bay}/services/{service}/output", get(services::output))
+        .route("/v1/bays/{bay}/services/{service}/{verb}", post(services::ask))
         .route("/v1/bays/{bay}/stat", get(files::stat))
         .route("/v1/bays/{bay}/files", get(files::read).put(files::write))
         .route("/v1/bays/{bay}/archive", get(files::pack).put(files::unpack))

@@ -135,6 +135,15 @@ impl Client {
         answer(response).await
     }
 
+    pub(crate) async fn put<B: Serialize, T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        body: &B,
+    ) -> Result<T, ApiError> {
+        let response = self.send(json_request(Method::PUT, path, body)?).await?;
+        answer(response).await
+    }
+
     /// Sends a stream and reads a JSON answer.
     pub(crate) async fn upload<T: DeserializeOwned>(
         &mut self,

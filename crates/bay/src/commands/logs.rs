@@ -51,6 +51,23 @@ enum End {
 impl Logs {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
         crate::naming::bay(&self.name)?;
+        let path = format!("/execs/{}/output", encode(&self.exec));
+        let source = Source { bay: &self.name, path, follow: self.follow, since_offset: self.since_offset };
+        source.show(global).await
+    }
+}
+
+/// Kept output of an exec or a service, below the path of a bay.
+pub(super) struct Source<'a> {
+    pub(super) bay: &'a str,
+    pub(super) path: String,
+    pub(super) follow: bool,
+    pub(super) since_offset: u64,
+}
+
+impl Source<'_> {
+    /// Prints it, and goes on over a daemon that restarts.
+    pub(super) async fn show(self, global: &Global) -> Outcome {
         let mut offset = self.since_offset;
         let mut away_since = None;
         loop {
@@ -75,10 +92,10 @@ impl Logs {
 
     async fn read(&self, global: &Global, offset: &mut u64, may_start: bool) -> Result<End, Failure> {
         let follow = if self.follow { "&follow=true" } else { "" };
-        let path = format!("/execs/{}/output?since={offset}{follow}", encode(&self.exec));
+        let path = format!("{}?since={offset}{follow}", self.path);
         let client = global.client();
         let mut client = if may_start { client } else { client.another_without_starting() };
-        let mut body = client.download(&bay_path(&self.name, &path)).await?;
+        let mut body = client.download(&bay_path(self.bay, &path)).await?;
         let mut frames = FrameReader::new((), &[]);
         while let Some(piece) = body.frame().await {
             let Ok(piece) = piece else { return Ok(End::Cut) };

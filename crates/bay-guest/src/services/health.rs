@@ -1,0 +1,108 @@
+//! Asking a service whether it does its work.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use bay_types::service::{Health, HealthCheck, ServiceSpec};
+use bytes::Bytes;
+use http::{Request, header};
+use http_body_util::Empty;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use crate::execs::Execs;
+
+/// Longest head of an answer to an HTTP check, and how many headers it may have.
+const MAX_HEAD: usize = 16 << 10;
+const MAX_HEADERS: usize = 128;
+/// Characters of what a failing check said that are told.
+const MAX_SAID: usize = 200;
+const LOCALHOST: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+
+/// One check; the error says in a few words what was wrong.
+pub(super) async fn check(execs: &Execs, spec: &ServiceSpec, health: &Health) -> Result<(), String> {
+    let within = Duration::from_millis(health.timeout_ms);
+    let late = |_| format!("no answer within {} s", within.as_secs_f32());
+    match &health.check {
+        HealthCheck::Command { argv } => command(execs, spec, argv, within).await,
+        HealthCheck::Tcp { port } => {
+            tokio::time::timeout(within, connect(*port)).await.map_err(late)?.map(drop)
+        }
+        HealthCheck::Http { port, path } => {
+            tokio::time::timeout(within, http(*port, path)).await.map_err(late)?
+        }
+    }
+}
+
+async fn command(execs: &Execs, spec: &ServiceSpec, argv: &[String], within: Duration) -> Result<(), String> {
+    let probed = execs.probe(&spec.exec(argv), within).await.map_err(|e| clip(&e.message))?;
+    let how = match probed.ended {
+        Some(ended) if ended.code == Some(0) => return Ok(()),
+        Some(ended) => match (ended.code, ended.signal) {
+            (Some(code), _) => format!("it exited with code {code}"),
+            (None, Some(signal)) => format!("it was ended by signal {signal}"),
+            (None, None) => "it ended somehow".to_owned(),
+        },
+        None => format!("it did not end within {} s", within.as_secs_f32()),
+    };
+    let text = String::from_utf8_lossy(&probed.output);
+    let said = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
+    Err(said.map_or(how.clone(), |said| format!("{how}, saying {:?}", clip(said))))
+}
+
+/// A connection to the port, over IPv4 or IPv6.
+async fn connect(port: u16) -> Result<TcpStream, String> {
+    let mut refusal = String::new();
+    for address in LOCALHOST {
+        match TcpStream::connect((address, port)).await {
+            Ok(stream) => return Ok(stream),
+            // The first is what people expect; a bay without IPv6 would only say so.
+            Err(error) if refusal.is_empty() => refusal = format!("port {port}: {error}"),
+            Err(_) => {}
+        }
+    }
+    Err(refusal)
+}
+
+async fn http(port: u16, path: &str) -> Result<(), String> {
+    let stream = connect(port).await?;
+    let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
+        .max_buf_size(MAX_HEAD)
+        .max_headers(MAX_HEADERS)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|e| clip(&e.to_string()))?;
+    let request = Request::get(path)
+        .header(header::HOST, format!("localhost:{port}"))
+        .header(header::USER_AGENT, "workbay-health")
+        .header(header::CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|e| clip(&e.to_string()))?;
+    // The connection goes when this function ends; whatever the body is, nobody reads it.
+    let answer = sender.send_request(request);
+    tokio::pin!(answer);
+    let answer = tokio::select! {
+        biased;
+        answer = &mut answer => answer,
+        ended = connection => match ended {
+            // An answer that came with the end is still there to be taken.
+            Ok(()) => answer.await,
+            Err(error) => Err(error),
+        },
+    };
+    let status = answer.map_err(|e| format!("port {port}: {}", clip(&bay_types::error::chain(&e))))?.status();
+    if status.is_success() || status.is_redirection() {
+        return Ok(());
+    }
+    Err(format!("{path} is answered with {status}"))
+}
+
+/// Somebody else's words, short and on one line.
+pub(super) fn clip(text: &str) -> String {
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let mut out: String = text.chars().take(MAX_SAID).map(plain).collect();
+    if text.chars().nth(MAX_SAID).is_some() {
+        out.push('…');
+    }
+    out
+}

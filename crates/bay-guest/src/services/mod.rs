@@ -1,0 +1,551 @@
+//! Services: commands that the bay keeps running.
+//!
+//! ```text
+//!   routes ──► Services (definitions, one Machine each) ──► drive: acts on what the machines say
+//!                  │ on disk first (store)                      │ a run is an exec of its own kind
+//!                  ▼                                            ▼
+//!   STATE/services/NAME.json                    execs ──► clone, leaf, pump, spool (STATE/services/execs)
+//!                                                 ▲
+//!   health (command, TCP, HTTP) ── Healthy, Sick ─┘ ended, emptied ── back to the machine
+//! ```
+//!
+//! Runs of services use the machinery of execs through an [`Execs`] of their own, so they are in no list of execs, tell
+//! no event of execs, and neither push the output of commands out of its bound nor are pushed out by it.
+//!
+//! Failure paths:
+//!
+//! - A definition cannot be written: it is refused, and what was defined before goes on.
+//! - A definition cannot be read: the service is shown as failed with the reason; the others go on.
+//! - The guest dies or the bay stops: the next guest starts what was wanted, in order of needs.
+//! - A run's processes hang in the kernel: given up after a while; the next run begins beside them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bay_types::service::{
+    MAX_SERVICES, ServiceName, ServiceRun, ServiceSpec, ServiceState, ServiceVerb, ServiceView,
+};
+use bay_types::{ApiError, ErrorCode};
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+mod drive;
+mod health;
+mod log;
+mod machine;
+mod needs;
+mod routes;
+mod store;
+
+pub(crate) use routes::route;
+
+use machine::{Event, Machine, Moment, Rules};
+use store::Record;
+
+use crate::Bounds;
+use crate::execs::{Exec, Execs, Place, Reaper};
+use crate::spool;
+
+/// Output kept of one run, and the step in which its beginning is dropped.
+const RUN_BYTES: u64 = 32 << 20;
+const RUN_SEGMENT_BYTES: u64 = 8 << 20;
+/// Output kept of all earlier runs of one service together.
+const EARLIER_RUNS_BYTES: u64 = 32 << 20;
+/// Health checks at the same time; the others wait for their turn.
+const MAX_CHECKS: usize = 8;
+
+/// Every service of the bay.
+#[derive(Debug)]
+pub(crate) struct Services {
+    execs: Arc<Execs>,
+    all: Mutex<All>,
+    /// Counts changes, for those who follow.
+    changed: watch::Sender<u64>,
+    loaded: watch::Sender<bool>,
+    checks: Semaphore,
+    /// Verbs one after the other: what is on disk is what was asked for last.
+    asking: tokio::sync::Mutex<()>,
+    saving: tokio::sync::Mutex<()>,
+    began: Instant,
+}
+
+#[derive(Debug, Default)]
+struct All {
+    slots: BTreeMap<ServiceName, Slot>,
+    /// The bay is stopping: nothing is started any more.
+    closing: bool,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Kept(Box<Service>),
+    Damaged { why: String, since: Timestamp },
+}
+
+#[derive(Debug)]
+struct Service {
+    spec: ServiceSpec,
+    machine: Machine,
+    wanted: bool,
+    since: Timestamp,
+    retry_at: Option<Timestamp>,
+    /// Counts runs; what comes late from an earlier one is told apart by it.
+    run: u64,
+    /// Dropped when the run is over: its health checks end.
+    over: Option<watch::Sender<()>>,
+    /// The latest run of this guest; kept after its end for the extent of its output.
+    exec: Option<Arc<Exec>>,
+    /// Oldest first.
+    runs: VecDeque<ServiceRun>,
+    /// Output of the last of `runs` when it is of an earlier guest.
+    earlier_bytes: u64,
+    timer: Option<(Moment, AbortHandle)>,
+    removing: bool,
+}
+
+impl Service {
+    fn new(spec: ServiceSpec, wanted: bool, runs: VecDeque<ServiceRun>, earlier_bytes: u64) -> Self {
+        Self {
+            machine: Machine::new(rules(&spec), wanted),
+            spec,
+            wanted,
+            since: Timestamp::now(),
+            retry_at: None,
+            run: 0,
+            over: None,
+            exec: None,
+            runs,
+            earlier_bytes,
+            timer: None,
+            removing: false,
+        }
+    }
+
+    fn record(&self) -> Record {
+        Record::new(self.spec.clone(), self.wanted, self.runs.iter().cloned().collect())
+    }
+
+    /// Where the log ends now.
+    fn log_end(&self) -> u64 {
+        let last = self.exec.as_ref().map_or(self.earlier_bytes, |exec| exec.life.borrow().output_end);
+        self.runs.back().map_or(0, |run| run.log_offset.saturating_add(last))
+    }
+
+    fn log_start(&self) -> u64 {
+        let dropped = match (&self.exec, self.runs.len()) {
+            (Some(exec), 1) => exec.life.borrow().output_start,
+            _ => 0,
+        };
+        self.runs.front().map_or(0, |run| run.log_offset.saturating_add(dropped))
+    }
+}
+
+fn rules(spec: &ServiceSpec) -> Rules {
+    Rules {
+        restart: spec.restart,
+        start_period: spec.health.as_ref().map(|h| Duration::from_millis(h.start_period_ms)),
+        stop_grace: Duration::from_millis(spec.stop_grace_ms),
+    }
+}
+
+impl All {
+    fn get(&self, name: &ServiceName) -> Option<&Service> {
+        match self.slots.get(name) {
+            Some(Slot::Kept(service)) => Some(service),
+            _ => None,
+        }
+    }
+
+    fn get_mut(&mut self, name: &ServiceName) -> Option<&mut Service> {
+        match self.slots.get_mut(name) {
+            Some(Slot::Kept(service)) => Some(service),
+            _ => None,
+        }
+    }
+
+    fn each(&self) -> impl Iterator<Item = (&ServiceName, &Service)> {
+        self.slots.iter().filter_map(|(name, slot)| match slot {
+            Slot::Kept(service) => Some((name, &**service)),
+            Slot::Damaged { .. } => None,
+        })
+    }
+
+    fn state_of(&self, name: &ServiceName) -> Option<ServiceState> {
+        match self.slots.get(name)? {
+            Slot::Kept(service) => Some(service.machine.state()),
+            Slot::Damaged { .. } => Some(ServiceState::Failed),
+        }
+    }
+
+    fn needs_met(&self, service: &Service) -> bool {
+        !self.closing
+            && service.spec.needs.iter().all(|need| self.state_of(need).is_some_and(ServiceState::satisfies))
+    }
+
+    fn needed_by(&self, name: &ServiceName) -> impl Iterator<Item = (&ServiceName, &Service)> {
+        self.each().filter(move |(_, service)| service.spec.needs.contains(name))
+    }
+
+    fn view(&self, name: &ServiceName) -> Option<ServiceView> {
+        let service = match self.slots.get(name)? {
+            Slot::Kept(service) => service,
+            Slot::Damaged { why, since } => {
+                return Some(ServiceView {
+                    name: name.clone(),
+                    spec: None,
+                    state: ServiceState::Failed,
+                    reason: format!(
+                        "its definition cannot be read: {why}; add it again, or remove it, and it is mended"
+                    ),
+                    since: *since,
+                    wanted: false,
+                    pid: None,
+                    restarts: 0,
+                    attempt: 0,
+                    retry_at: None,
+                    runs: vec![],
+                    log_start: 0,
+                    log_end: 0,
+                });
+            }
+        };
+        let state = service.machine.state();
+        let reason = match state {
+            ServiceState::Waiting => self.waits_for(service),
+            _ => service.machine.reason().to_owned(),
+        };
+        let leader = service.exec.as_ref().filter(|exec| service.machine.has_run() && exec.leader.is_alive());
+        Some(ServiceView {
+            name: name.clone(),
+            spec: Some(service.spec.clone()),
+            state,
+            reason,
+            since: service.since,
+            wanted: service.wanted,
+            pid: leader.map(|exec| exec.leader.pid),
+            restarts: service.machine.restarts(),
+            attempt: service.machine.attempt(),
+            retry_at: service.retry_at,
+            runs: service.runs.iter().cloned().collect(),
+            log_start: service.log_start(),
+            log_end: service.log_end(),
+        })
+    }
+
+    fn waits_for(&self, service: &Service) -> String {
+        let unmet = service.spec.needs.iter().filter_map(|need| match self.state_of(need) {
+            Some(state) if state.satisfies() => None,
+            Some(state) => Some(format!("{need} ({state})")),
+            None => Some(format!("{need} (which does not exist)")),
+        });
+        format!("it waits for {}", unmet.collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl Services {
+    /// The services of a bay, none of them loaded yet. The place is that of the bay's execs.
+    pub(crate) fn open(place: &Place, reaper: &Arc<Reaper>) -> io::Result<Self> {
+        let bounds = Bounds {
+            output: spool::Bounds { exec_bytes: RUN_BYTES, segment_bytes: RUN_SEGMENT_BYTES },
+            // Each service has its own bound, kept here.
+            finished_execs: usize::MAX,
+            finished_bytes: u64::MAX,
+        };
+        let place = place.with_state(store::directory(place.state.as_fd())?, bounds)?;
+        Ok(Self {
+            execs: Arc::new(Execs::new(place, Arc::clone(reaper))),
+            all: Mutex::default(),
+            changed: watch::Sender::new(0),
+            loaded: watch::Sender::new(false),
+            checks: Semaphore::new(MAX_CHECKS),
+            asking: tokio::sync::Mutex::default(),
+            saving: tokio::sync::Mutex::default(),
+            began: Instant::now(),
+        })
+    }
+
+    fn all(&self) -> MutexGuard<'_, All> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whoever asks before the definitions are read waits for them.
+    async fn when_loaded(&self) {
+        // The sender lives as long as we do.
+        let _ = self.loaded.subscribe().wait_for(|loaded| *loaded).await;
+    }
+
+    /// All of them, by name.
+    pub(crate) async fn list(&self) -> Vec<ServiceView> {
+        self.when_loaded().await;
+        let all = self.all();
+        all.slots.keys().filter_map(|name| all.view(name)).collect()
+    }
+
+    pub(crate) async fn get(&self, name: &ServiceName) -> Result<ServiceView, ApiError> {
+        self.when_loaded().await;
+        self.all().view(name).ok_or_else(|| absent(name))
+    }
+
+    /// Defines a service or gives it another definition, and starts it. The same definition again starts it when it was
+    /// stopped or given up, and otherwise changes nothing. True when it is new.
+    pub(crate) async fn put(
+        self: &Arc<Self>,
+        name: &ServiceName,
+        spec: ServiceSpec,
+    ) -> Result<(ServiceView, bool), ApiError> {
+        spec.check()?;
+        self.when_loaded().await;
+        let _turn = self.asking.lock().await;
+        let runs = {
+            let all = self.all();
+            may_define(&all, name, &spec)?;
+            all.get(name).map(|service| service.runs.iter().cloned().collect()).unwrap_or_default()
+        };
+        // On disk before anything is done about it.
+        self.write(name, Record::new(spec.clone(), true, runs)).await.map_err(|e| not_kept(name, &e))?;
+        let mut all = self.all();
+        let new = !all.slots.contains_key(name);
+        let event = match all.get_mut(name) {
+            Some(service) => {
+                service.wanted = true;
+                if service.spec == spec {
+                    service.machine.state().is_stuck().then_some(Event::Start)
+                } else {
+                    service.spec = spec;
+                    Some(Event::Replaced(rules(&service.spec)))
+                }
+            }
+            None => {
+                let service = Service::new(spec, true, VecDeque::new(), 0);
+                all.slots.insert(name.clone(), Slot::Kept(Box::new(service)));
+                Some(Event::Start)
+            }
+        };
+        if let Some(event) = event {
+            self.feed(&mut all, name, event);
+        }
+        let view = all.view(name).ok_or_else(|| absent(name))?;
+        Ok((view, new))
+    }
+
+    /// Asks for a change and answers what is so right afterwards.
+    pub(crate) async fn ask(
+        self: &Arc<Self>,
+        name: &ServiceName,
+        verb: ServiceVerb,
+    ) -> Result<ServiceView, ApiError> {
+        self.when_loaded().await;
+        let _turn = self.asking.lock().await;
+        {
+            let mut all = self.all();
+            if all.closing {
+                return Err(ApiError::new(ErrorCode::BayState, "the bay is stopping", "start it again"));
+            }
+            match all.slots.get_mut(name) {
+                None => return Err(absent(name)),
+                Some(Slot::Damaged { .. }) => {
+                    return Err(ApiError::new(
+                        ErrorCode::ServiceFailed,
+                        format!("the definition of the service {name} cannot be read"),
+                        "add it again, or remove it",
+                    ));
+                }
+                Some(Slot::Kept(service)) if service.removing => return Err(leaving(name)),
+                Some(Slot::Kept(service)) => service.wanted = verb != ServiceVerb::Stop,
+            }
+            let event = match verb {
+                ServiceVerb::Start => Event::Start,
+                ServiceVerb::Stop => Event::Stop,
+                ServiceVerb::Restart => Event::Restart,
+            };
+            self.feed(&mut all, name, event);
+        }
+        // What was asked for is done either way; not knowing it later is the lesser harm.
+        self.save(name).await;
+        self.all().view(name).ok_or_else(|| absent(name))
+    }
+
+    /// Forgets a service, first on disk; its processes are ended and its log is removed. Answers the view for as long
+    /// as it is not gone.
+    pub(crate) async fn remove(
+        self: &Arc<Self>,
+        name: &ServiceName,
+    ) -> Result<Option<ServiceView>, ApiError> {
+        self.when_loaded().await;
+        let _turn = self.asking.lock().await;
+        {
+            let all = self.all();
+            if !all.slots.contains_key(name) {
+                return Err(absent(name));
+            }
+            let needed: Vec<&str> = all
+                .needed_by(name)
+                .map(|(other, _)| other.as_str())
+                .filter(|o| *o != name.as_str())
+                .collect();
+            if !needed.is_empty() {
+                return Err(ApiError::new(
+                    ErrorCode::ServiceInUse,
+                    format!("the service {name} is needed by {}", needed.join(", ")),
+                    "remove those first, or add them again without needing it",
+                ));
+            }
+        }
+        {
+            let _alone = self.saving.lock().await;
+            let (execs, name) = (Arc::clone(&self.execs), name.clone());
+            let removed =
+                tokio::task::spawn_blocking(move || store::remove(execs.place.state.as_fd(), &name));
+            removed
+                .await
+                .map_err(|e| ApiError::internal(&e))?
+                .map_err(|e| ApiError::new(ErrorCode::PoolDamaged, e.to_string(), "check the bay's disk"))?;
+        }
+        let mut all = self.all();
+        match all.get_mut(name) {
+            Some(service) => {
+                service.removing = true;
+                self.feed(&mut all, name, Event::Stop);
+            }
+            None => drop(all.slots.remove(name)),
+        }
+        self.changed.send_modify(|count| *count += 1);
+        Ok(all.view(name))
+    }
+
+    /// Ends them all, each only when nothing that needs it runs any more. What is not over by then is left to whoever
+    /// ends everything.
+    pub(crate) async fn stop(self: &Arc<Self>, within: Duration) {
+        let deadline = Instant::now() + within;
+        self.all().closing = true;
+        let mut changed = self.changed.subscribe();
+        loop {
+            changed.mark_unchanged();
+            if self.stop_some() {
+                return;
+            }
+            if tokio::time::timeout_at(deadline, changed.changed()).await.is_err() {
+                self.execs.place.log.line("services.stop-late", format_args!("within={within:?}"));
+                return;
+            }
+        }
+    }
+
+    /// Asks those to stop that nothing needs any more. True when none is left.
+    fn stop_some(self: &Arc<Self>) -> bool {
+        let mut all = self.all();
+        let next: Vec<ServiceName> = all
+            .each()
+            .filter(|(name, service)| {
+                let state = service.machine.state();
+                !matches!(state, ServiceState::Stopping | ServiceState::Stopped)
+                    && !all.needed_by(name).any(|(_, other)| other.machine.has_run())
+            })
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in next {
+            self.feed(&mut all, &name, Event::Stop);
+        }
+        !all.each().any(|(_, service)| service.machine.has_run())
+    }
+
+    fn now(&self) -> Moment {
+        self.began.elapsed()
+    }
+
+    /// The time of day of a moment to come.
+    fn at(&self, moment: Moment) -> Option<Timestamp> {
+        let ahead = SignedDuration::try_from(moment.saturating_sub(self.now())).ok()?;
+        Timestamp::now().checked_add(ahead).ok()
+    }
+
+    /// Writes a service down as it is now; a failure is logged.
+    async fn save(&self, name: &ServiceName) {
+        let _alone = self.saving.lock().await;
+        let Some(record) = self.all().get(name).filter(|s| !s.removing).map(Service::record) else { return };
+        if let Err(error) = self.write_now(name, record).await {
+            self.execs.place.log.line("service.unsaved", format_args!("service={name} error={error}"));
+        }
+    }
+
+    async fn write(&self, name: &ServiceName, record: Record) -> io::Result<()> {
+        let _alone = self.saving.lock().await;
+        self.write_now(name, record).await
+    }
+
+    async fn write_now(&self, name: &ServiceName, record: Record) -> io::Result<()> {
+        let (execs, name) = (Arc::clone(&self.execs), name.clone());
+        let written =
+            tokio::task::spawn_blocking(move || store::save(execs.place.state.as_fd(), &name, &record));
+        written.await.map_err(io::Error::other)?
+    }
+}
+
+/// Whether a definition fits what else there is.
+fn may_define(all: &All, name: &ServiceName, spec: &ServiceSpec) -> Result<(), ApiError> {
+    if all.closing {
+        return Err(ApiError::new(ErrorCode::BayState, "the bay is stopping", "start it again"));
+    }
+    if all.get(name).is_some_and(|service| service.removing) {
+        return Err(leaving(name));
+    }
+    if !all.slots.contains_key(name) && all.slots.len() >= MAX_SERVICES {
+        return Err(ApiError::new(
+            ErrorCode::NotEnough,
+            format!("the bay has {MAX_SERVICES} services already"),
+            "remove one with `bay services rm`",
+        ));
+    }
+    if let Some(unknown) = spec.needs.iter().find(|need| *need != name && !all.slots.contains_key(*need)) {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("the service {name} needs {unknown}, which does not exist"),
+            "add that one first; `bay services ls` lists what there is",
+        ));
+    }
+    let mut graph: needs::Needs<'_> = all.each().map(|(n, s)| (n, s.spec.needs.as_slice())).collect();
+    graph.insert(name, &spec.needs);
+    if let Some(way) = needs::cycle(&graph, name) {
+        let way: Vec<&str> = way.iter().map(ServiceName::as_str).collect();
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("the service {name} would wait for itself: {}", way.join(" needs ")),
+            "leave one of these needs out",
+        ));
+    }
+    Ok(())
+}
+
+fn absent(name: &ServiceName) -> ApiError {
+    ApiError::new(
+        ErrorCode::ServiceNotFound,
+        format!("there is no service {name} in the bay"),
+        "`bay services ls NAME` lists them",
+    )
+}
+
+fn leaving(name: &ServiceName) -> ApiError {
+    ApiError::new(
+        ErrorCode::BayState,
+        format!("the service {name} is being removed"),
+        "repeat the command in a moment",
+    )
+}
+
+fn not_kept(name: &ServiceName, error: &io::Error) -> ApiError {
+    let code = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorCode::PoolFull,
+        io::ErrorKind::ReadOnlyFilesystem => ErrorCode::PoolReadOnly,
+        _ => ErrorCode::PoolDamaged,
+    };
+    ApiError::new(
+        code,
+        format!("the definition of the service {name} could not be written down: {error}"),
+        "free some of the bay's disk and repeat the command; nothing was changed",
+    )
+}

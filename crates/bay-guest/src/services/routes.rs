@@ -1,0 +1,52 @@
+//! The part of the guest protocol that is about services.
+
+use std::sync::Arc;
+
+use bay_types::id::ParseIdError;
+use bay_types::service::{ServiceName, ServiceVerb};
+use bay_types::{ApiError, ErrorCode};
+use http::{Method, Request, StatusCode};
+use hyper::body::Incoming;
+
+use super::Services;
+use crate::http::{Answer, Query, empty, json, require_json, stream};
+
+/// Answers what is below `/v1/services`; `rest` is the path after that.
+pub(crate) async fn route(
+    services: &Arc<Services>,
+    rest: &[&str],
+    query: &Query,
+    request: Request<Incoming>,
+) -> Answer {
+    match (request.method(), rest) {
+        (&Method::GET, []) => Ok(json(StatusCode::OK, &services.list().await)),
+        (&Method::GET, [name]) => Ok(json(StatusCode::OK, &services.get(&parse(name)?).await?)),
+        (&Method::PUT, [name]) => {
+            let name = parse(name)?;
+            let (view, new) = services.put(&name, require_json(request.into_body()).await?).await?;
+            Ok(json(if new { StatusCode::CREATED } else { StatusCode::OK }, &view))
+        }
+        (&Method::DELETE, [name]) => Ok(match services.remove(&parse(name)?).await? {
+            Some(view) => json(StatusCode::ACCEPTED, &view),
+            None => empty(StatusCode::NO_CONTENT),
+        }),
+        (&Method::GET, [name, "output"]) => {
+            let since = query.number("since", 10)?.unwrap_or(0);
+            let frames = services.log(&parse(name)?, since, query.flag("follow")?).await?;
+            Ok(stream(frames, None))
+        }
+        (&Method::POST, [name, verb]) => {
+            let verb: ServiceVerb = verb.parse().map_err(|e| invalid(&e))?;
+            Ok(json(StatusCode::OK, &services.ask(&parse(name)?, verb).await?))
+        }
+        (method, _) => Err(crate::http::invalid(format!("services do not know {method} on this path"))),
+    }
+}
+
+fn parse(name: &str) -> Result<ServiceName, ApiError> {
+    name.parse().map_err(|e| invalid(&e))
+}
+
+fn invalid(error: &ParseIdError) -> ApiError {
+    ApiError::new(ErrorCode::InvalidInput, error.to_string(), "`bay services ls NAME` lists what there is")
+}

@@ -1,0 +1,142 @@
+//! Services: owned by the guest, asked for through here. What is asked for is written down before it is passed on; how a
+//! service does is not, because the guest is the one who knows.
+
+use bay_store::Draft;
+use bay_types::service::{MAX_SERVICES, ServiceName, ServiceSpec, ServiceVerb, ServiceView};
+use bay_types::{ApiError, ErrorCode};
+use bytes::Bytes;
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{Caller, execs};
+use crate::channel::{ANSWER_WITHIN, plain_text};
+use crate::daemon::Daemon;
+use crate::registry::BayHandle;
+
+/// Bytes of a command line that go into the event.
+const EVENT_ARGV_BYTES: usize = 4096;
+
+/// The name as it stands in a path.
+pub(crate) fn name(given: &str) -> Result<ServiceName, ApiError> {
+    given.parse().map_err(|e: bay_types::id::ParseIdError| {
+        ApiError::new(
+            ErrorCode::InvalidInput,
+            plain_text(&e.to_string()),
+            "`bay services ls NAME` lists the services there are",
+        )
+    })
+}
+
+fn path(name: &ServiceName, rest: &str) -> String {
+    format!("/v1/services/{name}{rest}")
+}
+
+/// A guest's word, fit to be passed on: it is about the service that was asked for, and its text is plain.
+fn tame(mut view: ServiceView) -> ServiceView {
+    view.reason = plain_text(&view.reason);
+    view
+}
+
+fn about(view: ServiceView, name: &ServiceName) -> Result<ServiceView, ApiError> {
+    if view.name == *name {
+        return Ok(tame(view));
+    }
+    Err(ApiError::new(
+        ErrorCode::GuestUnreachable,
+        "the guest answered for another service",
+        "`bay stop NAME` and `bay start NAME` give the bay a new guest",
+    ))
+}
+
+async fn note(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    name: &ServiceName,
+    kind: &'static str,
+    caller: Caller,
+    mut body: Value,
+) -> Result<(), ApiError> {
+    body["service"] = json!(name);
+    body["by"] = json!(caller.by());
+    let event = Draft::new(kind, body);
+    daemon.store.event_append(Some(handle.id), &event).await.map_err(|e| e.to_api())?;
+    Ok(())
+}
+
+pub(crate) async fn list(handle: &BayHandle) -> Result<Vec<ServiceView>, ApiError> {
+    execs::must_run(handle)?;
+    let all: Vec<ServiceView> =
+        handle.guest.json(Method::GET, "/v1/services", Bytes::new(), ANSWER_WITHIN).await?;
+    Ok(all.into_iter().take(MAX_SERVICES).map(tame).collect())
+}
+
+pub(crate) async fn show(handle: &BayHandle, name: &ServiceName) -> Result<ServiceView, ApiError> {
+    execs::must_run(handle)?;
+    let view = handle.guest.json(Method::GET, &path(name, ""), Bytes::new(), ANSWER_WITHIN).await?;
+    about(view, name)
+}
+
+/// Defines a service or replaces its definition. Repeating it is harmless.
+pub(crate) async fn define(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    name: &ServiceName,
+    spec: &ServiceSpec,
+    caller: Caller,
+) -> Result<ServiceView, ApiError> {
+    spec.check()?;
+    execs::must_run(handle)?;
+    let mut left = EVENT_ARGV_BYTES;
+    let argv: Vec<&str> = spec
+        .argv
+        .iter()
+        .map_while(|argument| {
+            left = left.checked_sub(argument.len())?;
+            Some(argument.as_str())
+        })
+        .collect();
+    let body = json!({
+        "argv": argv, "arguments_left_out": spec.argv.len() - argv.len(), "user": spec.user,
+        "needs": spec.needs, "restart": spec.restart,
+    });
+    note(daemon, handle, name, "service.define", caller, body).await?;
+    let body = serde_json::to_vec(spec).map_err(|e| ApiError::internal(&e))?;
+    let view = handle.guest.json(Method::PUT, &path(name, ""), body.into(), ANSWER_WITHIN).await?;
+    about(view, name)
+}
+
+pub(crate) async fn ask(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    name: &ServiceName,
+    verb: ServiceVerb,
+    caller: Caller,
+) -> Result<ServiceView, ApiError> {
+    execs::must_run(handle)?;
+    let kind = match verb {
+        ServiceVerb::Start => "service.start",
+        ServiceVerb::Stop => "service.stop",
+        ServiceVerb::Restart => "service.restart",
+    };
+    note(daemon, handle, name, kind, caller, json!({})).await?;
+    let path = path(name, &format!("/{verb}"));
+    let view = handle.guest.json(Method::POST, &path, Bytes::new(), ANSWER_WITHIN).await?;
+    about(view, name)
+}
+
+/// Asks for the end and the removal; answers the view for as long as it is not gone.
+pub(crate) async fn remove(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    name: &ServiceName,
+    caller: Caller,
+) -> Result<Option<ServiceView>, ApiError> {
+    execs::must_run(handle)?;
+    note(daemon, handle, name, "service.remove", caller, json!({})).await?;
+    let answer = handle.guest.bytes(Method::DELETE, &path(name, ""), Bytes::new(), ANSWER_WITHIN).await?;
+    // Nothing, or what a later version says, means that it is gone.
+    match serde_json::from_slice::<ServiceView>(&answer) {
+        Ok(view) => about(view, name).map(Some),
+        Err(_) => Ok(None),
+    }
+}

@@ -1,0 +1,183 @@
+use bay_types::ApiError;
+use bay_types::service::{Health, HealthCheck, Restart, ServiceSpec, ServiceView};
+use clap::Args;
+
+use super::{One, service_name, told, wait};
+use crate::cli::Global;
+use crate::failure::{Failure, Outcome, invalid};
+use crate::output::escape::clip;
+
+/// How much of a bad argument an error quotes.
+const QUOTED: usize = 64;
+/// What runs the text of a `cmd:` check.
+const SHELL: [&str; 2] = ["/bin/sh", "-c"];
+
+/// Define a service and start it, or replace the definition of one that exists; wait until it is ready.
+///
+/// A service is ready when its health check passes, or without one when it has run for half a second. It is started after
+/// everything it needs is ready, started again as its restart policy says (0.5 s after its end, then later and later up
+/// to 30 s; after five quick ends every five minutes), and started when the bay is.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay services add web db --health tcp:5432 -- postgres -D /data\n  bay services add web app --needs db --health http://localhost:8000/up --env PORT=8000 -- npm run dev\n  bay services add web migrate --needs db --restart never -- ./migrate.sh\n  bay services add web worker --health 'cmd:test -e /run/worker.ok' --restart on-failure -- ./worker"
+)]
+pub(super) struct Add {
+    #[command(flatten)]
+    one: One,
+    /// Start only after this service is ready, or done; repeatable.
+    #[arg(long, value_name = "SERVICE")]
+    needs: Vec<String>,
+    /// How to tell that it does its work: tcp:PORT, http://localhost:PORT/path, or cmd:COMMAND.
+    #[arg(long, value_name = "CHECK")]
+    health: Option<String>,
+    /// Seconds between two health checks [default: 5].
+    #[arg(long, value_name = "SECONDS", requires = "health", value_parser = milliseconds)]
+    interval: Option<u64>,
+    /// Seconds one health check may take [default: 5].
+    #[arg(long, value_name = "SECONDS", requires = "health", value_parser = milliseconds)]
+    timeout: Option<u64>,
+    /// Seconds after its start in which failing checks do not make it unhealthy [default: 60].
+    #[arg(long, value_name = "SECONDS", requires = "health", value_parser = milliseconds)]
+    start_period: Option<u64>,
+    /// When to start it again after it ended: always, on-failure or never.
+    #[arg(long, value_name = "POLICY", default_value = "always")]
+    restart: Restart,
+    /// Seconds between TERM and KILL when it is stopped [default: 10].
+    #[arg(long, value_name = "SECONDS", value_parser = milliseconds)]
+    stop_grace: Option<u64>,
+    /// Set a variable; a NAME alone passes the caller's value on.
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    env: Vec<String>,
+    /// Directory to run in [default: /workspace].
+    #[arg(short = 'C', long, visible_alias = "workdir", value_name = "DIR")]
+    cwd: Option<String>,
+    /// User of the bay, by name or number [default: root].
+    #[arg(short, long)]
+    user: Option<String>,
+    /// Come back at once.
+    #[arg(long)]
+    no_wait: bool,
+    /// The command and its arguments; it is to stay in the foreground.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+impl Add {
+    pub(super) async fn run(self, global: &Global) -> Outcome {
+        let path = self.one.path("")?;
+        let spec = self.spec()?;
+        spec.check()?;
+        let mut client = global.client();
+        let defined: ServiceView = client.put(&path, &spec).await?;
+        let view =
+            if self.no_wait { defined } else { wait::until_ready(&mut client, global, &self.one).await? };
+        told(global, &view)
+    }
+
+    fn spec(&self) -> Result<ServiceSpec, Failure> {
+        let health = match &self.health {
+            None => None,
+            Some(given) => {
+                let base = Health::new(check(given)?);
+                Some(Health {
+                    interval_ms: self.interval.unwrap_or(base.interval_ms),
+                    timeout_ms: self.timeout.unwrap_or(base.timeout_ms),
+                    start_period_ms: self.start_period.unwrap_or(base.start_period_ms),
+                    ..base
+                })
+            }
+        };
+        let env =
+            self.env.iter().map(|given| crate::naming::variable(given)).collect::<Result<Vec<_>, _>>()?;
+        Ok(ServiceSpec {
+            env,
+            cwd: self.cwd.clone(),
+            user: self.user.clone(),
+            needs: self.needs.iter().map(|need| service_name(need)).collect::<Result<Vec<_>, _>>()?,
+            restart: self.restart,
+            health,
+            stop_grace_ms: self.stop_grace.unwrap_or(ServiceSpec::DEFAULT_STOP_GRACE_MS),
+            ..ServiceSpec::new(self.command.clone())
+        })
+    }
+}
+
+/// Seconds, also parts of one.
+fn milliseconds(given: &str) -> Result<u64, String> {
+    match given.parse::<f64>() {
+        Ok(seconds) if (0.0..=1e9).contains(&seconds) => {
+            // In range and not negative, by the line above.
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            Ok((seconds * 1000.0).round() as u64)
+        }
+        _ => Err("it is not a number of seconds".to_owned()),
+    }
+}
+
+fn check(given: &str) -> Result<HealthCheck, ApiError> {
+    let bad = |why: &str| {
+        invalid(
+            format!("--health {:?}: {why}", clip(given, QUOTED)),
+            "write tcp:PORT, http://localhost:PORT/path, or cmd:COMMAND",
+        )
+    };
+    if let Some(port) = given.strip_prefix("tcp:") {
+        let port = port.strip_prefix("localhost:").unwrap_or(port);
+        let port = port.parse().map_err(|_| bad("it does not name a port"))?;
+        return Ok(HealthCheck::Tcp { port });
+    }
+    if let Some(text) = given.strip_prefix("cmd:") {
+        let argv = SHELL.into_iter().chain([text]).map(str::to_owned).collect();
+        return Ok(HealthCheck::Command { argv });
+    }
+    let Some(rest) = given.strip_prefix("http://") else {
+        return Err(bad("it is none of the three kinds"));
+    };
+    let (authority, path) = match rest.find('/') {
+        Some(at) => rest.split_at(at),
+        None => (rest, "/"),
+    };
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse().map_err(|_| bad("its port is not a number"))?),
+        None => (authority, 80),
+    };
+    if !matches!(host, "localhost" | "127.0.0.1" | "[::1]") {
+        return Err(bad("a bay asks its own services only, at localhost"));
+    }
+    Ok(HealthCheck::Http { port, path: path.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn health_checks_have_three_kinds() {
+        assert_eq!(check("tcp:5432").unwrap(), HealthCheck::Tcp { port: 5432 });
+        let http = |port, path: &str| HealthCheck::Http { port, path: path.to_owned() };
+        assert_eq!(check("http://localhost:8000/up?x=1").unwrap(), http(8000, "/up?x=1"));
+        assert_eq!(check("http://127.0.0.1").unwrap(), http(80, "/"));
+        let argv = ["/bin/sh", "-c", "test -e x && y"].map(str::to_owned).into();
+        assert_eq!(check("cmd:test -e x && y").unwrap(), HealthCheck::Command { argv });
+        for bad in [
+            "",
+            "5432",
+            "tcp:",
+            "tcp:99999",
+            "http://example.org/",
+            "http://localhost:x/",
+            "https://localhost",
+        ] {
+            assert!(check(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn seconds_may_have_parts() {
+        assert_eq!(milliseconds("5"), Ok(5000));
+        assert_eq!(milliseconds("0.25"), Ok(250));
+        for bad in ["", "-1", "x", "NaN", "inf"] {
+            assert!(milliseconds(bad).is_err(), "{bad}");
+        }
+    }
+}

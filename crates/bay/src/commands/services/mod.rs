@@ -1,0 +1,299 @@
+mod add;
+mod wait;
+
+use bay_types::ErrorCode;
+use bay_types::service::{ServiceName, ServiceState, ServiceVerb, ServiceView};
+use clap::{Args, Subcommand};
+use comfy_table::Cell;
+use http::Method;
+use jiff::Timestamp;
+
+use super::logs;
+use crate::cli::Global;
+use crate::client::{bay_path, empty};
+use crate::failure::{Failure, Outcome, invalid};
+use crate::output::age::since;
+use crate::output::escape::{clip, command, one_line, visible};
+use crate::output::{size, table};
+
+/// How much of a reason fits in a table; `bay services show` has it whole.
+const REASON: usize = 70;
+
+/// Look after the services of a bay: commands it keeps running, and starts again when it is started.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay services add web db --health tcp:5432 -- postgres -D /data\n  bay services add web app --needs db --health http://localhost:8000/health -- npm run dev\n  bay services ls web\n  bay services logs web app --follow\n  bay services restart web app"
+)]
+pub(crate) struct Services {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Args)]
+struct One {
+    /// Name or id of the bay.
+    name: String,
+    /// The service.
+    service: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Add(Box<add::Add>),
+    /// List them, how each is and why.
+    Ls {
+        /// Name or id of the bay.
+        name: String,
+    },
+    /// Show everything about one.
+    Show(One),
+    /// Show what it has written, over all runs that are kept.
+    Logs {
+        #[command(flatten)]
+        one: One,
+        /// Go on, also from run to run, until interrupted.
+        #[arg(short, long)]
+        follow: bool,
+        /// Leave out this many bytes at the beginning of the log.
+        #[arg(long, value_name = "BYTES", default_value_t = 0)]
+        since_offset: u64,
+    },
+    /// Start one that is stopped, done, failed or backing off, and wait until it is ready.
+    Start {
+        #[command(flatten)]
+        one: One,
+        /// Come back at once.
+        #[arg(long)]
+        no_wait: bool,
+    },
+    /// Stop one: TERM to all its processes, KILL after its grace. It stays stopped when the bay is started again.
+    Stop {
+        #[command(flatten)]
+        one: One,
+        /// Come back at once.
+        #[arg(long)]
+        no_wait: bool,
+    },
+    /// Stop one and start it again, and wait until it is ready.
+    Restart {
+        #[command(flatten)]
+        one: One,
+        /// Come back at once.
+        #[arg(long)]
+        no_wait: bool,
+    },
+    /// Stop one and forget it with its log.
+    Rm(One),
+}
+
+impl Services {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        match self.verb {
+            Verb::Add(add) => add.run(global).await,
+            Verb::Ls { name } => list(global, &name).await,
+            Verb::Show(one) => {
+                let view: ServiceView = global.client().get(&one.path("")?).await?;
+                if global.json {
+                    crate::output::json(&view)?;
+                } else {
+                    crate::output::data(&show(&view, Timestamp::now()))?;
+                }
+                Ok(0)
+            }
+            Verb::Logs { one, follow, since_offset } => {
+                crate::naming::bay(&one.name)?;
+                let path = format!("/services/{}/output", service_name(&one.service)?);
+                logs::Source { bay: &one.name, path, follow, since_offset }.show(global).await
+            }
+            Verb::Start { one, no_wait } => one.ask(global, ServiceVerb::Start, no_wait).await,
+            Verb::Stop { one, no_wait } => one.ask(global, ServiceVerb::Stop, no_wait).await,
+            Verb::Restart { one, no_wait } => one.ask(global, ServiceVerb::Restart, no_wait).await,
+            Verb::Rm(one) => one.remove(global).await,
+        }
+    }
+}
+
+/// Checks a name before anybody is asked about it.
+fn service_name(given: &str) -> Result<ServiceName, Failure> {
+    given
+        .parse()
+        .map_err(|e: bay_types::id::ParseIdError| invalid(e.to_string(), "choose a plain short name").into())
+}
+
+impl One {
+    fn path(&self, rest: &str) -> Result<String, Failure> {
+        let bay = crate::naming::bay(&self.name)?;
+        Ok(bay_path(bay, &format!("/services/{}{rest}", service_name(&self.service)?)))
+    }
+
+    async fn ask(self, global: &Global, verb: ServiceVerb, no_wait: bool) -> Outcome {
+        let mut client = global.client();
+        let path = self.path(&format!("/{verb}"))?;
+        let asked: ServiceView = client.upload(Method::POST, &path, empty()).await?;
+        let view = match (no_wait, verb) {
+            (true, _) => asked,
+            (false, ServiceVerb::Stop) => wait::until_stopped(&mut client, global, &self).await?,
+            (false, _) => wait::until_ready(&mut client, global, &self).await?,
+        };
+        told(global, &view)
+    }
+
+    async fn remove(self, global: &Global) -> Outcome {
+        let mut client = global.client();
+        let left: Option<ServiceView> = client.delete(&self.path("")?).await?;
+        if left.is_some() {
+            match wait::until_stopped(&mut client, global, &self).await {
+                Err(Failure::Api { error, .. }) if error.code == ErrorCode::ServiceNotFound => {}
+                Err(failure) => return Err(failure),
+                Ok(_) => {}
+            }
+        }
+        if global.json {
+            crate::output::json(&serde_json::json!({ "removed": self.service }))?;
+        } else {
+            crate::output::data(&format!("{} is removed", visible(&self.service)))?;
+        }
+        Ok(0)
+    }
+}
+
+/// One line about a service.
+fn told(global: &Global, view: &ServiceView) -> Outcome {
+    if global.json {
+        crate::output::json(view)?;
+    } else {
+        crate::output::data(&format!("{} is {}: {}", view.name, view.state, one_line(&view.reason)))?;
+    }
+    Ok(0)
+}
+
+async fn list(global: &Global, name: &str) -> Outcome {
+    let bay = crate::naming::bay(name)?;
+    let all: Vec<ServiceView> = global.client().get(&bay_path(bay, "/services")).await?;
+    if global.json {
+        crate::output::json(&all)?;
+    } else if all.is_empty() {
+        crate::output::talk("no services: `bay services add NAME SERVICE -- CMD` defines one");
+    } else {
+        crate::output::data(&render(&all, Timestamp::now()))?;
+    }
+    Ok(0)
+}
+
+fn render(all: &[ServiceView], now: Timestamp) -> String {
+    let mut table = table::table(&["SERVICE", "STATE", "SINCE", "RESTARTS", "PID", "REASON"]);
+    for view in all {
+        table.add_row([
+            Cell::new(view.name.as_str()),
+            state(view.state),
+            Cell::new(format!("{} ago", since(view.since, now))),
+            Cell::new(view.restarts),
+            Cell::new(view.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string())),
+            Cell::new(clip(&one_line(&view.reason), REASON)),
+        ]);
+    }
+    table.trim_fmt()
+}
+
+fn state(state: ServiceState) -> Cell {
+    use comfy_table::Color;
+    let cell = Cell::new(state.as_str());
+    if !crate::output::colours() {
+        return cell;
+    }
+    cell.fg(match state {
+        ServiceState::Ready => Color::Green,
+        ServiceState::Done => Color::Cyan,
+        ServiceState::Stopped => Color::DarkGrey,
+        ServiceState::Unhealthy | ServiceState::CrashLoop | ServiceState::Failed => Color::Red,
+        ServiceState::Waiting
+        | ServiceState::Starting
+        | ServiceState::BackingOff
+        | ServiceState::Stopping => Color::Yellow,
+    })
+}
+
+fn show(view: &ServiceView, now: Timestamp) -> String {
+    let mut lines = vec![
+        ("state", format!("{}, for {}", view.state, since(view.since, now))),
+        ("reason", one_line(&view.reason)),
+    ];
+    if let Some(at) = view.retry_at {
+        lines.push(("next try", at.to_string()));
+    }
+    if let Some(pid) = view.pid {
+        lines.push(("pid", format!("{pid} (inside the bay)")));
+    }
+    lines.push(("restarts", view.restarts.to_string()));
+    lines.push((
+        "log",
+        format!("{} in {} runs", size(view.log_end.saturating_sub(view.log_start)), view.runs.len()),
+    ));
+    let mut sections = vec![table::section(view.name.as_str(), &lines)];
+    if let Some(spec) = &view.spec {
+        let mut lines = vec![("command", command(&spec.argv)), ("restart", spec.restart.to_string())];
+        if let Some(user) = &spec.user {
+            lines.push(("user", visible(user)));
+        }
+        if let Some(cwd) = &spec.cwd {
+            lines.push(("cwd", visible(cwd)));
+        }
+        if !spec.needs.is_empty() {
+            let needs: Vec<&str> = spec.needs.iter().map(ServiceName::as_str).collect();
+            lines.push(("needs", needs.join(", ")));
+        }
+        // Values may be secrets; --json has them for whoever needs them.
+        let names: Vec<String> = spec.env.iter().map(|(key, _)| visible(key)).collect();
+        if !names.is_empty() {
+            lines.push(("env", names.join(", ")));
+        }
+        if let Some(health) = &spec.health {
+            lines.push((
+                "health",
+                format!(
+                    "{}, every {} s, within {} s, start period {} s",
+                    visible(&health.check.to_string()),
+                    seconds(health.interval_ms),
+                    seconds(health.timeout_ms),
+                    seconds(health.start_period_ms)
+                ),
+            ));
+        }
+        lines.push(("stop grace", format!("{} s", seconds(spec.stop_grace_ms))));
+        sections.push(table::section("definition", &lines));
+    }
+    sections.join("\n\n")
+}
+
+fn seconds(ms: u64) -> String {
+    match ms % 1000 {
+        0 => (ms / 1000).to_string(),
+        rest => format!("{}.{}", ms / 1000, format!("{rest:03}").trim_end_matches('0')),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_is_shown_with_its_reason_and_nothing_reaches_the_terminal() {
+        let value = serde_json::json!({
+            "name": "web", "spec": {"argv": ["npm", "run", "dev \u{1b}[2J"], "env": [["TOKEN", "hush"]], "needs": ["db"],
+                "health": {"check": {"kind": "tcp", "port": 80}, "interval_ms": 1500}},
+            "state": "backing-off", "reason": "it said \u{1b}]0;x\u{7}", "since": "2026-01-01T00:00:00Z", "wanted": true,
+            "restarts": 3, "attempt": 3, "retry_at": "2026-01-01T00:00:09Z", "runs": [], "log_start": 0, "log_end": 2048
+        });
+        let view: ServiceView = serde_json::from_value(value).unwrap();
+        let now = "2026-01-01T00:00:05Z".parse().unwrap();
+        let text = show(&view, now);
+        for part in
+            ["backing-off, for 5s", "\\x1b]0;x", "needs", "db", "tcp:80, every 1.5 s", "TOKEN", "2.0 KiB"]
+        {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        assert!(!text.contains('\u{1b}') && !text.contains("hush"), "{text}");
+        let listed = render(&[view], now);
+        assert!(listed.contains("backing-off") && !listed.contains('\u{1b}'), "{listed}");
+    }
+}

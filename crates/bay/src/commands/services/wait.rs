@@ -1,0 +1,77 @@
+//! Waiting for a service to get somewhere, with news for whoever watches.
+
+use std::time::Duration;
+
+use bay_types::service::{ServiceState, ServiceView};
+use bay_types::{ApiError, ErrorCode};
+
+use super::One;
+use crate::cli::Global;
+use crate::client::{Client, bay_path};
+use crate::failure::Failure;
+use crate::output::escape::one_line;
+use crate::output::progress::Meter;
+
+/// How often the guest is asked.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Waits until it is ready or done; what will not become so without somebody doing something is a failure.
+pub(super) async fn until_ready(
+    client: &mut Client,
+    global: &Global,
+    one: &One,
+) -> Result<ServiceView, Failure> {
+    watch(client, global, one, async |client, view| match view.state {
+        ServiceState::Ready | ServiceState::Done => Ok(true),
+        ServiceState::Unhealthy => Err(failed(one, view)),
+        state if state.is_stuck() => Err(failed(one, view)),
+        ServiceState::Waiting => match stuck_need(client, one, view).await? {
+            true => Err(failed(one, view)),
+            false => Ok(false),
+        },
+        _ => Ok(false),
+    })
+    .await
+}
+
+/// Waits until nothing of it is ending any more.
+pub(super) async fn until_stopped(
+    client: &mut Client,
+    global: &Global,
+    one: &One,
+) -> Result<ServiceView, Failure> {
+    watch(client, global, one, async |_, view| Ok(view.state != ServiceState::Stopping)).await
+}
+
+async fn watch(
+    client: &mut Client,
+    global: &Global,
+    one: &One,
+    mut there: impl AsyncFnMut(&mut Client, &ServiceView) -> Result<bool, Failure>,
+) -> Result<ServiceView, Failure> {
+    let path = one.path("")?;
+    let mut meter = Meter::new(global.json);
+    loop {
+        let view: ServiceView = client.get(&path).await?;
+        if there(client, &view).await? {
+            return Ok(view);
+        }
+        meter.stage(&format!("{} is {}: {}", view.name, view.state, one_line(&view.reason)));
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Whether it waits for something that does not come by itself.
+async fn stuck_need(client: &mut Client, one: &One, view: &ServiceView) -> Result<bool, Failure> {
+    let all: Vec<ServiceView> = client.get(&bay_path(&one.name, "/services")).await?;
+    let needs = view.spec.as_ref().map(|spec| spec.needs.as_slice()).unwrap_or_default();
+    Ok(needs
+        .iter()
+        .any(|need| all.iter().find(|other| other.name == *need).is_none_or(|other| other.state.is_stuck())))
+}
+
+fn failed(one: &One, view: &ServiceView) -> Failure {
+    let next = format!("`bay services logs {} {}` shows what it said; it stays defined", one.name, view.name);
+    let message = format!("the service {} is {}: {}", view.name, view.state, view.reason);
+    ApiError::new(ErrorCode::ServiceFailed, message, next).into()
+}
