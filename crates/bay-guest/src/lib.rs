@@ -53,6 +53,7 @@ mod log;
 mod server;
 pub mod spool;
 mod users;
+mod watch;
 
 /// Finished execs whose output and end are kept; the ones that ended first go first.
 pub const FINISHED_EXECS: usize = 256;
