@@ -11,6 +11,7 @@
 //!                        │                     │ appends              reaps ▲ SIGCHLD
 //!                        │                     ▼                            │
 //!                        ├──► attach, output ◄─ spool on disk        every process of the bay
+//!                        ├──► watch (a thread each), ports; ctl: the same for the bay's own processes
 //!                        └──► files, archives (threads, only while one is copied)
 //! ```
 //!
@@ -46,10 +47,12 @@ use std::time::Duration;
 use bay_types::guest::GuestConfig;
 
 mod boot;
+mod ctl;
 mod execs;
 mod files;
 mod http;
 mod log;
+mod ports;
 mod server;
 pub mod spool;
 mod users;

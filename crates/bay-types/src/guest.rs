@@ -16,6 +16,9 @@
 //! | `PUT /v1/files?path=`                     | [`FileStat`]; `mode=` (octal), `user=`, `parents=true`     |
 //! | `GET /v1/archive?path=`                   | a tar stream of a directory's content, or of one file     |
 //! | `PUT /v1/archive?path=`                   | a tar stream into a directory; `user=`, `parents=true`     |
+//! | `GET /v1/watch?path=`                     | lines of [`WatchLine`](crate::watch::WatchLine), the first when the watches are in place; `recursive=false` |
+//! | `GET /v1/ports`                           | array of [`Port`](crate::inside::Port)                    |
+//! | `GET /v1/activity`                        | [`Activity`](crate::inside::Activity)                     |
 //! | `POST /v1/shutdown`                       | [`Shutdown`]; TERM to all, then KILL, then the guest exits |
 //!
 //! Errors are an [`ApiError`](crate::ApiError) body with its status. Query values are percent-encoded bytes
@@ -38,6 +41,7 @@ use serde::{Deserialize, Serialize};
 use crate::bay::text_enum;
 use crate::exec::Exit;
 use crate::id::ExecId;
+use crate::inside::About;
 
 /// Version of this protocol. A daemon talks to a guest of the same number only; an older running guest keeps its bay
 /// alive and is asked to be replaced.
@@ -86,12 +90,14 @@ pub mod fd {
 }
 
 /// What the runtime helper tells the guest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GuestConfig {
     pub bay_id: String,
     pub hostname: String,
     /// Stable for the life of the bay: 32 hexadecimal digits.
     pub machine_id: String,
+    #[serde(default)]
+    pub about: About,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,6 +12,8 @@
 //! | [`frame`]   | CLI ↔ guest: the byte stream of an attached exec     |
 //! | [`guest`]   | daemon ↔ guest: the rest of the guest protocol       |
 //! | [`runtime`] | daemon ↔ `bay __runtime`                             |
+//! | [`inside`]  | a bay's own processes ↔ guest; ports and activity    |
+//! | [`watch`]   | guest → daemon → CLI: what changes below a directory |
 //! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
 //! | [`event`]   | the hashed record of everything decided and done     |
 //! | [`progress`]| daemon → caller, during long work                    |
@@ -25,9 +27,11 @@ pub mod frame;
 pub mod guest;
 pub mod id;
 pub mod image;
+pub mod inside;
 pub mod progress;
 pub mod repo;
 pub mod runtime;
+pub mod watch;
 
 pub use error::{ApiError, ErrorCode};
 pub use id::{BayId, BayName, ExecId, ImageId, RepoId};

@@ -9,8 +9,8 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
-    completions, cp, doctor, exec, execs, images, kill, logs, ls, pause, replace, repos, resume, rm, serve,
-    shell, show, start, stop, up,
+    completions, cp, doctor, exec, execs, images, kill, logs, ls, pause, ports, replace, repos, resume, rm,
+    serve, shell, show, start, stop, up, watch,
 };
 use crate::failure::Outcome;
 
@@ -99,6 +99,8 @@ enum Verb {
     Logs(logs::Logs),
     Kill(kill::Kill),
     Execs(execs::Execs),
+    Watch(watch::Watch),
+    Ports(ports::Ports),
     Repos(repos::Repos),
     Images(images::Images),
     Serve(serve::Serve),
@@ -143,6 +145,8 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Logs(verb) => verb.run(&global).await,
         Verb::Kill(verb) => verb.run(&global).await,
         Verb::Execs(verb) => verb.run(&global).await,
+        Verb::Watch(verb) => verb.run(&global).await,
+        Verb::Ports(verb) => verb.run(&global).await,
         Verb::Repos(verb) => verb.run(&global).await,
         Verb::Images(verb) => verb.run(&global).await,
         Verb::Doctor(verb) => verb.run(&global).await,
@@ -153,7 +157,7 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
 }
 
 /// One thread is all a verb needs, and starting it is all the time it takes.
-fn on_one_thread(verb: impl Future<Output = Outcome>) -> Outcome {
+pub(crate) fn on_one_thread(verb: impl Future<Output = Outcome>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -20,8 +20,8 @@ mod pump;
 mod reaper;
 mod start;
 
-pub(crate) use exec::Exec;
 use exec::{Ended, Life};
+pub(crate) use exec::{Exec, TerminalClock};
 use leaf::Leaf;
 pub(crate) use reaper::Reaper;
 
@@ -55,6 +55,8 @@ pub(crate) struct Place {
     /// Limit of open files that commands get; the guest raised its own.
     pub(crate) open_files: Option<(u64, u64)>,
     pub(crate) started_at: Timestamp,
+    /// When any terminal was last used.
+    pub(crate) terminals: Arc<TerminalClock>,
     pub(crate) log: Arc<Log>,
 }
 
@@ -157,6 +159,7 @@ impl Execs {
         let exec = Arc::new(Exec {
             spec,
             started_at: Timestamp::now(),
+            terminals: Arc::clone(&self.place.terminals),
             leader,
             leaf: cloned.leaf,
             input: cloned.input,

@@ -180,6 +180,7 @@ async fn keep(exec: &Arc<Exec>, mut writer: Writer, source: &mut Source, bytes: 
     if exec.forgotten.load(Ordering::Relaxed) {
         return writer;
     }
+    exec.touch_terminal();
     let stderr = source.stderr;
     if bytes.len() < BULK {
         writer.append(stderr, &bytes);

@@ -26,12 +26,14 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 mod queue;
+mod route;
 #[cfg(test)]
 mod tests;
 mod tracker;
 mod tree;
 
 use queue::Queue;
+pub(crate) use route::route;
 use tracker::Tracker;
 
 /// Watches open at the same time; each costs a thread and one of the kernel's instances.
