@@ -25,6 +25,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+mod disk;
 mod queue;
 mod route;
 #[cfg(test)]
