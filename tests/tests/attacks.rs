@@ -320,6 +320,7 @@ fn a_mount_point_that_became_something_else_is_not_followed_and_a_fresh_root_men
         ("run", "link"),
         (".bay", "link"),
         (".bay/state", "link"),
+        (".bay/bin", "link"),
     ] {
         let _replaced = daemon.bay(&["exec", "b", "--", "python3", "-c", REPLACE, what, how]).ok();
         let _stopped = daemon.bay(&["stop", "b"]).ok();

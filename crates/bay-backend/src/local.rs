@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::OnceLock;
@@ -128,6 +129,12 @@ impl Backend for Local {
     }
 
     async fn start(&self, spec: &StartSpec) -> Result<RuntimeRecord, BackendError> {
+        let (guest, programs, bay) = (self.config.guest.clone(), spec.disk.programs.clone(), spec.bay);
+        let ctl = tokio::task::spawn_blocking(move || program_on_pool(&guest, &programs, bay)).await;
+        // A bay without `bay-ctl` is better than none.
+        let ctl = ctl.map_err(io::Error::other).flatten().inspect_err(|error| {
+            tracing::warn!(bay = %spec.bay, %error, "the bay goes without bay-ctl");
+        });
         let request = RuntimeRequest::Start(Box::new(RuntimeSpec {
             place: self.place(spec.bay),
             name: spec.name.clone(),
@@ -139,7 +146,9 @@ impl Backend for Local {
             mounts: spec.mounts.clone(),
             id_base: spec.id_base,
             limits: spec.limits.clone(),
+            isolation: self.isolation(),
             guest: self.config.guest.clone(),
+            ctl: ctl.ok(),
             die_before: self.config.die_before.clone(),
         }));
         match self.ask(&request).await {
@@ -224,6 +233,32 @@ impl Backend for Local {
         bays.dedup();
         Ok(bays)
     }
+}
+
+/// The guest's executable on the pool, copied there when this one is not there yet. Earlier ones go: a bay that has one
+/// mounted keeps it.
+fn program_on_pool(guest: &Path, programs: &Path, bay: BayId) -> io::Result<PathBuf> {
+    let name = guest.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let (path, wanted) = (programs.join(name), std::fs::metadata(guest)?.len());
+    if std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.len() == wanted) {
+        return Ok(path);
+    }
+    // Bays may start at the same time; each makes a copy, and the last one stays.
+    let new = programs.join(format!(".{bay}"));
+    let mut copy = File::create(&new)?;
+    io::copy(&mut File::open(guest)?, &mut copy)?;
+    // Executable in the bay, readable by nobody there.
+    copy.set_permissions(std::fs::Permissions::from_mode(0o711))?;
+    std::fs::rename(&new, &path)?;
+    for old in std::fs::read_dir(programs)?.flatten().filter(|old| is_old_program(&old.file_name(), name)) {
+        let _ = std::fs::remove_file(old.path());
+    }
+    Ok(path)
+}
+
+/// Names of copies being made begin with a dot.
+fn is_old_program(found: &std::ffi::OsStr, current: &std::ffi::OsStr) -> bool {
+    found != current && !found.as_encoded_bytes().starts_with(b".")
 }
 
 /// Whether the recorded process exists and is not a later one with its number.

@@ -11,12 +11,13 @@ use std::path::PathBuf;
 
 use bay_sys::paths::open_below;
 use bay_types::bay::Author;
-use bay_types::guest::{GATEWAY_V4, GuestConfig, STATE_DIR, fd};
+use bay_types::guest::{GATEWAY_V4, GuestConfig, HOME, STATE_DIR, fd};
+use bay_types::inside;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::log::Log;
-use crate::{Bounds, Config, spool};
+use crate::{Bounds, Config, ctl, spool};
 
 /// Longest configuration that is read.
 const MAX_CONFIG: u64 = 64 << 10;
@@ -60,6 +61,7 @@ pub(crate) fn prepare_root(config: &Config) {
         Err(error) => return attempt("/", Err(error)),
     };
     attempt("/tmp", make_tmp(root.as_fd()));
+    attempt(inside::README, write_readme(root.as_fd(), &config.guest));
     let etc = match open_etc(root.as_fd()) {
         Ok(etc) => etc,
         Err(error) => return attempt("/etc", Err(error)),
@@ -117,6 +119,15 @@ fn open_etc(root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(open_below(root, "etc", flags, ResolveFlags::IN_ROOT)?)
 }
 
+/// Our own directory is a plain one: the runtime refuses to start a bay where it is not.
+fn write_readme(root: BorrowedFd<'_>, guest: &GuestConfig) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let strict = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+    let home = open_below(root, HOME.trim_start_matches('/'), flags, strict)?;
+    let text = ctl::readme(guest);
+    write_unless(home.as_fd(), "README.md", &text, |old| old == text)
+}
+
 fn make_tmp(root: BorrowedFd<'_>) -> io::Result<()> {
     let everybody = Mode::from_raw_mode(0o1777);
     match rustix::fs::mkdirat(root, "tmp", everybody) {
@@ -171,6 +182,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
+    use bay_types::inside::About;
+
     use super::*;
 
     fn boot(root: &std::path::Path) {
@@ -180,6 +193,7 @@ mod tests {
             hostname: "alpha".into(),
             machine_id: "0123456789abcdef0123456789abcdef".into(),
             author: Some(Author { name: "Ann \"A\" \\".into(), email: "ann@example.invalid".into() }),
+            about: About::default(),
         };
         prepare_root(&Config {
             guest,

@@ -12,6 +12,7 @@
 //!                        │                     ▼                            │
 //!                        ├──► attach, output ◄─ spool on disk        every process of the bay
 //!                        ├──► services ──► execs of their own, kept running and asked for their health
+//!                        ├──► watch (a thread each), ports; ctl: the same for the bay's own processes
 //!                        └──► files, archives (threads, only while one is copied)
 //! ```
 //!
@@ -47,15 +48,18 @@ use std::time::Duration;
 use bay_types::guest::GuestConfig;
 
 mod boot;
+mod ctl;
 mod execs;
 mod files;
 mod http;
 mod log;
+mod ports;
 mod server;
 mod services;
 mod settings;
 pub mod spool;
 mod users;
+mod watch;
 
 /// Finished execs whose output and end are kept; the ones that ended first go first.
 pub const FINISHED_EXECS: usize = 256;

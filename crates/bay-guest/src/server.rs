@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,13 +23,14 @@ use rustix::process::{Resource, Rlimit};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
 
-use crate::Config;
+use crate::ctl::{self, Ctl};
 use crate::execs::output::{self, Follow, Output};
-use crate::execs::{Execs, Found, Place, Reaper, attach};
+use crate::execs::{Execs, Found, Place, Reaper, TerminalClock, attach};
 use crate::files::{self, Files};
 use crate::http::{Answer, Body, Query, empty, error, invalid, json, read_json, require_json, stream};
 use crate::log::Log;
 use crate::services::{self, Services};
+use crate::{Config, ports, watch};
 
 /// Connections from outside the bay, where the daemon is.
 const MAX_CONNECTIONS: usize = 1024;
@@ -55,6 +57,9 @@ struct Guest {
     files: Arc<Files>,
     /// Or why there can be none.
     services: Result<Arc<Services>, String>,
+    /// What a watch calls `/`.
+    root: PathBuf,
+    ctl: Arc<Ctl>,
     started_at: Timestamp,
     /// Everything has ended; the guest goes once this is told.
     done: AtomicBool,
@@ -81,6 +86,13 @@ pub(crate) async fn serve(config: Config) -> io::Result<()> {
     let started_at = Timestamp::now();
     let root = File::open(&config.root)?;
     let log = Arc::new(Log::open(&config.state_dir));
+    let terminals = Arc::<TerminalClock>::default();
+    let ctl = Arc::new(Ctl::new(config.guest.clone(), started_at, Arc::clone(&terminals)));
+    match ctl::listen(&config.root) {
+        Ok(listener) => drop(tokio::spawn(Arc::clone(&ctl).serve(listener))),
+        // The bay is as good without.
+        Err(error) => log.line("ctl.refused", format_args!("error={error}")),
+    }
     let reaper = Arc::new(Reaper::default());
     let place = Place {
         state: File::open(&config.state_dir)?.into(),
@@ -92,6 +104,7 @@ pub(crate) async fn serve(config: Config) -> io::Result<()> {
         bounds: config.bounds,
         open_files: raise_open_files(),
         started_at,
+        terminals,
         log: Arc::clone(&log),
     };
     let services = Services::open(&place, &reaper).map(Arc::new).map_err(|error| {
@@ -103,6 +116,8 @@ pub(crate) async fn serve(config: Config) -> io::Result<()> {
         execs: Arc::clone(&execs),
         files: Arc::new(Files::new(root.into())),
         services: services.clone(),
+        root: config.root,
+        ctl,
         started_at,
         done: AtomicBool::new(false),
         leave: Notify::new(),
@@ -233,6 +248,9 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
         (&Method::PUT, ["v1", "archive"]) => {
             files::archive_put(&guest.files, &query, request.into_body()).await
         }
+        (&Method::GET, ["v1", "watch"]) => watch::route(&guest.root, &query).await,
+        (&Method::GET, ["v1", "ports"]) => ports::route(None).await,
+        (&Method::GET, ["v1", "activity"]) => Ok(json(StatusCode::OK, &guest.ctl.activity())),
         (&Method::POST, ["v1", "shutdown"]) => {
             let wanted: Shutdown = require_json(request.into_body()).await?;
             stop(guest, Duration::from_millis(wanted.grace_ms).min(MAX_GRACE)).await;

@@ -42,7 +42,12 @@ impl Pool {
     #[must_use]
     pub fn bay_disk(&self, bay: BayId) -> BayDisk {
         let dir = self.bay_dir(bay);
-        BayDisk { root: dir.join("root"), workspace: dir.join("workspace"), state: dir.join("state") }
+        BayDisk {
+            root: dir.join("root"),
+            workspace: dir.join("workspace"),
+            state: dir.join("state"),
+            programs: self.corner("programs"),
+        }
     }
 
     /// Makes the files of a bay, or what is missing of them. `disk_mib` bounds what the bay holds on its own.

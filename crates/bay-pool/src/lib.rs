@@ -8,6 +8,7 @@
 //!  images/<image>/{meta.json,root}                         read-only subvolumes
 //!  corners/<daemon>/bays/<bay>/{root,workspace,state}      subvolumes of a bay
 //!                  /repos/<repo>/{meta.json,git/,checkouts/<key>}
+//!                  /programs/<hash>                        what bays are given to execute
 //!                  /kept/<name>-<time>                     workspaces that outlived their bays
 //!                  /trash/  /tmp/                          emptied by the sweep
 //!
@@ -70,12 +71,14 @@ pub struct PoolOptions {
     pub must_exist: bool,
 }
 
-/// Host paths of a bay's subvolumes.
+/// Host paths of a bay's subvolumes, and of what else it gets from the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BayDisk {
     pub root: PathBuf,
     pub workspace: PathBuf,
     pub state: PathBuf,
+    /// Shared by all bays of the corner: what they are given to execute.
+    pub programs: PathBuf,
 }
 
 /// What a new workspace holds.

@@ -119,7 +119,7 @@ impl Pool {
         make_private_dir(&self.images())?;
         make_private_dir(&self.inner.base.join("corners"))?;
         make_private_dir(&self.inner.corner)?;
-        for name in ["bays", "repos", "kept", "trash", "tmp"] {
+        for name in ["bays", "repos", "kept", "programs", "trash", "tmp"] {
             make_private_dir(&self.inner.corner.join(name))?;
         }
         make_private_dir(&self.git_home())

@@ -11,6 +11,7 @@ use bay_sys::namespace::{flags, leave_namespaces, mount_attr, restrict_mount};
 use bay_sys::paths::open_below;
 use bay_types::bay::Mount;
 use bay_types::guest;
+use bay_types::inside;
 use bay_types::runtime::RuntimeSpec;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, statat};
 use rustix::mount::{
@@ -38,6 +39,10 @@ pub(crate) fn build(spec: &RuntimeSpec, user_namespace: BorrowedFd<'_>) -> Resul
     for point in INNER_MOUNT_POINTS.iter().copied().chain([workspace, state]) {
         make_mount_point(&root, Path::new(point), FileType::Directory)?;
     }
+    let ctl = Path::new(relative(inside::CTL));
+    if spec.ctl.is_some() {
+        make_mount_point(&root, ctl, FileType::RegularFile)?;
+    }
     for mount in &spec.mounts {
         let kind = source_kind(&mount.source)?;
         make_mount_point(&root, target_below_root(mount)?, kind)?;
@@ -56,6 +61,9 @@ pub(crate) fn build(spec: &RuntimeSpec, user_namespace: BorrowedFd<'_>) -> Resul
     };
     below(&spec.workspace, Path::new(workspace), mount_attr::NO_DEV)?;
     below(&spec.state, Path::new(state), mount_attr::NO_DEV | mount_attr::NO_SUID)?;
+    if let Some(program) = &spec.ctl {
+        attach(own_program(program)?, look_up(&top, ctl)?.as_fd(), program)?;
+    }
     for mount in &spec.mounts {
         let attributes = mount_attr::NO_DEV | mount_attr::NO_SUID | mount_attr::READ_ONLY;
         below(&mount.source, target_below_root(mount)?, attributes)?;
@@ -73,6 +81,17 @@ fn tree(source: &Path, attributes: u64, user_namespace: BorrowedFd<'_>) -> Resul
             source.display()
         )
     })?;
+    Ok(mount)
+}
+
+/// The guest's executable, which is `bay-ctl` under that name. Its owner is left as it is, one that the bay has no id
+/// for: it can be executed inside, and never read, changed or traced.
+fn own_program(program: &Path) -> Result<OwnedFd, Failure> {
+    let mount = open_tree(CWD, program, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+        .at(STEP, || format!("could not take {}", program.display()))?;
+    let attributes = mount_attr::NO_DEV | mount_attr::NO_SUID | mount_attr::READ_ONLY;
+    restrict_mount(&mount, attributes, None)
+        .at(STEP, || format!("could not make {} read-only", program.display()))?;
     Ok(mount)
 }
 

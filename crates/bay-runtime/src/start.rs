@@ -9,6 +9,7 @@ use std::path::Path;
 
 use bay_sys::namespace::{Cloned, clone_process, flags, leave_namespaces};
 use bay_types::guest::GuestConfig;
+use bay_types::inside::About;
 use bay_types::runtime::{ID_RANGE, RuntimeRecord, RuntimeSpec};
 use rustix::fs::{CWD, Mode, OFlags, Uid, openat};
 use rustix::mount::{OpenTreeFlags, mount_bind, open_tree};
@@ -275,6 +276,11 @@ fn config_pipe(spec: &RuntimeSpec) -> Result<OwnedFd, Failure> {
         hostname: spec.name.to_string(),
         machine_id: spec.machine_id.clone(),
         author: spec.author.clone(),
+        about: About {
+            limits: spec.limits.clone(),
+            mounts: spec.mounts.iter().map(|mount| mount.target.clone()).collect(),
+            isolation: Some(spec.isolation.clone()),
+        },
     };
     let write = || -> io::Result<OwnedFd> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;

@@ -30,6 +30,19 @@ pub fn open_below(
     rustix::fs::openat2(&directory, path, flags, Mode::empty(), resolve)
 }
 
+/// Gives the calling thread a working directory of its own, and makes it `directory`. Relative paths of this thread then
+/// go on working wherever the directory is moved. The thread keeps it for its life, so it should be one that ends with
+/// the work.
+///
+/// # Errors
+/// What the kernel says.
+pub fn stand_in(directory: impl AsFd) -> Result<()> {
+    // SAFETY: `CLONE_FS` alone separates working directory, root and umask of this thread from the others', no memory
+    // and no descriptors. Needed because rustix offers unshare as an unsafe function only.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }?;
+    rustix::process::fchdir(directory)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +57,18 @@ mod tests {
         assert_eq!(open("/usr", "../etc", ResolveFlags::BENEATH), Err(Errno::XDEV));
         assert_eq!(open("/usr", "../bin", ResolveFlags::IN_ROOT), Ok(()), "the root has no parent");
         assert_eq!(open("/proc/self", "cwd/.", ResolveFlags::empty()), Err(Errno::LOOP));
+    }
+
+    #[test]
+    fn a_directory_of_its_own_is_the_threads_alone() {
+        let before = std::env::current_dir().unwrap();
+        std::thread::spawn(|| {
+            stand_in(std::fs::File::open("/usr").unwrap()).unwrap();
+            assert_eq!(std::env::current_dir().unwrap(), std::path::Path::new("/usr"));
+        })
+        .join()
+        .unwrap();
+        assert_eq!(std::env::current_dir().unwrap(), before);
     }
 
     /// Another thread renames a directory on the path as fast as it can; the opens through `..` still succeed.

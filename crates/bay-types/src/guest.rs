@@ -22,6 +22,9 @@
 //! | `PUT /v1/files?path=`                     | [`FileStat`]; `mode=` (octal), `user=`, `parents=true`     |
 //! | `GET /v1/archive?path=`                   | a tar stream of a directory's content, or of one file     |
 //! | `PUT /v1/archive?path=`                   | a tar stream into a directory; `user=`, `parents=true`     |
+//! | `GET /v1/watch?path=`                     | lines of [`WatchLine`](crate::watch::WatchLine), the first when the watches are in place; `recursive=false` |
+//! | `GET /v1/ports`                           | array of [`Port`](crate::inside::Port)                    |
+//! | `GET /v1/activity`                        | [`Activity`](crate::inside::Activity)                     |
 //! | `POST /v1/shutdown`                       | [`Shutdown`]; TERM to all, then KILL, then the guest exits |
 //!
 //! Errors are an [`ApiError`](crate::ApiError) body with its status. Query values are percent-encoded bytes
@@ -44,6 +47,7 @@ use serde::{Deserialize, Serialize};
 use crate::bay::{Author, text_enum};
 use crate::exec::{ExecEnd, Exit};
 use crate::id::ExecId;
+use crate::inside::About;
 
 /// Version of this protocol. A daemon talks to a guest of the same number only; an older running guest keeps its bay
 /// alive and is asked to be replaced.
@@ -92,7 +96,7 @@ pub mod fd {
 }
 
 /// What the runtime helper tells the guest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GuestConfig {
     pub bay_id: String,
     pub hostname: String,
@@ -101,6 +105,8 @@ pub struct GuestConfig {
     /// For commits, where the bay's own git settings name nobody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<Author>,
+    #[serde(default)]
+    pub about: About,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,6 +16,8 @@
 //! | [`usage`]   | guest → daemon → CLI: what one exec used and cost    |
 //! | [`trace`]   | caller → daemon → guest: the W3C trace context       |
 //! | [`stats`]   | host → CLI: what a bay uses, as the host measures it |
+//! | [`inside`]  | a bay's own processes ↔ guest; ports and activity    |
+//! | [`watch`]   | guest → daemon → CLI: what changes below a directory |
 //! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
 //! | [`event`]   | the hashed record of everything decided and done     |
 //! | [`progress`]| daemon → caller, during long work                    |
@@ -29,6 +31,7 @@ pub mod frame;
 pub mod guest;
 pub mod id;
 pub mod image;
+pub mod inside;
 pub mod progress;
 pub mod repo;
 pub mod runtime;
@@ -36,6 +39,7 @@ pub mod service;
 pub mod stats;
 pub mod trace;
 pub mod usage;
+pub mod watch;
 
 pub use error::{ApiError, ErrorCode};
 pub use id::{BayId, BayName, ExecId, ImageId, RepoId};

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bay::{Author, Limits, Mount};
+use crate::bay::{Author, Isolation, Limits, Mount};
 use crate::id::{BayId, BayName};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -46,8 +46,14 @@ pub struct RuntimeSpec {
     /// First host id of the bay's range; id 0 inside is this one outside.
     pub id_base: u32,
     pub limits: Limits,
+    /// What the bay may tell its own processes about itself.
+    pub isolation: Isolation,
     /// The executable that becomes PID 1, on the host.
     pub guest: PathBuf,
+    /// The same executable on the pool, for `bay-ctl` inside. A mount of the other one would show the bay where on the
+    /// host it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ctl: Option<PathBuf>,
     /// Stop dead before this step: tests use it to show that a lost helper leaves nothing behind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub die_before: Option<String>,

@@ -12,8 +12,8 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
-    completions, cp, doctor, exec, execs, images, kill, logs, ls, pause, replace, repos, resume, rm, serve,
-    services, shell, show, start, stop, up, workspaces,
+    completions, cp, doctor, exec, execs, images, kill, logs, ls, pause, ports, replace, repos, resume, rm,
+    serve, services, shell, show, start, stop, up, watch, workspaces,
 };
 use crate::failure::{Failure, Outcome};
 
@@ -104,6 +104,8 @@ enum Verb {
     Kill(kill::Kill),
     Execs(execs::Execs),
     Services(services::Services),
+    Watch(watch::Watch),
+    Ports(ports::Ports),
     Repos(repos::Repos),
     Workspaces(workspaces::Workspaces),
     Images(images::Images),
@@ -172,6 +174,8 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Kill(verb) => verb.run(&global).await,
         Verb::Execs(verb) => verb.run(&global).await,
         Verb::Services(verb) => verb.run(&global).await,
+        Verb::Watch(verb) => verb.run(&global).await,
+        Verb::Ports(verb) => verb.run(&global).await,
         Verb::Repos(verb) => verb.run(&global).await,
         Verb::Workspaces(verb) => verb.run(&global).await,
         Verb::Images(verb) => verb.run(&global).await,
@@ -183,7 +187,7 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
 }
 
 /// One thread is all a verb needs, and starting it is all the time it takes.
-fn on_one_thread(verb: impl Future<Output = Outcome>) -> Outcome {
+pub(crate) fn on_one_thread(verb: impl Future<Output = Outcome>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  bay __guest, bay __runtime ──► multicall: no arguments parsed, no threads, no runtime started
+//!  bay-ctl, inside a bay ───────► inside: asks that bay's guest
 //!  bay serve ───────────────────► commands::serve: the daemon
 //!  any other verb ──► clap ──► commands::VERB ──► client ──► D/bay.sock ──► daemon
 //!                                                   │
@@ -26,6 +27,7 @@ mod commands;
 mod doctor;
 mod failure;
 mod git;
+mod inside;
 mod multicall;
 mod naming;
 mod output;

@@ -6,12 +6,17 @@ use std::process::ExitCode;
 use bay_server::ServerConfig;
 use bay_types::ApiError;
 
-/// Runs the runtime helper or the guest when this process was started as one.
+/// Runs the runtime helper, the guest or `bay-ctl` when this process was started as one.
 ///
-/// Looks at nothing but the first argument: both must be single-threaded, and both are on the way to a bay's first
-/// command.
+/// Looks at nothing but its name and the first argument: helper and guest must be single-threaded, and both are on the
+/// way to a bay's first command.
 pub(crate) fn dispatch() -> Option<ExitCode> {
-    let first = std::env::args_os().nth(1)?;
+    let mut arguments = std::env::args_os();
+    let name = arguments.next()?;
+    if std::path::Path::new(&name).file_name().is_some_and(|name| name == crate::inside::NAME) {
+        return Some(crate::inside::run());
+    }
+    let first = arguments.next()?;
     match first.to_str()? {
         "__runtime" => Some(bay_runtime::run()),
         "__guest" => Some(bay_guest::run()),

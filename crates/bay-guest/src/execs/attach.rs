@@ -114,7 +114,10 @@ async fn deliver(
     };
     match frame {
         // The feeder stops when the exec has ended; then there is nobody to take the input.
-        Frame::Stdin(bytes) => drop(feed.send(Feed::Bytes(bytes)).await),
+        Frame::Stdin(bytes) => {
+            exec.touch_terminal();
+            drop(feed.send(Feed::Bytes(bytes)).await);
+        }
         Frame::StdinEof => drop(feed.send(Feed::Eof).await),
         Frame::Resize(size) => exec.resize(size),
         Frame::Signal(signal) if (1..=bay_sys::spawn::MAX_SIGNAL).contains(&signal) => {

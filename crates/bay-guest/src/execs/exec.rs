@@ -1,7 +1,7 @@
 //! One exec while anything of it lives.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bay_sys::spawn::{Reaped, signal_group, signal_process};
@@ -29,6 +29,7 @@ const EOF_AGAIN: Duration = Duration::from_millis(250);
 pub(crate) struct Exec {
     pub(crate) spec: ExecSpec,
     pub(crate) started_at: Timestamp,
+    pub(crate) terminals: Arc<TerminalClock>,
     pub(crate) leader: Leader,
     pub(crate) leaf: Option<Arc<Leaf>>,
     pub(crate) input: Input,
@@ -40,6 +41,20 @@ pub(crate) struct Exec {
     pub(crate) timed_out: AtomicBool,
     /// Nobody wants its output any more.
     pub(crate) forgotten: AtomicBool,
+}
+
+/// When a byte last went over any terminal, in either direction.
+#[derive(Debug, Default)]
+pub(crate) struct TerminalClock {
+    /// Milliseconds since the epoch; zero for never.
+    last: AtomicI64,
+}
+
+impl TerminalClock {
+    pub(crate) fn last(&self) -> Option<Timestamp> {
+        let last = self.last.load(Ordering::Relaxed);
+        (last != 0).then(|| Timestamp::from_millisecond(last).ok()).flatten()
+    }
 }
 
 /// What changes in the life of an exec, for everyone who follows it.
@@ -188,6 +203,13 @@ impl Exec {
             output_start: life.output_start,
             bounded_to: life.ended.map(|_| self.bounded_to.load(Ordering::Relaxed)),
             refused_bytes: life.refused_bytes,
+        }
+    }
+
+    /// Notes that something went over its terminal, if it has one.
+    pub(crate) fn touch_terminal(&self) {
+        if self.spec.tty.is_some() {
+            self.terminals.last.store(Timestamp::now().as_millisecond(), Ordering::Relaxed);
         }
     }
 

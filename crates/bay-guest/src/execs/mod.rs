@@ -24,7 +24,7 @@ mod recent;
 mod start;
 
 use exec::Ended;
-pub(crate) use exec::{Exec, Life};
+pub(crate) use exec::{Exec, Life, TerminalClock};
 use leaf::Leaf;
 pub(crate) use reaper::Reaper;
 use recent::Recent;
@@ -59,6 +59,8 @@ pub(crate) struct Place {
     /// Limit of open files that commands get; the guest raised its own.
     pub(crate) open_files: Option<(u64, u64)>,
     pub(crate) started_at: Timestamp,
+    /// When any terminal was last used.
+    pub(crate) terminals: Arc<TerminalClock>,
     pub(crate) log: Arc<Log>,
 }
 
@@ -75,6 +77,7 @@ impl Place {
             bounds,
             open_files: self.open_files,
             started_at: self.started_at,
+            terminals: Arc::clone(&self.terminals),
             log: Arc::clone(&self.log),
         })
     }
@@ -201,6 +204,7 @@ impl Execs {
         let exec = Arc::new(Exec {
             spec,
             started_at: Timestamp::now(),
+            terminals: Arc::clone(&self.place.terminals),
             leader,
             leaf: cloned.leaf,
             input: cloned.input,

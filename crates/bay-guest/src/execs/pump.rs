@@ -229,6 +229,7 @@ async fn keep(
     if exec.forgotten.load(Ordering::Relaxed) {
         return writer;
     }
+    exec.touch_terminal();
     let stderr = source.stderr;
     let (bytes, kept) = if bytes.len() < BULK {
         let kept = writer.append(stderr, &bytes);

@@ -24,7 +24,8 @@ use crate::http::invalid;
 use crate::settings;
 use crate::users::{self, User};
 
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Ours comes last: it hides nothing of the bay's.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/.bay/bin";
 const DEFAULT_TERM: &str = "xterm-256color";
 pub(super) const EXEC_ID_VARIABLE: &str = "BAY_EXEC_ID";
 /// Size of the pipe behind standard output. Larger than the default, so that bulk output needs fewer turns.

@@ -12,6 +12,7 @@ use bay_guest::{Bounds, Config, spool};
 use bay_types::exec::{ExecSpec, ExecStatus, Exit, SignalRequest, TtySize};
 use bay_types::frame::{Frame, UPGRADE};
 use bay_types::guest::GuestConfig;
+use bay_types::inside::About;
 use bay_types::{ApiError, ExecId};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
@@ -49,6 +50,7 @@ pub(crate) fn guest_process() {
             hostname: "testbay".into(),
             machine_id: "0".repeat(32),
             author: None,
+            about: About::default(),
         },
         listener: UnixListener::from(listener),
         cgroup: std::env::var_os(CGROUP).map(|path| File::open(path).unwrap().into()),
@@ -66,6 +68,8 @@ pub(crate) struct Options {
     pub(crate) bounds: Option<(u64, u64, u64)>,
     /// A state directory on a disk of a megabyte; only as root.
     pub(crate) small_state: bool,
+    /// Our own directory in the root, with the socket for the bay's own processes.
+    pub(crate) home: bool,
 }
 
 /// A running guest. Everything it started ends with it.
@@ -86,6 +90,9 @@ impl Guest {
     pub(crate) fn with(options: &Options) -> Self {
         let temp = tempfile::tempdir().unwrap();
         std::fs::create_dir(temp.path().join("root")).unwrap();
+        if options.home {
+            std::fs::create_dir(temp.path().join("root/.bay")).unwrap();
+        }
         let child = launch(temp.path(), options);
         Self { temp: Some(temp), child }
     }

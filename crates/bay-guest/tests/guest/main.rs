@@ -7,6 +7,7 @@
 mod execs;
 mod files;
 mod harness;
+mod inside;
 mod leaves;
 mod lives;
 mod services;

@@ -21,6 +21,7 @@ mod bays;
 mod execs;
 mod files;
 mod images;
+mod inside;
 mod metrics;
 mod repos;
 mod services;
@@ -63,6 +64,8 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/bays/{bay}/stat", get(files::stat))
         .route("/v1/bays/{bay}/files", get(files::read).put(files::write))
         .route("/v1/bays/{bay}/archive", get(files::pack).put(files::unpack))
+        .route("/v1/bays/{bay}/watch", get(inside::watch))
+        .route("/v1/bays/{bay}/ports", get(inside::ports))
         .route("/v1/images", get(images::list).post(images::import))
         .route("/v1/images/{image}", delete(images::remove))
         .route("/v1/repos", get(repos::list))

@@ -1,0 +1,193 @@
+//! What the bay's own processes may ask: who they are, what they may do, and that the bay stays awake.
+//!
+//! Everything that comes in here is hostile. A request has no body and no more than a short time; there is one per
+//! connection, and no more connections at once than [`MAX_CONNECTIONS`], none of them taken from the daemon's. Nothing is
+//! answered that the asking user could not find out by itself, and nothing is done but to note until when the bay should
+//! stay awake.
+
+use std::convert::Infallible;
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bay_types::guest::{GuestConfig, WORKSPACE};
+use bay_types::inside::{Activity, CTL_SOCKET, Can, Hold, MAX_HOLD_S, Network, WhoAmI};
+use bay_types::{ApiError, ErrorCode, VERSION};
+use http::{Method, Request, StatusCode};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use jiff::{SignedDuration, Timestamp};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+
+use crate::execs::TerminalClock;
+use crate::http::{Answer, Query, error, invalid, json};
+use crate::{ports, spool};
+
+mod readme;
+
+pub(crate) use readme::readme;
+
+/// Connections at once. One more waits for its turn in the kernel's queue.
+const MAX_CONNECTIONS: usize = 32;
+/// A connection ends after this, whatever it is doing. It bounds how long idle ones keep others waiting.
+const CONNECTION_TIME: Duration = Duration::from_secs(5);
+const MAX_HEADERS: usize = 32;
+/// Longest head of a request, and the smallest that the library takes.
+const BUFFER: usize = 8 << 10;
+/// Pause after an accept that failed for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What the guest knows for its own processes.
+#[derive(Debug)]
+pub(crate) struct Ctl {
+    guest: GuestConfig,
+    started_at: Timestamp,
+    terminals: Arc<TerminalClock>,
+    hold_until: Mutex<Option<Timestamp>>,
+}
+
+/// Who asks, by the kernel's word.
+#[derive(Debug, Clone, Copy)]
+struct Peer {
+    uid: u32,
+    pid: Option<i32>,
+}
+
+/// Makes the socket anew. Anything may have its name: the directory is on the agent's filesystem.
+pub(crate) fn listen(root: &Path) -> io::Result<UnixListener> {
+    let path = root.join(CTL_SOCKET.trim_start_matches('/'));
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    spool::remove_tree(File::open(dir)?.as_fd(), name.as_encoded_bytes())?;
+    let listener = StdListener::bind(&path)?;
+    // For every user of the bay.
+    std::fs::set_permissions(&path, Permissions::from_mode(0o666))?;
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
+}
+
+impl Ctl {
+    pub(crate) fn new(guest: GuestConfig, started_at: Timestamp, terminals: Arc<TerminalClock>) -> Self {
+        Self { guest, started_at, terminals, hold_until: Mutex::default() }
+    }
+
+    /// A lease that has run out is none.
+    fn hold_until(&self) -> Option<Timestamp> {
+        let held = *self.hold_until.lock().unwrap_or_else(PoisonError::into_inner);
+        held.filter(|until| *until > Timestamp::now())
+    }
+
+    pub(crate) fn activity(&self) -> Activity {
+        Activity { hold_until: self.hold_until(), last_input_at: self.terminals.last() }
+    }
+
+    /// Never returns.
+    pub(crate) async fn serve(self: Arc<Self>, listener: UnixListener) {
+        let turns = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        loop {
+            let Ok(turn) = Arc::clone(&turns).acquire_owned().await else { return };
+            let Ok((stream, _)) = listener.accept().await else {
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            };
+            let ctl = Arc::clone(&self);
+            tokio::spawn(async move {
+                let _turn = turn;
+                let _ = tokio::time::timeout(CONNECTION_TIME, ctl.answer_one(stream)).await;
+            });
+        }
+    }
+
+    async fn answer_one(&self, stream: UnixStream) {
+        let Ok(credentials) = stream.peer_cred() else { return };
+        let peer = Peer { uid: credentials.uid(), pid: credentials.pid() };
+        let service = service_fn(|request| async move {
+            let answer = self.route(peer, &request).await;
+            Ok::<_, Infallible>(answer.unwrap_or_else(|e| error(&e)))
+        });
+        let mut builder = hyper::server::conn::http1::Builder::new();
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(CONNECTION_TIME)
+            .keep_alive(false)
+            .max_headers(MAX_HEADERS)
+            .max_buf_size(BUFFER)
+            .auto_date_header(false);
+        // Whoever talks nonsense ends its own connection and nothing else.
+        let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+    }
+
+    /// A further noun has its line here; see [`bay_types::inside`] for the table.
+    async fn route(&self, peer: Peer, request: &Request<Incoming>) -> Answer {
+        let query = Query::of(request)?;
+        match (request.method(), request.uri().path()) {
+            (&Method::GET, "/v1/whoami") => Ok(json(StatusCode::OK, &self.whoami(peer))),
+            (&Method::GET, "/v1/can") => Ok(json(StatusCode::OK, &self.can())),
+            (&Method::GET, "/v1/ports") => ports::route(Some(peer.uid)).await,
+            (&Method::POST, "/v1/hold") => {
+                let seconds = query.number("seconds", 10)?.ok_or_else(|| invalid("seconds= is missing"))?;
+                Ok(json(StatusCode::OK, &self.hold(seconds)?))
+            }
+            (&Method::DELETE, "/v1/hold") => {
+                *self.hold_until.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                Ok(json(StatusCode::OK, &Hold::default()))
+            }
+            _ => Err(ApiError::new(
+                ErrorCode::InvalidInput,
+                "the bay does not know this request",
+                "`bay-ctl --help` lists what can be asked",
+            )),
+        }
+    }
+
+    fn whoami(&self, peer: Peer) -> WhoAmI {
+        WhoAmI {
+            bay: self.guest.bay_id.clone(),
+            name: self.guest.hostname.clone(),
+            exec: peer.pid.and_then(ports::exec_of),
+            uid: peer.uid,
+            started_at: self.started_at,
+            version: VERSION.to_owned(),
+            limits: self.guest.about.limits.clone(),
+            isolation: self.guest.about.isolation.clone(),
+        }
+    }
+
+    fn can(&self) -> Can {
+        Can {
+            network: Network {
+                outbound: "deny".to_owned(),
+                detail: "every connection out of the bay is refused at once; loopback works".to_owned(),
+            },
+            mounts: self.guest.about.mounts.clone(),
+            workspace: WORKSPACE.into(),
+            limits: self.guest.about.limits.clone(),
+            hold_until: self.hold_until(),
+        }
+    }
+
+    /// A later end replaces an earlier one and the other way round: the last word counts.
+    fn hold(&self, seconds: u64) -> Result<Hold, ApiError> {
+        let until = i64::try_from(seconds)
+            .ok()
+            .filter(|_| (1..=MAX_HOLD_S).contains(&seconds))
+            .and_then(|seconds| Timestamp::now().checked_add(SignedDuration::from_secs(seconds)).ok())
+            .ok_or_else(|| {
+                ApiError::new(
+                    ErrorCode::InvalidInput,
+                    format!("a bay can be held for 1 to {MAX_HOLD_S} seconds, not {seconds}"),
+                    "hold it for less, and again when that is over",
+                )
+            })?;
+        *self.hold_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+        Ok(Hold { hold_until: Some(until) })
+    }
+}

@@ -1,0 +1,209 @@
+//! What listens inside the bay: the kernel's tables of sockets, joined with the processes that hold them.
+//!
+//! Only the guest's own network namespace is read. `/proc` is the agent's to cover with something else, so everything
+//! in it is bounded and nothing in it is trusted to be well-formed.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::MetadataExt;
+
+use bay_types::inside::{Port, Protocol};
+use bay_types::{ApiError, ExecId};
+use http::StatusCode;
+use tokio::sync::Semaphore;
+
+use crate::http::{Answer, json};
+
+/// Longest table of sockets that is read: some 25,000 lines.
+const MAX_TABLE: u64 = 4 << 20;
+/// Listening sockets that are told.
+const MAX_PORTS: usize = 1024;
+/// Processes and open files that are looked at to find who listens.
+const MAX_PROCESSES: usize = 16 << 10;
+const MAX_FILES: usize = 1 << 18;
+/// Longest name of a process, and longest line of its group, that is read.
+const MAX_LINE: u64 = 4096;
+
+const TCP_LISTEN: &str = "0A";
+/// A datagram socket that is bound and connected to nobody.
+const UDP_BOUND: &str = "07";
+
+/// One search at a time for those outside and one for those inside: each takes a thread and may look at many files.
+static OUTER_TURN: Semaphore = Semaphore::const_new(1);
+static INNER_TURN: Semaphore = Semaphore::const_new(1);
+
+/// `GET /v1/ports`, for somebody outside or for a user inside the bay. To one who is not root, other users' processes
+/// are not told: it could not see them by itself either.
+pub(crate) async fn route(viewer: Option<u32>) -> Answer {
+    let turn = if viewer.is_some() { &INNER_TURN } else { &OUTER_TURN };
+    let turn = turn.acquire().await.map_err(|e| ApiError::internal(&e))?;
+    let search = move || {
+        let _turn = turn;
+        listening(viewer)
+    };
+    let found = tokio::task::spawn_blocking(search).await;
+    Ok(json(StatusCode::OK, &found.map_err(|e| ApiError::internal(&e))?))
+}
+
+fn listening(viewer: Option<u32>) -> Vec<Port> {
+    let mut ports: Vec<(u64, Port)> = Vec::new();
+    for (table, protocol, state) in [
+        ("tcp", Protocol::Tcp, TCP_LISTEN),
+        ("tcp6", Protocol::Tcp, TCP_LISTEN),
+        ("udp", Protocol::Udp, UDP_BOUND),
+        ("udp6", Protocol::Udp, UDP_BOUND),
+    ] {
+        let text = read_some(&format!("/proc/net/{table}"), MAX_TABLE);
+        ports.extend(text.lines().skip(1).filter_map(|line| parse(line, protocol, state)));
+    }
+    ports.truncate(MAX_PORTS);
+    let mut missing: HashMap<u64, Vec<usize>> = HashMap::new();
+    for (at, (inode, _)) in ports.iter().enumerate() {
+        missing.entry(*inode).or_default().push(at);
+    }
+    find_holders(viewer, &mut missing, &mut ports);
+    let mut ports: Vec<Port> = ports.into_iter().map(|(_, port)| port).collect();
+    ports.sort_by_key(|port| (port.protocol, port.port, port.address));
+    ports
+}
+
+fn read_some(path: &str, most: u64) -> String {
+    let mut bytes = Vec::new();
+    if let Ok(file) = File::open(path) {
+        let _ = file.take(most).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A line of a table: number, local address, remote address, state, four more, inode.
+fn parse(line: &str, protocol: Protocol, state: &str) -> Option<(u64, Port)> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let (address, port) = fields.next()?.split_once(':')?;
+    let remote = fields.next()?;
+    if fields.next()? != state || !remote.ends_with(":0000") {
+        return None;
+    }
+    let inode = fields.nth(5)?.parse().ok()?;
+    let address = parse_address(address)?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let loopback = address.to_canonical().is_loopback();
+    Some((
+        inode,
+        Port { protocol, address, port, loopback, pid: None, process: None, exec: None, exec_number: None },
+    ))
+}
+
+/// The kernel prints words of four bytes as numbers of this machine.
+fn parse_address(text: &str) -> Option<IpAddr> {
+    let word = |at: usize| Some(u32::from_str_radix(text.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
+    match text.len() {
+        8 => Some(Ipv4Addr::from(word(0)?).into()),
+        32 => {
+            let words = [word(0)?, word(8)?, word(16)?, word(24)?];
+            let mut bytes = [0; 16];
+            bytes.copy_from_slice(words.as_flattened());
+            Some(Ipv6Addr::from(bytes).into())
+        }
+        _ => None,
+    }
+}
+
+fn find_holders(viewer: Option<u32>, missing: &mut HashMap<u64, Vec<usize>>, ports: &mut [(u64, Port)]) {
+    let Ok(processes) = fs::read_dir("/proc") else { return };
+    let mut files_left = MAX_FILES;
+    let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    for pid in pids.take(MAX_PROCESSES) {
+        if missing.is_empty() || files_left == 0 {
+            return;
+        }
+        let may_see = viewer.is_none_or(|uid| {
+            uid == 0 || fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == uid)
+        });
+        if !may_see {
+            continue;
+        }
+        let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
+        let mut holder = None;
+        for file in files.flatten().take(files_left) {
+            files_left -= 1;
+            let Some(at) = socket_inode(&file.path()).and_then(|inode| missing.remove(&inode)) else {
+                continue;
+            };
+            let (process, exec) = holder.get_or_insert_with(|| (name_of(pid), exec_of(pid)));
+            for at in at {
+                let port = &mut ports[at].1;
+                (port.pid, port.process, port.exec) = (Some(pid), Some(process.clone()), *exec);
+            }
+        }
+    }
+}
+
+fn socket_inode(link: &std::path::Path) -> Option<u64> {
+    let target = fs::read_link(link).ok()?;
+    target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+fn name_of(pid: i32) -> String {
+    read_some(&format!("/proc/{pid}/comm"), MAX_LINE).trim_end_matches('\n').to_owned()
+}
+
+/// The exec whose leaf a process is in.
+pub(crate) fn exec_of(pid: i32) -> Option<ExecId> {
+    let groups = read_some(&format!("/proc/{pid}/cgroup"), MAX_LINE);
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    path.split('/').find_map(|part| part.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+
+    use super::*;
+
+    #[test]
+    fn lines_of_the_kernels_tables_are_understood() {
+        let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100";
+        let (inode, port) = parse(line, Protocol::Tcp, TCP_LISTEN).unwrap();
+        assert_eq!((inode, port.port, port.loopback), (4711, 8080, true));
+        assert_eq!(port.address, IpAddr::from([127, 0, 0, 1]));
+        let six = "   1: 00000000000000000000000001000000:0016 00000000000000000000000000000000:0000 0A 0:0 0:0 0 0 0 12 1";
+        let (_, port) = parse(six, Protocol::Tcp, TCP_LISTEN).unwrap();
+        assert_eq!((port.address, port.port), (IpAddr::from(Ipv6Addr::LOCALHOST), 22));
+        assert!(parse(&line.replace(" 0A ", " 01 "), Protocol::Tcp, TCP_LISTEN).is_none());
+    }
+
+    #[test]
+    fn nonsense_is_passed_over() {
+        for line in [
+            "",
+            "x",
+            "0: :",
+            "0: 0100007F:ZZZZ 0:0000 0A 0 0 0 0 0 1",
+            "0: é0000000000:1 0:0000 0A 0 0 0 0 0 1",
+        ] {
+            assert!(parse(line, Protocol::Tcp, TCP_LISTEN).is_none(), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_listens_is_found_with_its_process() {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let udp = UdpSocket::bind("[::]:0").unwrap();
+        let found = listening(None);
+        let own = i32::try_from(std::process::id()).unwrap();
+        for (protocol, address, loopback) in [
+            (Protocol::Tcp, tcp.local_addr().unwrap(), true),
+            (Protocol::Udp, udp.local_addr().unwrap(), false),
+        ] {
+            let port = found
+                .iter()
+                .find(|p| (p.protocol, p.address, p.port) == (protocol, address.ip(), address.port()))
+                .unwrap_or_else(|| panic!("{address} is not in {found:?}"));
+            assert_eq!((port.pid, port.loopback), (Some(own), loopback));
+        }
+        let unseen = listening(Some(4_000_000));
+        assert!(unseen.iter().all(|port| port.pid.is_none()), "{unseen:?}");
+    }
+}

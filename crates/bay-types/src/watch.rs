@@ -1,0 +1,59 @@
+//! What `bay watch` tells: one JSON object per line.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::bay::text_enum;
+use crate::guest::escape;
+
+/// What happened to a path. A rename is [`WatchKind::Rename`] at the old name, then [`WatchKind::Create`] at the new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WatchKind {
+    Create,
+    Write,
+    Remove,
+    Rename,
+    Chmod,
+}
+
+text_enum!(WatchKind {
+    Create = "create",
+    Write = "write",
+    Remove = "remove",
+    Rename = "rename",
+    Chmod = "chmod",
+});
+
+/// One line of `GET /v1/watch`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum WatchLine {
+    /// The watches are in place: nothing that happens from now on is missed in silence.
+    Hello,
+    Change {
+        at: Timestamp,
+        kind: WatchKind,
+        /// Relative to the watched directory; empty for that directory itself. What is not UTF-8 is replaced.
+        path: String,
+        /// The exact bytes, percent-encoded, where they are not UTF-8.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        path_escaped: Option<String>,
+        is_dir: bool,
+    },
+    /// Changes happened here that could not be told.
+    Dropped { at: Timestamp },
+    /// The watched directory was removed, renamed or unmounted; nothing follows.
+    Gone { at: Timestamp },
+}
+
+impl WatchLine {
+    #[must_use]
+    pub fn change(at: Timestamp, kind: WatchKind, path: &Path, is_dir: bool) -> Self {
+        let bytes = path.as_os_str().as_encoded_bytes();
+        let path_escaped = path.to_str().is_none().then(|| escape(bytes));
+        Self::Change { at, kind, path: String::from_utf8_lossy(bytes).into_owned(), path_escaped, is_dir }
+    }
+}

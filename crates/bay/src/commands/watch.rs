@@ -1,0 +1,115 @@
+use bay_types::bay::{BayView, State};
+use bay_types::watch::WatchLine;
+use bay_types::{ApiError, ErrorCode};
+use bytes::BytesMut;
+use clap::Args;
+use http_body_util::BodyExt;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use crate::cli::Global;
+use crate::client::{bay_path, broken, encode};
+use crate::failure::{Failure, Outcome};
+use crate::output::escape::visible;
+use crate::output::talk;
+
+/// Longest line of a watch: a path of the kernel's longest length, twice, with every byte escaped.
+const MAX_LINE: usize = 64 << 10;
+const WORKSPACE: &str = bay_types::guest::WORKSPACE;
+
+/// Tell what changes below a directory of a bay, as it happens.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay watch web\n  bay watch web /workspace/src --shallow\n  bay watch web --json | jq -r 'select(.kind == \"create\").path'\n\nA rename is `rename` at the old name, then `create` at the new one. Ends at Ctrl-C, or when the directory or the bay goes away.\nWith --json every line is an object: {\"event\": \"hello\" | \"change\" | \"dropped\" | \"gone\", …}."
+)]
+pub(crate) struct Watch {
+    /// Name or id of the bay.
+    name: String,
+    /// Directory in the bay; a relative one starts at the workspace.
+    #[arg(default_value = WORKSPACE)]
+    path: String,
+    /// Only the directory itself, not those below it.
+    #[arg(long)]
+    shallow: bool,
+}
+
+impl Watch {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let bay = crate::naming::bay(&self.name)?;
+        let path =
+            if self.path.starts_with('/') { self.path.clone() } else { format!("{WORKSPACE}/{}", self.path) };
+        let query = format!("/watch?path={}&recursive={}", encode(&path), !self.shallow);
+        let mut client = global.client();
+        let mut body = client.download(&bay_path(bay, &query)).await?;
+        let mut lines = BytesMut::new();
+        while let Some(Ok(piece)) = body.frame().await {
+            let Some(data) = piece.data_ref() else { continue };
+            lines.extend_from_slice(data);
+            while let Some(end) = lines.iter().position(|byte| *byte == b'\n') {
+                let line = lines.split_to(end + 1);
+                let line: WatchLine = serde_json::from_slice(&line)
+                    .map_err(|e| broken(&format!("a line is not understood: {e}")))?;
+                show(&line, &path, global.json)?;
+                if matches!(line, WatchLine::Gone { .. }) {
+                    return Err(gone(&path).into());
+                }
+            }
+            if lines.len() > MAX_LINE {
+                return Err(broken("a line has no end").into());
+            }
+        }
+        Err(self.why_it_ended(global).await.into())
+    }
+
+    /// The bay's own state says why a stream of it broke off.
+    async fn why_it_ended(&self, global: &Global) -> ApiError {
+        let mut client = global.client().another_without_starting();
+        match client.get::<BayView>(&bay_path(&self.name, "")).await {
+            Err(error) => error,
+            Ok(bay) if bay.state == State::Running => ApiError::new(
+                ErrorCode::Interrupted,
+                "the watch broke off; what changes from now on is not seen",
+                "run it again",
+            ),
+            Ok(bay) => ApiError::new(
+                ErrorCode::BayState,
+                format!("the watch has ended: the bay {} is {} ({})", bay.name, bay.state, bay.reason),
+                format!("`bay start {}` and watch again", bay.name),
+            ),
+        }
+    }
+}
+
+fn gone(path: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::PathNotFound,
+        format!("the watch has ended: {path:?} was removed, renamed or unmounted"),
+        "watch a directory that is there",
+    )
+}
+
+fn show(line: &WatchLine, path: &str, json: bool) -> Result<(), Failure> {
+    if json {
+        let text = serde_json::to_string(line).map_err(|e| ApiError::internal(&e))?;
+        return crate::output::data(&text);
+    }
+    match line {
+        WatchLine::Hello => talk(&format!("watching {}", visible(path))),
+        WatchLine::Change { at, kind, path, path_escaped, is_dir } => {
+            // Percent-encoded where the bytes are no text: the replaced ones could be anything.
+            let path = path_escaped.as_deref().unwrap_or(path);
+            let shown = if path.is_empty() { ".".to_owned() } else { visible(path) };
+            let slash = if *is_dir { "/" } else { "" };
+            crate::output::data(&format!("{} {:6} {shown}{slash}", time(*at), kind.as_str()))?;
+        }
+        WatchLine::Dropped { at } => {
+            crate::output::data(&format!("{} some changes here could not be told", time(*at)))?;
+        }
+        WatchLine::Gone { .. } => {}
+    }
+    Ok(())
+}
+
+fn time(at: Timestamp) -> String {
+    at.to_zoned(TimeZone::system()).strftime("%H:%M:%S%.3f").to_string()
+}

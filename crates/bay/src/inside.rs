@@ -1,0 +1,198 @@
+//! `bay-ctl`: what a process in a bay can ask that bay, over a socket that leads to its own guest and nowhere else.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bay_types::bay::Limits;
+use bay_types::inside::{CTL_SOCKET, Can, Hold, Port, WhoAmI};
+use bay_types::{ApiError, ErrorCode};
+use clap::{Parser, Subcommand};
+
+use crate::client::{Client, Home};
+use crate::commands::ports;
+use crate::failure::Outcome;
+use crate::output::escape::visible;
+
+/// The name by which this executable is `bay-ctl`.
+pub(crate) const NAME: &str = "bay-ctl";
+
+/// Ask the bay you are in: who am I, what may I do, what listens, stay awake.
+#[derive(Debug, Parser)]
+#[command(
+    name = NAME,
+    version,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "Examples:\n  bay-ctl whoami\n  bay-ctl ports --json\n  bay-ctl hold 30m\n\n/.bay/README.md tells more about this machine."
+)]
+struct Ctl {
+    /// Print JSON: results on standard output, errors on standard error.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Tell the bay, the exec this process belongs to, the limits and the isolation.
+    Whoami,
+    /// Tell what is allowed: network, mounts, limits.
+    Can,
+    /// List what listens in the bay.
+    Ports,
+    /// Keep the bay awake for a while, even when it looks idle.
+    Hold {
+        /// How long: 45s, 30m or 2h, up to 24h.
+        #[arg(value_parser = seconds)]
+        time: u64,
+    },
+    /// Take the last hold back.
+    Release,
+}
+
+pub(crate) fn run() -> ExitCode {
+    let ctl = match Ctl::try_parse() {
+        Ok(ctl) => ctl,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let json = ctl.json;
+    ExitCode::from(crate::cli::on_one_thread(ctl.ask()).unwrap_or_else(|failure| failure.report(json)))
+}
+
+impl Ctl {
+    async fn ask(self) -> Outcome {
+        let mut guest = Client::new(Home {
+            data_dir: PathBuf::from("/"),
+            pool: PathBuf::from("/"),
+            socket: PathBuf::from(CTL_SOCKET),
+            autostart: false,
+            quiet: true,
+        });
+        match self.verb {
+            Verb::Whoami => {
+                let me: WhoAmI = guest.get("/v1/whoami").await.map_err(explain)?;
+                self.print(&me, || whoami(&me))
+            }
+            Verb::Can => {
+                let can: Can = guest.get("/v1/can").await.map_err(explain)?;
+                self.print(&can, || allowed(&can))
+            }
+            Verb::Ports => {
+                let found: Vec<Port> = guest.get("/v1/ports").await.map_err(explain)?;
+                self.print(&found, || {
+                    if found.is_empty() { "nothing listens".to_owned() } else { ports::render(&found) }
+                })
+            }
+            Verb::Hold { time } => {
+                let path = format!("/v1/hold?seconds={time}");
+                let hold: Hold = guest.post(&path, &()).await.map_err(explain)?;
+                self.print(&hold, || held(hold))
+            }
+            Verb::Release => {
+                let hold: Hold = guest.delete("/v1/hold").await.map_err(explain)?;
+                self.print(&hold, || held(hold))
+            }
+        }
+    }
+
+    fn print<T: serde::Serialize>(&self, value: &T, text: impl FnOnce() -> String) -> Outcome {
+        if self.json {
+            crate::output::json(value)?;
+        } else {
+            crate::output::data(&text())?;
+        }
+        Ok(0)
+    }
+}
+
+/// Who asks a bay knows of no daemon.
+fn explain(error: ApiError) -> ApiError {
+    match error.code {
+        ErrorCode::DaemonUnreachable | ErrorCode::NotRoot => ApiError::new(
+            ErrorCode::GuestUnreachable,
+            format!("the bay does not answer on {CTL_SOCKET}"),
+            "bay-ctl works inside a bay only; when it is busy, try again in a few seconds",
+        ),
+        _ => error,
+    }
+}
+
+fn whoami(me: &WhoAmI) -> String {
+    let mut lines = vec![
+        format!("bay        {} ({})", visible(&me.name), visible(&me.bay)),
+        format!("exec       {}", me.exec.map_or_else(|| "none".to_owned(), |id| id.to_string())),
+        format!("user       {}", me.uid),
+        format!("up since   {}", me.started_at),
+        format!("limits     {}", limits(&me.limits)),
+    ];
+    if let Some(isolation) = &me.isolation {
+        lines.push(format!("isolation  {}: {}", visible(&isolation.grade), visible(&isolation.detail)));
+    }
+    lines.join("\n")
+}
+
+fn allowed(can: &Can) -> String {
+    let mounts: Vec<String> = can.mounts.iter().map(|path| visible(&path.to_string_lossy())).collect();
+    let mounts = if mounts.is_empty() { "none".to_owned() } else { mounts.join(", ") };
+    [
+        format!("network    {}: {}", visible(&can.network.outbound), visible(&can.network.detail)),
+        format!("workspace  {}", visible(&can.workspace.to_string_lossy())),
+        format!("mounts     {mounts}"),
+        format!("limits     {}", limits(&can.limits)),
+        format!("held       {}", can.hold_until.map_or_else(|| "no".to_owned(), |at| format!("until {at}"))),
+    ]
+    .join("\n")
+}
+
+fn held(hold: Hold) -> String {
+    hold.hold_until.map_or_else(|| "not held".to_owned(), |at| format!("held until {at}"))
+}
+
+fn limits(limits: &Limits) -> String {
+    let told = [
+        limits.cpus.map(|n| format!("{n} processors")),
+        limits.memory_mib.map(|n| format!("{n} MiB of memory")),
+        limits.disk_mib.map(|n| format!("{n} MiB of disk")),
+        limits.pids.map(|n| format!("{n} processes")),
+    ];
+    let told: Vec<String> = told.into_iter().flatten().collect();
+    if told.is_empty() { "the host's".to_owned() } else { told.join(", ") }
+}
+
+/// `45s`, `30m`, `2h`.
+fn seconds(given: &str) -> Result<u64, String> {
+    let unit = match given.chars().last() {
+        Some('s') => 1,
+        Some('m') => 60,
+        Some('h') => 60 * 60,
+        _ => return Err("end it with s, m or h, such as 30m".to_owned()),
+    };
+    let number: u64 = given[..given.len() - 1].parse().map_err(|_| "it is not a whole number".to_owned())?;
+    number.checked_mul(unit).ok_or_else(|| "it is too long".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_grammar_is_consistent() {
+        Ctl::command().debug_assert();
+    }
+
+    #[test]
+    fn times_have_a_unit() {
+        assert_eq!(seconds("45s"), Ok(45));
+        assert_eq!(seconds("30m"), Ok(1800));
+        assert_eq!(seconds("2h"), Ok(7200));
+        for odd in ["", "30", "m", "-1m", "1.5h", "18446744073709551615h", "1ü"] {
+            assert!(seconds(odd).is_err(), "{odd}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What a bay knows about itself (`bay-ctl`), and what is seen of its inside (`bay ports`).
+#![forbid(unsafe_code)]
+
+use std::process::Stdio;
+
+use bay_tests::suite::{self, Lack};
+use bay_tests::{Daemon, image, until};
+use serde_json::{Value, json};
+
+fn ctl(daemon: &Daemon, bay: &str, verb: &[&str]) -> Value {
+    let all: Vec<&str> = ["exec", bay, "--", "bay-ctl", "--json"].iter().chain(verb).copied().collect();
+    daemon.bay(&all).ok().json()
+}
+
+#[test]
+fn a_bay_is_told_who_it_is_and_what_it_may_do() {
+    let daemon = Daemon::start();
+    let view = daemon.empty_bay("b");
+    let me = ctl(&daemon, "b", &["whoami"]);
+    assert_eq!((&me["bay"], &me["name"]), (&view["id"], &json!("b")));
+    let execs = daemon.bay(&["execs", "ls", "b", "--json"]).ok().json();
+    assert_eq!(me["exec"], execs[0]["id"], "{execs}");
+    assert_eq!(me["isolation"]["grade"], "shared-kernel");
+    let can = ctl(&daemon, "b", &["can"]);
+    assert_eq!(can["network"]["outbound"], "deny");
+    assert_eq!(can["workspace"], "/workspace");
+    let text = daemon.sh("b", "bay-ctl whoami && bay-ctl can && bay-ctl ports").ok().text();
+    assert!(text.contains("8192 processes") && text.contains("nothing listens"), "{text}");
+}
+
+#[test]
+fn every_user_of_the_bay_may_ask_and_the_readme_says_how() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let me = daemon.bay(&["exec", "--user", "1000", "b", "--", "/.bay/bin/bay-ctl", "whoami", "--json"]).ok();
+    assert_eq!(me.json()["uid"], 1000);
+    let readme = daemon.sh("b", "cat /.bay/README.md").ok().text();
+    for word in ["`b`", "/workspace", "bay-ctl hold", "refused", "8192"] {
+        assert!(readme.contains(word), "{word} is not in:\n{readme}");
+    }
+}
+
+#[test]
+fn bay_ctl_can_be_executed_and_neither_read_nor_replaced() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    for script in [
+        "cat /.bay/bin/bay-ctl",
+        "echo x > /.bay/bin/bay-ctl",
+        "rm -f /.bay/bin/bay-ctl",
+        "umount /.bay/bin/bay-ctl",
+        "mount -o remount,rw,bind /.bay/bin/bay-ctl",
+        "chmod 777 /.bay/bin/bay-ctl",
+    ] {
+        assert_ne!(daemon.sh("b", script).code, 0, "{script}");
+    }
+    ctl(&daemon, "b", &["whoami"]);
+}
+
+#[test]
+fn what_listens_is_listed_with_its_process_and_exec() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let mut command = daemon.command(&["exec", "b", "--", "httpd", "-f", "-p", "127.0.0.1:8080"]);
+    let mut running = command.spawn().unwrap();
+    let port = until("the listener", || {
+        let ports = daemon.bay(&["ports", "b", "--json"]).ok().json();
+        ports.as_array().unwrap().iter().find(|port| port["port"] == 8080).cloned()
+    });
+    assert_eq!(
+        (&port["protocol"], &port["address"], &port["loopback"]),
+        (&json!("tcp"), &json!("127.0.0.1"), &json!(true))
+    );
+    assert_eq!((&port["process"], &port["exec_number"]), (&json!("httpd"), &json!(1)), "{port}");
+    let table = daemon.bay(&["ports", "b"]).ok().text();
+    assert!(table.contains("loopback") && table.contains("8080"), "{table}");
+    // Another user of the bay sees the socket, as the kernel's table shows it to all, and not the process.
+    let other = daemon.bay(&["exec", "--user", "1000", "b", "--", "bay-ctl", "ports", "--json"]).ok().json();
+    let seen = other.as_array().unwrap().iter().find(|port| port["port"] == 8080).cloned().unwrap();
+    assert_eq!(seen.get("pid"), None, "{seen}");
+    let _ended = daemon.bay(&["kill", "b", "1"]).ok();
+    running.wait().unwrap();
+}
+
+/// Attack: each bay has a socket of its own, and no name in one leads to the other's.
+#[test]
+fn a_bay_reaches_no_other_bays_socket() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("one");
+    daemon.empty_bay("two");
+    let held = ctl(&daemon, "one", &["hold", "10m"]);
+    assert!(held["hold_until"].is_string());
+    assert_eq!(ctl(&daemon, "two", &["can"])["hold_until"], Value::Null);
+    assert_eq!(ctl(&daemon, "two", &["whoami"])["name"], "two");
+    let names =
+        daemon.sh("two", "cat /proc/net/unix; find / -xdev -name '*.sock' 2>/dev/null; ls /.bay").ok().text();
+    let sockets: Vec<&str> =
+        names.lines().filter(|line| line.ends_with(".sock") && line.starts_with('/')).collect();
+    assert_eq!(sockets, ["/.bay/ctl.sock"], "{names}");
+    assert_eq!(ctl(&daemon, "one", &["release"])["hold_until"], Value::Null);
+}
+
+/// Attack: what an agent puts in the socket's place is gone after the next start, and leads the guest nowhere.
+#[test]
+fn a_trap_in_the_place_of_the_socket_is_replaced() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    for trap in ["mkdir -p /.bay/ctl.sock/full", "ln -s /etc/passwd /.bay/ctl.sock", "mkfifo /.bay/ctl.sock"]
+    {
+        let _set = daemon
+            .sh(
+                "b",
+                &format!("rm -rf /.bay/ctl.sock /.bay/README.md; {trap}; ln -s /etc/passwd /.bay/README.md"),
+            )
+            .ok();
+        let _stopped = daemon.bay(&["stop", "b"]).ok();
+        let _started = daemon.bay(&["start", "b"]).ok();
+        assert_eq!(ctl(&daemon, "b", &["whoami"])["name"], "b", "{trap}");
+        assert!(daemon.sh("b", "head -1 /etc/passwd").ok().text().starts_with("root:"), "{trap}");
+    }
+}
+
+const FLOOD: &str = r#"
+import os, socket, sys, time
+held = []
+for n in range(200):
+    s = socket.socket(socket.AF_UNIX)
+    s.settimeout(0.2)
+    try:
+        s.connect("/.bay/ctl.sock")
+    except OSError:
+        continue
+    if n % 2:
+        try:
+            s.send(os.urandom(512) + b"\r\n\r\n")
+        except OSError:
+            pass
+    held.append(s)
+print("flooded", flush=True)
+time.sleep(600)
+"#;
+
+/// Attack: garbage and idle connections from inside neither end PID 1 nor keep the daemon waiting.
+#[test]
+fn a_flood_of_the_bays_own_socket_keeps_the_daemon_from_nothing() {
+    if !image::has_python() {
+        return suite::skip(
+            Lack::Installable,
+            "the small image has no python3: the host's is not below /usr",
+        );
+    }
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let pid = daemon.host_pid("b");
+    let mut flood = daemon.command(&["exec", "b", "--", "python3", "-c", FLOOD]);
+    let mut flood = flood.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(flood.stdout.take().unwrap()), &mut line)
+        .unwrap();
+    assert_eq!(line, "flooded\n");
+    for n in 0..20 {
+        assert_eq!(daemon.sh("b", &format!("echo {n}")).ok().text(), n.to_string());
+        let _ports = daemon.bay(&["ports", "b"]).ok();
+    }
+    assert_eq!(daemon.host_pid("b"), pid);
+    let _killed = daemon.bay(&["kill", "b", "1"]).ok();
+    flood.wait().unwrap();
+    until("the bay's own socket", || {
+        let ran = daemon.bay(&["exec", "b", "--", "bay-ctl", "whoami"]);
+        (ran.code == 0).then_some(())
+    });
+}
