@@ -20,8 +20,8 @@ mod pump;
 mod reaper;
 mod start;
 
-pub(crate) use exec::Exec;
 use exec::{Ended, Life};
+pub(crate) use exec::{Exec, Input};
 use leaf::Leaf;
 pub(crate) use reaper::Reaper;
 
