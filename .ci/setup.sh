@@ -62,6 +62,7 @@ packages_missing() {
       busybox-static)  busybox_is_static ;;
       libc6-dev)       has_static_libc ;;
       iproute2)        command -v ip >/dev/null 2>&1 ;;
+      python3-venv)    python3 -c 'import venv, ensurepip' 2>/dev/null ;;
       bsdutils)        command -v script >/dev/null 2>&1 ;;
       ca-certificates) [ -e /etc/ssl/certs/ca-certificates.crt ] ;;
       *)               command -v "$name" >/dev/null 2>&1 ;;
@@ -190,4 +191,22 @@ fetch_vm_kernel() {
     { [ -e "$new/root/lib/modules" ] || mv "$new/root/usr/lib" "$new/root/lib"; } &&
     busybox depmod -b "$new/root" "$(ls "$new/root/lib/modules")" &&
     rm -rf "$1" && mv "$new/root" "$1" && rm -rf "$new"
+}
+
+# need_e2b VERSION: E2B's published Python package, in an environment of its own in the cache. The tests that drive the
+# envd interface with it find it through BAY_TEST_E2B, and say that they are skipped when it could not be had.
+need_e2b() {
+  local home="$CACHE/python/e2b-$1"
+  local ask='import importlib.metadata as m, sys; sys.exit(m.version("e2b") != sys.argv[1])'
+  export BAY_TEST_E2B="$home/bin/python"
+  if "$BAY_TEST_E2B" -c "$ask" "$1" 2>/dev/null; then
+    quiet_note "e2b (python): $1"
+    return
+  fi
+  say "installing e2b $1 into $home"
+  rm -rf "$home"
+  if ! { python3 -m venv "$home" && "$BAY_TEST_E2B" -m pip install --quiet --disable-pip-version-check "e2b==$1"; }; then
+    rm -rf "$home"
+    say "e2b $1 could not be installed: the tests that use it are skipped"
+  fi
 }

@@ -138,6 +138,11 @@ impl Query {
         Self::parse(request.uri().query().unwrap_or(""))
     }
 
+    /// A query as forms have it, where `+` stands for a space.
+    pub(crate) fn of_form(text: &str) -> Result<Self, ApiError> {
+        Self::parse(&text.replace('+', "%20"))
+    }
+
     fn parse(text: &str) -> Result<Self, ApiError> {
         let mut pairs = Vec::new();
         for part in text.split('&').filter(|p| !p.is_empty()) {
@@ -208,6 +213,8 @@ mod tests {
         assert_eq!(query.path().unwrap(), every);
         assert_eq!(query.number("a", 8).unwrap(), Some(1));
         assert!(query.flag("b").unwrap());
+        assert_eq!(Query::parse("path=a+b").unwrap().path().unwrap(), b"a+b");
+        assert_eq!(Query::of_form("path=a+b%2B").unwrap().path().unwrap(), b"a b+");
     }
 
     #[test]

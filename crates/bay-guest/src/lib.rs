@@ -13,7 +13,8 @@
 //!                        ├──► attach, output ◄─ spool on disk        every process of the bay
 //!                        ├──► services ──► execs of their own, kept running and asked for their health
 //!                        ├──► watch (a thread each), ports; ctl: the same for the bay's own processes
-//!                        └──► files, archives (threads, only while one is copied)
+//!                        ├──► files, archives (threads, only while one is copied)
+//!                        └──► envd: E2B's interface to all of this; [`alone`] serves nothing else
 //! ```
 //!
 //! The life of an exec:
@@ -47,8 +48,10 @@ use std::time::Duration;
 
 use bay_types::guest::GuestConfig;
 
+mod alone;
 mod boot;
 mod ctl;
+mod envd;
 mod execs;
 mod files;
 mod http;
@@ -66,7 +69,7 @@ pub const FINISHED_EXECS: usize = 256;
 /// Output kept of all finished execs together.
 pub const FINISHED_BYTES: u64 = 1 << 30;
 /// Threads for files, archives and bulk output. They exist only while there is such work, and a little longer.
-const BLOCKING_THREADS: usize = 16;
+const BLOCKING_THREADS: usize = 24;
 const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(1);
 const BLOCKING_STACK: usize = 1 << 20;
 
@@ -102,9 +105,22 @@ impl Default for Bounds {
     }
 }
 
-/// `bay __guest`: PID 1 of a bay. Returns when the bay is to end.
+/// `bay __guest`: PID 1 of a bay. Returns when the bay is to end. With arguments it is a guest without a bay: [`alone`].
 #[must_use]
 pub fn run() -> ExitCode {
+    match alone::wanted(std::env::args_os().skip(2)) {
+        Ok(None) => {}
+        wanted => {
+            let outcome = wanted.and_then(|wanted| wanted.as_ref().map_or(Ok(()), alone::serve));
+            return outcome.map_or_else(
+                |error| {
+                    eprintln!("{error}");
+                    ExitCode::FAILURE
+                },
+                |()| ExitCode::SUCCESS,
+            );
+        }
+    }
     let outcome = bay_sys::signals::withstand().and_then(|()| boot::inherited()).and_then(|config| {
         boot::prepare_root(&config);
         serve(config)
@@ -124,14 +140,18 @@ pub fn run() -> ExitCode {
 /// # Errors
 /// When the socket or the state directory cannot be used at all.
 pub fn serve(config: Config) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(BLOCKING_THREADS)
-        .thread_keep_alive(BLOCKING_KEEP_ALIVE)
-        .thread_stack_size(BLOCKING_STACK)
-        .build()?;
+    let runtime = runtime()?;
     let outcome = runtime.block_on(server::serve(config));
     // A thread may be stuck in a copy; the end of PID 1 ends it.
     runtime.shutdown_background();
     outcome
+}
+
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_keep_alive(BLOCKING_KEEP_ALIVE)
+        .thread_stack_size(BLOCKING_STACK)
+        .build()
 }

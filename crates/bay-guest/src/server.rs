@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::fs::{DirBuilder, File};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use bay_types::exec::{ExecSpec, SignalRequest};
 use bay_types::frame::UPGRADE;
-use bay_types::guest::{GuestEvent, GuestInfo, PROTOCOL, Shutdown};
+use bay_types::guest::{GuestConfig, GuestEvent, GuestInfo, PROTOCOL, Shutdown};
 use bay_types::{ApiError, ErrorCode, ExecId, VERSION};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -24,13 +25,14 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
 
 use crate::ctl::{self, Ctl};
+use crate::envd::{self, Envd};
 use crate::execs::output::{self, Follow, Output};
-use crate::execs::{Execs, Found, Place, Reaper, TerminalClock, attach};
+use crate::execs::{Execs, Found, Place, Reaper, attach};
 use crate::files::{self, Files};
 use crate::http::{Answer, Body, Query, empty, error, invalid, json, read_json, require_json, stream};
 use crate::log::Log;
 use crate::services::{self, Services};
-use crate::{Config, ports, watch};
+use crate::{Bounds, Config, ports, watch};
 
 /// Connections from outside the bay, where the daemon is.
 const MAX_CONNECTIONS: usize = 1024;
@@ -60,6 +62,7 @@ struct Guest {
     /// What a watch calls `/`.
     root: PathBuf,
     ctl: Arc<Ctl>,
+    envd: Arc<Envd>,
     started_at: Timestamp,
     /// Everything has ended; the guest goes once this is told.
     done: AtomicBool,
@@ -78,58 +81,77 @@ impl Guest {
     }
 }
 
-pub(crate) async fn serve(config: Config) -> io::Result<()> {
+/// What a guest stands on, wherever it listens.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    pub(crate) guest: GuestConfig,
+    pub(crate) cgroup: Option<OwnedFd>,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) root: PathBuf,
+    pub(crate) bounds: Bounds,
+}
+
+/// Takes over the ground: opens what is needed, and starts reaping and tidying up.
+pub(crate) fn settle(ground: Ground) -> io::Result<(Arc<Execs>, Arc<Files>, Arc<Log>)> {
     let child_signal = Reaper::listen()?;
-    config.listener.set_nonblocking(true)?;
-    let listener = UnixListener::from_std(config.listener)?;
-    DirBuilder::new().recursive(true).mode(0o700).create(&config.state_dir)?;
-    let started_at = Timestamp::now();
-    let root = File::open(&config.root)?;
-    let log = Arc::new(Log::open(&config.state_dir));
-    let terminals = Arc::<TerminalClock>::default();
-    let ctl = Arc::new(Ctl::new(config.guest.clone(), started_at, Arc::clone(&terminals)));
-    match ctl::listen(&config.root) {
-        Ok(listener) => drop(tokio::spawn(Arc::clone(&ctl).serve(listener))),
-        // The bay is as good without.
-        Err(error) => log.line("ctl.refused", format_args!("error={error}")),
-    }
+    DirBuilder::new().recursive(true).mode(0o700).create(&ground.state_dir)?;
+    let root = File::open(&ground.root)?;
+    let log = Arc::new(Log::open(&ground.state_dir));
     let reaper = Arc::new(Reaper::default());
     let place = Place {
-        state: File::open(&config.state_dir)?.into(),
+        state: File::open(&ground.state_dir)?.into(),
         root: root.try_clone()?.into(),
         null: File::open("/dev/null")?.into(),
-        cgroup: config.cgroup.map(Arc::new),
-        bay_id: config.guest.bay_id,
-        hostname: config.guest.hostname,
-        bounds: config.bounds,
+        cgroup: ground.cgroup.map(Arc::new),
+        bay_id: ground.guest.bay_id,
+        hostname: ground.guest.hostname,
+        bounds: ground.bounds,
         open_files: raise_open_files(),
-        started_at,
-        terminals,
+        started_at: Timestamp::now(),
+        terminals: Arc::default(),
         log: Arc::clone(&log),
     };
-    let services = Services::open(&place, &reaper).map(Arc::new).map_err(|error| {
-        log.line("services.refused", format_args!("error={error}"));
-        error.to_string()
-    });
     let execs = Arc::new(Execs::new(place, Arc::clone(&reaper)));
-    let guest = Arc::new(Guest {
-        execs: Arc::clone(&execs),
-        files: Arc::new(Files::new(root.into())),
-        services: services.clone(),
-        root: config.root,
-        ctl,
-        started_at,
-        done: AtomicBool::new(false),
-        leave: Notify::new(),
-    });
     log.line("guest.started", format_args!("version={VERSION}"));
     tokio::spawn(async move { reaper.run(child_signal).await });
     let tidy = Arc::clone(&execs);
     tokio::spawn(async move { tidy.tidy_leaves().await });
-    tokio::task::spawn_blocking(move || execs.adopt_from_disk());
-    if let Ok(services) = services {
-        tokio::spawn(services.load());
+    let adopt = Arc::clone(&execs);
+    tokio::task::spawn_blocking(move || adopt.adopt_from_disk());
+    Ok((execs, Arc::new(Files::new(root.into())), log))
+}
+
+pub(crate) async fn serve(config: Config) -> io::Result<()> {
+    let Config { guest, listener, cgroup, state_dir, root, bounds } = config;
+    let about = guest.clone();
+    let (execs, files, log) = settle(Ground { guest, cgroup, state_dir, root: root.clone(), bounds })?;
+    listener.set_nonblocking(true)?;
+    let listener = UnixListener::from_std(listener)?;
+    let started_at = execs.place.started_at;
+    let ctl = Arc::new(Ctl::new(about, started_at, Arc::clone(&execs.place.terminals)));
+    match ctl::listen(&root) {
+        Ok(listener) => drop(tokio::spawn(Arc::clone(&ctl).serve(listener))),
+        // The bay is as good without.
+        Err(error) => log.line("ctl.refused", format_args!("error={error}")),
     }
+    let services = Services::open(&execs.place, &execs.reaper).map(Arc::new).map_err(|error| {
+        log.line("services.refused", format_args!("error={error}"));
+        error.to_string()
+    });
+    if let Ok(services) = &services {
+        tokio::spawn(Arc::clone(services).load());
+    }
+    let guest = Arc::new(Guest {
+        envd: Arc::new(Envd::new(Arc::clone(&execs), Arc::new(files.beside()?))),
+        started_at,
+        execs,
+        files,
+        services,
+        root,
+        ctl,
+        done: AtomicBool::new(false),
+        leave: Notify::new(),
+    });
     tokio::select! {
         () = accept(&listener, &guest, &log) => {}
         () = guest.leave.notified() => {}
@@ -180,13 +202,7 @@ async fn serve_connection(stream: UnixStream, guest: &Arc<Guest>, from_inside: b
             Ok::<_, Infallible>(answer.unwrap_or_else(|e| error(&e)))
         }
     });
-    let mut builder = hyper::server::conn::http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(from_inside.then_some(INNER_TIMEOUT))
-        .max_headers(MAX_HEADERS)
-        .max_buf_size(CONNECTION_BUFFER)
-        .auto_date_header(false);
+    let builder = connection(from_inside.then_some(INNER_TIMEOUT));
     // A client that breaks off or talks nonsense ends its own connection and nothing else.
     let _ = builder.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
     if guest.done.load(Ordering::Relaxed) {
@@ -194,7 +210,22 @@ async fn serve_connection(stream: UnixStream, guest: &Arc<Guest>, from_inside: b
     }
 }
 
+/// How every connection is served.
+pub(crate) fn connection(head_timeout: Option<Duration>) -> hyper::server::conn::http1::Builder {
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(head_timeout)
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(CONNECTION_BUFFER)
+        .auto_date_header(false);
+    builder
+}
+
 async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
+    if envd::serves(request.uri().path()) {
+        return Ok(guest.envd.answer(request).await);
+    }
     let path = request.uri().path().to_owned();
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     let query = Query::of(&request)?;

@@ -3,6 +3,7 @@
 //! Both files are the agent's. They are read up to a bound and parsed by hand; a line that makes no sense is passed
 //! over. Asking the C library instead would load the bay's own modules into PID 1.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
@@ -116,6 +117,36 @@ fn groups_of(group: &str, name: &str, primary: u32) -> Vec<u32> {
     let member = group.lines().filter_map(parse_group).filter(|g| g.members.split(',').any(|m| m == name));
     gids.extend(member.map(|g| g.gid).filter(|gid| *gid != primary).take(MAX_GROUPS - 1));
     gids
+}
+
+/// Names of all users and groups, for showing whose a file is.
+#[derive(Debug)]
+pub(crate) struct Names {
+    users: HashMap<u32, String>,
+    groups: HashMap<u32, String>,
+}
+
+impl Names {
+    pub(crate) fn read(root: BorrowedFd<'_>) -> Self {
+        // The first entry of an id names it.
+        let (mut users, mut groups) = (HashMap::new(), HashMap::new());
+        for user in read(root, "etc/passwd").lines().filter_map(parse_passwd) {
+            users.entry(user.identity.uid).or_insert(user.name);
+        }
+        for group in read(root, "etc/group").lines().filter_map(parse_group) {
+            groups.entry(group.gid).or_insert_with(|| group.name.to_owned());
+        }
+        Self { users, groups }
+    }
+
+    /// A user's name, or its number where it has none.
+    pub(crate) fn user(&self, uid: u32) -> String {
+        self.users.get(&uid).cloned().unwrap_or_else(|| uid.to_string())
+    }
+
+    pub(crate) fn group(&self, gid: u32) -> String {
+        self.groups.get(&gid).cloned().unwrap_or_else(|| gid.to_string())
+    }
 }
 
 /// The group id of the `tty` group, which owns terminals on most systems.

@@ -26,6 +26,10 @@
 //! | `GET /v1/ports`                           | array of [`Port`](crate::inside::Port)                    |
 //! | `GET /v1/activity`                        | [`Activity`](crate::inside::Activity)                     |
 //! | `POST /v1/shutdown`                       | [`Shutdown`]; TERM to all, then KILL, then the guest exits |
+//! | `POST /process.Process/{method}`          | E2B's envd interface, Connect with JSON: processes        |
+//! | `POST /filesystem.Filesystem/{method}`    | the same: files, directories, watching                    |
+//! | `GET`, `POST /files`, `POST /files/compose` | the same: content of files; its own query and errors    |
+//! | `GET /health`, `/metrics`, `/envs`        | the same                                                  |
 //!
 //! Errors are an [`ApiError`](crate::ApiError) body with its status. Query values are percent-encoded bytes
 //! ([`escape`]); `+` stands for itself. A path that is not absolute starts at [`WORKSPACE`].

@@ -71,6 +71,7 @@ impl Ctl {
             socket: PathBuf::from(CTL_SOCKET),
             autostart: false,
             quiet: true,
+            traceparent: None,
         });
         match self.verb {
             Verb::Whoami => {

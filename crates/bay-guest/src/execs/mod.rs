@@ -24,7 +24,7 @@ mod recent;
 mod start;
 
 use exec::Ended;
-pub(crate) use exec::{Exec, Life, TerminalClock};
+pub(crate) use exec::{Exec, Input, Life, TerminalClock};
 use leaf::Leaf;
 pub(crate) use reaper::Reaper;
 use recent::Recent;

@@ -18,7 +18,7 @@ const DEFAULT_MODE: u32 = 0o644;
 const NAME_TRIES: u32 = 64;
 
 /// Opens a regular file for reading.
-pub(super) fn open(root: BorrowedFd<'_>, path: &[u8]) -> Result<(File, u64)> {
+pub(crate) fn open(root: BorrowedFd<'_>, path: &[u8]) -> Result<(File, u64)> {
     let check = |stat: &Stat| match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Ok(()),
         _ => Err(FileError::refused(path, format!("it is {}, not a file", kind_word(stat)))),
@@ -33,7 +33,7 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &[u8]) -> Result<(File, u64)> {
 }
 
 /// Sends `size` bytes, or all there are when the file does not say how many.
-pub(super) fn send(file: File, size: u64, to: &mpsc::Sender<io::Result<Bytes>>) {
+pub(crate) fn send(file: File, size: u64, to: &mpsc::Sender<io::Result<Bytes>>) {
     let mut left = if size > 0 { size } else { u64::MAX };
     let mut file = file;
     while left > 0 {

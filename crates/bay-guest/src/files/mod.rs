@@ -7,13 +7,14 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bay_types::guest::{FileKind, FileStat};
 use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
 use http::StatusCode;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -23,18 +24,18 @@ use crate::users;
 
 mod archive_in;
 mod archive_out;
-mod file;
-mod path;
+pub(crate) mod file;
+pub(crate) mod path;
 mod tar_entry;
 
 use path::{Target, shown};
 
-/// Copies at the same time. Fewer than there are threads, so that bulk output always finds one.
+/// Copies at the same time, for each interface. Fewer than there are threads, so that bulk output always finds one.
 const MAX_COPIES: usize = 8;
 /// Most that is read, written or queued at once.
-const CHUNK: usize = 256 << 10;
+pub(crate) const CHUNK: usize = 256 << 10;
 /// Chunks between a thread and a connection.
-const QUEUE: usize = 4;
+pub(crate) const QUEUE: usize = 4;
 
 /// Why a path could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +66,7 @@ pub(crate) enum FileError {
 }
 
 impl FileError {
-    fn io(what: &'static str, path: &[u8], source: impl Into<io::Error>) -> Self {
+    pub(crate) fn io(what: &'static str, path: &[u8], source: impl Into<io::Error>) -> Self {
         let source = source.into();
         let path = shown(path);
         match source.kind() {
@@ -85,7 +86,7 @@ impl FileError {
         }
     }
 
-    fn refused(path: &[u8], why: impl Into<String>) -> Self {
+    pub(crate) fn refused(path: &[u8], why: impl Into<String>) -> Self {
         Self::Refused { path: shown(path), why: why.into() }
     }
 
@@ -121,7 +122,7 @@ impl FileError {
     }
 }
 
-type Result<T> = std::result::Result<T, FileError>;
+pub(crate) type Result<T> = std::result::Result<T, FileError>;
 
 /// The bay's files.
 #[derive(Debug)]
@@ -135,11 +136,16 @@ impl Files {
         Self { root, copies: Arc::new(Semaphore::new(MAX_COPIES)) }
     }
 
-    fn root(&self) -> BorrowedFd<'_> {
+    /// The same files with turns of their own, so that the clients of one interface do not wait for those of another.
+    pub(crate) fn beside(&self) -> io::Result<Self> {
+        Ok(Self::new(self.root.try_clone()?))
+    }
+
+    pub(crate) fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
 
-    async fn turn(&self) -> std::result::Result<OwnedSemaphorePermit, ApiError> {
+    pub(crate) async fn turn(&self) -> std::result::Result<OwnedSemaphorePermit, ApiError> {
         Arc::clone(&self.copies).acquire_owned().await.map_err(|e| ApiError::internal(&e))
     }
 
@@ -231,10 +237,24 @@ async fn in_thread<T: Send + 'static>(
 /// Runs `work` in a thread that reads the body as it comes.
 async fn receive<T: Send + 'static>(
     files: &Arc<Files>,
-    mut body: Incoming,
+    body: Incoming,
     turn: OwnedSemaphorePermit,
     work: impl FnOnce(&Files, Source) -> Result<T> + Send + 'static,
 ) -> std::result::Result<T, ApiError> {
+    receive_with(files, body, turn, None, work)
+        .await
+        .map_err(|e| ApiError::internal(&e))?
+        .map_err(|e| e.to_api())
+}
+
+/// The same, with whatever the work returns. A sender that is silent for longer than `patience` has broken off.
+pub(crate) async fn receive_with<T: Send + 'static>(
+    files: &Arc<Files>,
+    mut body: impl Body<Data = Bytes> + Unpin,
+    turn: OwnedSemaphorePermit,
+    patience: Option<Duration>,
+    work: impl FnOnce(&Files, Source) -> T + Send + 'static,
+) -> std::result::Result<T, tokio::task::JoinError> {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let files = Arc::clone(files);
     let thread = tokio::task::spawn_blocking(move || {
@@ -242,7 +262,12 @@ async fn receive<T: Send + 'static>(
         work(&files, Source { from: receiver, rest: Bytes::new(), over: false })
     });
     loop {
-        let part = match body.frame().await.map(|frame| frame.map(|f| f.into_data())) {
+        let frame = match patience {
+            Some(patience) => tokio::time::timeout(patience, body.frame()).await,
+            None => Ok(body.frame().await),
+        };
+        let Ok(frame) = frame else { break };
+        let part = match frame.map(|frame| frame.map(|f| f.into_data())) {
             Some(Ok(Ok(bytes))) => Part::Bytes(bytes),
             // Trailers say nothing to us.
             Some(Ok(Err(_))) => continue,
@@ -256,7 +281,7 @@ async fn receive<T: Send + 'static>(
         }
     }
     drop(sender);
-    thread.await.map_err(|e| ApiError::internal(&e))?.map_err(|e| e.to_api())
+    thread.await
 }
 
 /// A stretch of a request's body.
@@ -267,7 +292,7 @@ enum Part {
 }
 
 /// A request's body as a thread reads it.
-struct Source {
+pub(crate) struct Source {
     from: mpsc::Receiver<Part>,
     rest: Bytes,
     over: bool,

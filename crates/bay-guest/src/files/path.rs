@@ -42,13 +42,13 @@ pub(super) fn absolute(path: &[u8]) -> Vec<u8> {
 }
 
 /// Opens a path below the root, following symbolic links as a process in the bay would.
-pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
+pub(crate) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     // `openat2` refuses flags that mean nothing together.
     let quiet = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY };
     Ok(open_below(root, absolute(path).as_slice(), flags | quiet, ResolveFlags::IN_ROOT)?)
 }
 
-pub(super) fn stat(root: BorrowedFd<'_>, path: &[u8], follow: bool) -> Result<Stat> {
+pub(crate) fn stat(root: BorrowedFd<'_>, path: &[u8], follow: bool) -> Result<Stat> {
     let flags = if follow { OFlags::PATH } else { OFlags::PATH | OFlags::NOFOLLOW };
     open(root, path, flags)
         .and_then(|fd| Ok(rustix::fs::fstat(&fd)?))
@@ -57,15 +57,15 @@ pub(super) fn stat(root: BorrowedFd<'_>, path: &[u8], follow: bool) -> Result<St
 
 /// The directory and name under which a file is to be written.
 #[derive(Debug)]
-pub(super) struct Slot {
-    pub(super) dir: OwnedFd,
-    pub(super) name: Vec<u8>,
+pub(crate) struct Slot {
+    pub(crate) dir: OwnedFd,
+    pub(crate) name: Vec<u8>,
     /// What has that name now.
-    pub(super) existing: Option<Stat>,
+    pub(crate) existing: Option<Stat>,
 }
 
 /// Finds where a file is to be written: through symbolic links, as a shell's `>` would go.
-pub(super) fn slot(root: BorrowedFd<'_>, path: &[u8], parents: bool, owner: (u32, u32)) -> Result<Slot> {
+pub(crate) fn slot(root: BorrowedFd<'_>, path: &[u8], parents: bool, owner: (u32, u32)) -> Result<Slot> {
     let mut at = absolute(path);
     for _ in 0..MAX_LINKS {
         let (parent, name) = split(&at).ok_or_else(|| FileError::refused(path, "it is a directory"))?;
@@ -114,7 +114,7 @@ fn open_dir(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<OwnedFd> {
 }
 
 /// Makes a directory and those above it, as far as they are missing.
-pub(super) fn make_dirs(root: BorrowedFd<'_>, path: &[u8], owner: (u32, u32)) -> Result<OwnedFd> {
+pub(crate) fn make_dirs(root: BorrowedFd<'_>, path: &[u8], owner: (u32, u32)) -> Result<OwnedFd> {
     let path = absolute(path);
     let mut dir = open_dir(root, b"/").map_err(|e| FileError::io("opening", b"/", e))?;
     let mut so_far = Vec::new();
@@ -143,7 +143,7 @@ pub(super) fn make_dir(parent: BorrowedFd<'_>, name: &[u8], mode: u32, owner: (u
 }
 
 /// Changes the owner where it is another; a guest that is not root (in tests) can then still write its own files.
-pub(super) fn give(fd: BorrowedFd<'_>, (uid, gid): (u32, u32)) -> io::Result<()> {
+pub(crate) fn give(fd: BorrowedFd<'_>, (uid, gid): (u32, u32)) -> io::Result<()> {
     let stat = rustix::fs::fstat(fd)?;
     if (stat.st_uid, stat.st_gid) != (uid, gid) {
         rustix::fs::fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;

@@ -143,7 +143,7 @@ impl Guest {
         UnixStream::connect(self.dir().join("sock")).await.unwrap()
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> http::Response<Incoming> {
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> http::Response<Incoming> {
         self.try_send(request).await.unwrap()
     }
 

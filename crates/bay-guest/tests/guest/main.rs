@@ -4,6 +4,7 @@
 //! it. Otherwise it runs as a plain process that adopts orphans.
 #![forbid(unsafe_code)]
 
+mod envd;
 mod execs;
 mod files;
 mod harness;

@@ -1,0 +1,235 @@
+//! `bay __guest --alone ADDRESS`: the envd interface on a loopback port, without a bay around it.
+//!
+//! For trying clients and for their tests: commands run with the authority of whoever started it, beside everything
+//! else on that machine. So it listens on loopback only, and answers no request that a web page could have made:
+//! neither one with an `Origin` nor one for a name that is not this machine's.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bay_types::guest::GuestConfig;
+use bay_types::inside::About;
+use http::{HeaderMap, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Semaphore;
+
+use crate::envd::{self, Envd};
+use crate::http::{Body, json};
+use crate::server::{self, Ground};
+use crate::{Bounds, runtime};
+
+const MAX_CONNECTIONS: usize = 1024;
+/// How long a client may take for the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// Pause after an accept that failed for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long processes have between TERM and KILL when it is ended.
+const GRACE: Duration = Duration::from_secs(1);
+/// What a client that names no sandbox calls it.
+const NAME: &str = "alone";
+
+const USAGE: &str = "usage: bay __guest --alone 127.0.0.1:49983 [--state DIR]";
+
+/// What was asked for on the command line.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    address: SocketAddr,
+    state: Option<PathBuf>,
+}
+
+/// Understands the arguments behind `__guest`; `None` where there are none, as in a bay.
+pub(crate) fn wanted(mut arguments: impl Iterator<Item = OsString>) -> io::Result<Option<Wanted>> {
+    let odd = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{why}; {USAGE}"));
+    let (mut address, mut state) = (None, None);
+    let mut any = false;
+    while let Some(argument) = arguments.next() {
+        any = true;
+        let mut value = || arguments.next().ok_or_else(|| odd("a value is missing"));
+        match argument.to_str() {
+            Some("--alone") => address = Some(value()?),
+            Some("--state") => state = Some(PathBuf::from(value()?)),
+            _ => return Err(odd(&format!("{argument:?} is not understood"))),
+        }
+    }
+    if !any {
+        return Ok(None);
+    }
+    let address = address.ok_or_else(|| odd("--alone is missing"))?;
+    let address: SocketAddr = address
+        .to_str()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| odd(&format!("{address:?} is not an address and port")))?;
+    if !address.ip().is_loopback() {
+        return Err(odd(&format!(
+            "{address} is not a loopback address, and whoever reaches it commands this machine"
+        )));
+    }
+    Ok(Some(Wanted { address, state }))
+}
+
+/// Serves until TERM or INT.
+pub(crate) fn serve(wanted: &Wanted) -> io::Result<()> {
+    // Orphans of commands come to us, as they come to PID 1 of a bay.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let made;
+    let state_dir = match &wanted.state {
+        Some(dir) => dir.clone(),
+        None => {
+            let name =
+                format!("bay-guest-{}-{:x}", std::process::id(), jiff::Timestamp::now().as_nanosecond());
+            made = Temporary(std::env::temp_dir().join(name));
+            made.0.clone()
+        }
+    };
+    let ground = Ground {
+        guest: GuestConfig {
+            bay_id: NAME.to_owned(),
+            hostname: NAME.to_owned(),
+            machine_id: String::new(),
+            author: None,
+            about: About::default(),
+        },
+        cgroup: None,
+        state_dir,
+        root: PathBuf::from("/"),
+        bounds: Bounds::default(),
+    };
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(listen(wanted.address, ground));
+    runtime.shutdown_background();
+    outcome
+}
+
+/// A directory that goes away with us.
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // What is left is in the system's directory for what may be left.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+async fn listen(address: SocketAddr, ground: Ground) -> io::Result<()> {
+    let (execs, files, log) = server::settle(ground)?;
+    let envd = Arc::new(Envd::new(Arc::clone(&execs), files));
+    let listener = TcpListener::bind(address).await?;
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    eprintln!("serving envd on http://{}", listener.local_addr()?);
+    tokio::select! {
+        () = accept(&listener, &envd, &log) => {}
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    execs.stop(GRACE).await;
+    Ok(())
+}
+
+async fn accept(listener: &TcpListener, envd: &Arc<Envd>, log: &crate::log::Log) {
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                log.line("accept.failed", format_args!("error={error}"));
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        // A client over the limit finds its connection closed.
+        if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
+            let envd = Arc::clone(envd);
+            tokio::spawn(async move {
+                let _slot = slot;
+                serve_connection(stream, &envd).await;
+            });
+        }
+    }
+}
+
+async fn serve_connection(stream: TcpStream, envd: &Arc<Envd>) {
+    // Small messages go both ways; a refusal costs speed only.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(|request: Request<Incoming>| {
+        let envd = Arc::clone(envd);
+        async move { Ok::<_, Infallible>(answer(&envd, request).await) }
+    });
+    // A client that breaks off or talks nonsense ends its own connection and nothing else.
+    let _ = server::connection(Some(HEAD_TIMEOUT)).serve_connection(TokioIo::new(stream), service).await;
+}
+
+async fn answer(envd: &Arc<Envd>, request: Request<Incoming>) -> Response<Body> {
+    let refuse = |status: StatusCode, message: &str| {
+        json(status, &serde_json::json!({ "code": status.as_u16(), "message": message }))
+    };
+    if is_from_web_page(request.headers()) {
+        return refuse(StatusCode::FORBIDDEN, "requests of web pages are not served here");
+    }
+    if !envd::serves(request.uri().path()) {
+        return refuse(StatusCode::NOT_FOUND, "there is no such route");
+    }
+    envd.answer(request).await
+}
+
+fn is_from_web_page(headers: &HeaderMap) -> bool {
+    let host = headers.get(header::HOST).and_then(|h| h.to_str().ok()).unwrap_or("");
+    let name = match host.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or(""),
+        None => host.split(':').next().unwrap_or(""),
+    };
+    let ours = name == "localhost" || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    !ours || headers.contains_key(header::ORIGIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(words: &[&str]) -> io::Result<Option<Wanted>> {
+        wanted(words.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn only_loopback_is_listened_on() {
+        assert_eq!(asked(&[]).unwrap(), None);
+        for address in ["127.0.0.1:49983", "[::1]:0"] {
+            assert_eq!(asked(&["--alone", address]).unwrap().unwrap().address.to_string(), address);
+        }
+        for odd in [
+            &["--alone", "0.0.0.0:49983"][..],
+            &["--alone", "[::]:1"],
+            &["--alone", "10.0.0.1:1"],
+            &["--alone", "localhost:49983"],
+            &["--alone"],
+            &["--state", "/tmp"],
+            &["--loud"],
+        ] {
+            assert!(asked(odd).unwrap_err().to_string().contains("usage"), "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn a_web_page_is_known_by_its_origin_or_by_a_name_that_is_not_ours() {
+        let with = |pairs: &[(header::HeaderName, &'static str)]| {
+            let pairs = pairs.iter().map(|(k, v)| (k.clone(), http::HeaderValue::from_static(v)));
+            is_from_web_page(&HeaderMap::from_iter(pairs))
+        };
+        for host in ["localhost:49983", "127.0.0.1", "[::1]:49983"] {
+            assert!(!with(&[(header::HOST, host)]), "{host}");
+            assert!(with(&[(header::HOST, host), (header::ORIGIN, "http://localhost")]), "{host}");
+        }
+        for host in ["evil.test", "localhost.evil.test:49983", "10.0.0.1", ""] {
+            assert!(with(&[(header::HOST, host)]), "{host}");
+        }
+    }
+}
