@@ -9,16 +9,16 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bay_runtime::{GUEST_SOCKET, Hierarchies, guest_socket, process_start_ticks};
+use bay_runtime::{Failure, GUEST_SOCKET, Hierarchies, Placing, guest_socket, process_start_ticks};
 use bay_types::BayId;
-use bay_types::bay::Isolation;
-use bay_types::runtime::{RuntimePlace, RuntimeRecord, RuntimeReply, RuntimeRequest, RuntimeSpec};
+use bay_types::bay::{Isolation, Limits};
+use bay_types::runtime::{ID_RANGE, RuntimePlace, RuntimeRecord, RuntimeReply, RuntimeRequest, RuntimeSpec};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::process::Command;
 
-use crate::{Backend, BackendError, Seen, StartSpec};
+use crate::{Backend, BackendError, LimitSpec, Seen, StartSpec};
 
 /// Longest answer the helper may give.
 const MAX_REPLY_BYTES: u64 = 64 * 1024;
@@ -131,6 +131,7 @@ impl Backend for Local {
             mounts: spec.mounts.clone(),
             id_base: spec.id_base,
             limits: spec.limits.clone(),
+            io_devices: spec.io_devices.clone(),
             guest: self.config.guest.clone(),
             die_before: self.config.die_before.clone(),
         }));
@@ -165,6 +166,26 @@ impl Backend for Local {
 
     async fn resume(&self, bay: BayId) -> Result<(), BackendError> {
         self.ask(&RuntimeRequest::Thaw(self.place(bay))).await.map(drop)
+    }
+
+    fn can_keep(&self, limits: &Limits) -> Result<(), BackendError> {
+        self.groups().map_or(Ok(()), |groups| groups.can_keep(limits)).map_err(limit_failure)
+    }
+
+    async fn set_limits(&self, spec: &LimitSpec) -> Result<(), BackendError> {
+        let Some(groups) = self.groups().cloned() else {
+            return Err(BackendError::LimitUnsupported("this host has no cgroups".to_owned()));
+        };
+        let (group, spec) = (self.place(spec.bay).cgroup, spec.clone());
+        // Taking memory back may take its time.
+        let set = tokio::task::spawn_blocking(move || {
+            let placing = Placing { turn: spec.id_base / ID_RANGE, devices: &spec.io_devices };
+            groups.set_limits(&group, &spec.limits, placing, false)
+        });
+        match set.await {
+            Ok(set) => set.map_err(limit_failure),
+            Err(error) => Err(BackendError::Helper(io::Error::other(error))),
+        }
     }
 
     async fn connect(&self, bay: BayId) -> io::Result<UnixStream> {
@@ -204,6 +225,14 @@ impl Backend for Local {
         bays.sort_unstable();
         bays.dedup();
         Ok(bays)
+    }
+}
+
+fn limit_failure(failure: Failure) -> BackendError {
+    match failure.source.kind() {
+        io::ErrorKind::ResourceBusy => BackendError::LimitInUse(failure.what),
+        io::ErrorKind::Unsupported => BackendError::LimitUnsupported(failure.what),
+        _ => BackendError::Step { step: failure.step.to_owned(), message: bay_types::error::chain(&failure) },
     }
 }
 

@@ -54,7 +54,7 @@ use std::process::ExitCode;
 
 use bay_types::runtime::{RuntimeReply, RuntimeRequest};
 
-pub use cgroup::Hierarchies;
+pub use cgroup::{Hierarchies, Placing};
 pub use failure::Failure;
 pub use place::{GUEST_SOCKET, guest_socket, process_start_ticks};
 pub use start::STEPS;

@@ -138,6 +138,7 @@ impl Daemon {
             image_id: row.image_id,
             origin: row.origin,
             limits: row.spec.limits,
+            idle_stop_s: row.spec.idle_stop_s,
             mounts: row.spec.mounts,
             isolation: self.backend.isolation(),
             workspace: bay_types::guest::WORKSPACE.to_owned(),

@@ -31,6 +31,8 @@ use crate::restarts::{MAX_RESTARTS, RESTART_WINDOW, Restarts};
 use crate::service::execs;
 use crate::step::{Look, Step, next_step};
 
+mod settings;
+
 /// How often a bay is looked at when nothing happens.
 const RECHECK: Duration = Duration::from_secs(30);
 /// How long a new guest has before it must answer.
@@ -60,6 +62,9 @@ struct Reconciler {
     follower: Option<Follower>,
     /// Why the next start happens, for the reason shown with it.
     why: String,
+    /// What runs is known to have the settings on record. Not so when the bay is found again: an earlier daemon may have
+    /// died in the middle of setting them.
+    settings_hold: bool,
 }
 
 /// What one pass came to.
@@ -80,6 +85,7 @@ pub(crate) fn spawn(daemon: Arc<Daemon>, handle: Arc<BayHandle>) {
                 restarts: Restarts::default(),
                 follower: None,
                 why: String::new(),
+                settings_hold: false,
             };
             match tokio::spawn(async move { reconciler.run().await }).await {
                 Err(error) if error.is_panic() => {
@@ -144,6 +150,7 @@ impl Reconciler {
             recorded: row.runtime.is_some(),
             disk_ready: row.disk_ready,
             replace: row.replace_with.is_some(),
+            settings_due: row.settings_wanted.is_some() || (seen != Seen::Gone && !self.settings_hold),
             backing_off: self.restarts.not_before().is_some(),
         }
     }
@@ -164,6 +171,10 @@ impl Reconciler {
                 }
                 Step::NoteLoss => self.note_loss(&row).await,
                 Step::Clear => self.clear().await,
+                Step::Apply => {
+                    self.apply(&row, look.seen).await?;
+                    Ok(())
+                }
                 Step::MakeDisk => self.make_disk(&row).await,
                 Step::ReplaceRoot => self.replace_root(&row).await,
                 Step::Start => self.start(&row).await,
@@ -328,10 +339,12 @@ impl Reconciler {
             disk: self.daemon.pool()?.bay_disk(row.id),
             mounts: row.spec.mounts.clone(),
             id_base: row.id_base,
+            io_devices: self.io_devices(&limits).await?,
             limits,
         };
         self.handle.guest.reset();
         let record = self.daemon.backend.start(&spec).await.map_err(|e| e.to_api())?;
+        self.settings_hold = true;
         self.daemon.fault.at(Point::AfterStart);
         // Not a change of state, so no event: only how to find it again.
         self.handle.update(&self.daemon.store, None, |row| row.runtime = Some(record)).await?;
@@ -430,8 +443,11 @@ impl Reconciler {
         self.clear_runtime().await?;
         self.update(Draft::new("bay.stopped", json!({})), |row| {
             row.state = State::Stopped;
-            row.reason =
-                if replacing { "stopped to replace its root" } else { "stopped on request" }.to_owned();
+            row.reason = match row.stop_why.take() {
+                _ if replacing => "stopped to replace its root".to_owned(),
+                Some(why) => why,
+                None => "stopped on request".to_owned(),
+            };
             row.runtime = None;
         })
         .await?;

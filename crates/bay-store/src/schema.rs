@@ -9,7 +9,13 @@ use sqlx::{Connection, Row};
 
 use crate::{Result, StoreError};
 
-const MIGRATIONS: &[&[&str]] = &[&[
+const MIGRATIONS: &[&[&str]] = &[FIRST, SETTINGS];
+
+/// What may be changed of a living bay, and why one that was not asked to be stopped was.
+const SETTINGS: &[&str] =
+    &["ALTER TABLE bays ADD COLUMN settings_wanted TEXT", "ALTER TABLE bays ADD COLUMN stop_why TEXT"];
+
+const FIRST: &[&str] = &[
     "CREATE TABLE meta (
         key TEXT PRIMARY KEY NOT NULL,
         value TEXT NOT NULL
@@ -55,7 +61,7 @@ const MIGRATIONS: &[&[&str]] = &[&[
         hash TEXT NOT NULL
     )",
     "CREATE INDEX events_bay ON events (bay, seq)",
-]];
+];
 
 /// Brings the database to the newest version, one transaction per step.
 pub(crate) async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<()> {

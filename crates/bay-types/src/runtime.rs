@@ -44,6 +44,8 @@ pub struct RuntimeSpec {
     /// First host id of the bay's range; id 0 inside is this one outside.
     pub id_base: u32,
     pub limits: Limits,
+    /// The disks that the pool is on, each as `major:minor`: what limits of reading and writing are set for.
+    pub io_devices: Vec<String>,
     /// The executable that becomes PID 1, on the host.
     pub guest: PathBuf,
     /// Stop dead before this step: tests use it to show that a lost helper leaves nothing behind.

@@ -10,7 +10,7 @@ use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
     completions, cp, doctor, exec, execs, images, kill, logs, ls, pause, replace, repos, resume, rm, serve,
-    shell, show, start, stop, up,
+    set, shell, show, start, stop, up,
 };
 use crate::failure::Outcome;
 
@@ -94,6 +94,7 @@ enum Verb {
     Start(start::Start),
     Pause(pause::Pause),
     Resume(resume::Resume),
+    Set(set::Set),
     Replace(replace::Replace),
     Rm(rm::Rm),
     Logs(logs::Logs),
@@ -138,6 +139,7 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Start(verb) => verb.run(&global).await,
         Verb::Pause(verb) => verb.run(&global).await,
         Verb::Resume(verb) => verb.run(&global).await,
+        Verb::Set(verb) => verb.run(&global).await,
         Verb::Replace(verb) => verb.run(&global).await,
         Verb::Rm(verb) => verb.run(&global).await,
         Verb::Logs(verb) => verb.run(&global).await,

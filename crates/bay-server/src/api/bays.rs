@@ -6,6 +6,7 @@ use axum::response::Response;
 use bay_store::Verdict;
 use bay_types::bay::{BayCreate, BayDelete, BayDeleted, BayView, Health};
 use bay_types::event::{Event, EventsVerified};
+use bay_types::settings::BaySet;
 use bay_types::{ApiError, BayId, ErrorCode};
 use serde::Deserialize;
 
@@ -169,4 +170,15 @@ pub(super) async fn replace(
     let handle = daemon.bays.find(&bay)?;
     let work = async move { service::bays::replace(Arc::clone(&daemon), handle, caller).await };
     Ok(Json(to_the_end(work).await?))
+}
+
+pub(super) async fn set(
+    _: NoQuery,
+    State(daemon): Shared,
+    caller: Caller,
+    Path(bay): Path<String>,
+    Input(change): Input<BaySet>,
+) -> Result<Json<BayView>, Failure> {
+    let handle = daemon.bays.find(&bay)?;
+    Ok(Json(to_the_end(service::settings::set(daemon, handle, change, caller)).await?))
 }

@@ -65,6 +65,12 @@ impl Backend for Scripted {
     async fn resume(&self, _: BayId) -> Result<(), BackendError> {
         Ok(())
     }
+    fn can_keep(&self, _: &bay_types::bay::Limits) -> Result<(), BackendError> {
+        Ok(())
+    }
+    async fn set_limits(&self, _: &bay_backend::LimitSpec) -> Result<(), BackendError> {
+        Ok(())
+    }
     async fn connect(&self, _: BayId) -> std::io::Result<UnixStream> {
         UnixStream::connect(&self.socket).await
     }
@@ -144,6 +150,7 @@ impl Rig {
                 image: "host".to_owned(),
                 limits: Limits::default(),
                 mounts: vec![],
+                idle_stop_s: None,
             },
             image_id: ImageId::generate(),
             origin: None,

@@ -15,7 +15,7 @@ use crate::fault::Point;
 use crate::registry::BayHandle;
 
 /// How long a caller waits for a bay to get somewhere, besides the grace of a stop. The work goes on after that.
-const VERB_WITHIN: Duration = Duration::from_secs(120);
+pub(super) const VERB_WITHIN: Duration = Duration::from_secs(120);
 
 fn misfit(row: &BayRow, verb: &str, next: String) -> ApiError {
     ApiError::new(
@@ -25,7 +25,7 @@ fn misfit(row: &BayRow, verb: &str, next: String) -> ApiError {
     )
 }
 
-fn not_deleting(row: &BayRow, verb: &str) -> Result<(), ApiError> {
+pub(super) fn not_deleting(row: &BayRow, verb: &str) -> Result<(), ApiError> {
     if row.desired == Desired::Deleted {
         return Err(misfit(row, verb, "`bay up` makes a new one".to_owned()));
     }
@@ -110,6 +110,7 @@ pub(crate) async fn stop(
             event("bay.stop-asked", caller),
             |row| {
                 row.desired = Desired::Stopped;
+                row.stop_why = None;
             },
         )
         .await?;

@@ -6,6 +6,7 @@ pub(crate) mod execs;
 pub(crate) mod fetch;
 pub(crate) mod images;
 pub(crate) mod repos;
+pub(crate) mod settings;
 
 /// Who asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -110,6 +110,7 @@ impl Scene {
             image: IMAGE.to_owned(),
             limits: Limits::default(),
             mounts: vec![],
+            idle_stop_s: None,
         };
         let begin = Instant::now();
         let made: Result<BayView, _> = self.client.work("/v1/bays", &create, &mut Meter::new(true)).await;

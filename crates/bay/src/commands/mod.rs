@@ -16,6 +16,7 @@ pub(crate) mod repos;
 pub(crate) mod resume;
 pub(crate) mod rm;
 pub(crate) mod serve;
+pub(crate) mod set;
 pub(crate) mod shell;
 pub(crate) mod show;
 pub(crate) mod start;

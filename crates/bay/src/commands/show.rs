@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::Outcome;
-use crate::output::age::since;
+use crate::output::age::{since, span};
 use crate::output::escape::visible;
 use crate::output::table::section;
 
@@ -54,7 +54,7 @@ fn render(bay: &BayView, now: Timestamp) -> String {
         None => made.push(("source", "(began empty)".to_owned())),
     }
     made.push(("workspace", visible(&bay.workspace)));
-    let mut limits = limit_lines(&bay.limits);
+    let mut limits = limit_lines(bay);
     for mount in &bay.mounts {
         let text = format!("{} at {}, read-only", mount.source.display(), mount.target.display());
         limits.push(("mount", visible(&text)));
@@ -73,14 +73,27 @@ fn render(bay: &BayView, now: Timestamp) -> String {
     .join("\n\n")
 }
 
-fn limit_lines(limits: &Limits) -> Vec<(&'static str, String)> {
+pub(super) fn limit_lines(bay: &BayView) -> Vec<(&'static str, String)> {
+    let limits = &bay.limits;
     let or_host = |value: Option<String>| value.unwrap_or_else(|| "the host's".to_owned());
-    vec![
+    let speed = |value: Option<u64>| or_host(value.map(|n| format!("{n} MiB/s")));
+    let mut lines = vec![
         ("cpus", or_host(limits.cpus.map(|n| n.to_string()))),
         ("memory", or_host(limits.memory_mib.map(|n| format!("{n} MiB")))),
         ("disk", or_host(limits.disk_mib.map(|n| format!("{n} MiB")))),
         ("pids", limits.pids.unwrap_or(Limits::DEFAULT_PIDS).to_string()),
-    ]
+    ];
+    if let Some(shares) = limits.cpu_shares {
+        lines.push(("cpu shares", format!("{shares} (everybody's: {})", Limits::EQUAL_CPU_SHARES)));
+    }
+    if limits.io_read_mibps.is_some() || limits.io_write_mibps.is_some() {
+        lines.push(("reading", speed(limits.io_read_mibps)));
+        lines.push(("writing", speed(limits.io_write_mibps)));
+    }
+    if let Some(seconds) = bay.idle_stop_s {
+        lines.push(("idle stop", format!("after {}", span(i64::try_from(seconds).unwrap_or(i64::MAX)))));
+    }
+    lines
 }
 
 #[cfg(test)]
