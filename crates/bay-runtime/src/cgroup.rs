@@ -27,6 +27,8 @@ use rustix::io::Errno;
 
 use crate::failure::{Failure, Try};
 
+mod stats;
+
 const STEP: &str = "cgroups";
 /// Version 1 controllers a bay joins, where they are mounted.
 const V1_CONTROLLERS: [&str; 4] = ["cpu", "cpuacct", "memory", "pids"];

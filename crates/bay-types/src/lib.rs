@@ -12,6 +12,7 @@
 //! | [`frame`]   | CLI ↔ guest: the byte stream of an attached exec     |
 //! | [`guest`]   | daemon ↔ guest: the rest of the guest protocol       |
 //! | [`runtime`] | daemon ↔ `bay __runtime`                             |
+//! | [`stats`]   | host → CLI: what a bay uses, as the host measures it |
 //! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
 //! | [`event`]   | the hashed record of everything decided and done     |
 //! | [`progress`]| daemon → caller, during long work                    |
@@ -28,6 +29,7 @@ pub mod image;
 pub mod progress;
 pub mod repo;
 pub mod runtime;
+pub mod stats;
 
 pub use error::{ApiError, ErrorCode};
 pub use id::{BayId, BayName, ExecId, ImageId, RepoId};
