@@ -9,6 +9,7 @@
 //! | `start`   | the guest runs and listens, or nothing is left; anything an earlier start left is cleared first |
 //! | `inspect` | the truth at this moment, never a memory of it                                                 |
 //! | `set_limits` | they hold when it returns, and nothing that runs was killed to make them fit                 |
+//! | `stats`   | what the bay uses as the host measures it; what this host does not measure is absent           |
 //! | `clear`   | ends and removes everything of that bay's runtime; harmless when there is nothing              |
 //! | `leftovers` | every bay id of which this backend still holds anything                                      |
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ use async_trait::async_trait;
 use bay_pool::BayDisk;
 use bay_types::bay::{Isolation, Limits, Mount};
 use bay_types::runtime::RuntimeRecord;
+use bay_types::stats::BayStats;
 use bay_types::{ApiError, BayId, BayName, ErrorCode};
 use tokio::net::UnixStream;
 
@@ -106,6 +108,8 @@ pub trait Backend: Send + Sync + Debug {
     fn isolation(&self) -> Isolation;
     async fn start(&self, spec: &StartSpec) -> Result<RuntimeRecord, BackendError>;
     async fn inspect(&self, bay: BayId, record: &RuntimeRecord) -> Seen;
+    /// What it uses at this moment, measured from outside of it.
+    async fn stats(&self, bay: BayId, record: &RuntimeRecord) -> BayStats;
     async fn clear(&self, bay: BayId) -> Result<(), BackendError>;
     async fn pause(&self, bay: BayId) -> Result<(), BackendError>;
     async fn resume(&self, bay: BayId) -> Result<(), BackendError>;

@@ -13,6 +13,7 @@ use bay_runtime::{Failure, GUEST_SOCKET, Hierarchies, Placing, guest_socket, pro
 use bay_types::BayId;
 use bay_types::bay::{Isolation, Limits};
 use bay_types::runtime::{ID_RANGE, RuntimePlace, RuntimeRecord, RuntimeReply, RuntimeRequest, RuntimeSpec};
+use bay_types::stats::BayStats;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
@@ -154,6 +155,12 @@ impl Backend for Local {
         }
         let frozen = self.groups().is_some_and(|groups| groups.is_frozen(&self.place(bay).cgroup));
         if frozen { Seen::Paused } else { Seen::Running }
+    }
+
+    async fn stats(&self, bay: BayId, record: &RuntimeRecord) -> BayStats {
+        // A number that may belong to another process by now is not asked about.
+        let pid = is_alive(record).then_some(record.pid);
+        self.groups().map(|groups| groups.stats(&self.place(bay).cgroup, pid)).unwrap_or_default()
     }
 
     async fn clear(&self, bay: BayId) -> Result<(), BackendError> {

@@ -29,6 +29,7 @@ use crate::failure::{Failure, Try};
 
 mod limits;
 mod processors;
+mod stats;
 
 pub use limits::Placing;
 

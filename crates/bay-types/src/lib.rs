@@ -13,6 +13,7 @@
 //! | [`guest`]   | daemon ↔ guest: the rest of the guest protocol       |
 //! | [`settings`]| CLI ↔ daemon: what may be changed of a living bay    |
 //! | [`runtime`] | daemon ↔ `bay __runtime`                             |
+//! | [`stats`]   | host → CLI: what a bay uses, as the host measures it |
 //! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
 //! | [`event`]   | the hashed record of everything decided and done     |
 //! | [`progress`]| daemon → caller, during long work                    |
@@ -30,6 +31,7 @@ pub mod progress;
 pub mod repo;
 pub mod runtime;
 pub mod settings;
+pub mod stats;
 
 pub use error::{ApiError, ErrorCode};
 pub use id::{BayId, BayName, ExecId, ImageId, RepoId};

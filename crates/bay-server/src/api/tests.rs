@@ -56,6 +56,9 @@ impl Backend for Scripted {
         assert!(!self.defect.swap(false, Ordering::SeqCst), "a defect");
         if *self.gone.borrow() { Seen::Gone } else { Seen::Running }
     }
+    async fn stats(&self, _: BayId, _: &RuntimeRecord) -> bay_types::stats::BayStats {
+        bay_types::stats::BayStats { cpu_us: Some(1_500_000), ..Default::default() }
+    }
     async fn clear(&self, _: BayId) -> Result<(), BackendError> {
         Ok(())
     }
