@@ -25,6 +25,8 @@ use bay_types::stats::BayStats;
 use bay_types::{ApiError, BayId, BayName, ErrorCode};
 use tokio::net::UnixStream;
 
+pub use bay_runtime::NetworkUse;
+
 pub mod local;
 
 /// Why a runtime could not be started, frozen or cleared.
@@ -110,6 +112,8 @@ pub trait Backend: Send + Sync + Debug {
     async fn inspect(&self, bay: BayId, record: &RuntimeRecord) -> Seen;
     /// What it uses at this moment, measured from outside of it.
     async fn stats(&self, bay: BayId, record: &RuntimeRecord) -> BayStats;
+    /// What it has to do with the world outside of it.
+    async fn network(&self, record: &RuntimeRecord) -> NetworkUse;
     async fn clear(&self, bay: BayId) -> Result<(), BackendError>;
     async fn pause(&self, bay: BayId) -> Result<(), BackendError>;
     async fn resume(&self, bay: BayId) -> Result<(), BackendError>;

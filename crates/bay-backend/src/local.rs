@@ -9,7 +9,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bay_runtime::{Failure, GUEST_SOCKET, Hierarchies, Placing, guest_socket, process_start_ticks};
+use bay_runtime::{
+    Failure, GUEST_SOCKET, Hierarchies, NetworkUse, Placing, guest_socket, network_use, process_start_ticks,
+};
 use bay_types::BayId;
 use bay_types::bay::{Isolation, Limits};
 use bay_types::runtime::{ID_RANGE, RuntimePlace, RuntimeRecord, RuntimeReply, RuntimeRequest, RuntimeSpec};
@@ -161,6 +163,10 @@ impl Backend for Local {
         // A number that may belong to another process by now is not asked about.
         let pid = is_alive(record).then_some(record.pid);
         self.groups().map(|groups| groups.stats(&self.place(bay).cgroup, pid)).unwrap_or_default()
+    }
+
+    async fn network(&self, record: &RuntimeRecord) -> NetworkUse {
+        if is_alive(record) { network_use(record.pid) } else { NetworkUse::default() }
     }
 
     async fn clear(&self, bay: BayId) -> Result<(), BackendError> {

@@ -45,6 +45,7 @@ mod failure;
 mod filter;
 mod inner;
 mod mounts;
+mod netuse;
 mod network;
 mod place;
 mod start;
@@ -56,6 +57,7 @@ use bay_types::runtime::{RuntimeReply, RuntimeRequest};
 
 pub use cgroup::{Hierarchies, Placing};
 pub use failure::Failure;
+pub use netuse::{NetworkUse, network_use};
 pub use place::{GUEST_SOCKET, guest_socket, process_start_ticks};
 pub use start::STEPS;
 

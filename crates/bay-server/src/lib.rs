@@ -9,7 +9,7 @@
 //!                     step (pure: wish + truth ─► what next)    ▼
 //!   bay-pool, bay-backend, guest ◄──────────────────── reconcile, one task per bay
 //!                                                               ▲
-//!   guest events ──► follow ──► ends of execs                   └── timer, death of PID 1
+//!   guest events ──► follow ──► ends of execs                   └── timer, death of PID 1, idle
 //! ```
 //!
 //! **Start**: lock the data directory, copy the executable, open store and pool, `adopt` what an earlier daemon left,
@@ -48,6 +48,7 @@ mod channel;
 mod daemon;
 mod fault;
 mod follow;
+mod idle;
 mod listen;
 mod news;
 mod reconcile;
@@ -57,6 +58,7 @@ mod service;
 mod spool;
 mod startup;
 mod step;
+mod top;
 mod validate;
 
 use daemon::{Daemon, HostSize, blocking};
@@ -220,6 +222,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         started_at: Timestamp::now(),
         importing: Mutex::default(),
         making: RwLock::default(),
+        looks: top::Looks::default(),
         uploads: Semaphore::new(daemon::MAX_UPLOADS),
     });
     adopt::adopt(&daemon).await.map_err(ServeError::Adopt)?;

@@ -26,6 +26,7 @@ use crate::channel::plain_text;
 use crate::daemon::Daemon;
 use crate::fault::Point;
 use crate::follow;
+use crate::idle;
 use crate::registry::{BayHandle, Settled};
 use crate::restarts::{MAX_RESTARTS, RESTART_WINDOW, Restarts};
 use crate::service::execs;
@@ -62,6 +63,8 @@ struct Reconciler {
     follower: Option<Follower>,
     /// Why the next start happens, for the reason shown with it.
     why: String,
+    /// Watches a running bay that is to be stopped when idle, and for how many seconds.
+    idler: Option<(u64, Follower)>,
     /// What runs is known to have the settings on record. Not so when the bay is found again: an earlier daemon may have
     /// died in the middle of setting them.
     settings_hold: bool,
@@ -69,8 +72,13 @@ struct Reconciler {
 
 /// What one pass came to.
 enum Pass {
-    Settled,
-    Deleted { kept_workspace: Option<std::path::PathBuf> },
+    /// With the reason when something that was asked for on the way was refused.
+    Settled {
+        refused: Option<ApiError>,
+    },
+    Deleted {
+        kept_workspace: Option<std::path::PathBuf>,
+    },
 }
 
 /// Starts the reconciler of a bay; it ends when the bay is deleted. One that panics is started anew after a while: a
@@ -85,6 +93,7 @@ pub(crate) fn spawn(daemon: Arc<Daemon>, handle: Arc<BayHandle>) {
                 restarts: Restarts::default(),
                 follower: None,
                 why: String::new(),
+                idler: None,
                 settings_hold: false,
             };
             match tokio::spawn(async move { reconciler.run().await }).await {
@@ -124,7 +133,9 @@ impl Reconciler {
             let pass = self.pass().await;
             watching = pass.is_ok() && !(told_gone && self.handle.row().runtime == record);
             match pass {
-                Ok(Pass::Settled) => self.handle.settle(Settled { asked, ..Settled::default() }),
+                Ok(Pass::Settled { refused }) => {
+                    self.handle.settle(Settled { asked, error: refused, ..Settled::default() });
+                }
                 Ok(Pass::Deleted { kept_workspace }) => {
                     self.daemon.bays.remove(self.handle.id);
                     self.handle.settle(Settled { asked, deleted: true, kept_workspace, error: None });
@@ -157,6 +168,7 @@ impl Reconciler {
 
     /// Steps until there is nothing to do.
     async fn pass(&mut self) -> Result<Pass, ApiError> {
+        let mut refused = None;
         for _ in 0..MAX_STEPS {
             let row = self.handle.row();
             let look = self.look(&row).await;
@@ -167,14 +179,12 @@ impl Reconciler {
             let done = match step {
                 Step::Rest | Step::Wait => {
                     self.follow(&row, look.seen);
-                    return Ok(Pass::Settled);
+                    return Ok(Pass::Settled { refused });
                 }
                 Step::NoteLoss => self.note_loss(&row).await,
                 Step::Clear => self.clear().await,
-                Step::Apply => {
-                    self.apply(&row, look.seen).await?;
-                    Ok(())
-                }
+                // Whatever else is to be done for this bay is not held up by a refusal.
+                Step::Apply => self.apply(&row, look.seen).await.map(|why| refused = why),
                 Step::MakeDisk => self.make_disk(&row).await,
                 Step::ReplaceRoot => self.replace_root(&row).await,
                 Step::Start => self.start(&row).await,
@@ -223,7 +233,14 @@ impl Reconciler {
     /// Reads the guest's events for as long as it runs.
     fn follow(&mut self, row: &BayRow, seen: Seen) {
         if row.state != State::Running || seen != Seen::Running {
+            self.idler = None;
             return;
+        }
+        if self.idler.as_ref().map(|(seconds, _)| *seconds) != row.spec.idle_stop_s {
+            self.idler = row.spec.idle_stop_s.map(|seconds| {
+                let task = idle::watch(Arc::clone(&self.daemon), Arc::clone(&self.handle), seconds);
+                (seconds, Follower(tokio::spawn(task)))
+            });
         }
         if self.follower.as_ref().is_none_or(|follower| follower.0.is_finished()) {
             let task = follow::follow(Arc::clone(&self.daemon), Arc::clone(&self.handle));
@@ -234,6 +251,7 @@ impl Reconciler {
     /// What was on record is gone: say so, and take away what it left.
     async fn note_loss(&mut self, row: &BayRow) -> Result<(), ApiError> {
         self.follower = None;
+        self.idler = None;
         self.handle.guest.reset();
         let died = if row.state == State::Paused { "the paused guest died" } else { "the guest died" };
         let restart = if row.desired == Desired::Running && row.replace_with.is_none() {
@@ -259,6 +277,7 @@ impl Reconciler {
 
     async fn clear_runtime(&mut self) -> Result<(), ApiError> {
         self.follower = None;
+        self.idler = None;
         self.handle.guest.reset();
         self.daemon.backend.clear(self.handle.id).await.map_err(|e| e.to_api())
     }

@@ -14,6 +14,7 @@
 //! | [`settings`]| CLI ↔ daemon: what may be changed of a living bay    |
 //! | [`runtime`] | daemon ↔ `bay __runtime`                             |
 //! | [`stats`]   | host → CLI: what a bay uses, as the host measures it |
+//! | [`top`]     | daemon → CLI: all bays at one moment                 |
 //! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
 //! | [`event`]   | the hashed record of everything decided and done     |
 //! | [`progress`]| daemon → caller, during long work                    |
@@ -32,6 +33,7 @@ pub mod repo;
 pub mod runtime;
 pub mod settings;
 pub mod stats;
+pub mod top;
 
 pub use error::{ApiError, ErrorCode};
 pub use id::{BayId, BayName, ExecId, ImageId, RepoId};

@@ -13,6 +13,7 @@ use crate::commands::{
     set, shell, show, start, stop, up,
 };
 use crate::failure::Outcome;
+use crate::top::Top;
 
 const DEFAULT_DATA_DIR: &str = "/var/lib/workbay";
 
@@ -87,6 +88,7 @@ enum Verb {
     Up(up::Up),
     Ls(ls::Ls),
     Show(show::Show),
+    Top(Top),
     Exec(exec::Exec),
     Shell(shell::Shell),
     Cp(cp::Cp),
@@ -132,6 +134,7 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Up(verb) => verb.run(&global).await,
         Verb::Ls(verb) => verb.run(&global).await,
         Verb::Show(verb) => verb.run(&global).await,
+        Verb::Top(verb) => verb.run(&global).await,
         Verb::Exec(verb) => verb.run(&global).await,
         Verb::Shell(verb) => verb.run(&global).await,
         Verb::Cp(verb) => verb.run(&global).await,

@@ -33,6 +33,7 @@ mod output;
 mod reference;
 mod session;
 mod terminal;
+mod top;
 mod transfer;
 mod workspace;
 

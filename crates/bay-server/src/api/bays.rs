@@ -7,6 +7,7 @@ use bay_store::Verdict;
 use bay_types::bay::{BayCreate, BayDelete, BayDeleted, BayView, Health};
 use bay_types::event::{Event, EventsVerified};
 use bay_types::settings::BaySet;
+use bay_types::top::Top;
 use bay_types::{ApiError, BayId, ErrorCode};
 use serde::Deserialize;
 
@@ -76,6 +77,21 @@ pub(super) async fn list(_: NoQuery, State(daemon): Shared) -> Json<Vec<BayView>
         views.push(daemon.view_now(&handle).await);
     }
     Json(views)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TopQuery {
+    bay: Option<String>,
+}
+
+pub(super) async fn top(State(daemon): Shared, Query(query): Query<TopQuery>) -> Result<Json<Top>, Failure> {
+    let only = query.bay.map(|given| daemon.bays.find(&given)).transpose()?;
+    let mut top = Top::clone(&*crate::top::top(&daemon).await);
+    if let Some(handle) = only {
+        top.bays.retain(|bay| bay.id == handle.id);
+    }
+    Ok(Json(top))
 }
 
 pub(super) async fn show(

@@ -35,6 +35,7 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/health", get(bays::health))
         .route("/v1/events", get(bays::events))
         .route("/v1/events/verify", get(bays::verify_events))
+        .route("/v1/top", get(bays::top))
         .route("/v1/bays", get(bays::list).post(bays::create))
         .route("/v1/bays/{bay}", get(bays::show).delete(bays::remove))
         .route("/v1/bays/{bay}/start", post(bays::start))

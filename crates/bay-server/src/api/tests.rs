@@ -59,6 +59,9 @@ impl Backend for Scripted {
     async fn stats(&self, _: BayId, _: &RuntimeRecord) -> bay_types::stats::BayStats {
         bay_types::stats::BayStats { cpu_us: Some(1_500_000), ..Default::default() }
     }
+    async fn network(&self, _: &RuntimeRecord) -> bay_backend::NetworkUse {
+        bay_backend::NetworkUse::default()
+    }
     async fn clear(&self, _: BayId) -> Result<(), BackendError> {
         Ok(())
     }
@@ -68,7 +71,7 @@ impl Backend for Scripted {
     async fn resume(&self, _: BayId) -> Result<(), BackendError> {
         Ok(())
     }
-    fn can_keep(&self, _: &bay_types::bay::Limits) -> Result<(), BackendError> {
+    fn can_keep(&self, _: &Limits) -> Result<(), BackendError> {
         Ok(())
     }
     async fn set_limits(&self, _: &bay_backend::LimitSpec) -> Result<(), BackendError> {
@@ -116,6 +119,7 @@ async fn rig() -> Rig {
         started_at: jiff::Timestamp::now(),
         importing: tokio::sync::Mutex::default(),
         making: tokio::sync::RwLock::default(),
+        looks: crate::top::Looks::default(),
         uploads: tokio::sync::Semaphore::new(crate::daemon::MAX_UPLOADS),
     });
     let router = TowerToHyperService::new(router(Arc::clone(&daemon)));

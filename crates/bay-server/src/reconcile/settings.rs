@@ -16,7 +16,8 @@ use serde_json::json;
 use super::Reconciler;
 
 impl Reconciler {
-    pub(super) async fn apply(&mut self, row: &BayRow, seen: Seen) -> Result<(), ApiError> {
+    /// Gives the reason back when what was asked for could not be had.
+    pub(super) async fn apply(&mut self, row: &BayRow, seen: Seen) -> Result<Option<ApiError>, ApiError> {
         self.settings_hold = true;
         let wanted = row.settings();
         let held = &row.spec.limits;
@@ -25,7 +26,7 @@ impl Reconciler {
             if let Err(error) = self.set_groups(row, held, seen).await {
                 tracing::warn!(bay = %row.name, message = %error.message, "the limits of a bay found running could not be set again");
             }
-            return Ok(());
+            return Ok(None);
         }
         let set = match self.set_quota(row, &wanted.limits).await {
             Ok(()) => self.set_groups(row, &wanted.limits, seen).await,
@@ -42,9 +43,7 @@ impl Reconciler {
                 row.settings_wanted.take_if(|now| *now == wanted);
             })
             .await?;
-            // Whatever else is to be done for this bay is not held up by a refusal.
-            self.handle.wake.notify_one();
-            return Err(named(error, row));
+            return Ok(Some(named(error, row)));
         }
         let draft =
             Draft::new("bay.set", json!({ "limits": wanted.limits, "idle_stop_s": wanted.idle_stop_s }));
@@ -55,7 +54,7 @@ impl Reconciler {
             row.settings_wanted.take_if(|now| *now == wanted);
         })
         .await?;
-        Ok(())
+        Ok(None)
     }
 
     /// A disk that is not made yet is made with its quota.

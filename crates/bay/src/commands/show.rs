@@ -1,12 +1,14 @@
 use bay_types::bay::{BayView, Limits};
+use bay_types::top::{BayUse, Top};
 use clap::Args;
 use jiff::Timestamp;
 
 use crate::cli::Global;
-use crate::client::bay_path;
+use crate::client::{bay_path, encode};
 use crate::failure::Outcome;
 use crate::output::age::{since, span};
 use crate::output::escape::visible;
+use crate::output::size;
 use crate::output::table::section;
 
 /// Show everything about one bay: its state and why, where it came from, its limits, how it is isolated.
@@ -20,17 +22,21 @@ pub(crate) struct Show {
 impl Show {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
-        let view: BayView = global.client().get(&bay_path(bay, "")).await?;
+        let mut client = global.client();
+        let view: BayView = client.get(&bay_path(bay, "")).await?;
         if global.json {
             crate::output::json(&view)?;
         } else {
-            crate::output::data(&render(&view, Timestamp::now()))?;
+            // What it uses is worth a line, but not a failure.
+            let top: Option<Top> = client.get(&format!("/v1/top?bay={}", encode(bay))).await.ok();
+            let present = top.and_then(|top| top.bays.into_iter().next());
+            crate::output::data(&render(&view, present.as_ref(), Timestamp::now()))?;
         }
         Ok(0)
     }
 }
 
-fn render(bay: &BayView, now: Timestamp) -> String {
+fn render(bay: &BayView, present: Option<&BayUse>, now: Timestamp) -> String {
     let mut state = vec![
         ("state", format!("{}, for {}", bay.state, since(bay.since, now))),
         ("reason", visible(&bay.reason)),
@@ -68,9 +74,21 @@ fn render(bay: &BayView, now: Timestamp) -> String {
         section(bay.name.as_str(), &state),
         section("made from", &made),
         section("limits", &limits),
+        section("uses now", &use_lines(present)),
         section("isolation", &isolation),
     ]
     .join("\n\n")
+}
+
+fn use_lines(present: Option<&BayUse>) -> Vec<(&'static str, String)> {
+    let stats = present.map(|present| present.stats).unwrap_or_default();
+    let or_none = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    vec![
+        ("cpu time", or_none(stats.cpu_us.map(|us| format!("{}.{} s", us / 1_000_000, us / 100_000 % 10)))),
+        ("memory", or_none(stats.memory_bytes.map(size))),
+        ("disk", or_none(present.and_then(|present| present.disk).map(|disk| size(disk.own_bytes)))),
+        ("pids", or_none(stats.pids.map(|pids| pids.to_string()))),
+    ]
 }
 
 pub(super) fn limit_lines(bay: &BayView) -> Vec<(&'static str, String)> {
@@ -103,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_bay_is_shown_with_its_reason_and_its_isolation_grade() {
-        let text = render(&bay("the guest \u{1b}[2J answers"), "2026-01-01T00:05:00Z".parse().unwrap());
+        let text = render(&bay("the guest \u{1b}[2J answers"), None, "2026-01-01T00:05:00Z".parse().unwrap());
         for part in ["running, for 5m", "\\x1b[2J", "shared-kernel", "512 MiB", "/opt/data at /data", "main"]
         {
             assert!(text.contains(part), "{part} is missing in\n{text}");
