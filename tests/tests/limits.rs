@@ -45,7 +45,7 @@ fn memory_and_pids_of_a_running_bay_are_lowered_and_lifted_at_once() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let pid = daemon.host_pid("b");
-    let eat = "head -c 200M /dev/zero | tail -c 200M | wc -c";
+    let eat = "dd if=/dev/zero bs=1M count=200 2>/dev/null | tail -c 209715200 | wc -c";
     assert_eq!(daemon.sh("b", eat).ok().text(), "209715200");
     set(&daemon, "b", &["--memory-mib", "96", "--pids", "30"]);
     assert_eq!(daemon.show("b")["limits"], json!({ "memory_mib": 96, "pids": 30 }));
@@ -151,7 +151,7 @@ fn memory_is_not_lowered_below_what_a_bay_holds_and_nothing_is_killed_for_it() {
     daemon.empty_bay("b");
     set(&daemon, "b", &["--memory-mib", "400", "--pids", "200"]);
     // `tail` holds what it will print until its input ends.
-    let hold = "(head -c 200M /dev/zero; sleep 1000) | tail -c 200M";
+    let hold = "(dd if=/dev/zero bs=1M count=200; sleep 1000) | tail -c 209715200";
     let _holder = daemon.bay(&["exec", "b", "-d", "--", "sh", "-c", hold]).ok();
     until("200 MiB to be held", || {
         use_of(&daemon, "b")["stats"]["memory_bytes"].as_u64().filter(|bytes| *bytes > 180 << 20)
@@ -318,12 +318,12 @@ fn root_in_a_bay_cannot_raise_its_limits_nor_see_the_hosts_groups() {
     let before = seen("b");
     // Every hierarchy as it is mounted, writable again, and mounted anew; every file a limit could be written to.
     let attack = r#"
-        mkdir -p /tmp/g; n=0
+        mkdir -p /tmp/g
         for c in cpu cpuacct cpuset memory pids blkio devices freezer net_cls perf_event hugetlb; do
-            n=$((n+1)); mkdir -p /tmp/g/$c; mount -t cgroup -o $c none /tmp/g/$c 2>/dev/null
+            mkdir -p /tmp/g/$c; mount -t cgroup -o $c none /tmp/g/$c 2>/dev/null || rmdir /tmp/g/$c
         done
         mkdir -p /tmp/g/systemd /tmp/g/v2
-        mount -t cgroup -o none,name=systemd none /tmp/g/systemd 2>/dev/null
+        mount -t cgroup -o none,name=systemd none /tmp/g/systemd 2>/dev/null || rmdir /tmp/g/systemd
         mount -t cgroup2 none /tmp/g/v2 2>/dev/null
         for m in /sys/fs/cgroup /sys/fs/cgroup/*; do mount -o remount,rw $m 2>/dev/null; mount -o remount,bind,rw $m 2>/dev/null; done
         for dir in /sys/fs/cgroup /sys/fs/cgroup/* /tmp/g/*; do
@@ -432,7 +432,7 @@ fn top_shows_every_bay_in_a_table_as_json_and_on_a_terminal() {
     }
     let interrupted = daemon.on_a_terminal("top --interval 0.3", "\n\u{3}").ok().text();
     assert!(interrupted.trim_end().ends_with("\u{1b}[?1049l"), "{interrupted:?}");
-    daemon.bay(&["top", "--interval", "0"]).exits(2);
+    let _refused = daemon.bay(&["top", "--interval", "0"]).exits(2);
     let show = daemon.bay(&["show", "loud"]).ok().text();
     assert!(show.contains("uses now") && show.contains("cpu time"), "{show}");
 }

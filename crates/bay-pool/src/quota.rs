@@ -92,8 +92,8 @@ impl Pool {
         let top = self.top()?;
         let held = Self::own_bytes_counted(disk)?;
         let mut counted = 0_u64;
+        // The kernel made a group for every subvolume when quotas were turned on, and makes one for every new one.
         for member in Self::quota_members(disk)? {
-            btrfs::qgroup_create(&top, member).doing(doing)?;
             counted = counted.saturating_add(btrfs::qgroup_usage(&top, member).doing(doing)?.unwrap_or(0));
         }
         write_whole(&self.before_file(disk), held.saturating_sub(counted).to_string().as_bytes())?;

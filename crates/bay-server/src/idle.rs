@@ -53,7 +53,7 @@ struct Activity {
     #[serde(default)]
     hold_until: Option<Timestamp>,
     #[serde(default)]
-    last_terminal_at: Option<Timestamp>,
+    last_input_at: Option<Timestamp>,
 }
 
 /// How long nothing has happened.
@@ -89,7 +89,7 @@ fn is_busy(last: &Look, look: &Look, since_last: Duration, now: Timestamp) -> bo
         || traffic
         || look.client_attached
         || look.uses != last.uses
-        || look.activity.last_terminal_at != last.activity.last_terminal_at
+        || look.activity.last_input_at != last.activity.last_input_at
         || look.activity.hold_until.is_some_and(|until| until > now)
 }
 
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(after(|look| look.io_bytes = Some(1 << 20)), Duration::ZERO);
         assert_eq!(after(|look| look.client_attached = true), Duration::ZERO);
         assert_eq!(after(|look| look.uses = 1), Duration::ZERO);
-        assert_eq!(after(|look| look.activity.last_terminal_at = Some(later)), Duration::ZERO);
+        assert_eq!(after(|look| look.activity.last_input_at = Some(later)), Duration::ZERO);
         assert_eq!(after(|look| look.activity.hold_until = Some(later)), Duration::ZERO);
         let talks = |look: &mut Look| {
             look.network = NetworkUse { external_connections: 1, external_bytes: 5 };

@@ -43,7 +43,7 @@ impl Reconciler {
                 row.settings_wanted.take_if(|now| *now == wanted);
             })
             .await?;
-            return Ok(Some(named(error, row)));
+            return Ok(Some(named(&error, row)));
         }
         let draft =
             Draft::new("bay.set", json!({ "limits": wanted.limits, "idle_stop_s": wanted.idle_stop_s }));
@@ -88,10 +88,10 @@ impl Reconciler {
 }
 
 /// Below the reconciler a bay is known by its id; its name is what a person knows.
-fn named(error: ApiError, row: &BayRow) -> ApiError {
+fn named(error: &ApiError, row: &BayRow) -> ApiError {
     ApiError {
         message: error.message.replace(&row.id.to_string(), row.name.as_str()),
         next: error.next.replace("NAME", row.name.as_str()),
-        ..error
+        code: error.code,
     }
 }

@@ -30,6 +30,9 @@ struct Column {
     cell: fn(&BayRates) -> String,
 }
 
+/// A column with its cells and how wide it is.
+type Laid<'a> = (&'a Column, Vec<String>, usize);
+
 const COLUMNS: [Column; 13] = [
     Column { title: "NAME", spare: 0, left: true, cell: |bay| clipped(&bay.name) },
     Column { title: "STATE", spare: 6, left: true, cell: |bay| bay.state.to_string() },
@@ -114,7 +117,7 @@ fn table(rates: &Rates, order: Order, width: Option<usize>, colours: bool) -> Ve
         Order::Name => 0.0,
     };
     bays.sort_by(|a, b| key(b).total_cmp(&key(a)).then_with(|| a.name.cmp(&b.name)));
-    let mut columns: Vec<(&Column, Vec<String>, usize)> = COLUMNS
+    let mut columns: Vec<Laid<'_>> = COLUMNS
         .iter()
         .map(|column| {
             let cells: Vec<String> = bays.iter().map(|bay| (column.cell)(bay)).collect();
@@ -123,7 +126,7 @@ fn table(rates: &Rates, order: Order, width: Option<usize>, colours: bool) -> Ve
         })
         .collect();
     if let Some(width) = width {
-        let total = |columns: &[(&Column, Vec<String>, usize)]| {
+        let total = |columns: &[Laid<'_>]| {
             columns.iter().map(|(_, _, wide)| wide + 2).sum::<usize>().saturating_sub(2)
         };
         while total(&columns) > width {
@@ -134,7 +137,7 @@ fn table(rates: &Rates, order: Order, width: Option<usize>, colours: bool) -> Ve
             columns.retain(|(column, ..)| column.spare != most);
         }
     }
-    let row = |cell: &dyn Fn(&(&Column, Vec<String>, usize)) -> String| {
+    let row = |cell: &dyn Fn(&Laid<'_>) -> String| {
         let cells: Vec<String> = columns
             .iter()
             .map(|column| {
