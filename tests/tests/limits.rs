@@ -110,8 +110,6 @@ fn disk_of_a_running_bay_is_bounded_refused_below_use_and_lifted() {
     set(&daemon, "b", &["--disk-mib", "80"]);
     let fills = daemon.sh("b", "dd if=/dev/urandom of=/workspace/big bs=1M count=200 && sync");
     assert_ne!(fills.code, 0, "230 MiB fit into 80: {fills}");
-    let held = daemon.sh("b", "du -sm /workspace | cut -f1").ok().text();
-    assert!(held.parse::<u64>().is_ok_and(|mib| (30..=80).contains(&mib)), "{held}");
     let _freed = daemon.sh("b", "rm /workspace/big && sync").ok();
     set(&daemon, "b", &["--disk-mib", "none"]);
     let _fits = daemon.sh("b", "dd if=/dev/urandom of=/workspace/big bs=1M count=120 && sync").ok();
@@ -158,7 +156,7 @@ fn memory_is_not_lowered_below_what_a_bay_holds_and_nothing_is_killed_for_it() {
     });
     let refused = daemon.bay(&["set", "b", "--memory-mib", "100", "--pids", "50"]);
     let (what, next) = refused.fails_with(ErrorCode::BayState);
-    assert!(what.starts_with("b holds more memory"), "{what}");
+    assert!(what.contains("b holds more memory"), "{what}");
     assert!(next.contains("the old limits hold"), "{next}");
     let view = daemon.show("b");
     assert_eq!(view["limits"], json!({ "memory_mib": 400, "pids": 200 }), "{view}");
@@ -392,6 +390,25 @@ fn an_idle_bay_is_stopped_with_its_reason_and_a_busy_one_is_not() {
     assert_eq!(daemon.show("idle")["state"], "running");
     let _stopped = daemon.bay(&["stop", "idle"]).ok();
     assert_eq!(daemon.show("idle")["reason"], "stopped on request");
+}
+
+#[test]
+fn a_lease_taken_inside_keeps_an_idle_bay_awake() {
+    let daemon = Daemon::start();
+    for name in ["held", "free"] {
+        daemon.empty_bay(name);
+    }
+    if daemon.sh("held", "/.bay/bin/bay-ctl hold 1h").code == 127 {
+        return suite::skip(Lack::Host, "the guest of this build has no bay-ctl");
+    }
+    for name in ["held", "free"] {
+        set(&daemon, name, &["--idle-stop", IDLE]);
+    }
+    daemon.until_state("free", State::Stopped);
+    pause(Duration::from_secs(4));
+    assert_eq!(daemon.show("held")["state"], "running");
+    let _released = daemon.sh("held", "/.bay/bin/bay-ctl release").ok();
+    daemon.until_state("held", State::Stopped);
 }
 
 #[test]

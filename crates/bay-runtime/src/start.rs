@@ -230,7 +230,7 @@ fn clone_pid_1(
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
     let cloned = groups
         .join_v1(&spec.place.cgroup)
-        .and_then(|()| groups.take_affinity(spec.limits.cpus, placing(spec).turn))
+        .and_then(|()| groups.take_affinity(&spec.place.cgroup, spec.limits.cpus, placing(spec).turn))
         .and_then(|()| Ok(move_into_link_name_space(user_namespace.as_fd(), Some(LinkNameSpaceType::User))?))
         // Not with the clone: that would root the namespace at the guest's leaf, and on hosts that delegate by namespace
         // the guest could then not start execs in the leaves beside its own.

@@ -63,16 +63,12 @@ impl Hierarchies {
     }
 
     /// Without a cpuset controller: the calling process, and everything it will start, gets the bay's processors.
-    pub(crate) fn take_affinity(&self, cpus: Option<f64>, turn: u32) -> io::Result<()> {
-        if cpus.is_none() || self.has_cpusets() {
+    pub(crate) fn take_affinity(&self, group: &Path, cpus: Option<f64>, turn: u32) -> io::Result<()> {
+        let has_cpuset = self.v1_root("cpuset").is_some() || self.v2.join(group).join("cpuset.cpus").exists();
+        if cpus.is_none() || has_cpuset {
             return Ok(());
         }
         Ok(sched_setaffinity(None, &affinity(cpus, turn)?)?)
-    }
-
-    fn has_cpusets(&self) -> bool {
-        let offered = fs::read_to_string(self.v2.join("cgroup.controllers")).unwrap_or_default();
-        self.v1_root("cpuset").is_some() || offered.split_ascii_whitespace().any(|name| name == "cpuset")
     }
 
     fn set_affinity_of_all(&self, group: &Path, cpus: Option<f64>, turn: u32) -> Result<(), Failure> {

@@ -83,6 +83,7 @@ pub(crate) async fn start(
     let asked = handle
         .ask(&daemon.store, fits, event("bay.start-asked", caller), |row| {
             row.desired = Desired::Running;
+            row.stop_why = None;
             // A failed state would keep the reconciler from trying; any other is its own business.
             if matches!(row.state, State::Failed | State::Stopped) {
                 row.state = if row.disk_ready { State::Starting } else { State::Creating };
