@@ -57,6 +57,7 @@ packages_missing() {
   local name
   for name in "$@"; do
     case "$name" in
+      qemu-system-x86) command -v qemu-system-x86_64 >/dev/null 2>&1 ;;
       btrfs-progs)     command -v mkfs.btrfs >/dev/null 2>&1 ;;
       busybox-static)  busybox_is_static ;;
       libc6-dev)       has_static_libc ;;
@@ -104,13 +105,24 @@ need_rust() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=300 \
       install --no-install-recommends rustup >/dev/null
   fi
+  if ! command -v cargo >/dev/null 2>&1 && ! command -v rustup >/dev/null 2>&1; then
+    need_packages curl ca-certificates
+    say "installing Rust $wanted for this user with the installer of https://rustup.rs"
+    local installer
+    installer=$(mktemp)
+    if curl --proto '=https' --tlsv1.2 -sSfL --max-time 300 -o "$installer" https://sh.rustup.rs; then
+      # The toolchain goes to ~/.rustup and ~/.cargo; the shell's start-up files stay as they are.
+      sh "$installer" -y --quiet --no-modify-path --profile minimal --default-toolchain "$wanted" || true
+    fi
+    rm -f "$installer"
+  fi
   if command -v rustup >/dev/null 2>&1 && ! cargo --version >/dev/null 2>&1; then
     say "installing Rust $wanted with rustup"
     rustup toolchain install "$wanted" --profile minimal
     rustup default "$wanted"
   fi
   command -v cargo >/dev/null 2>&1 ||
-    give_up "Rust $wanted or newer is needed to build, and there is no cargo on this machine" \
+    give_up "Rust $wanted or newer is needed to build, and it could not be installed on this machine" \
             "install it from https://rustup.rs (as this user, no root needed), then run this again"
   have=$(cargo --version | awk '{print $2}')
   version_at_least "${have%%-*}" "$wanted" ||
@@ -137,4 +149,45 @@ need_cargo_tool() {
   (cd / && CARGO_TARGET_DIR="$CACHE/tools-target" cargo install --quiet --locked --root "$TOOLS" "$1" --version "$2") ||
     give_up "$1 could not be built" "try 'cargo install --locked $1' by hand, then run this again"
   rm -rf "$CACHE/tools-target"
+}
+
+# need_vm_kernel: this release's kernel for virtual machines, unpacked into the cache and named to the tests.
+# Nothing of it is installed. Where it cannot be had the tests that boot it are skipped, and say so.
+need_vm_kernel() {
+  local kept="$CACHE/vm-kernel" version
+  [ -e "$kept/boot" ] || fetch_vm_kernel "$kept" || {
+    say "no kernel for virtual machines could be fetched; the tests that boot one are skipped"
+    return 0
+  }
+  version=$(ls "$kept/lib/modules")
+  export BAY_TEST_KERNEL="$kept/boot/vmlinuz-$version" BAY_TEST_MODULES="$kept/lib/modules/$version"
+  quiet_note "kernel for virtual machines: $version"
+}
+
+vm_kernel_package() {
+  apt-cache depends linux-image-cloud-amd64 2>/dev/null |
+    sed -n 's/.*Depends: \(linux-image-[0-9][^ ]*\)$/\1/p' | head -n 1
+}
+
+# fetch_vm_kernel DIR: makes it whole or not at all.
+fetch_vm_kernel() {
+  local new="$1.new" package
+  command -v apt-get >/dev/null 2>&1 || return 1
+  package=$(vm_kernel_package)
+  if [ -z "$package" ]; then
+    as_root apt-get -qq -o DPkg::Lock::Timeout=300 update || return 1
+    package=$(vm_kernel_package)
+  fi
+  [ -n "$package" ] || return 1
+  say "fetching $package into $1 (once; it is not installed)"
+  rm -rf "$new"
+  mkdir -p "$new/root"
+  # What the lists name may have been replaced since: then they are read anew, once.
+  (cd "$new" && { apt-get -qq download "$package" 2>/dev/null ||
+    { as_root apt-get -qq -o DPkg::Lock::Timeout=300 update && apt-get -qq download "$(vm_kernel_package)"; }; }) &&
+    dpkg-deb -x "$new"/*.deb "$new/root" &&
+    # Newer releases keep their modules below /usr.
+    { [ -e "$new/root/lib/modules" ] || mv "$new/root/usr/lib" "$new/root/lib"; } &&
+    busybox depmod -b "$new/root" "$(ls "$new/root/lib/modules")" &&
+    rm -rf "$1" && mv "$new/root" "$1" && rm -rf "$new"
 }

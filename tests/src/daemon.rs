@@ -25,6 +25,8 @@ use crate::{SMALL, image, suite};
 pub struct Setup {
     own_pool_mib: Option<u64>,
     pool_path: Option<PathBuf>,
+    data_dir: Option<PathBuf>,
+    arguments: Vec<String>,
     environment: Vec<(String, String)>,
     without_image: bool,
 }
@@ -42,6 +44,20 @@ impl Setup {
     pub fn pool_at(mut self, path: PathBuf, mib: u64) -> Self {
         self.own_pool_mib = Some(mib);
         self.pool_path = Some(path);
+        self
+    }
+
+    /// A data directory in this very place.
+    #[must_use]
+    pub fn data_at(mut self, path: PathBuf) -> Self {
+        self.data_dir = Some(path);
+        self
+    }
+
+    /// An argument of `bay serve` beyond the usual.
+    #[must_use]
+    pub fn argument(mut self, argument: &str) -> Self {
+        self.arguments.push(argument.to_owned());
         self
     }
 
@@ -74,7 +90,7 @@ impl Setup {
     /// Prepares the daemon's directory and starts nothing.
     #[must_use]
     pub fn unstarted(self) -> Daemon {
-        let data_dir = suite::fresh("d");
+        let data_dir = self.data_dir.unwrap_or_else(|| suite::fresh("d"));
         fs::create_dir_all(data_dir.join("home")).unwrap();
         fs::write(
             data_dir.join("home/.gitconfig"),
@@ -91,6 +107,7 @@ impl Setup {
             own_pool,
             pool_mib: self.own_pool_mib.unwrap_or(suite::POOL_MIB),
             binary: suite::binary(),
+            arguments: self.arguments,
             environment: self.environment,
             child: None,
             id: None,
@@ -106,6 +123,7 @@ pub struct Daemon {
     own_pool: bool,
     pool_mib: u64,
     binary: PathBuf,
+    arguments: Vec<String>,
     environment: Vec<(String, String)>,
     child: Option<Child>,
     id: Option<String>,
@@ -151,7 +169,7 @@ impl Daemon {
     pub fn serve(&self) -> Command {
         let mut command = self.plain(&self.binary);
         command.args(["serve", "--data-dir"]).arg(&self.data_dir).arg("--pool").arg(&self.pool);
-        command.args(["--pool-mib", &self.pool_mib.to_string()]);
+        command.args(["--pool-mib", &self.pool_mib.to_string()]).args(&self.arguments);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }

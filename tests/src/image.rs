@@ -50,6 +50,19 @@ pub fn has_python() -> bool {
 }
 
 fn make(root: &Path) {
+    base(root);
+    for (tool, at) in [("bash", "bin/bash"), ("git", "usr/bin/git")] {
+        if let Some(found) = which(tool) {
+            let _ = fs::remove_file(root.join(at));
+            copy(&found, &root.join(at));
+            libraries_of(&found, root);
+        }
+    }
+    python(root);
+}
+
+/// The part of the image that depends on no library: busybox with all its applets.
+pub(crate) fn base(root: &Path) {
     for dir in [
         "bin",
         "dev",
@@ -84,7 +97,6 @@ fn make(root: &Path) {
         ("group", "root:x:0:\nstaff:x:50:user\nuser:x:1000:\nnogroup:x:65534:\n"),
         ("hosts", "127.0.0.1 localhost\n::1 localhost\n"),
         ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
-        ("gitconfig", "[user]\nname = Agent\nemail = agent@example.invalid\n"),
         ("small-image", "made by the tests\n"),
     ];
     for (name, text) in etc {
@@ -98,14 +110,6 @@ fn make(root: &Path) {
             symlink("busybox", root.join("bin").join(applet)).unwrap();
         }
     }
-    for (tool, at) in [("bash", "bin/bash"), ("git", "usr/bin/git")] {
-        if let Some(found) = which(tool) {
-            let _ = fs::remove_file(root.join(at));
-            copy(&found, &root.join(at));
-            libraries_of(&found, root);
-        }
-    }
-    python(root);
 }
 
 /// The distribution's own python3, not one of a version switcher, whose libraries may be anywhere.
@@ -143,7 +147,7 @@ fn copy_library(from: &Path, to: &Path, root: &Path) {
 }
 
 /// Copies the shared libraries and the loader of an executable to the same paths below `root`.
-fn libraries_of(executable: &Path, root: &Path) {
+pub(crate) fn libraries_of(executable: &Path, root: &Path) {
     let output = Command::new("ldd").arg(executable).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let paths: BTreeSet<&str> =
@@ -158,14 +162,14 @@ fn libraries_of(executable: &Path, root: &Path) {
 }
 
 /// Copies what a path leads to, with its permission bits and no special ones.
-fn copy(from: &Path, to: &Path) {
+pub(crate) fn copy(from: &Path, to: &Path) {
     fs::copy(from, to).unwrap_or_else(|error| panic!("{} to {}: {error}", from.display(), to.display()));
     let mode = fs::metadata(from).unwrap().permissions().mode() & 0o755;
     fs::set_permissions(to, fs::Permissions::from_mode(mode)).unwrap();
 }
 
 /// The distribution's copy first: what a person put into /usr/local may need libraries from anywhere.
-fn which(tool: &str) -> Option<PathBuf> {
+pub(crate) fn which(tool: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     let first = ["/usr/bin", "/bin"].into_iter();
     first.chain(path.split(':')).map(|dir| Path::new(dir).join(tool)).find(|path| path.is_file())

@@ -8,6 +8,7 @@
 //! | [`ran`]    | what a command printed and how it ended, with the assertions that tests want             |
 //! | [`rest`]   | the daemon's socket without the CLI between                                              |
 //! | [`repository`], [`remote`] | small git repositories to make bays from, also over HTTP                     |
+//! | [`machine`] | a virtual machine: a host of another kind than this one                               |
 //! | [`leaks`]  | what a daemon or the whole suite left on the host                                        |
 //! | [`wait`]   | waiting for an event with a deadline                                                     |
 //! | [`chance`] | repeatable randomness                                                                    |
@@ -20,8 +21,10 @@
 pub mod archive;
 pub mod chance;
 pub mod daemon;
+pub mod disk;
 pub mod image;
 pub mod leaks;
+pub mod machine;
 pub mod ran;
 pub mod remote;
 pub mod repository;

@@ -1,11 +1,15 @@
 //! The daemon's socket without the CLI between: one request per connection, HTTP/1.1 by hand.
 
 use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An answer, its body whole.
 #[derive(Debug, Clone)]
@@ -32,10 +36,37 @@ impl Answer {
 /// # Errors
 /// When the daemon cannot be reached, or answers something that is not HTTP.
 pub fn request(socket: &Path, method: &str, target: &str, body: &[u8]) -> io::Result<Answer> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    let stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    exchange(stream, method, target, &[("host", "bay")], body)
+}
+
+/// The same over TCP, with the headers of the caller's choice.
+///
+/// # Errors
+/// As [`request`].
+pub fn request_tcp(
+    address: SocketAddr,
+    method: &str,
+    target: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> io::Result<Answer> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    exchange(stream, method, target, headers, body)
+}
+
+fn exchange(
+    mut stream: impl Read + Write,
+    method: &str,
+    target: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> io::Result<Answer> {
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let head = format!(
-        "{method} {target} HTTP/1.1\r\nhost: bay\r\nconnection: close\r\ncontent-type: application/json\r\n\
+        "{method} {target} HTTP/1.1\r\n{headers}connection: close\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n\r\n",
         body.len()
     );

@@ -188,6 +188,36 @@ fn rm_asks_a_person_and_takes_no_for_an_answer() {
 }
 
 #[test]
+fn verbs_take_several_names_and_do_nothing_when_one_is_unknown() {
+    let daemon = Daemon::start();
+    for name in ["web", "api"] {
+        daemon.empty_bay(name);
+    }
+    for verb in ["stop", "pause", "replace", "rm"] {
+        let (what, next) = daemon.bay(&[verb, "web", "api", "wbe"]).fails_with(ErrorCode::BayNotFound);
+        assert!(what.contains("wbe") && next.contains("did you mean web?"), "{what} {next}");
+        for name in ["web", "api"] {
+            assert_eq!(daemon.show(name)["state"], "running", "{verb} {name}");
+        }
+    }
+    let states = || daemon.list().iter().map(|bay| bay["state"].clone()).collect::<Vec<_>>();
+    for (verb, state) in [
+        ("pause", "paused"),
+        ("resume", "running"),
+        ("replace", "running"),
+        ("stop", "stopped"),
+        ("start", "running"),
+    ] {
+        // The same bay twice is one bay.
+        let said = daemon.bay(&[verb, "web", "api", "web"]).ok().text();
+        assert_eq!(said.lines().count(), 2, "{said}");
+        assert_eq!(states(), [state, state], "{verb}");
+    }
+    let _gone = daemon.bay(&["rm", "web", "api"]).ok();
+    assert_eq!(daemon.list().len(), 0);
+}
+
+#[test]
 fn rm_can_keep_the_workspace_and_says_where_it_is() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
@@ -196,6 +226,25 @@ fn rm_can_keep_the_workspace_and_says_where_it_is() {
     let kept = std::path::PathBuf::from(gone["kept_workspace"].as_str().expect("a path"));
     assert_eq!(std::fs::read_to_string(kept.join("note")).unwrap(), "precious\n");
     assert_eq!(daemon.list().len(), 0);
+    let listed = daemon.bay(&["workspaces", "ls", "--json"]).ok().json();
+    assert_eq!(listed[0]["bay"], "b");
+    let name = listed[0]["name"].as_str().unwrap().to_owned();
+    assert!(daemon.bay(&["workspaces", "ls"]).ok().text().contains(&name));
+    // A new bay has a copy, by the workspace's name or that of its bay; what is kept stays.
+    let _again = daemon.bay(&["up", "--workspace", &name, "--image", SMALL]).ok();
+    assert_eq!(daemon.sh("b", "cat note; echo changed > note").ok().text(), "precious");
+    let _other = daemon.bay(&["up", "--workspace", "b", "--name", "c", "--image", SMALL]).ok();
+    assert_eq!(daemon.sh("c", "cat note").ok().text(), "precious");
+    let nobody = ["up", "--workspace", "nope", "--image", SMALL];
+    daemon.bay(&nobody).fails_with(ErrorCode::WorkspaceNotFound);
+    daemon.bay(&["workspaces", "rm", "b", "nope"]).fails_with(ErrorCode::WorkspaceNotFound);
+    assert_eq!(std::fs::read_to_string(kept.join("note")).unwrap(), "precious\n");
+    let asked = daemon.on_a_terminal("workspaces rm b", "n\n");
+    assert_eq!(asked.code, 1, "{asked}");
+    assert!(kept.exists());
+    let _removed = daemon.bay(&["workspaces", "rm", "b"]).ok();
+    assert!(!kept.exists());
+    assert_eq!(daemon.sh("b", "cat note").ok().text(), "changed");
 }
 
 #[test]
@@ -275,6 +324,10 @@ fn limits_that_make_no_sense_are_refused_and_nothing_is_made() {
         args.extend(joined.iter().map(String::as_str));
         daemon.bay(&args).fails_with(*code);
     }
+    // The pool is far smaller than the disk it lies on, and so is what it may still take of it.
+    let line = ["up", &repository.arg(), "--name", "b", "--image", SMALL, "--disk-mib", "999999999"];
+    let (what, next) = daemon.bay(&line).fails_with(ErrorCode::NotEnough);
+    assert!(what.contains("than the pool can hold") && next.contains("at most "), "{what} {next}");
     assert_eq!(daemon.list().len(), 0);
     assert_eq!(daemon.orphans(), []);
 }

@@ -39,7 +39,10 @@ fn our_own_failures_have_exit_codes_that_shells_know() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     daemon.bay(&["exec", "nobody", "--", "true"]).fails_as(ErrorCode::BayNotFound, 125);
-    daemon.bay(&["exec", "b", "--", "no-such-command"]).fails_as(ErrorCode::CommandNotFound, 127);
+    let (_, next) =
+        daemon.bay(&["exec", "b", "--", "no-such-command"]).fails_as(ErrorCode::CommandNotFound, 127);
+    // A bay has no network: what is proposed must work without one.
+    assert!(next.contains("bay images import host") && next.contains("bay replace"), "{next}");
     daemon.bay(&["exec", "b", "--", "/etc/passwd"]).fails_as(ErrorCode::ExecStart, 126);
     daemon.bay(&["exec", "b", "--cwd", "/nowhere", "--", "true"]).fails_as(ErrorCode::ExecStart, 126);
     let no_user = daemon.bay(&["exec", "b", "--user", "stranger", "--", "true"]);
@@ -120,7 +123,8 @@ fn kill_ends_the_tree_including_processes_that_ran_away() {
     until("the tree to stand", || {
         (daemon.sh("b", "ps -o args | grep -cx 'sleep 1002'").text() == "2").then_some(())
     });
-    let _killed = daemon.bay(&["kill", "b", &exec]).ok();
+    let killed = daemon.bay(&["kill", "b", &exec]).ok().text();
+    assert!(killed.contains("was ended, with everything it started"), "{killed}");
     let view = until_ended(&daemon, "b", &exec);
     assert_eq!(view["exit"]["reason"], "killed", "{view}");
     until("the tree to be gone", || {
@@ -169,6 +173,19 @@ fn a_detached_command_is_listed_and_its_output_replayable_from_any_byte() {
 }
 
 #[test]
+fn a_detached_command_prints_what_the_next_commands_take() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let ran = daemon.bay(&["exec", "b", "-d", "--", "echo", "hello"]).ok();
+    let number = ran.text();
+    assert_eq!(number, "1", "{ran}");
+    assert!(ran.errors().contains("bay logs b 1") && ran.errors().contains("exec_"), "{ran}");
+    assert_eq!(daemon.bay(&["logs", "b", &number, "--follow"]).ok().text(), "hello");
+    let late = daemon.bay(&["kill", "b", &number]).ok().text();
+    assert!(late.contains("had ended before"), "{late}");
+}
+
+#[test]
 fn following_shows_output_as_it_comes_and_ends_with_the_command() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
@@ -202,17 +219,15 @@ fn output_of_an_ended_command_outlives_the_stop_of_its_bay() {
 }
 
 #[test]
-fn a_command_that_was_running_when_its_bay_stopped_is_lost_and_says_so() {
+fn a_command_that_was_running_when_its_bay_was_stopped_is_told_as_stopped() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let exec = detached(&daemon, "b", "echo begun; sleep 1000");
     until("output", || (exec_view(&daemon, "b", &exec)["output_bytes"] == 6).then_some(()));
     let _stopped = daemon.bay(&["stop", "b"]).ok();
     let view = exec_view(&daemon, "b", &exec);
-    assert!(
-        ["lost", "killed", "signaled"].contains(&view["exit"]["reason"].as_str().unwrap_or("none")),
-        "{view}"
-    );
+    assert_eq!(view["exit"]["reason"], "stopped", "{view}");
+    assert!(daemon.bay(&["execs", "ls", "b"]).ok().text().contains("stopped"));
     assert_eq!(daemon.bay(&["logs", "b", &exec]).ok().text(), "begun");
 }
 
@@ -245,6 +260,22 @@ fn a_terminal_is_a_terminal() {
     assert!(ran.text().contains("40 100"), "the size of the terminal is not passed on: {ran}");
     assert_eq!(ran.code, 0, "{ran}");
     assert_eq!(daemon.on_a_terminal("exec b -t -- sh -c 'exit 9'", "").code, 9);
+}
+
+#[test]
+fn a_terminal_without_input_reads_its_end_instead_of_waiting_for_ever() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    // Standard input is /dev/null here; one that waits for ever ends with 124.
+    let twice = ["exec", "b", "-t", "--timeout", "30", "--", "sh", "-c", "cat; echo once; cat; echo twice"];
+    let ran = daemon.bay(&twice).ok();
+    assert_eq!(ran.text().replace('\r', ""), "once\ntwice", "{ran}");
+    // A shell reads keys, not lines.
+    let _ended = daemon.bay(&["exec", "b", "-t", "-n", "--timeout", "30", "--", "sh"]).ok();
+    // A last line without its end is not lost, and does not swallow the end of the input.
+    let args = ["exec", "b", "-t", "--timeout", "30", "--", "sh", "-c", "cat > read; wc -c < read"];
+    let ran = daemon.bay_with_input(&args, b"first\nlast").ok();
+    assert!(ran.text().trim_end().ends_with("10"), "{ran}");
 }
 
 #[test]
@@ -347,6 +378,72 @@ fn a_flood_of_output_is_bounded_on_disk_and_its_end_is_kept() {
     assert!(logs.stdout.len() < 300_000_000, "{} bytes were kept", logs.stdout.len());
     let state = daemon.show("b");
     assert_eq!(state["state"], "running");
+}
+
+/// A bay with limits of its own and an empty workspace.
+fn limited_bay(daemon: &Daemon, name: &str, limits: &Value) {
+    let body =
+        json!({ "name": name, "source": { "kind": "empty" }, "image": bay_tests::SMALL, "limits": limits });
+    let made = daemon.rest("POST", "/v1/bays", &body);
+    assert!(
+        String::from_utf8_lossy(&made.body).contains("\"done\""),
+        "{}",
+        String::from_utf8_lossy(&made.body)
+    );
+}
+
+#[test]
+fn a_bay_with_a_full_disk_shows_output_and_says_what_is_not_kept() {
+    let daemon = Daemon::start();
+    limited_bay(&daemon, "b", &json!({ "disk_mib": 32 }));
+    // Until not even a small file fits.
+    let fill = "dd if=/dev/urandom of=fill bs=64k 2>/dev/null; n=0; \
+                while n=$((n+1)); head -c 3000 /dev/urandom > more.$n; do sync; done 2>/dev/null; true";
+    let _filled = daemon.sh("b", fill);
+    let ran = daemon.bay(&["exec", "b", "--", "echo", "hello"]);
+    assert_eq!((ran.code, ran.text().as_str()), (0, "hello"), "{ran}");
+    let many = daemon.sh("b", "seq 1 50000; echo code >&2; exit 3");
+    assert_eq!(many.code, 3, "{}", many.errors());
+    assert_eq!(many.text().lines().count(), 50_000);
+    let said = many.errors();
+    assert_eq!(said.matches("the disk of the bay is full").count(), 1, "{said}");
+    assert!(said.contains("bay exec b -- rm") && said.contains("--disk-mib"), "{said}");
+    let list = daemon.bay(&["execs", "ls", "b", "--json"]).ok().json();
+    let last = list.as_array().unwrap().last().unwrap().clone();
+    assert_eq!(last["limits_hit"], json!(["disk"]), "{last}");
+    let exec = last["id"].as_str().unwrap().to_owned();
+    // Still in memory, and said to be; after a stop it is missing, and that is said.
+    let logs = daemon.bay(&["logs", "b", &exec]).ok();
+    assert!(logs.errors().contains("the disk of the bay"), "{}", logs.errors());
+    let _stopped = daemon.bay(&["stop", "b"]).ok();
+    let logs = daemon.bay(&["logs", "b", &exec]).ok();
+    assert!(logs.errors().contains("the disk of the bay was full"), "{}", logs.errors());
+    let _started = daemon.bay(&["start", "b"]).ok();
+    // With room again, output is kept again.
+    let _freed = daemon.sh("b", "rm -f fill more.*; sync").ok();
+    let kept = until("output to be kept", || {
+        let ran = daemon.sh("b", "seq 1 50000").ok();
+        ran.errors().is_empty().then(|| daemon.bay(&["execs", "ls", "b", "--json"]).ok().json())
+    });
+    let last = kept.as_array().unwrap().last().unwrap()["number"].to_string();
+    assert_eq!(daemon.bay(&["logs", "b", &last]).ok().text().lines().count(), 50_000);
+}
+
+#[test]
+fn a_command_that_a_limit_of_its_bay_ended_is_told_with_the_limit() {
+    let daemon = Daemon::start();
+    limited_bay(&daemon, "b", &json!({ "memory_mib": 48, "pids": 24 }));
+    assert_eq!(daemon.sh("b", "exit 4").errors(), "", "no limit was reached");
+    let greedy = daemon.sh("b", "exec dd if=/dev/zero of=/dev/null bs=200M count=1");
+    assert_eq!(greedy.code, 137, "{greedy}");
+    assert!(greedy.errors().contains("used up its memory"), "{greedy}");
+    let forking = daemon.sh("b", "for n in $(seq 1 60); do sleep 30 & done 2>/dev/null; exit 9");
+    assert_ne!(forking.code, 0, "{forking}");
+    assert!(forking.errors().contains("as many processes as it may have"), "{forking}");
+    let list = daemon.bay(&["execs", "ls", "b", "--json"]).ok().json();
+    let hit: Vec<&Value> = list.as_array().unwrap().iter().map(|exec| &exec["limits_hit"]).collect();
+    assert_eq!(hit[..3], [&json!([]), &json!(["memory"]), &json!(["pids"])]);
+    assert!(daemon.bay(&["execs", "ls", "b"]).ok().text().contains("(memory limit)"));
 }
 
 #[test]

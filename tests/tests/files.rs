@@ -212,10 +212,17 @@ fn a_full_disk_in_the_bay_fails_the_copy_and_leaves_the_old_file() {
     let _up = daemon
         .bay(&["up", &repository.arg(), "--name", "b", "--image", bay_tests::SMALL, "--disk-mib", "64"])
         .ok();
-    let bytes: Vec<u8> = (0..200_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let bytes: Vec<u8> = (0..90_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     fs::write(scratch.join("big"), bytes).unwrap();
     let _old = daemon.sh("b", "echo old > f").ok();
     let ran = daemon.bay(&["cp", &text(scratch.join("big")), "b:/workspace/f"]);
-    assert_ne!(ran.code, 0, "{ran}");
+    // Its own limit, not the pool's end: others go on.
+    ran.fails_with(ErrorCode::DiskLimit);
     assert_eq!(daemon.sh("b", "cat f").ok().text(), "old");
+    daemon.empty_bay("other");
+    let _fits = daemon.bay(&["cp", &text(scratch.join("big")), "other:/workspace/f"]).ok();
+    fs::rename(scratch.join("big"), repository.path().join("big")).unwrap();
+    let line = ["up", &repository.arg(), "--name", "c", "--image", bay_tests::SMALL, "--disk-mib", "64"];
+    let (_, next) = daemon.bay(&line).fails_with(ErrorCode::DiskLimit);
+    assert!(next.contains("larger --disk-mib"), "{next}");
 }

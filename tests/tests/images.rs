@@ -97,6 +97,22 @@ fn an_image_is_shared_and_what_one_bay_changes_no_other_sees() {
 }
 
 #[test]
+fn what_an_image_puts_on_the_path_is_found_by_every_command() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    // As an import of `host` leaves it for directories that were added.
+    let prepare = "mkdir -p /home/ann/.cargo/bin; cd /home/ann/.cargo/bin; \
+        printf '#!/bin/sh\\necho it runs with $CARGO_HOME\\n' > mytool; chmod 755 mytool; \
+        printf 'PATH=\"/home/ann/.cargo/bin:/usr/bin:/bin\"\\nCARGO_HOME=/home/ann/.cargo\\nHOME=/nowhere\\n' > /etc/environment";
+    let _prepared = daemon.sh("b", prepare).ok();
+    assert_eq!(daemon.bay(&["exec", "b", "--", "mytool"]).ok().text(), "it runs with /home/ann/.cargo");
+    assert_eq!(daemon.sh("b", "mytool; echo $HOME").ok().text(), "it runs with /home/ann/.cargo\n/root");
+    // A caller's own word is the last.
+    let own = daemon.bay(&["exec", "-e", "PATH=/bin:/usr/bin", "b", "--", "mytool"]);
+    own.fails_as(ErrorCode::CommandNotFound, 127);
+}
+
+#[test]
 fn an_image_in_use_is_not_removed_and_an_unused_one_is() {
     let daemon = Daemon::setup().own_pool(1024).start();
     daemon.empty_bay("b");

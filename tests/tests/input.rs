@@ -249,6 +249,9 @@ fn flags_and_verbs_that_do_not_exist_are_usage_errors() {
         let ran = daemon.bay(args);
         assert_eq!(ran.code, 2, "{ran}");
         assert!(ran.stdout.is_empty(), "talk belongs on standard error: {ran}");
+        let told = daemon.bay(&[&["--json"], args].concat());
+        assert_eq!(told.code, 2, "{told}");
+        assert_eq!(told.api_error().code, ErrorCode::InvalidInput, "{told}");
     }
     let version = daemon.bay(&["--version"]).ok().text();
     assert!(version.starts_with("bay 0."), "{version}");

@@ -49,6 +49,28 @@ fn uncommitted_changes_come_along_deletions_and_new_files_included() {
 }
 
 #[test]
+fn a_commit_in_a_bay_carries_the_callers_name_also_after_a_replace() {
+    let daemon = Daemon::start();
+    let repository = Repository::sample();
+    repository.git(&["config", "user.email", "here@example.invalid"]);
+    let _up = up(&daemon, &repository.arg(), "b").ok();
+    let last = "git log -1 --format='%an <%ae>|%cn'";
+    let commit = |user: &str, script: &str| {
+        let script = format!("{script} && git commit -q --allow-empty -m x && {last}");
+        daemon.bay(&["exec", "-u", user, "b", "--", "sh", "-c", &script]).ok().text()
+    };
+    // The name is from the caller's settings, the address from the repository's.
+    assert_eq!(commit("root", "true"), "Test <here@example.invalid>|Test");
+    assert_eq!(daemon.sh("b", "git status --porcelain").ok().text(), "");
+    let fresh = "cd $(mktemp -d) && git init -q .";
+    assert_eq!(commit("user", fresh), "Test <here@example.invalid>|Test");
+    let _replaced = daemon.bay(&["replace", "b"]).ok();
+    assert_eq!(commit("root", "true"), "Test <here@example.invalid>|Test");
+    // The bay's own settings outrank what came along.
+    assert_eq!(commit("root", "git config user.name Agent"), "Agent <here@example.invalid>|Agent");
+}
+
+#[test]
 fn only_what_is_committed_comes_along_when_asked() {
     let daemon = Daemon::start();
     let repository = Repository::sample();

@@ -6,11 +6,11 @@ use std::fs;
 use std::io::{Seek, SeekFrom, Write};
 use std::process::Command;
 
+use bay_tests::disk::{SmallDisk, remount};
 use bay_tests::wait::within;
 use bay_tests::{Daemon, Ran, leaks, until};
 use bay_types::ErrorCode;
 use bay_types::bay::State;
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::{Value, json};
 
 /// `bay serve` of this daemon's directory to its end, for the cases in which it must refuse.
@@ -274,35 +274,10 @@ fn a_read_only_pool_is_said_and_nothing_is_lost() {
     assert_eq!(daemon.sh("b", "cat note").ok().text(), "kept");
 }
 
-fn remount(point: &std::path::Path, how: &str) {
-    let done = Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(point).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-}
-
-/// A small filesystem for a pool, so that the disk below it can be full without filling the machine's.
-struct SmallDisk(std::path::PathBuf);
-
-impl SmallDisk {
-    fn mounted_at(path: &std::path::Path, mib: u64) -> Self {
-        fs::create_dir_all(path).unwrap();
-        let options = std::ffi::CString::new(format!("size={mib}m")).unwrap();
-        mount("none", path, "tmpfs", MountFlags::empty(), Some(options.as_c_str())).unwrap();
-        Self(path.to_owned())
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        leaks::close_pool(&self.0.join("pool"));
-        let _ = unmount(&self.0, UnmountFlags::DETACH);
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
 #[test]
 fn a_full_pool_on_a_full_disk_is_said_and_recovers_when_room_is_made() {
     let disk = SmallDisk::mounted_at(&bay_tests::suite::fresh("p"), 3300);
-    let daemon = Daemon::setup().pool_at(disk.0.join("pool"), 600).start();
+    let daemon = Daemon::setup().pool_at(disk.path().join("pool"), 600).start();
     daemon.empty_bay("b");
     let _written = daemon.sh("b", "echo kept > note; sync").ok();
     // Its words may be lost with the room to keep them; its exit code is not.
@@ -331,14 +306,14 @@ fn a_full_pool_on_a_full_disk_is_said_and_recovers_when_room_is_made() {
 #[test]
 fn a_disk_too_small_for_a_pool_is_said_before_anything_is_made() {
     let disk = SmallDisk::mounted_at(&bay_tests::suite::fresh("p"), 64);
-    let daemon = Daemon::setup().pool_at(disk.0.join("pool"), 4096).unstarted();
+    let daemon = Daemon::setup().pool_at(disk.path().join("pool"), 4096).unstarted();
     let ran = {
         let output = daemon.serve().output().unwrap();
         Ran::new("serve".to_owned(), output)
     };
     assert_ne!(ran.code, 0, "{ran}");
     assert!(ran.errors().contains("not-enough") || ran.errors().contains("pool-full"), "{ran}");
-    assert_eq!(leaks::loop_devices(&disk.0), []);
+    assert_eq!(leaks::loop_devices(disk.path()), []);
     drop(daemon);
     drop(disk);
 }

@@ -19,7 +19,8 @@ use std::io;
 
 use async_trait::async_trait;
 use bay_pool::BayDisk;
-use bay_types::bay::{Isolation, Limits, Mount};
+pub use bay_runtime::LimitEvents;
+use bay_types::bay::{Author, Isolation, Limits, Mount};
 use bay_types::runtime::RuntimeRecord;
 use bay_types::stats::BayStats;
 use bay_types::{ApiError, BayId, BayName, ErrorCode};
@@ -80,6 +81,7 @@ pub struct StartSpec {
     pub bay: BayId,
     pub name: BayName,
     pub machine_id: String,
+    pub author: Option<Author>,
     pub disk: BayDisk,
     pub mounts: Vec<Mount>,
     pub id_base: u32,
@@ -121,6 +123,10 @@ pub trait Backend: Send + Sync + Debug {
     fn can_keep(&self, limits: &Limits) -> Result<(), BackendError>;
     /// Gives a running or paused bay other limits. May have set some of them when it fails.
     async fn set_limits(&self, spec: &LimitSpec) -> Result<(), BackendError>;
+    /// How often a bay was held to its limits so far. Cheap: asked for with every exec. Zero where nobody counts.
+    fn limit_events(&self, _bay: BayId) -> LimitEvents {
+        LimitEvents::default()
+    }
     /// A fresh connection to the guest.
     async fn connect(&self, bay: BayId) -> io::Result<UnixStream>;
     /// Returns when that very PID 1 is gone (at once when it already is).

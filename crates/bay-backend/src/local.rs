@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bay_runtime::{
-    Failure, GUEST_SOCKET, Hierarchies, NetworkUse, Placing, guest_socket, network_use, process_start_ticks,
+    Failure, GUEST_SOCKET, Hierarchies, LimitEvents, NetworkUse, Placing, guest_socket, network_use,
+    process_start_ticks,
 };
 use bay_types::BayId;
 use bay_types::bay::{Isolation, Limits};
@@ -49,8 +50,9 @@ pub struct LocalConfig {
 #[derive(Debug)]
 pub struct Local {
     config: LocalConfig,
-    /// Where the cgroup hierarchies are mounted: read once, looked at for every bay in every list.
-    groups: OnceLock<Option<Hierarchies>>,
+    /// Where the cgroup hierarchies are mounted: looked at for every bay in every list, so it is kept once known. On some
+    /// hosts the first bay's helper is the one that mounts what is missing.
+    groups: OnceLock<Hierarchies>,
 }
 
 impl Local {
@@ -60,7 +62,12 @@ impl Local {
     }
 
     fn groups(&self) -> Option<&Hierarchies> {
-        self.groups.get_or_init(|| Hierarchies::detect().ok()).as_ref()
+        if self.groups.get().is_none()
+            && let Ok(Some(mounted)) = Hierarchies::mounted()
+        {
+            let _ = self.groups.set(mounted);
+        }
+        self.groups.get()
     }
 
     fn place(&self, bay: BayId) -> RuntimePlace {
@@ -128,6 +135,7 @@ impl Backend for Local {
             place: self.place(spec.bay),
             name: spec.name.clone(),
             machine_id: spec.machine_id.clone(),
+            author: spec.author.clone(),
             root: spec.disk.root.clone(),
             workspace: spec.disk.workspace.clone(),
             state: spec.disk.state.clone(),
@@ -199,6 +207,11 @@ impl Backend for Local {
             Ok(set) => set.map_err(limit_failure),
             Err(error) => Err(BackendError::Helper(io::Error::other(error))),
         }
+    }
+
+    fn limit_events(&self, bay: BayId) -> LimitEvents {
+        let group = self.place(bay).cgroup;
+        self.groups().map(|groups| LimitEvents::of(groups, &group)).unwrap_or_default()
     }
 
     async fn connect(&self, bay: BayId) -> io::Result<UnixStream> {

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
 use bay_sys::paths::open_below;
+use bay_types::bay::Author;
 use bay_types::guest::{GATEWAY_V4, GuestConfig, STATE_DIR, fd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -76,6 +77,35 @@ pub(crate) fn prepare_root(config: &Config) {
     {
         attempt(file, write_unless(etc.as_fd(), file, &text, |old| old == text));
     }
+    if let Some(author) = &config.guest.author {
+        attempt("/etc/gitconfig", name_author(etc.as_fd(), author));
+    }
+}
+
+/// Adds the author to git's settings for all users of the bay, unless they name one. A user's or a repository's own
+/// settings outrank these.
+fn name_author(etc: BorrowedFd<'_>, author: &Author) -> io::Result<()> {
+    let old = match rustix::fs::statat(etc, "gitconfig", AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => String::new(),
+        Err(error) => return Err(error.into()),
+        // A link, a device or an endless file is somebody's own arrangement.
+        Ok(stat) if stat.st_size >= MAX_ETC.cast_signed() => return Ok(()),
+        Ok(_) => match read_small(etc, "gitconfig") {
+            Some(old) => old,
+            None => return Ok(()),
+        },
+    };
+    let section = |line: &str| line.trim_start().to_ascii_lowercase().starts_with("[user]");
+    if old.lines().any(section) {
+        return Ok(());
+    }
+    let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
+    let gap = if old.is_empty() || old.ends_with('\n') { "" } else { "\n" };
+    let (name, email) = (quoted(&author.name), quoted(&author.email));
+    let text = format!(
+        "{old}{gap}# the author of commits, from whoever made the bay\n[user]\n\tname = {name}\n\temail = {email}\n"
+    );
+    write_unless(etc, "gitconfig", &text, |_| false)
 }
 
 fn open_etc(root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
@@ -149,6 +179,7 @@ mod tests {
             bay_id: "bay".into(),
             hostname: "alpha".into(),
             machine_id: "0123456789abcdef0123456789abcdef".into(),
+            author: Some(Author { name: "Ann \"A\" \\".into(), email: "ann@example.invalid".into() }),
         };
         prepare_root(&Config {
             guest,
@@ -173,6 +204,27 @@ mod tests {
         fs::write(temp.path().join("etc/hosts"), &added).unwrap();
         boot(temp.path());
         assert_eq!(read("hosts"), added);
+    }
+
+    #[test]
+    fn git_learns_who_commits_and_settings_that_name_somebody_stay() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("etc/gitconfig");
+        let ours = "# the author of commits, from whoever made the bay\n[user]\n\tname = \"Ann \\\"A\\\" \\\\\"\n\temail = \"ann@example.invalid\"\n";
+        boot(temp.path());
+        assert_eq!(fs::read_to_string(&file).unwrap(), ours);
+        boot(temp.path());
+        assert_eq!(fs::read_to_string(&file).unwrap(), ours, "once is enough");
+        fs::write(&file, "[core]\n\tpager = cat").unwrap();
+        boot(temp.path());
+        assert_eq!(fs::read_to_string(&file).unwrap(), format!("[core]\n\tpager = cat\n{ours}"));
+        fs::write(&file, " [User]\nname = Other\n").unwrap();
+        boot(temp.path());
+        assert_eq!(fs::read_to_string(&file).unwrap(), " [User]\nname = Other\n");
+        fs::remove_file(&file).unwrap();
+        symlink("elsewhere", &file).unwrap();
+        boot(temp.path());
+        assert!(fs::symlink_metadata(&file).unwrap().is_symlink());
     }
 
     #[test]

@@ -51,6 +51,7 @@ mod files;
 mod http;
 mod log;
 mod server;
+mod settings;
 pub mod spool;
 mod users;
 

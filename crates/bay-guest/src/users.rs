@@ -124,7 +124,7 @@ pub(crate) fn tty_group(root: BorrowedFd<'_>) -> Option<u32> {
 }
 
 /// The beginning of a regular file, or nothing.
-fn read(root: BorrowedFd<'_>, path: &str) -> String {
+pub(crate) fn read(root: BorrowedFd<'_>, path: &str) -> String {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut bytes = Vec::new();
     if let Ok(fd) = open_below(root, path, flags, ResolveFlags::IN_ROOT)

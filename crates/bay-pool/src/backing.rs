@@ -341,6 +341,12 @@ impl Backing {
         Ok(true)
     }
 
+    /// How much larger the file may become on the disk as it is now.
+    pub(crate) fn room_to_grow(&self) -> Result<u64> {
+        let spare = Space::of(&self.dir)?.spare();
+        Ok(if spare < STEP_MIN { 0 } else { spare })
+    }
+
     fn is_low(&self, needed: u64) -> Result<bool> {
         let pool = Space::of(&self.mount_point())?;
         let low = if needed == 0 { LOW.min(pool.total / LOW_DIVISOR) } else { needed };

@@ -55,9 +55,10 @@ impl Pool {
             tracing::warn!(error = %bay_types::error::chain(&error), "the pool could not grow");
         }
         let disk = self.bay_disk(bay);
-        let checkout = match from {
+        let begin = match from {
             WorkspaceFrom::Empty => None,
-            WorkspaceFrom::Checkout { .. } if subvolume::exists(&disk.workspace) => None,
+            _ if subvolume::exists(&disk.workspace) => None,
+            WorkspaceFrom::Kept { workspace } => Some(self.kept_path(workspace)?),
             WorkspaceFrom::Checkout { repo, commit, branch } => {
                 Some(self.repo_checkout_ready(*repo, commit, branch.as_deref())?)
             }
@@ -74,8 +75,8 @@ impl Pool {
             let root = image_root
                 .as_ref()
                 .map(|image_root| scope.spawn(|| subvolume::snapshot(image_root, &disk.root, group)));
-            let workspace = match &checkout {
-                Some(checkout) => subvolume::snapshot(checkout, &disk.workspace, group),
+            let workspace = match &begin {
+                Some(begin) => subvolume::snapshot(begin, &disk.workspace, group),
                 None => subvolume::create(&disk.workspace, WORKSPACE_MODE, group),
             };
             let root = root
@@ -148,7 +149,7 @@ impl Pool {
             .map(|c| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '-' })
             .collect();
         let safe = if safe.is_empty() { "bay".to_owned() } else { safe };
-        let stamp = Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
+        let stamp = Timestamp::now().strftime(crate::kept::STAMP).to_string();
         let base = format!("{safe}-{stamp}");
         let kept = self.corner("kept");
         if !kept.join(&base).exists() {

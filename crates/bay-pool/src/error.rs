@@ -31,6 +31,12 @@ pub enum PoolError {
         #[source]
         source: io::Error,
     },
+    #[error("could not {doing}: the bay has used all of the disk it was given (--disk-mib)")]
+    Quota {
+        doing: String,
+        #[source]
+        source: io::Error,
+    },
     #[error("the pool {pool} is damaged: {why}")]
     Damaged { pool: PathBuf, why: String },
     #[error("the pool {pool} is not the one the bays on record were made in: {why}")]
@@ -67,6 +73,8 @@ pub enum PoolError {
     QuotaInUse { bay: String, held_mib: u64, mib: u64 },
     #[error("bay {bay} has no files on this pool")]
     BayFilesMissing { bay: String },
+    #[error("no workspace {workspace:?} is kept")]
+    KeptNotFound { workspace: String },
     #[error("there is no repository {repo} in the cache")]
     RepoNotFound { repo: String },
     #[error("could not fetch {location}: {why}")]
@@ -112,6 +120,11 @@ impl PoolError {
                 "remove bays, images or repositories (`bay rm`, `bay images rm`, `bay repos rm`) or free space on the disk below the pool"
                     .to_owned(),
             ),
+            Self::Quota { .. } => (
+                ErrorCode::DiskLimit,
+                "delete something in the bay, or make one with more (`bay up --disk-mib`); `bay show` tells the limit"
+                    .to_owned(),
+            ),
             Self::Damaged { pool, .. } => (
                 ErrorCode::PoolDamaged,
                 format!(
@@ -149,6 +162,9 @@ impl PoolError {
                 ErrorCode::BayFailed,
                 "remove the bay with `bay rm` and make it again".to_owned(),
             ),
+            Self::KeptNotFound { .. } => {
+                (ErrorCode::WorkspaceNotFound, "`bay workspaces ls` shows those there are".to_owned())
+            }
             Self::RepoNotFound { .. } => {
                 (ErrorCode::RepoNotFound, "`bay repos ls` shows what there is".to_owned())
             }
@@ -202,7 +218,8 @@ impl<T, E: Into<io::Error>> Doing<T> for std::result::Result<T, E> {
 
 fn sorted(source: io::Error, doing: String) -> PoolError {
     match Errno::from_io_error(&source) {
-        Some(Errno::NOSPC | Errno::DQUOT) => PoolError::Full { doing, source },
+        Some(Errno::NOSPC) => PoolError::Full { doing, source },
+        Some(Errno::DQUOT) => PoolError::Quota { doing, source },
         Some(Errno::ROFS) => PoolError::TurnedReadOnly { doing, source },
         Some(Errno::IO | Errno::UCLEAN) => PoolError::Failing { doing, source },
         _ => PoolError::Io { doing, source },
@@ -229,7 +246,7 @@ mod tests {
     #[test]
     fn the_systems_refusals_become_codes_of_their_own() {
         assert_eq!(full(Errno::NOSPC), ErrorCode::PoolFull);
-        assert_eq!(full(Errno::DQUOT), ErrorCode::PoolFull);
+        assert_eq!(full(Errno::DQUOT), ErrorCode::DiskLimit);
         assert_eq!(full(Errno::ROFS), ErrorCode::PoolReadOnly);
         assert_eq!(full(Errno::IO), ErrorCode::PoolDamaged);
         assert_eq!(full(Errno::INVAL), ErrorCode::Internal);

@@ -32,6 +32,7 @@
 //! | `image`        | imports: host, directories, archives                 |
 //! | `bay`, `quota` | the files of bays, how much of the disk they may take |
 //! | `device`       | the disks below the pool                             |
+//! | `kept`         | workspaces that outlived their bays                  |
 //! | `repo`         | cached repositories and their checkouts              |
 //! | `confine`      | running a program of the host on hostile data        |
 #![forbid(unsafe_code)]
@@ -47,6 +48,7 @@ mod confine;
 mod device;
 mod error;
 mod image;
+mod kept;
 mod pool;
 mod quota;
 mod repo;
@@ -83,6 +85,10 @@ pub struct BayDisk {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkspaceFrom {
     Empty,
+    /// A copy of a workspace that outlived its bay.
+    Kept {
+        workspace: String,
+    },
     /// A commit made ready with `repo_checkout`.
     Checkout {
         repo: RepoId,

@@ -161,6 +161,13 @@ impl Pool {
         Ok(PoolUsage { total_bytes: space.total, free_bytes: space.free })
     }
 
+    /// Bytes the pool can come to hold: what it has now, and what it may still take of the disk below.
+    pub fn capacity(&self) -> Result<u64> {
+        let now = Space::of(&self.inner.base)?.total;
+        let more = self.inner.backing.as_ref().map_or(Ok(0), Backing::room_to_grow)?;
+        Ok(now.saturating_add(more))
+    }
+
     /// Fails when btrfs has made the pool read-only since it was opened, which it does to protect what is there.
     pub fn check_writable(&self) -> Result<()> {
         if Space::of(&self.inner.base)?.read_only {

@@ -19,7 +19,7 @@ use crate::subvolume::{self, open_dir};
 const MIB: u64 = 1024 * 1024;
 /// Without quotas the bytes of a bay are counted extent by extent, and a bay can have any number of them: what is
 /// shown is then a lower bound.
-const MAX_EXTENTS_COUNTED: u64 = 2_000_000;
+pub(crate) const MAX_EXTENTS_COUNTED: u64 = 2_000_000;
 
 impl Pool {
     /// The quota group of a new bay, made and limited, with the state subvolume in it.

@@ -1,7 +1,8 @@
 //! Control groups on hosts with version 2, version 1, or both at once (hybrid).
 //!
-//! Version 2 is always needed: it kills and freezes a tree as a whole and gives every exec its own leaf. Its group has
-//! two children, so that controllers may be enabled below it (a group with children holds no processes itself):
+//! Version 2 is always needed: it kills and freezes a tree as a whole and gives every exec its own leaf. Where the host
+//! has not mounted it the helper does ([`crate::own_v2`]). The bay's group in it has two children, so that controllers
+//! may be enabled below it (a group with children holds no processes itself):
 //!
 //! ```text
 //! <v2>/workbay/<daemon>/<bay>           limits (owned by the host's root) · root of the bay's cgroup namespace
@@ -26,6 +27,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Uid, chownat, o
 use rustix::io::Errno;
 
 use crate::failure::{Failure, Try};
+use crate::own_v2::{self, OWN_V2};
 
 mod limits;
 mod processors;
@@ -76,18 +78,27 @@ pub struct Hierarchies {
 }
 
 impl Hierarchies {
-    /// Reads the mount table.
+    /// Reads the mount table; `None` where nobody has mounted version 2 yet. Changes nothing: the daemon may ask.
     ///
     /// # Errors
-    /// When no version 2 hierarchy is mounted.
-    pub fn detect() -> Result<Self, Failure> {
+    /// When there is no mount table to read.
+    pub fn mounted() -> Result<Option<Self>, Failure> {
         let table = fs::read_to_string("/proc/self/mountinfo")
             .at(STEP, || "could not read the mount table".to_owned())?;
-        Self::from_mountinfo(&table).ok_or_else(|| {
+        Ok(Self::from_mountinfo(&table))
+    }
+
+    /// The same for the helper, which mounts version 2 where it is missing.
+    pub(crate) fn ready() -> Result<Self, Failure> {
+        if let Some(mounted) = Self::mounted()? {
+            return Ok(mounted);
+        }
+        own_v2::mount_unless(|| Ok(Self::mounted()?.is_some()))?;
+        Self::mounted()?.ok_or_else(|| {
             Failure::new(
                 STEP,
-                "this host has no cgroup version 2 hierarchy mounted",
-                io::Error::from(io::ErrorKind::Unsupported),
+                format!("the cgroup version 2 hierarchy mounted at {OWN_V2} is not in the mount table"),
+                io::Error::from(io::ErrorKind::NotFound),
             )
         })
     }
@@ -413,7 +424,17 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_version_2_is_refused() {
+    fn a_version_1_host_with_our_own_mount_is_understood() {
+        let table = "\
+31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu
+40 25 0:35 / /run/workbay/cgroup2 rw,nosuid - cgroup2 workbay rw,nsdelegate";
+        let found = Hierarchies::from_mountinfo(table).unwrap();
+        assert_eq!(found.v2, Path::new(OWN_V2));
+        assert_eq!(found.v1, [("cpu".to_owned(), "/sys/fs/cgroup/cpu".into())]);
+    }
+
+    #[test]
+    fn a_host_without_version_2_is_seen_to_lack_it() {
         assert_eq!(Hierarchies::from_mountinfo("31 30 0:27 / /c rw - cgroup cgroup rw,cpu"), None);
     }
 }

@@ -21,7 +21,7 @@ pub(crate) fn clear(at: &RuntimePlace) -> Result<(), Failure> {
 
 /// The same for a caller that holds the lock and wants to keep the directory.
 pub(crate) fn clear_locked(at: &RuntimePlace) -> Result<(), Failure> {
-    let groups = Hierarchies::detect()?;
+    let groups = Hierarchies::ready()?;
     // A frozen process does not die of a signal until it is thawed on version 2; the kernel's kill handles that, but a
     // helper that was killed between freeze and thaw must not leave the next bay of this id frozen.
     groups.kill(&at.cgroup)?;

@@ -39,14 +39,17 @@
 //! * Two helpers for one bay: the second waits for a lock on the run directory.
 #![forbid(unsafe_code)]
 
+mod attempt;
 mod cgroup;
 mod clear;
 mod failure;
 mod filter;
 mod inner;
+mod limit_events;
 mod mounts;
 mod netuse;
 mod network;
+mod own_v2;
 mod place;
 mod start;
 
@@ -55,9 +58,12 @@ use std::process::ExitCode;
 
 use bay_types::runtime::{RuntimeReply, RuntimeRequest};
 
+pub use attempt::{ATTEMPT_MADE, ATTEMPT_NAMESPACES};
 pub use cgroup::{Hierarchies, Placing};
 pub use failure::Failure;
+pub use limit_events::LimitEvents;
 pub use netuse::{NetworkUse, network_use};
+pub use own_v2::{OWN_V2, detached_v2};
 pub use place::{GUEST_SOCKET, guest_socket, process_start_ticks};
 pub use start::STEPS;
 
@@ -67,9 +73,13 @@ const MAX_REQUEST_BYTES: u64 = 1 << 20;
 /// Entry of `bay __runtime`: reads a request from standard input and answers on standard output.
 #[must_use]
 pub fn run() -> ExitCode {
-    if std::env::args().nth(2).as_deref() == Some("--steps") {
-        println!("{}", STEPS.join("\n"));
-        return ExitCode::SUCCESS;
+    match std::env::args().nth(2).as_deref() {
+        Some("--steps") => {
+            println!("{}", STEPS.join("\n"));
+            return ExitCode::SUCCESS;
+        }
+        Some(ATTEMPT_NAMESPACES) => return attempt::attempt_namespaces(),
+        _ => {}
     }
     let mut text = String::new();
     let reply = match std::io::stdin().take(MAX_REQUEST_BYTES).read_to_string(&mut text) {
@@ -95,8 +105,8 @@ fn handle(request: &RuntimeRequest) -> RuntimeReply {
             Err(failure) => Err(failure),
         },
         RuntimeRequest::Clear(place) => clear::clear(place),
-        RuntimeRequest::Freeze(place) => Hierarchies::detect().and_then(|h| h.freeze(&place.cgroup, true)),
-        RuntimeRequest::Thaw(place) => Hierarchies::detect().and_then(|h| h.freeze(&place.cgroup, false)),
+        RuntimeRequest::Freeze(place) => Hierarchies::ready().and_then(|h| h.freeze(&place.cgroup, true)),
+        RuntimeRequest::Thaw(place) => Hierarchies::ready().and_then(|h| h.freeze(&place.cgroup, false)),
     };
     match done {
         Ok(()) => RuntimeReply::Done,

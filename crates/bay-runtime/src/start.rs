@@ -42,7 +42,7 @@ pub(crate) fn start(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
     if started.is_err() {
         // The helper may be in the gateway and mount namespaces of its own by now, where the host's handle cannot be
         // unmounted: the daemon clears with a fresh helper. The processes at least can be ended here.
-        if let Ok(groups) = Hierarchies::detect() {
+        if let Ok(Some(groups)) = Hierarchies::mounted() {
             let _ = groups.kill(&spec.place.cgroup);
         }
     }
@@ -63,7 +63,7 @@ fn start_locked(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
     clear_locked(&spec.place)?;
 
     at("cgroups");
-    let groups = Hierarchies::detect()?;
+    let groups = Hierarchies::ready()?;
     groups.make(group, &spec.limits, placing(spec), spec.id_base)?;
 
     at("gateway");
@@ -279,6 +279,7 @@ fn config_pipe(spec: &RuntimeSpec) -> Result<OwnedFd, Failure> {
         bay_id: spec.place.bay_id.to_string(),
         hostname: spec.name.to_string(),
         machine_id: spec.machine_id.clone(),
+        author: spec.author.clone(),
     };
     let write = || -> io::Result<OwnedFd> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;

@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 use bay_backend::Seen;
 use bay_store::{BayRow, Draft};
+use bay_types::bay::Desired;
+use bay_types::exec::EndReason;
 use bay_types::{ApiError, BayId};
 use futures_util::StreamExt;
 use serde_json::json;
@@ -96,6 +98,8 @@ async fn look_again(daemon: &Daemon, row: BayRow, boot: Option<&str>) -> Result<
     let handle = Arc::new(BayHandle::new(row, Arc::clone(&daemon.backend)));
     for exec in daemon.store.exec_list_open(handle.id).await.map_err(|e| e.to_api())? {
         handle.exec_opened(exec.id);
+        // What happened before is not known to have happened while it ran.
+        handle.exec_began(exec.id, daemon.backend.limit_events(handle.id));
     }
     match record {
         Some(record) if daemon.backend.inspect(handle.id, &record).await == Seen::Gone => {
@@ -111,7 +115,11 @@ async fn look_again(daemon: &Daemon, row: BayRow, boot: Option<&str>) -> Result<
         }
         Some(_) => {}
         // No runtime and open execs: the daemon died between clearing the one and closing the others.
-        None => crate::service::execs::close_all(daemon, &handle).await,
+        None => {
+            let stopped = handle.row().desired == Desired::Stopped;
+            let why = if stopped { EndReason::Stopped } else { EndReason::Lost };
+            crate::service::execs::close_all(daemon, &handle, why).await;
+        }
     }
     Ok(handle)
 }

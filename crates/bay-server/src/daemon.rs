@@ -1,6 +1,6 @@
 //! What every service and reconciler shares.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -50,23 +50,28 @@ pub(crate) struct Daemon {
 pub(crate) struct HostSize {
     pub(crate) memory_mib: u64,
     pub(crate) cpus: u64,
-    /// Of the disk that the pool is on.
+    /// What the pool can come to hold.
     pub(crate) disk_mib: u64,
 }
 
 impl HostSize {
-    pub(crate) fn here(pool: &Path) -> Self {
+    pub(crate) fn here() -> Self {
         let memory = rustix::system::sysinfo();
         let bytes = u64::from(memory.mem_unit).saturating_mul(memory.totalram as u64);
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-        // A disk that does not tell its size refuses nothing here; it is full when it is full.
-        let disk_mib = rustix::fs::statvfs(pool)
-            .map_or(u64::MAX, |disk| disk.f_blocks.saturating_mul(disk.f_frsize) >> 20);
-        Self { memory_mib: bytes >> 20, cpus, disk_mib }
+        // The pool grows and its disk fills up, so its size is asked for when it matters.
+        Self { memory_mib: bytes >> 20, cpus, disk_mib: u64::MAX }
     }
 }
 
 impl Daemon {
+    /// What a new bay may ask for at this moment. A pool that does not tell its size refuses nothing here; it is full
+    /// when it is full.
+    pub(crate) fn room(&self) -> HostSize {
+        let capacity = self.pool.get().and_then(|pool| pool.capacity().ok());
+        HostSize { disk_mib: capacity.map_or(self.host.disk_mib, |bytes| bytes >> 20), ..self.host }
+    }
+
     pub(crate) fn pool(&self) -> Result<Pool, ApiError> {
         self.pool.get().cloned().ok_or_else(|| {
             ApiError::new(

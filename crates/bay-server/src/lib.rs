@@ -216,7 +216,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         backend: Arc::new(backend),
         bays: registry::Registry::default(),
         fault,
-        host: HostSize::here(&config.pool_dir),
+        host: HostSize::here(),
         data_dir: config.data_dir.clone(),
         pool_dir: config.pool_dir.clone(),
         started_at: Timestamp::now(),
@@ -238,7 +238,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     };
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
-    let unix = listen::unix(&config.socket)?;
+    let (unix, socket) = listen::unix(&config.socket)?;
     tracing::info!(
         version = bay_types::VERSION,
         pid = std::process::id(),
@@ -261,7 +261,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     });
     tokio::spawn(grow_pool(Arc::clone(&daemon)));
     listen::serve(api::router(Arc::clone(&daemon)), unix, tcp, ending).await;
-    let _ = std::fs::remove_file(&config.socket);
+    socket.remove();
     daemon.store.close().await;
     Ok(())
 }

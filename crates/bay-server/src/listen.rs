@@ -47,9 +47,26 @@ pub(crate) type Ending = watch::Receiver<bool>;
 /// Longest path of a socket that a caller can connect to.
 const MAX_SOCKET_PATH: usize = 107;
 
+/// The name of a socket that a daemon made, and how to know that what has the name is still that socket.
+#[derive(Debug)]
+pub(crate) struct OwnSocket {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl OwnSocket {
+    /// Takes the name away, unless another daemon's socket has it by now.
+    pub(crate) fn remove(self) {
+        let found = std::fs::symlink_metadata(&self.path).map(|found| (found.dev(), found.ino()));
+        if found.is_ok_and(|found| found == self.identity) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
 /// The daemon's socket, made in a directory that only we can enter and moved into place: it is never open wider than it
 /// should be, whatever the umask, and a stale one of an earlier life is replaced in one step.
-pub(crate) fn unix(path: &Path) -> Result<UnixListener, ServeError> {
+pub(crate) fn unix(path: &Path) -> Result<(UnixListener, OwnSocket), ServeError> {
     let failed = |source| ServeError::Listen { place: path.display().to_string(), source };
     match std::fs::symlink_metadata(path) {
         Ok(meta) if !meta.file_type().is_socket() => {
@@ -87,9 +104,10 @@ pub(crate) fn unix(path: &Path) -> Result<UnixListener, ServeError> {
     let listener = UnixListener::bind(short).map_err(failed)?;
     let bound = new.join("socket");
     std::fs::set_permissions(&bound, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    let made = std::fs::symlink_metadata(&bound).map_err(failed)?;
     std::fs::rename(&bound, path).map_err(failed)?;
     std::fs::remove_dir(&new).map_err(failed)?;
-    Ok(listener)
+    Ok((listener, OwnSocket { path: path.to_owned(), identity: (made.dev(), made.ino()) }))
 }
 
 pub(crate) async fn tcp(address: SocketAddr) -> Result<TcpListener, ServeError> {
@@ -314,6 +332,18 @@ mod tests {
             let refused = tcp(address.parse().unwrap()).await;
             assert!(matches!(refused, Err(ServeError::NotLoopback { .. })), "{address}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_ends_leaves_the_socket_of_the_next_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bay.sock");
+        let (_first, ours) = unix(&path).unwrap();
+        let (_second, theirs) = unix(&path).unwrap();
+        ours.remove();
+        assert!(path.exists());
+        theirs.remove();
+        assert!(!path.exists());
     }
 
     #[tokio::test]

@@ -14,7 +14,8 @@ use std::time::Duration;
 use bay_backend::{Seen, StartSpec};
 use bay_pool::WorkspaceFrom;
 use bay_store::{BayRow, Draft};
-use bay_types::bay::{Desired, Limits, State};
+use bay_types::bay::{Desired, Limits, Source, State};
+use bay_types::exec::EndReason;
 use bay_types::guest::{GuestInfo, Shutdown};
 use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
@@ -285,7 +286,7 @@ impl Reconciler {
     async fn clear(&mut self) -> Result<(), ApiError> {
         self.clear_runtime().await?;
         self.update(Draft::new("bay.cleared", json!({})), |row| row.runtime = None).await?;
-        execs::close_all(&self.daemon, &self.handle).await;
+        execs::close_all(&self.daemon, &self.handle, EndReason::Lost).await;
         Ok(())
     }
 
@@ -293,11 +294,15 @@ impl Reconciler {
         let id = row.id;
         let image = row.image_id;
         let disk_mib = row.spec.limits.disk_mib;
-        let from = row.origin.as_ref().map_or(WorkspaceFrom::Empty, |origin| WorkspaceFrom::Checkout {
-            repo: origin.repo,
-            commit: origin.commit.clone(),
-            branch: origin.branch.clone(),
-        });
+        let from = match (&row.spec.source, &row.origin) {
+            (Source::Kept { workspace }, _) => WorkspaceFrom::Kept { workspace: workspace.clone() },
+            (_, None) => WorkspaceFrom::Empty,
+            (_, Some(origin)) => WorkspaceFrom::Checkout {
+                repo: origin.repo,
+                commit: origin.commit.clone(),
+                branch: origin.branch.clone(),
+            },
+        };
         self.daemon
             .with_pool(move |pool| {
                 match pool.bay_create(id, image, &from, disk_mib) {
@@ -314,7 +319,7 @@ impl Reconciler {
         self.update(Draft::new("bay.start", json!({})), |row| {
             row.disk_ready = true;
             row.state = State::Starting;
-            row.reason = "its disk is made; its guest is starting".to_owned();
+            row.reason = "its files are in place; it is starting".to_owned();
         })
         .await?;
         Ok(())
@@ -355,6 +360,7 @@ impl Reconciler {
             bay: row.id,
             name: row.name.clone(),
             machine_id: row.machine_id.clone(),
+            author: row.spec.author.clone(),
             disk: self.daemon.pool()?.bay_disk(row.id),
             mounts: row.spec.mounts.clone(),
             id_base: row.id_base,
@@ -392,7 +398,7 @@ impl Reconciler {
             }
         };
         let why = std::mem::take(&mut self.why);
-        let reason = if why.is_empty() { "its guest answers".to_owned() } else { why };
+        let reason = if why.is_empty() { "ready".to_owned() } else { why };
         let version = plain_text(&info.version);
         self.update(Draft::new("bay.running", json!({ "guest": version, "reason": reason })), |row| {
             row.state = State::Running;
@@ -470,7 +476,7 @@ impl Reconciler {
             row.runtime = None;
         })
         .await?;
-        execs::close_all(&self.daemon, &self.handle).await;
+        execs::close_all(&self.daemon, &self.handle, EndReason::Stopped).await;
         Ok(())
     }
 
@@ -520,6 +526,6 @@ pub(crate) async fn note_loss(daemon: &Daemon, handle: &BayHandle, reason: &str)
     daemon.backend.clear(handle.id).await.map_err(|e| e.to_api())?;
     // Only now is nothing left of it: a daemon that dies before this line clears again.
     handle.update(&daemon.store, None, |row| row.runtime = None).await?;
-    execs::close_all(daemon, handle).await;
+    execs::close_all(daemon, handle, EndReason::Lost).await;
     Ok(())
 }

@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use bay_backend::Backend;
+use bay_backend::{Backend, LimitEvents};
 use bay_store::{BayRow, Draft, Store};
+use bay_types::bay::STOP_GRACE_S;
 use bay_types::{ApiError, BayId, BayName, ErrorCode, ExecId};
 use tokio::sync::{Notify, watch};
 
 use crate::channel::GuestChannel;
 
-/// How long processes have between TERM and KILL when a bay is stopped and nobody says otherwise.
-pub(crate) const STOP_GRACE: Duration = Duration::from_secs(5);
+pub(crate) const STOP_GRACE: Duration = Duration::from_secs(STOP_GRACE_S);
 /// The longest grace a caller may ask for.
 pub(crate) const MAX_STOP_GRACE: Duration = Duration::from_secs(600);
 
@@ -59,6 +59,8 @@ struct Execs {
     /// Written down, but the guest has not answered yet: its not knowing them means nothing. With how many are at it:
     /// the same start may be asked for twice at once.
     starting: HashMap<ExecId, usize>,
+    /// How often the bay had been held to its limits when they began.
+    began: HashMap<ExecId, LimitEvents>,
 }
 
 /// A caller that is attached until dropped.
@@ -214,8 +216,24 @@ impl BayHandle {
         self.execs().open.insert(id);
     }
 
+    /// Notes how often the bay was held to its limits when an open exec began.
+    pub(crate) fn exec_began(&self, id: ExecId, events: LimitEvents) {
+        let mut execs = self.execs();
+        if execs.open.contains(&id) {
+            execs.began.entry(id).or_insert(events);
+        }
+    }
+
+    /// What was noted then, when somebody did.
+    pub(crate) fn exec_beginning(&self, id: ExecId) -> Option<LimitEvents> {
+        self.execs().began.get(&id).copied()
+    }
+
     pub(crate) fn exec_ended(&self, id: ExecId) {
-        self.execs().open.remove(&id);
+        let mut execs = self.execs();
+        execs.open.remove(&id);
+        execs.began.remove(&id);
+        drop(execs);
         self.exec_over.notify_waiters();
     }
 
@@ -281,11 +299,38 @@ impl Registry {
         };
         found.cloned().ok_or_else(|| {
             let shown: String = given.chars().take(BayName::MAX_LEN * 2).collect();
-            ApiError::new(
-                ErrorCode::BayNotFound,
-                format!("there is no bay {shown:?}"),
-                "`bay ls` shows the bays there are; `bay up --name NAME` makes one",
-            )
+            let names = bays.values().map(|handle| handle.name.as_str());
+            let next = match closest(&shown, names) {
+                Some(name) => format!("did you mean {name}? `bay ls` shows the bays there are"),
+                None => "`bay ls` shows the bays there are; `bay up --name NAME` makes one".to_owned(),
+            };
+            ApiError::new(ErrorCode::BayNotFound, format!("there is no bay {shown:?}"), next)
         })
+    }
+}
+
+/// The name that was probably meant: a slip or two away, and not more than a third of what was given.
+fn closest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    const SLIPS: usize = 2;
+    let bound = SLIPS.min(given.chars().count().div_ceil(3));
+    let near = names.map(|name| (strsim::damerau_levenshtein(given, name), name));
+    near.filter(|(slips, _)| *slips <= bound).min().map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::closest;
+
+    #[test]
+    fn a_slip_of_the_keyboard_finds_the_name_that_was_meant() {
+        let all = ["web", "web-2", "api", "billing"];
+        let meant = |given: &str| closest(given, all.into_iter());
+        assert_eq!(meant("wbe"), Some("web"));
+        assert_eq!(meant("biling"), Some("billing"));
+        assert_eq!(meant("web2"), Some("web"));
+        assert_eq!(meant("apl"), Some("api"));
+        for far in ["", "x", "nope", "bay_0190000000007000800000000000abcd", "weblog"] {
+            assert_eq!(meant(far), None, "{far}");
+        }
     }
 }

@@ -82,7 +82,7 @@ fn next(reader: &mut Reader) -> Result<Option<Vec<u8>>, SpoolError> {
             frame[..HEADER_LEN].copy_from_slice(&output_header(stderr, u32::try_from(len).unwrap_or(0)));
             Some(frame)
         }
-        Piece::Gap(dropped) => Some(Frame::Gap(dropped).to_bytes()),
+        Piece::Gap(gap) => Some(Frame::Gap(gap).to_bytes()),
         Piece::End => None,
     })
 }

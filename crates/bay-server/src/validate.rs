@@ -67,7 +67,17 @@ pub(crate) fn limits(limits: &Limits, host: HostSize) -> Result<(), ApiError> {
             return low("--disk-mib", disk.to_string(), Limits::MIN_DISK_MIB.to_string());
         }
         if disk > host.disk_mib {
-            return high("--disk-mib", disk.to_string(), host.disk_mib.to_string());
+            return Err(ApiError::new(
+                ErrorCode::NotEnough,
+                format!(
+                    "--disk-mib {disk} is more than the pool can hold ({} MiB, with what it may still grow)",
+                    host.disk_mib
+                ),
+                format!(
+                    "ask for at most {}, leave --disk-mib out, or place the pool on a larger disk (--pool DIR)",
+                    host.disk_mib
+                ),
+            ));
         }
     }
     if let Some(pids) = limits.pids
@@ -167,6 +177,12 @@ pub(crate) fn create(create: &BayCreate, host: HostSize) -> Result<Option<BayNam
     limits(&create.limits, host)?;
     idle_stop(create.idle_stop_s)?;
     mounts(&create.mounts)?;
+    if create.author.as_ref().is_some_and(|author| !author.is_plain()) {
+        return Err(invalid(
+            "the author's name or address is empty, too long, or more than one line",
+            "check `git config user.name` and `git config user.email`",
+        ));
+    }
     if create.image.is_empty() || create.image.len() > MAX_PATH || create.image.contains('\0') {
         return Err(invalid(
             "the image's name is empty or too long",

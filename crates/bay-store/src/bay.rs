@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use crate::event::{Draft, append, now};
+use crate::event::{Draft, now};
 use crate::{Result, Store, StoreError, hex, ids, meta_get, meta_set, random_bytes};
 
 const ID_CURSOR: &str = "id_cursor";
@@ -193,8 +193,7 @@ impl Store {
         .execute(&mut *connection)
         .await
         .map_err(&failed)?;
-        append(connection, &self.inner.path, Some(made.id), &event(&made)).await?;
-        transaction.commit().await?;
+        transaction.commit_with(Some(made.id), &event(&made)).await?;
         Ok(made)
     }
 
@@ -279,10 +278,10 @@ impl Store {
         .execute(&mut *connection)
         .await
         .map_err(&failed)?;
-        if let Some(event) = event {
-            append(connection, &self.inner.path, Some(id), &event).await?;
+        match event {
+            Some(event) => drop(transaction.commit_with(Some(id), &event).await?),
+            None => transaction.commit().await?,
         }
-        transaction.commit().await?;
         Ok(changed)
     }
 
@@ -305,8 +304,7 @@ impl Store {
             .execute(&mut *connection)
             .await
             .map_err(&failed)?;
-        append(connection, &self.inner.path, Some(id), event).await?;
-        transaction.commit().await
+        transaction.commit_with(Some(id), event).await.map(drop)
     }
 }
 

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use crate::{Result, Store, StoreError, hex, meta_get, meta_set};
+use crate::{Result, Store, StoreError, hex, meta_get};
 
 /// Longest body of an event. More is replaced by its size: the record must not grow by what a caller sends.
 pub(crate) const MAX_BODY: usize = 16 * 1024;
@@ -52,8 +52,8 @@ pub enum Verdict {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Head {
-    seq: u64,
+pub(crate) struct Head {
+    pub(crate) seq: u64,
     hash: [u8; 32],
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn now() -> Timestamp {
     Timestamp::now().round(jiff::Unit::Microsecond).unwrap_or_else(|_| Timestamp::now())
 }
 
-async fn head(connection: &mut SqliteConnection) -> Result<Head> {
+pub(crate) async fn head(connection: &mut SqliteConnection) -> Result<Head> {
     let text = meta_get(connection, HEAD)
         .await
         .map_err(|source| StoreError::Query { what: "reading the head of the event record", source })?;
@@ -114,16 +114,15 @@ async fn head(connection: &mut SqliteConnection) -> Result<Head> {
     }
 }
 
-/// Appends one event inside the transaction of the change that it records. The chain goes on from the kept head, not
-/// from the last row: a removed tail stays visible as a gap.
-pub(crate) async fn append(
+/// Writes one event behind `before`, moves the kept head, and commits the transaction of the change that it records. The
+/// chain goes on from the kept head, not from the last row: a removed tail stays visible as a gap.
+pub(crate) async fn append_and_commit(
     connection: &mut SqliteConnection,
     path: &Path,
+    before: &Head,
     bay: Option<BayId>,
     draft: &Draft,
-) -> Result<u64> {
-    let failed = |source| StoreError::query(path, "writing an event", source);
-    let before = head(connection).await?;
+) -> Result<Head> {
     let seq = before.seq + 1;
     let at = now().to_string();
     let bay = bay.map(|b| b.to_string());
@@ -133,18 +132,23 @@ pub(crate) async fn append(
     }
     let after =
         Head { seq, hash: hash(&before.hash, seq, &at, bay.as_deref().unwrap_or(""), draft.kind, &body) };
-    sqlx::query("INSERT INTO events (seq, at, bay, kind, body, hash) VALUES ($1, $2, $3, $4, $5, $6)")
-        .bind(to_i64(seq))
-        .bind(&at)
-        .bind(&bay)
-        .bind(draft.kind)
-        .bind(&body)
-        .bind(hex(&after.hash))
-        .execute(&mut *connection)
-        .await
-        .map_err(failed)?;
-    meta_set(connection, HEAD, &after.text()).await.map_err(failed)?;
-    Ok(seq)
+    sqlx::query(concat!(
+        "INSERT INTO events (seq, at, bay, kind, body, hash) VALUES ($1, $2, $3, $4, $5, $6); ",
+        "INSERT INTO meta (key, value) VALUES ($7, $8) ON CONFLICT (key) DO UPDATE SET value = excluded.value; ",
+        "COMMIT"
+    ))
+    .bind(to_i64(seq))
+    .bind(&at)
+    .bind(&bay)
+    .bind(draft.kind)
+    .bind(&body)
+    .bind(hex(&after.hash))
+    .bind(HEAD)
+    .bind(after.text())
+    .execute(&mut *connection)
+    .await
+    .map_err(|source| StoreError::query(path, "writing an event", source))?;
+    Ok(after)
 }
 
 /// Says at start-up when the record's end is not where it was left. Work goes on, and the gap stays visible.
@@ -222,10 +226,8 @@ impl Store {
     /// When the database cannot be written.
     pub async fn event_append(&self, bay: Option<BayId>, draft: &Draft) -> Result<u64> {
         let mut writer = self.writer().await;
-        let mut transaction = writer.begin().await?;
-        let seq = append(transaction.connection(), &self.inner.path, bay, draft).await?;
-        transaction.commit().await?;
-        Ok(seq)
+        let transaction = writer.begin().await?;
+        transaction.commit_with(bay, draft).await
     }
 
     /// Events after `since`, oldest first, at most a page of them.

@@ -1,14 +1,14 @@
 //! Execs. The environment of a command is not kept: it may hold secrets, and a hash of the whole specification is
 //! enough to tell a repeated request from a different one.
 
-use bay_types::exec::{ExecSpec, ExecStatus, ExecView, Exit, Usage};
+use bay_types::exec::{ExecSpec, ExecStatus, ExecView, Exit, LimitHit, Usage};
 use bay_types::{BayId, ExecId};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use crate::event::{Draft, append, now, to_i64, to_u64};
+use crate::event::{Draft, now, to_i64, to_u64};
 use crate::{Result, Store, StoreError, hex};
 
 /// One exec as the daemon knows it.
@@ -24,6 +24,7 @@ pub struct ExecRow {
     pub exit: Option<Exit>,
     pub usage: Usage,
     pub output_bytes: u64,
+    pub limits_hit: Vec<LimitHit>,
 }
 
 impl ExecRow {
@@ -43,6 +44,7 @@ impl ExecRow {
             exit: self.exit,
             usage: self.usage,
             output_bytes: self.output_bytes,
+            limits_hit: self.limits_hit.clone(),
         }
     }
 }
@@ -67,7 +69,8 @@ impl Inserted {
 macro_rules! select {
     ($tail:literal) => {
         concat!(
-            "SELECT id, bay, number, spec, started_at, ended_at, exit, usage, output_bytes, spec_hash FROM execs ",
+            "SELECT id, bay, number, spec, started_at, ended_at, exit, usage, output_bytes, spec_hash, limits_hit ",
+            "FROM execs ",
             $tail
         )
     };
@@ -94,6 +97,7 @@ fn row(row: &SqliteRow) -> Result<ExecRow> {
         exit: get::<Option<&str>>(row, 6)?.map(serde_json::from_str).transpose().map_err(column)?,
         usage: serde_json::from_str(get(row, 7)?).map_err(column)?,
         output_bytes: to_u64(get(row, 8)?),
+        limits_hit: serde_json::from_str(get(row, 10)?).map_err(column)?,
     })
 }
 
@@ -149,8 +153,7 @@ impl Store {
             return Ok(Inserted::Known(known));
         };
         let number = to_u64(inserted.try_get(0).map_err(&failed)?);
-        append(connection, &self.inner.path, Some(bay), event).await?;
-        transaction.commit().await?;
+        transaction.commit_with(Some(bay), event).await?;
         Ok(Inserted::New(ExecRow {
             id: spec.id,
             bay,
@@ -161,6 +164,7 @@ impl Store {
             exit: None,
             usage: Usage::default(),
             output_bytes: 0,
+            limits_hit: vec![],
         }))
     }
 
@@ -174,6 +178,7 @@ impl Store {
         id: ExecId,
         exit: Exit,
         status: Option<&ExecStatus>,
+        limits_hit: &[LimitHit],
         event: &Draft,
     ) -> Result<bool> {
         let failed = self.failed("recording the end of an exec");
@@ -184,7 +189,7 @@ impl Store {
         let mut transaction = writer.begin().await?;
         let connection = transaction.connection();
         let changed = sqlx::query(concat!(
-            "UPDATE execs SET ended_at = $3, exit = $4, usage = $5, output_bytes = $6 ",
+            "UPDATE execs SET ended_at = $3, exit = $4, usage = $5, output_bytes = $6, limits_hit = $7 ",
             "WHERE id = $1 AND bay = $2 AND ended_at IS NULL"
         ))
         .bind(id.to_string())
@@ -193,6 +198,7 @@ impl Store {
         .bind(serde_json::to_string(&exit).map_err(column)?)
         .bind(serde_json::to_string(&usage).map_err(column)?)
         .bind(to_i64(output))
+        .bind(serde_json::to_string(limits_hit).map_err(column)?)
         .execute(&mut *connection)
         .await
         .map_err(&failed)?
@@ -201,8 +207,7 @@ impl Store {
             transaction.commit().await?;
             return Ok(false);
         }
-        append(connection, &self.inner.path, Some(bay), event).await?;
-        transaction.commit().await?;
+        transaction.commit_with(Some(bay), event).await?;
         Ok(true)
     }
 

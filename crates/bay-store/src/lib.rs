@@ -20,8 +20,8 @@
 //! * **A database of a newer release**: [`StoreError::Newer`], untouched.
 //! * **Full or read-only disk**: the transaction is rolled back, the caller hears [`StoreError::Full`] or
 //!   [`StoreError::ReadOnly`], and what was there before stays.
-//! * **A caller that goes away in the middle**: its transaction is rolled back before the next one begins; nothing is
-//!   cached outside the file.
+//! * **A caller that goes away in the middle**: its transaction is rolled back before the next one begins. Only the end of
+//!   the event record is remembered outside the file, and forgotten by anything that was not seen to commit.
 //! * **An edited, removed or reordered event**: [`Store::events_verify`] names the first place where the chain breaks.
 //!
 //! The SQL is portable (`$1`, text timestamps, no upserts beyond `ON CONFLICT`), so that another database can take the

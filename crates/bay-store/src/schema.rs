@@ -9,18 +9,13 @@ use sqlx::{Connection, Row};
 
 use crate::{Result, StoreError};
 
-const MIGRATIONS: &[&[&str]] = &[FIRST, SETTINGS];
-
-/// What may be changed of a living bay, and why one that was not asked to be stopped was.
-const SETTINGS: &[&str] =
-    &["ALTER TABLE bays ADD COLUMN settings_wanted TEXT", "ALTER TABLE bays ADD COLUMN stop_why TEXT"];
-
-const FIRST: &[&str] = &[
-    "CREATE TABLE meta (
+const MIGRATIONS: &[&[&str]] = &[
+    &[
+        "CREATE TABLE meta (
         key TEXT PRIMARY KEY NOT NULL,
         value TEXT NOT NULL
     )",
-    "CREATE TABLE bays (
+        "CREATE TABLE bays (
         id TEXT PRIMARY KEY NOT NULL,
         name TEXT NOT NULL UNIQUE,
         spec TEXT NOT NULL,
@@ -38,7 +33,7 @@ const FIRST: &[&str] = &[
         replace_with TEXT,
         keep_workspace BIGINT NOT NULL
     )",
-    "CREATE TABLE execs (
+        "CREATE TABLE execs (
         id TEXT PRIMARY KEY NOT NULL,
         bay TEXT NOT NULL REFERENCES bays (id) ON DELETE CASCADE,
         number BIGINT NOT NULL,
@@ -51,8 +46,8 @@ const FIRST: &[&str] = &[
         output_bytes BIGINT NOT NULL,
         UNIQUE (bay, number)
     )",
-    "CREATE INDEX execs_open ON execs (bay) WHERE ended_at IS NULL",
-    "CREATE TABLE events (
+        "CREATE INDEX execs_open ON execs (bay) WHERE ended_at IS NULL",
+        "CREATE TABLE events (
         seq BIGINT PRIMARY KEY NOT NULL,
         at TEXT NOT NULL,
         bay TEXT,
@@ -60,7 +55,11 @@ const FIRST: &[&str] = &[
         body TEXT NOT NULL,
         hash TEXT NOT NULL
     )",
-    "CREATE INDEX events_bay ON events (bay, seq)",
+        "CREATE INDEX events_bay ON events (bay, seq)",
+    ],
+    &["ALTER TABLE execs ADD COLUMN limits_hit TEXT NOT NULL DEFAULT '[]'"],
+    // What may be changed of a living bay, and why one was stopped that nobody asked to be.
+    &["ALTER TABLE bays ADD COLUMN settings_wanted TEXT", "ALTER TABLE bays ADD COLUMN stop_why TEXT"],
 ];
 
 /// Brings the database to the newest version, one transaction per step.

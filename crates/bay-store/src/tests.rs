@@ -1,5 +1,5 @@
 use bay_types::bay::{BayCreate, Desired, Limits, Source, State};
-use bay_types::exec::{EndReason, ExecSpec, Exit};
+use bay_types::exec::{EndReason, ExecSpec, ExecView, Exit, LimitHit};
 use bay_types::{BayName, ErrorCode, ImageId};
 use serde_json::json;
 use tempfile::TempDir;
@@ -20,6 +20,7 @@ fn spec() -> BayCreate {
         limits: Limits::default(),
         mounts: vec![],
         idle_stop_s: None,
+        author: None,
     }
 }
 
@@ -157,11 +158,29 @@ async fn the_first_word_about_an_exec_s_end_stands() {
     let one = store.exec_insert(row.id, &exec(&["a"]), &started()).await.unwrap().row().clone();
     let lost = Exit { reason: EndReason::Lost, code: None, signal: None };
     let event = Draft::new("exec.end", json!({}));
-    assert!(store.exec_end(row.id, one.id, OK, None, &event).await.unwrap());
-    assert!(!store.exec_end(row.id, one.id, lost, None, &event).await.unwrap());
+    assert!(store.exec_end(row.id, one.id, OK, None, &[], &event).await.unwrap());
+    assert!(!store.exec_end(row.id, one.id, lost, None, &[], &event).await.unwrap());
     assert_eq!(store.exec_get(row.id, one.id).await.unwrap().unwrap().exit, Some(OK));
     assert!(store.exec_list_open(row.id).await.unwrap().is_empty());
     assert!(matches!(store.events_verify().await.unwrap(), Verdict::Intact { events: 3, .. }));
+}
+
+#[tokio::test]
+async fn limits_that_were_reached_are_kept_with_the_exec_and_an_older_row_has_none() {
+    let (_dir, store) = store().await;
+    let row = bay(&store, "one").await;
+    let event = Draft::new("exec.end", json!({}));
+    let one = store.exec_insert(row.id, &exec(&["a"]), &started()).await.unwrap().row().clone();
+    assert!(one.limits_hit.is_empty());
+    let hit = [LimitHit::Memory, LimitHit::Disk];
+    assert!(store.exec_end(row.id, one.id, OK, None, &hit, &event).await.unwrap());
+    let view = store.exec_get(row.id, one.id).await.unwrap().unwrap().view();
+    assert_eq!(view.limits_hit, hit);
+    let mut json = serde_json::to_value(&view).unwrap();
+    assert_eq!(json["limits_hit"], json!(["memory", "disk"]));
+    // What an older daemon answers.
+    json.as_object_mut().unwrap().remove("limits_hit");
+    assert!(serde_json::from_value::<ExecView>(json).unwrap().limits_hit.is_empty());
 }
 
 #[tokio::test]
@@ -173,7 +192,7 @@ async fn old_finished_execs_are_forgotten_and_running_ones_are_not() {
         ids.push(store.exec_insert(row.id, &exec(&["a"]), &started()).await.unwrap().row().id);
     }
     for id in &ids[1..] {
-        store.exec_end(row.id, *id, OK, None, &Draft::new("exec.end", json!({}))).await.unwrap();
+        store.exec_end(row.id, *id, OK, None, &[], &Draft::new("exec.end", json!({}))).await.unwrap();
     }
     assert_eq!(store.exec_prune(row.id, 2).await.unwrap(), ids[1..3].to_vec());
     let left: Vec<_> = store.exec_list(row.id).await.unwrap().into_iter().map(|e| e.id).collect();

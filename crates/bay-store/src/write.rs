@@ -9,6 +9,9 @@ use std::path::Path;
 use sqlx::sqlite::SqliteConnection;
 use tokio::sync::{MutexGuard, Notify};
 
+use bay_types::BayId;
+
+use crate::event::{self, Draft, Head};
 use crate::{Result, Store, StoreError};
 
 /// The writing connection, and whether a transaction may be open on it.
@@ -16,11 +19,13 @@ use crate::{Result, Store, StoreError};
 pub(crate) struct Pen {
     pub(crate) connection: SqliteConnection,
     unfinished: bool,
+    /// Where the event record ends, as of the last commit seen; unknown after anything that was not seen to commit.
+    head: Option<Head>,
 }
 
 impl Pen {
     pub(crate) fn new(connection: SqliteConnection) -> Self {
-        Self { connection, unfinished: false }
+        Self { connection, unfinished: false, head: None }
     }
 }
 
@@ -55,6 +60,7 @@ impl Writer<'_> {
         if pen.unfinished {
             // Fails when there is nothing to roll back, which is as good.
             let _ = sqlx::query("ROLLBACK").execute(&mut pen.connection).await;
+            pen.head = None;
         }
         pen.unfinished = true;
         sqlx::query("BEGIN IMMEDIATE")
@@ -68,6 +74,22 @@ impl Writer<'_> {
 impl Txn<'_> {
     pub(crate) fn connection(&mut self) -> &mut SqliteConnection {
         &mut self.pen.connection
+    }
+
+    /// Appends the event that records this change, and commits both. The end of the record, the event and the commit go
+    /// to the database's thread as one message: on an idle machine each one costs a sleeping thread's wake-up.
+    pub(crate) async fn commit_with(self, bay: Option<BayId>, draft: &Draft) -> Result<u64> {
+        let Pen { connection, head, .. } = &mut *self.pen;
+        let before = match head.take() {
+            Some(head) => head,
+            None => event::head(connection).await?,
+        };
+        let after = event::append_and_commit(connection, self.path, &before, bay, draft).await?;
+        let seq = after.seq;
+        self.pen.head = Some(after);
+        self.pen.unfinished = false;
+        self.written.notify_one();
+        Ok(seq)
     }
 
     pub(crate) async fn commit(self) -> Result<()> {

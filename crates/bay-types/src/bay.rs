@@ -84,6 +84,9 @@ text_enum!(State {
     Deleting = "deleting",
 });
 
+/// Seconds that processes have between TERM and KILL when a bay is stopped and nobody says otherwise.
+pub const STOP_GRACE_S: u64 = 5;
+
 /// Upper bounds on what a bay may use of the host. `None` means the host's own limit.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -148,6 +151,8 @@ pub struct Mount {
 pub enum Source {
     /// An empty directory.
     Empty,
+    /// A copy of a workspace that outlived its bay, by the name `bay workspaces ls` shows.
+    Kept { workspace: String },
     /// A commit of a repository that is in the cache (pushed by the CLI from a local path).
     Cached { repo: RepoId, commit: String, branch: Option<String> },
     /// A remote repository; fetched into the cache when the ref is not there yet.
@@ -157,6 +162,27 @@ pub enum Source {
         #[serde(default)]
         reference: Option<String>,
     },
+}
+
+/// Who made the commits of a bay, where its own git settings name nobody: whoever made the bay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Author {
+    pub name: String,
+    pub email: String,
+}
+
+impl Author {
+    /// Longest name or address.
+    pub const MAX_LEN: usize = 256;
+
+    /// Whether both can stand in a git configuration and in a commit: one line each, neither empty nor endless.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        [&self.name, &self.email].into_iter().all(|text| {
+            !text.trim().is_empty() && text.len() <= Self::MAX_LEN && !text.chars().any(char::is_control)
+        })
+    }
 }
 
 /// `POST /v1/bays`
@@ -177,6 +203,8 @@ pub struct BayCreate {
     /// Stop the bay by itself when nothing has happened in it for so many seconds; never when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_stop_s: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub author: Option<Author>,
 }
 
 fn default_image() -> String {
@@ -250,6 +278,19 @@ pub struct BayDeleted {
     pub name: BayName,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_workspace: Option<PathBuf>,
+}
+
+/// A workspace that outlived its bay: `bay workspaces ls --json` is an array of these.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkspaceView {
+    pub name: String,
+    /// What the bay was called.
+    pub bay: String,
+    pub kept_at: Timestamp,
+    /// On the host.
+    pub path: PathBuf,
+    /// Bytes it holds beyond what it shares with the cached repository.
+    pub bytes: u64,
 }
 
 /// `GET /v1/health`

@@ -62,12 +62,16 @@ error_codes! {
     RepoAuth = "repo-auth", 422, 5;
     RepoEmpty = "repo-empty", 422, 5;
     RefNotFound = "ref-not-found", 404, 3;
+    /// No workspace is kept under this name, or more than one could be meant.
+    WorkspaceNotFound = "workspace-not-found", 404, 3;
     PathNotFound = "path-not-found", 404, 3;
     /// A path leaves the place it must stay in, or is of a kind that cannot be copied.
     PathRefused = "path-refused", 422, 2;
     /// The host has less memory, disk or processors than was asked for.
     NotEnough = "not-enough", 422, 5;
     PoolFull = "pool-full", 507, 5;
+    /// A bay has used the disk that it was given; the pool has room for others.
+    DiskLimit = "disk-limit", 507, 5;
     PoolDamaged = "pool-damaged", 500, 6;
     PoolReadOnly = "pool-read-only", 500, 6;
     StoreDamaged = "store-damaged", 500, 6;

@@ -148,7 +148,10 @@ pub enum EndReason {
     TimedOut,
     /// `bay kill`.
     Killed,
-    /// The bay stopped or its guest died under it.
+    /// The bay was stopped, replaced or restarted on request while it ran. `code` or `signal` tell how it took that,
+    /// where they are known.
+    Stopped,
+    /// Its guest died under it.
     Lost,
 }
 
@@ -157,6 +160,7 @@ text_enum!(EndReason {
     Signaled = "signaled",
     TimedOut = "timed-out",
     Killed = "killed",
+    Stopped = "stopped",
     Lost = "lost",
 });
 
@@ -171,7 +175,8 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// The exit code a shell would report: the command's own, 128 + signal, 124 for a timeout, 137 when lost.
+    /// The exit code a shell would report: the command's own, 128 + signal, 124 for a timeout, 137 when nothing more is
+    /// known of one that was stopped or lost.
     #[must_use]
     pub fn shell_code(&self) -> u8 {
         match (self.reason, self.code, self.signal) {
@@ -182,6 +187,20 @@ impl Exit {
         }
     }
 }
+
+/// A limit of a bay that was reached while an exec ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LimitHit {
+    /// The kernel ended a process of the bay because its memory was used up.
+    Memory,
+    /// A process could not be started: the bay had as many as it may have.
+    Pids,
+    /// Output of this exec could not be kept: the bay's disk was full.
+    Disk,
+}
+
+text_enum!(LimitHit { Memory = "memory", Pids = "pids", Disk = "disk" });
 
 /// What an exec used, as the kernel reported at its end (the leader and the children it waited for).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -206,8 +225,14 @@ pub struct ExecStatus {
     pub usage: Usage,
     /// Bytes of output so far, both streams together.
     pub output_bytes: u64,
-    /// First byte still kept; greater than zero when the bound on kept output dropped the beginning.
+    /// First byte still kept; greater than zero when the bound on kept output dropped the beginning, or the disk was full.
     pub output_start: u64,
+    /// The bound on kept output dropped what was before this byte. Known of an exec that is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounded_to: Option<u64>,
+    /// Bytes of output that the bay's disk had no room for.
+    #[serde(default)]
+    pub refused_bytes: u64,
 }
 
 /// An exec as the API shows it.
@@ -229,6 +254,10 @@ pub struct ExecView {
     pub exit: Option<Exit>,
     pub usage: Usage,
     pub output_bytes: u64,
+    /// Limits of the bay that were reached while it ran. Memory and processes are counted for the bay as a whole, so it
+    /// may have been another command's doing; they are looked at when an exec ends with anything but success.
+    #[serde(default)]
+    pub limits_hit: Vec<LimitHit>,
 }
 
 /// `POST …/execs/{id}/signal`
@@ -269,6 +298,17 @@ mod tests {
             let mut given = spec(&["true"]);
             change(&mut given);
             assert!(given.check().is_err(), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn every_reason_is_read_as_it_was_written() {
+        for (reason, text) in [(EndReason::Stopped, "stopped"), (EndReason::Lost, "lost")] {
+            let exit = Exit { reason, code: None, signal: None };
+            let json = serde_json::to_string(&exit).unwrap();
+            assert_eq!(json, format!(r#"{{"reason":"{text}"}}"#));
+            assert_eq!(serde_json::from_str::<Exit>(&json).unwrap(), exit);
+            assert_eq!(exit.shell_code(), 137);
         }
     }
 

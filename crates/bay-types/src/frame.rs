@@ -24,11 +24,30 @@ pub enum Frame {
     // From the exec.
     Stdout(Vec<u8>),
     Stderr(Vec<u8>),
-    /// This many bytes of output were dropped from the beginning of what was asked for: the bound was reached.
-    Gap(u64),
+    Gap(Gap),
     Exit(Exit),
     /// The stream cannot go on.
     Error(ApiError),
+}
+
+/// Output that is missing at this point, or will be for whoever asks later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gap {
+    /// How many bytes. Zero says that what follows is passed on but not kept.
+    pub dropped: u64,
+    #[serde(default)]
+    pub why: GapReason,
+}
+
+/// Why output is not kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GapReason {
+    /// The bound on kept output was reached and the oldest went.
+    #[default]
+    Bound,
+    /// The bay's disk had no room when it was written.
+    DiskFull,
 }
 
 /// A frame that cannot be understood. The connection is useless afterwards.
@@ -40,11 +59,6 @@ pub enum FrameError {
     UnknownKind(u8),
     #[error("a frame of kind {0} has a malformed body")]
     Malformed(u8),
-}
-
-#[derive(Serialize, Deserialize)]
-struct GapBody {
-    dropped: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -86,7 +100,7 @@ impl Frame {
             Frame::Signal(signal) => (SIGNAL, json(&SignalBody { signal: *signal }).into()),
             Frame::Stdout(b) => (STDOUT, b.into()),
             Frame::Stderr(b) => (STDERR, b.into()),
-            Frame::Gap(dropped) => (GAP, json(&GapBody { dropped: *dropped }).into()),
+            Frame::Gap(gap) => (GAP, json(gap).into()),
             Frame::Exit(exit) => (EXIT, json(exit).into()),
             Frame::Error(error) => (ERROR, json(error).into()),
         };
@@ -134,7 +148,7 @@ impl Frame {
             SIGNAL => Frame::Signal(serde_json::from_slice::<SignalBody>(body).map_err(bad)?.signal),
             STDOUT => Frame::Stdout(body.to_vec()),
             STDERR => Frame::Stderr(body.to_vec()),
-            GAP => Frame::Gap(serde_json::from_slice::<GapBody>(body).map_err(bad)?.dropped),
+            GAP => Frame::Gap(serde_json::from_slice(body).map_err(bad)?),
             EXIT => Frame::Exit(serde_json::from_slice(body).map_err(bad)?),
             _ => Frame::Error(serde_json::from_slice(body).map_err(bad)?),
         };
@@ -168,6 +182,18 @@ mod tests {
             let cut = cut.index(wire.len());
             prop_assert_eq!(Frame::decode(&wire[..cut]), Ok(None));
         }
+    }
+
+    #[test]
+    fn a_gap_without_a_reason_is_one_of_the_bound() {
+        let mut wire = header(GAP, 14).to_vec();
+        wire.extend_from_slice(br#"{"dropped": 7}"#);
+        let gap = Gap { dropped: 7, why: GapReason::Bound };
+        assert_eq!(Frame::decode(&wire), Ok(Some((Frame::Gap(gap), wire.len()))));
+        let full = Frame::Gap(Gap { dropped: 0, why: GapReason::DiskFull });
+        let wire = full.to_bytes();
+        assert!(wire.ends_with(br#"{"dropped":0,"why":"disk-full"}"#));
+        assert_eq!(Frame::decode(&wire), Ok(Some((full, wire.len()))));
     }
 
     #[test]

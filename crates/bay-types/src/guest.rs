@@ -35,7 +35,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::bay::text_enum;
+use crate::bay::{Author, text_enum};
 use crate::exec::Exit;
 use crate::id::ExecId;
 
@@ -92,6 +92,9 @@ pub struct GuestConfig {
     pub hostname: String,
     /// Stable for the life of the bay: 32 hexadecimal digits.
     pub machine_id: String,
+    /// For commits, where the bay's own git settings name nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub author: Option<Author>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

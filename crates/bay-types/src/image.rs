@@ -34,6 +34,9 @@ pub struct ImageView {
     pub created_at: Timestamp,
     pub files: u64,
     pub bytes: u64,
+    /// Directories of the host that were taken along with `host`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub add: Vec<PathBuf>,
     /// What could not be taken, and why, in a line for a person; empty when nothing was left out.
     pub left_out: String,
     pub bays: u64,

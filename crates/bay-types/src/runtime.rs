@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bay::{Limits, Mount};
+use crate::bay::{Author, Limits, Mount};
 use crate::id::{BayId, BayName};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -36,6 +36,8 @@ pub struct RuntimeSpec {
     pub place: RuntimePlace,
     pub name: BayName,
     pub machine_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub author: Option<Author>,
     /// Subvolumes on the pool.
     pub root: PathBuf,
     pub workspace: PathBuf,

@@ -1,8 +1,10 @@
 //! The grammar of the command line, and the way from it to a verb.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use bay_types::ApiError;
 use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
@@ -10,9 +12,9 @@ use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
     completions, cp, doctor, exec, execs, images, kill, logs, ls, pause, replace, repos, resume, rm, serve,
-    set, shell, show, start, stop, up,
+    set, shell, show, start, stop, up, workspaces,
 };
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::top::Top;
 
 const DEFAULT_DATA_DIR: &str = "/var/lib/workbay";
@@ -103,6 +105,7 @@ enum Verb {
     Kill(kill::Kill),
     Execs(execs::Execs),
     Repos(repos::Repos),
+    Workspaces(workspaces::Workspaces),
     Images(images::Images),
     Serve(serve::Serve),
     Doctor(doctor::Doctor),
@@ -114,10 +117,7 @@ enum Verb {
 pub(crate) fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-        }
+        Err(error) => return misused(&error, std::env::args_os()),
     };
     let json = cli.global.json;
     let outcome = match cli.verb {
@@ -127,6 +127,31 @@ pub(crate) fn run() -> ExitCode {
         verb => on_one_thread(dispatch(verb, cli.global)),
     };
     ExitCode::from(outcome.unwrap_or_else(|failure| failure.report(json)))
+}
+
+/// Says what is wrong with the command line, to a program in the shape of every other error. Help and the version that
+/// were asked for are no errors.
+fn misused(error: &clap::Error, line: impl Iterator<Item = OsString>) -> ExitCode {
+    let json = line.take_while(|word| word != "--").any(|word| word == "--json");
+    if !json || !error.use_stderr() {
+        let _ = error.print();
+        return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+    }
+    ExitCode::from(Failure::from(usage(&error.render().to_string())).report(true))
+}
+
+/// The first paragraph is what is wrong; a tip, where there is one, is what to do.
+fn usage(said: &str) -> ApiError {
+    let mut paragraphs = said.split("\n\n").map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "));
+    let first = paragraphs.next().unwrap_or_default();
+    let message = match first.strip_prefix("error: ") {
+        Some(message) => message.to_owned(),
+        None => "a command is missing".to_owned(),
+    };
+    let tip = paragraphs.find_map(|text| text.strip_prefix("tip: ").map(str::to_owned));
+    let next =
+        tip.unwrap_or_else(|| "`bay --help` and `bay VERB --help` show what can be written".to_owned());
+    crate::failure::invalid(message, next)
 }
 
 async fn dispatch(verb: Verb, global: Global) -> Outcome {
@@ -149,6 +174,7 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Kill(verb) => verb.run(&global).await,
         Verb::Execs(verb) => verb.run(&global).await,
         Verb::Repos(verb) => verb.run(&global).await,
+        Verb::Workspaces(verb) => verb.run(&global).await,
         Verb::Images(verb) => verb.run(&global).await,
         Verb::Doctor(verb) => verb.run(&global).await,
         Verb::Bench(verb) => verb.run(&global).await,
@@ -195,6 +221,18 @@ mod tests {
             assert_eq!(cli.global.home().socket, PathBuf::from("/d/bay.sock"));
             assert_eq!(cli.global.home().pool, PathBuf::from("/d/pool"));
         }
+    }
+
+    #[test]
+    fn a_misused_command_line_is_an_error_like_any_other() {
+        let error = |line: &[&str]| usage(&Cli::try_parse_from(line).unwrap_err().render().to_string());
+        let unknown = error(&["bay", "ls", "--quit"]);
+        assert_eq!(unknown.message, "unexpected argument '--quit' found");
+        assert!(unknown.next.contains("'--quiet'"), "{unknown:?}");
+        let missing = error(&["bay", "show"]);
+        assert!(missing.message.contains("<NAME>"), "{missing:?}");
+        assert!(missing.next.contains("--help"), "{missing:?}");
+        assert_eq!(error(&["bay"]).message, "a command is missing");
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! One exec while anything of it lives.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bay_sys::spawn::{Reaped, signal_group, signal_process};
 use bay_types::exec::{EndReason, ExecSpec, ExecStatus, Exit, TtySize, Usage};
 use bay_types::{ApiError, ExecId};
 use jiff::Timestamp;
-use rustix::termios::Winsize;
+use rustix::termios::{LocalModes, SpecialCodeIndex, Winsize};
 use tokio::net::unix::pipe::Sender;
 use tokio::sync::{Mutex, watch};
 
@@ -16,8 +17,12 @@ use super::reaper::Leader;
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
-/// Control-D, where a terminal does not tell.
+/// Control-D and Control-U, where a terminal does not tell.
 const DEFAULT_EOF: u8 = 4;
+const DEFAULT_KILL: u8 = 21;
+/// How often a terminal whose input ended says so again. Its end-of-file character ends one read only, and is lost on a
+/// program that was just about to change the terminal's mode.
+const EOF_AGAIN: Duration = Duration::from_millis(250);
 
 /// An exec that was cloned and is not finished.
 #[derive(Debug)]
@@ -28,6 +33,8 @@ pub(crate) struct Exec {
     pub(crate) leaf: Option<Arc<Leaf>>,
     pub(crate) input: Input,
     pub(crate) life: watch::Sender<Life>,
+    /// Output before this byte, the bound on kept output dropped.
+    pub(crate) bounded_to: Arc<AtomicU64>,
     /// A caller asked for its end by KILL or TERM.
     pub(crate) killed: AtomicBool,
     pub(crate) timed_out: AtomicBool,
@@ -43,6 +50,8 @@ pub(crate) struct Life {
     pub(crate) output_start: u64,
     /// Every byte before this one is on disk, or never will be.
     pub(crate) output_end: u64,
+    /// How many of them the disk had no room for.
+    pub(crate) refused_bytes: u64,
     pub(crate) ended: Option<Ended>,
 }
 
@@ -71,8 +80,17 @@ pub(crate) enum Input {
     Terminal {
         master: Sender,
         /// Keeps the input of two clients from mixing within a frame.
-        turn: Mutex<()>,
+        typed: Mutex<Typed>,
     },
+}
+
+/// What was typed into a terminal.
+#[derive(Debug, Default)]
+pub(crate) struct Typed {
+    /// The last line was not ended: an end-of-file character would only hand it over.
+    in_line: bool,
+    /// Somebody said that there is no more.
+    ended: bool,
 }
 
 impl Input {
@@ -89,22 +107,53 @@ impl Input {
                     *slot = None;
                 }
             }
-            Input::Terminal { master, turn } => {
-                let _turn = turn.lock().await;
+            Input::Terminal { master, typed } => {
+                let mut typed = typed.lock().await;
+                typed.ended = false;
+                if let Some(last) = bytes.last() {
+                    typed.in_line = !matches!(last, b'\n' | b'\r');
+                }
                 // An error means that nobody has the terminal open; its end is seen by the pump.
                 let _ = write_all(master, bytes).await;
             }
         }
     }
 
+    /// No more input comes. Of a terminal this goes on until somebody types again: there the end is a character, and
+    /// as long as a program reads lines each of its reads gets one, as it would from an empty file. A program that
+    /// reads keys gets one in all.
     pub(crate) async fn close(&self) {
         match self {
             Input::None => {}
             Input::Pipe(slot) => *slot.lock().await = None,
-            Input::Terminal { master, .. } => {
-                let eof = rustix::termios::tcgetattr(master)
-                    .map_or(DEFAULT_EOF, |t| t.special_codes[rustix::termios::SpecialCodeIndex::VEOF]);
-                self.write(&[eof]).await;
+            Input::Terminal { master, typed } => {
+                if std::mem::replace(&mut typed.lock().await.ended, true) {
+                    return;
+                }
+                let mut told_keys = false;
+                loop {
+                    let mut typed = typed.lock().await;
+                    if !typed.ended {
+                        return;
+                    }
+                    let mode = rustix::termios::tcgetattr(master);
+                    let code = |index, usual| mode.as_ref().map_or(usual, |m| m.special_codes[index]);
+                    let eof = code(SpecialCodeIndex::VEOF, DEFAULT_EOF);
+                    let kill = code(SpecialCodeIndex::VKILL, DEFAULT_KILL);
+                    let lines = mode.as_ref().is_ok_and(|mode| mode.local_modes.contains(LocalModes::ICANON));
+                    let in_line = std::mem::take(&mut typed.in_line);
+                    let keys: &[u8] = match (lines, in_line) {
+                        (true, true) => &[eof, eof],
+                        (true, false) => &[eof],
+                        (false, _) if told_keys => &[],
+                        // An end that was said to the mode before is a character of the line now.
+                        (false, _) => &[kill, eof],
+                    };
+                    let _ = write_all(master, keys).await;
+                    told_keys = !lines;
+                    drop(typed);
+                    tokio::time::sleep(EOF_AGAIN).await;
+                }
             }
         }
     }
@@ -137,6 +186,8 @@ impl Exec {
             usage: life.ended.map(|e| e.usage).unwrap_or_default(),
             output_bytes: life.output_end,
             output_start: life.output_start,
+            bounded_to: life.ended.map(|_| self.bounded_to.load(Ordering::Relaxed)),
+            refused_bytes: life.refused_bytes,
         }
     }
 
@@ -147,7 +198,7 @@ impl Exec {
     /// What the end of the leader means.
     pub(crate) fn judge(&self, reaped: &Reaped, stopping: bool) -> Ended {
         let reason = match reaped.signal {
-            _ if stopping => EndReason::Lost,
+            _ if stopping => EndReason::Stopped,
             _ if self.timed_out.load(Ordering::Relaxed) => EndReason::TimedOut,
             Some(SIGKILL | SIGTERM) if self.killed.load(Ordering::Relaxed) => EndReason::Killed,
             Some(_) => EndReason::Signaled,

@@ -18,12 +18,14 @@ mod leaf;
 pub(crate) mod output;
 mod pump;
 mod reaper;
+mod recent;
 mod start;
 
 pub(crate) use exec::Exec;
 use exec::{Ended, Life};
 use leaf::Leaf;
 pub(crate) use reaper::Reaper;
+use recent::Recent;
 
 use crate::Bounds;
 use crate::http::invalid;
@@ -70,7 +72,9 @@ pub(crate) struct Execs {
     /// Leaves of ended execs in which children live on.
     leftovers: Mutex<Vec<Arc<Leaf>>>,
     /// Over, but the disk had no room to say so.
-    unsaved: Mutex<Vec<Arc<Exec>>>,
+    unsaved: Mutex<VecDeque<Arc<Exec>>>,
+    /// Output for which the disk had no room.
+    recent: Recent,
     stopping: AtomicBool,
 }
 
@@ -92,6 +96,13 @@ impl Found {
         match self {
             Found::Live(exec) => exec.status(),
             Found::Finished(status) => (**status).clone(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> ExecId {
+        match self {
+            Found::Live(exec) => exec.id(),
+            Found::Finished(status) => status.spec.id,
         }
     }
 
@@ -121,6 +132,7 @@ impl Execs {
             finished: Mutex::default(),
             leftovers: Mutex::default(),
             unsaved: Mutex::default(),
+            recent: Recent::default(),
             stopping: AtomicBool::new(false),
         }
     }
@@ -161,6 +173,7 @@ impl Execs {
             leaf: cloned.leaf,
             input: cloned.input,
             life: watch::Sender::new(Life::default()),
+            bounded_to: Arc::default(),
             killed: AtomicBool::new(false),
             timed_out: AtomicBool::new(false),
             forgotten: AtomicBool::new(false),
@@ -213,10 +226,12 @@ impl Execs {
         Ok(found)
     }
 
-    /// An exec on disk that is not in memory is over, whatever its record says: its guest died under it.
+    /// An exec on disk that is not in memory is over, whatever its record says: its guest died under it, or this one is
+    /// being stopped.
     fn as_over(&self, mut status: ExecStatus) -> ExecStatus {
         if status.exit.is_none() {
-            status.exit = Some(Exit { reason: EndReason::Lost, code: None, signal: None });
+            let reason = if self.is_stopping() { EndReason::Stopped } else { EndReason::Lost };
+            status.exit = Some(Exit { reason, code: None, signal: None });
             status.ended_at = Some(self.place.started_at.max(status.started_at));
         }
         status
@@ -270,6 +285,7 @@ impl Execs {
             exec.forgotten.store(true, Ordering::Relaxed);
             lock(&self.live).remove(&id);
         }
+        self.recent.forget(id);
         lock(&self.finished).retain(|f| f.id != id);
         self.remove(vec![id]).await;
         Ok(())
@@ -320,7 +336,7 @@ impl Execs {
         if saved {
             done.push(Arc::clone(exec));
         } else {
-            waiting.push(Arc::clone(exec));
+            waiting.push_back(Arc::clone(exec));
         }
         for exec in waiting {
             match spool::save_status(self.place.state.as_fd(), &exec.status()) {
@@ -328,10 +344,11 @@ impl Execs {
                 Err(error) => {
                     // It stays in memory, so that its end can be asked for as long as this guest lives.
                     self.place.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
-                    lock(&self.unsaved).push(exec);
+                    lock(&self.unsaved).push_back(exec);
                 }
             }
         }
+        self.forget_unsaved();
         let doomed = {
             let mut finished = lock(&self.finished);
             for exec in done {
@@ -346,6 +363,17 @@ impl Execs {
         if !doomed.is_empty() {
             let execs = Arc::clone(self);
             tokio::spawn(async move { execs.remove(doomed).await });
+        }
+    }
+
+    /// A disk that stays full must not make of ended execs a limit on new ones: the daemon has written their ends down.
+    fn forget_unsaved(&self) {
+        let mut unsaved = lock(&self.unsaved);
+        while unsaved.len() > self.place.bounds.finished_execs {
+            if let Some(oldest) = unsaved.pop_front() {
+                lock(&self.live).remove(&oldest.id());
+                self.recent.forget(oldest.id());
+            }
         }
     }
 
@@ -415,7 +443,7 @@ impl Execs {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Ends everything: TERM, a grace, KILL. What ran is written down as lost.
+    /// Ends everything: TERM, a grace, KILL. What ran is written down as stopped.
     pub(crate) async fn stop(&self, grace: Duration) {
         self.stopping.store(true, Ordering::Relaxed);
         self.signal_all(SIGTERM);

@@ -4,12 +4,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use bay_types::exec::Exit;
-use bay_types::frame::{self, Frame, HEADER_LEN, MAX_PAYLOAD};
-use bay_types::{ApiError, ErrorCode};
+use bay_types::frame::{self, Frame, Gap, GapReason, HEADER_LEN, MAX_PAYLOAD};
+use bay_types::{ApiError, ErrorCode, ExecId};
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
 use super::exec::{Exec, Life};
+use super::recent::At;
 use super::{Execs, Found};
 use crate::spool::{Piece, Reader, SpoolError, Wait};
 
@@ -22,6 +23,8 @@ pub(crate) enum Follow {
 
 /// Frames of one exec's output for one reader.
 pub(crate) struct Output {
+    execs: Arc<Execs>,
+    id: ExecId,
     /// Absent while nothing is on disk, because the disk was full from the start.
     reader: Option<Reader>,
     at: u64,
@@ -33,14 +36,24 @@ pub(crate) struct Output {
     /// How far to read once the exec has ended; children that print for ever must not keep its end from anybody.
     last: Option<(u64, Exit)>,
     follow: Follow,
+    /// It was said that some of this is not kept.
+    said_full: bool,
     over: bool,
 }
 
 impl Output {
-    pub(crate) fn of(execs: &Execs, found: &Found, since: u64, follow: Follow) -> Result<Self, ApiError> {
+    pub(crate) fn of(
+        execs: &Arc<Execs>,
+        found: &Found,
+        since: u64,
+        follow: Follow,
+    ) -> Result<Self, ApiError> {
         let state = execs.place.state.as_fd();
         let (reader, life, finished) = match found {
-            Found::Live(exec) => (Reader::follow(state, exec.id(), since), exec.life.subscribe(), None),
+            Found::Live(exec) => {
+                let bounded_to = Some(Arc::clone(&exec.bounded_to));
+                (Reader::follow(state, exec.id(), since, bounded_to), exec.life.subscribe(), None)
+            }
             Found::Finished(status) => {
                 let life = Life {
                     output_start: status.output_start,
@@ -49,7 +62,16 @@ impl Output {
                     ..Life::default()
                 };
                 let (sender, receiver) = watch::channel(life);
-                (Reader::follow(state, status.spec.id, since), receiver, Some(sender))
+                (
+                    Reader::follow(
+                        state,
+                        status.spec.id,
+                        since,
+                        status.bounded_to.map(|to| Arc::new(to.into())),
+                    ),
+                    receiver,
+                    Some(sender),
+                )
             }
         };
         let reader = match reader {
@@ -58,6 +80,8 @@ impl Output {
             Err(e) => return Err(ApiError::internal(&e)),
         };
         Ok(Self {
+            execs: Arc::clone(execs),
+            id: found.id(),
             reader,
             at: since,
             life,
@@ -65,6 +89,7 @@ impl Output {
             buffer: Vec::new(),
             last: None,
             follow,
+            said_full: false,
             over: false,
         })
     }
@@ -108,10 +133,29 @@ impl Output {
     /// Puts one frame into the buffer and returns its length.
     async fn read(&mut self, limit: u64) -> Result<usize, SpoolError> {
         self.buffer.resize(HEADER_LEN + MAX_PAYLOAD, 0);
+        let held = self.execs.recent.read(self.id, self.at, &mut self.buffer[HEADER_LEN..]);
+        match held {
+            At::Bytes { .. } if !self.said_full => {
+                return Ok(self.put_gap(Gap { dropped: 0, why: GapReason::DiskFull }));
+            }
+            At::Bytes { stderr, len } => {
+                // What came after the end of the exec is not shown, whoever printed it.
+                let len = len.min(usize::try_from(limit - self.at).unwrap_or(usize::MAX));
+                self.at += len as u64;
+                if let Some(reader) = &mut self.reader {
+                    reader.seek(self.at);
+                }
+                return Ok(self.put_output(stderr, len));
+            }
+            At::From(_) | At::Nothing => {}
+        }
+        // Where the memory has something again; what the disk lacks is missing only up to there.
+        let held_from = if let At::From(start) = held { start } else { u64::MAX };
         let Some(mut reader) = self.reader.take() else {
-            let gap = limit - self.at;
-            self.at = limit;
-            return Ok(self.put(&Frame::Gap(gap)));
+            let end = limit.min(held_from);
+            let gap = Gap { dropped: end - self.at, why: GapReason::DiskFull };
+            self.at = end;
+            return Ok(self.put_gap(gap));
         };
         reader.extend(limit);
         let piece = match reader.next_waiting(&mut self.buffer[HEADER_LEN..], Wait::Never)? {
@@ -128,22 +172,33 @@ impl Output {
                 piece?
             }
         };
+        let piece = match piece {
+            Piece::Gap(gap) if reader.offset() > held_from => {
+                reader.seek(held_from);
+                Piece::Gap(Gap { dropped: held_from - self.at, ..gap })
+            }
+            other => other,
+        };
         self.at = reader.offset();
         self.reader = Some(reader);
         Ok(match piece {
-            Piece::Output { stderr, len } => {
-                let header = frame::output_header(stderr, u32::try_from(len).unwrap_or(0));
-                self.buffer[..HEADER_LEN].copy_from_slice(&header);
-                HEADER_LEN + len
-            }
-            Piece::Gap(gap) => self.put(&Frame::Gap(gap)),
+            Piece::Output { stderr, len } => self.put_output(stderr, len),
+            Piece::Gap(gap) => self.put_gap(gap),
             // Below the limit there is always a piece or a gap.
             Piece::End => 0,
         })
     }
 
-    fn put(&mut self, frame: &Frame) -> usize {
-        let bytes = frame.to_bytes();
+    /// The payload is in the buffer already.
+    fn put_output(&mut self, stderr: bool, len: usize) -> usize {
+        let header = frame::output_header(stderr, u32::try_from(len).unwrap_or(0));
+        self.buffer[..HEADER_LEN].copy_from_slice(&header);
+        HEADER_LEN + len
+    }
+
+    fn put_gap(&mut self, gap: Gap) -> usize {
+        self.said_full |= gap.why == GapReason::DiskFull;
+        let bytes = Frame::Gap(gap).to_bytes();
         self.buffer[..bytes.len()].copy_from_slice(&bytes);
         bytes.len()
     }

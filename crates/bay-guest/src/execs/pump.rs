@@ -129,7 +129,10 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
             reaped = &mut ended, if running => {
                 running = false;
                 for source in [&mut out, &mut err] {
-                    source.drain(|stderr, bytes| writer.append(stderr, bytes));
+                    source.drain(|stderr, bytes| {
+                        let kept = writer.append(stderr, bytes);
+                        hold(&execs, &exec, &writer, stderr, &bytes[kept..]);
+                    });
                 }
                 saved = record_end(&execs, &exec, &mut writer, reaped);
             }
@@ -138,10 +141,10 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
                 exec.time_out();
             }
             bytes = out.next(), if out.is_open() => {
-                writer = keep(&exec, writer, &mut out, bytes).await;
+                writer = keep(&execs, &exec, writer, &mut out, bytes).await;
             }
             bytes = err.next(), if err.is_open() => {
-                writer = keep(&exec, writer, &mut err, bytes).await;
+                writer = keep(&execs, &exec, writer, &mut err, bytes).await;
             }
         }
     }
@@ -165,14 +168,20 @@ fn open_spool(execs: &Execs, exec: &Exec) -> Writer {
     if let Err(error) = &dir {
         place.log.line("spool.refused", format_args!("exec={} error={error}", exec.id()));
     }
-    let mut writer = Writer::new(dir.ok(), place.bounds.output);
+    let mut writer = Writer::new(dir.ok(), place.bounds.output, Arc::clone(&exec.bounded_to));
     if let Err(error) = writer.write_status(&exec.status()) {
         place.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
     }
     writer
 }
 
-async fn keep(exec: &Arc<Exec>, mut writer: Writer, source: &mut Source, bytes: Vec<u8>) -> Writer {
+async fn keep(
+    execs: &Execs,
+    exec: &Arc<Exec>,
+    mut writer: Writer,
+    source: &mut Source,
+    bytes: Vec<u8>,
+) -> Writer {
     if bytes.is_empty() {
         source.fd = None;
         return writer;
@@ -181,30 +190,46 @@ async fn keep(exec: &Arc<Exec>, mut writer: Writer, source: &mut Source, bytes: 
         return writer;
     }
     let stderr = source.stderr;
-    if bytes.len() < BULK {
-        writer.append(stderr, &bytes);
+    let (bytes, kept) = if bytes.len() < BULK {
+        let kept = writer.append(stderr, &bytes);
+        (bytes, kept)
     } else {
         let there = tokio::task::spawn_blocking(move || {
-            writer.append(stderr, &bytes);
-            writer
+            let kept = writer.append(stderr, &bytes);
+            (writer, bytes, kept)
         });
-        writer = match there.await {
-            Ok(back) => back,
+        match there.await {
+            Ok((back, bytes, kept)) => {
+                writer = back;
+                (bytes, kept)
+            }
             // Only a defect in the writer gets here. The command goes on; its output is not kept any more.
             Err(_) => {
                 exec.forgotten.store(true, Ordering::Relaxed);
-                return Writer::new(None, spool::Bounds::default());
+                return Writer::new(None, spool::Bounds::default(), Arc::clone(&exec.bounded_to));
             }
-        };
-    }
+        }
+    };
+    hold(execs, exec, &writer, stderr, &bytes[kept..]);
     publish(exec, &writer);
+    if kept < bytes.len() && exec.life.receiver_count() > 0 {
+        execs.recent.let_readers_catch_up(exec.id()).await;
+    }
     writer
+}
+
+/// What the disk did not take, for those who follow right now.
+fn hold(execs: &Execs, exec: &Exec, writer: &Writer, stderr: bool, refused: &[u8]) {
+    if !refused.is_empty() {
+        execs.recent.push(exec.id(), writer.end() - refused.len() as u64, stderr, refused);
+    }
 }
 
 fn publish(exec: &Exec, writer: &Writer) {
     exec.life.send_modify(|life| {
         life.output_start = writer.start();
         life.output_end = writer.end();
+        life.refused_bytes = writer.refused_bytes();
     });
 }
 
@@ -224,6 +249,8 @@ fn record_end(
     status.usage = ended.usage;
     status.output_bytes = writer.end();
     status.output_start = writer.start();
+    status.bounded_to = Some(exec.bounded_to.load(Ordering::Relaxed));
+    status.refused_bytes = writer.refused_bytes();
     let saved = writer.write_status(&status);
     if let Err(error) = &saved {
         execs.place.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
@@ -231,6 +258,7 @@ fn record_end(
     exec.life.send_modify(|life| {
         life.output_start = writer.start();
         life.output_end = writer.end();
+        life.refused_bytes = writer.refused_bytes();
         life.ended = Some(ended);
     });
     execs.ended(exec);

@@ -21,6 +21,7 @@ use super::exec::{Input, winsize};
 use super::leaf::Leaf;
 use super::pump::Source;
 use crate::http::invalid;
+use crate::settings;
 use crate::users::{self, User};
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -30,6 +31,10 @@ pub(super) const EXEC_ID_VARIABLE: &str = "BAY_EXEC_ID";
 const OUTPUT_PIPE: usize = 256 << 10;
 /// Directories of `PATH` that are searched.
 const MAX_PATH_ENTRIES: usize = 256;
+
+/// A bay has no network to install from, so this names what works.
+const NOT_FOUND_NEXT: &str = "check the name; or put it into the workspace; or install it on the host, then \
+    `bay images import host` (with --add DIR for a toolchain in a home directory) and `bay replace NAME`";
 
 /// A cloned child and our ends of what it was given.
 pub(super) struct Cloned {
@@ -113,7 +118,7 @@ pub(super) fn explain(failure: Failure, spec: &ExecSpec, directory: &str) -> Api
         return ApiError::new(
             ErrorCode::CommandNotFound,
             format!("{program:?}: command not found in the bay"),
-            "check the name, or install it in the bay",
+            NOT_FOUND_NEXT,
         );
     }
     let (message, next) = match (failure.stage, errno) {
@@ -167,6 +172,7 @@ fn environment(place: &Place, spec: &ExecSpec, user: &User) -> Vec<(String, Stri
     ]
     .map(|(k, v)| (k.to_owned(), v.replace('\0', "")))
     .into();
+    settings::apply(&mut all, place.root.as_fd());
     all.push((EXEC_ID_VARIABLE.to_owned(), spec.id.to_string()));
     if spec.tty.is_some() {
         all.push(("TERM".to_owned(), DEFAULT_TERM.to_owned()));
@@ -225,7 +231,7 @@ impl Ends {
         let writer = Sender::from_owned_fd_unchecked(master.try_clone()?)?;
         Ok(Self {
             child: [slave.try_clone()?, slave.try_clone()?, slave],
-            input: Input::Terminal { master: writer, turn: Mutex::new(()) },
+            input: Input::Terminal { master: writer, typed: Mutex::default() },
             sources: vec![Source::terminal(master)?],
         })
     }

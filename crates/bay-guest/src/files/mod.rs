@@ -45,7 +45,9 @@ pub(crate) enum FileError {
     NoParent(String),
     #[error("{path:?}: {why}")]
     Refused { path: String, why: String },
-    #[error("the bay's disk is full; {0:?} could not be written")]
+    #[error("{0:?} could not be written: the bay has used all of the disk it was given (--disk-mib)")]
+    Quota(String),
+    #[error("{0:?} could not be written: the disk that all bays share is full")]
     Full(String),
     #[error("the archive is refused: {0}")]
     Archive(String),
@@ -68,7 +70,8 @@ impl FileError {
         let path = shown(path);
         match source.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::Absent(path),
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full(path),
+            io::ErrorKind::QuotaExceeded => Self::Quota(path),
+            io::ErrorKind::StorageFull => Self::Full(path),
             io::ErrorKind::CrossesDevices => {
                 Self::Refused { path, why: "it leads out of the directory".to_owned() }
             }
@@ -95,9 +98,14 @@ impl FileError {
             FileError::Refused { .. } => {
                 (ErrorCode::PathRefused, "only regular files, directories and links can be copied")
             }
-            FileError::Full(_) => {
-                (ErrorCode::PoolFull, "delete something in the bay, or give it more with --disk-mib")
-            }
+            FileError::Quota(_) => (
+                ErrorCode::DiskLimit,
+                "delete something in the bay, or make one with more (`bay up --disk-mib`); `bay show` tells the limit",
+            ),
+            FileError::Full(_) => (
+                ErrorCode::PoolFull,
+                "remove bays, images or repositories (`bay rm`, `bay images rm`, `bay repos rm`) or free space on the host's disk",
+            ),
             FileError::Archive(_) => {
                 (ErrorCode::PathRefused, "make the archive with relative names and plain members")
             }

@@ -12,7 +12,8 @@
 //! that knows how far the output goes always finds the stream of every byte before that.
 //!
 //! Offsets count every byte the command wrote. Bytes that are not there any more (the bound dropped old segments) or
-//! never were (the disk was full) are holes between segments; a reader is told their length.
+//! never were (the disk was full) are holes between segments; a reader is told their length and which of the two it
+//! was: the record says how far the bound has dropped, everything else is the disk's.
 //!
 //! The writer runs inside the bay and never fails: what cannot be kept is dropped and counted. The reader also runs in
 //! the daemon, as root of the host, over the directory of a stopped bay, whose content is hostile: it opens regular

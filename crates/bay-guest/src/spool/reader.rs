@@ -2,9 +2,12 @@
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bay_types::ExecId;
 use bay_types::exec::ExecStatus;
+use bay_types::frame::{Gap, GapReason};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::layout::{self, ENTRY_LEN, data_name, index_name, open_regular, segment_starts};
@@ -20,8 +23,8 @@ const INDEX_BLOCK: usize = 64;
 pub enum Piece {
     /// This many bytes, now in the buffer, all of one stream.
     Output { stderr: bool, len: usize },
-    /// This many bytes are not kept.
-    Gap(u64),
+    /// These bytes are not kept.
+    Gap(Gap),
     /// Nothing more.
     End,
 }
@@ -39,6 +42,8 @@ pub struct Reader {
     dir: OwnedFd,
     at: u64,
     limit: u64,
+    /// How far the bound has dropped, where that is known. The writer says so before it drops.
+    bounded_to: Option<Arc<AtomicU64>>,
     segment: Option<Opened>,
     /// Bytes that may still be delivered, where the directory cannot be trusted to end.
     allowance: Option<u64>,
@@ -58,16 +63,22 @@ impl Reader {
     /// # Errors
     /// When nothing is kept of it or the directory cannot be opened.
     pub fn open(state: BorrowedFd<'_>, status: &ExecStatus, since: u64) -> Result<Self, SpoolError> {
-        let mut reader = Self::follow(state, status.spec.id, since)?;
+        let bounded_to = status.bounded_to.map(|to| Arc::new(AtomicU64::new(to)));
+        let mut reader = Self::follow(state, status.spec.id, since, bounded_to)?;
         reader.limit = status.output_bytes;
         reader.allowance = Some(EXEC_BYTES + SEGMENT_BYTES);
         Ok(reader)
     }
 
     /// Reads behind a writer; [`Self::extend`] tells how far it has come.
-    pub(crate) fn follow(state: BorrowedFd<'_>, id: ExecId, since: u64) -> Result<Self, SpoolError> {
+    pub(crate) fn follow(
+        state: BorrowedFd<'_>,
+        id: ExecId,
+        since: u64,
+        bounded_to: Option<Arc<AtomicU64>>,
+    ) -> Result<Self, SpoolError> {
         let dir = open_exec(state, id)?;
-        Ok(Self { dir, at: since, limit: since, segment: None, allowance: None })
+        Ok(Self { dir, at: since, limit: since, bounded_to, segment: None, allowance: None })
     }
 
     /// The offset of the next byte.
@@ -79,6 +90,13 @@ impl Reader {
     /// Allows reading up to `end`: every byte before it is on disk or will never be.
     pub(crate) fn extend(&mut self, end: u64) {
         self.limit = end;
+    }
+
+    /// Goes on at another offset.
+    pub(crate) fn seek(&mut self, at: u64) {
+        self.at = at;
+        // The index of an open segment is only ever walked forwards.
+        self.segment = None;
     }
 
     /// The next stretch of output, put into `buffer`, which must not be empty.
@@ -105,13 +123,29 @@ impl Reader {
             }
             if !self.enter()? {
                 let starts = segment_starts(self.dir.as_fd())?;
-                let next = starts.into_iter().find(|start| *start > self.at).unwrap_or(self.limit);
-                let gap = next.min(self.limit) - self.at;
-                self.at += gap;
-                return Ok(Some(Piece::Gap(gap)));
+                return Ok(Some(Piece::Gap(self.gap(&starts))));
             }
         }
         Err(SpoolError::Damaged("its segments come and go"))
+    }
+
+    /// What is missing from `at` on, with one reason for all of it, and goes behind that.
+    fn gap(&mut self, starts: &[u64]) -> Gap {
+        let next = starts.iter().copied().find(|start| *start > self.at);
+        let mut end = next.unwrap_or(self.limit).min(self.limit);
+        // The bound drops from the front and leaves the last segment, so no other hole is its doing.
+        let in_front = next.is_some() && starts.first().copied() == next;
+        let why = match self.bounded_to.as_ref().map(|to| to.load(Ordering::Acquire)) {
+            None if in_front => GapReason::Bound,
+            Some(bounded_to) if self.at < bounded_to => {
+                end = end.min(bounded_to);
+                GapReason::Bound
+            }
+            _ => GapReason::DiskFull,
+        };
+        let dropped = end - self.at;
+        self.at = end;
+        Gap { dropped, why }
     }
 
     /// The stream of the byte at `at` and how many bytes of that stream follow, when the open segment has it.

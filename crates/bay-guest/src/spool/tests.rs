@@ -1,8 +1,11 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use bay_types::exec::ExecSpec;
+use bay_types::frame::{Gap, GapReason};
 
 use super::*;
 
@@ -12,6 +15,7 @@ struct Spool {
     exec: PathBuf,
     id: ExecId,
     writer: Writer,
+    bounded_to: Arc<AtomicU64>,
 }
 
 fn open_path(path: &Path) -> OwnedFd {
@@ -24,9 +28,10 @@ fn spool(bounds: Bounds) -> Spool {
     let id = ExecId::generate();
     let dir = create_exec(state.as_fd(), id).unwrap();
     let exec = temp.path().join("execs").join(id.to_string());
-    let mut writer = Writer::new(Some(dir), bounds);
+    let bounded_to = Arc::default();
+    let mut writer = Writer::new(Some(dir), bounds, Arc::clone(&bounded_to));
     writer.write_status(&status(id)).unwrap();
-    Spool { _temp: temp, state, exec, id, writer }
+    Spool { _temp: temp, state, exec, id, writer, bounded_to }
 }
 
 fn status(id: ExecId) -> ExecStatus {
@@ -40,11 +45,13 @@ fn status(id: ExecId) -> ExecStatus {
         usage: Default::default(),
         output_bytes: 0,
         output_start: 0,
+        bounded_to: None,
+        refused_bytes: 0,
     }
 }
 
 /// Runs of (stream, bytes), with gaps as `Err`.
-type Runs = Vec<Result<(bool, Vec<u8>), u64>>;
+type Runs = Vec<Result<(bool, Vec<u8>), Gap>>;
 
 impl Spool {
     fn read(&self, since: u64, chunk: usize) -> Result<Runs, SpoolError> {
@@ -55,7 +62,7 @@ impl Spool {
         for _ in 0..2_000_000 {
             match reader.next(&mut buffer)? {
                 Piece::End => return Ok(runs),
-                Piece::Gap(len) => runs.push(Err(len)),
+                Piece::Gap(gap) => runs.push(Err(gap)),
                 Piece::Output { stderr, len } => match runs.last_mut() {
                     Some(Ok((same, bytes))) if *same == stderr => bytes.extend_from_slice(&buffer[..len]),
                     _ => runs.push(Ok((stderr, buffer[..len].to_vec()))),
@@ -107,7 +114,7 @@ fn beyond_the_bound_the_oldest_output_goes_and_a_gap_tells_how_much() {
     let status = read_status(spool.state.as_fd(), spool.id).unwrap();
     assert_eq!((status.output_start, status.output_bytes), (start, end));
     let runs = spool.read(7, 64).unwrap();
-    assert_eq!(runs[0], Err(start - 7));
+    assert_eq!(runs[0], Err(Gap { dropped: start - 7, why: GapReason::Bound }));
     assert_eq!(runs[1].as_ref().unwrap().1.len() as u64, end - start);
     let kept: u64 = fs::read_dir(&spool.exec).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).sum();
     assert!(kept < 1000 + 1000, "{kept}");
@@ -126,9 +133,9 @@ fn a_byte_by_byte_alternation_stays_within_the_bound() {
 
 #[test]
 fn without_a_place_on_disk_output_is_counted_and_the_reader_is_told() {
-    let mut writer = Writer::new(None, SMALL);
-    writer.append(false, b"hello");
-    assert_eq!((writer.start(), writer.end()), (5, 5));
+    let mut writer = Writer::new(None, SMALL, Arc::default());
+    assert_eq!(writer.append(false, b"hello"), 0);
+    assert_eq!((writer.start(), writer.end(), writer.refused_bytes()), (5, 5, 5));
 }
 
 #[test]
@@ -138,8 +145,8 @@ fn output_refused_by_the_disk_is_a_gap_and_what_follows_is_kept() {
     // A directory in the way of the next segment's name is a disk that refuses.
     let blocked = spool.exec.join(layout::index_name(100));
     fs::create_dir(&blocked).unwrap();
-    spool.writer.append(false, &[b'x'; 120]);
-    assert_eq!(spool.writer.end(), 126);
+    assert_eq!(spool.writer.append(false, &[b'x'; 120]), 94);
+    assert_eq!((spool.writer.end(), spool.writer.refused_bytes()), (126, 26));
     fs::remove_dir(&blocked).unwrap();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
     while spool.writer.segments_end() <= 126 {
@@ -149,8 +156,53 @@ fn output_refused_by_the_disk_is_a_gap_and_what_follows_is_kept() {
     }
     let runs = spool.read(0, 4096).unwrap();
     assert_eq!(runs[0].as_ref().unwrap().1.len(), 100);
-    assert!(matches!(runs[1], Err(gap) if gap >= 26), "{:?}", runs[1]);
+    assert!(matches!(runs[1], Err(Gap { dropped: 26.., why: GapReason::DiskFull })), "{:?}", runs[1]);
     assert!(matches!(&runs[2], Ok((true, bytes)) if !bytes.is_empty()));
+}
+
+#[test]
+fn a_hole_in_front_is_told_apart_by_who_made_it() {
+    let mut spool = spool(SMALL);
+    // The disk refuses the first bytes, and later the bound drops some of what was kept.
+    let blocked = spool.exec.join(layout::index_name(0));
+    fs::create_dir(&blocked).unwrap();
+    assert_eq!(spool.writer.append(false, &[b'a'; 10]), 0);
+    fs::remove_dir(&blocked).unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    while spool.writer.append(false, b"b") == 0 {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    let first = spool.writer.start();
+    let gap_of = |spool: &Spool, bounded_to| {
+        let mut told = status(spool.id);
+        (told.output_bytes, told.bounded_to) = (spool.writer.end(), bounded_to);
+        let mut reader = Reader::open(spool.state.as_fd(), &told, 0).unwrap();
+        reader.next(&mut [0; 16]).unwrap()
+    };
+    let refused = Gap { dropped: first, why: GapReason::DiskFull };
+    assert_eq!(gap_of(&spool, Some(0)), Piece::Gap(refused));
+    while spool.bounded_to.load(std::sync::atomic::Ordering::Relaxed) == 0 {
+        spool.writer.append(false, &[b'c'; 100]);
+    }
+    let dropped = spool.writer.start();
+    assert_eq!(spool.bounded_to.load(std::sync::atomic::Ordering::Relaxed), dropped);
+    let bound = Piece::Gap(Gap { dropped, why: GapReason::Bound });
+    assert_eq!(gap_of(&spool, Some(dropped)), bound);
+    // A record from before the reason was written down.
+    assert_eq!(gap_of(&spool, None), bound);
+}
+
+#[test]
+fn a_full_disk_costs_old_output_for_the_record_but_never_the_last_segment() {
+    let mut spool = spool(SMALL);
+    spool.writer.append(false, &[b'x'; 50]);
+    // Nothing can be renamed over a directory: the record is refused as by a disk that fails.
+    fs::remove_file(spool.exec.join(META)).unwrap();
+    fs::create_dir_all(spool.exec.join(META).join("in the way")).unwrap();
+    let ended = status(spool.id);
+    assert!(spool.writer.write_status(&ended).is_err());
+    assert_eq!((spool.writer.start(), spool.writer.end()), (0, 50));
 }
 
 #[test]

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bay_types::exec::ExecStatus;
@@ -28,6 +30,9 @@ pub(crate) struct Writer {
     kept: u64,
     open: Option<Open>,
     end: u64,
+    /// What was before this byte, the bound dropped. Readers look here when they find something missing.
+    bounded_to: Arc<AtomicU64>,
+    refused_bytes: u64,
     refused_at: Option<Instant>,
 }
 
@@ -47,8 +52,18 @@ struct Open {
 }
 
 impl Writer {
-    pub(crate) fn new(dir: Option<OwnedFd>, bounds: Bounds) -> Self {
-        Self { dir, bounds, segments: VecDeque::new(), kept: 0, open: None, end: 0, refused_at: None }
+    pub(crate) fn new(dir: Option<OwnedFd>, bounds: Bounds, bounded_to: Arc<AtomicU64>) -> Self {
+        Self {
+            dir,
+            bounds,
+            segments: VecDeque::new(),
+            kept: 0,
+            open: None,
+            end: 0,
+            bounded_to,
+            refused_bytes: 0,
+            refused_at: None,
+        }
     }
 
     /// Bytes the command wrote so far.
@@ -61,14 +76,19 @@ impl Writer {
         self.segments.front().map_or(self.end, |s| s.start)
     }
 
+    /// Bytes that the disk had no room for.
+    pub(crate) fn refused_bytes(&self) -> u64 {
+        self.refused_bytes
+    }
+
     /// Where the last segment ends; before `end` when output was refused since.
     #[cfg(test)]
     pub(super) fn segments_end(&self) -> u64 {
         self.open.as_ref().map_or(0, |o| self.segments.back().map_or(0, |s| s.start) + o.len)
     }
 
-    /// Appends, or counts what could not be appended.
-    pub(crate) fn append(&mut self, stderr: bool, bytes: &[u8]) {
+    /// Appends, or counts what could not be appended. Returns how many bytes, from the first on, are on disk.
+    pub(crate) fn append(&mut self, stderr: bool, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() {
             match self.append_some(stderr, rest) {
@@ -76,14 +96,17 @@ impl Writer {
                 Err(_) => {
                     self.close_refused();
                     self.end += rest.len() as u64;
-                    return;
+                    self.refused_bytes += rest.len() as u64;
+                    return bytes.len() - rest.len();
                 }
             }
         }
+        bytes.len()
     }
 
-    /// Writes an exec's record beside its output. When the disk is full, output makes way: how a command ended is
-    /// worth more than what it said first.
+    /// Writes an exec's record beside its output. When the disk is full, old output makes way: how a command ended is
+    /// worth more than what it said first. The last segment stays: a record that finds no room is kept in memory, and
+    /// by the daemon, while nobody else has that output.
     pub(crate) fn write_status(&mut self, status: &ExecStatus) -> io::Result<()> {
         loop {
             let Some(dir) = &self.dir else {
@@ -93,13 +116,12 @@ impl Writer {
                 Err(e) if matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => e,
                 other => return other,
             };
-            if self.segments.is_empty() {
+            if self.segments.len() <= 1 {
                 return Err(refused);
             }
-            if self.segments.len() == 1 {
-                self.open = None;
-            }
+            let start = self.start();
             self.drop_oldest();
+            self.refused_bytes += self.start() - start;
         }
     }
 
@@ -148,6 +170,10 @@ impl Writer {
         while self.segments.len() > 1
             && (self.kept > self.bounds.exec_bytes || self.segments.len() > MAX_SEGMENTS)
         {
+            if let Some(next) = self.segments.get(1) {
+                // Before it is gone: a reader who does not find it must find this.
+                self.bounded_to.store(next.start, Ordering::Release);
+            }
             self.drop_oldest();
         }
         Ok(written)

@@ -48,6 +48,7 @@ pub(crate) fn guest_process() {
             bay_id: "bay_test".into(),
             hostname: "testbay".into(),
             machine_id: "0".repeat(32),
+            author: None,
         },
         listener: UnixListener::from(listener),
         cgroup: std::env::var_os(CGROUP).map(|path| File::open(path).unwrap().into()),
@@ -377,7 +378,7 @@ impl Collected {
         match frame {
             Frame::Stdout(bytes) => self.stdout.extend(bytes),
             Frame::Stderr(bytes) => self.stderr.extend(bytes),
-            Frame::Gap(gap) => self.gap += gap,
+            Frame::Gap(gap) => self.gap += gap.dropped,
             Frame::Exit(exit) => self.exit = Some(exit),
             Frame::Error(error) => self.error = Some(error),
             other => panic!("{other:?} came from the guest"),

@@ -239,6 +239,10 @@ pub(crate) fn host_key(packages: &str, add: &[PathBuf]) -> String {
         hash.update([0]);
         hash.update(path.as_os_str().as_encoded_bytes());
     }
+    if !add.is_empty() {
+        // Images made before added tools were put on the path come out differently now.
+        hash.update([0, 0]);
+    }
     hexadecimal(&hash.finalize())
 }
 

@@ -17,6 +17,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
+use super::added;
 use super::archive::Unpack;
 use super::host::{self, HostTree, hexadecimal, host_key};
 use super::tree::{self, Choice, Rights, Tally, Tree, Walk};
@@ -220,6 +221,7 @@ impl Pool {
         if matches!(plan.source, Source::Host) {
             skeleton::lay_out_host(&target)
                 .and_then(|()| skeleton::accounts(&target))
+                .and_then(|()| added::put_on_path(&target, &plan.add))
                 .doing(|| "lay out the image".to_owned())?;
         }
         if !skeleton::has_shell(&target) {

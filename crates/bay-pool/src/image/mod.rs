@@ -22,6 +22,7 @@ use crate::error::{Doing, PoolError, Result, one_line};
 use crate::pool::{Pool, read_json};
 use crate::subvolume::{self, entries, remove_all};
 
+mod added;
 mod archive;
 pub(crate) mod host;
 mod import;
@@ -175,6 +176,7 @@ impl Pool {
             created_at: meta.created_at,
             files: meta.files,
             bytes: meta.bytes,
+            add: meta.add.clone(),
             left_out: meta.left_out,
             bays,
         })

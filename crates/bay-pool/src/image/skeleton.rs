@@ -137,8 +137,29 @@ fn read(target: &OwnedFd, path: &str) -> io::Result<String> {
     }
 }
 
+/// A file that everybody may read, in a directory that is made when absent. Where an image has something else in the
+/// directory's place it is left so.
+pub(crate) fn write_plain(target: &OwnedFd, dir: &str, name: &str, contents: &str) -> io::Result<()> {
+    directories(target, &[(dir, 0o755)])?;
+    match write_in(target, dir, name, contents, 0o644, 0) {
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::LOOP | Errno::NOTDIR)) => Ok(()),
+        other => other,
+    }
+}
+
 fn write(target: &OwnedFd, name: &str, contents: &str, mode: u32, group: u32) -> io::Result<()> {
-    let etc = open_beneath(target, Path::new("etc"), OFlags::RDONLY | OFlags::DIRECTORY)?;
+    write_in(target, "etc", name, contents, mode, group)
+}
+
+fn write_in(
+    target: &OwnedFd,
+    dir: &str,
+    name: &str,
+    contents: &str,
+    mode: u32,
+    group: u32,
+) -> io::Result<()> {
+    let etc = open_beneath(target, Path::new(dir), OFlags::RDONLY | OFlags::DIRECTORY)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file =
         replacing(&etc, name.as_bytes(), || rustix::fs::openat(&etc, name, flags, Mode::RUSR | Mode::WUSR))?;

@@ -97,6 +97,9 @@ pub(crate) struct Said {
     pub(crate) cut_off: bool,
 }
 
+/// What git says whatever the reason was.
+const UNTOLD: &str = "Could not read from remote repository";
+
 impl Said {
     /// The line that tells best why it failed.
     pub(crate) fn why(&self) -> String {
@@ -110,6 +113,13 @@ impl Said {
             .filter_map(|line| line.strip_prefix("error: ").or_else(|| line.strip_prefix("fatal: ")))
             .take(2)
             .collect();
+        if complaints.first().is_some_and(|first| first.starts_with(UNTOLD)) {
+            // ssh and the far end have said it themselves, right before.
+            let before = self.messages.lines().take_while(|line| !line.contains(UNTOLD));
+            if let Some(cause) = before.filter(|line| !line.trim().is_empty()).last() {
+                return one_line(cause);
+            }
+        }
         if !complaints.is_empty() {
             return one_line(complaints.join("; "));
         }
@@ -366,6 +376,20 @@ mod tests {
         );
         assert_eq!(seen, [(123, Some(273))]);
         assert_eq!(messages.text(), "remote: hello\nfatal: no\n");
+    }
+
+    #[test]
+    fn the_reason_is_in_the_words_of_whoever_knew_it() {
+        use std::os::unix::process::ExitStatusExt;
+        let why = |messages: &str| {
+            let status = ExitStatus::from_raw(128 << 8);
+            Said { status, output: vec![], messages: messages.to_owned(), stuck: false, cut_off: false }.why()
+        };
+        let untold = "fatal: Could not read from remote repository.\n\nPlease make sure you have the correct access rights\n";
+        let ssh = "ssh: Could not resolve hostname nowhere: Name or service not known";
+        assert_eq!(why(&format!("{ssh}\n\n{untold}")), ssh);
+        assert_eq!(why(untold), "Could not read from remote repository.");
+        assert_eq!(why("noise\nerror: one\nfatal: two\nfatal: three\n"), "one; two");
     }
 
     #[test]

@@ -48,6 +48,31 @@ fn a_creation_that_was_cut_short_is_completed() {
 }
 
 #[test]
+fn a_kept_workspace_can_be_used_again_and_stays_until_it_is_removed_by_name() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let (bay, next) = (BayId::generate(), BayId::generate());
+    let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    fs::write(disk.workspace.join("note"), "precious").unwrap();
+    let path = pool.bay_remove(bay, Some("web")).unwrap().unwrap();
+    let [kept] = &pool.kept_list().unwrap()[..] else { panic!("one is kept") };
+    assert_eq!((&kept.path, kept.bay.as_str()), (&path, "web"));
+    let from = WorkspaceFrom::Kept { workspace: kept.name.clone() };
+    let disk = pool.bay_create(next, image.id, &from, None).unwrap();
+    fs::write(disk.workspace.join("note"), "changed").unwrap();
+    assert_eq!(fs::read_to_string(path.join("note")).unwrap(), "precious");
+    for odd in ["web", "../bays", "..", "", "x-20260102T030405Z"] {
+        assert_eq!(pool.kept_remove(odd).unwrap_err().to_api().code, ErrorCode::WorkspaceNotFound, "{odd}");
+    }
+    pool.kept_remove(&kept.name).unwrap();
+    assert_eq!(pool.kept_list().unwrap(), []);
+    // The bay made from it goes on, also through a repeated creation.
+    pool.bay_create(next, image.id, &from, None).unwrap();
+    assert_eq!(fs::read_to_string(disk.workspace.join("note")).unwrap(), "changed");
+}
+
+#[test]
 fn a_removed_bay_is_gone_with_subvolumes_that_should_not_be_in_it() {
     let Some(lab) = Lab::new() else { return };
     let pool = lab.open();

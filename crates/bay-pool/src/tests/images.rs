@@ -176,6 +176,10 @@ fn added_directories_come_with_the_callers_rights_without_credentials_and_stay_o
     for absent in ["credentials.toml", "registry/.netrc", "root-only"] {
         assert!(!root.join("home/ann/.cargo").join(absent).exists(), "{absent}");
     }
+    // Its programs are on the path of every command, and the image says what was added to it.
+    let settings = fs::read_to_string(root.join("etc/environment")).unwrap();
+    assert!(settings.contains("PATH=\"/home/ann/.cargo/bin:/usr/local/sbin:"), "{settings}");
+    assert_eq!(image.add, [std::path::PathBuf::from("/home/ann/.cargo")]);
     let parent = fs::metadata(root.join("home/ann")).unwrap();
     assert_eq!((parent.uid(), parent.permissions().mode() & 0o777), (1000, 0o700));
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{FromRequest, Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
-use bay_types::exec::{ExecSpec, ExecView, SignalRequest};
-use bay_types::frame::{Frame, UPGRADE};
+use bay_types::exec::{ExecSpec, ExecView, LimitHit, SignalRequest};
+use bay_types::frame::{Frame, Gap, GapReason, UPGRADE};
 use bay_types::{ApiError, ErrorCode};
 use http::{HeaderMap, StatusCode, header};
 use hyper::upgrade::{OnUpgrade, Upgraded};
@@ -174,8 +174,17 @@ pub(super) async fn output(
     let state = daemon.pool()?.bay_disk(handle.id).state;
     let last =
         if follow { Some(execs::end_of(&daemon, &handle, row.id).await?) } else { row.exit.map(Frame::Exit) };
-    let frames = spool::output(state, row.id, query.since, last).await?;
-    Ok((kind, news::body(frames)).into_response())
+    match spool::output(state, row.id, query.since, last.clone()).await {
+        Ok(frames) => Ok((kind, news::body(frames)).into_response()),
+        // There was not even room for the record of it.
+        Err(_) if row.limits_hit.contains(&LimitHit::Disk) => {
+            let dropped = row.output_bytes.saturating_sub(query.since);
+            let mut body = Frame::Gap(Gap { dropped, why: GapReason::DiskFull }).to_bytes();
+            body.extend(last.iter().flat_map(Frame::to_bytes));
+            Ok((kind, Body::from(body)).into_response())
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 pub(super) async fn signal(

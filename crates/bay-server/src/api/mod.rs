@@ -21,6 +21,7 @@ mod execs;
 mod files;
 mod images;
 mod repos;
+mod workspaces;
 
 /// Longest JSON body: a command line with every byte escaped.
 const MAX_JSON: usize = 8 << 20;
@@ -60,6 +61,8 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/repos/sync", post(repos::sync))
         .route("/v1/repos/{repo}/bundle", post(repos::bundle))
         .route("/v1/repos/{repo}", delete(repos::remove))
+        .route("/v1/workspaces", get(workspaces::list))
+        .route("/v1/workspaces/{workspace}", get(workspaces::show).delete(workspaces::remove))
         .fallback(|request: Request| async move {
             Failure(ApiError::new(
                 ErrorCode::PathNotFound,

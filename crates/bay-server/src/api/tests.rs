@@ -3,12 +3,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::body::Body;
-use bay_backend::{Backend, BackendError, Seen, StartSpec};
+use bay_backend::{Backend, BackendError, LimitEvents, Seen, StartSpec};
 use bay_store::{BayNew, Draft, NameChoice, Store};
 use bay_types::bay::{BayCreate, BayView, Desired, Isolation, Limits, Source, State};
 use bay_types::exec::{EndReason, ExecSpec, ExecView, Exit};
@@ -42,6 +42,8 @@ struct Scripted {
     gone: watch::Sender<bool>,
     /// A defect that shows once.
     defect: Arc<AtomicBool>,
+    /// Processes that the kernel is said to have ended for memory.
+    oom_kills: Arc<AtomicU64>,
 }
 
 #[async_trait]
@@ -80,6 +82,9 @@ impl Backend for Scripted {
     async fn connect(&self, _: BayId) -> std::io::Result<UnixStream> {
         UnixStream::connect(&self.socket).await
     }
+    fn limit_events(&self, _: BayId) -> LimitEvents {
+        LimitEvents { oom_kills: self.oom_kills.load(Ordering::SeqCst), forks_refused: 0 }
+    }
     async fn wait_gone(&self, _: &RuntimeRecord) {
         let _ = self.gone.subscribe().wait_for(|gone| *gone).await;
     }
@@ -98,6 +103,7 @@ struct Rig {
     router: TowerToHyperService<Router>,
     gone: watch::Sender<bool>,
     defect: Arc<AtomicBool>,
+    oom_kills: Arc<AtomicU64>,
 }
 
 async fn rig() -> Rig {
@@ -105,8 +111,13 @@ async fn rig() -> Rig {
     let store = Store::open(&dir.path().join("bay.db")).await.unwrap();
     let gone = watch::Sender::new(false);
     let defect = Arc::new(AtomicBool::new(false));
-    let backend =
-        Scripted { socket: dir.path().join("guest.sock"), gone: gone.clone(), defect: Arc::clone(&defect) };
+    let oom_kills = Arc::new(AtomicU64::new(0));
+    let backend = Scripted {
+        socket: dir.path().join("guest.sock"),
+        gone: gone.clone(),
+        defect: Arc::clone(&defect),
+        oom_kills: Arc::clone(&oom_kills),
+    };
     let daemon = Arc::new(Daemon {
         store,
         pool: OnceLock::new(),
@@ -123,7 +134,7 @@ async fn rig() -> Rig {
         uploads: tokio::sync::Semaphore::new(crate::daemon::MAX_UPLOADS),
     });
     let router = TowerToHyperService::new(router(Arc::clone(&daemon)));
-    Rig { dir, daemon, router, gone, defect }
+    Rig { dir, daemon, router, gone, defect, oom_kills }
 }
 
 impl Rig {
@@ -158,6 +169,7 @@ impl Rig {
                 limits: Limits::default(),
                 mounts: vec![],
                 idle_stop_s: None,
+                author: None,
             },
             image_id: ImageId::generate(),
             origin: None,
@@ -491,7 +503,7 @@ async fn a_stop_ends_open_execs_and_events_tell_the_story() {
     let (code, body) = rig.json("POST", "/v1/bays/web/stop?grace_s=0", Value::Null).await;
     assert_eq!((code, body["state"].as_str()), (StatusCode::OK, Some("stopped")), "{body}");
     let row = rig.daemon.store.exec_get(handle.id, spec.id).await.unwrap().unwrap();
-    assert_eq!(row.exit.unwrap().reason, EndReason::Lost);
+    assert_eq!(row.exit.unwrap().reason, EndReason::Stopped);
     let (_, events) = rig.json("GET", "/v1/events?bay=web", Value::Null).await;
     let kinds: Vec<&str> = events.as_array().unwrap().iter().map(|e| e["kind"].as_str().unwrap()).collect();
     assert_eq!(

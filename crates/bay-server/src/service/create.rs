@@ -28,7 +28,7 @@ const MAX_URL: usize = 4096;
 
 /// Everything that can be said about a request before any work.
 pub(crate) fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayName>, ApiError> {
-    let name = crate::validate::create(create, daemon.host)?;
+    let name = crate::validate::create(create, daemon.room())?;
     daemon.backend.can_keep(&create.limits).map_err(|e| e.to_api())?;
     if let Some(name) = &name
         && let Ok(taken) = daemon.bays.find(name.as_str())
@@ -60,6 +60,10 @@ pub(crate) async fn create(
     create.limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
     // Held until the row names image and repository: from then on they count as used.
     let making = daemon.making.read().await;
+    if let Source::Kept { workspace } = &mut create.source {
+        let kept = service::workspaces::find(&daemon, workspace).await?;
+        *workspace = kept.name;
+    }
     let (image, origin, teller) = prepare(&daemon, &create, caller, teller).await?;
     let choice = match name {
         Some(name) => NameChoice::Exact(name),
@@ -129,7 +133,7 @@ async fn prepare(
 fn origin(pool: &Pool, source: &Source, teller: &mut Teller) -> Result<Option<Origin>, ApiError> {
     let api = |e: PoolError| e.to_api();
     let (repo, commit, branch) = match source {
-        Source::Empty => return Ok(None),
+        Source::Empty | Source::Kept { .. } => return Ok(None),
         Source::Cached { repo, commit, branch } => {
             if !pool.repo_has_commit(*repo, commit).map_err(api)? {
                 return Err(ApiError::new(
@@ -155,6 +159,7 @@ fn origin(pool: &Pool, source: &Source, teller: &mut Teller) -> Result<Option<Or
 fn derived_name(source: &Source, origin: Option<&Origin>) -> BayName {
     let location = match (source, origin) {
         (Source::Remote { url, .. }, _) => url.as_str(),
+        (Source::Kept { workspace }, _) => workspace.as_str(),
         (_, Some(origin)) => origin.location.as_str(),
         (_, None) => "",
     };

@@ -3,7 +3,7 @@
 //! ```text
 //!  row + event ──► guest starts it ──► running ──► the guest's event, or its status when asked ──► ended
 //!                       │ refuses                  │ bay stopped or guest died: what the guest wrote to disk,
-//!                       ▼                          ▼ or "lost"
+//!                       ▼                          ▼ or "stopped", "lost"
 //!                     ended                       ended
 //! ```
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bay_store::{Draft, ExecRow, Inserted};
 use bay_types::bay::State;
-use bay_types::exec::{EndReason, ExecSpec, ExecStatus, ExecView, Exit, SignalRequest};
+use bay_types::exec::{EndReason, ExecSpec, ExecStatus, ExecView, Exit, LimitHit, SignalRequest};
 use bay_types::frame::Frame;
 use bay_types::{ApiError, ErrorCode, ExecId};
 use bytes::Bytes;
@@ -39,7 +39,10 @@ const END_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of a command line that go into the event.
 const EVENT_ARGV_BYTES: usize = 4096;
 
-const LOST: Exit = Exit { reason: EndReason::Lost, code: None, signal: None };
+/// An exec of which nobody saw the end.
+fn unseen(reason: EndReason) -> Exit {
+    Exit { reason, code: None, signal: None }
+}
 
 /// What a shell reports for a command that could not be run, or was not found.
 fn not_started(error: &ApiError) -> Exit {
@@ -74,8 +77,8 @@ fn started_event(spec: &ExecSpec, caller: Caller) -> Draft {
     )
 }
 
-fn ended_event(id: ExecId, exit: Exit) -> Draft {
-    Draft::new("exec.end", json!({ "exec": id, "exit": exit }))
+fn ended_event(id: ExecId, exit: Exit, limits_hit: &[LimitHit]) -> Draft {
+    Draft::new("exec.end", json!({ "exec": id, "exit": exit, "limits_hit": limits_hit }))
 }
 
 /// The bay must be running for its guest to be asked.
@@ -171,9 +174,35 @@ fn body(spec: &ExecSpec) -> Result<Bytes, ApiError> {
     serde_json::to_vec(spec).map(Bytes::from).map_err(|e| ApiError::internal(&e))
 }
 
-async fn insert(
+/// Notes the bay's counters while the guest is being asked: nobody waits for it, and a command needs longer than this to
+/// reach a limit.
+fn note_beginning(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: ExecId) {
+    let (daemon, handle) = (Arc::clone(daemon), Arc::clone(handle));
+    tokio::spawn(async move { handle.exec_began(id, daemon.backend.limit_events(handle.id)) });
+}
+
+/// Limits that were reached while an exec ran. One that succeeded is not looked at but for what its guest said.
+fn limits_hit(
     daemon: &Daemon,
     handle: &BayHandle,
+    id: ExecId,
+    exit: Exit,
+    status: Option<&ExecStatus>,
+) -> Vec<LimitHit> {
+    let mut hit = Vec::new();
+    let began = handle.exec_beginning(id).filter(|_| exit.code != Some(0));
+    if let Some(began) = began {
+        let now = daemon.backend.limit_events(handle.id);
+        hit.extend((now.oom_kills > began.oom_kills).then_some(LimitHit::Memory));
+        hit.extend((now.forks_refused > began.forks_refused).then_some(LimitHit::Pids));
+    }
+    hit.extend(status.is_some_and(|status| status.refused_bytes > 0).then_some(LimitHit::Disk));
+    hit
+}
+
+async fn insert(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
     spec: &ExecSpec,
     caller: Caller,
 ) -> Result<ExecRow, ApiError> {
@@ -185,6 +214,7 @@ async fn insert(
     match inserted {
         Inserted::New(row) => {
             handle.exec_opened(row.id);
+            note_beginning(daemon, handle, row.id);
             Ok(row)
         }
         Inserted::Known(row) => Ok(row),
@@ -226,7 +256,8 @@ pub(crate) async fn look_later(
 
 /// Writes the end of an exec down.
 async fn record(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit: Exit, status: Option<&ExecStatus>) {
-    match daemon.store.exec_end(handle.id, id, exit, status, &ended_event(id, exit)).await {
+    let hit = limits_hit(daemon, handle, id, exit, status);
+    match daemon.store.exec_end(handle.id, id, exit, status, &hit, &ended_event(id, exit, &hit)).await {
         Ok(_) => handle.exec_ended(id),
         // It stays open, and the next refresh tries again.
         Err(error) => {
@@ -322,15 +353,15 @@ async fn refresh(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> Option<Exec
             Some(status)
         }
         Err(error) if error.code == ErrorCode::ExecNotFound => {
-            record(daemon, handle, id, LOST, None).await;
+            record(daemon, handle, id, unseen(EndReason::Lost), None).await;
             None
         }
         Err(_) => None,
     }
 }
 
-/// No guest is left: every open exec ended as the guest last wrote it to disk, or is lost.
-pub(crate) async fn close_all(daemon: &Daemon, handle: &BayHandle) {
+/// No guest is left: every open exec ended as the guest last wrote it to disk, or for this reason.
+pub(crate) async fn close_all(daemon: &Daemon, handle: &BayHandle, why: EndReason) {
     let open = match daemon.store.exec_list_open(handle.id).await {
         Ok(open) => open,
         Err(error) => {
@@ -343,7 +374,7 @@ pub(crate) async fn close_all(daemon: &Daemon, handle: &BayHandle) {
             Ok(pool) => spool::status(pool.bay_disk(handle.id).state, row.id).await,
             Err(_) => None,
         };
-        let exit = status.as_ref().and_then(|status| status.exit).unwrap_or(LOST);
+        let exit = status.as_ref().and_then(|status| status.exit).unwrap_or_else(|| unseen(why));
         record(daemon, handle, row.id, exit, status.as_ref()).await;
     }
 }

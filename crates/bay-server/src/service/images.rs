@@ -140,6 +140,7 @@ mod tests {
             created_at: jiff::Timestamp::from_second(seconds).unwrap(),
             files: 0,
             bytes: 0,
+            add: vec![],
             left_out: String::new(),
             bays: 0,
         }

@@ -31,7 +31,7 @@ pub(crate) async fn set(
     let fits = |row: &BayRow| {
         not_deleting(row, "set")?;
         let wanted = change.over(&row.settings());
-        validate::limits(&wanted.limits, daemon.host)?;
+        validate::limits(&wanted.limits, daemon.room())?;
         validate::idle_stop(wanted.idle_stop_s)?;
         daemon.backend.can_keep(&wanted.limits).map_err(|e| e.to_api())
     };

@@ -2,18 +2,16 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bay_types::ApiError;
 use bay_types::bay::Health;
 use bay_types::exec::ExecSpec;
-use bay_types::frame::Frame;
-use tokio::io::AsyncReadExt;
 
 use super::contest::{Scored, Series, score};
+use super::flow;
 use super::peers::timed;
 use super::scene::Scene;
-use crate::client::bay_path;
 
 /// Copying gigabytes twenty times teaches nothing that five times do not.
 pub(super) const IMPORT_ROUNDS: usize = 5;
@@ -22,32 +20,34 @@ const IDLE: Duration = Duration::from_secs(1);
 
 fn sample(series: &mut Series, measured: Option<Result<Duration, ApiError>>) -> Result<(), ApiError> {
     if let Some(took) = measured {
-        series.samples.push(took?);
+        series.took(took?);
     }
     Ok(())
 }
 
 fn present(series: Vec<Series>) -> Vec<Series> {
-    series.into_iter().filter(|one| !one.samples.is_empty()).collect()
+    series.into_iter().filter(|one| !one.is_empty()).collect()
 }
 
 pub(super) async fn first_command(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
     let mut bay = Series::new("bay up … -- echo", Some((1.5, "runc run")));
     let mut runc = Series::new("runc run", None);
     let mut docker = Series::new("docker run --rm --network none", None);
+    let mut runsc = Series::new("runsc do", None);
     let mut bwrap = Series::new("bwrap", None);
     // The first one fetches the repository; the bar is about a cached one.
     scene.up_and_echo("repo")?;
     for _ in 0..rounds {
-        bay.samples.push(scene.up_and_echo("repo")?);
+        bay.took(scene.up_and_echo("repo")?);
         let measured = scene.peers.runc_run();
         sample(&mut runc, measured)?;
         sample(&mut docker, scene.peers.docker_run())?;
+        sample(&mut runsc, scene.peers.runsc())?;
         sample(&mut bwrap, scene.peers.bwrap())?;
     }
     Ok(score(
         "new bay on a cached repository → first output, through the CLI",
-        &present(vec![bay, runc, docker, bwrap]),
+        &present(vec![bay, runc, docker, runsc, bwrap]),
         scene.peers.absent.clone(),
     ))
 }
@@ -63,12 +63,12 @@ pub(super) async fn exec(scene: &mut Scene, rounds: usize) -> Result<Scored, Api
     let measured = async {
         exec_over_api(scene, &name, Duration::ZERO).await?;
         for _ in 0..rounds {
-            api.samples.push(exec_over_api(scene, &name, Duration::ZERO).await?);
-            cli.samples.push(timed(&mut scene.bay(&["exec", &name, "--", "/bin/true"]))?);
+            api.took(exec_over_api(scene, &name, Duration::ZERO).await?);
+            cli.took(timed(&mut scene.bay(&["exec", &name, "--", "/bin/true"]))?);
             sample(&mut docker, scene.peers.docker_exec())?;
-            api_idle.samples.push(exec_over_api(scene, &name, IDLE).await?);
+            api_idle.took(exec_over_api(scene, &name, IDLE).await?);
             tokio::time::sleep(IDLE).await;
-            cli_idle.samples.push(timed(&mut scene.bay(&["exec", &name, "--", "/bin/true"]))?);
+            cli_idle.took(timed(&mut scene.bay(&["exec", &name, "--", "/bin/true"]))?);
             tokio::time::sleep(IDLE).await;
             sample(&mut docker_idle, scene.peers.docker_exec())?;
         }
@@ -81,26 +81,12 @@ pub(super) async fn exec(scene: &mut Scene, rounds: usize) -> Result<Scored, Api
     Ok(score("true in a running bay", &series, scene.peers.absent.clone()))
 }
 
-/// Starts the command and reads its frames to the exit, in one request on a connection that was open before.
+/// One request on a connection that was open before.
 async fn exec_over_api(scene: &mut Scene, name: &str, idle: Duration) -> Result<Duration, ApiError> {
     let spec = ExecSpec::new(["/bin/true"]);
     let _: Health = scene.client.get("/v1/health").await?;
     tokio::time::sleep(idle).await;
-    let begin = Instant::now();
-    let mut frames = scene.client.attach(&bay_path(name, "/execs/attach"), Some(&spec)).await?;
-    loop {
-        match frames.next().map_err(|error| ApiError::internal(&error))? {
-            Some(Frame::Exit(_)) => return Ok(begin.elapsed()),
-            Some(Frame::Error(error)) => return Err(error),
-            Some(_) => {}
-            None => {
-                let (stream, buffer) = frames.split();
-                if stream.read_buf(buffer).await.map_err(|error| ApiError::internal(&error))? == 0 {
-                    return Err(crate::client::broken("the stream ended before the exit"));
-                }
-            }
-        }
-    }
+    flow::run(&mut scene.client, name, &spec).await.map(|(took, _)| took)
 }
 
 pub(super) async fn workspace(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
@@ -115,9 +101,9 @@ pub(super) async fn workspace(scene: &mut Scene, rounds: usize) -> Result<Scored
     };
     clone_to(&scene.work.join("clone-warm"))?;
     for round in 0..rounds {
-        api.samples.push(scene.create_over_api(&origin).await?);
-        cli.samples.push(scene.up_and_echo("large")?);
-        clone.samples.push(clone_to(&scene.work.join(format!("clone-{round}")))?);
+        api.took(scene.create_over_api(&origin).await?);
+        cli.took(scene.up_and_echo("large")?);
+        clone.took(clone_to(&scene.work.join(format!("clone-{round}")))?);
     }
     Ok(score(
         "workspace of a cached repository of many files",
@@ -135,14 +121,14 @@ pub(super) async fn import(scene: &mut Scene, tree: &Path, rounds: usize) -> Res
     let source = format!("dir:{}", tree.display());
     for round in 0..rounds {
         let name = format!("bench-import-{round}");
-        bay.samples.push(timed(&mut scene.bay(&["images", "import", &source, "--name", &name, "--force"]))?);
+        bay.took(timed(&mut scene.bay(&["images", "import", &source, "--name", &name, "--force"]))?);
         timed(&mut scene.bay(&["images", "rm", &name]))?;
         // Onto the same filesystem, flushed as the import is.
         let target = scene.pool.join(format!("bench-copy-{}", std::process::id()));
         let script = "cp -a \"$0\" \"$1\" && sync -f \"$1\"";
         let copied = timed(Command::new("sh").args(["-c", script]).arg(tree).arg(&target));
         let _ = std::fs::remove_dir_all(&target);
-        copy.samples.push(copied?);
+        copy.took(copied?);
     }
     Ok(score(&format!("import of {}", tree.display()), &[bay, copy], vec![]))
 }

@@ -4,22 +4,80 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+/// What a number counts, and which way is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) enum Unit {
+    #[serde(rename = "ms")]
+    Milliseconds,
+    #[serde(rename = "MiB")]
+    Mebibytes,
+    #[serde(rename = "MB/s")]
+    MegabytesPerSecond,
+    #[serde(rename = "per second")]
+    PerSecond,
+}
+
+impl Unit {
+    fn more_is_better(self) -> bool {
+        matches!(self, Self::MegabytesPerSecond | Self::PerSecond)
+    }
+
+    pub(super) fn show(self, value: f64) -> String {
+        match self {
+            Self::Milliseconds => format!("{value:.1} ms"),
+            Self::Mebibytes => format!("{value:.2} MiB"),
+            Self::MegabytesPerSecond => format!("{value:.0} MB/s"),
+            Self::PerSecond => format!("{value:.0}/s"),
+        }
+    }
+}
+
+/// What a contestant must reach.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Bar {
+    /// This much of the median of that other contestant, at most or at least by the unit.
+    Of(f64, &'static str),
+    /// This number itself.
+    Is(f64),
+}
+
 /// What one contestant took, round by round.
 #[derive(Debug, Clone)]
 pub(super) struct Series {
-    pub(super) name: String,
-    pub(super) samples: Vec<Duration>,
-    /// At most this much of the median of that other contestant.
-    pub(super) bar: Option<(f64, &'static str)>,
+    name: String,
+    unit: Unit,
+    samples: Vec<f64>,
+    bars: Vec<Bar>,
 }
 
 impl Series {
     pub(super) fn new(name: impl Into<String>, bar: Option<(f64, &'static str)>) -> Self {
-        Self { name: name.into(), samples: Vec::new(), bar }
+        let bars = bar.into_iter().map(|(share, peer)| Bar::Of(share, peer)).collect();
+        Self { name: name.into(), unit: Unit::Milliseconds, samples: Vec::new(), bars }
     }
 
-    fn at(&self, quantile: f64) -> f64 {
-        let mut sorted: Vec<f64> = self.samples.iter().map(|sample| sample.as_secs_f64() * 1000.0).collect();
+    pub(super) fn of(name: impl Into<String>, unit: Unit, bars: &[Bar]) -> Self {
+        Self { name: name.into(), unit, samples: Vec::new(), bars: bars.to_vec() }
+    }
+
+    pub(super) fn took(&mut self, took: Duration) {
+        self.samples.push(took.as_secs_f64() * 1000.0);
+    }
+
+    pub(super) fn was(&mut self, value: f64) {
+        self.samples.push(value);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    pub(super) fn median(&self) -> f64 {
+        self.at(0.5)
+    }
+
+    pub(super) fn at(&self, quantile: f64) -> f64 {
+        let mut sorted = self.samples.clone();
         sorted.sort_by(f64::total_cmp);
         // Nearest rank; the cast is of a small non-negative number.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
@@ -39,38 +97,61 @@ pub(super) struct Scored {
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
     pub(super) name: String,
-    pub(super) median_ms: f64,
-    pub(super) p95_ms: f64,
-    /// Median over the median of the contestant it is measured against.
-    pub(super) ratio: Option<f64>,
-    pub(super) bar: Option<f64>,
-    pub(super) against: String,
+    pub(super) unit: Unit,
+    pub(super) median: f64,
+    pub(super) p95: f64,
+    pub(super) bars: Vec<Judged>,
 }
 
-impl Line {
-    pub(super) fn verdict(&self) -> &'static str {
-        match (self.ratio, self.bar) {
-            (Some(ratio), Some(bar)) if ratio <= bar => "reached",
-            (Some(_), Some(_)) => "missed",
-            (None, Some(_)) => "not comparable",
-            _ => "",
+/// One bar and what was reached of it.
+#[derive(Debug, Serialize)]
+pub(super) struct Judged {
+    /// Median over the median of the contestant it is measured against, or the median itself.
+    pub(super) reached: Option<f64>,
+    pub(super) bar: f64,
+    pub(super) against: Option<&'static str>,
+    pub(super) at_least: bool,
+    pub(super) verdict: &'static str,
+}
+
+impl Judged {
+    fn new(reached: Option<f64>, bar: f64, against: Option<&'static str>, at_least: bool) -> Self {
+        let verdict = match reached {
+            None => "not comparable",
+            Some(value) if (at_least && value >= bar) || (!at_least && value <= bar) => "reached",
+            Some(_) => "missed",
+        };
+        Self { reached, bar, against, at_least, verdict }
+    }
+
+    pub(super) fn show(&self, unit: Unit) -> String {
+        let sign = if self.at_least { "≥" } else { "≤" };
+        match self.against {
+            Some(peer) => format!("{sign} {:.3} of {peer}", self.bar),
+            None => format!("{sign} {}", unit.show(self.bar)),
         }
     }
 }
 
 pub(super) fn score(title: &str, series: &[Series], notes: Vec<String>) -> Scored {
+    let median_of = |name: &str| series.iter().find(|s| s.name == name).map(Series::median);
     let lines = series
         .iter()
         .map(|one| {
-            let against = one.bar.map(|(_, name)| name).unwrap_or_default();
-            let other = series.iter().find(|s| s.name == against).map(|s| s.at(0.5));
+            let at_least = one.unit.more_is_better();
+            let judge = |bar: &Bar| match *bar {
+                Bar::Of(share, peer) => {
+                    let ratio = median_of(peer).map(|other| one.median() / other);
+                    Judged::new(ratio, share, Some(peer), at_least)
+                }
+                Bar::Is(value) => Judged::new(Some(one.median()), value, None, at_least),
+            };
             Line {
                 name: one.name.clone(),
-                median_ms: one.at(0.5),
-                p95_ms: one.at(0.95),
-                ratio: other.map(|other| one.at(0.5) / other),
-                bar: one.bar.map(|(bar, _)| bar),
-                against: against.to_owned(),
+                unit: one.unit,
+                median: one.median(),
+                p95: one.at(0.95),
+                bars: one.bars.iter().map(judge).collect(),
             }
         })
         .collect();
@@ -82,26 +163,33 @@ pub(super) fn score(title: &str, series: &[Series], notes: Vec<String>) -> Score
 mod tests {
     use super::*;
 
-    fn series(name: &str, ms: &[u64], bar: Option<(f64, &'static str)>) -> Series {
-        let samples = ms.iter().map(|ms| Duration::from_millis(*ms)).collect();
-        Series { samples, ..Series::new(name, bar) }
+    fn series(name: &str, unit: Unit, values: &[f64], bars: &[Bar]) -> Series {
+        Series { samples: values.to_vec(), ..Series::of(name, unit, bars) }
     }
 
     #[test]
     fn the_median_is_compared_with_the_named_peer() {
-        let scored = score(
-            "t",
-            &[series("bay", &[9, 10, 90], Some((0.5, "peer"))), series("peer", &[20, 10, 30], None)],
-            vec![],
-        );
-        assert_eq!(scored.lines[0].ratio, Some(0.5));
-        assert_eq!(scored.lines[0].verdict(), "reached");
-        assert_eq!(scored.lines[1].verdict(), "");
+        let bay = series("bay", Unit::Milliseconds, &[9.0, 10.0, 90.0], &[Bar::Of(0.5, "peer")]);
+        let peer = series("peer", Unit::Milliseconds, &[20.0, 10.0, 30.0], &[]);
+        let scored = score("t", &[bay, peer], vec![]);
+        assert_eq!(scored.lines[0].bars[0].reached, Some(0.5));
+        assert_eq!(scored.lines[0].bars[0].verdict, "reached");
+        assert!(scored.lines[1].bars.is_empty());
     }
 
     #[test]
     fn a_missing_peer_is_no_victory() {
-        let scored = score("t", &[series("bay", &[9], Some((0.5, "peer")))], vec![]);
-        assert_eq!(scored.lines[0].verdict(), "not comparable");
+        let bay = series("bay", Unit::Milliseconds, &[9.0], &[Bar::Of(0.5, "peer")]);
+        assert_eq!(score("t", &[bay], vec![]).lines[0].bars[0].verdict, "not comparable");
+    }
+
+    #[test]
+    fn more_work_in_a_second_is_better_and_more_milliseconds_are_worse() {
+        let verdict = |unit| {
+            let scored = score("t", &[series("bay", unit, &[500.0], &[Bar::Is(400.0)])], vec![]);
+            scored.lines[0].bars[0].verdict
+        };
+        assert_eq!(verdict(Unit::MegabytesPerSecond), "reached");
+        assert_eq!(verdict(Unit::Milliseconds), "missed");
     }
 }

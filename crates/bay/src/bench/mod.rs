@@ -5,8 +5,13 @@
 
 mod cases;
 mod contest;
+mod crowd;
+mod durable;
+mod flow;
 mod peers;
+mod place;
 mod scene;
+mod work;
 
 use bay_types::ApiError;
 use clap::{Args, ValueEnum};
@@ -20,8 +25,10 @@ use scene::Scene;
 
 /// Fewer rounds than this make no median worth writing down.
 const MIN_ROUNDS: usize = 3;
+/// Rounds of contests that take seconds each.
+const SLOW_ROUNDS: usize = 7;
 
-/// Measure new bays, commands, workspaces and imports beside other tools on this machine.
+/// Measure new bays, commands, workspaces, imports, real work and crowds beside other tools on this machine.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay bench\n  bay bench --only exec --rounds 50\n  bay bench --peers runc,docker --json"
@@ -31,7 +38,7 @@ pub(crate) struct Bench {
     #[arg(long, value_delimiter = ',')]
     only: Vec<Contest>,
     /// The tools to measure beside bays; those that are not installed or not running are left out and named.
-    #[arg(long, value_delimiter = ',', default_value = "runc,docker,bwrap")]
+    #[arg(long, value_delimiter = ',', default_value = "runc,docker,runsc,bwrap")]
     peers: Vec<Peer>,
     /// How often each contestant runs.
     #[arg(long, default_value_t = 20)]
@@ -39,6 +46,9 @@ pub(crate) struct Bench {
     /// Files in the repository of the `workspace` contest.
     #[arg(long, default_value_t = 50_000)]
     files: usize,
+    /// How long the `storm` contest goes on.
+    #[arg(long, default_value_t = 300)]
+    seconds: u32,
     /// The directory copied in the `import` contest.
     #[arg(long, default_value = "/usr/lib")]
     tree: std::path::PathBuf,
@@ -54,6 +64,16 @@ pub(crate) enum Contest {
     Workspace,
     /// Taking a tree into the pool as an image.
     Import,
+    /// Builds, installs, tests and tools on large trees, beside the bare host.
+    Work,
+    /// SQLite and PostgreSQL with every commit on disk.
+    Durable,
+    /// A hundred idle bays.
+    Crowd,
+    /// A gigabyte of output from one command.
+    Output,
+    /// Two hundred commands a second over twenty bays. Minutes: only when asked for by name.
+    Storm,
 }
 
 impl Bench {
@@ -96,6 +116,22 @@ impl Bench {
         if wanted(Contest::Import) {
             scored.push(cases::import(scene, &self.tree, self.rounds.min(cases::IMPORT_ROUNDS)).await?);
         }
+        if wanted(Contest::Work) {
+            scored.extend(work::work(scene, self.rounds.min(SLOW_ROUNDS)).await?);
+        }
+        if wanted(Contest::Durable) {
+            scored.push(durable::sqlite(scene, self.rounds.min(SLOW_ROUNDS)).await?);
+            scored.push(durable::postgres(scene, self.rounds.min(SLOW_ROUNDS)).await?);
+        }
+        if wanted(Contest::Crowd) {
+            scored.push(crowd::crowd(scene).await?);
+        }
+        if wanted(Contest::Output) {
+            scored.push(flow::output(scene, self.rounds.min(SLOW_ROUNDS)).await?);
+        }
+        if self.only.contains(&Contest::Storm) {
+            scored.push(flow::storm(scene, self.seconds).await?);
+        }
         Ok(scored)
     }
 }
@@ -105,13 +141,19 @@ fn render(scored: &[Scored]) -> String {
     for contest in scored {
         let mut table = table::table(&["CONTESTANT", "MEDIAN", "P95", "RATIO", "BAR", ""]);
         for line in &contest.lines {
+            let each = |show: &dyn Fn(&contest::Judged) -> String| {
+                line.bars.iter().map(show).collect::<Vec<_>>().join("\n")
+            };
             table.add_row([
                 line.name.clone(),
-                format!("{:.1} ms", line.median_ms),
-                format!("{:.1} ms", line.p95_ms),
-                line.ratio.map(|r| format!("{r:.3}")).unwrap_or_default(),
-                line.bar.map(|b| format!("≤ {b:.3} of {}", line.against)).unwrap_or_default(),
-                line.verdict().to_owned(),
+                line.unit.show(line.median),
+                line.unit.show(line.p95),
+                each(&|bar| match (bar.against, bar.reached) {
+                    (Some(_), Some(ratio)) => format!("{ratio:.3}"),
+                    _ => String::new(),
+                }),
+                each(&|bar| bar.show(line.unit)),
+                each(&|bar| bar.verdict.to_owned()),
             ]);
         }
         parts.push(format!("{} ({} rounds)\n{}", contest.title, contest.rounds, table.trim_fmt()));

@@ -11,6 +11,7 @@ use clap::ValueEnum;
 pub(crate) enum Peer {
     Runc,
     Docker,
+    Runsc,
     Bwrap,
 }
 
@@ -21,6 +22,7 @@ pub(super) struct Peers {
     bundle: Option<PathBuf>,
     docker: Option<Docker>,
     bwrap: bool,
+    runsc: bool,
     runs: usize,
     /// What was asked for and could not be had, and why.
     pub(super) absent: Vec<String>,
@@ -39,6 +41,7 @@ impl Peers {
             bundle: None,
             docker: None,
             bwrap: false,
+            runsc: false,
             runs: 0,
             absent: Vec::new(),
         };
@@ -46,6 +49,7 @@ impl Peers {
             let found = match peer {
                 Peer::Runc => bundle(tree, &work.join("bundle")).map(|bundle| peers.bundle = Some(bundle)),
                 Peer::Docker => docker(tree).map(|docker| peers.docker = Some(docker)),
+                Peer::Runsc => timed(Command::new("runsc").arg("--version")).map(|_| peers.runsc = true),
                 Peer::Bwrap => timed(Command::new("bwrap").arg("--version")).map(|_| peers.bwrap = true),
             };
             if let Err(why) = found {
@@ -74,6 +78,21 @@ impl Peers {
         Some(timed(Command::new("docker").args(["exec", &docker.container, "/bin/true"])))
     }
 
+    /// A container of the small image that waits, with these volumes and an empty `/work`.
+    pub(super) fn docker_container(&mut self, volumes: &[String]) -> Result<String, ApiError> {
+        let absent = || ApiError::new(ErrorCode::HostUnfit, "it is not among the peers", "");
+        let docker = self.docker.as_ref().ok_or_else(absent)?;
+        let name = format!("workbay-bench-work-{}", std::process::id());
+        let mut command = Command::new("docker");
+        command.args(["run", "-d", "--network", "none", "--name", &name, "-w", "/work"]);
+        timed(command.args(volumes).args([&docker.image, "/bin/sleep", "86400"]))?;
+        Ok(name)
+    }
+
+    pub(super) fn runsc(&self) -> Option<Result<Duration, ApiError>> {
+        self.runsc.then(|| timed(Command::new("runsc").args(["--network=none", "do", "/bin/echo", "hi"])))
+    }
+
     pub(super) fn bwrap(&self) -> Option<Result<Duration, ApiError>> {
         if !self.bwrap {
             return None;
@@ -93,6 +112,15 @@ impl Peers {
 
 /// Runs to the end and says how long it took. Output is read, as a person would, and thrown away.
 pub(super) fn timed(command: &mut Command) -> Result<Duration, ApiError> {
+    run(command).map(|(took, _)| took)
+}
+
+/// Runs to the end and says what it said.
+pub(super) fn said(command: &mut Command) -> Result<String, ApiError> {
+    run(command).map(|(_, output)| String::from_utf8_lossy(&output).into_owned())
+}
+
+fn run(command: &mut Command) -> Result<(Duration, Vec<u8>), ApiError> {
     let name = command.get_program().to_string_lossy().into_owned();
     let fail =
         |why: String| ApiError::new(ErrorCode::HostUnfit, format!("{name}: {why}"), "install or start it");
@@ -100,7 +128,7 @@ pub(super) fn timed(command: &mut Command) -> Result<Duration, ApiError> {
     let output = command.stdin(Stdio::null()).output().map_err(|error| fail(error.to_string()))?;
     let took = begin.elapsed();
     if output.status.success() {
-        return Ok(took);
+        return Ok((took, output.stdout));
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(fail(said.lines().last().unwrap_or("it failed without a word").to_owned()))

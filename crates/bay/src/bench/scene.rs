@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use bay_types::bay::{BayCreate, BayView, Health, Limits, Origin, Source};
+use bay_types::bay::{BayCreate, BayView, Health, Limits, Mount, Origin, Source};
 use bay_types::image::{ImageImport, ImageView};
 use bay_types::{ApiError, ErrorCode};
 
@@ -100,23 +100,29 @@ impl Scene {
     /// A new running bay on a cached commit in one request; it is removed outside the measured time.
     pub(super) async fn create_over_api(&mut self, origin: &Origin) -> Result<Duration, ApiError> {
         let name = self.next_name();
-        let create = BayCreate {
-            name: Some(name.clone()),
-            source: Source::Cached {
-                repo: origin.repo,
-                commit: origin.commit.clone(),
-                branch: origin.branch.clone(),
-            },
-            image: IMAGE.to_owned(),
-            limits: Limits::default(),
-            mounts: vec![],
-            idle_stop_s: None,
-        };
+        let create = on(&name, IMAGE, from_cache(origin));
         let begin = Instant::now();
         let made: Result<BayView, _> = self.client.work("/v1/bays", &create, &mut Meter::new(true)).await;
         let took = begin.elapsed();
         timed(&mut self.bay(&["rm", "--yes", &name]))?;
         made.map(|_| took)
+    }
+
+    /// A new running bay on a cached commit that stays.
+    pub(super) async fn create_and_keep(&mut self, origin: &Origin) -> Result<(String, Duration), ApiError> {
+        let name = self.next_name();
+        let create = on(&name, IMAGE, from_cache(origin));
+        let begin = Instant::now();
+        let _: BayView = self.client.work("/v1/bays", &create, &mut Meter::new(true)).await?;
+        Ok((name, begin.elapsed()))
+    }
+
+    /// A bay with the host's own programs and an empty workspace.
+    pub(super) async fn up_host(&mut self, mounts: Vec<Mount>) -> Result<String, ApiError> {
+        let name = self.next_name();
+        let create = BayCreate { mounts, ..on(&name, "host", Source::Empty) };
+        let _: BayView = self.client.work("/v1/bays", &create, &mut Meter::new(true)).await?;
+        Ok(name)
     }
 
     pub(super) fn up(&mut self) -> Result<String, ApiError> {
@@ -134,6 +140,22 @@ impl Scene {
         }
         Ok(path)
     }
+}
+
+fn on(name: &str, image: &str, source: Source) -> BayCreate {
+    BayCreate {
+        name: Some(name.to_owned()),
+        source,
+        image: image.to_owned(),
+        limits: Limits::default(),
+        mounts: vec![],
+        author: None,
+        idle_stop_s: None,
+    }
+}
+
+fn from_cache(origin: &Origin) -> Source {
+    Source::Cached { repo: origin.repo, commit: origin.commit.clone(), branch: origin.branch.clone() }
 }
 
 /// A root filesystem of one static program.

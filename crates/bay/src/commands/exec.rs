@@ -15,14 +15,15 @@ use crate::{session, terminal};
 /// lost.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay exec web -- cargo test\n  bay exec web -t -- vim README.md\n  tar c data | bay exec web -- tar x -C /tmp\n  bay exec web -d -- npm run dev   then: bay logs web EXEC --follow"
+    after_help = "Examples:\n  bay exec web -- cargo test\n  bay exec web -t -- vim README.md\n  tar c data | bay exec web -- tar x -C /tmp\n  bay exec web -d -- npm run dev   then: bay logs web 3 --follow, with the number it printed"
 )]
 pub(crate) struct Exec {
     /// Name or id of the bay.
     name: String,
     #[command(flatten)]
     options: Options,
-    /// Give the command a terminal.
+    /// Give the command a terminal. When standard input ends, or there is none, the command is told so by the terminal's
+    /// end-of-file character (Ctrl-D), so that this works in scripts too.
     #[arg(short, long)]
     tty: bool,
     /// Attach standard input even when it is a terminal and no -t is given.
@@ -31,7 +32,7 @@ pub(crate) struct Exec {
     /// Attach no standard input, so that a loop around this keeps its own.
     #[arg(short, long)]
     no_stdin: bool,
-    /// Start it, print its id and come back; `bay logs` shows what it says.
+    /// Start it, print its number and come back; `bay logs NAME NUMBER` shows what it says.
     #[arg(short, long, conflicts_with_all = ["tty", "interactive"])]
     detach: bool,
     /// The command and its arguments.
@@ -125,7 +126,13 @@ async fn start(client: &mut Client, bay: &str, spec: &ExecSpec, json: bool) -> O
     if json {
         crate::output::json(&view)?;
     } else {
-        crate::output::data(&view.id.to_string())?;
+        // One word on standard output, which every verb takes for an exec.
+        crate::output::data(&view.number.to_string())?;
+        crate::output::talk(&format!(
+            "exec {0} ({1}) runs in the background: `bay logs {bay} {0} --follow` shows what it says, \
+             `bay kill {bay} {0}` ends it",
+            view.number, view.id
+        ));
     }
     Ok(0)
 }

@@ -67,6 +67,15 @@ fn render(execs: &[ExecView], now: Timestamp) -> String {
 }
 
 fn state(exec: &ExecView) -> String {
+    let ended = how(exec);
+    if exec.limits_hit.is_empty() {
+        return ended;
+    }
+    let limits: Vec<&str> = exec.limits_hit.iter().map(|limit| limit.as_str()).collect();
+    format!("{ended} ({} limit)", limits.join(", "))
+}
+
+fn how(exec: &ExecView) -> String {
     match exec.exit {
         None if exec.ended_at.is_none() => "running".to_owned(),
         None => "ended".to_owned(),

@@ -97,6 +97,12 @@ impl Images {
     }
 }
 
+/// Where it came from, and what was added to it: two images of one name differ in that.
+fn source(image: &ImageView) -> String {
+    let added = image.add.iter().map(|path| format!(" + {}", path.display()));
+    visible(&format!("{}{}", image.source, added.collect::<String>()))
+}
+
 fn render(images: &[ImageView]) -> String {
     let now = Timestamp::now();
     let mut table = table::table(&["IMAGE", "NAME", "SOURCE", "CREATED", "FILES", "SIZE", "USED BY"]);
@@ -104,7 +110,7 @@ fn render(images: &[ImageView]) -> String {
         table.add_row([
             image.id.short(),
             visible(&image.name),
-            visible(&image.source),
+            source(image),
             format!("{} ago", since(image.created_at, now)),
             image.files.to_string(),
             size(image.bytes),

@@ -4,8 +4,11 @@ use clap::Args;
 use crate::cli::Global;
 use crate::client::{bay_path, encode};
 use crate::failure::Outcome;
+use crate::output::escape::{clip, command};
 
 const SIGKILL: i32 = 9;
+/// Characters of a command line that are shown.
+const COMMAND: usize = 60;
 
 /// End a command and everything it started, or send it a signal.
 #[derive(Debug, Args)]
@@ -30,11 +33,54 @@ impl Kill {
         let request = SignalRequest { signal, tree: self.tree || signal == SIGKILL };
         let exec = format!("/execs/{}", encode(&self.exec));
         let mut client = global.client();
+        let before: ExecView = client.get(&bay_path(bay, &exec)).await?;
         let _: serde_json::Value = client.post(&bay_path(bay, &format!("{exec}/signal")), &request).await?;
         if global.json {
             let view: ExecView = client.get(&bay_path(bay, &exec)).await?;
             crate::output::json(&view)?;
+        } else {
+            crate::output::data(&done(&self.name, &before, &self.signal, request))?;
         }
         Ok(0)
+    }
+}
+
+/// What was done to an exec that looked so before.
+fn done(bay: &str, exec: &ExecView, signal: &str, request: SignalRequest) -> String {
+    let what = format!("{} of {bay} ({})", exec.number, clip(&command(&exec.argv), COMMAND));
+    if exec.ended_at.is_some() {
+        return format!("{what} had ended before");
+    }
+    match (request.signal, request.tree) {
+        (SIGKILL, _) => format!("{what} was ended, with everything it started"),
+        (_, true) => format!("{what} and everything it started got the signal {signal}"),
+        (_, false) => format!("{what} got the signal {signal}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kill_says_what_it_ended() {
+        let view = |ended: bool| -> ExecView {
+            serde_json::from_value(serde_json::json!({
+                "id": bay_types::ExecId::generate(), "bay": bay_types::BayId::generate(), "number": 3,
+                "argv": ["sleep", "1\u{1b}[2J"], "cwd": null, "user": null, "tty": false, "tool_call": null,
+                "started_at": "2026-01-01T00:00:00Z", "usage": { "user_us": 0, "system_us": 0, "max_rss_kib": 0 },
+                "ended_at": ended.then_some("2026-01-01T00:00:01Z"), "output_bytes": 0,
+            }))
+            .unwrap()
+        };
+        let said = |ended, signal, tree| done("web", &view(ended), "INT", SignalRequest { signal, tree });
+        let ended = said(false, SIGKILL, true);
+        assert!(
+            ended.starts_with("3 of web (sleep ") && ended.ends_with("with everything it started"),
+            "{ended}"
+        );
+        assert!(!ended.contains('\u{1b}'));
+        assert!(said(false, 2, false).ends_with("got the signal INT"));
+        assert!(said(true, SIGKILL, true).ends_with("had ended before"));
     }
 }

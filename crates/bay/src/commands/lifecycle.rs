@@ -1,30 +1,50 @@
-//! What `stop`, `start`, `pause`, `resume` and `replace` have in common.
+//! What the verbs on bays that exist have in common.
 
+use bay_types::ApiError;
 use bay_types::bay::BayView;
 use http::Method;
 
 use crate::cli::Global;
-use crate::client::{bay_path, empty};
+use crate::client::{Client, bay_path, empty};
 use crate::failure::Outcome;
 use crate::output::escape::one_line;
 use crate::output::progress::Meter;
 
-/// Asks for the change and waits until the daemon says that it is so.
-pub(super) async fn change(global: &Global, bay: &str, verb: &str, doing: &str) -> Outcome {
-    let bay = crate::naming::bay(bay)?;
-    let mut client = global.client();
-    let mut meter = Meter::new(global.json);
-    if crate::output::watched() {
-        meter.stage(&format!("{doing} {bay}"));
+/// What each name of several means, each bay once. All are looked up before anything is done to the first: a slip in
+/// the third name must not cost the first two.
+pub(super) async fn resolve(client: &mut Client, names: &[String]) -> Result<Vec<String>, ApiError> {
+    let names = names.iter().map(|name| crate::naming::bay(name)).collect::<Result<Vec<_>, _>>()?;
+    if let [only] = names[..] {
+        return Ok(vec![only.to_owned()]);
     }
-    let view: Result<BayView, _> =
-        client.upload(Method::POST, &bay_path(bay, &format!("/{verb}")), empty()).await;
-    meter.clear();
-    let view = view?;
-    if global.json {
-        crate::output::json(&view)?;
-    } else {
-        crate::output::data(&format!("{} is {}: {}", view.name, view.state, one_line(&view.reason)))?;
+    let mut bays = Vec::new();
+    for name in names {
+        let view: BayView = client.get(&bay_path(name, "")).await?;
+        let bay = view.name.to_string();
+        if !bays.contains(&bay) {
+            bays.push(bay);
+        }
+    }
+    Ok(bays)
+}
+
+/// Asks for the change of each bay and waits until the daemon says that it is so.
+pub(super) async fn change(global: &Global, names: &[String], verb: &str, doing: &str) -> Outcome {
+    let mut client = global.client();
+    for bay in resolve(&mut client, names).await? {
+        let mut meter = Meter::new(global.json);
+        if crate::output::watched() {
+            meter.stage(&format!("{doing} {bay}"));
+        }
+        let view: Result<BayView, _> =
+            client.upload(Method::POST, &bay_path(&bay, &format!("/{verb}")), empty()).await;
+        meter.clear();
+        let view = view?;
+        if global.json {
+            crate::output::json(&view)?;
+        } else {
+            crate::output::data(&format!("{} is {}: {}", view.name, view.state, one_line(&view.reason)))?;
+        }
     }
     Ok(0)
 }

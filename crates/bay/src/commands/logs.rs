@@ -2,7 +2,7 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use bay_types::exec::Exit;
-use bay_types::frame::Frame;
+use bay_types::frame::{Frame, Gap, GapReason};
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
 use http_body_util::BodyExt;
@@ -20,7 +20,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// Show what a command has written, also after it or its bay has ended.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay logs web 3\n  bay logs web 3 --follow\n  bay logs web 3 --since-offset 4096\n\nWith --json every line is an object: {\"stream\", \"offset\", \"text\"}, and at the end {\"exit\"}."
+    after_help = "Examples:\n  bay logs web 3\n  bay logs web 3 --follow\n  bay logs web 3 --since-offset 4096\n\nWith --json every line is an object: {\"stream\", \"offset\", \"text\"}, {\"dropped\", \"why\"} where output is missing, and at the end {\"exit\"}."
 )]
 pub(crate) struct Logs {
     /// Name or id of the bay.
@@ -39,7 +39,7 @@ pub(crate) struct Logs {
 #[serde(untagged)]
 enum Line<'a> {
     Text { stream: &'a str, offset: u64, text: std::borrow::Cow<'a, str> },
-    Gap { dropped: u64 },
+    Gap(Gap),
     Exit { exit: Exit },
 }
 
@@ -103,13 +103,13 @@ fn show(frame: Frame, offset: &mut u64, json: bool) -> Result<Option<End>, Failu
     match frame {
         Frame::Stdout(bytes) => output("stdout", &bytes, offset, json)?,
         Frame::Stderr(bytes) => output("stderr", &bytes, offset, json)?,
-        Frame::Gap(dropped) => {
-            *offset += dropped;
+        Frame::Gap(gap) => {
             if json {
-                line(&Line::Gap { dropped })?;
+                line(&Line::Gap(gap))?;
             } else {
-                talk(&format!("bay: {dropped} bytes before this were dropped: the kept output is bounded"));
+                talk(&format!("bay: {}", missing(gap, *offset)));
             }
+            *offset = offset.saturating_add(gap.dropped);
         }
         Frame::Exit(exit) => {
             if json {
@@ -124,6 +124,20 @@ fn show(frame: Frame, offset: &mut u64, json: bool) -> Result<Option<End>, Failu
         }
     }
     Ok(None)
+}
+
+fn missing(Gap { dropped, why }: Gap, from: u64) -> String {
+    match why {
+        GapReason::Bound => {
+            format!("{dropped} bytes from byte {from} on were dropped: the kept output is bounded")
+        }
+        GapReason::DiskFull if dropped == 0 => format!(
+            "output from byte {from} on is not kept and will be gone soon: the disk of the bay had no room for it"
+        ),
+        GapReason::DiskFull => format!(
+            "{dropped} bytes from byte {from} on are missing: the disk of the bay was full when they were written"
+        ),
+    }
 }
 
 fn output(stream: &str, bytes: &[u8], offset: &mut u64, json: bool) -> Result<(), Failure> {
@@ -142,4 +156,19 @@ fn output(stream: &str, bytes: &[u8], offset: &mut u64, json: bool) -> Result<()
 fn line(line: &Line<'_>) -> Result<(), Failure> {
     let text = serde_json::to_string(line).map_err(|e| ApiError::internal(&e))?;
     crate::output::data(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_with_its_reason() {
+        let told = |dropped, why| missing(Gap { dropped, why }, 10);
+        assert!(told(5, GapReason::Bound).contains("5 bytes from byte 10 on were dropped"));
+        assert!(told(5, GapReason::DiskFull).contains("the disk of the bay was full"));
+        assert!(told(0, GapReason::DiskFull).contains("from byte 10 on is not kept"));
+        let json = serde_json::to_string(&Line::Gap(Gap { dropped: 5, why: GapReason::DiskFull })).unwrap();
+        assert_eq!(json, r#"{"dropped":5,"why":"disk-full"}"#);
+    }
 }

@@ -22,3 +22,4 @@ pub(crate) mod show;
 pub(crate) mod start;
 pub(crate) mod stop;
 pub(crate) mod up;
+pub(crate) mod workspaces;

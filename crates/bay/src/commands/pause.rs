@@ -6,14 +6,15 @@ use crate::failure::Outcome;
 
 /// Freeze everything a bay runs, in memory and without using processor time.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  bay pause web")]
+#[command(after_help = "Examples:\n  bay pause web\n  bay pause web api")]
 pub(crate) struct Pause {
-    /// Name or id of the bay.
-    name: String,
+    /// Names or ids of the bays.
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
 }
 
 impl Pause {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
-        change(global, &self.name, "pause", "pausing").await
+        change(global, &self.names, "pause", "pausing").await
     }
 }

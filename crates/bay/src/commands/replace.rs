@@ -6,14 +6,15 @@ use crate::failure::Outcome;
 
 /// Give a bay a fresh root filesystem from its image; the workspace is kept.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  bay replace web")]
+#[command(after_help = "Examples:\n  bay replace web\n  bay replace web api")]
 pub(crate) struct Replace {
-    /// Name or id of the bay.
-    name: String,
+    /// Names or ids of the bays.
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
 }
 
 impl Replace {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
-        change(global, &self.name, "replace", "replacing").await
+        change(global, &self.names, "replace", "replacing").await
     }
 }

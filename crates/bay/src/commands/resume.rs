@@ -6,14 +6,15 @@ use crate::failure::Outcome;
 
 /// Let a paused bay go on where it was.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  bay resume web")]
+#[command(after_help = "Examples:\n  bay resume web\n  bay resume web api")]
 pub(crate) struct Resume {
-    /// Name or id of the bay.
-    name: String,
+    /// Names or ids of the bays.
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
 }
 
 impl Resume {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
-        change(global, &self.name, "resume", "resuming").await
+        change(global, &self.names, "resume", "resuming").await
     }
 }

@@ -3,6 +3,7 @@ use std::io::{BufRead, Write};
 use bay_types::bay::BayDeleted;
 use clap::Args;
 
+use super::lifecycle::resolve;
 use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::{Failure, Outcome, local};
@@ -11,7 +12,7 @@ use crate::output::escape::visible;
 /// Delete bays and their workspaces. On a terminal it asks first; a script has said the word by calling it.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay rm web\n  bay rm web api --yes\n  bay rm web --keep-workspace   the files stay, and it says where"
+    after_help = "Examples:\n  bay rm web\n  bay rm web api --yes\n  bay rm web --keep-workspace   the files stay: see `bay workspaces`"
 )]
 pub(crate) struct Rm {
     /// Names or ids of the bays.
@@ -27,8 +28,8 @@ pub(crate) struct Rm {
 
 impl Rm {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
-        // All names are read before the first bay is gone: a slip in the third must not cost the first two.
-        let bays = self.names.iter().map(|name| crate::naming::bay(name)).collect::<Result<Vec<_>, _>>()?;
+        let mut client = global.client();
+        let bays = resolve(&mut client, &self.names).await?;
         let asks = !self.yes && !self.keep_workspace && !global.json;
         if asks
             && crate::terminal::stdin_is_terminal()
@@ -39,9 +40,8 @@ impl Rm {
             return Ok(1);
         }
         let query = if self.keep_workspace { "?keep_workspace=true" } else { "" };
-        let mut client = global.client();
         for bay in bays {
-            let deleted: BayDeleted = client.delete(&bay_path(bay, query)).await?;
+            let deleted: BayDeleted = client.delete(&bay_path(&bay, query)).await?;
             report(&deleted, global.json)?;
         }
         Ok(0)
@@ -53,15 +53,22 @@ fn report(deleted: &BayDeleted, json: bool) -> Result<(), Failure> {
         return crate::output::json(deleted);
     }
     let workspace = match &deleted.kept_workspace {
-        Some(path) => format!("its workspace is kept at {}", visible(&path.display().to_string())),
+        Some(path) => {
+            let name = visible(&path.file_name().unwrap_or_default().to_string_lossy());
+            format!(
+                "its workspace is kept at {}\n  bay up --workspace {name}    make a bay with a copy of it\n  bay workspaces rm {name}     delete it",
+                visible(&path.display().to_string())
+            )
+        }
         None => "its workspace is deleted".to_owned(),
     };
     crate::output::data(&format!("{} is gone; {workspace}", deleted.name))
 }
 
-fn confirmed(bay: &str) -> Result<bool, bay_types::ApiError> {
+/// Asks a person.
+pub(super) fn confirmed(what: &str) -> Result<bool, bay_types::ApiError> {
     let mut prompt = std::io::stderr().lock();
-    let _ = write!(prompt, "delete {bay} with everything in the workspace? [y/N] ");
+    let _ = write!(prompt, "delete {what} with everything in the workspace? [y/N] ");
     let _ = prompt.flush();
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer).map_err(|e| local("reading the answer", &e))?;

@@ -57,7 +57,7 @@ fn render(bay: &BayView, present: Option<&BayUse>, now: Timestamp) -> String {
             made.push(("commit", visible(&origin.commit)));
             made.push(("branch", visible(origin.branch.as_deref().unwrap_or("(none: detached)"))));
         }
-        None => made.push(("source", "(began empty)".to_owned())),
+        None => made.push(("source", "(no repository)".to_owned())),
     }
     made.push(("workspace", visible(&bay.workspace)));
     let mut limits = limit_lines(bay);

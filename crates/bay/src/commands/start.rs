@@ -6,14 +6,15 @@ use crate::failure::Outcome;
 
 /// Start a stopped bay with the files it had.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  bay start web")]
+#[command(after_help = "Examples:\n  bay start web\n  bay start web api")]
 pub(crate) struct Start {
-    /// Name or id of the bay.
-    name: String,
+    /// Names or ids of the bays.
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
 }
 
 impl Start {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
-        change(global, &self.name, "start", "starting").await
+        change(global, &self.names, "start", "starting").await
     }
 }

@@ -1,3 +1,4 @@
+use bay_types::bay::STOP_GRACE_S;
 use clap::Args;
 
 use super::lifecycle::change;
@@ -6,18 +7,18 @@ use crate::failure::Outcome;
 
 /// End everything a bay runs; its files stay, and `bay start` brings it back.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  bay stop web")]
+#[command(after_help = "Examples:\n  bay stop web\n  bay stop web api")]
 pub(crate) struct Stop {
-    /// Name or id of the bay.
-    name: String,
+    /// Names or ids of the bays.
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
     /// How long processes have between TERM and KILL.
-    #[arg(short = 't', long, visible_alias = "time", value_name = "SECONDS")]
-    grace: Option<u64>,
+    #[arg(short = 't', long, visible_alias = "time", value_name = "SECONDS", default_value_t = STOP_GRACE_S)]
+    grace: u64,
 }
 
 impl Stop {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
-        let verb = self.grace.map_or_else(|| "stop".to_owned(), |seconds| format!("stop?grace_s={seconds}"));
-        change(global, &self.name, &verb, "stopping").await
+        change(global, &self.names, &format!("stop?grace_s={}", self.grace), "stopping").await
     }
 }

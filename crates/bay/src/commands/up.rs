@@ -1,6 +1,7 @@
+use std::path::Path;
 use std::time::Instant;
 
-use bay_types::bay::{BayCreate, BayView, Source, State};
+use bay_types::bay::{BayCreate, BayView, Source, State, WorkspaceView};
 use bay_types::repo::RepoView;
 use bay_types::settings::Settings;
 use bay_types::{ApiError, BayName, ErrorCode};
@@ -11,19 +12,19 @@ use super::exec::Options;
 use super::set::LimitFlags;
 use crate::archive::Packed;
 use crate::cli::Global;
-use crate::client::{Client, bay_path};
+use crate::client::{Client, bay_path, encode};
 use crate::failure::{Failure, Outcome};
 use crate::naming::{Target, without_credentials};
 use crate::output::age::since;
 use crate::output::escape::{one_line, visible};
 use crate::output::progress::Meter;
 use crate::output::{count, size, talk};
-use crate::{session, terminal, workspace};
+use crate::{git, session, terminal, workspace};
 
 /// Make a bay: a workstation with a copy of a repository, isolated and kept until `bay rm`.
 ///
 /// A local repository comes with its uncommitted changes; nothing in the bay ever writes back to it. What the bay
-/// changes is brought back with `bay cp`.
+/// changes is brought back with `bay cp`. Commits made in the bay carry your git name and address.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay up                                 this directory\n  bay up https://example.org/project.git --ref v2\n  bay up . --name web --memory-mib 2048 --mount /srv/data:/data:ro\n  bay up . -- make test                  and run a command at once"
@@ -35,6 +36,9 @@ pub(crate) struct Up {
     /// Name of the bay [default: from the path or URL].
     #[arg(short, long)]
     name: Option<String>,
+    /// Begin with a copy of a kept workspace instead, by the name `bay workspaces ls` shows.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["what", "reference", "committed_only"])]
+    workspace: Option<String>,
     /// Branch, tag or commit to begin from; for a local path this leaves uncommitted changes out.
     #[arg(short, long = "ref", value_name = "REF")]
     reference: Option<String>,
@@ -102,19 +106,31 @@ impl Up {
         let image = crate::naming::image(&self.image)?;
         // What is lifted at the start was never there: `none` is the same as leaving it out.
         let settings = self.limits.change().over(&Settings::default());
-        let create = |name: BayName, source| BayCreate {
+        let create = |name: BayName, source, author| BayCreate {
             name: Some(self.name.clone().unwrap_or_else(|| name.to_string())),
             source,
             image,
             limits: settings.limits,
             mounts,
             idle_stop_s: settings.idle_stop_s,
+            author,
         };
         let mut meter = Meter::new(json);
+        if let Some(given) = &self.workspace {
+            let kept: WorkspaceView = client.get(&format!("/v1/workspaces/{}", encode(given))).await?;
+            let author = git::author(Path::new("/")).await;
+            let source = Source::Kept { workspace: kept.name.clone() };
+            let create = create(BayName::slug(&kept.bay), source, author);
+            let view = ask(client, &create, &mut meter).await?;
+            let notes = vec![format!("a copy of the kept {}, which stays as it is", kept.name)];
+            return Ok(Made { view, packed: None, notes });
+        }
         match crate::naming::target(&self.what, |path| path.exists()) {
             Target::Url(url) => {
                 let source = Source::Remote { url: url.clone(), reference: self.reference.clone() };
-                let create = create(crate::naming::name_of_url(&url), source);
+                // Only the caller's own settings: whatever directory this happens to be has no say.
+                let author = git::author(Path::new("/")).await;
+                let create = create(crate::naming::name_of_url(&url), source, author);
                 let view = ask(client, &create, &mut meter).await?;
                 let notes = cached_since(client, &view).await.into_iter().collect();
                 Ok(Made { view, packed: None, notes })
@@ -125,8 +141,11 @@ impl Up {
                 let name = BayName::slug(directory.strip_suffix(".git").unwrap_or(&directory));
                 // What changed is looked up while the bay is made.
                 let making = async {
-                    let source = workspace::provide(client, &plan.source, &mut meter).await?;
-                    ask(client, &create(name, source), &mut meter).await
+                    let (source, author) = tokio::join!(
+                        workspace::provide(client, &plan.source, &mut meter),
+                        git::author(&plan.directory)
+                    );
+                    ask(client, &create(name, source?, author), &mut meter).await
                 };
                 let (view, findings) = tokio::join!(making, workspace::look(&plan.overlay));
                 let view = view?;
@@ -187,13 +206,19 @@ async fn exists(client: &mut Client, create: &BayCreate, error: ApiError) -> Api
 /// The bay is there, but not all of what was to be in it.
 fn half_made(view: &BayView, error: &ApiError) -> ApiError {
     let name = &view.name;
+    let next = match error.code {
+        ErrorCode::DiskLimit => {
+            format!("`bay rm {name}` and try again with a larger --disk-mib, or with --committed-only")
+        }
+        _ => format!("`bay rm {name}` and try again, or go on without them (--committed-only)"),
+    };
     ApiError::new(
         error.code,
         format!(
             "{name} was made, but the uncommitted changes could not be copied into it: {}",
             error.message
         ),
-        format!("`bay rm {name}` and try again, or go on without them (--committed-only)"),
+        next,
     )
 }
 

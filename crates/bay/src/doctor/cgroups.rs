@@ -1,7 +1,11 @@
 //! Control groups: which version, where, and what they offer.
 
 use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+
+use bay_runtime::{OWN_V2, detached_v2};
 
 use super::proc::{kernel_version, mounts, read};
 use super::{Check, Subject};
@@ -10,8 +14,39 @@ use super::{Check, Subject};
 const WANTED: [(&str, &str); 5] =
     [("cpu", "cpu"), ("memory", "memory"), ("pids", "pids"), ("io", "blkio"), ("cpuset", "cpuset")];
 
-fn version_two() -> Option<PathBuf> {
-    mounts().into_iter().find(|mount| mount.kind == "cgroup2").map(|mount| mount.point)
+/// Version 2, and how the daemon comes by it.
+enum VersionTwo {
+    Mounted(PathBuf),
+    /// Nobody has mounted it, and the first bay's start will; held here by a mount that no directory shows.
+    Mountable(OwnedFd),
+    Unmountable(io::Error),
+}
+
+impl VersionTwo {
+    fn find() -> Self {
+        match mounts().into_iter().find(|mount| mount.kind == "cgroup2") {
+            Some(mount) => Self::Mounted(mount.point),
+            None => detached_v2().map_or_else(Self::Unmountable, Self::Mountable),
+        }
+    }
+
+    /// Its root, to look into while `self` lives.
+    fn root(&self) -> Result<PathBuf, &io::Error> {
+        match self {
+            Self::Mounted(point) => Ok(point.clone()),
+            Self::Mountable(mount) => Ok(format!("/proc/self/fd/{}", mount.as_raw_fd()).into()),
+            Self::Unmountable(error) => Err(error),
+        }
+    }
+}
+
+/// The finding where version 2 is neither mounted nor can be; somebody who is not root cannot know the second.
+fn without_version_two(subject: Subject, error: &io::Error, root: bool) -> Check {
+    if root {
+        subject.missing(format!("version 2 is not mounted, and mounting it failed: {error}"))
+    } else {
+        subject.unknown("version 2 is not mounted, and only root may try to mount it")
+    }
 }
 
 /// Controllers of version 1 and where they are mounted.
@@ -24,7 +59,7 @@ fn version_one() -> Vec<(String, PathBuf)> {
     .collect()
 }
 
-pub(super) fn layout() -> Check {
+pub(super) fn layout(root: bool) -> Check {
     let subject = Subject {
         id: "cgroups",
         title: "control groups",
@@ -32,13 +67,22 @@ pub(super) fn layout() -> Check {
         cost: "commands could not be told apart, ended as a whole or limited",
         mend: "mount cgroup2: `mount -t cgroup2 none /sys/fs/cgroup`, or boot with systemd.unified_cgroup_hierarchy=1",
     };
-    match (version_two(), version_one().is_empty()) {
-        (Some(point), true) => subject.ok(format!("version 2 at {}", point.display())),
-        (Some(point), false) => {
+    let v1 = !version_one().is_empty();
+    match VersionTwo::find() {
+        VersionTwo::Mounted(point) if point == Path::new(OWN_V2) => subject.ok(if v1 {
+            format!("version 1, and version 2 at {OWN_V2}, where Workbay mounted it")
+        } else {
+            format!("version 2 at {OWN_V2}, where Workbay mounted it")
+        }),
+        VersionTwo::Mounted(point) if v1 => {
             subject.ok(format!("hybrid: version 1, and version 2 at {}", point.display()))
         }
-        (None, false) => subject.missing("version 1 only"),
-        (None, true) => subject.missing("none is mounted"),
+        VersionTwo::Mounted(point) => subject.ok(format!("version 2 at {}", point.display())),
+        VersionTwo::Mountable(_) => subject.ok(format!(
+            "{}; the first bay that starts has version 2 mounted at {OWN_V2}",
+            if v1 { "version 1 alone" } else { "none is mounted" }
+        )),
+        VersionTwo::Unmountable(error) => without_version_two(subject, &error, root),
     }
 }
 
@@ -51,7 +95,8 @@ pub(super) fn controllers() -> Check {
         mend: "enable them on the kernel's command line (cgroup_enable=memory), or write them to cgroup.subtree_control",
     };
     let v1 = version_one();
-    let v2 = version_two().and_then(|point| read(&point.join("cgroup.controllers").display().to_string()));
+    let v2 = VersionTwo::find();
+    let v2 = v2.root().ok().and_then(|point| read(&point.join("cgroup.controllers").display().to_string()));
     let v2 = v2.unwrap_or_default();
     let has = |(new, old): (&str, &str)| {
         if v2.split(' ').any(|known| known == new) {
@@ -88,8 +133,10 @@ pub(super) fn kill_and_freeze(root: bool) -> Check {
         cost: "a bay could not be ended or paused as a whole",
         mend: "use Linux 5.15 or newer with cgroup version 2 mounted writable",
     };
-    let Some(point) = version_two() else {
-        return subject.missing("cgroup version 2 is not mounted");
+    let v2 = VersionTwo::find();
+    let point = match v2.root() {
+        Ok(point) => point,
+        Err(error) => return without_version_two(subject, error, root),
     };
     let offers = |group: &Path| ["cgroup.kill", "cgroup.freeze"].iter().all(|file| group.join(file).exists());
     let probe = Probe(point.join(format!("workbay-doctor-{}", std::process::id())));
@@ -110,7 +157,7 @@ pub(super) fn kill_and_freeze(root: bool) -> Check {
     }
 }
 
-pub(super) fn clone_into() -> Check {
+pub(super) fn clone_into(root: bool) -> Check {
     let subject = Subject {
         id: "clone-into-cgroup",
         title: "starting commands in their group",
@@ -118,9 +165,9 @@ pub(super) fn clone_into() -> Check {
         cost: "every command would cost about 11 ms more, or could not be told apart",
         mend: "use Linux 5.15 or newer with cgroup version 2 mounted",
     };
-    match (kernel_version(), version_two()) {
-        (Some(version), Some(_)) if version >= (5, 7) => subject.ok("clone3 with CLONE_INTO_CGROUP"),
-        (_, None) => subject.missing("cgroup version 2 is not mounted"),
-        (_, Some(_)) => subject.missing("this kernel is too old"),
+    match (kernel_version(), VersionTwo::find()) {
+        (_, VersionTwo::Unmountable(error)) => without_version_two(subject, &error, root),
+        (Some(version), _) if version >= (5, 7) => subject.ok("clone3 with CLONE_INTO_CGROUP"),
+        (_, _) => subject.missing("this kernel is too old"),
     }
 }

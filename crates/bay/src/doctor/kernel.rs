@@ -112,10 +112,12 @@ pub(super) fn landlock() -> Check {
 
 /// Makes a set of rules that nobody is ever bound by.
 fn supports(interface: ABI) -> bool {
-    let rules = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
-    let rules = rules.handle_access(AccessFs::from_all(interface));
-    let rules = rules.and_then(|rules| rules.handle_access(AccessNet::from_all(interface)));
-    let rules = rules.and_then(|rules| rules.scope(Scope::from_all(interface)));
+    let (files, net, scopes) =
+        (AccessFs::from_all(interface), AccessNet::from_all(interface), Scope::from_all(interface));
+    let rules = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).handle_access(files);
+    // Older interfaces have none of the other two, and to ask for nothing is refused.
+    let rules = if net.is_empty() { rules } else { rules.and_then(|rules| rules.handle_access(net)) };
+    let rules = if scopes.is_empty() { rules } else { rules.and_then(|rules| rules.scope(scopes)) };
     rules.and_then(Ruleset::create).is_ok()
 }
 

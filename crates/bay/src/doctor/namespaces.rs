@@ -6,10 +6,11 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Stdio;
 
+use bay_runtime::{ATTEMPT_MADE, ATTEMPT_NAMESPACES};
 use rustix::fs::{CWD, StatFs};
 use rustix::mount::OpenTreeFlags;
 use tokio::io::AsyncReadExt;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 use super::proc::read;
 use super::{Check, Subject};
@@ -42,21 +43,13 @@ pub(super) async fn all(root: bool) -> Check {
         title: "all namespaces together",
         required: true,
         cost: "a bay's processes, files or network would not be separate from the host's",
-        mend: "see the other lines; in a container, allow unshare and clone in its seccomp profile",
+        mend: "see the other lines; in a container, allow unshare and clone in its seccomp profile; inside a chroot the kernel refuses them, a pivoted root is fine",
     };
-    let all = [
-        "--user",
-        "--map-root-user",
-        "--mount",
-        "--pid",
-        "--fork",
-        "--net",
-        "--ipc",
-        "--uts",
-        "--cgroup",
-        "true",
-    ];
-    match Command::new("unshare").args(all).stdin(Stdio::null()).output().await {
+    let attempt = match attempt(Stdio::null()) {
+        Ok(child) => child.wait_with_output().await,
+        Err(error) => Err(error),
+    };
+    match attempt {
         Ok(output) if output.status.success() => subject.ok("made one of each"),
         Ok(output) => {
             let said = crate::output::escape::one_line(&String::from_utf8_lossy(&output.stderr));
@@ -66,8 +59,19 @@ pub(super) async fn all(root: bool) -> Check {
                 subject.unknown(format!("{said}; root may be allowed to"))
             }
         }
-        Err(_) => subject.unknown("unshare (util-linux) is not installed, so it was not tried"),
+        Err(error) => subject.unknown(format!("it could not be tried: {error}")),
     }
+}
+
+/// A child that makes one of each namespace, says so, and stays in them until its standard input ends.
+fn attempt(input: Stdio) -> io::Result<Child> {
+    Command::new(std::env::current_exe()?)
+        .args(["__runtime", ATTEMPT_NAMESPACES])
+        .stdin(input)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
 }
 
 /// What users inside a bay may do by themselves.
@@ -131,17 +135,10 @@ fn on_btrfs(path: &Path) -> bool {
 }
 
 async fn try_idmap(place: &Path) -> io::Result<()> {
-    // A child that sits in a user namespace of its own until its standard input ends.
-    let mut child = Command::new("unshare")
-        .args(["--user", "sh", "-c", "echo ready; read end"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()?;
-    let mut ready = [0; 6];
+    let mut child = attempt(Stdio::piped())?;
+    let mut said = [0; ATTEMPT_MADE.len()];
     let stdout = child.stdout.as_mut().ok_or_else(|| io::Error::other("no output"))?;
-    stdout.read_exact(&mut ready).await?;
+    stdout.read_exact(&mut said).await?;
     let pid = child.id().ok_or_else(|| io::Error::other("it ended too early"))?;
     for map in ["uid_map", "gid_map"] {
         fs::write(format!("/proc/{pid}/{map}"), "0 100000 65536\n")?;

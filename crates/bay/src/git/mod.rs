@@ -3,6 +3,7 @@
 //! Only ever run on a tree the caller named as theirs; results of an agent never come this way. The tree itself may be
 //! a stranger's: nothing that its configuration names is run ([`harmless`]).
 
+mod author;
 mod harmless;
 
 use std::collections::BTreeSet;
@@ -17,6 +18,7 @@ use tokio::io::AsyncWriteExt;
 
 use crate::failure::local;
 use crate::output::escape::one_line;
+pub(crate) use author::author;
 use harmless::{git, git_on_content};
 
 /// Most commits of the cache that a bundle is made against: more would only lengthen the command line.

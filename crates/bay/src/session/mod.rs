@@ -15,6 +15,7 @@
 //! said. Signals travel on connections of their own: a command that reads no input would hold them up otherwise.
 
 mod input;
+mod notes;
 mod sink;
 
 use std::collections::VecDeque;
@@ -31,7 +32,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::client::{Client, FrameReader, bay_path, broken, encode};
 use crate::failure::{Failure, Outcome};
-use crate::output::talk;
 use crate::terminal::{self, RawMode};
 use input::{Chunks, Outbox};
 use sink::{Piece, Sink};
@@ -54,6 +54,7 @@ pub(crate) async fn run(client: &mut Client, bay: &str, spec: ExecSpec) -> Outco
     match result {
         Ok(exit) => {
             session.say_why(&exit);
+            session.say_limits(&exit).await;
             Ok(exit.shell_code())
         }
         Err(failure) => Err(failure),
@@ -72,6 +73,8 @@ struct Session<'a> {
     pending: VecDeque<Piece>,
     /// Bytes of output received so far.
     offset: u64,
+    /// It was said that the bay's disk is full.
+    said_full: bool,
     interrupts: u32,
 }
 
@@ -133,16 +136,22 @@ impl Ends {
 impl<'a> Session<'a> {
     fn new(client: &'a mut Client, bay: &str, spec: ExecSpec) -> Self {
         let stdin = Chunks::new(spec.stdin);
+        let mut outbox = Outbox::default();
+        if spec.tty.is_some() && !spec.stdin {
+            // A terminal has no empty input of its own: whatever reads from it would wait for ever.
+            outbox.push(None);
+        }
         Self {
             client,
             bay: bay.to_owned(),
             spec,
             raw: None,
             stdin,
-            outbox: Outbox::default(),
+            outbox,
             sink: Sink::default(),
             pending: VecDeque::new(),
             offset: 0,
+            said_full: false,
             interrupts: 0,
         }
     }
@@ -279,10 +288,7 @@ impl<'a> Session<'a> {
         match frame {
             Frame::Stdout(bytes) => self.output(false, bytes),
             Frame::Stderr(bytes) => self.output(true, bytes),
-            Frame::Gap(dropped) => {
-                self.offset += dropped;
-                self.note(&format!("{dropped} bytes of output were dropped: the kept output is bounded"));
-            }
+            Frame::Gap(gap) => self.gap(gap),
             Frame::Exit(exit) => return Ok(Some(End::Exit(exit))),
             Frame::Error(error) if passing(&error) => return Ok(Some(End::Lost)),
             Frame::Error(error) => return Err(error.into()),
@@ -406,23 +412,6 @@ impl<'a> Session<'a> {
         }
         None
     }
-
-    /// A remark among the command's output; in raw mode a line needs its carriage return.
-    fn note(&self, text: &str) {
-        if self.raw.is_some() { talk(&format!("\r\nbay: {text}\r")) } else { talk(&format!("bay: {text}")) }
-    }
-
-    fn say_why(&self, exit: &Exit) {
-        match exit.reason {
-            EndReason::TimedOut => {
-                let limit = self.spec.timeout_s.map(|s| format!(" after {s} s")).unwrap_or_default();
-                self.note(&format!("the command was ended{limit}: its time was up"));
-            }
-            EndReason::Lost => self.note("the command was lost: the bay stopped under it"),
-            EndReason::Killed if self.interrupts == 0 => self.note("the command was killed by `bay kill`"),
-            EndReason::Killed | EndReason::Exited | EndReason::Signaled => {}
-        }
-    }
 }
 
 /// How a program ended by a signal looks to a shell.
@@ -445,11 +434,11 @@ mod tests {
     use super::*;
     use crate::client::Home;
 
-    fn spec() -> ExecSpec {
+    pub(super) fn spec() -> ExecSpec {
         ExecSpec::new(["true"])
     }
 
-    fn client_of_nobody(dir: &std::path::Path) -> Client {
+    pub(super) fn client_of_nobody(dir: &std::path::Path) -> Client {
         Client::new(Home {
             data_dir: dir.to_owned(),
             pool: dir.join("pool"),

@@ -135,9 +135,9 @@ async fn whoever_follows_an_exec_of_a_bay_that_just_stopped_hears_its_end() {
     let (daemon, at) = (Arc::clone(&rig.daemon), Arc::clone(&handle));
     let following = tokio::spawn(async move { execs::end_of(&daemon, &at, spec.id).await });
     tokio::task::yield_now().await;
-    execs::close_all(&rig.daemon, &handle).await;
+    execs::close_all(&rig.daemon, &handle, EndReason::Stopped).await;
     match following.await.unwrap().unwrap() {
-        Frame::Exit(exit) => assert_eq!(exit.reason, EndReason::Lost),
+        Frame::Exit(exit) => assert_eq!(exit.reason, EndReason::Stopped),
         other => panic!("{other:?}"),
     }
 }
@@ -150,5 +150,22 @@ async fn whoever_follows_an_exec_of_a_running_bay_whose_guest_is_away_is_told_to
     match execs::end_of(&rig.daemon, &handle, spec.id).await.unwrap() {
         Frame::Error(error) => assert_eq!(error.code, ErrorCode::Interrupted),
         other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_exec_that_failed_while_memory_ran_out_says_so_and_one_that_succeeded_does_not() {
+    let rig = rig().await;
+    let handle = rig.bay("web", State::Running).await;
+    let failed = Exit { reason: EndReason::Signaled, code: None, signal: Some(9) };
+    for (exit, kills, expected) in
+        [(failed, 1, json!(["memory"])), (failed, 0, json!([])), (OK, 1, json!([]))]
+    {
+        let spec = open(&rig, &handle).await;
+        handle.exec_began(spec.id, rig.daemon.backend.limit_events(handle.id));
+        rig.oom_kills.fetch_add(kills, Ordering::SeqCst);
+        execs::ended(&rig.daemon, &handle, spec.id, exit).await;
+        let (_, view) = rig.json("GET", &format!("/v1/bays/web/execs/{}", spec.id), Value::Null).await;
+        assert_eq!(view["limits_hit"], expected, "{view}");
     }
 }

@@ -1,0 +1,77 @@
+//! Workspaces that outlived their bays.
+
+use bay_store::Draft;
+use bay_types::bay::{Source, WorkspaceView};
+use bay_types::{ApiError, ErrorCode};
+use serde_json::json;
+
+use super::Caller;
+use crate::daemon::Daemon;
+
+pub(crate) async fn list(daemon: &Daemon) -> Result<Vec<WorkspaceView>, ApiError> {
+    daemon.with_pool(bay_pool::Pool::kept_list).await
+}
+
+/// By its name, or by the name of the bay where only one of that bay is kept.
+pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<WorkspaceView, ApiError> {
+    pick(list(daemon).await?, given)
+}
+
+fn pick(kept: Vec<WorkspaceView>, given: &str) -> Result<WorkspaceView, ApiError> {
+    if let Some(exact) = kept.iter().find(|kept| kept.name == given) {
+        return Ok(exact.clone());
+    }
+    let shown: String = given.chars().take(100).collect();
+    let missing = |message: String| {
+        ApiError::new(ErrorCode::WorkspaceNotFound, message, "`bay workspaces ls` shows those there are")
+    };
+    let mut of_bay = kept.into_iter().filter(|kept| kept.bay == given);
+    match (of_bay.next(), of_bay.next()) {
+        (Some(only), None) => Ok(only),
+        (Some(_), Some(_)) => Err(missing(format!("more than one workspace of the bay {shown:?} is kept"))),
+        (None, _) => Err(missing(format!("no workspace {shown:?} is kept"))),
+    }
+}
+
+/// Removes one for good.
+pub(crate) async fn remove(daemon: &Daemon, given: String, caller: Caller) -> Result<(), ApiError> {
+    let _alone = daemon.alone().await?;
+    let kept = find(daemon, &given).await?;
+    let waits = daemon.bays.list().into_iter().find(|handle| {
+        let row = handle.row();
+        !row.disk_ready && matches!(&row.spec.source, Source::Kept { workspace } if *workspace == kept.name)
+    });
+    if let Some(bay) = waits {
+        return Err(ApiError::new(
+            ErrorCode::BayState,
+            format!("the bay {} is being made from the workspace {}", bay.name, kept.name),
+            format!("repeat the command when it is done, or `bay rm {}` first", bay.name),
+        ));
+    }
+    let event = Draft::new("workspace.remove", json!({ "workspace": kept.name, "by": caller.by() }));
+    daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
+    daemon.with_pool(move |pool| pool.kept_remove(&kept.name)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_workspace_is_found_by_its_name_or_by_a_bay_that_left_only_one() {
+        let kept = |bay: &str, stamp: &str| WorkspaceView {
+            name: format!("{bay}-{stamp}"),
+            bay: bay.to_owned(),
+            kept_at: jiff::Timestamp::UNIX_EPOCH,
+            path: "/p".into(),
+            bytes: 0,
+        };
+        let all = vec![kept("web", "1"), kept("web", "2"), kept("api", "1")];
+        let found = |given: &str| pick(all.clone(), given).map(|kept| kept.name).map_err(|e| e.code);
+        assert_eq!(found("web-2"), Ok("web-2".to_owned()));
+        assert_eq!(found("api"), Ok("api-1".to_owned()));
+        for unclear in ["web", "we", ""] {
+            assert_eq!(found(unclear), Err(ErrorCode::WorkspaceNotFound), "{unclear}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Databases that wait for the disk: in a bay, on the pool's filesystem without a bay, and on the host's own.
+
+use std::path::{Path, PathBuf};
+
+use bay_types::{ApiError, ErrorCode};
+
+use super::contest::{Bar, Scored, Series, Unit, score};
+use super::peers::{said, timed};
+use super::place::Place;
+use super::scene::Scene;
+
+const POOL: &str = "the pool's filesystem, no bay";
+const HOST: &str = "the host's filesystem";
+/// Transactions of one row each per round.
+const SQLITE_ROWS: usize = 300;
+/// Seconds of one round of pgbench.
+const PGBENCH_SECONDS: u32 = 6;
+
+/// The three places, each with an empty directory that anybody may write to.
+struct Places {
+    all: [(Place, &'static str); 3],
+    on_pool: PathBuf,
+    bay: String,
+}
+
+impl Places {
+    async fn make(scene: &mut Scene) -> Result<Self, ApiError> {
+        let bay = scene.up_host(vec![]).await?;
+        let on_pool = scene.pool.join(format!("bench-durable-{}", std::process::id()));
+        let on_host = scene.work.join("durable");
+        for dir in [&on_pool, &on_host] {
+            std::fs::create_dir_all(dir)
+                .map_err(|error| crate::failure::local("preparing the bench", &error))?;
+        }
+        let all = [
+            (Place::Bay(bay.clone()), "bay"),
+            (Place::Host(on_pool.clone()), POOL),
+            (Place::Host(on_host), HOST),
+        ];
+        let places = Self { all, on_pool, bay };
+        for (place, _) in &places.all {
+            timed(&mut place.sh(scene, "mkdir -p d && chmod 777 d . && chmod o+x ..", false))?;
+        }
+        Ok(places)
+    }
+
+    fn series(&self) -> Vec<Series> {
+        let bars = [Bar::Of(0.95, POOL), Bar::Of(0.6, HOST)];
+        let bars_of = |name: &str| if name == "bay" { &bars[..] } else { &[] };
+        self.all.iter().map(|(_, name)| Series::of(*name, Unit::PerSecond, bars_of(name))).collect()
+    }
+
+    fn remove(self, scene: &mut Scene) -> Result<(), ApiError> {
+        timed(&mut scene.bay(&["rm", "--yes", &self.bay]))?;
+        let _ = std::fs::remove_dir_all(&self.on_pool);
+        Ok(())
+    }
+}
+
+pub(super) async fn sqlite(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+    let places = Places::make(scene).await?;
+    let mut series = places.series();
+    let script = format!(
+        "rm -f d/x.db*; {{ echo 'PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; CREATE TABLE t (a, b);'; \
+         i=0; while [ $i -lt {SQLITE_ROWS} ]; do echo \"INSERT INTO t VALUES ($i, 'row $i');\"; i=$((i+1)); done; }} > d/x.sql; \
+         sync; sqlite3 d/x.db < d/x.sql > /dev/null"
+    );
+    let measured = (|| {
+        for _ in 0..rounds {
+            for ((place, _), one) in places.all.iter().zip(&mut series) {
+                let took = timed(&mut place.sh(scene, &script, false))?;
+                #[allow(clippy::cast_precision_loss, reason = "a few hundred")]
+                one.was(SQLITE_ROWS as f64 / took.as_secs_f64());
+            }
+        }
+        Ok::<_, ApiError>(())
+    })();
+    places.remove(scene)?;
+    measured?;
+    Ok(score("SQLite, one fsync per transaction: transactions a second", &series, vec![]))
+}
+
+pub(super) async fn postgres(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+    let bin = postgres_programs()?;
+    let places = Places::make(scene).await?;
+    let mut series = places.series();
+    let path = format!("PATH={}:$PATH; export PATH; cd d; ", bin.display());
+    let start = format!(
+        "{path} initdb -A trust -U bench -D pg > /dev/null && \
+         pg_ctl -D pg -w -l pg/log -o \"-c listen_addresses= -k $PWD\" start > /dev/null && \
+         createdb -h $PWD -U bench bench && pgbench -h $PWD -U bench -q -i -s 5 bench 2> /dev/null"
+    );
+    let run = format!("{path} pgbench -h $PWD -U bench -c 4 -j 2 -N -T {PGBENCH_SECONDS} bench 2> /dev/null");
+    let stop = format!("{path} pg_ctl -D pg -m immediate stop > /dev/null");
+    let measured = (|| {
+        for (place, _) in &places.all {
+            timed(&mut place.sh(scene, &start, true))?;
+        }
+        for _ in 0..rounds {
+            for ((place, _), one) in places.all.iter().zip(&mut series) {
+                one.was(transactions(&said(&mut place.sh(scene, &run, true))?)?);
+            }
+        }
+        Ok::<_, ApiError>(())
+    })();
+    for (place, _) in &places.all {
+        let _ = timed(&mut place.sh(scene, &stop, true));
+    }
+    places.remove(scene)?;
+    measured?;
+    Ok(score("pgbench, 4 clients, fsync on: transactions a second", &series, vec![]))
+}
+
+/// The directory of the newest PostgreSQL server of Debian's packages.
+fn postgres_programs() -> Result<PathBuf, ApiError> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = versions.map(|version| version.path().join("bin")).collect();
+    found.retain(|bin| bin.join("initdb").exists() && Path::new("/usr/bin/pgbench").exists());
+    found.sort();
+    found.pop().ok_or_else(|| {
+        ApiError::new(
+            ErrorCode::HostUnfit,
+            "there is no PostgreSQL server with pgbench on this host",
+            "install postgresql and postgresql-contrib",
+        )
+    })
+}
+
+/// `tps = 123.4 (without initial connection time)`
+fn transactions(text: &str) -> Result<f64, ApiError> {
+    let line = text.lines().find_map(|line| line.strip_prefix("tps = "));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .ok_or_else(|| ApiError::new(ErrorCode::HostUnfit, "pgbench did not say how many transactions", ""))
+}

@@ -1,0 +1,142 @@
+//! Much output, and many commands: what the daemon carries, and whether it grows by it.
+
+use std::time::{Duration, Instant};
+
+use bay_types::ApiError;
+use bay_types::bay::Health;
+use bay_types::exec::ExecSpec;
+use bay_types::frame::Frame;
+use tokio::io::AsyncReadExt;
+use tokio::task::JoinSet;
+
+use super::contest::{Bar, Scored, Series, Unit, score};
+use super::peers::timed;
+use super::scene::Scene;
+use crate::client::{Client, bay_path, broken};
+
+/// Output of one exec: about a gigabyte.
+const OUTPUT_MIB: u64 = 1024;
+/// Growth of the daemon's memory that still counts as none: an allocator's slack.
+const FLAT_MIB: f64 = 16.0;
+/// The crowd of the storm.
+const STORM_BAYS: usize = 20;
+const STORM_PER_SECOND: u32 = 200;
+
+pub(super) async fn output(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+    let mut speed = Series::of("API, reading client", Unit::MegabytesPerSecond, &[Bar::Is(400.0)]);
+    let mut host = Series::of("pipe on the bare host", Unit::MegabytesPerSecond, &[]);
+    let mut growth = Series::of("growth of the daemon", Unit::Mebibytes, &[Bar::Is(FLAT_MIB)]);
+    let name = scene.up()?;
+    let daemon: Health = scene.client.get("/v1/health").await?;
+    let count = format!("count={OUTPUT_MIB}");
+    let dd = ["/bin/busybox", "dd", "if=/dev/zero", "bs=1M", &count];
+    let before = resident_mib(daemon.pid);
+    let measured = async {
+        for _ in 0..rounds {
+            let (took, bytes) = run(&mut scene.client, &name, &ExecSpec::new(dd.iter().copied())).await?;
+            speed.was(per_second(bytes, took));
+            growth.was(resident_mib(daemon.pid) - before);
+            let took = timed(std::process::Command::new(dd[0]).args(&dd[1..]))?;
+            host.was(per_second(OUTPUT_MIB << 20, took));
+        }
+        Ok::<_, ApiError>(())
+    }
+    .await;
+    timed(&mut scene.bay(&["rm", "--yes", &name]))?;
+    measured?;
+    Ok(score(&format!("{OUTPUT_MIB} MiB of output from one exec"), &[speed, host, growth], vec![]))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
+fn per_second(bytes: u64, took: Duration) -> f64 {
+    bytes as f64 / 1e6 / took.as_secs_f64()
+}
+
+/// Runs a command to its exit, and counts its output.
+pub(super) async fn run(
+    client: &mut Client,
+    bay: &str,
+    spec: &ExecSpec,
+) -> Result<(Duration, u64), ApiError> {
+    let begin = Instant::now();
+    let mut bytes = 0;
+    let mut frames = client.attach(&bay_path(bay, "/execs/attach"), Some(spec)).await?;
+    loop {
+        match frames.next().map_err(|error| ApiError::internal(&error))? {
+            Some(Frame::Exit(_)) => return Ok((begin.elapsed(), bytes)),
+            Some(Frame::Error(error)) => return Err(error),
+            Some(Frame::Stdout(data) | Frame::Stderr(data)) => bytes += data.len() as u64,
+            Some(Frame::Gap(gap)) => bytes += gap.dropped,
+            Some(_) => {}
+            None => {
+                let (stream, buffer) = frames.split();
+                if stream.read_buf(buffer).await.map_err(|error| ApiError::internal(&error))? == 0 {
+                    return Err(broken("the stream ended before the exit"));
+                }
+            }
+        }
+    }
+}
+
+/// Commands at a fixed rate, whatever the answers take, spread over many bays.
+pub(super) async fn storm(scene: &mut Scene, seconds: u32) -> Result<Scored, ApiError> {
+    let mut names = Vec::new();
+    for _ in 0..STORM_BAYS {
+        names.push(scene.up()?);
+    }
+    let daemon: Health = scene.client.get("/v1/health").await?;
+    // The first commands fill caches that then stay as they are.
+    for name in &names {
+        run(&mut scene.client.another(), name, &ExecSpec::new(["/bin/true"])).await?;
+    }
+    let before = resident_mib(daemon.pid);
+    let mut took = Series::new("exec, p50 and p95", None);
+    let mut errors = Vec::new();
+    let mut running = JoinSet::new();
+    let mut clock = tokio::time::interval(Duration::from_secs(1) / STORM_PER_SECOND);
+    clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Burst);
+    let mut collect = |done: Result<Result<(Duration, u64), ApiError>, tokio::task::JoinError>| match done {
+        Ok(Ok((duration, _))) => took.took(duration),
+        Ok(Err(error)) => errors.push(error.message),
+        Err(error) => errors.push(error.to_string()),
+    };
+    for count in 0..seconds * STORM_PER_SECOND {
+        clock.tick().await;
+        let mut client = scene.client.another();
+        let name = names[count as usize % names.len()].clone();
+        running.spawn(async move { run(&mut client, &name, &ExecSpec::new(["/bin/true"])).await });
+        while let Some(done) = running.try_join_next() {
+            collect(done);
+        }
+    }
+    while let Some(done) = running.join_next().await {
+        collect(done);
+    }
+    let growth = resident_mib(daemon.pid) - before;
+    for name in &names {
+        timed(&mut scene.bay(&["rm", "--yes", name]))?;
+    }
+    let mut spread = Series::of("p99, as a time", Unit::Milliseconds, &[Bar::Is(10.0 * took.median())]);
+    spread.was(took.at(0.99));
+    let mut grown = Series::of("growth of the daemon", Unit::Mebibytes, &[Bar::Is(FLAT_MIB)]);
+    grown.was(growth);
+    let mut notes = vec![format!("{} errors (bar: none)", errors.len())];
+    notes.extend(errors.first().map(|error| format!("the first error: {error}")));
+    let title = format!(
+        "{STORM_PER_SECOND} commands a second over {STORM_BAYS} bays for {seconds} s (bar of p99: 10 × p50)"
+    );
+    Ok(score(&title, &[took, spread, grown], notes))
+}
+
+/// What a process holds in memory now.
+pub(super) fn resident_mib(pid: u32) -> f64 {
+    status_mib(&format!("/proc/{pid}/status"), "VmRSS:")
+}
+
+/// The value of a line such as `VmRSS:     1234 kB`, in MiB; not a number where it cannot be read.
+pub(super) fn status_mib(path: &str, key: &str) -> f64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
+    kib.map_or(f64::NAN, |kib| kib / 1024.0)
+}

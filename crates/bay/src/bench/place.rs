@@ -1,0 +1,74 @@
+//! Where the same piece of work is done: on the bare host, in a bay, in the peers' containers.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::scene::Scene;
+
+/// Directories of the host that hold its programs; the peers' containers get them read-only.
+const PROGRAMS: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc"];
+
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// A directory of the host.
+    Host(PathBuf),
+    /// `/workspace` of a bay.
+    Bay(String),
+    /// `/work` of a container.
+    Docker(String),
+    /// A directory of the host, seen through bubblewrap.
+    Bwrap(PathBuf),
+    /// A directory of the host, seen through gVisor.
+    Runsc(PathBuf),
+}
+
+impl Place {
+    /// `sh -c SCRIPT` there, in the place's directory, as root or as nobody.
+    pub(super) fn sh(&self, scene: &Scene, script: &str, as_nobody: bool) -> Command {
+        // The directories above the pool are closed to others; nobody must still get through them to its own.
+        let nobody = [
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--inh-caps=+dac_read_search",
+            "--ambient-caps=+dac_read_search",
+        ];
+        let on_host = |dir: &Path, wrapper: &[&str]| {
+            let mut words: Vec<&str> = wrapper.to_vec();
+            if as_nobody {
+                words.push("setpriv");
+                words.extend(nobody);
+            }
+            words.extend(["sh", "-c", script]);
+            let mut command = Command::new(words[0]);
+            command.args(&words[1..]).current_dir(dir);
+            command
+        };
+        match self {
+            Self::Host(dir) => on_host(dir, &[]),
+            Self::Bwrap(dir) => {
+                on_host(dir, &["bwrap", "--dev-bind", "/", "/", "--unshare-pid", "--proc", "/proc"])
+            }
+            Self::Runsc(dir) => on_host(dir, &["runsc", "--network=none", "do"]),
+            Self::Bay(name) => {
+                let user = if as_nobody { "65534" } else { "0" };
+                scene.bay(&["exec", name, "--user", user, "--", "sh", "-c", script])
+            }
+            Self::Docker(container) => {
+                let user = if as_nobody { "65534" } else { "0" };
+                let mut command = Command::new("docker");
+                command.args(["exec", "-w", "/work", "-u", user, container, "sh", "-c", script]);
+                command
+            }
+        }
+    }
+}
+
+/// Arguments of `docker run` that give a container the host's programs.
+pub(super) fn docker_mounts(more: &[(PathBuf, &str)]) -> Vec<String> {
+    let own = PROGRAMS.iter().filter(|dir| Path::new(dir).exists());
+    own.map(|dir| format!("{dir}:{dir}:ro"))
+        .chain(more.iter().map(|(from, to)| format!("{}:{to}:ro", from.display())))
+        .flat_map(|volume| ["-v".to_owned(), volume])
+        .collect()
+}

@@ -1,0 +1,252 @@
+//! Real work inside a bay beside the bare host and the peers: builds, installs, tests, and tools that walk large trees.
+//!
+//! Each piece runs long enough, or often enough in one exec, that starting it does not count.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use bay_types::ApiError;
+use bay_types::bay::Mount;
+
+use super::contest::{Bar, Scored, Series, Unit, score};
+use super::peers::{said, timed};
+use super::place::{Place, docker_mounts};
+use super::scene::Scene;
+
+const HOST: &str = "bare host";
+/// A single piece of work may be this much slower than on the host, all together on average less.
+const WORST: f64 = 1.15;
+const ON_AVERAGE: f64 = 1.05;
+/// Where the Rust toolchain is seen in every place.
+const RUST: &str = "/opt/bench-rust";
+
+/// A crate without dependencies that takes some seconds to build.
+const MAKE_CRATE: &str = r#"
+mkdir -p crate/src && cd crate
+printf '[package]\nname = "bench"\nversion = "0.1.0"\nedition = "2021"\n' > Cargo.toml
+: > src/main.rs
+m=0; while [ $m -lt 40 ]; do
+  f=0; { echo 'use std::collections::BTreeMap;'
+  while [ $f -lt 20 ]; do
+    echo "pub fn f$f(n: u64) -> String { let mut map: BTreeMap<String, Vec<u64>> = BTreeMap::new(); for i in 0..n { map.entry(format!(\"{}\", i % 7)).or_default().push(i * $f); } map.iter().map(|(k, v)| format!(\"{k}:{}\", v.iter().sum::<u64>())).collect::<Vec<_>>().join(\",\") }"
+    f=$((f+1)); done; } > src/m$m.rs
+  echo "mod m$m;" >> src/main.rs
+  m=$((m+1)); done
+{ echo 'fn main() {'; m=0; while [ $m -lt 40 ]; do echo "println!(\"{}\", m$m::f$((m % 20))(9));"; m=$((m+1)); done; echo '}'; } >> src/main.rs
+"#;
+const MAKE_TESTS: &str = r#"
+mkdir -p suite && cd suite
+m=0; while [ $m -lt 40 ]; do
+  { f=0; while [ $f -lt 25 ]; do
+    printf 'def test_%s(tmp_path):\n    file = tmp_path / "x"\n    file.write_text("y" * 1000)\n    assert sum(ord(c) for c in file.read_text()) == 121000\n' $f
+    f=$((f+1)); done; } > test_$m.py
+  m=$((m+1)); done
+"#;
+const MAKE_PACKAGE: &str = r#"
+mkdir -p package && cd package
+printf '{"name":"bench","version":"1.0.0","dependencies":{"express":"4.21.2","eslint":"8.57.1"}}\n' > package.json
+"#;
+
+/// A piece of work: what it needs on the host, what is made in each place, and what is timed.
+struct Piece {
+    title: &'static str,
+    program: &'static str,
+    make: &'static str,
+    run: String,
+}
+
+fn pieces() -> Vec<Piece> {
+    let often =
+        |line: &str| format!("i=0; while [ $i -lt 10 ]; do {line} > /dev/null || exit 1; i=$((i+1)); done");
+    vec![
+        Piece {
+            title: "cargo build",
+            program: "cargo",
+            make: MAKE_CRATE,
+            run: format!(
+                "cd crate && rm -rf target && PATH={RUST}/bin:$PATH CARGO_HOME=$PWD/home cargo build -q --offline"
+            ),
+        },
+        Piece {
+            title: "npm ci from a local cache",
+            program: "npm",
+            make: MAKE_PACKAGE,
+            run: "cd package && rm -rf node_modules && npm ci --offline --cache ../npm-cache --no-audit --no-fund --silent"
+                .to_owned(),
+        },
+        Piece {
+            title: "pytest",
+            program: "pytest-3",
+            make: MAKE_TESTS,
+            run: "cd suite && python3 -B -m pytest -q -p no:cacheprovider --basetemp=../pytest-tmp > /dev/null".to_owned(),
+        },
+        Piece { title: "git status, large tree", program: "git", make: "", run: often("git -C large status --short") },
+        Piece { title: "ripgrep, large tree", program: "rg", make: "", run: often("rg -c 'file 4999' large") },
+    ]
+}
+
+pub(super) async fn work(scene: &mut Scene, rounds: usize) -> Result<Vec<Scored>, ApiError> {
+    let large = scene.large_repository()?;
+    let mut notes = Vec::new();
+    let rust = sysroot();
+    let cache = scene.work.join("npm-cache");
+    let mut wanted = pieces();
+    wanted.retain(|piece| {
+        let there = installed(piece.program) && (piece.program != "cargo" || rust.is_some());
+        if !there {
+            notes.push(format!("{} is left out: {} is not installed", piece.title, piece.program));
+        }
+        there
+    });
+    if wanted.iter().any(|piece| piece.program == "npm")
+        && let Err(why) = prime_npm(&scene.work, &cache)
+    {
+        notes.push(format!("npm is left out: its cache could not be filled: {}", why.message));
+        wanted.retain(|piece| piece.program != "npm");
+    }
+    let (places, mut left_out) = places(scene, rust.as_deref()).await?;
+    notes.append(&mut left_out);
+    let measured = measure(scene, &places, &wanted, &large, &cache, rounds, &notes);
+    for (place, _) in &places {
+        match place {
+            Place::Bay(name) => drop(timed(&mut scene.bay(&["rm", "--yes", name]))?),
+            Place::Docker(container) => drop(timed(Command::new("docker").args(["rm", "-f", container]))),
+            _ => {}
+        }
+    }
+    if rust.is_some() {
+        let _ = std::fs::remove_file(RUST);
+    }
+    measured
+}
+
+/// Every place that works here, with the names of those that do not.
+async fn places(
+    scene: &mut Scene,
+    rust: Option<&Path>,
+) -> Result<(Vec<(Place, &'static str)>, Vec<String>), ApiError> {
+    let mut places = Vec::new();
+    let mut left_out = Vec::new();
+    let mounts =
+        rust.map(|rust| Mount { source: rust.to_owned(), target: RUST.into() }).into_iter().collect();
+    if let Some(rust) = rust {
+        // The same path on the bare host, so that one script serves everywhere.
+        let _ = std::fs::remove_file(RUST);
+        std::os::unix::fs::symlink(rust, RUST)
+            .map_err(|error| crate::failure::local("preparing the bench", &error))?;
+    }
+    places.push((Place::Bay(scene.up_host(mounts).await?), "bay"));
+    let on_host = |name: &str| {
+        let dir = scene.work.join(format!("work-{name}"));
+        std::fs::create_dir_all(&dir)
+            .map(|()| dir)
+            .map_err(|error| crate::failure::local("preparing the bench", &error))
+    };
+    places.push((Place::Host(on_host("host")?), HOST));
+    let mut optional =
+        vec![(Place::Bwrap(on_host("bwrap")?), "bwrap"), (Place::Runsc(on_host("runsc")?), "runsc")];
+    let more: Vec<(PathBuf, &str)> = rust.map(|rust| (rust.to_owned(), RUST)).into_iter().collect();
+    match scene.peers.docker_container(&docker_mounts(&more)) {
+        Ok(container) => optional.push((Place::Docker(container), "docker (overlay2)")),
+        Err(why) => left_out.push(format!("docker is left out: {}", why.message)),
+    }
+    for (place, name) in optional {
+        match timed(&mut place.sh(scene, "true", false)) {
+            Ok(_) => places.push((place, name)),
+            Err(why) => left_out.push(format!("{name} is left out: {}", why.message)),
+        }
+    }
+    Ok((places, left_out))
+}
+
+fn measure(
+    scene: &Scene,
+    places: &[(Place, &'static str)],
+    pieces: &[Piece],
+    large: &Path,
+    cache: &Path,
+    rounds: usize,
+    notes: &[String],
+) -> Result<Vec<Scored>, ApiError> {
+    for (place, _) in places {
+        bring(scene, place, large, "large")?;
+        if cache.exists() {
+            bring(scene, place, cache, "npm-cache")?;
+            bring(scene, place, &cache.with_file_name("package"), "package")?;
+        }
+        for piece in pieces {
+            timed(&mut place.sh(scene, piece.make, false))
+                .map_err(|why| about(&format!("preparing {} in {place:?}", piece.title), why))?;
+        }
+    }
+    let mut scored = Vec::new();
+    let mut product = 1.0_f64;
+    for piece in pieces {
+        let bars = [Bar::Of(WORST, HOST)];
+        let bars_of = |name: &str| if name == "bay" { &bars[..] } else { &[] };
+        let mut series: Vec<Series> =
+            places.iter().map(|(_, name)| Series::of(*name, Unit::Milliseconds, bars_of(name))).collect();
+        // One round that does not count: caches are filled in every place.
+        for round in 0..=rounds {
+            for ((place, _), one) in places.iter().zip(&mut series) {
+                let took = timed(&mut place.sh(scene, &piece.run, false))
+                    .map_err(|why| about(&format!("{} in {place:?}", piece.title), why))?;
+                if round > 0 {
+                    one.took(took);
+                }
+            }
+        }
+        let table = score(piece.title, &series, vec![]);
+        product *= table.lines[0].bars[0].reached.unwrap_or(f64::NAN);
+        scored.push(table);
+    }
+    #[allow(clippy::cast_precision_loss, reason = "five")]
+    let mean = product.powf(1.0 / pieces.len().max(1) as f64);
+    if let Some(last) = scored.last_mut() {
+        last.notes.push(format!(
+            "geometric mean over {} pieces: {mean:.3} of the bare host (bar: ≤ {ON_AVERAGE}), {}",
+            pieces.len(),
+            if mean <= ON_AVERAGE { "reached" } else { "missed" }
+        ));
+        last.notes.extend(notes.iter().cloned());
+    }
+    Ok(scored)
+}
+
+fn about(what: &str, why: ApiError) -> ApiError {
+    ApiError { message: format!("{what}: {}", why.message), ..why }
+}
+
+/// A copy of a directory of the host in that place.
+fn bring(scene: &Scene, place: &Place, from: &Path, name: &str) -> Result<(), ApiError> {
+    let source = from.display().to_string();
+    match place {
+        Place::Host(dir) | Place::Bwrap(dir) | Place::Runsc(dir) => {
+            timed(Command::new("cp").args(["-a", &source]).arg(dir.join(name)))
+        }
+        Place::Bay(bay) => timed(&mut scene.bay(&["cp", &source, &format!("{bay}:/workspace/{name}")])),
+        Place::Docker(container) => {
+            timed(Command::new("docker").args(["cp", &source, &format!("{container}:/work/{name}")]))
+        }
+    }
+    .map(drop)
+}
+
+fn installed(program: &str) -> bool {
+    timed(Command::new("sh").args(["-c", "command -v \"$0\"", program])).is_ok()
+}
+
+fn sysroot() -> Option<PathBuf> {
+    let text = said(Command::new("rustc").args(["--print", "sysroot"])).ok()?;
+    Some(PathBuf::from(text.trim())).filter(|path| path.join("bin/cargo").exists())
+}
+
+/// Fills a cache with what the package needs, and leaves the lock file beside it.
+fn prime_npm(work: &Path, cache: &Path) -> Result<(), ApiError> {
+    let script = format!(
+        "cd '{}' && {{ {MAKE_PACKAGE} }} && npm install --cache '{}' --no-audit --no-fund --silent && rm -rf node_modules",
+        work.display(),
+        cache.display()
+    );
+    timed(Command::new("sh").args(["-ec", &script])).map(drop)
+}

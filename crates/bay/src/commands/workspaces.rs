@@ -1,0 +1,95 @@
+use bay_types::bay::WorkspaceView;
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+
+use super::rm::confirmed;
+use crate::cli::Global;
+use crate::client::encode;
+use crate::failure::Outcome;
+use crate::output::age::since;
+use crate::output::escape::visible;
+use crate::output::{size, table};
+
+/// Look after the workspaces that `bay rm --keep-workspace` kept. `bay up --workspace` makes a bay with a copy of one.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay workspaces ls\n  bay up --workspace web-20260102T030405Z\n  bay workspaces rm web-20260102T030405Z"
+)]
+pub(crate) struct Workspaces {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List them.
+    Ls,
+    /// Delete some for good. On a terminal it asks first; a script has said the word by calling it.
+    Rm {
+        /// Names, or the name of the bay where only one of it is kept.
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+        /// Do not ask.
+        #[arg(short, long, visible_alias = "force", short_alias = 'f')]
+        yes: bool,
+    },
+}
+
+impl Workspaces {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let mut client = global.client();
+        match self.verb {
+            Verb::Ls => {
+                let kept: Vec<WorkspaceView> = client.get("/v1/workspaces").await?;
+                if global.json {
+                    crate::output::json(&kept)?;
+                } else if kept.is_empty() {
+                    crate::output::talk("no workspaces are kept: `bay rm NAME --keep-workspace` keeps one");
+                } else {
+                    crate::output::data(&render(&kept, Timestamp::now()))?;
+                }
+            }
+            Verb::Rm { names, yes } => {
+                // All are looked up before the first is gone: a slip in the third name must not cost the first two.
+                let mut kept: Vec<String> = Vec::new();
+                for name in &names {
+                    let found: WorkspaceView =
+                        client.get(&format!("/v1/workspaces/{}", encode(name))).await?;
+                    if !kept.contains(&found.name) {
+                        kept.push(found.name);
+                    }
+                }
+                let asks = !yes && !global.json && crate::terminal::stdin_is_terminal();
+                let what = format!("the kept {}", visible(&kept.join(", ")));
+                if asks && crate::output::watched() && !confirmed(&what)? {
+                    crate::output::talk("nothing was deleted");
+                    return Ok(1);
+                }
+                for name in kept {
+                    let _: serde_json::Value =
+                        client.delete(&format!("/v1/workspaces/{}", encode(&name))).await?;
+                    if global.json {
+                        crate::output::json(&serde_json::json!({ "removed": name }))?;
+                    } else {
+                        crate::output::data(&format!("{} is deleted", visible(&name)))?;
+                    }
+                }
+            }
+        }
+        Ok(0)
+    }
+}
+
+fn render(kept: &[WorkspaceView], now: Timestamp) -> String {
+    let mut table = table::table(&["WORKSPACE", "OF BAY", "KEPT", "OWN SIZE", "PATH"]);
+    for kept in kept {
+        table.add_row([
+            visible(&kept.name),
+            visible(&kept.bay),
+            format!("{} ago", since(kept.kept_at, now)),
+            size(kept.bytes),
+            visible(&kept.path.display().to_string()),
+        ]);
+    }
+    table.trim_fmt()
+}

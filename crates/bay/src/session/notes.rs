@@ -1,0 +1,123 @@
+//! Remarks among a command's output: what is missing of it, and why the command ended.
+
+use std::time::Duration;
+
+use bay_types::exec::{EndReason, ExecView, Exit, LimitHit};
+use bay_types::frame::{Gap, GapReason};
+
+use super::Session;
+use crate::client::{bay_path, encode};
+use crate::output::talk;
+
+/// How long a command that failed is asked after.
+const LIMITS_WITHIN: Duration = Duration::from_secs(2);
+
+impl Session<'_> {
+    pub(super) fn gap(&mut self, Gap { dropped, why }: Gap) {
+        let from = self.offset;
+        self.offset = self.offset.saturating_add(dropped);
+        match (why, dropped) {
+            (GapReason::Bound, _) => {
+                self.note(&format!("{dropped} bytes of output were dropped: the kept output is bounded"));
+            }
+            (GapReason::DiskFull, 0) => {}
+            (GapReason::DiskFull, _) => {
+                self.note(&format!("{dropped} bytes of output from byte {from} on are missing"));
+            }
+        }
+        if why == GapReason::DiskFull && !self.said_full {
+            self.said_full = true;
+            self.note(&format!(
+                "the disk of the bay is full: output from byte {from} on is not kept, and `bay logs` will not have it\n\
+                 next: free some space with `bay exec {} -- rm …`, or give the bay a larger --disk-mib",
+                self.bay
+            ));
+        }
+    }
+
+    /// A remark among the command's output; in raw mode a line needs its carriage return.
+    pub(super) fn note(&self, text: &str) {
+        if self.raw.is_some() {
+            talk(&format!("\r\nbay: {}\r", text.replace('\n', "\r\n")));
+        } else {
+            talk(&format!("bay: {text}"));
+        }
+    }
+
+    /// Asks what a command that failed by itself may have failed for. One that succeeded costs nothing here.
+    pub(super) async fn say_limits(&self, exit: &Exit) {
+        let by_itself = match exit.reason {
+            EndReason::Exited => exit.code != Some(0),
+            EndReason::Signaled => self.interrupts == 0,
+            _ => false,
+        };
+        if !by_itself {
+            return;
+        }
+        let path = bay_path(&self.bay, &format!("/execs/{}", encode(&self.spec.id.to_string())));
+        let mut client = self.client.another_without_starting();
+        let answer = tokio::time::timeout(LIMITS_WITHIN, client.get::<ExecView>(&path)).await;
+        if let Ok(Ok(view)) = answer {
+            for note in view.limits_hit.into_iter().filter_map(limit_note) {
+                self.note(note);
+            }
+        }
+    }
+
+    pub(super) fn say_why(&self, exit: &Exit) {
+        match exit.reason {
+            EndReason::TimedOut => {
+                let limit = self.spec.timeout_s.map(|s| format!(" after {s} s")).unwrap_or_default();
+                self.note(&format!("the command was ended{limit}: its time was up"));
+            }
+            EndReason::Stopped => self.note("the command was ended: the bay was stopped"),
+            EndReason::Lost => self.note("the command was lost: the bay's first process died under it"),
+            EndReason::Killed if self.interrupts == 0 => self.note("the command was killed by `bay kill`"),
+            EndReason::Killed | EndReason::Exited | EndReason::Signaled => {}
+        }
+    }
+}
+
+/// What the limits of a bay that were reached meanwhile mean, and what to do about them.
+fn limit_note(hit: LimitHit) -> Option<&'static str> {
+    match hit {
+        LimitHit::Memory => Some(
+            "while it ran, the bay used up its memory and the kernel ended a process in it\n\
+             next: give the bay a larger --memory-mib, or run less at once",
+        ),
+        LimitHit::Pids => Some(
+            "while it ran, the bay had as many processes as it may have and could start no more\n\
+             next: give the bay a larger --pids, or run less at once; `bay execs ls NAME` shows what runs",
+        ),
+        // Said when it happened.
+        LimitHit::Disk => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::tests::{client_of_nobody, spec};
+
+    #[tokio::test]
+    async fn missing_output_counts_towards_the_offset_and_a_full_disk_is_told_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut client = client_of_nobody(dir.path());
+        let mut session = Session::new(&mut client, "web", spec());
+        session.gap(Gap { dropped: 7, why: GapReason::Bound });
+        assert!(!session.said_full);
+        session.gap(Gap { dropped: 0, why: GapReason::DiskFull });
+        assert!(session.said_full);
+        session.gap(Gap { dropped: 5, why: GapReason::DiskFull });
+        assert_eq!(session.offset, 12);
+    }
+
+    #[test]
+    fn a_limit_that_was_reached_is_told_with_what_to_do() {
+        for (hit, flag) in [(LimitHit::Memory, "--memory-mib"), (LimitHit::Pids, "--pids")] {
+            let note = limit_note(hit).unwrap();
+            assert!(note.contains("while it ran") && note.contains(flag), "{note}");
+        }
+        assert_eq!(limit_note(LimitHit::Disk), None);
+    }
+}
