@@ -25,9 +25,10 @@ use tokio::time::Instant;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
-/// Looks in the time after which a bay is stopped, and bounds of the pause between two.
-const LOOKS: u32 = 10;
-const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
+/// Looks in the time after which a bay is stopped, and bounds of the pause between two: each has the guest answer a
+/// question, which must not be what keeps the bay busy.
+const LOOKS: u32 = 4;
+const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// More processor time than this part of one processor is work: databases and watchers at rest stay below.
 const BUSY_CPU: f64 = 0.02;

@@ -54,9 +54,8 @@ impl Hierarchies {
             }
             let above = own.parent().unwrap_or(&own);
             let available = list_in(&above.join("cpuset.cpus.effective")).ok_or_else(|| unreadable(above))?;
-            let chosen = cpus.map(|_| text(&choose(&available, cpus, turn))).unwrap_or_default();
-            // An empty list means that of the group above.
-            return write(&own.join("cpuset.cpus"), &format!("{chosen}\n"));
+            // Never the empty list, which would mean that of the group above: no group with processes in it takes it.
+            return write(&own.join("cpuset.cpus"), &text(&choose(&available, cpus, turn)));
         }
         // The first process of a fresh group takes its affinity itself, before it clones.
         if fresh { Ok(()) } else { self.set_affinity_of_all(group, cpus, turn) }

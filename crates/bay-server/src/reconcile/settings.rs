@@ -89,8 +89,9 @@ impl Reconciler {
 
 /// Below the reconciler a bay is known by its id; its name is what a person knows.
 fn named(error: &ApiError, row: &BayRow) -> ApiError {
+    let rest = error.message.strip_prefix(&row.id.to_string());
     ApiError {
-        message: error.message.replace(&row.id.to_string(), row.name.as_str()),
+        message: rest.map_or_else(|| error.message.clone(), |rest| format!("{}{rest}", row.name)),
         next: error.next.replace("NAME", row.name.as_str()),
         code: error.code,
     }
