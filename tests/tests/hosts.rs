@@ -84,7 +84,7 @@ fn every_limit_bites_on_a_host_with_cgroup_version_2_alone() {
     assert_eq!(layout, ("ok".into(), "version 2 at /sys/fs/cgroup".into()));
     assert_eq!(check(&said, "doctor-after", "cgroups"), layout);
     let controllers = check(&said, "doctor-before", "cgroup-controllers");
-    assert_eq!(controllers.1, "cpu (v2), memory (v2), pids (v2)");
+    assert_eq!(controllers.1, "cpu (v2), memory (v2), pids (v2), io (v2), cpuset (v2)");
 }
 
 #[test]
@@ -101,5 +101,5 @@ fn every_limit_bites_on_a_host_with_cgroup_version_1_alone() {
     );
     assert_eq!(after.1, "version 1, and version 2 at /run/workbay/cgroup2, where Workbay mounted it");
     let controllers = check(&said, "doctor-before", "cgroup-controllers");
-    assert_eq!(controllers.1, "cpu (v1), memory (v1), pids (v1)");
+    assert_eq!(controllers.1, "cpu (v1), memory (v1), pids (v1), io (v1), cpuset (v1)");
 }

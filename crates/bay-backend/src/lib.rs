@@ -8,6 +8,7 @@
 //! |-----------|------------------------------------------------------------------------------------------------|
 //! | `start`   | the guest runs and listens, or nothing is left; anything an earlier start left is cleared first |
 //! | `inspect` | the truth at this moment, never a memory of it                                                 |
+//! | `set_limits` | they hold when it returns, and nothing that runs was killed to make them fit                 |
 //! | `stats`   | what the bay uses as the host measures it; what this host does not measure is absent           |
 //! | `clear`   | ends and removes everything of that bay's runtime; harmless when there is nothing              |
 //! | `leftovers` | every bay id of which this backend still holds anything                                      |
@@ -25,6 +26,8 @@ use bay_types::stats::BayStats;
 use bay_types::{ApiError, BayId, BayName, ErrorCode};
 use tokio::net::UnixStream;
 
+pub use bay_runtime::NetworkUse;
+
 pub mod local;
 
 /// Why a runtime could not be started, frozen or cleared.
@@ -38,11 +41,32 @@ pub enum BackendError {
     HelperSlow,
     #[error("the runtime helper ended without an answer ({status})")]
     HelperLost { status: String },
+    #[error("{0}")]
+    LimitInUse(String),
+    #[error("{0}")]
+    LimitUnsupported(String),
 }
 
 impl BackendError {
     #[must_use]
     pub fn to_api(&self) -> ApiError {
+        match self {
+            Self::LimitInUse(_) => {
+                return ApiError::new(
+                    ErrorCode::BayState,
+                    self.to_string(),
+                    "end something in it first (`bay execs ls NAME`), or give it more; the old limits hold",
+                );
+            }
+            Self::LimitUnsupported(_) => {
+                return ApiError::new(
+                    ErrorCode::HostUnfit,
+                    self.to_string(),
+                    "leave that limit out; `bay doctor` tells which controllers this host has",
+                );
+            }
+            _ => {}
+        }
         ApiError::new(
             ErrorCode::BayFailed,
             bay_types::error::chain(self),
@@ -62,6 +86,17 @@ pub struct StartSpec {
     pub mounts: Vec<Mount>,
     pub id_base: u32,
     pub limits: Limits,
+    /// The disks that the pool is on, each as `major:minor`.
+    pub io_devices: Vec<String>,
+}
+
+/// Limits for a runtime that runs.
+#[derive(Debug, Clone)]
+pub struct LimitSpec {
+    pub bay: BayId,
+    pub id_base: u32,
+    pub limits: Limits,
+    pub io_devices: Vec<String>,
 }
 
 /// What is true of a runtime right now.
@@ -79,9 +114,15 @@ pub trait Backend: Send + Sync + Debug {
     async fn inspect(&self, bay: BayId, record: &RuntimeRecord) -> Seen;
     /// What it uses at this moment, measured from outside of it.
     async fn stats(&self, bay: BayId, record: &RuntimeRecord) -> BayStats;
+    /// What it has to do with the world outside of it.
+    async fn network(&self, record: &RuntimeRecord) -> NetworkUse;
     async fn clear(&self, bay: BayId) -> Result<(), BackendError>;
     async fn pause(&self, bay: BayId) -> Result<(), BackendError>;
     async fn resume(&self, bay: BayId) -> Result<(), BackendError>;
+    /// Whether this host can keep these limits at all.
+    fn can_keep(&self, limits: &Limits) -> Result<(), BackendError>;
+    /// Gives a running or paused bay other limits. May have set some of them when it fails.
+    async fn set_limits(&self, spec: &LimitSpec) -> Result<(), BackendError>;
     /// How often a bay was held to its limits so far. Cheap: asked for with every exec. Zero where nobody counts.
     fn limit_events(&self, _bay: BayId) -> LimitEvents {
         LimitEvents::default()

@@ -10,17 +10,20 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bay_runtime::{GUEST_SOCKET, Hierarchies, LimitEvents, guest_socket, process_start_ticks};
+use bay_runtime::{
+    Failure, GUEST_SOCKET, Hierarchies, LimitEvents, NetworkUse, Placing, guest_socket, network_use,
+    process_start_ticks,
+};
 use bay_types::BayId;
-use bay_types::bay::Isolation;
-use bay_types::runtime::{RuntimePlace, RuntimeRecord, RuntimeReply, RuntimeRequest, RuntimeSpec};
+use bay_types::bay::{Isolation, Limits};
+use bay_types::runtime::{ID_RANGE, RuntimePlace, RuntimeRecord, RuntimeReply, RuntimeRequest, RuntimeSpec};
 use bay_types::stats::BayStats;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::process::Command;
 
-use crate::{Backend, BackendError, Seen, StartSpec};
+use crate::{Backend, BackendError, LimitSpec, Seen, StartSpec};
 
 /// Longest answer the helper may give.
 const MAX_REPLY_BYTES: u64 = 64 * 1024;
@@ -147,6 +150,7 @@ impl Backend for Local {
             id_base: spec.id_base,
             limits: spec.limits.clone(),
             isolation: self.isolation(),
+            io_devices: spec.io_devices.clone(),
             guest: self.config.guest.clone(),
             ctl: ctl.ok(),
             die_before: self.config.die_before.clone(),
@@ -178,6 +182,10 @@ impl Backend for Local {
         self.groups().map(|groups| groups.stats(&self.place(bay).cgroup, pid)).unwrap_or_default()
     }
 
+    async fn network(&self, record: &RuntimeRecord) -> NetworkUse {
+        if is_alive(record) { network_use(record.pid) } else { NetworkUse::default() }
+    }
+
     async fn clear(&self, bay: BayId) -> Result<(), BackendError> {
         self.ask(&RuntimeRequest::Clear(self.place(bay))).await.map(drop)
     }
@@ -188,6 +196,26 @@ impl Backend for Local {
 
     async fn resume(&self, bay: BayId) -> Result<(), BackendError> {
         self.ask(&RuntimeRequest::Thaw(self.place(bay))).await.map(drop)
+    }
+
+    fn can_keep(&self, limits: &Limits) -> Result<(), BackendError> {
+        self.groups().map_or(Ok(()), |groups| groups.can_keep(limits)).map_err(limit_failure)
+    }
+
+    async fn set_limits(&self, spec: &LimitSpec) -> Result<(), BackendError> {
+        let Some(groups) = self.groups().cloned() else {
+            return Err(BackendError::LimitUnsupported("this host has no cgroups".to_owned()));
+        };
+        let (group, spec) = (self.place(spec.bay).cgroup, spec.clone());
+        // Taking memory back may take its time.
+        let set = tokio::task::spawn_blocking(move || {
+            let placing = Placing { turn: spec.id_base / ID_RANGE, devices: &spec.io_devices };
+            groups.set_limits(&group, &spec.limits, placing, false)
+        });
+        match set.await {
+            Ok(set) => set.map_err(limit_failure),
+            Err(error) => Err(BackendError::Helper(io::Error::other(error))),
+        }
     }
 
     fn limit_events(&self, bay: BayId) -> LimitEvents {
@@ -259,6 +287,14 @@ fn program_on_pool(guest: &Path, programs: &Path, bay: BayId) -> io::Result<Path
 /// Names of copies being made begin with a dot.
 fn is_old_program(found: &std::ffi::OsStr, current: &std::ffi::OsStr) -> bool {
     found != current && !found.as_encoded_bytes().starts_with(b".")
+}
+
+fn limit_failure(failure: Failure) -> BackendError {
+    match failure.source.kind() {
+        io::ErrorKind::ResourceBusy => BackendError::LimitInUse(failure.what),
+        io::ErrorKind::Unsupported => BackendError::LimitUnsupported(failure.what),
+        _ => BackendError::Step { step: failure.step.to_owned(), message: bay_types::error::chain(&failure) },
+    }
 }
 
 /// Whether the recorded process exists and is not a later one with its number.

@@ -15,7 +15,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use bay_sys::btrfs::{self, Qgroup};
+use bay_sys::btrfs;
 use bay_types::{BayId, ImageId};
 use jiff::Timestamp;
 use rustix::fs::{CWD, RenameFlags};
@@ -23,19 +23,16 @@ use rustix::fs::{CWD, RenameFlags};
 use crate::backing::make_private_dir;
 use crate::error::{Doing, PoolError, Result};
 use crate::pool::{Pool, write_whole};
-use crate::subvolume::{self, entries, open_dir};
+use crate::subvolume::{self, entries};
 use crate::{BayDisk, BayUsage, WorkspaceFrom};
 
 const WORKSPACE_MODE: u32 = 0o755;
 const STATE_MODE: u32 = 0o700;
-/// Without quotas the bytes of a bay are counted extent by extent, and a bay can have any number of them: what is
-/// shown is then a lower bound.
-pub(crate) const MAX_EXTENTS_COUNTED: u64 = 2_000_000;
 /// Longest part of a kept workspace's directory that is taken from the bay's name.
 const MAX_KEPT_NAME: usize = 100;
 
 impl Pool {
-    fn bay_dir(&self, bay: BayId) -> PathBuf {
+    pub(crate) fn bay_dir(&self, bay: BayId) -> PathBuf {
         self.corner("bays").join(bay.to_string())
     }
 
@@ -77,7 +74,7 @@ impl Pool {
         };
         make_private_dir(&self.bay_dir(bay))?;
         subvolume::create(&disk.state, STATE_MODE, None)?;
-        let group = disk_mib.map(|mib| self.quota_group(&disk, mib)).transpose()?;
+        let group = disk_mib.map(|mib| self.quota_begin(&disk, mib)).transpose()?;
         // Both snapshots wait for a commit of the filesystem: side by side they can share one.
         std::thread::scope(|scope| {
             let root = image_root
@@ -92,34 +89,6 @@ impl Pool {
             workspace.and(root)
         })?;
         Ok(disk)
-    }
-
-    /// The quota group of a bay, made and limited; quotas are turned on by the first bay that needs them.
-    fn quota_group(&self, disk: &BayDisk, mib: u64) -> Result<Qgroup> {
-        let top = self.top()?;
-        {
-            let mut on = self.inner.quotas_on.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            if !*on {
-                let kind = btrfs::quota_enable(&top).doing(|| "turn on disk quotas".to_owned())?;
-                tracing::info!(?kind, "disk quotas are on");
-                *on = true;
-            }
-        }
-        let state = subvolume::info(&disk.state)?.id;
-        let group = Qgroup::new(1, state);
-        let bytes = mib.saturating_mul(1024 * 1024);
-        btrfs::qgroup_create(&top, group)
-            .and_then(|()| btrfs::qgroup_limit(&top, group, bytes))
-            .and_then(|()| btrfs::qgroup_assign(&top, Qgroup::new(0, state), group))
-            .doing(|| format!("limit the disk of {}", disk.state.display()))?;
-        Ok(group)
-    }
-
-    /// The quota group that a bay already has, and what it holds.
-    fn quota_of(&self, disk: &BayDisk) -> Result<Option<(Qgroup, u64)>> {
-        let group = Qgroup::new(1, subvolume::info(&disk.state)?.id);
-        let usage = btrfs::qgroup_usage(self.top()?, group).doing(|| "read a quota".to_owned())?;
-        Ok(usage.map(|bytes| (group, bytes)))
     }
 
     /// Gives a stopped bay a fresh root from an image; workspace and state stay.
@@ -207,16 +176,10 @@ impl Pool {
         if !subvolume::exists(&disk.state) {
             return Err(PoolError::BayFilesMissing { bay: bay.to_string() });
         }
-        if let Some((_, own_bytes)) = self.quota_of(&disk)? {
-            return Ok(BayUsage { own_bytes });
-        }
-        let mut own_bytes = 0_u64;
-        for path in [&disk.root, &disk.workspace, &disk.state] {
-            let counted = open_dir(path)
-                .and_then(|top| btrfs::bytes_written_since_birth(&top, MAX_EXTENTS_COUNTED))
-                .doing(|| format!("count the bytes of {}", path.display()))?;
-            own_bytes = own_bytes.saturating_add(counted);
-        }
+        let own_bytes = match self.quota_of(&disk)? {
+            Some((_, counted)) => counted.saturating_add(self.quota_before(&disk)?),
+            None => Self::own_bytes_counted(&disk)?,
+        };
         Ok(BayUsage { own_bytes })
     }
 

@@ -69,6 +69,8 @@ pub enum PoolError {
     ImageInUse { image: String, bays: u64 },
     #[error("could not import {source_name}: {why}")]
     ImageImport { source_name: String, why: String },
+    #[error("{bay} holds {held_mib} MiB of disk already, more than the {mib} MiB it was to have")]
+    QuotaInUse { bay: String, held_mib: u64, mib: u64 },
     #[error("bay {bay} has no files on this pool")]
     BayFilesMissing { bay: String },
     #[error("no workspace {workspace:?} is kept")]
@@ -101,6 +103,10 @@ impl PoolError {
             Self::ProgramMissing { package, .. } => (
                 ErrorCode::HostUnfit,
                 format!("install the package {package} (on Debian and Ubuntu: apt install {package})"),
+            ),
+            Self::QuotaInUse { .. } => (
+                ErrorCode::BayState,
+                "remove files in it first, or give it more; the old limits hold".to_owned(),
             ),
             Self::HostUnfit { .. } => {
                 (ErrorCode::HostUnfit, "`bay doctor` tells what this host lacks".to_owned())

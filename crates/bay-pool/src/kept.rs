@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-use crate::bay::MAX_EXTENTS_COUNTED;
 use crate::error::{Doing, PoolError, Result};
 use crate::pool::Pool;
+use crate::quota::MAX_EXTENTS_COUNTED;
 use crate::subvolume::{self, entries, open_dir};
 
 /// How the time stands in a name.

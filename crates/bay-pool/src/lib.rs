@@ -31,7 +31,8 @@
 //! | `backing`      | the pool file: make, mount, grow                     |
 //! | `subvolume`    | subvolumes by path, trash                            |
 //! | `image`        | imports: host, directories, archives                 |
-//! | `bay`          | the files of bays, quotas                            |
+//! | `bay`, `quota` | the files of bays, how much of the disk they may take |
+//! | `device`       | the disks below the pool                             |
 //! | `kept`         | workspaces that outlived their bays                  |
 //! | `repo`         | cached repositories and their checkouts              |
 //! | `confine`      | running a program of the host on hostile data        |
@@ -45,10 +46,12 @@ use bay_types::progress::Progress;
 mod backing;
 mod bay;
 mod confine;
+mod device;
 mod error;
 mod image;
 mod kept;
 mod pool;
+mod quota;
 mod repo;
 mod subvolume;
 #[cfg(test)]

@@ -29,17 +29,37 @@ use rustix::io::Errno;
 use crate::failure::{Failure, Try};
 use crate::own_v2::{self, OWN_V2};
 
+mod limits;
+mod processors;
 mod stats;
 
+pub use limits::Placing;
+
 const STEP: &str = "cgroups";
-/// Version 1 controllers a bay joins, where they are mounted.
-const V1_CONTROLLERS: [&str; 4] = ["cpu", "cpuacct", "memory", "pids"];
+/// Version 1 controllers. A bay joins a group of its own in every hierarchy that is mounted, also where it is not
+/// limited: the hierarchy then begins at that group for whoever mounts it inside, and shows nothing of the host.
+const V1_CONTROLLERS: [&str; 14] = [
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "memory",
+    "pids",
+    "blkio",
+    "devices",
+    "freezer",
+    "net_cls",
+    "net_prio",
+    "perf_event",
+    "hugetlb",
+    "rdma",
+    "misc",
+];
+/// Those that programs read to size themselves by.
+const V1_SHOWN: [&str; 6] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "blkio"];
+/// And how a hierarchy without any controller is called.
+const V1_NAMED: &str = "name=";
 /// Version 2 controllers enabled for bays, where the host offers them.
 const V2_CONTROLLERS: [&str; 5] = ["cpu", "memory", "pids", "io", "cpuset"];
-/// Period of the CPU quota in microseconds: the kernel's own default.
-const CPU_PERIOD_US: f64 = 100_000.0;
-/// The shortest quota the kernel takes.
-const SHORTEST_QUOTA_US: f64 = 1000.0;
 /// Groups a bay may have below its own, and how deep: room for nested containers, while each group costs the host memory
 /// that no limit of the bay's accounts for.
 const MAX_GROUPS: u32 = 4096;
@@ -53,7 +73,7 @@ const FREEZE_DEADLINE: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchies {
     pub v2: PathBuf,
-    /// Controller and mount point.
+    /// Controller (or `name=…`) and mount point; several may share one.
     pub v1: Vec<(String, PathBuf)>,
 }
 
@@ -95,10 +115,10 @@ impl Hierarchies {
             match kind {
                 "cgroup2" if v2.is_none() => v2 = Some(point),
                 "cgroup" => {
-                    for controller in V1_CONTROLLERS {
-                        let known = v1.iter().any(|(name, _)| name == controller);
-                        if !known && options.split(',').any(|option| option == controller) {
-                            v1.push((controller.to_owned(), point.clone()));
+                    for option in options.split(',') {
+                        let joined = V1_CONTROLLERS.contains(&option) || option.starts_with(V1_NAMED);
+                        if joined && !v1.iter().any(|(name, _)| name == option) {
+                            v1.push((option.to_owned(), point.clone()));
                         }
                     }
                 }
@@ -109,14 +129,20 @@ impl Hierarchies {
     }
 
     /// Makes the bay's groups, owned so that the bay may work below them, and sets its limits.
-    pub(crate) fn make(&self, group: &Path, limits: &Limits, owner: u32) -> Result<(), Failure> {
+    pub(crate) fn make(
+        &self,
+        group: &Path,
+        limits: &Limits,
+        placing: Placing<'_>,
+        owner: u32,
+    ) -> Result<(), Failure> {
         let v2 = self.v2.join(group);
         make_path(&v2).at(STEP, || format!("could not make {}", v2.display()))?;
         self.enable_controllers_down_to(group);
-        for (_, v1) in self.v1_groups(group) {
+        for v1 in self.v1_roots().map(|root| root.join(group)) {
             make_path(&v1).at(STEP, || format!("could not make {}", v1.display()))?;
         }
-        self.set_limits(group, limits)?;
+        self.set_limits(group, limits, placing, true)?;
         for (file, most) in [("cgroup.max.descendants", MAX_GROUPS), ("cgroup.max.depth", MAX_GROUP_DEPTH)] {
             let path = v2.join(file);
             fs::write(&path, most.to_string())
@@ -134,8 +160,28 @@ impl Hierarchies {
         give(&v2, owner)
     }
 
+    /// The roots of the version 1 hierarchies, each once.
+    fn v1_roots(&self) -> impl Iterator<Item = &PathBuf> {
+        let first =
+            |(i, (_, root)): &(usize, &(String, PathBuf))| !self.v1[..*i].iter().any(|(_, r)| r == root);
+        self.v1.iter().enumerate().filter(first).map(|(_, (_, root))| root)
+    }
+
     fn v1_groups(&self, group: &Path) -> impl Iterator<Item = (&str, PathBuf)> {
         self.v1.iter().map(move |(controller, root)| (controller.as_str(), root.join(group)))
+    }
+
+    /// The version 1 hierarchies that programs in a bay read, each with all its controllers: only together can they be
+    /// mounted.
+    pub(crate) fn v1_for_bays(&self) -> Vec<Vec<&str>> {
+        let of = |root: &PathBuf| -> Vec<&str> {
+            self.v1.iter().filter(|(_, at)| at == root).map(|(name, _)| name.as_str()).collect()
+        };
+        self.v1_roots().map(of).filter(|names| names.iter().any(|name| V1_SHOWN.contains(name))).collect()
+    }
+
+    fn v1_root(&self, controller: &str) -> Option<&Path> {
+        self.v1.iter().find(|(name, _)| name == controller).map(|(_, root)| root.as_path())
     }
 
     /// Best effort: a controller that the host keeps for itself is one limit less, which `bay doctor` tells.
@@ -154,62 +200,6 @@ impl Hierarchies {
         enable_controllers(&bay.join("execs"));
     }
 
-    /// Sets what was asked for, in whichever version has the controller. A limit that cannot be kept fails the start:
-    /// nobody may believe in one that is not there.
-    fn set_limits(&self, group: &Path, limits: &Limits) -> Result<(), Failure> {
-        let pids = limits.pids.unwrap_or(Limits::DEFAULT_PIDS).to_string();
-        self.set(group, "pids", &[("pids.max", &pids)], &[("pids.max", &pids)], limits.pids.is_some())?;
-        if let Some(mib) = limits.memory_mib {
-            let bytes = (mib << 20).to_string();
-            // Without the second line the limit would only say where memory ends and swap begins.
-            let v2 = [("memory.max", bytes.as_str()), ("memory.swap.max", "0")];
-            let v1 = [("memory.limit_in_bytes", bytes.as_str()), ("memory.memsw.limit_in_bytes", &bytes)];
-            self.set(group, "memory", &v2, &v1, true)?;
-        }
-        if let Some(cpus) = limits.cpus {
-            let quota = format!("{:.0}", (cpus * CPU_PERIOD_US).max(SHORTEST_QUOTA_US));
-            let both = format!("{quota} {CPU_PERIOD_US:.0}");
-            self.set(group, "cpu", &[("cpu.max", &both)], &[("cpu.cfs_quota_us", &quota)], true)?;
-        }
-        Ok(())
-    }
-
-    /// Writes the files of one controller. The first names the controller; the others exist only where the kernel has
-    /// the feature (swap accounting), and are left out where not.
-    fn set(
-        &self,
-        group: &Path,
-        controller: &str,
-        v2: &[(&str, &str)],
-        v1: &[(&str, &str)],
-        asked_for: bool,
-    ) -> Result<(), Failure> {
-        let v1_group = self.v1_groups(group).find(|(name, _)| *name == controller).map(|(_, path)| path);
-        let places = [(Some(self.v2.join(group)), v2), (v1_group, v1)];
-        let place = places.iter().find_map(|(dir, files)| {
-            let dir = dir.as_ref()?;
-            dir.join(files.first()?.0).exists().then_some((dir, files))
-        });
-        let Some((dir, files)) = place else {
-            return if asked_for {
-                let what = format!(
-                    "this host has no {controller} controller, so the limit that was asked for cannot be kept"
-                );
-                Err(Failure::new(STEP, what, io::Error::from(io::ErrorKind::Unsupported)))
-            } else {
-                Ok(())
-            };
-        };
-        for (file, value) in *files {
-            let path = dir.join(file);
-            if path.exists() {
-                fs::write(&path, value)
-                    .at(STEP, || format!("could not set {} to {value}", path.display()))?;
-            }
-        }
-        Ok(())
-    }
-
     /// A descriptor of the bay's version 2 group, or of a part of it, for a clone straight into it.
     pub(crate) fn open(&self, group: &Path, part: &str) -> Result<OwnedFd, Failure> {
         let path = self.v2.join(group).join(part);
@@ -219,8 +209,8 @@ impl Hierarchies {
 
     /// Moves the calling process into the bay's version 1 groups.
     pub(crate) fn join_v1(&self, group: &Path) -> io::Result<()> {
-        for (_, path) in self.v1_groups(group) {
-            fs::write(path.join("tasks"), "0")?;
+        for root in self.v1_roots() {
+            fs::write(root.join(group).join("tasks"), "0")?;
         }
         Ok(())
     }
@@ -256,7 +246,7 @@ impl Hierarchies {
     /// Removes the bay's groups in every hierarchy, and the groups above that are ours and now empty. Their processes
     /// must be gone.
     pub(crate) fn remove(&self, group: &Path) -> Result<(), Failure> {
-        for root in self.v1.iter().map(|(_, root)| root).chain([&self.v2]) {
+        for root in self.v1_roots().chain([&self.v2]) {
             let path = root.join(group);
             remove_tree(&path).at(STEP, || format!("could not remove {}", path.display()))?;
             for above in group.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
@@ -273,9 +263,7 @@ impl Hierarchies {
     #[must_use]
     pub fn children(&self, parent: &Path) -> Vec<String> {
         let mut names: Vec<String> = self
-            .v1
-            .iter()
-            .map(|(_, root)| root)
+            .v1_roots()
             .chain([&self.v2])
             .filter_map(|root| fs::read_dir(root.join(parent)).ok())
             .flatten()
@@ -419,11 +407,13 @@ mod tests {
 30 24 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
 31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
 32 30 0:28 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
-33 30 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
+33 30 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+34 30 0:30 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd";
         let found = Hierarchies::from_mountinfo(table).unwrap();
         assert_eq!(found.v2, Path::new("/sys/fs/cgroup/unified"));
         let names: Vec<&str> = found.v1.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["cpu", "cpuacct", "memory"]);
+        assert_eq!(names, ["cpu", "cpuacct", "memory", "name=systemd"]);
+        assert_eq!(found.v1_roots().count(), 3);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use seccompiler::BpfProgram;
 
+use crate::cgroup::Hierarchies;
 use crate::mounts::look_up;
 use crate::network;
 use crate::place;
@@ -31,6 +32,10 @@ const DEV_SIZE: &str = "1m";
 const MAX_TERMINALS: &str = "1024";
 /// Open files a process of the bay may have, where the host lets us raise it.
 const OPEN_FILES: u64 = 1 << 20;
+
+/// Where programs look for groups, and for version 2 where version 1 has that place.
+const GROUPS: &str = "sys/fs/cgroup";
+const UNIFIED: &str = "unified";
 
 /// What the bay's root may ever do, all of it only inside its own namespaces. What is left out has no meaning in a user
 /// namespace or would only widen the kernel's exposed surface (modules, raw I/O, clock, audit, BPF, perf, reboot).
@@ -71,13 +76,13 @@ pub(crate) struct Prepared {
 }
 
 /// Never returns: becomes the guest, or reports why not and exits.
-pub(crate) fn become_guest(spec: &RuntimeSpec, prepared: Prepared) -> ! {
+pub(crate) fn become_guest(spec: &RuntimeSpec, groups: &Hierarchies, prepared: Prepared) -> ! {
     let mut byte = [0];
     let go = rustix::io::read(&prepared.go, &mut byte);
     if !matches!(go, Ok(1)) {
         leave();
     }
-    let null = match set_up(spec) {
+    let null = match set_up(spec, groups) {
         Ok(null) => null,
         Err((what, error)) => {
             let _ = rustix::io::write(&prepared.report, format!("{what}: {error}").as_bytes());
@@ -112,7 +117,7 @@ fn step<T, E: Into<io::Error>>(what: &str, done: Result<T, E>) -> Step<T> {
     done.map_err(|error| (format!("could not {what}"), error.into()))
 }
 
-fn set_up(spec: &RuntimeSpec) -> Step<OwnedFd> {
+fn set_up(spec: &RuntimeSpec, groups: &Hierarchies) -> Step<OwnedFd> {
     // While this process still has the host's root as its file system id: the run directory is closed to the bay.
     let staging = place::staging_dir(&spec.place.run_dir);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -132,6 +137,7 @@ fn set_up(spec: &RuntimeSpec) -> Step<OwnedFd> {
     let root = tree;
 
     mount_kernel_filesystems(&root)?;
+    mount_groups(&root, groups)?;
 
     step("enter the bay's tree", rustix::process::fchdir(&root))?;
     step("make it the root", rustix::process::pivot_root(".", "."))?;
@@ -188,6 +194,33 @@ fn mount_kernel_filesystems(root: &OwnedFd) -> Step<()> {
         step("make a link in /dev", symlinkat(to, &dev, name))?;
     }
     Ok(())
+}
+
+/// The bay's own groups where programs look for them, so that those that size themselves by their limits (Java, Go,
+/// Node, …) find the bay's. The cgroup namespace makes the bay's group the root of each. What a limit is written to
+/// belongs to the host's root, whom the bay has no id for: that protects it, however it is mounted.
+fn mount_groups(root: &OwnedFd, groups: &Hierarchies) -> Step<()> {
+    let inert = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let hierarchies = groups.v1_for_bays();
+    if hierarchies.is_empty() {
+        return mount_new(root, GROUPS, "cgroup2", &[], inert).map(drop);
+    }
+    let top = mount_new(root, GROUPS, "tmpfs", &[("mode", "755"), ("size", DEV_SIZE)], inert)?;
+    for controllers in hierarchies {
+        let name = controllers.join(",");
+        step("make a directory for a group", mkdirat(&top, &name, Mode::from(0o755)))?;
+        let options: Vec<(&str, &str)> = controllers.iter().map(|controller| (*controller, "")).collect();
+        mount_new(&top, &name, "cgroup", &options, inert | MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+        if controllers.len() > 1 {
+            for controller in controllers {
+                step("make a link to a group", symlinkat(&name, &top, controller))?;
+            }
+        }
+    }
+    step("make a directory for a group", mkdirat(&top, UNIFIED, Mode::from(0o755)))?;
+    mount_new(&top, UNIFIED, "cgroup2", &[], inert).map(drop)
 }
 
 /// A new filesystem of the bay's own at `point` below `root`.

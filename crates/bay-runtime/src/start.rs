@@ -20,7 +20,7 @@ use rustix::thread::{
     set_thread_res_uid,
 };
 
-use crate::cgroup::Hierarchies;
+use crate::cgroup::{Hierarchies, Placing};
 use crate::clear::clear_locked;
 use crate::failure::{Failure, Try};
 use crate::inner::{self, Prepared};
@@ -65,7 +65,7 @@ fn start_locked(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
 
     at("cgroups");
     let groups = Hierarchies::ready()?;
-    groups.make(group, &spec.limits, spec.id_base)?;
+    groups.make(group, &spec.limits, placing(spec), spec.id_base)?;
 
     at("gateway");
     gateway(run_dir)?;
@@ -134,6 +134,10 @@ fn start_locked(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
     } else {
         Err(Failure::new("release", "PID 1 could not become the guest", io::Error::other(report)))
     }
+}
+
+fn placing(spec: &RuntimeSpec) -> Placing<'_> {
+    Placing { turn: spec.id_base / ID_RANGE, devices: &spec.io_devices }
 }
 
 /// A network namespace without a link to anything, kept alive by a handle in the run directory.
@@ -227,6 +231,7 @@ fn clone_pid_1(
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
     let cloned = groups
         .join_v1(&spec.place.cgroup)
+        .and_then(|()| groups.take_affinity(&spec.place.cgroup, spec.limits.cpus, placing(spec).turn))
         .and_then(|()| Ok(move_into_link_name_space(user_namespace.as_fd(), Some(LinkNameSpaceType::User))?))
         // Not with the clone: that would root the namespace at the guest's leaf, and on hosts that delegate by namespace
         // the guest could then not start execs in the leaves beside its own.
@@ -236,7 +241,7 @@ fn clone_pid_1(
             clone_process(rest, Some(guest_group.as_fd()))
         });
     match cloned {
-        Ok(Cloned::Child) => inner::become_guest(spec, prepared),
+        Ok(Cloned::Child) => inner::become_guest(spec, groups, prepared),
         Ok(Cloned::Parent { pid, .. }) => {
             let _ = rustix::io::write(pid_writer, &pid.to_ne_bytes());
         }

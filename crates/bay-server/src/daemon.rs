@@ -15,6 +15,7 @@ use tokio::sync::{Mutex, RwLock, RwLockWriteGuard, Semaphore, SemaphorePermit};
 use crate::fault::Fault;
 use crate::registry::{BayHandle, Registry};
 use crate::telemetry::Telemetry;
+use crate::top::Looks;
 
 /// Bundles uploaded at once. The pool's own work needs blocking threads too, and there are not endlessly many.
 pub(crate) const MAX_UPLOADS: usize = 32;
@@ -39,6 +40,8 @@ pub(crate) struct Daemon {
     pub(crate) importing: Mutex<()>,
     /// Read while a bay is made from an image and a repository, written while one of those is removed.
     pub(crate) making: RwLock<()>,
+    /// What all bays used a moment ago.
+    pub(crate) looks: Looks,
     /// Each upload of a bundle holds a blocking thread for as long as its sender takes.
     pub(crate) uploads: Semaphore,
     pub(crate) telemetry: Telemetry,
@@ -145,6 +148,7 @@ impl Daemon {
             image_id: row.image_id,
             origin: row.origin,
             limits: row.spec.limits,
+            idle_stop_s: row.spec.idle_stop_s,
             mounts: row.spec.mounts,
             isolation: self.backend.isolation(),
             workspace: bay_types::guest::WORKSPACE.to_owned(),

@@ -9,7 +9,7 @@
 //!                     step (pure: wish + truth ─► what next)    ▼
 //!   bay-pool, bay-backend, guest ◄──────────────────── reconcile, one task per bay
 //!                                                               ▲
-//!   guest events ──► follow ──► ends of execs                   └── timer, death of PID 1
+//!   guest events ──► follow ──► ends of execs                   └── timer, death of PID 1, idle
 //!                                   └──► telemetry: counters, costs, spans
 //! ```
 //!
@@ -49,6 +49,7 @@ mod channel;
 mod daemon;
 mod fault;
 mod follow;
+mod idle;
 mod listen;
 mod news;
 mod reconcile;
@@ -59,6 +60,7 @@ mod spool;
 mod startup;
 mod step;
 mod telemetry;
+mod top;
 mod validate;
 
 use daemon::{Daemon, HostSize, blocking};
@@ -230,6 +232,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         started_at: Timestamp::now(),
         importing: Mutex::default(),
         making: RwLock::default(),
+        looks: top::Looks::default(),
         uploads: Semaphore::new(daemon::MAX_UPLOADS),
         telemetry,
     });

@@ -27,11 +27,14 @@ use crate::channel::plain_text;
 use crate::daemon::Daemon;
 use crate::fault::Point;
 use crate::follow;
+use crate::idle;
 use crate::registry::{BayHandle, Settled};
 use crate::restarts::{MAX_RESTARTS, RESTART_WINDOW, Restarts};
 use crate::service::execs;
 use crate::step::{Look, Step, next_step};
 use crate::telemetry::cost;
+
+mod settings;
 
 /// How often a bay is looked at when nothing happens.
 const RECHECK: Duration = Duration::from_secs(30);
@@ -62,12 +65,22 @@ struct Reconciler {
     follower: Option<Follower>,
     /// Why the next start happens, for the reason shown with it.
     why: String,
+    /// Watches a running bay that is to be stopped when idle, and for how many seconds.
+    idler: Option<(u64, Follower)>,
+    /// What runs is known to have the settings on record. Not so when the bay is found again: an earlier daemon may have
+    /// died in the middle of setting them.
+    settings_hold: bool,
 }
 
 /// What one pass came to.
 enum Pass {
-    Settled,
-    Deleted { kept_workspace: Option<std::path::PathBuf> },
+    /// With the reason when something that was asked for on the way was refused.
+    Settled {
+        refused: Option<ApiError>,
+    },
+    Deleted {
+        kept_workspace: Option<std::path::PathBuf>,
+    },
 }
 
 /// Starts the reconciler of a bay; it ends when the bay is deleted. One that panics is started anew after a while: a
@@ -82,6 +95,8 @@ pub(crate) fn spawn(daemon: Arc<Daemon>, handle: Arc<BayHandle>) {
                 restarts: Restarts::default(),
                 follower: None,
                 why: String::new(),
+                idler: None,
+                settings_hold: false,
             };
             match tokio::spawn(async move { reconciler.run().await }).await {
                 Err(error) if error.is_panic() => {
@@ -120,7 +135,9 @@ impl Reconciler {
             let pass = self.pass().await;
             watching = pass.is_ok() && !(told_gone && self.handle.row().runtime == record);
             match pass {
-                Ok(Pass::Settled) => self.handle.settle(Settled { asked, ..Settled::default() }),
+                Ok(Pass::Settled { refused }) => {
+                    self.handle.settle(Settled { asked, error: refused, ..Settled::default() });
+                }
                 Ok(Pass::Deleted { kept_workspace }) => {
                     self.daemon.bays.remove(self.handle.id);
                     self.handle.settle(Settled { asked, deleted: true, kept_workspace, error: None });
@@ -147,12 +164,14 @@ impl Reconciler {
             recorded: row.runtime.is_some(),
             disk_ready: row.disk_ready,
             replace: row.replace_with.is_some(),
+            settings_due: row.settings_wanted.is_some() || (seen != Seen::Gone && !self.settings_hold),
             backing_off: self.restarts.not_before().is_some(),
         }
     }
 
     /// Steps until there is nothing to do.
     async fn pass(&mut self) -> Result<Pass, ApiError> {
+        let mut refused = None;
         for _ in 0..MAX_STEPS {
             let row = self.handle.row();
             let look = self.look(&row).await;
@@ -163,10 +182,12 @@ impl Reconciler {
             let done = match step {
                 Step::Rest | Step::Wait => {
                     self.follow(&row, look.seen);
-                    return Ok(Pass::Settled);
+                    return Ok(Pass::Settled { refused });
                 }
                 Step::NoteLoss => self.note_loss(&row).await,
                 Step::Clear => self.clear().await,
+                // Whatever else is to be done for this bay is not held up by a refusal.
+                Step::Apply => self.apply(&row, look.seen).await.map(|why| refused = why),
                 Step::MakeDisk => self.make_disk(&row).await,
                 Step::ReplaceRoot => self.replace_root(&row).await,
                 Step::Start => self.start(&row).await,
@@ -215,7 +236,14 @@ impl Reconciler {
     /// Reads the guest's events for as long as it runs.
     fn follow(&mut self, row: &BayRow, seen: Seen) {
         if row.state != State::Running || seen != Seen::Running {
+            self.idler = None;
             return;
+        }
+        if self.idler.as_ref().map(|(seconds, _)| *seconds) != row.spec.idle_stop_s {
+            self.idler = row.spec.idle_stop_s.map(|seconds| {
+                let task = idle::watch(Arc::clone(&self.daemon), Arc::clone(&self.handle), seconds);
+                (seconds, Follower(tokio::spawn(task)))
+            });
         }
         if self.follower.as_ref().is_none_or(|follower| follower.0.is_finished()) {
             let task = follow::follow(Arc::clone(&self.daemon), Arc::clone(&self.handle));
@@ -226,6 +254,7 @@ impl Reconciler {
     /// What was on record is gone: say so, and take away what it left.
     async fn note_loss(&mut self, row: &BayRow) -> Result<(), ApiError> {
         self.follower = None;
+        self.idler = None;
         self.handle.guest.reset();
         let died = if row.state == State::Paused { "the paused guest died" } else { "the guest died" };
         let restart = if row.desired == Desired::Running && row.replace_with.is_none() {
@@ -251,6 +280,7 @@ impl Reconciler {
 
     async fn clear_runtime(&mut self) -> Result<(), ApiError> {
         self.follower = None;
+        self.idler = None;
         self.handle.guest.reset();
         cost::close(&self.daemon, &self.handle).await;
         self.daemon.backend.clear(self.handle.id).await.map_err(|e| e.to_api())
@@ -337,10 +367,12 @@ impl Reconciler {
             disk: self.daemon.pool()?.bay_disk(row.id),
             mounts: row.spec.mounts.clone(),
             id_base: row.id_base,
+            io_devices: self.io_devices(&limits).await?,
             limits,
         };
         self.handle.guest.reset();
         let record = self.daemon.backend.start(&spec).await.map_err(|e| e.to_api())?;
+        self.settings_hold = true;
         self.daemon.fault.at(Point::AfterStart);
         // Not a change of state, so no event: only how to find it again.
         self.handle.update(&self.daemon.store, None, |row| row.runtime = Some(record)).await?;
@@ -439,8 +471,11 @@ impl Reconciler {
         self.clear_runtime().await?;
         self.update(Draft::new("bay.stopped", json!({})), |row| {
             row.state = State::Stopped;
-            row.reason =
-                if replacing { "stopped to replace its root" } else { "stopped on request" }.to_owned();
+            row.reason = match row.stop_why.take() {
+                _ if replacing => "stopped to replace its root".to_owned(),
+                Some(why) => why,
+                None => "stopped on request".to_owned(),
+            };
             row.runtime = None;
         })
         .await?;

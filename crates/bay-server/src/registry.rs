@@ -44,6 +44,10 @@ pub(crate) struct BayHandle {
     settled: watch::Sender<Settled>,
     grace_ms: AtomicU64,
     execs: Mutex<Execs>,
+    /// Connections of callers to execs of the bay.
+    clients: AtomicU64,
+    /// Execs and attachments there ever were.
+    uses: AtomicU64,
     /// Told whenever an exec is known to be over.
     exec_over: Notify,
 }
@@ -57,6 +61,16 @@ struct Execs {
     starting: HashMap<ExecId, usize>,
     /// How often the bay had been held to its limits when they began.
     began: HashMap<ExecId, LimitEvents>,
+}
+
+/// A caller that is attached until dropped.
+#[derive(Debug)]
+pub(crate) struct Attached(Arc<BayHandle>);
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.0.clients.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Marks an exec as being started until dropped.
@@ -91,6 +105,8 @@ impl BayHandle {
             settled: watch::Sender::new(Settled::default()),
             grace_ms: AtomicU64::new(millis(STOP_GRACE)),
             execs: Mutex::default(),
+            clients: AtomicU64::new(0),
+            uses: AtomicU64::new(0),
             exec_over: Notify::new(),
         }
     }
@@ -171,6 +187,16 @@ impl BayHandle {
         self.execs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn client_attached(self: &Arc<Self>) -> Attached {
+        self.clients.fetch_add(1, Ordering::Relaxed);
+        self.uses.fetch_add(1, Ordering::Relaxed);
+        Attached(Arc::clone(self))
+    }
+
+    pub(crate) fn clients_attached(&self) -> u64 {
+        self.clients.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn exec_starting(self: &Arc<Self>, id: ExecId) -> Starting {
         *self.execs().starting.entry(id).or_default() += 1;
         Starting { handle: Arc::clone(self), id }
@@ -180,7 +206,13 @@ impl BayHandle {
         self.execs().starting.keys().copied().collect()
     }
 
+    /// Grows whenever somebody uses the bay.
+    pub(crate) fn uses(&self) -> u64 {
+        self.uses.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn exec_opened(&self, id: ExecId) {
+        self.uses.fetch_add(1, Ordering::Relaxed);
         self.execs().open.insert(id);
     }
 

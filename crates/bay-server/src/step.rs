@@ -5,6 +5,7 @@
 //!  deleted   anything                          Delete
 //!  any       a recorded PID 1 that is gone     NoteLoss      (unless we were stopping it: Stop)
 //!  any       failed                            Clear what is left, then Rest until somebody asks again
+//!  any       settings that do not hold yet     Apply         (what runs gets them at once, without a stop)
 //!  any       root to be replaced               Stop, then ReplaceRoot
 //!  running   no disk                           MakeDisk
 //!            gone                              Start (Wait while backing off)
@@ -33,6 +34,8 @@ pub(crate) struct Look {
     pub(crate) disk_ready: bool,
     /// The root filesystem is to be made anew.
     pub(crate) replace: bool,
+    /// Settings were asked for, or it is not known whether those on record hold for what runs.
+    pub(crate) settings_due: bool,
     /// A restart is due, but not yet.
     pub(crate) backing_off: bool,
 }
@@ -43,6 +46,7 @@ pub(crate) enum Step {
     Wait,
     NoteLoss,
     Clear,
+    Apply,
     MakeDisk,
     ReplaceRoot,
     Start,
@@ -60,10 +64,17 @@ pub(crate) fn next_step(look: Look) -> Step {
         return Step::Delete;
     }
     if look.state == State::Failed && look.desired != Desired::Stopped {
-        return if look.recorded { Step::Clear } else { Step::Rest };
+        return match (look.recorded, look.settings_due) {
+            (true, _) => Step::Clear,
+            (false, true) => Step::Apply,
+            (false, false) => Step::Rest,
+        };
     }
     if look.recorded && gone {
         return if look.state == State::Stopping { Step::Stop } else { Step::NoteLoss };
+    }
+    if look.settings_due {
+        return Step::Apply;
     }
     if look.replace {
         return if gone { Step::ReplaceRoot } else { Step::Stop };
@@ -106,8 +117,9 @@ mod tests {
             State::Deleting,
         ]);
         let seen = prop::sample::select(vec![Seen::Running, Seen::Paused, Seen::Gone]);
-        (desired, state, seen, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
-            |(desired, state, seen, recorded, disk_ready, replace, backing_off)| Look {
+        let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+        (desired, state, seen, flags).prop_map(
+            |(desired, state, seen, (recorded, disk_ready, replace, settings_due, backing_off))| Look {
                 desired,
                 state,
                 // What is not on record is never looked for.
@@ -115,6 +127,7 @@ mod tests {
                 recorded,
                 disk_ready,
                 replace,
+                settings_due,
                 backing_off,
             },
         )
@@ -132,6 +145,7 @@ mod tests {
                 look.recorded = false;
                 look.seen = Seen::Gone;
             }
+            Step::Apply => look.settings_due = false,
             Step::MakeDisk => {
                 look.disk_ready = true;
                 look.state = State::Starting;
@@ -212,7 +226,16 @@ mod tests {
         #[test]
         fn a_failed_bay_is_not_tried_again_by_itself(at in look()) {
             if at.state == State::Failed && at.desired != Desired::Deleted && at.desired != Desired::Stopped {
-                prop_assert!(matches!(next_step(at), Step::Rest | Step::Clear));
+                prop_assert!(matches!(next_step(at), Step::Rest | Step::Clear | Step::Apply));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn settings_are_applied_before_anything_is_started_with_them(at in look()) {
+            if at.settings_due {
+                prop_assert!(!matches!(next_step(at), Step::Start | Step::MakeDisk | Step::Resume));
             }
         }
     }
@@ -226,6 +249,7 @@ mod tests {
             recorded: false,
             disk_ready: true,
             replace: false,
+            settings_due: false,
             backing_off: false,
         };
         assert_eq!(next_step(at), Step::Forsake);

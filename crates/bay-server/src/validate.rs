@@ -85,7 +85,36 @@ pub(crate) fn limits(limits: &Limits, host: HostSize) -> Result<(), ApiError> {
     {
         return low("--pids", pids.to_string(), Limits::MIN_PIDS.to_string());
     }
+    let ranges = [
+        ("--cpu-shares", limits.cpu_shares, Limits::MIN_CPU_SHARES, Limits::MAX_CPU_SHARES),
+        ("--io-read-mibps", limits.io_read_mibps, Limits::MIN_IO_MIBPS, Limits::MAX_IO_MIBPS),
+        ("--io-write-mibps", limits.io_write_mibps, Limits::MIN_IO_MIBPS, Limits::MAX_IO_MIBPS),
+    ];
+    for (flag, given, least, most) in ranges {
+        if let Some(given) = given
+            && !(least..=most).contains(&given)
+        {
+            return Err(invalid(
+                format!("{flag} {given} is not between {least} and {most}"),
+                format!("give a number between them, or leave {flag} out"),
+            ));
+        }
+    }
     Ok(())
+}
+
+/// Shorter, and a bay would be stopped while its user thinks.
+const MIN_IDLE_STOP_S: u64 = 2;
+const MAX_IDLE_STOP_S: u64 = 30 * 24 * 60 * 60;
+
+pub(crate) fn idle_stop(seconds: Option<u64>) -> Result<(), ApiError> {
+    match seconds {
+        Some(given) if !(MIN_IDLE_STOP_S..=MAX_IDLE_STOP_S).contains(&given) => Err(invalid(
+            format!("--idle-stop {given}s is not between {MIN_IDLE_STOP_S} seconds and 30 days"),
+            "give a time between them, such as 30m, or `off`",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Absolute, without `..`, NUL or more bytes than the kernel takes.
@@ -146,6 +175,7 @@ fn shown(path: &Path) -> String {
 pub(crate) fn create(create: &BayCreate, host: HostSize) -> Result<Option<BayName>, ApiError> {
     let name = create.name.as_deref().map(name).transpose()?;
     limits(&create.limits, host)?;
+    idle_stop(create.idle_stop_s)?;
     mounts(&create.mounts)?;
     if create.author.as_ref().is_some_and(|author| !author.is_plain()) {
         return Err(invalid(
@@ -187,7 +217,13 @@ mod tests {
 
     #[test]
     fn limits_below_the_least_are_invalid_and_above_the_host_are_not_enough() {
-        let with = |cpus, memory_mib, disk_mib, pids| Limits { cpus, memory_mib, disk_mib, pids };
+        let with = |cpus, memory_mib, disk_mib, pids| Limits {
+            cpus,
+            memory_mib,
+            disk_mib,
+            pids,
+            ..Limits::default()
+        };
         for (given, expected) in [
             (with(None, None, None, None), None),
             (with(Some(2.0), Some(1024), Some(16), Some(8)), None),
@@ -206,6 +242,21 @@ mod tests {
         ] {
             assert_eq!(code(limits(&given, HOST)), expected, "{given:?}");
         }
+    }
+
+    #[test]
+    fn shares_speeds_and_idle_times_have_bounds() {
+        let shares = |n| limits(&Limits { cpu_shares: Some(n), ..Limits::default() }, HOST).is_ok();
+        assert_eq!([15, 16, 65536, 65537].map(shares), [false, true, true, false]);
+        let reads = |n| limits(&Limits { io_read_mibps: Some(n), ..Limits::default() }, HOST).is_ok();
+        let writes = |n| limits(&Limits { io_write_mibps: Some(n), ..Limits::default() }, HOST).is_ok();
+        for n in [0, u64::MAX] {
+            assert!(!reads(n) && !writes(n) && !shares(n));
+        }
+        assert!(reads(1) && writes(1));
+        let idle = |n| idle_stop(Some(n)).is_ok();
+        assert_eq!([0, 1, 2, 1800, 2_592_000, 2_592_001].map(idle), [false, false, true, true, true, false]);
+        assert!(idle_stop(None).is_ok());
     }
 
     #[test]

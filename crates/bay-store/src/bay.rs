@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use bay_types::bay::{BayCreate, Desired, Origin, State};
 use bay_types::runtime::RuntimeRecord;
+use bay_types::settings::Settings;
 use bay_types::{BayId, BayName, ImageId};
 use jiff::Timestamp;
 use sqlx::Row;
@@ -21,7 +22,7 @@ const MAX_NAME_SUFFIX: u32 = 9999;
 pub struct BayRow {
     pub id: BayId,
     pub name: BayName,
-    /// As it was asked for.
+    /// As it was asked for, with the settings that hold now.
     pub spec: BayCreate,
     pub desired: Desired,
     pub state: State,
@@ -43,6 +44,10 @@ pub struct BayRow {
     pub replace_with: Option<ImageId>,
     /// Asked for when the bay was deleted.
     pub keep_workspace: bool,
+    /// Settings that are to hold instead of those in `spec`, and are not applied yet.
+    pub settings_wanted: Option<Settings>,
+    /// Why the bay is to be stopped, when it is not a caller who asked for it.
+    pub stop_why: Option<String>,
 }
 
 /// How a new bay gets its name.
@@ -68,7 +73,7 @@ macro_rules! select {
     ($tail:literal) => {
         concat!(
             "SELECT id, name, spec, desired, state, reason, since, created_at, image_id, origin, id_base, ",
-            "machine_id, runtime, disk_ready, replace_with, keep_workspace FROM bays ",
+            "machine_id, runtime, disk_ready, replace_with, keep_workspace, settings_wanted, stop_why FROM bays ",
             $tail
         )
     };
@@ -114,7 +119,20 @@ fn row(row: &SqliteRow) -> Result<BayRow> {
         disk_ready: get::<i64>(row, 13)? != 0,
         replace_with: get::<Option<&str>>(row, 14)?.map(parse).transpose()?,
         keep_workspace: get::<i64>(row, 15)? != 0,
+        settings_wanted: get::<Option<&str>>(row, 16)?.map(from_json).transpose()?,
+        stop_why: get(row, 17)?,
     })
+}
+
+impl BayRow {
+    /// The settings that hold, or will as soon as they are applied.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        self.settings_wanted.clone().unwrap_or_else(|| Settings {
+            limits: self.spec.limits.clone(),
+            idle_stop_s: self.spec.idle_stop_s,
+        })
+    }
 }
 
 impl Store {
@@ -152,6 +170,8 @@ impl Store {
             disk_ready: false,
             replace_with: None,
             keep_workspace: false,
+            settings_wanted: None,
+            stop_why: None,
         };
         sqlx::query(concat!(
             "INSERT INTO bays (id, name, spec, desired, state, reason, since, created_at, image_id, origin, id_base, ",
@@ -211,7 +231,7 @@ impl Store {
     }
 
     /// Changes a bay and records why, in one transaction. `since` follows a change of state by itself; identity (id,
-    /// name, spec, id range) cannot be changed.
+    /// name, id range) cannot be changed.
     ///
     /// # Errors
     /// [`StoreError::BayUnknown`], or when the database cannot be written.
@@ -239,7 +259,8 @@ impl Store {
         }
         sqlx::query(concat!(
             "UPDATE bays SET desired = $2, state = $3, reason = $4, since = $5, image_id = $6, runtime = $7, ",
-            "disk_ready = $8, replace_with = $9, keep_workspace = $10 WHERE id = $1"
+            "disk_ready = $8, replace_with = $9, keep_workspace = $10, spec = $11, settings_wanted = $12, ",
+            "stop_why = $13 WHERE id = $1"
         ))
         .bind(id.to_string())
         .bind(changed.desired.as_str())
@@ -251,6 +272,9 @@ impl Store {
         .bind(i64::from(changed.disk_ready))
         .bind(changed.replace_with.map(|image| image.to_string()))
         .bind(i64::from(changed.keep_workspace))
+        .bind(to_json(&changed.spec)?)
+        .bind(changed.settings_wanted.as_ref().map(to_json).transpose()?)
+        .bind(&changed.stop_why)
         .execute(&mut *connection)
         .await
         .map_err(&failed)?;

@@ -9,9 +9,13 @@ use sqlx::{Connection, Row};
 
 use crate::{Result, StoreError};
 
-const MIGRATIONS: &[&[&str]] = &[BAYS_EXECS_EVENTS, LIMITS_HIT, TRACES_AND_COSTS];
+const MIGRATIONS: &[&[&str]] = &[BAYS_EXECS_EVENTS, LIMITS_HIT, TRACES_AND_COSTS, LIVE_SETTINGS];
 
 const LIMITS_HIT: &[&str] = &["ALTER TABLE execs ADD COLUMN limits_hit TEXT NOT NULL DEFAULT '[]'"];
+
+/// What may be changed of a living bay, and why one was stopped that nobody asked to be.
+const LIVE_SETTINGS: &[&str] =
+    &["ALTER TABLE bays ADD COLUMN settings_wanted TEXT", "ALTER TABLE bays ADD COLUMN stop_why TEXT"];
 
 const TRACES_AND_COSTS: &[&str] = &[
     "ALTER TABLE execs ADD COLUMN trace TEXT",

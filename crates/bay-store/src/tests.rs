@@ -21,6 +21,7 @@ fn spec() -> BayCreate {
         image: "host".to_owned(),
         limits: Limits::default(),
         mounts: vec![],
+        idle_stop_s: None,
         author: None,
     }
 }

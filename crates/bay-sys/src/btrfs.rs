@@ -95,6 +95,9 @@ struct QgroupLimitArgs {
 }
 
 #[repr(C)]
+struct QuotaRescan([u64; 8]);
+
+#[repr(C)]
 struct Timespec {
     sec: u64,
     nsec: u32,
@@ -136,6 +139,7 @@ const IOC_QUOTA_CTL: u32 = request(READ | WRITE, 40, size_of::<QuotaCtl>());
 const IOC_QGROUP_ASSIGN: u32 = request(WRITE, 41, size_of::<QgroupAssign>());
 const IOC_QGROUP_CREATE: u32 = request(WRITE, 42, size_of::<QgroupCreate>());
 const IOC_QGROUP_LIMIT: u32 = request(READ, 43, size_of::<QgroupLimitArgs>());
+const IOC_QUOTA_RESCAN: u32 = request(WRITE, 44, size_of::<QuotaRescan>());
 const IOC_GET_SUBVOL_INFO: u32 = request(READ, 60, size_of::<SubvolInfo>());
 const IOC_SNAP_DESTROY_V2: u32 = request(WRITE, 63, size_of::<VolArgsV2>());
 
@@ -384,6 +388,15 @@ pub fn qgroup_assign(filesystem: impl AsFd, member: Qgroup, group: Qgroup) -> io
     }
 }
 
+/// Has the kernel count anew what each group holds; a group that a member with shared extents joined is wrong until
+/// then. Simple quotas need none, and say so with an error.
+pub fn quota_rescan(filesystem: impl AsFd) -> io::Result<()> {
+    call(filesystem, IOC_QUOTA_RESCAN, &mut QuotaRescan([0; 8])).map(drop)
+}
+
+/// What [`qgroup_limit`] takes for "no limit".
+pub const NO_LIMIT: u64 = u64::MAX;
+
 /// Bounds the bytes that only this group holds.
 pub fn qgroup_limit(filesystem: impl AsFd, group: Qgroup, bytes: u64) -> io::Result<()> {
     let lim = QgroupLimit { flags: QGROUP_LIMIT_MAX_EXCL, max_excl: bytes, ..QgroupLimit::default() };
@@ -400,6 +413,7 @@ mod tests {
         assert_eq!(size_of::<VolArgsV2>(), 4096);
         assert_eq!(size_of::<QgroupInherit>(), 80);
         assert_eq!(size_of::<QgroupLimitArgs>(), 48);
+        assert_eq!(size_of::<QuotaRescan>(), 64);
         assert_eq!(size_of::<SubvolInfo>(), 504);
         assert_eq!(IOC_SNAP_CREATE_V2, 0x5000_9417);
         assert_eq!(IOC_SUBVOL_CREATE_V2, 0x5000_9418);

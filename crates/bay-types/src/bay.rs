@@ -102,6 +102,15 @@ pub struct Limits {
     pub disk_mib: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pids: Option<u64>,
+    /// Weight among those who want the processors at the same moment; [`Limits::EQUAL_CPU_SHARES`] is everybody's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_shares: Option<u64>,
+    /// MiB per second that the bay may read from the pool's device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_read_mibps: Option<u64>,
+    /// The same for writing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_write_mibps: Option<u64>,
 }
 
 /// JSON writes what is not a number as `null`; taken for "no limit", it would be a limit that is silently not kept.
@@ -118,6 +127,14 @@ impl Limits {
     pub const MIN_DISK_MIB: u64 = 16;
     /// Processes a bay may have when nobody says otherwise: a fork bomb must end somewhere.
     pub const DEFAULT_PIDS: u64 = 8192;
+    /// The share of a bay for which nobody said otherwise.
+    pub const EQUAL_CPU_SHARES: u64 = 1024;
+    /// Both versions of cgroups can tell weights between these two apart.
+    pub const MIN_CPU_SHARES: u64 = 16;
+    pub const MAX_CPU_SHARES: u64 = 65536;
+    pub const MIN_IO_MIBPS: u64 = 1;
+    /// More than any device gives, and far from where the bytes would overflow.
+    pub const MAX_IO_MIBPS: u64 = 1 << 20;
 }
 
 /// A directory or file of the host shown inside the bay. Only ever read-only.
@@ -184,6 +201,9 @@ pub struct BayCreate {
     pub limits: Limits,
     #[serde(default)]
     pub mounts: Vec<Mount>,
+    /// Stop the bay by itself when nothing has happened in it for so many seconds; never when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_stop_s: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<Author>,
 }
@@ -231,6 +251,9 @@ pub struct BayView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     pub limits: Limits,
+    /// Seconds without any activity after which it is stopped by itself; never when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_stop_s: Option<u64>,
     pub mounts: Vec<Mount>,
     pub isolation: Isolation,
     /// Where the agent's tree is, inside the bay.

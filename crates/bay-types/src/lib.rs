@@ -12,12 +12,14 @@
 //! | [`frame`]   | CLI ↔ guest: the byte stream of an attached exec     |
 //! | [`guest`]   | daemon ↔ guest: the rest of the guest protocol       |
 //! | [`service`] | CLI ↔ daemon ↔ guest: commands that a bay keeps running |
+//! | [`settings`]| CLI ↔ daemon: what may be changed of a living bay    |
 //! | [`runtime`] | daemon ↔ `bay __runtime`                             |
 //! | [`usage`]   | guest → daemon → CLI: what one exec used and cost    |
 //! | [`trace`]   | caller → daemon → guest: the W3C trace context       |
 //! | [`stats`]   | host → CLI: what a bay uses, as the host measures it |
 //! | [`inside`]  | a bay's own processes ↔ guest; ports and activity    |
 //! | [`watch`]   | guest → daemon → CLI: what changes below a directory |
+//! | [`top`]     | daemon → CLI: all bays at one moment                 |
 //! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
 //! | [`event`]   | the hashed record of everything decided and done     |
 //! | [`progress`]| daemon → caller, during long work                    |
@@ -36,7 +38,9 @@ pub mod progress;
 pub mod repo;
 pub mod runtime;
 pub mod service;
+pub mod settings;
 pub mod stats;
+pub mod top;
 pub mod trace;
 pub mod usage;
 pub mod watch;

@@ -48,6 +48,8 @@ pub struct RuntimeSpec {
     pub limits: Limits,
     /// What the bay may tell its own processes about itself.
     pub isolation: Isolation,
+    /// The disks that the pool is on, each as `major:minor`: what limits of reading and writing are set for.
+    pub io_devices: Vec<String>,
     /// The executable that becomes PID 1, on the host.
     pub guest: PathBuf,
     /// The same executable on the pool, for `bay-ctl` inside. A mount of the other one would show the bay where on the

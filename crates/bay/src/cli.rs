@@ -13,9 +13,10 @@ use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
     completions, cp, doctor, exec, execs, images, kill, logs, ls, pause, ports, replace, repos, resume, rm,
-    serve, services, shell, show, start, stop, up, watch, workspaces,
+    serve, services, set, shell, show, start, stop, up, watch, workspaces,
 };
 use crate::failure::{Failure, Outcome};
+use crate::top::Top;
 
 const DEFAULT_DATA_DIR: &str = "/var/lib/workbay";
 
@@ -91,6 +92,7 @@ enum Verb {
     Up(up::Up),
     Ls(ls::Ls),
     Show(show::Show),
+    Top(Top),
     Exec(exec::Exec),
     Shell(shell::Shell),
     Cp(cp::Cp),
@@ -98,6 +100,7 @@ enum Verb {
     Start(start::Start),
     Pause(pause::Pause),
     Resume(resume::Resume),
+    Set(set::Set),
     Replace(replace::Replace),
     Rm(rm::Rm),
     Logs(logs::Logs),
@@ -161,6 +164,7 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Up(verb) => verb.run(&global).await,
         Verb::Ls(verb) => verb.run(&global).await,
         Verb::Show(verb) => verb.run(&global).await,
+        Verb::Top(verb) => verb.run(&global).await,
         Verb::Exec(verb) => verb.run(&global).await,
         Verb::Shell(verb) => verb.run(&global).await,
         Verb::Cp(verb) => verb.run(&global).await,
@@ -168,6 +172,7 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Start(verb) => verb.run(&global).await,
         Verb::Pause(verb) => verb.run(&global).await,
         Verb::Resume(verb) => verb.run(&global).await,
+        Verb::Set(verb) => verb.run(&global).await,
         Verb::Replace(verb) => verb.run(&global).await,
         Verb::Rm(verb) => verb.run(&global).await,
         Verb::Logs(verb) => verb.run(&global).await,

@@ -35,6 +35,7 @@ mod output;
 mod reference;
 mod session;
 mod terminal;
+mod top;
 mod transfer;
 mod workspace;
 

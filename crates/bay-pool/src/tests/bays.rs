@@ -187,6 +187,47 @@ fn a_disk_limit_stops_a_bay_and_only_that_bay() {
 }
 
 #[test]
+fn a_disk_limit_given_later_counts_what_was_there_and_is_lifted_again() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let bay = BayId::generate();
+    let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    let write = |name: &str, mib: usize| -> std::io::Result<()> {
+        fs::write(disk.workspace.join(name), vec![7; mib << 20])?;
+        fs::File::open(disk.workspace.join(name))?.sync_all()
+    };
+    write("before", 10).unwrap();
+    btrfs::sync(open_dir(&disk.root).unwrap()).unwrap();
+    pool.bay_set_quota(bay, None).unwrap();
+    let refused = pool.bay_set_quota(bay, Some(5)).unwrap_err().to_api();
+    assert_eq!(refused.code, ErrorCode::BayState, "{refused}");
+    assert!(refused.message.contains("holds 1"), "{refused}");
+    pool.bay_set_quota(bay, Some(20)).unwrap();
+    assert_eq!(write("large", 15).unwrap_err().kind(), std::io::ErrorKind::QuotaExceeded);
+    fs::remove_file(disk.workspace.join("large")).unwrap();
+    write("small", 5).unwrap();
+    btrfs::sync(open_dir(&disk.root).unwrap()).unwrap();
+    let used = pool.bay_usage(bay).unwrap().own_bytes;
+    assert!((15 << 20..=20 << 20).contains(&used), "{used}");
+    // Another bound for a bay that has one, and none again.
+    assert!(pool.bay_set_quota(bay, Some(12)).is_err());
+    pool.bay_set_quota(bay, Some(60)).unwrap();
+    write("large", 30).unwrap();
+    pool.bay_set_quota(bay, None).unwrap();
+    write("huge", 40).unwrap();
+    let unknown = pool.bay_set_quota(BayId::generate(), Some(20)).unwrap_err();
+    assert_eq!(unknown.to_api().code, ErrorCode::BayFailed);
+}
+
+#[test]
+fn the_disk_below_a_pool_in_a_file_is_its_loop_device() {
+    let Some(lab) = Lab::new() else { return };
+    let devices = lab.open().devices().unwrap();
+    assert!(matches!(devices.as_slice(), [one] if one.starts_with("7:")), "{devices:?}");
+}
+
+#[test]
 fn usage_counts_what_the_bay_wrote_and_not_what_it_shares() {
     let Some(lab) = Lab::new() else { return };
     lab.host_file("usr/share/large", &"x".repeat(5 << 20), 0o644);

@@ -6,6 +6,8 @@ use axum::response::Response;
 use bay_store::Verdict;
 use bay_types::bay::{BayCreate, BayDelete, BayDeleted, BayView, Health};
 use bay_types::event::{Event, EventsVerified};
+use bay_types::settings::BaySet;
+use bay_types::top::Top;
 use bay_types::{ApiError, BayId, ErrorCode};
 use serde::Deserialize;
 
@@ -75,6 +77,21 @@ pub(super) async fn list(_: NoQuery, State(daemon): Shared) -> Json<Vec<BayView>
         views.push(daemon.view_now(&handle).await);
     }
     Json(views)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TopQuery {
+    bay: Option<String>,
+}
+
+pub(super) async fn top(State(daemon): Shared, Query(query): Query<TopQuery>) -> Result<Json<Top>, Failure> {
+    let only = query.bay.map(|given| daemon.bays.find(&given)).transpose()?;
+    let mut top = Top::clone(&*crate::top::top(&daemon).await);
+    if let Some(handle) = only {
+        top.bays.retain(|bay| bay.id == handle.id);
+    }
+    Ok(Json(top))
 }
 
 pub(super) async fn show(
@@ -172,4 +189,15 @@ pub(super) async fn replace(
     let handle = daemon.bays.find(&bay)?;
     let work = async move { service::bays::replace(Arc::clone(&daemon), handle, caller).await };
     Ok(Json(to_the_end(work).await?))
+}
+
+pub(super) async fn set(
+    _: NoQuery,
+    State(daemon): Shared,
+    caller: Caller,
+    Path(bay): Path<String>,
+    Input(change): Input<BaySet>,
+) -> Result<Json<BayView>, Failure> {
+    let handle = daemon.bays.find(&bay)?;
+    Ok(Json(to_the_end(service::settings::set(daemon, handle, change, caller)).await?))
 }

@@ -16,6 +16,7 @@ use serde::Deserialize;
 use super::{Failure, Input, Json, NoQuery, Parent, Shared};
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::to_the_end;
+use crate::registry::Attached;
 use crate::service::{Caller, execs};
 use crate::{news, spool};
 
@@ -68,10 +69,11 @@ pub(super) async fn start_attached(
     let switch = switch(&mut request)?;
     let Input(spec) = Input::<ExecSpec>::from_request(request, &()).await?;
     let handle = daemon.bays.find(&bay)?;
+    let attached = handle.client_attached();
     let guest =
         to_the_end(async move { execs::start_attached(&daemon, &handle, &spec, parent, caller).await })
             .await?;
-    Ok(splice(switch, guest))
+    Ok(splice(switch, guest, attached))
 }
 
 #[derive(Debug, Deserialize)]
@@ -89,8 +91,9 @@ pub(super) async fn attach(
 ) -> Result<Response, Failure> {
     let switch = switch(&mut request)?;
     let handle = daemon.bays.find(&bay)?;
+    let attached = handle.client_attached();
     let guest = execs::attach(&daemon, &handle, &exec, query.since).await?;
-    Ok(splice(switch, guest))
+    Ok(splice(switch, guest, attached))
 }
 
 fn switch(request: &mut Request) -> Result<OnUpgrade, Failure> {
@@ -114,8 +117,9 @@ fn switch(request: &mut Request) -> Result<OnUpgrade, Failure> {
 }
 
 /// Answers 101 and moves bytes both ways until either side ends.
-fn splice(switch: OnUpgrade, guest: Upgraded) -> Response {
+fn splice(switch: OnUpgrade, guest: Upgraded, attached: Attached) -> Response {
     tokio::spawn(async move {
+        let _attached = attached;
         let Ok(Ok(caller)) = tokio::time::timeout(SWITCH_WITHIN, switch).await else { return };
         let (mut caller, mut guest) = (TokioIo::new(caller), TokioIo::new(guest));
         let moved = tokio::io::copy_bidirectional_with_sizes(

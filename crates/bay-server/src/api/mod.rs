@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, patch, post};
 use bay_types::trace::{TRACEPARENT, Traceparent};
 use bay_types::{ApiError, ErrorCode};
 use http::{HeaderValue, StatusCode, header, request::Parts};
@@ -41,6 +41,7 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/health", get(bays::health))
         .route("/v1/events", get(bays::events))
         .route("/v1/events/verify", get(bays::verify_events))
+        .route("/v1/top", get(bays::top))
         .route("/v1/bays", get(bays::list).post(bays::create))
         .route("/v1/bays/{bay}", get(bays::show).delete(bays::remove))
         .route("/v1/bays/{bay}/start", post(bays::start))
@@ -48,6 +49,7 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/bays/{bay}/pause", post(bays::pause))
         .route("/v1/bays/{bay}/resume", post(bays::resume))
         .route("/v1/bays/{bay}/replace", post(bays::replace))
+        .route("/v1/bays/{bay}/limits", patch(bays::set))
         .route("/v1/bays/{bay}/execs", get(execs::list).post(execs::start))
         .route("/v1/bays/{bay}/execs/attach", post(execs::start_attached))
         .route("/v1/bays/{bay}/execs/{exec}", get(execs::show))

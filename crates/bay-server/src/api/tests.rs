@@ -61,6 +61,9 @@ impl Backend for Scripted {
     async fn stats(&self, _: BayId, _: &RuntimeRecord) -> bay_types::stats::BayStats {
         bay_types::stats::BayStats { cpu_us: Some(1_500_000), ..Default::default() }
     }
+    async fn network(&self, _: &RuntimeRecord) -> bay_backend::NetworkUse {
+        bay_backend::NetworkUse::default()
+    }
     async fn clear(&self, _: BayId) -> Result<(), BackendError> {
         Ok(())
     }
@@ -68,6 +71,12 @@ impl Backend for Scripted {
         Err(BackendError::Step { step: "freeze".to_owned(), message: "no freezer".to_owned() })
     }
     async fn resume(&self, _: BayId) -> Result<(), BackendError> {
+        Ok(())
+    }
+    fn can_keep(&self, _: &Limits) -> Result<(), BackendError> {
+        Ok(())
+    }
+    async fn set_limits(&self, _: &bay_backend::LimitSpec) -> Result<(), BackendError> {
         Ok(())
     }
     async fn connect(&self, _: BayId) -> std::io::Result<UnixStream> {
@@ -121,6 +130,7 @@ async fn rig() -> Rig {
         started_at: jiff::Timestamp::now(),
         importing: tokio::sync::Mutex::default(),
         making: tokio::sync::RwLock::default(),
+        looks: crate::top::Looks::default(),
         uploads: tokio::sync::Semaphore::new(crate::daemon::MAX_UPLOADS),
         telemetry: crate::telemetry::Telemetry::default(),
     });
@@ -159,6 +169,7 @@ impl Rig {
                 image: "host".to_owned(),
                 limits: Limits::default(),
                 mounts: vec![],
+                idle_stop_s: None,
                 author: None,
             },
             image_id: ImageId::generate(),

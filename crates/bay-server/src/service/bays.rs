@@ -15,7 +15,7 @@ use crate::fault::Point;
 use crate::registry::BayHandle;
 
 /// How long a caller waits for a bay to get somewhere, besides the grace of a stop. The work goes on after that.
-const VERB_WITHIN: Duration = Duration::from_secs(120);
+pub(super) const VERB_WITHIN: Duration = Duration::from_secs(120);
 
 fn misfit(row: &BayRow, verb: &str, next: String) -> ApiError {
     ApiError::new(
@@ -25,7 +25,7 @@ fn misfit(row: &BayRow, verb: &str, next: String) -> ApiError {
     )
 }
 
-fn not_deleting(row: &BayRow, verb: &str) -> Result<(), ApiError> {
+pub(super) fn not_deleting(row: &BayRow, verb: &str) -> Result<(), ApiError> {
     if row.desired == Desired::Deleted {
         return Err(misfit(row, verb, "`bay up` makes a new one".to_owned()));
     }
@@ -83,6 +83,7 @@ pub(crate) async fn start(
     let asked = handle
         .ask(&daemon.store, fits, event("bay.start-asked", caller), |row| {
             row.desired = Desired::Running;
+            row.stop_why = None;
             // A failed state would keep the reconciler from trying; any other is its own business.
             if matches!(row.state, State::Failed | State::Stopped) {
                 row.state = if row.disk_ready { State::Starting } else { State::Creating };
@@ -110,6 +111,7 @@ pub(crate) async fn stop(
             event("bay.stop-asked", caller),
             |row| {
                 row.desired = Desired::Stopped;
+                row.stop_why = None;
             },
         )
         .await?;

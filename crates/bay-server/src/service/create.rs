@@ -31,6 +31,7 @@ const MAX_URL: usize = 4096;
 /// Everything that can be said about a request before any work.
 pub(crate) fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayName>, ApiError> {
     let name = crate::validate::create(create, daemon.room())?;
+    daemon.backend.can_keep(&create.limits).map_err(|e| e.to_api())?;
     if let Some(name) = &name
         && let Ok(taken) = daemon.bays.find(name.as_str())
     {

@@ -7,6 +7,7 @@ pub(crate) mod fetch;
 pub(crate) mod images;
 pub(crate) mod repos;
 pub(crate) mod services;
+pub(crate) mod settings;
 pub(crate) mod workspaces;
 
 /// Who asked.

@@ -150,6 +150,7 @@ fn on(name: &str, image: &str, source: Source) -> BayCreate {
         limits: Limits::default(),
         mounts: vec![],
         author: None,
+        idle_stop_s: None,
     }
 }
 

@@ -144,6 +144,15 @@ impl Client {
         answer(response).await
     }
 
+    pub(crate) async fn patch<B: Serialize, T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        body: &B,
+    ) -> Result<T, ApiError> {
+        let response = self.send(json_request(Method::PATCH, path, body)?).await?;
+        answer(response).await
+    }
+
     /// Sends a stream and reads a JSON answer.
     pub(crate) async fn upload<T: DeserializeOwned>(
         &mut self,

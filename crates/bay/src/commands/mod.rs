@@ -18,6 +18,7 @@ pub(crate) mod resume;
 pub(crate) mod rm;
 pub(crate) mod serve;
 pub(crate) mod services;
+pub(crate) mod set;
 pub(crate) mod shell;
 pub(crate) mod show;
 pub(crate) mod start;

@@ -1,12 +1,13 @@
 use bay_types::bay::{BayView, Limits};
 use bay_types::stats::BayCost;
+use bay_types::top::{BayUse, Top};
 use clap::Args;
 use jiff::Timestamp;
 
 use crate::cli::Global;
-use crate::client::bay_path;
+use crate::client::{bay_path, encode};
 use crate::failure::Outcome;
-use crate::output::age::since;
+use crate::output::age::{since, span};
 use crate::output::escape::visible;
 use crate::output::size;
 use crate::output::table::section;
@@ -22,17 +23,21 @@ pub(crate) struct Show {
 impl Show {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
-        let view: BayView = global.client().get(&bay_path(bay, "")).await?;
+        let mut client = global.client();
+        let view: BayView = client.get(&bay_path(bay, "")).await?;
         if global.json {
             crate::output::json(&view)?;
         } else {
-            crate::output::data(&render(&view, Timestamp::now()))?;
+            // What it uses is worth a line, but not a failure.
+            let top: Option<Top> = client.get(&format!("/v1/top?bay={}", encode(bay))).await.ok();
+            let present = top.and_then(|top| top.bays.into_iter().next());
+            crate::output::data(&render(&view, present.as_ref(), Timestamp::now()))?;
         }
         Ok(0)
     }
 }
 
-fn render(bay: &BayView, now: Timestamp) -> String {
+fn render(bay: &BayView, present: Option<&BayUse>, now: Timestamp) -> String {
     let mut state = vec![
         ("state", format!("{}, for {}", bay.state, since(bay.since, now))),
         ("reason", visible(&bay.reason)),
@@ -56,7 +61,7 @@ fn render(bay: &BayView, now: Timestamp) -> String {
         None => made.push(("source", "(no repository)".to_owned())),
     }
     made.push(("workspace", visible(&bay.workspace)));
-    let mut limits = limit_lines(&bay.limits);
+    let mut limits = limit_lines(bay);
     for mount in &bay.mounts {
         let text = format!("{} at {}, read-only", mount.source.display(), mount.target.display());
         limits.push(("mount", visible(&text)));
@@ -71,6 +76,7 @@ fn render(bay: &BayView, now: Timestamp) -> String {
         section(bay.name.as_str(), &state),
         section("made from", &made),
         section("limits", &limits),
+        section("uses now", &use_lines(present)),
         section("isolation", &isolation),
     ];
     if !cost.is_empty() {
@@ -92,14 +98,38 @@ fn cost_lines(cost: &BayCost) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn limit_lines(limits: &Limits) -> Vec<(&'static str, String)> {
-    let or_host = |value: Option<String>| value.unwrap_or_else(|| "the host's".to_owned());
+fn use_lines(present: Option<&BayUse>) -> Vec<(&'static str, String)> {
+    let stats = present.map(|present| present.stats).unwrap_or_default();
+    let or_none = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
     vec![
+        ("cpu time", or_none(stats.cpu_us.map(|us| format!("{}.{} s", us / 1_000_000, us / 100_000 % 10)))),
+        ("memory", or_none(stats.memory_bytes.map(size))),
+        ("disk", or_none(present.and_then(|present| present.disk).map(|disk| size(disk.own_bytes)))),
+        ("pids", or_none(stats.pids.map(|pids| pids.to_string()))),
+    ]
+}
+
+pub(super) fn limit_lines(bay: &BayView) -> Vec<(&'static str, String)> {
+    let limits = &bay.limits;
+    let or_host = |value: Option<String>| value.unwrap_or_else(|| "the host's".to_owned());
+    let speed = |value: Option<u64>| or_host(value.map(|n| format!("{n} MiB/s")));
+    let mut lines = vec![
         ("cpus", or_host(limits.cpus.map(|n| n.to_string()))),
         ("memory", or_host(limits.memory_mib.map(|n| format!("{n} MiB")))),
         ("disk", or_host(limits.disk_mib.map(|n| format!("{n} MiB")))),
         ("pids", limits.pids.unwrap_or(Limits::DEFAULT_PIDS).to_string()),
-    ]
+    ];
+    if let Some(shares) = limits.cpu_shares {
+        lines.push(("cpu shares", format!("{shares} (everybody's: {})", Limits::EQUAL_CPU_SHARES)));
+    }
+    if limits.io_read_mibps.is_some() || limits.io_write_mibps.is_some() {
+        lines.push(("reading", speed(limits.io_read_mibps)));
+        lines.push(("writing", speed(limits.io_write_mibps)));
+    }
+    if let Some(seconds) = bay.idle_stop_s {
+        lines.push(("idle stop", format!("after {}", span(i64::try_from(seconds).unwrap_or(i64::MAX)))));
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -109,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_bay_is_shown_with_its_reason_and_its_isolation_grade() {
-        let text = render(&bay("the guest \u{1b}[2J answers"), "2026-01-01T00:05:00Z".parse().unwrap());
+        let text = render(&bay("the guest \u{1b}[2J answers"), None, "2026-01-01T00:05:00Z".parse().unwrap());
         for part in ["running, for 5m", "\\x1b[2J", "shared-kernel", "512 MiB", "/opt/data at /data", "main"]
         {
             assert!(text.contains(part), "{part} is missing in\n{text}");

@@ -1,13 +1,15 @@
 use std::path::Path;
 use std::time::Instant;
 
-use bay_types::bay::{BayCreate, BayView, Limits, Source, State, WorkspaceView};
+use bay_types::bay::{BayCreate, BayView, Source, State, WorkspaceView};
 use bay_types::repo::RepoView;
+use bay_types::settings::Settings;
 use bay_types::{ApiError, BayName, ErrorCode};
 use clap::Args;
 use jiff::SignedDuration;
 
 use super::exec::Options;
+use super::set::LimitFlags;
 use crate::archive::Packed;
 use crate::cli::Global;
 use crate::client::{Client, bay_path, encode};
@@ -43,18 +45,8 @@ pub(crate) struct Up {
     /// `host`, `dir:PATH`, `tar:PATH`, or the name of an imported image.
     #[arg(short, long, default_value = "host")]
     image: String,
-    /// Processors it may use; 1.5 is one and a half.
-    #[arg(long, value_name = "N")]
-    cpus: Option<f64>,
-    /// Memory it may use.
-    #[arg(long, value_name = "N")]
-    memory_mib: Option<u64>,
-    /// Disk it may use beyond what it shares with its image and repository.
-    #[arg(long, value_name = "N")]
-    disk_mib: Option<u64>,
-    /// Processes it may have.
-    #[arg(long, value_name = "N")]
-    pids: Option<u64>,
+    #[command(flatten)]
+    limits: LimitFlags,
     /// Show a path of the host in the bay, read-only.
     #[arg(long, value_name = "SRC:DST:ro")]
     mount: Vec<String>,
@@ -112,14 +104,15 @@ impl Up {
         let mounts =
             self.mount.iter().map(|given| crate::naming::mount(given)).collect::<Result<Vec<_>, _>>()?;
         let image = crate::naming::image(&self.image)?;
-        let limits =
-            Limits { cpus: self.cpus, memory_mib: self.memory_mib, disk_mib: self.disk_mib, pids: self.pids };
+        // What is lifted at the start was never there: `none` is the same as leaving it out.
+        let settings = self.limits.change().over(&Settings::default());
         let create = |name: BayName, source, author| BayCreate {
             name: Some(self.name.clone().unwrap_or_else(|| name.to_string())),
             source,
             image,
-            limits,
+            limits: settings.limits,
             mounts,
+            idle_stop_s: settings.idle_stop_s,
             author,
         };
         let mut meter = Meter::new(json);

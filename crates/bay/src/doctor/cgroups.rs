@@ -10,7 +10,9 @@ use bay_runtime::{OWN_V2, detached_v2};
 use super::proc::{kernel_version, mounts, read};
 use super::{Check, Subject};
 
-const WANTED: [&str; 3] = ["cpu", "memory", "pids"];
+/// Named as on version 2 and on version 1.
+const WANTED: [(&str, &str); 5] =
+    [("cpu", "cpu"), ("memory", "memory"), ("pids", "pids"), ("io", "blkio"), ("cpuset", "cpuset")];
 
 /// Version 2, and how the daemon comes by it.
 enum VersionTwo {
@@ -89,22 +91,22 @@ pub(super) fn controllers() -> Check {
         id: "cgroup-controllers",
         title: "controllers for limits",
         required: false,
-        cost: "limits of the missing kind (--cpus, --memory-mib, --pids) cannot be kept",
+        cost: "limits of the missing kind (--cpus, --memory-mib, --pids, --io-…) cannot be kept; without cpuset root in a bay can undo what nproc says",
         mend: "enable them on the kernel's command line (cgroup_enable=memory), or write them to cgroup.subtree_control",
     };
     let v1 = version_one();
     let v2 = VersionTwo::find();
     let v2 = v2.root().ok().and_then(|point| read(&point.join("cgroup.controllers").display().to_string()));
     let v2 = v2.unwrap_or_default();
-    let has = |name: &str| {
-        if v2.split(' ').any(|known| known == name) {
-            Some(format!("{name} (v2)"))
+    let has = |(new, old): (&str, &str)| {
+        if v2.split(' ').any(|known| known == new) {
+            Some(format!("{new} (v2)"))
         } else {
-            v1.iter().any(|(known, _)| known == name).then(|| format!("{name} (v1)"))
+            v1.iter().any(|(known, _)| known == old).then(|| format!("{new} (v1)"))
         }
     };
     let (found, lacking): (Vec<_>, Vec<_>) =
-        WANTED.iter().map(|name| has(name).ok_or(*name)).partition(Result::is_ok);
+        WANTED.iter().map(|names| has(*names).ok_or(names.0)).partition(Result::is_ok);
     let found: Vec<String> = found.into_iter().flatten().collect();
     let lacking: Vec<&str> = lacking.into_iter().filter_map(Result::err).collect();
     if lacking.is_empty() {

@@ -1,0 +1,145 @@
+//! How much of the disk a bay may take: one quota group of level 1 per bay, named after its state subvolume, with the
+//! bay's three subvolumes as members.
+//!
+//! Quotas are turned on by the first bay that needs them. What a bay wrote before it had a group may not be counted in
+//! it; that much is written down beside its files (`uncounted`) and taken off its limit. It stays so until the bay is
+//! removed: what is deleted of it later does not come back.
+
+use std::path::PathBuf;
+use std::sync::PoisonError;
+
+use bay_sys::btrfs::{self, Qgroup};
+use bay_types::BayId;
+
+use crate::BayDisk;
+use crate::error::{Doing, PoolError, Result};
+use crate::pool::{Pool, write_whole};
+use crate::subvolume::{self, open_dir};
+
+const MIB: u64 = 1024 * 1024;
+/// Without quotas the bytes of a bay are counted extent by extent, and a bay can have any number of them: what is
+/// shown is then a lower bound.
+pub(crate) const MAX_EXTENTS_COUNTED: u64 = 2_000_000;
+
+impl Pool {
+    /// The quota group of a new bay, made and limited, with the state subvolume in it.
+    pub(crate) fn quota_begin(&self, disk: &BayDisk, mib: u64) -> Result<Qgroup> {
+        self.quotas_on()?;
+        let top = self.top()?;
+        let state = subvolume::info(&disk.state)?.id;
+        let group = Qgroup::new(1, state);
+        btrfs::qgroup_create(&top, group)
+            .and_then(|()| btrfs::qgroup_limit(&top, group, mib.saturating_mul(MIB)))
+            .and_then(|()| btrfs::qgroup_assign(&top, Qgroup::new(0, state), group))
+            .doing(|| format!("limit the disk of {}", disk.state.display()))?;
+        Ok(group)
+    }
+
+    fn quotas_on(&self) -> Result<()> {
+        let mut on = self.inner.quotas_on.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*on {
+            let kind = btrfs::quota_enable(self.top()?).doing(|| "turn on disk quotas".to_owned())?;
+            tracing::info!(?kind, "disk quotas are on");
+            *on = true;
+        }
+        Ok(())
+    }
+
+    /// The quota group that a bay already has, and what it holds.
+    pub(crate) fn quota_of(&self, disk: &BayDisk) -> Result<Option<(Qgroup, u64)>> {
+        let group = Qgroup::new(1, subvolume::info(&disk.state)?.id);
+        let usage = btrfs::qgroup_usage(self.top()?, group).doing(|| "read a quota".to_owned())?;
+        Ok(usage.map(|bytes| (group, bytes)))
+    }
+
+    /// Gives a bay that exists another bound, or none. Holds at once, also for files that are open.
+    ///
+    /// # Errors
+    /// [`PoolError::QuotaInUse`] when it holds more than that already: with its quota exceeded not even deleting would
+    /// be sure to work.
+    pub fn bay_set_quota(&self, bay: BayId, mib: Option<u64>) -> Result<()> {
+        let disk = self.bay_disk(bay);
+        if !subvolume::exists(&disk.state) {
+            return Err(PoolError::BayFilesMissing { bay: bay.to_string() });
+        }
+        let doing = || format!("limit the disk of {bay}");
+        let Some(mib) = mib else {
+            return match self.quota_of(&disk)? {
+                Some((group, _)) => btrfs::qgroup_limit(self.top()?, group, btrfs::NO_LIMIT).doing(doing),
+                None => Ok(()),
+            };
+        };
+        let bytes = mib.saturating_mul(MIB);
+        if self.quota_of(&disk)?.is_none() {
+            self.quota_make(bay, &disk)?;
+        }
+        // Also for a group that is there: whoever made it may have been killed before its members were in it.
+        let group = self.quota_join(bay, &disk)?;
+        let counted = self.quota_of(&disk)?.map_or(0, |(_, counted)| counted);
+        let before = self.quota_before(&disk)?;
+        let held = counted.saturating_add(before);
+        if held > bytes {
+            return Err(PoolError::QuotaInUse { bay: bay.to_string(), held_mib: held.div_ceil(MIB), mib });
+        }
+        btrfs::qgroup_limit(self.top()?, group, bytes.saturating_sub(before)).doing(doing)
+    }
+
+    /// A group without members and limit for a bay that had none. What its members were never charged for is written
+    /// down first: killed in between, all of it is repeated.
+    fn quota_make(&self, bay: BayId, disk: &BayDisk) -> Result<()> {
+        self.quotas_on()?;
+        let doing = || format!("count the disk of {bay}");
+        let top = self.top()?;
+        let held = Self::own_bytes_counted(disk)?;
+        let mut counted = 0_u64;
+        // The kernel made a group for every subvolume when quotas were turned on, and makes one for every new one.
+        for member in Self::quota_members(disk)? {
+            counted = counted.saturating_add(btrfs::qgroup_usage(&top, member).doing(doing)?.unwrap_or(0));
+        }
+        write_whole(&self.before_file(disk), held.saturating_sub(counted).to_string().as_bytes())?;
+        btrfs::qgroup_create(&top, Qgroup::new(1, subvolume::info(&disk.state)?.id)).doing(doing)
+    }
+
+    /// Has all of the bay counted in its group. Harmless when it is.
+    fn quota_join(&self, bay: BayId, disk: &BayDisk) -> Result<Qgroup> {
+        let top = self.top()?;
+        let group = Qgroup::new(1, subvolume::info(&disk.state)?.id);
+        for member in Self::quota_members(disk)? {
+            btrfs::qgroup_assign(&top, member, group).doing(|| format!("count the disk of {bay}"))?;
+        }
+        // Only quotas of the older kind need it; the newer kind refuses.
+        let _ = btrfs::quota_rescan(&top);
+        Ok(group)
+    }
+
+    fn quota_members(disk: &BayDisk) -> Result<[Qgroup; 3]> {
+        let group = |path| subvolume::info(path).map(|info| Qgroup::new(0, info.id));
+        Ok([group(&disk.root)?, group(&disk.workspace)?, group(&disk.state)?])
+    }
+
+    fn before_file(&self, disk: &BayDisk) -> PathBuf {
+        disk.state.with_file_name("uncounted")
+    }
+
+    /// What the bay wrote before its group counted.
+    pub(crate) fn quota_before(&self, disk: &BayDisk) -> Result<u64> {
+        let file = self.before_file(disk);
+        match std::fs::read_to_string(&file) {
+            Ok(text) => Ok(text.trim().parse().unwrap_or(0)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(error).doing(|| format!("read {}", file.display())),
+        }
+    }
+
+    /// Bytes written through the bay's subvolumes since they were made, counted one by one.
+    pub(crate) fn own_bytes_counted(disk: &BayDisk) -> Result<u64> {
+        let mut own_bytes = 0_u64;
+        for path in [&disk.root, &disk.workspace, &disk.state] {
+            let counted = open_dir(path)
+                .and_then(|top| btrfs::bytes_written_since_birth(&top, MAX_EXTENTS_COUNTED))
+                .doing(|| format!("count the bytes of {}", path.display()))?;
+            own_bytes = own_bytes.saturating_add(counted);
+        }
+        Ok(own_bytes)
+    }
+}

@@ -1,0 +1,232 @@
+//! Stopping a bay in which nothing happens, for those who asked for it.
+//!
+//! What counts is what the whole bay does, seen from the host: processor time, disks, connections to outside with
+//! traffic on them, an attached client, a terminal somebody types in, a lease taken inside. That nobody asks the API for
+//! anything says nothing: a build may take hours.
+//!
+//! Idle time is the sum of the pauses between looks at which nothing had happened, by a clock that stands still while
+//! the host sleeps. A pause longer than it was meant to be (a daemon held up, a machine stopped under it) counts only as
+//! the meant one, so that neither a suspended host nor a clock that jumps stops a bay.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bay_backend::NetworkUse;
+use bay_store::{BayRow, Draft};
+use bay_types::bay::{Desired, State};
+use bay_types::{ApiError, ErrorCode};
+use bytes::Bytes;
+use http::Method;
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::daemon::Daemon;
+use crate::registry::BayHandle;
+
+/// Looks in the time after which a bay is stopped, and bounds of the pause between two: each has the guest answer a
+/// question, which must not be what keeps the bay busy.
+const LOOKS: u32 = 4;
+const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// More processor time than this part of one processor is work: databases and watchers at rest stay below.
+const BUSY_CPU: f64 = 0.02;
+/// More bytes per second to and from disks are work, too: a program may wait for them and compute nothing.
+const BUSY_IO_PER_SECOND: f64 = 64.0 * 1024.0;
+const GUEST_ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
+/// What a bay did until one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Look {
+    cpu_us: Option<u64>,
+    io_bytes: Option<u64>,
+    network: NetworkUse,
+    client_attached: bool,
+    /// Commands begun and clients attached, ever.
+    uses: u64,
+    activity: Activity,
+}
+
+/// What the guest says of `GET /v1/activity`; nothing, when it is too old to say anything.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+struct Activity {
+    #[serde(default)]
+    hold_until: Option<Timestamp>,
+    #[serde(default)]
+    last_input_at: Option<Timestamp>,
+}
+
+/// How long nothing has happened.
+#[derive(Debug, Default)]
+struct Idleness {
+    last: Option<Look>,
+    idle_for: Duration,
+}
+
+impl Idleness {
+    /// Takes one look into account and says for how long the bay has been idle.
+    fn note(&mut self, look: Look, since_last: Duration, pause: Duration, now: Timestamp) -> Duration {
+        let busy = self.last.is_none_or(|last| is_busy(&last, &look, since_last, now));
+        self.idle_for = if busy { Duration::ZERO } else { self.idle_for + since_last.min(pause) };
+        self.last = Some(look);
+        self.idle_for
+    }
+}
+
+fn is_busy(last: &Look, look: &Look, since_last: Duration, now: Timestamp) -> bool {
+    let seconds = since_last.as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "compared with a rough bound")]
+    let grew = |before: Option<u64>, after: Option<u64>, bound: f64| match (before, after) {
+        (Some(before), Some(after)) => after.saturating_sub(before) as f64 > bound * seconds,
+        _ => false,
+    };
+    let traffic =
+        look.network.external_connections > 0 && look.network.external_bytes != last.network.external_bytes;
+    // Without its processor time nobody knows what a bay does; it is left alone.
+    look.cpu_us.is_none()
+        || grew(last.cpu_us, look.cpu_us, BUSY_CPU * 1e6)
+        || grew(last.io_bytes, look.io_bytes, BUSY_IO_PER_SECOND)
+        || traffic
+        || look.client_attached
+        || look.uses != last.uses
+        || look.activity.last_input_at != last.activity.last_input_at
+        || look.activity.hold_until.is_some_and(|until| until > now)
+}
+
+/// Watches a running bay and asks for its stop when it has been idle for so long. Ends then; dropped before, it asks
+/// for nothing.
+pub(crate) async fn watch(daemon: Arc<Daemon>, handle: Arc<BayHandle>, idle_stop_s: u64) {
+    let limit = Duration::from_secs(idle_stop_s);
+    let pause = (limit / LOOKS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+    let mut idleness = Idleness::default();
+    let mut looked_at = Instant::now();
+    loop {
+        let look = look(&daemon, &handle).await;
+        let now = Instant::now();
+        let idle_for = idleness.note(look, now - looked_at, pause, Timestamp::now());
+        looked_at = now;
+        if idle_for >= limit {
+            match stop(&daemon, &handle, idle_stop_s).await {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::warn!(bay = %handle.name, message = %error.message, "an idle bay could not be asked to stop");
+                    idleness = Idleness::default();
+                }
+            }
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn look(daemon: &Daemon, handle: &BayHandle) -> Look {
+    let Some(record) = handle.row().runtime else { return Look::default() };
+    let stats = daemon.backend.stats(handle.id, &record).await;
+    let asked =
+        handle.guest.json::<Activity>(Method::GET, "/v1/activity", Bytes::new(), GUEST_ANSWERS_WITHIN);
+    Look {
+        cpu_us: stats.cpu_us,
+        io_bytes: stats.io.map(|io| io.read_bytes.saturating_add(io.write_bytes)),
+        network: daemon.backend.network(&record).await,
+        client_attached: handle.clients_attached() > 0,
+        uses: handle.uses(),
+        activity: asked.await.unwrap_or_default(),
+    }
+}
+
+async fn stop(daemon: &Daemon, handle: &BayHandle, idle_stop_s: u64) -> Result<(), ApiError> {
+    let why = format!("idle for {}", spoken(idle_stop_s));
+    let fits = |row: &BayRow| match (row.desired, row.state) {
+        (Desired::Running, State::Running) if row.replace_with.is_none() => Ok(()),
+        _ => Err(ApiError::new(ErrorCode::BayState, "somebody asked for something else meanwhile", "")),
+    };
+    let draft = Draft::new("bay.idle-stop", json!({ "idle_s": idle_stop_s }));
+    handle
+        .ask(&daemon.store, fits, draft, |row| {
+            row.desired = Desired::Stopped;
+            row.stop_why = Some(why);
+        })
+        .await
+        .map(drop)
+}
+
+/// `30 min`, `2 h`, `45 s`.
+fn spoken(seconds: u64) -> String {
+    match seconds {
+        s if s % 3600 == 0 => format!("{} h", s / 3600),
+        s if s % 60 == 0 => format!("{} min", s / 60),
+        s => format!("{s} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAUSE: Duration = Duration::from_secs(10);
+
+    fn quiet() -> Look {
+        Look { cpu_us: Some(1000), io_bytes: Some(0), ..Look::default() }
+    }
+
+    fn after(change: impl FnOnce(&mut Look)) -> Duration {
+        let mut idleness = Idleness::default();
+        let now = Timestamp::UNIX_EPOCH;
+        let first = quiet();
+        assert_eq!(idleness.note(first, Duration::ZERO, PAUSE, now), Duration::ZERO);
+        assert_eq!(idleness.note(first, PAUSE, PAUSE, now), PAUSE);
+        let mut next = first;
+        change(&mut next);
+        idleness.note(next, PAUSE, PAUSE, now)
+    }
+
+    #[test]
+    fn a_bay_at_rest_grows_idle() {
+        assert_eq!(after(|_| ()), PAUSE * 2);
+        // A database that wakes now and then is at rest.
+        assert_eq!(after(|look| look.cpu_us = Some(1000 + 100_000)), PAUSE * 2);
+        // One that listens and has clients that say nothing, too.
+        assert_eq!(after(|look| look.network.external_connections = 3), PAUSE * 2);
+    }
+
+    #[test]
+    fn whatever_happens_in_it_ends_that() {
+        let later: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        assert_eq!(after(|look| look.cpu_us = Some(1000 + 300_000)), Duration::ZERO);
+        assert_eq!(after(|look| look.io_bytes = Some(1 << 20)), Duration::ZERO);
+        assert_eq!(after(|look| look.client_attached = true), Duration::ZERO);
+        assert_eq!(after(|look| look.uses = 1), Duration::ZERO);
+        assert_eq!(after(|look| look.activity.last_input_at = Some(later)), Duration::ZERO);
+        assert_eq!(after(|look| look.activity.hold_until = Some(later)), Duration::ZERO);
+        let talks = |look: &mut Look| {
+            look.network = NetworkUse { external_connections: 1, external_bytes: 5 };
+        };
+        assert_eq!(after(talks), Duration::ZERO);
+        // Nobody knows what it does.
+        assert_eq!(after(|look| look.cpu_us = None), Duration::ZERO);
+    }
+
+    #[test]
+    fn traffic_without_a_connection_is_the_kernels_own() {
+        assert_eq!(after(|look| look.network.external_bytes = 300), PAUSE * 2);
+    }
+
+    #[test]
+    fn a_hold_that_has_run_out_holds_nothing() {
+        let before = Timestamp::from_second(-1).unwrap();
+        assert_eq!(after(|look| look.activity.hold_until = Some(before)), PAUSE * 2);
+    }
+
+    #[test]
+    fn a_host_that_slept_between_two_looks_counts_one_pause() {
+        let mut idleness = Idleness::default();
+        let now = Timestamp::UNIX_EPOCH;
+        let _first = idleness.note(quiet(), Duration::ZERO, PAUSE, now);
+        assert_eq!(idleness.note(quiet(), Duration::from_secs(3600), PAUSE, now), PAUSE);
+    }
+
+    #[test]
+    fn times_are_said_in_their_own_unit() {
+        assert_eq!([45, 90, 1800, 7200].map(spoken), ["45 s", "90 s", "30 min", "2 h"]);
+    }
+}

@@ -1,0 +1,98 @@
+//! Giving a bay the settings somebody asked for, running or not, all of them or none.
+//!
+//! ```text
+//!  wanted ──► disk quota ──► groups of what runs ──► on record as those that hold
+//!                 │                  │
+//!                 └──── refused ─────┴──► the old ones put back, the wish forgotten, the caller told why
+//! ```
+//! A daemon killed on the way leaves the wish on record, and the next one begins anew.
+
+use bay_backend::{LimitSpec, Seen};
+use bay_store::{BayRow, Draft};
+use bay_types::ApiError;
+use bay_types::bay::Limits;
+use serde_json::json;
+
+use super::Reconciler;
+
+impl Reconciler {
+    /// Gives the reason back when what was asked for could not be had.
+    pub(super) async fn apply(&mut self, row: &BayRow, seen: Seen) -> Result<Option<ApiError>, ApiError> {
+        self.settings_hold = true;
+        let wanted = row.settings();
+        let held = &row.spec.limits;
+        if row.settings_wanted.is_none() {
+            // Nobody asked for anything: what was found running is only made sure of.
+            if let Err(error) = self.set_groups(row, held, seen).await {
+                tracing::warn!(bay = %row.name, message = %error.message, "the limits of a bay found running could not be set again");
+            }
+            return Ok(None);
+        }
+        let set = match self.set_quota(row, &wanted.limits).await {
+            Ok(()) => self.set_groups(row, &wanted.limits, seen).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = set {
+            for put_back in [self.set_quota(row, held).await, self.set_groups(row, held, seen).await] {
+                if let Err(error) = put_back {
+                    tracing::error!(bay = %row.name, message = %error.message, "an old limit could not be put back");
+                }
+            }
+            let draft = Draft::new("bay.set-refused", json!({ "code": error.code, "reason": error.message }));
+            self.update(draft, |row| {
+                row.settings_wanted.take_if(|now| *now == wanted);
+            })
+            .await?;
+            return Ok(Some(named(&error, row)));
+        }
+        let draft =
+            Draft::new("bay.set", json!({ "limits": wanted.limits, "idle_stop_s": wanted.idle_stop_s }));
+        self.update(draft, |row| {
+            row.spec.limits = wanted.limits.clone();
+            row.spec.idle_stop_s = wanted.idle_stop_s;
+            // Somebody may have asked for more meanwhile.
+            row.settings_wanted.take_if(|now| *now == wanted);
+        })
+        .await?;
+        Ok(None)
+    }
+
+    /// A disk that is not made yet is made with its quota.
+    async fn set_quota(&self, row: &BayRow, limits: &Limits) -> Result<(), ApiError> {
+        let (id, mib) = (row.id, limits.disk_mib);
+        let asked =
+            row.settings_wanted.as_ref().is_some_and(|now| now.limits.disk_mib != row.spec.limits.disk_mib);
+        if !row.disk_ready || !asked {
+            return Ok(());
+        }
+        self.daemon.with_pool(move |pool| pool.bay_set_quota(id, mib)).await
+    }
+
+    /// What does not run gets its limits when it starts.
+    async fn set_groups(&self, row: &BayRow, limits: &Limits, seen: Seen) -> Result<(), ApiError> {
+        if seen == Seen::Gone {
+            return Ok(());
+        }
+        let io_devices = self.daemon.with_pool(bay_pool::Pool::devices).await?;
+        let spec = LimitSpec { bay: row.id, id_base: row.id_base, limits: limits.clone(), io_devices };
+        self.daemon.backend.set_limits(&spec).await.map_err(|e| e.to_api())
+    }
+
+    /// The disks that limits of reading and writing are for, when there are any.
+    pub(super) async fn io_devices(&self, limits: &Limits) -> Result<Vec<String>, ApiError> {
+        if limits.io_read_mibps.is_none() && limits.io_write_mibps.is_none() {
+            return Ok(Vec::new());
+        }
+        self.daemon.with_pool(bay_pool::Pool::devices).await
+    }
+}
+
+/// Below the reconciler a bay is known by its id; its name is what a person knows.
+fn named(error: &ApiError, row: &BayRow) -> ApiError {
+    let rest = error.message.strip_prefix(&row.id.to_string());
+    ApiError {
+        message: rest.map_or_else(|| error.message.clone(), |rest| format!("{}{rest}", row.name)),
+        next: error.next.replace("NAME", row.name.as_str()),
+        code: error.code,
+    }
+}

@@ -1,0 +1,49 @@
+//! `bay set`: other limits for a bay that exists, running or not.
+
+use std::sync::Arc;
+
+use bay_store::{BayRow, Draft};
+use bay_types::bay::BayView;
+use bay_types::settings::BaySet;
+use bay_types::{ApiError, ErrorCode};
+use serde_json::json;
+
+use super::Caller;
+use super::bays::{VERB_WITHIN, not_deleting};
+use crate::daemon::Daemon;
+use crate::fault::Point;
+use crate::registry::BayHandle;
+use crate::validate;
+
+pub(crate) async fn set(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    change: BaySet,
+    caller: Caller,
+) -> Result<BayView, ApiError> {
+    if change.is_empty() {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            "nothing to change was named",
+            format!("name a limit, such as `bay set {} --memory-mib 2048`", handle.name),
+        ));
+    }
+    let fits = |row: &BayRow| {
+        not_deleting(row, "set")?;
+        let wanted = change.over(&row.settings());
+        validate::limits(&wanted.limits, daemon.room())?;
+        validate::idle_stop(wanted.idle_stop_s)?;
+        daemon.backend.can_keep(&wanted.limits).map_err(|e| e.to_api())
+    };
+    let draft = Draft::new("bay.set-asked", json!({ "change": change, "by": caller.by() }));
+    let asked = handle
+        .ask(&daemon.store, fits, draft, |row| row.settings_wanted = Some(change.over(&row.settings())))
+        .await?;
+    daemon.fault.at(Point::AfterIntent);
+    let settled = handle.outcome(asked, VERB_WITHIN).await?;
+    if let Some(error) = settled.error {
+        return Err(error);
+    }
+    daemon.fault.at(Point::BeforeAck);
+    Ok(daemon.view(&handle))
+}

@@ -1,0 +1,139 @@
+//! What all bays use at one moment. One look serves everybody who asks within [`FRESH_FOR`], so that many viewers cost
+//! no more than one.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bay_types::BayId;
+use bay_types::bay::State;
+use bay_types::stats::{Pressure, Pressures};
+use bay_types::top::{BayUse, DiskUse, HostUse, ProcessorTime, Top};
+use tokio::time::Instant;
+
+use crate::daemon::Daemon;
+use crate::registry::BayHandle;
+
+/// How old an answer may be.
+const FRESH_FOR: Duration = Duration::from_millis(200);
+/// Counting a bay's disk without quotas goes through all its extents, so it is done this seldom, one bay at a time.
+const DISK_EVERY: Duration = Duration::from_secs(15);
+
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    last: tokio::sync::Mutex<Option<(Instant, Arc<Top>)>>,
+    disks: Mutex<Disks>,
+}
+
+#[derive(Debug, Default)]
+struct Disks {
+    counting: bool,
+    counted_at: Option<Instant>,
+    of: HashMap<BayId, DiskUse>,
+}
+
+/// All bays and the host, as they are or were a moment ago.
+pub(crate) async fn top(daemon: &Arc<Daemon>) -> Arc<Top> {
+    let mut last = daemon.looks.last.lock().await;
+    if let Some((at, top)) = &*last
+        && at.elapsed() < FRESH_FOR
+    {
+        return Arc::clone(top);
+    }
+    count_disks(daemon);
+    let host = host(daemon).await;
+    let mut bays = Vec::new();
+    let (at, monotonic_us) = (jiff::Timestamp::now(), monotonic_us());
+    for handle in daemon.bays.list() {
+        bays.push(one(daemon, &handle).await);
+        // Each is a handful of reads from the kernel; others get their turn between.
+        tokio::task::yield_now().await;
+    }
+    let top = Arc::new(Top { at, monotonic_us, host, bays });
+    *last = Some((Instant::now(), Arc::clone(&top)));
+    top
+}
+
+async fn one(daemon: &Daemon, handle: &BayHandle) -> BayUse {
+    let row = handle.row();
+    let running = matches!(row.state, State::Running | State::Paused);
+    let stats = match &row.runtime {
+        Some(record) if running => daemon.backend.stats(row.id, record).await,
+        _ => bay_types::stats::BayStats::default(),
+    };
+    BayUse {
+        id: row.id,
+        name: row.name,
+        state: row.state,
+        limits: row.spec.limits,
+        execs_running: handle.execs_open() as u64,
+        stats,
+        disk: daemon.looks.disks().of.get(&row.id).copied(),
+    }
+}
+
+impl Looks {
+    fn disks(&self) -> std::sync::MutexGuard<'_, Disks> {
+        self.disks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts what the bays hold, in the background, when that has not been done for a while.
+fn count_disks(daemon: &Arc<Daemon>) {
+    {
+        let mut disks = daemon.looks.disks();
+        let fresh = disks.counted_at.is_some_and(|at| at.elapsed() < DISK_EVERY);
+        if disks.counting || fresh {
+            return;
+        }
+        disks.counting = true;
+    }
+    let daemon = Arc::clone(daemon);
+    tokio::spawn(async move {
+        let mut counted = HashMap::new();
+        let images = daemon.with_pool(bay_pool::Pool::image_list).await.unwrap_or_default();
+        for handle in daemon.bays.list() {
+            let row = handle.row();
+            let shared = images.iter().find(|image| image.id == row.image_id).map_or(0, |image| image.bytes);
+            let id = row.id;
+            if row.disk_ready
+                && let Ok(usage) = daemon.with_pool(move |pool| pool.bay_usage(id)).await
+            {
+                let disk = DiskUse { own_bytes: usage.own_bytes, shared_bytes: shared };
+                counted.insert(id, disk);
+                // Shown as soon as known: the whole round may take a while.
+                daemon.looks.disks().of.insert(id, disk);
+            }
+        }
+        let mut disks = daemon.looks.disks();
+        disks.of = counted;
+        disks.counted_at = Some(Instant::now());
+        disks.counting = false;
+    });
+}
+
+async fn host(daemon: &Daemon) -> HostUse {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let memory = read("/proc/meminfo");
+    let kib = |key: &str| {
+        let line = memory.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let pressure = |what: &str| Pressure::parse(&read(&format!("/proc/pressure/{what}")));
+    let pool = daemon.with_pool(bay_pool::Pool::usage).await.ok();
+    HostUse {
+        cpus: daemon.host.cpus,
+        processors: ProcessorTime::parse(&read("/proc/stat")).unwrap_or_default(),
+        memory_total_bytes: kib("MemTotal").saturating_mul(1024),
+        memory_available_bytes: kib("MemAvailable").saturating_mul(1024),
+        pressure: Pressures { cpu: pressure("cpu"), memory: pressure("memory"), io: pressure("io") },
+        pool_total_bytes: pool.map(|pool| pool.total_bytes),
+        pool_free_bytes: pool.map(|pool| pool.free_bytes),
+    }
+}
+
+fn monotonic_us() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let (seconds, nanos) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
+    seconds.saturating_mul(1_000_000).saturating_add(nanos / 1000)
+}
