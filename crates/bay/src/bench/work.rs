@@ -244,7 +244,7 @@ fn sysroot() -> Option<PathBuf> {
 /// Fills a cache with what the package needs, and leaves the lock file beside it.
 fn prime_npm(work: &Path, cache: &Path) -> Result<(), ApiError> {
     let script = format!(
-        "cd '{}' && {{ {MAKE_PACKAGE} }} && npm install --cache '{}' --no-audit --no-fund --silent && rm -rf node_modules",
+        "cd '{}' && {{ {MAKE_PACKAGE} }} && npm_config_omit_lockfile_registry_resolved=false npm install --cache '{}' --no-audit --no-fund --silent && rm -rf node_modules",
         work.display(),
         cache.display()
     );
