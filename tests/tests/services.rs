@@ -76,6 +76,9 @@ fn services_are_ready_by_each_kind_of_health_check_in_the_order_of_their_needs()
     assert!(!execs.contains("httpd") && !execs.contains("worker"), "{execs}");
     let events = daemon.rest("GET", "/v1/events?bay=b", &Value::Null).json().to_string();
     assert!(events.contains("service.define") && !events.contains("hushed"), "{events}");
+    let ports = daemon.bay(&["ports", "b", "--json"]).ok().json();
+    let listening = ports.as_array().unwrap().iter().find(|port| port["port"] == 5432).unwrap();
+    assert_eq!(listening["service"], "db", "{ports}");
 }
 
 #[test]

@@ -91,7 +91,17 @@ fn parse(line: &str, protocol: Protocol, state: &str) -> Option<(u64, Port)> {
     let loopback = address.to_canonical().is_loopback();
     Some((
         inode,
-        Port { protocol, address, port, loopback, pid: None, process: None, exec: None, exec_number: None },
+        Port {
+            protocol,
+            address,
+            port,
+            loopback,
+            pid: None,
+            process: None,
+            exec: None,
+            exec_number: None,
+            service: None,
+        },
     ))
 }
 

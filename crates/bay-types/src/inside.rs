@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bay::{Isolation, Limits, text_enum};
 use crate::id::ExecId;
+use crate::service::ServiceName;
 
 /// Inside the bay: where `bay-ctl` finds the guest of its own bay.
 pub const CTL_SOCKET: &str = "/.bay/ctl.sock";
@@ -65,6 +66,9 @@ pub struct Port {
     /// Number of that exec, which only the daemon knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec_number: Option<u64>,
+    /// The service whose run that exec is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceName>,
 }
 
 /// `GET /v1/activity`: what a bay does that cannot be seen from its use of processors and network.

@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use bay_types::inside::Port;
+use bay_types::service::ServiceName;
 use bay_types::{ApiError, ExecId};
 use bytes::Bytes;
 use http::{Method, header};
@@ -13,7 +14,7 @@ use serde::Deserialize;
 
 use super::{Failure, Json, NoQuery, Shared};
 use crate::channel::{ANSWER_WITHIN, plain_text, query_value};
-use crate::service::execs;
+use crate::service::{execs, services};
 use crate::validate;
 
 /// Listening sockets that are passed on; the guest tells no more than this.
@@ -47,7 +48,7 @@ pub(super) async fn watch(
     Ok((lines, Body::new(response.into_body())).into_response())
 }
 
-/// The guest's list, with the numbers that people know execs by.
+/// The guest's list, with the numbers and names that people know execs and services by.
 pub(super) async fn ports(
     State(daemon): Shared,
     Path(bay): Path<String>,
@@ -63,6 +64,16 @@ pub(super) async fn ports(
     for port in &mut ports {
         port.exec_number = port.exec.and_then(|id| numbers.get(&id).copied());
         port.process = port.process.as_deref().map(plain_text);
+        port.service = None;
+    }
+    if ports.iter().any(|port| port.exec.is_some() && port.exec_number.is_none()) {
+        // Runs of services are execs that only the guest knows. A list without their names is still a list.
+        let services = services::list(&handle).await.unwrap_or_default();
+        let runs: HashMap<ExecId, &ServiceName> =
+            services.iter().flat_map(|one| one.runs.iter().map(|run| (run.exec, &one.name))).collect();
+        for port in &mut ports {
+            port.service = port.exec.and_then(|id| runs.get(&id)).map(|name| (*name).clone());
+        }
     }
     Ok(Json(ports))
 }

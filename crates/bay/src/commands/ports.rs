@@ -36,7 +36,10 @@ pub(crate) fn render(ports: &[Port]) -> String {
     let mut table = table::table(&["PROTO", "ADDRESS", "PORT", "REACH", "PID", "PROCESS", "EXEC"]);
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     for port in ports {
-        let exec = port.exec_number.map(|n| n.to_string());
+        let exec = match &port.service {
+            Some(service) => Some(format!("service {service}")),
+            None => port.exec_number.map(|n| n.to_string()),
+        };
         table.add_row([
             port.protocol.to_string(),
             port.address.to_string(),
