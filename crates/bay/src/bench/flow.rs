@@ -22,6 +22,21 @@ const FLAT_MIB: f64 = 16.0;
 const STORM_BAYS: usize = 20;
 const STORM_PER_SECOND: u32 = 200;
 
+/// Commands measured in each mood of the neighbour.
+const NEIGHBOUR_ROUNDS: usize = 500;
+/// How long a bomb has before the measuring begins.
+const BOMB_GROWS: Duration = Duration::from_secs(3);
+/// Each in a bay with limits on memory and processes, and none on processors.
+const BOMBS: [(&str, &str); 4] = [
+    ("fork bomb", "b() { b | b & }; while :; do b; done"),
+    (
+        "memory bomb",
+        "while :; do busybox dd if=/dev/zero of=/dev/null bs=200M count=1 & busybox usleep 10000; done",
+    ),
+    ("flood of output", "while :; do busybox dd if=/dev/zero bs=1M count=1000; done"),
+    ("disk writes", "while :; do busybox dd if=/dev/zero of=/workspace/x bs=1M count=200 conv=fsync; done"),
+];
+
 pub(super) async fn output(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
     let mut speed = Series::of("API, reading client", Unit::MegabytesPerSecond, &[Bar::Is(400.0)]);
     let mut host = Series::of("pipe on the bare host", Unit::MegabytesPerSecond, &[]);
@@ -126,6 +141,38 @@ pub(super) async fn storm(scene: &mut Scene, seconds: u32) -> Result<Scored, Api
         "{STORM_PER_SECOND} commands a second over {STORM_BAYS} bays for {seconds} s (bar of p99: 10 × p50)"
     );
     Ok(score(&title, &[took, spread, grown], notes))
+}
+
+/// What a bomb in one bay costs the commands of another.
+pub(super) async fn neighbours(scene: &mut Scene) -> Result<Scored, ApiError> {
+    let victim = scene.up()?;
+    let mut quiet = Series::new("quiet", None);
+    for _ in 0..NEIGHBOUR_ROUNDS {
+        quiet.took(run(&mut scene.client, &victim, &ExecSpec::new(["/bin/true"])).await?.0);
+    }
+    let bar = [Bar::Is(3.0 * quiet.at(0.99))];
+    let mut series = vec![];
+    let mut series_p99 = vec![];
+    for (name, script) in BOMBS {
+        let bomb = scene.up_limited()?;
+        timed(&mut scene.bay(&["exec", "-d", &bomb, "--", "/bin/sh", "-c", script]))?;
+        // It has gone off when its bay is as full as it will get.
+        tokio::time::sleep(BOMB_GROWS).await;
+        let mut during = Series::new(name, None);
+        for _ in 0..NEIGHBOUR_ROUNDS {
+            during.took(run(&mut scene.client, &victim, &ExecSpec::new(["/bin/true"])).await?.0);
+        }
+        timed(&mut scene.bay(&["rm", "--yes", &bomb]))?;
+        let mut p99 = Series::of(format!("{name}: p99"), Unit::Milliseconds, &bar);
+        p99.was(during.at(0.99));
+        series.push(during);
+        series_p99.push(p99);
+    }
+    timed(&mut scene.bay(&["rm", "--yes", &victim]))?;
+    let mut all = vec![quiet];
+    all.append(&mut series);
+    all.append(&mut series_p99);
+    Ok(score("true in one bay while another explodes (bar of p99: 3 × quiet p99)", &all, vec![]))
 }
 
 /// What a process holds in memory now.

@@ -72,6 +72,8 @@ pub(crate) enum Contest {
     Crowd,
     /// A gigabyte of output from one command.
     Output,
+    /// Commands in one bay while another explodes.
+    Neighbours,
     /// Two hundred commands a second over twenty bays. Minutes: only when asked for by name.
     Storm,
 }
@@ -128,6 +130,9 @@ impl Bench {
         }
         if wanted(Contest::Output) {
             scored.push(flow::output(scene, self.rounds.min(SLOW_ROUNDS)).await?);
+        }
+        if wanted(Contest::Neighbours) {
+            scored.push(flow::neighbours(scene).await?);
         }
         if self.only.contains(&Contest::Storm) {
             scored.push(flow::storm(scene, self.seconds).await?);

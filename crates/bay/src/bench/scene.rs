@@ -132,6 +132,15 @@ impl Scene {
         Ok(name)
     }
 
+    /// A bay with limits that a bomb runs into.
+    pub(super) fn up_limited(&mut self) -> Result<String, ApiError> {
+        let name = self.next_name();
+        let repo = self.work.join("repo").display().to_string();
+        let limits = ["--memory-mib", "256", "--pids", "512", "--disk-mib", "512"];
+        timed(self.bay(&["up", &repo, "--image", IMAGE, "--name", &name]).args(limits))?;
+        Ok(name)
+    }
+
     /// The repository of many files, made on first use.
     pub(super) fn large_repository(&self) -> Result<PathBuf, ApiError> {
         let path = self.work.join("large");
