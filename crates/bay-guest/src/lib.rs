@@ -57,6 +57,7 @@ mod files;
 mod http;
 mod log;
 mod ports;
+mod procfs;
 mod server;
 mod services;
 mod settings;

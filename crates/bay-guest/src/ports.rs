@@ -1,13 +1,12 @@
 //! What listens inside the bay: the kernel's tables of sockets, joined with the processes that hold them.
 //!
-//! Only the guest's own network namespace is read. `/proc` is the agent's to cover with something else, so everything
-//! in it is bounded and nothing in it is trusted to be well-formed.
+//! Only the guest's own network namespace is read, and of `/proc` only what the kernel itself put there ([`procfs`]).
+//! Names of processes are the agent's, and so are how many there are: everything is bounded.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::Read;
+use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::BorrowedFd;
 
 use bay_types::inside::{Port, Protocol};
 use bay_types::{ApiError, ExecId};
@@ -15,6 +14,7 @@ use http::StatusCode;
 use tokio::sync::Semaphore;
 
 use crate::http::{Answer, json};
+use crate::procfs;
 
 /// Longest table of sockets that is read: some 25,000 lines.
 const MAX_TABLE: u64 = 4 << 20;
@@ -55,7 +55,7 @@ fn listening(viewer: Option<u32>) -> Vec<Port> {
         ("udp", Protocol::Udp, UDP_BOUND),
         ("udp6", Protocol::Udp, UDP_BOUND),
     ] {
-        let text = read_some(&format!("/proc/net/{table}"), MAX_TABLE);
+        let text = procfs::text(&format!("net/{table}"), MAX_TABLE);
         ports.extend(text.lines().skip(1).filter_map(|line| parse(line, protocol, state)));
     }
     ports.truncate(MAX_PORTS);
@@ -67,14 +67,6 @@ fn listening(viewer: Option<u32>) -> Vec<Port> {
     let mut ports: Vec<Port> = ports.into_iter().map(|(_, port)| port).collect();
     ports.sort_by_key(|port| (port.protocol, port.port, port.address));
     ports
-}
-
-fn read_some(path: &str, most: u64) -> String {
-    let mut bytes = Vec::new();
-    if let Ok(file) = File::open(path) {
-        let _ = file.take(most).read_to_end(&mut bytes);
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// A line of a table: number, local address, remote address, state, four more, inode.
@@ -121,24 +113,26 @@ fn parse_address(text: &str) -> Option<IpAddr> {
 }
 
 fn find_holders(viewer: Option<u32>, missing: &mut HashMap<u64, Vec<usize>>, ports: &mut [(u64, Port)]) {
-    let Ok(processes) = fs::read_dir("/proc") else { return };
+    let Ok(processes) = procfs::directory(".") else { return };
     let mut files_left = MAX_FILES;
-    let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str().ok()?.parse::<i32>().ok());
     for pid in pids.take(MAX_PROCESSES) {
         if missing.is_empty() || files_left == 0 {
             return;
         }
-        let may_see = viewer.is_none_or(|uid| {
-            uid == 0 || fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == uid)
-        });
+        let may_see = viewer
+            .is_none_or(|uid| uid == 0 || procfs::owner(&pid.to_string()).is_ok_and(|owner| owner == uid));
         if !may_see {
             continue;
         }
-        let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
+        let Ok(mut files) = procfs::directory(&format!("{pid}/fd")) else { continue };
         let mut holder = None;
-        for file in files.flatten().take(files_left) {
+        while files_left > 0
+            && let Some(Ok(file)) = files.read()
+        {
             files_left -= 1;
-            let Some(at) = socket_inode(&file.path()).and_then(|inode| missing.remove(&inode)) else {
+            let inode = files.fd().ok().and_then(|dir| socket_inode(dir, file.file_name()));
+            let Some(at) = inode.and_then(|inode| missing.remove(&inode)) else {
                 continue;
             };
             let (process, exec) = holder.get_or_insert_with(|| (name_of(pid), exec_of(pid)));
@@ -150,18 +144,18 @@ fn find_holders(viewer: Option<u32>, missing: &mut HashMap<u64, Vec<usize>>, por
     }
 }
 
-fn socket_inode(link: &std::path::Path) -> Option<u64> {
-    let target = fs::read_link(link).ok()?;
-    target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+fn socket_inode(files: BorrowedFd<'_>, link: &CStr) -> Option<u64> {
+    let target = rustix::fs::readlinkat(files, link, Vec::new()).ok()?;
+    target.to_str().ok()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
 fn name_of(pid: i32) -> String {
-    read_some(&format!("/proc/{pid}/comm"), MAX_LINE).trim_end_matches('\n').to_owned()
+    procfs::text(&format!("{pid}/comm"), MAX_LINE).trim_end_matches('\n').to_owned()
 }
 
 /// The exec whose leaf a process is in.
 pub(crate) fn exec_of(pid: i32) -> Option<ExecId> {
-    let groups = read_some(&format!("/proc/{pid}/cgroup"), MAX_LINE);
+    let groups = procfs::text(&format!("{pid}/cgroup"), MAX_LINE);
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     path.split('/').find_map(|part| part.parse().ok())
 }

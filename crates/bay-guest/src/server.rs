@@ -32,7 +32,7 @@ use crate::files::{self, Files};
 use crate::http::{Answer, Body, Query, empty, error, invalid, json, read_json, require_json, stream};
 use crate::log::Log;
 use crate::services::{self, Services};
-use crate::{Bounds, Config, ports, watch};
+use crate::{Bounds, Config, ports, procfs, watch};
 
 /// Connections from outside the bay, where the daemon is.
 const MAX_CONNECTIONS: usize = 1024;
@@ -93,6 +93,7 @@ pub(crate) struct Ground {
 
 /// Takes over the ground: opens what is needed, and starts reaping and tidying up.
 pub(crate) fn settle(ground: Ground) -> io::Result<(Arc<Execs>, Arc<Files>, Arc<Log>)> {
+    procfs::hold();
     let child_signal = Reaper::listen()?;
     DirBuilder::new().recursive(true).mode(0o700).create(&ground.state_dir)?;
     let root = File::open(&ground.root)?;

@@ -7,8 +7,10 @@ use std::os::fd::BorrowedFd;
 
 use crate::users;
 
-/// Most variables that are taken from the file.
+/// Most variables that are taken from the file, and how long they may be together: the kernel starts nothing with an
+/// environment that is too long, and a file that says so must not keep anybody from running what mends it.
 const MAX_VARIABLES: usize = 256;
+const MAX_BYTES: usize = 64 << 10;
 /// Set for each command by what it is.
 const OURS: [&str; 4] = ["HOME", "USER", "LOGNAME", "SHELL"];
 
@@ -31,7 +33,15 @@ fn parse(text: &str) -> Vec<(String, String)> {
         let value = quoted('"').or_else(|| quoted('\'')).unwrap_or(value).replace('\0', "");
         (fits && !OURS.contains(&key) && !key.starts_with("BAY_")).then(|| (key.to_owned(), value))
     });
-    variables.take(MAX_VARIABLES).collect()
+    let mut left = MAX_BYTES;
+    let fits = |(key, value): &(String, String)| match left.checked_sub(key.len() + value.len()) {
+        Some(rest) => {
+            left = rest;
+            true
+        }
+        None => false,
+    };
+    variables.filter(fits).take(MAX_VARIABLES).collect()
 }
 
 #[cfg(test)]
@@ -47,6 +57,8 @@ mod tests {
             [pair("PATH", "/tools/bin:/bin"), pair("A", "b c"), pair("X", "1 # kept as it is")]
         );
         assert_eq!(parse(&"A=b\n".repeat(10_000)).len(), MAX_VARIABLES);
+        let long = "x".repeat(MAX_BYTES);
+        assert_eq!(parse(&format!("LONG={long}\nA=b\n")), [pair("A", "b")]);
     }
 
     #[test]

@@ -245,10 +245,12 @@ impl GuestChannel {
     }
 
     fn odd(&self, why: &str) -> ApiError {
+        // Parsers quote what they did not understand: megabytes of it would fill the log.
+        let why = plain_text(why);
         tracing::warn!(bay = %self.bay, why, "a guest broke the protocol");
         ApiError::new(
             ErrorCode::GuestUnreachable,
-            format!("the guest of this bay does not keep to the protocol: {}", plain_text(why)),
+            format!("the guest of this bay does not keep to the protocol: {why}"),
             "`bay stop NAME` and `bay start NAME` give it a new guest",
         )
     }

@@ -53,8 +53,11 @@ impl Failure {
     pub(crate) fn report(&self, json: bool) -> u8 {
         match self {
             Failure::Api { error, exit } => {
-                let text =
-                    if json { serde_json::to_string(error).unwrap_or_default() } else { two_lines(error) };
+                let text = if json {
+                    crate::output::escape::json(serde_json::to_string(error).unwrap_or_default())
+                } else {
+                    two_lines(error)
+                };
                 crate::output::talk(&text);
                 *exit
             }

@@ -1,12 +1,12 @@
 //! `GET /metrics`: what the machine around the bay has and uses, as `/proc` shows it inside.
 
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
 use serde::Serialize;
+
+use crate::procfs;
 
 /// Longest file of `/proc` that is read.
 const MAX_FILE: u64 = 64 << 10;
@@ -39,8 +39,8 @@ pub(super) struct Meter(Mutex<Ticks>);
 
 impl Meter {
     pub(super) fn read(&self, root: BorrowedFd<'_>) -> Metrics {
-        let (ticks, cpu_count) = parse_stat(&proc_file("/proc/stat"));
-        let memory = proc_file("/proc/meminfo");
+        let (ticks, cpu_count) = parse_stat(&procfs::text("stat", MAX_FILE));
+        let memory = procfs::text("meminfo", MAX_FILE);
         let (total, free) = (field(&memory, "MemTotal"), field(&memory, "MemAvailable"));
         let disk = rustix::fs::fstatvfs(root).ok();
         let disk_total = disk.as_ref().map_or(0, |d| d.f_blocks.saturating_mul(d.f_frsize));
@@ -69,15 +69,6 @@ impl Meter {
         let hundredths = used.saturating_mul(10_000).checked_div(total).unwrap_or(0).min(10_000);
         f64::from(u32::try_from(hundredths).unwrap_or(0)) / 100.0
     }
-}
-
-fn proc_file(path: &str) -> String {
-    let mut bytes = Vec::new();
-    if let Ok(file) = File::open(path) {
-        // Half a file is as good as we can get.
-        let _ = file.take(MAX_FILE).read_to_end(&mut bytes);
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn parse_stat(text: &str) -> (Ticks, usize) {

@@ -299,7 +299,7 @@ async fn record(
         Ok(row) => {
             handle.exec_ended(id);
             if let Some(row) = &row {
-                daemon.telemetry.exec_over(&handle.name, row);
+                daemon.telemetry.exec_over(&handle.name, row, daemon.host.cpus);
             }
             row
         }

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bay_store::ExecRow;
 use bay_types::exec::EndReason;
 
+use super::exposition::number;
+
 /// Every way an exec can end, in the order of the counters.
 pub(crate) const REASONS: [EndReason; 5] =
     [EndReason::Exited, EndReason::Signaled, EndReason::TimedOut, EndReason::Killed, EndReason::Lost];
@@ -12,6 +14,11 @@ pub(crate) const REASONS: [EndReason; 5] =
 /// Upper bounds of the histogram of durations, in seconds.
 pub(crate) const BOUNDS: [f64; 12] =
     [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0, 7200.0];
+
+/// Output per second beyond which a guest's claim is not believed.
+const MAX_OUTPUT_PER_S: u64 = 16 << 30;
+/// What a claim may be late by: a guest's clock stops a moment after the exec's.
+const SLACK_S: f64 = 1.0;
 
 /// A number that only grows, and stays where it is at the end of its range: parts of some sums are claims of guests.
 #[derive(Debug, Default)]
@@ -46,7 +53,10 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn exec_ended(&self, row: &ExecRow) {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Saturates, and is never negative.
+    /// Sums are of all bays together, and usage and output are claims of one: they are cut to what was possible in the time
+    /// that the exec had, so that no bay drowns what the others did.
+    pub(crate) fn exec_ended(&self, row: &ExecRow, cpus: u64) {
         let reason = row.exit.map_or(EndReason::Lost, |exit| exit.reason);
         for (counter, of) in self.execs_ended.iter().zip(REASONS) {
             if of == reason {
@@ -56,11 +66,10 @@ impl Counters {
         let duration = row.duration_s().unwrap_or(0.0);
         let bucket = BOUNDS.iter().position(|bound| duration <= *bound).unwrap_or(BOUNDS.len());
         self.durations[bucket].add(1);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        // Saturates, and is never negative.
         self.duration_us.add((duration * 1e6) as u64);
-        self.exec_cpu_us.add(row.usage.cpu_us().unwrap_or(0));
-        self.output_bytes.add(row.output_bytes);
+        let possible = |per_s: u64| ((duration + SLACK_S) * number(per_s)) as u64;
+        self.exec_cpu_us.add(row.usage.cpu_us().unwrap_or(0).min(possible(cpus.saturating_mul(1_000_000))));
+        self.output_bytes.add(row.output_bytes.min(possible(MAX_OUTPUT_PER_S)));
     }
 }
 
@@ -74,6 +83,33 @@ mod tests {
         counter.add(u64::MAX - 1);
         counter.add(5);
         assert_eq!(counter.get(), u64::MAX);
+    }
+
+    #[test]
+    fn what_no_exec_can_have_done_in_its_time_is_not_added_up() {
+        let started_at: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let claim = Some(bay_types::usage::Usage::MAX_CLAIM);
+        let mut row = ExecRow {
+            id: bay_types::ExecId::generate(),
+            bay: bay_types::BayId::generate(),
+            number: 1,
+            spec: bay_types::exec::ExecSpec::new(["true"]),
+            started_at,
+            ended_at: Some(started_at + jiff::SignedDuration::from_secs(9)),
+            exit: None,
+            usage: bay_types::usage::Usage { user_us: claim, system_us: claim, ..Default::default() },
+            output_bytes: u64::MAX,
+            trace: None,
+            limits_hit: vec![],
+        };
+        let counters = Counters::default();
+        counters.exec_ended(&row, 4);
+        assert_eq!(counters.exec_cpu_us.get(), 40_000_000);
+        assert_eq!(counters.output_bytes.get(), 10 * MAX_OUTPUT_PER_S);
+        (row.usage.user_us, row.usage.system_us, row.output_bytes) = (Some(5), Some(6), 7);
+        counters.exec_ended(&row, 4);
+        assert_eq!(counters.exec_cpu_us.get(), 40_000_011);
+        assert_eq!(counters.output_bytes.get(), 10 * MAX_OUTPUT_PER_S + 7);
     }
 
     #[test]

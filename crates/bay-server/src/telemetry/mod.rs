@@ -103,8 +103,8 @@ impl Telemetry {
     }
 
     /// An exec is over and written down.
-    pub(crate) fn exec_over(&self, bay: &BayName, row: &ExecRow) {
-        self.counters.exec_ended(row);
+    pub(crate) fn exec_over(&self, bay: &BayName, row: &ExecRow, cpus: u64) {
+        self.counters.exec_ended(row, cpus);
         if let Some(spans) = &self.spans
             && let Some(span) = Span::of_exec(bay, row)
         {

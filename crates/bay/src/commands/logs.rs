@@ -166,13 +166,12 @@ fn output(stream: &str, bytes: &[u8], offset: &mut u64, json: bool) -> Result<()
         let mut out = io::stdout().lock();
         written(out.write_all(bytes).and_then(|()| out.flush()))?;
     }
-    *offset += bytes.len() as u64;
+    *offset = offset.saturating_add(bytes.len() as u64);
     Ok(())
 }
 
 fn line(line: &Line<'_>) -> Result<(), Failure> {
-    let text = serde_json::to_string(line).map_err(|e| ApiError::internal(&e))?;
-    crate::output::data(&text)
+    crate::output::json_line(line)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::naming::{Target, without_credentials};
 use crate::output::age::since;
 use crate::output::escape::{one_line, visible};
 use crate::output::progress::Meter;
-use crate::output::{count, size, talk};
+use crate::output::{count, escape, size, talk};
 use crate::{git, session, terminal, workspace};
 
 /// Make a bay: a workstation with a copy of a repository, isolated and kept until `bay rm`.
@@ -74,7 +74,7 @@ impl Up {
         let mut client = global.client();
         let made = self.make(&mut client, global.json).await?;
         let text = if global.json {
-            serde_json::to_string_pretty(&made.view).map_err(|e| ApiError::internal(&e))?
+            escape::json(serde_json::to_string_pretty(&made.view).map_err(|e| ApiError::internal(&e))?)
         } else {
             summary(&made, began)
         };

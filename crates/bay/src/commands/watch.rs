@@ -90,8 +90,7 @@ fn gone(path: &str) -> ApiError {
 
 fn show(line: &WatchLine, path: &str, json: bool) -> Result<(), Failure> {
     if json {
-        let text = serde_json::to_string(line).map_err(|e| ApiError::internal(&e))?;
-        return crate::output::data(&text);
+        return crate::output::json_line(line);
     }
     match line {
         WatchLine::Hello => talk(&format!("watching {}", visible(path))),

@@ -67,6 +67,26 @@ pub(crate) fn command(argv: &[String]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
+/// JSON with the same characters as escapes: its meaning stays, and a terminal obeys none of it. The library escapes only
+/// the first 32 control characters, and terminals know more of them.
+pub(crate) fn json(text: String) -> String {
+    // Beyond ASCII a character of JSON can only be part of a string; line breaks between values stay.
+    let obeyed = |c: char| c >= '\u{7f}' && misleads(c);
+    if !text.chars().any(obeyed) {
+        return text;
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if obeyed(c) {
+            // All of them have four digits at most.
+            let _ = write!(out, "\\u{:04x}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
 /// At most `limit` characters, with an ellipsis where something was cut.
 pub(crate) fn clip(text: &str, limit: usize) -> String {
     match text.char_indices().nth(limit) {
@@ -101,6 +121,15 @@ mod tests {
         assert_eq!(visible("x\rrm -rf\n"), "x\\rrm -rf\\n");
         assert_eq!(visible("\u{9b}31m"), "\\x9b31m");
         assert_eq!(visible("abc\u{202e}txt.exe"), "abc\\u{202e}txt.exe");
+    }
+
+    #[test]
+    fn json_means_the_same_and_commands_no_terminal() {
+        let said = "a\u{1b}]0;t\u{7}\u{7f}\u{9b}2J\u{202e}\u{feff} größe 日本 🦀";
+        let text = json(serde_json::to_string_pretty(&[said]).unwrap());
+        assert!(!text.chars().any(|c| misleads(c) && c != '\n'), "{text:?}");
+        assert_eq!(serde_json::from_str::<Vec<String>>(&text).unwrap(), [said]);
+        assert!(text.contains("größe 日本 🦀"), "{text}");
     }
 
     #[test]

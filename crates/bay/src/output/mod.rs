@@ -20,7 +20,13 @@ pub(crate) fn data(text: &str) -> Result<(), Failure> {
 /// Prints a value as JSON: indented for a person's terminal would differ from what a program sees, so always the same.
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(|e| bay_types::ApiError::internal(&e))?;
-    data(&text)
+    data(&escape::json(text))
+}
+
+/// Prints a value as JSON on a line of its own, for readers of many.
+pub(crate) fn json_line<T: Serialize>(value: &T) -> Result<(), Failure> {
+    let text = serde_json::to_string(value).map_err(|e| bay_types::ApiError::internal(&e))?;
+    data(&escape::json(text))
 }
 
 /// Says something on standard error. Nobody listening is no failure.

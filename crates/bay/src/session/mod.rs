@@ -301,7 +301,7 @@ impl<'a> Session<'a> {
 
     fn output(&mut self, stderr: bool, bytes: Vec<u8>) {
         debug_assert!(bytes.len() <= MAX_PAYLOAD);
-        self.offset += bytes.len() as u64;
+        self.offset = self.offset.saturating_add(bytes.len() as u64);
         let piece = Piece { stderr, bytes };
         if let Some(refused) = self.sink.offer(piece) {
             self.pending.push_back(refused);

@@ -99,8 +99,7 @@ fn print(rates: &Rates, json: bool, once: bool) -> Result<(), Failure> {
         return crate::output::json(rates);
     }
     // One document per line, so that a reader knows where each ends.
-    let text = serde_json::to_string(rates).map_err(|e| ApiError::internal(&e))?;
-    crate::output::data(&text)
+    crate::output::json_line(rates)
 }
 
 /// Keys as they are pressed; ends with standard input. The thread that reads them ends with the process.
