@@ -51,7 +51,8 @@ pub(crate) fn mount_unless(mounted: impl Fn() -> Result<bool, Failure>) -> Resul
     let point = Path::new(OWN_V2);
     DirBuilder::new()
         .recursive(true)
-        .mode(0o755)
+        // Whoever can open the directory could hold the lock below for ever.
+        .mode(0o700)
         .create(point)
         .at(STEP, || format!("could not make {OWN_V2}"))?;
     // Two helpers at once would stack two mounts: harmless, but nobody would understand the mount table.
