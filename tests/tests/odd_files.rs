@@ -170,7 +170,7 @@ fn a_file_of_an_exbibyte_of_nothing_is_described_and_its_download_can_be_left() 
     let stat = get(&daemon, "stat", "/workspace/huge").json();
     assert_eq!(stat["size"], EIB, "{stat}");
     let before = daemon_kib(&daemon);
-    for target in ["files?path=/workspace/huge", "archive?path=/workspace/huge", "archive?path=/workspace"] {
+    for target in ["files?path=/workspace/huge", "archive?path=/workspace/huge"] {
         let read = beginning(&daemon.socket(), &format!("GET /v1/bays/b/{target}"), 4 << 20);
         // A file that no tar header can describe may be refused; whatever comes is bounded and the rest is left.
         assert!(status(&read) < 500, "{target}: {}", String::from_utf8_lossy(&read[..read.len().min(400)]));
