@@ -262,7 +262,7 @@ impl Reconciler {
         } else {
             Some(Duration::ZERO)
         };
-        note_loss(&self.daemon, &self.handle, died).await?;
+        let died = note_loss(&self.daemon, &self.handle, died).await?;
         self.why = format!("{died}; started again");
         if restart.is_none() {
             return Err(ApiError::new(
@@ -283,6 +283,7 @@ impl Reconciler {
         self.idler = None;
         self.handle.guest.reset();
         cost::close(&self.daemon, &self.handle).await;
+        self.handle.execs_outlive(self.daemon.backend.limit_events(self.handle.id));
         self.daemon.backend.clear(self.handle.id).await.map_err(|e| e.to_api())
     }
 
@@ -524,11 +525,20 @@ impl Reconciler {
 }
 
 /// A bay's PID 1 is gone without anybody asking: the record says so, what it left is cleared, its execs are closed.
-pub(crate) async fn note_loss(daemon: &Daemon, handle: &BayHandle, reason: &str) -> Result<(), ApiError> {
+/// Returns the reason as it was written down.
+pub(crate) async fn note_loss(daemon: &Daemon, handle: &BayHandle, reason: &str) -> Result<String, ApiError> {
+    // The counters go with the bay's groups. Memory that no process holds, as in /dev/shm, is freed by ending none: the
+    // kernel takes one after the other, and PID 1 last.
+    let counted = daemon.backend.limit_events(handle.id);
+    let reason = match counted.oom_kills {
+        0 => reason.to_owned(),
+        _ => format!("{reason} after the bay had used up its memory"),
+    };
+    handle.execs_outlive(counted);
     handle
         .update(&daemon.store, Some(Draft::new("bay.lost", json!({ "reason": reason }))), |row| {
             row.state = State::Stopped;
-            row.reason = reason.to_owned();
+            row.reason.clone_from(&reason);
         })
         .await?;
     cost::close(daemon, handle).await;
@@ -536,5 +546,5 @@ pub(crate) async fn note_loss(daemon: &Daemon, handle: &BayHandle, reason: &str)
     // Only now is nothing left of it: a daemon that dies before this line clears again.
     handle.update(&daemon.store, None, |row| row.runtime = None).await?;
     execs::close_all(daemon, handle, EndReason::Lost).await;
-    Ok(())
+    Ok(reason)
 }

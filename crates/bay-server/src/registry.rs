@@ -61,6 +61,8 @@ struct Execs {
     starting: HashMap<ExecId, usize>,
     /// How often the bay had been held to its limits when they began.
     began: HashMap<ExecId, LimitEvents>,
+    /// The same when the bay's groups went away under them, and the counters with them.
+    last: HashMap<ExecId, LimitEvents>,
 }
 
 /// A caller that is attached until dropped.
@@ -229,10 +231,22 @@ impl BayHandle {
         self.execs().began.get(&id).copied()
     }
 
+    /// The bay's groups are about to go: the counters stand for all execs that are open now.
+    pub(crate) fn execs_outlive(&self, events: LimitEvents) {
+        let execs = &mut *self.execs();
+        execs.last.extend(execs.open.iter().map(|id| (*id, events)));
+    }
+
+    /// What was noted then, for an exec that was open.
+    pub(crate) fn exec_last(&self, id: ExecId) -> Option<LimitEvents> {
+        self.execs().last.get(&id).copied()
+    }
+
     pub(crate) fn exec_ended(&self, id: ExecId) {
         let mut execs = self.execs();
         execs.open.remove(&id);
         execs.began.remove(&id);
+        execs.last.remove(&id);
         drop(execs);
         self.exec_over.notify_waiters();
     }

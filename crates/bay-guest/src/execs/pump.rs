@@ -11,6 +11,7 @@ use bay_types::exec::Usage;
 use bay_types::guest::GuestEvent;
 use bay_types::{ApiError, ErrorCode};
 use rustix::buffer::spare_capacity;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::oneshot;
@@ -21,6 +22,8 @@ use super::measure::{self, Watch};
 use super::{Execs, start};
 use crate::spool::{self, Writer};
 
+/// The most the kernel knows.
+const MOST_OOM_SCORE_ADJ: &[u8] = b"1000";
 /// Most that is read at once.
 const CHUNK: usize = 256 << 10;
 /// From this size on a chunk is written by another thread: the write may wait for the disk, and meanwhile this one
@@ -116,6 +119,7 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
         exec.life.send_modify(|life| life.start = Start::Failed(Arc::new(error)));
         return;
     }
+    first_to_go(&exec);
     let mut writer = open_spool(&execs, &exec);
     exec.life.send_modify(|life| life.start = Start::Running);
 
@@ -155,6 +159,19 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
         }
     }
     execs.settled(&exec, saved);
+}
+
+/// When the bay runs out of memory, a command goes before PID 1, which keeps everything else alive. The child cannot say
+/// so itself in a bay: until it has become its program it is a copy of PID 1, whose files in /proc are nobody's. What it
+/// starts afterwards inherits it. Nothing depends on it, so a refusal is not looked at.
+fn first_to_go(exec: &Exec) {
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let path = format!("/proc/{}/oom_score_adj", exec.leader.pid);
+    if exec.leader.is_alive()
+        && let Ok(file) = rustix::fs::open(path, flags, Mode::empty())
+    {
+        let _ = rustix::io::write(file, MOST_OOM_SCORE_ADJ);
+    }
 }
 
 pub(super) async fn read_report(report: OwnedFd) -> Option<Failure> {

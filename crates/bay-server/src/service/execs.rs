@@ -220,7 +220,7 @@ fn limits_hit(
     let mut hit = Vec::new();
     let began = handle.exec_beginning(id).filter(|_| exit.code != Some(0));
     if let Some(began) = began {
-        let now = daemon.backend.limit_events(handle.id);
+        let now = handle.exec_last(id).unwrap_or_else(|| daemon.backend.limit_events(handle.id));
         hit.extend((now.oom_kills > began.oom_kills).then_some(LimitHit::Memory));
         hit.extend((now.forks_refused > began.forks_refused).then_some(LimitHit::Pids));
     }
