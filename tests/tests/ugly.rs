@@ -422,8 +422,12 @@ fn hundreds_of_commands_at_once_and_thousands_in_all_keep_their_own_ends() {
             }
         }
         assert!(kept >= 100, "the output of {kept} of {AT_ONCE} commands is kept");
-        let rounds =
-            |from: usize| (from..IN_ALL).step_by(4).map(|n| (n, start(&format!("exit {}", n % 100)))).last();
+        let rounds = |from: usize| {
+            // Only the last is looked at, but each is started.
+            let all: Vec<_> =
+                (from..IN_ALL).step_by(4).map(|n| (n, start(&format!("exit {}", n % 100)))).collect();
+            all.into_iter().next_back()
+        };
         let last: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|from| scope.spawn(move || rounds(from))).collect();
             threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
