@@ -42,7 +42,7 @@ mod needs;
 mod routes;
 mod store;
 
-pub(crate) use routes::route;
+pub(crate) use routes::{parse, route};
 
 use machine::{Event, Machine, Moment, Rules};
 use store::Record;
