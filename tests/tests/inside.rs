@@ -202,6 +202,13 @@ fn root_of_a_bay_looks_after_its_services_and_others_may_only_look() {
     assert_eq!(ctl(&daemon, "b", &["services", "stop", "web"])["state"], "stopped");
     assert_eq!(ctl(&daemon, "b", &["services", "start", "web"])["state"], "ready");
     assert_eq!(ctl(&daemon, "b", &["services", "rm", "web"]), json!({ "removed": "web" }));
+    // Also one that is stopped already goes at once, and its name is free again.
+    for _ in 0..2 {
+        let _added = ctl(&daemon, "b", &["services", "add", "web", "--", "sleep", "1000"]);
+        let _stopped = ctl(&daemon, "b", &["services", "stop", "web"]);
+        assert_eq!(ctl(&daemon, "b", &["services", "rm", "web"]), json!({ "removed": "web" }));
+        assert_eq!(ctl(&daemon, "b", &["services", "ls"]), json!([]));
+    }
     let gone = daemon.sh("b", "bay-ctl services stop web").exits(3).errors();
     assert!(gone.contains("`bay-ctl services ls` lists them"), "{gone}");
 }
