@@ -1,6 +1,7 @@
 //! What a bay knows about itself (`bay-ctl`), and what is seen of its inside (`bay ports`).
 #![forbid(unsafe_code)]
 
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use bay_tests::suite::{self, Lack};
@@ -38,6 +39,35 @@ fn every_user_of_the_bay_may_ask_and_the_readme_says_how() {
     for word in ["`b`", "/workspace", "bay-ctl hold", "refused", "8192"] {
         assert!(readme.contains(word), "{word} is not in:\n{readme}");
     }
+}
+
+#[test]
+fn a_limit_changed_while_the_bay_runs_is_told_inside() {
+    let mut daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let told = |daemon: &Daemon, memory: u64, pids: u64| {
+        for verb in ["whoami", "can"] {
+            let limits = ctl(daemon, "b", &[verb])["limits"].clone();
+            assert_eq!(limits, json!({ "memory_mib": memory, "pids": pids }), "{verb}");
+        }
+        let readme = daemon.sh("b", "cat /.bay/README.md").ok().text();
+        assert!(readme.contains(&format!("memory {memory} MiB")), "{readme}");
+        assert!(readme.contains(&format!("processes {pids}")), "{readme}");
+    };
+    let _set = daemon.bay(&["set", "b", "--memory-mib", "256"]).ok();
+    told(&daemon, 256, 8192);
+    let _set = daemon.bay(&["set", "b", "--pids", "300"]).ok();
+    told(&daemon, 256, 300);
+    // What could not listen is told when it can.
+    let _paused = daemon.bay(&["pause", "b"]).ok();
+    let _set = daemon.bay(&["set", "b", "--memory-mib", "512"]).ok();
+    let _resumed = daemon.bay(&["resume", "b"]).ok();
+    told(&daemon, 512, 300);
+    // The next daemon, which does not know what the bay was told, tells it again.
+    let _removed = daemon.sh("b", "rm /.bay/README.md").ok();
+    daemon.restart();
+    until("the README", || (daemon.sh("b", "test -s /.bay/README.md").code == 0).then_some(()));
+    told(&daemon, 512, 300);
 }
 
 #[test]
@@ -120,6 +150,69 @@ fn a_trap_in_the_place_of_the_socket_is_replaced() {
     }
 }
 
+#[test]
+fn root_of_a_bay_looks_after_its_services_and_others_may_only_look() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let script = "echo serving; exec sleep 1000";
+    let added = ctl(
+        &daemon,
+        "b",
+        &["services", "add", "web", "--env", "TOKEN=hush", "--stop-grace", "1", "--", "sh", "-c", script],
+    );
+    assert_eq!((&added["name"], &added["state"]), (&json!("web"), &json!("ready")), "{added}");
+    let outside = daemon.bay(&["services", "show", "b", "web", "--json"]).ok().json();
+    assert_eq!(outside["spec"]["env"], json!([["TOKEN", "hush"]]), "{outside}");
+    let text = daemon.sh("b", "bay-ctl services ls && bay-ctl services show web").ok().text();
+    assert!(text.contains("ready") && text.contains("definition"), "{text}");
+    assert_eq!(daemon.sh("b", "bay-ctl services logs web").ok().text(), "serving");
+    // Followed over a restart, which prints again.
+    let mut follower = daemon.command(&["exec", "b", "--", "bay-ctl", "services", "logs", "web", "--follow"]);
+    let mut follower = follower.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "serving");
+    assert_eq!(ctl(&daemon, "b", &["services", "restart", "web"])["state"], "ready");
+    assert_eq!(lines.next().unwrap().unwrap(), "serving");
+    let execs = daemon.bay(&["execs", "ls", "b", "--json"]).ok().json();
+    let running = execs.as_array().unwrap().iter().find(|exec| exec["exit"].is_null()).unwrap();
+    let _killed = daemon.bay(&["kill", "b", &running["number"].to_string(), "--signal", "KILL"]).ok();
+    follower.wait().unwrap();
+
+    let as_user = |words: &[&str]| {
+        let all = ["exec", "--user", "1000", "b", "--", "bay-ctl", "--json", "services"];
+        daemon.bay(&all.iter().chain(words).copied().collect::<Vec<_>>())
+    };
+    for words in [&["ls"][..], &["show", "web"]] {
+        let seen = as_user(words).ok();
+        assert!(seen.text().contains("web") && !seen.text().contains("hush"), "{}", seen.text());
+    }
+    assert!(as_user(&["logs", "web"]).ok().text().contains("serving"));
+    for words in [
+        &["stop", "web"][..],
+        &["start", "web"],
+        &["restart", "web"],
+        &["rm", "web"],
+        &["add", "web", "--", "true"],
+        &["add", "mine", "--", "true"],
+    ] {
+        let refused = as_user(words).exits(6).errors();
+        assert!(refused.contains("not-root") && refused.contains("only root of the bay"), "{refused}");
+    }
+
+    assert_eq!(ctl(&daemon, "b", &["services", "stop", "web"])["state"], "stopped");
+    assert_eq!(ctl(&daemon, "b", &["services", "start", "web"])["state"], "ready");
+    assert_eq!(ctl(&daemon, "b", &["services", "rm", "web"]), json!({ "removed": "web" }));
+    // Also one that is stopped already goes at once, and its name is free again.
+    for _ in 0..2 {
+        let _added = ctl(&daemon, "b", &["services", "add", "web", "--", "sleep", "1000"]);
+        let _stopped = ctl(&daemon, "b", &["services", "stop", "web"]);
+        assert_eq!(ctl(&daemon, "b", &["services", "rm", "web"]), json!({ "removed": "web" }));
+        assert_eq!(ctl(&daemon, "b", &["services", "ls"]), json!([]));
+    }
+    let gone = daemon.sh("b", "bay-ctl services stop web").exits(3).errors();
+    assert!(gone.contains("`bay-ctl services ls` lists them"), "{gone}");
+}
+
 const FLOOD: &str = r#"
 import os, socket, sys, time
 held = []
@@ -155,8 +248,7 @@ fn a_flood_of_the_bays_own_socket_keeps_the_daemon_from_nothing() {
     let mut flood = daemon.command(&["exec", "b", "--", "python3", "-c", FLOOD]);
     let mut flood = flood.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(flood.stdout.take().unwrap()), &mut line)
-        .unwrap();
+    BufReader::new(flood.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "flooded\n");
     for n in 0..20 {
         assert_eq!(daemon.sh("b", &format!("echo {n}")).ok().text(), n.to_string());

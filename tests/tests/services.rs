@@ -111,7 +111,7 @@ fn a_definition_that_cannot_work_is_refused_or_said_to_have_failed() {
     assert_eq!(daemon.bay(&["services", "ls", "b", "--json"]).ok().json(), Value::Array(vec![]));
     assert_eq!(counted(&daemon, "sleep 1011"), "0");
     let _stopped = daemon.bay(&["stop", "b"]).ok();
-    daemon.bay(&["services", "ls", "b"]).fails_as(ErrorCode::BayState, 4);
+    daemon.bay(&["services", "logs", "b", "web"]).fails_as(ErrorCode::BayState, 4);
 }
 
 #[test]
@@ -265,4 +265,23 @@ fn a_service_that_loops_or_floods_fills_neither_disk_nor_memory() {
     let grown = guest_kib().saturating_sub(before);
     assert!(grown < 4096, "the guest grew by {grown} KiB over 100 restarts");
     assert_eq!(service(&daemon, "loop")["runs"].as_array().unwrap().len(), 10);
+}
+
+#[test]
+fn the_services_of_a_stopped_bay_are_listed_and_traps_among_them_are_not_followed() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let _added = daemon.bay(&["services", "add", "b", "web", "--", "sleep", "1000"]).ok();
+    let _trap = daemon.sh("b", "ln -s /etc/passwd /.bay/state/services/trap.json").ok();
+    let _stopped = daemon.bay(&["stop", "b"]).ok();
+    let all = daemon.bay(&["services", "ls", "b", "--json"]).ok().json();
+    assert_eq!((&all[0]["name"], &all[0]["state"]), (&"trap".into(), &"failed".into()), "{all}");
+    assert_eq!((&all[1]["name"], &all[1]["state"]), (&"web".into(), &"stopped".into()), "{all}");
+    assert_eq!((&all[1]["wanted"], &all[1]["spec"]["argv"][0]), (&true.into(), &"sleep".into()), "{all}");
+    assert!(!all.to_string().contains("root:"), "{all}");
+    let web = daemon.bay(&["services", "show", "b", "web", "--json"]).ok().json();
+    assert_eq!(web["runs"].as_array().map(Vec::len), Some(1), "{web}");
+    let _absent =
+        daemon.bay(&["services", "show", "b", "none"]).fails_with(bay_types::ErrorCode::ServiceNotFound);
+    let _refused = daemon.bay(&["services", "stop", "b", "web"]).fails_with(bay_types::ErrorCode::BayState);
 }

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bay_sys::paths::open_below;
 use bay_types::bay::Author;
@@ -126,6 +126,14 @@ fn write_readme(root: BorrowedFd<'_>, guest: &GuestConfig) -> io::Result<()> {
     let home = open_below(root, HOME.trim_start_matches('/'), flags, strict)?;
     let text = ctl::readme(guest);
     write_unless(home.as_fd(), "README.md", &text, |old| old == text)
+}
+
+/// Tells the agent what has changed since the start. What cannot be written is logged: `bay-ctl` tells it all the same.
+pub(crate) fn rewrite_readme(root: &Path, guest: &GuestConfig, log: &Log) {
+    let written = File::open(root).and_then(|root| write_readme(root.as_fd(), guest));
+    if let Err(error) = written {
+        log.line("readme.stale", format_args!("error={error}"));
+    }
 }
 
 fn make_tmp(root: BorrowedFd<'_>) -> io::Result<()> {

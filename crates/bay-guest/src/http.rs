@@ -110,10 +110,14 @@ pub(crate) fn invalid(message: impl Into<String>) -> ApiError {
 
 /// Reads a JSON body; `None` when there is no body at all.
 pub(crate) async fn read_json<T: DeserializeOwned>(body: Incoming) -> Result<Option<T>, ApiError> {
-    let bytes = match Limited::new(body, MAX_JSON_BODY).collect().await {
+    read_json_within(body, MAX_JSON_BODY).await
+}
+
+async fn read_json_within<T: DeserializeOwned>(body: Incoming, most: usize) -> Result<Option<T>, ApiError> {
+    let bytes = match Limited::new(body, most).collect().await {
         Ok(whole) => whole.to_bytes(),
         Err(e) if e.is::<LengthLimitError>() => {
-            return Err(invalid(format!("the request body is longer than {MAX_JSON_BODY} bytes")));
+            return Err(invalid(format!("the request body is longer than {most} bytes")));
         }
         Err(e) => return Err(invalid(format!("the request body could not be read: {e}"))),
     };
@@ -126,7 +130,15 @@ pub(crate) async fn read_json<T: DeserializeOwned>(body: Incoming) -> Result<Opt
 }
 
 pub(crate) async fn require_json<T: DeserializeOwned>(body: Incoming) -> Result<T, ApiError> {
-    read_json(body).await?.ok_or_else(|| invalid("the request has no body"))
+    require_json_within(body, MAX_JSON_BODY).await
+}
+
+/// The same for what is known to be short.
+pub(crate) async fn require_json_within<T: DeserializeOwned>(
+    body: Incoming,
+    most: usize,
+) -> Result<T, ApiError> {
+    read_json_within(body, most).await?.ok_or_else(|| invalid("the request has no body"))
 }
 
 /// The query of a request.

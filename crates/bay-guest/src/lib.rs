@@ -48,6 +48,8 @@ use std::time::Duration;
 
 use bay_types::guest::GuestConfig;
 
+pub use services::kept_services;
+
 mod alone;
 mod boot;
 mod ctl;

@@ -32,7 +32,7 @@ use crate::files::{self, Files};
 use crate::http::{Answer, Body, Query, empty, error, invalid, json, read_json, require_json, stream};
 use crate::log::Log;
 use crate::services::{self, Services};
-use crate::{Bounds, Config, ports, procfs, watch};
+use crate::{Bounds, Config, boot, ports, procfs, watch};
 
 /// Connections from outside the bay, where the daemon is.
 const MAX_CONNECTIONS: usize = 1024;
@@ -129,18 +129,19 @@ pub(crate) async fn serve(config: Config) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
     let started_at = execs.place.started_at;
-    let ctl = Arc::new(Ctl::new(about, started_at, Arc::clone(&execs.place.terminals)));
-    match ctl::listen(&root) {
-        Ok(listener) => drop(tokio::spawn(Arc::clone(&ctl).serve(listener))),
-        // The bay is as good without.
-        Err(error) => log.line("ctl.refused", format_args!("error={error}")),
-    }
     let services = Services::open(&execs.place, &execs.reaper).map(Arc::new).map_err(|error| {
         log.line("services.refused", format_args!("error={error}"));
         error.to_string()
     });
     if let Ok(services) = &services {
         tokio::spawn(Arc::clone(services).load());
+    }
+    let terminals = Arc::clone(&execs.place.terminals);
+    let ctl = Arc::new(Ctl::new(about, started_at, terminals, services.as_ref().ok().cloned()));
+    match ctl::listen(&root) {
+        Ok(listener) => drop(tokio::spawn(Arc::clone(&ctl).serve(listener))),
+        // The bay is as good without.
+        Err(error) => log.line("ctl.refused", format_args!("error={error}")),
     }
     let guest = Arc::new(Guest {
         envd: Arc::new(Envd::new(Arc::clone(&execs), Arc::new(files.beside()?))),
@@ -283,6 +284,14 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
         (&Method::GET, ["v1", "watch"]) => watch::route(&guest.root, &query).await,
         (&Method::GET, ["v1", "ports"]) => ports::route(None).await,
         (&Method::GET, ["v1", "activity"]) => Ok(json(StatusCode::OK, &guest.ctl.activity())),
+        (&Method::PUT, ["v1", "limits"]) => {
+            let now = guest.ctl.set_limits(require_json(request.into_body()).await?);
+            let (root, log) = (guest.root.clone(), Arc::clone(&execs.place.log));
+            tokio::task::spawn_blocking(move || boot::rewrite_readme(&root, &now, &log))
+                .await
+                .map_err(|e| ApiError::internal(&e))?;
+            Ok(empty(StatusCode::NO_CONTENT))
+        }
         (&Method::POST, ["v1", "shutdown"]) => {
             let wanted: Shutdown = require_json(request.into_body()).await?;
             stop(guest, Duration::from_millis(wanted.grace_ms).min(MAX_GRACE)).await;

@@ -122,7 +122,7 @@ impl PoolError {
             ),
             Self::Quota { .. } => (
                 ErrorCode::DiskLimit,
-                "delete something in the bay, or make one with more (`bay up --disk-mib`); `bay show` tells the limit"
+                "delete something in the bay, or give it more with `bay set NAME --disk-mib N`; `bay show NAME` tells the limit"
                     .to_owned(),
             ),
             Self::Damaged { pool, .. } => (

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bay_backend::{Seen, StartSpec};
 use bay_pool::WorkspaceFrom;
 use bay_store::{BayRow, Draft};
-use bay_types::bay::{Desired, Limits, Source, State};
+use bay_types::bay::{Desired, Source, State};
 use bay_types::exec::EndReason;
 use bay_types::guest::{GuestInfo, Shutdown};
 use bay_types::{ApiError, ErrorCode};
@@ -358,8 +358,7 @@ impl Reconciler {
             })
             .await?;
         }
-        let mut limits = row.spec.limits.clone();
-        limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
+        let limits = settings::started_with(&row.spec.limits);
         let spec = StartSpec {
             bay: row.id,
             name: row.name.clone(),
@@ -429,6 +428,8 @@ impl Reconciler {
             row.reason = "resumed".to_owned();
         })
         .await?;
+        // They may have been changed while it could not listen.
+        self.tell_limits(&row.spec.limits, Seen::Running).await;
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use bay_guest::spool::{Piece, Reader, SpoolError};
 use bay_types::exec::ExecStatus;
 use bay_types::frame::{Frame, HEADER_LEN, MAX_PAYLOAD, output_header};
+use bay_types::service::ServiceView;
 use bay_types::{ApiError, ErrorCode, ExecId};
 use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
@@ -29,6 +30,15 @@ pub(crate) async fn status(state: PathBuf, id: ExecId) -> Option<ExecStatus> {
         bay_guest::spool::read_status(dir.as_fd(), id).map_err(|e| to_api(&e))
     };
     blocking(read).await.ok()
+}
+
+/// The services of a bay as its last guest wrote them down.
+pub(crate) async fn services(state: PathBuf) -> Result<Vec<ServiceView>, ApiError> {
+    blocking(move || {
+        let dir = open(&state).map_err(|e| ApiError::internal(&e))?;
+        Ok(bay_guest::kept_services(dir.as_fd()))
+    })
+    .await
 }
 
 /// The kept output from `since` on as frames, ended by `last`.

@@ -25,6 +25,7 @@
 //! | `GET /v1/watch?path=`                     | lines of [`WatchLine`](crate::watch::WatchLine), the first when the watches are in place; `recursive=false` |
 //! | `GET /v1/ports`                           | array of [`Port`](crate::inside::Port)                    |
 //! | `GET /v1/activity`                        | [`Activity`](crate::inside::Activity)                     |
+//! | `PUT /v1/limits`                          | [`Limits`](crate::bay::Limits) that hold now, for `bay-ctl` and `/.bay/README.md` to tell; 204 |
 //! | `POST /v1/shutdown`                       | [`Shutdown`]; TERM to all, then KILL, then the guest exits |
 //! | `POST /process.Process/{method}`          | E2B's envd interface, Connect with JSON: processes        |
 //! | `POST /filesystem.Filesystem/{method}`    | the same: files, directories, watching                    |

@@ -9,6 +9,9 @@
 //! | `GET /v1/ports`            | array of [`Port`]                            |
 //! | `POST /v1/hold?seconds=N`  | [`Hold`]; N up to [`MAX_HOLD_S`]             |
 //! | `DELETE /v1/hold`          | [`Hold`]                                     |
+//! | `… /v1/services…`          | as in [`guest`](crate::guest); what is no `GET` for root of the bay only, and variables shown to root only |
+//!
+//! A connection is cut after some seconds, so a log is not followed but asked for again from where it ended.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -10,20 +10,22 @@ use clap::{Parser, Subcommand};
 
 use crate::client::{Client, Home};
 use crate::commands::ports;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::output::escape::visible;
+
+mod services;
 
 /// The name by which this executable is `bay-ctl`.
 pub(crate) const NAME: &str = "bay-ctl";
 
-/// Ask the bay you are in: who am I, what may I do, what listens, stay awake.
+/// Ask the bay you are in: who am I, what may I do, what listens, what is kept running, stay awake.
 #[derive(Debug, Parser)]
 #[command(
     name = NAME,
     version,
     subcommand_required = true,
     arg_required_else_help = true,
-    after_help = "Examples:\n  bay-ctl whoami\n  bay-ctl ports --json\n  bay-ctl hold 30m\n\n/.bay/README.md tells more about this machine."
+    after_help = "Examples:\n  bay-ctl whoami\n  bay-ctl ports --json\n  bay-ctl services ls\n  bay-ctl hold 30m\n\n/.bay/README.md tells more about this machine."
 )]
 struct Ctl {
     /// Print JSON: results on standard output, errors on standard error.
@@ -49,6 +51,7 @@ enum Verb {
     },
     /// Take the last hold back.
     Release,
+    Services(services::Services),
 }
 
 pub(crate) fn run() -> ExitCode {
@@ -60,11 +63,11 @@ pub(crate) fn run() -> ExitCode {
         }
     };
     let json = ctl.json;
-    ExitCode::from(crate::cli::on_one_thread(ctl.ask()).unwrap_or_else(|failure| failure.report(json)))
+    ExitCode::from(crate::cli::on_one_thread(ctl.run()).unwrap_or_else(|failure| failure.report(json)))
 }
 
 impl Ctl {
-    async fn ask(self) -> Outcome {
+    async fn run(self) -> Outcome {
         let mut guest = Client::new(Home {
             data_dir: PathBuf::from("/"),
             pool: PathBuf::from("/"),
@@ -73,28 +76,37 @@ impl Ctl {
             quiet: true,
             traceparent: None,
         });
+        let asked = self.ask(&mut guest).await;
+        asked.map_err(|failure| match failure {
+            Failure::Api { error, .. } => explain(error, guest.connected()).into(),
+            Failure::BrokenPipe => Failure::BrokenPipe,
+        })
+    }
+
+    async fn ask(self, guest: &mut Client) -> Outcome {
         match self.verb {
             Verb::Whoami => {
-                let me: WhoAmI = guest.get("/v1/whoami").await.map_err(explain)?;
+                let me: WhoAmI = guest.get("/v1/whoami").await?;
                 self.print(&me, || whoami(&me))
             }
             Verb::Can => {
-                let can: Can = guest.get("/v1/can").await.map_err(explain)?;
+                let can: Can = guest.get("/v1/can").await?;
                 self.print(&can, || allowed(&can))
             }
             Verb::Ports => {
-                let found: Vec<Port> = guest.get("/v1/ports").await.map_err(explain)?;
+                let found: Vec<Port> = guest.get("/v1/ports").await?;
                 self.print(&found, || {
                     if found.is_empty() { "nothing listens".to_owned() } else { ports::render(&found) }
                 })
             }
             Verb::Hold { time } => {
                 let path = format!("/v1/hold?seconds={time}");
-                let hold: Hold = guest.post(&path, &()).await.map_err(explain)?;
+                let hold: Hold = guest.post(&path, &()).await?;
                 self.print(&hold, || held(hold))
             }
+            Verb::Services(services) => services.run(guest, self.json).await,
             Verb::Release => {
-                let hold: Hold = guest.delete("/v1/hold").await.map_err(explain)?;
+                let hold: Hold = guest.delete("/v1/hold").await?;
                 self.print(&hold, || held(hold))
             }
         }
@@ -110,15 +122,23 @@ impl Ctl {
     }
 }
 
-/// Who asks a bay knows of no daemon.
-fn explain(error: ApiError) -> ApiError {
+/// Who asks a bay knows of no daemon, and not what the bay is called out there.
+fn explain(error: ApiError, connected: bool) -> ApiError {
     match error.code {
+        // Before there was a connection: the socket could not be opened. Afterwards it is the bay's own word.
+        ErrorCode::NotRoot if connected => error,
         ErrorCode::DaemonUnreachable | ErrorCode::NotRoot => ApiError::new(
             ErrorCode::GuestUnreachable,
             format!("the bay does not answer on {CTL_SOCKET}"),
             "bay-ctl works inside a bay only; when it is busy, try again in a few seconds",
         ),
-        _ => error,
+        _ => ApiError {
+            next: error
+                .next
+                .replace("`bay services ls NAME`", "`bay-ctl services ls`")
+                .replace("`bay services ", "`bay-ctl services "),
+            ..error
+        },
     }
 }
 

@@ -1,9 +1,10 @@
-//! What the bay's own processes may ask: who they are, what they may do, and that the bay stays awake.
+//! What the bay's own processes may ask: who they are, what they may do, how the services are, and that the bay stays
+//! awake.
 //!
-//! Everything that comes in here is hostile. A request has no body and no more than a short time; there is one per
-//! connection, and no more connections at once than [`MAX_CONNECTIONS`], none of them taken from the daemon's. Nothing is
-//! answered that the asking user could not find out by itself, and nothing is done but to note until when the bay should
-//! stay awake.
+//! Everything that comes in here is hostile. A request has no more than a short time, and no body but for the definition
+//! of a service; there is one per connection, and no more connections at once than [`MAX_CONNECTIONS`], none of them
+//! taken from the daemon's. What changes services is for root of the bay, which could end and start their processes
+//! anyway. For everybody else nothing is done but to note until when the bay should stay awake.
 
 use std::convert::Infallible;
 use std::fs::{File, Permissions};
@@ -15,6 +16,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bay_types::bay::Limits;
 use bay_types::guest::{GuestConfig, WORKSPACE};
 use bay_types::inside::{Activity, CTL_SOCKET, Can, Hold, MAX_HOLD_S, Network, WhoAmI};
 use bay_types::{ApiError, ErrorCode, VERSION};
@@ -28,9 +30,11 @@ use tokio::sync::Semaphore;
 
 use crate::execs::TerminalClock;
 use crate::http::{Answer, Query, error, invalid, json};
+use crate::services::Services;
 use crate::{ports, spool};
 
 mod readme;
+mod services;
 
 pub(crate) use readme::readme;
 
@@ -48,8 +52,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Ctl {
     guest: GuestConfig,
+    /// Those that hold now.
+    limits: Mutex<Limits>,
     started_at: Timestamp,
     terminals: Arc<TerminalClock>,
+    /// None where the bay can keep none.
+    services: Option<Arc<Services>>,
     hold_until: Mutex<Option<Timestamp>>,
 }
 
@@ -75,8 +83,14 @@ pub(crate) fn listen(root: &Path) -> io::Result<UnixListener> {
 }
 
 impl Ctl {
-    pub(crate) fn new(guest: GuestConfig, started_at: Timestamp, terminals: Arc<TerminalClock>) -> Self {
-        Self { guest, started_at, terminals, hold_until: Mutex::default() }
+    pub(crate) fn new(
+        guest: GuestConfig,
+        started_at: Timestamp,
+        terminals: Arc<TerminalClock>,
+        services: Option<Arc<Services>>,
+    ) -> Self {
+        let limits = Mutex::new(guest.about.limits.clone());
+        Self { guest, limits, started_at, terminals, services, hold_until: Mutex::default() }
     }
 
     /// A lease that has run out is none.
@@ -87,6 +101,18 @@ impl Ctl {
 
     pub(crate) fn activity(&self) -> Activity {
         Activity { hold_until: self.hold_until(), last_input_at: self.terminals.last() }
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes note of limits that were changed. What the bay is to know about itself now, to be written down for it.
+    pub(crate) fn set_limits(&self, limits: Limits) -> GuestConfig {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&limits);
+        let mut guest = self.guest.clone();
+        guest.about.limits = limits;
+        guest
     }
 
     /// Never returns.
@@ -110,7 +136,7 @@ impl Ctl {
         let Ok(credentials) = stream.peer_cred() else { return };
         let peer = Peer { uid: credentials.uid(), pid: credentials.pid() };
         let service = service_fn(|request| async move {
-            let answer = self.route(peer, &request).await;
+            let answer = self.route(peer, request).await;
             Ok::<_, Infallible>(answer.unwrap_or_else(|e| error(&e)))
         });
         let mut builder = hyper::server::conn::http1::Builder::new();
@@ -126,19 +152,24 @@ impl Ctl {
     }
 
     /// A further noun has its line here; see [`bay_types::inside`] for the table.
-    async fn route(&self, peer: Peer, request: &Request<Incoming>) -> Answer {
-        let query = Query::of(request)?;
-        match (request.method(), request.uri().path()) {
-            (&Method::GET, "/v1/whoami") => Ok(json(StatusCode::OK, &self.whoami(peer))),
-            (&Method::GET, "/v1/can") => Ok(json(StatusCode::OK, &self.can())),
-            (&Method::GET, "/v1/ports") => ports::route(Some(peer.uid)).await,
-            (&Method::POST, "/v1/hold") => {
+    async fn route(&self, peer: Peer, request: Request<Incoming>) -> Answer {
+        let query = Query::of(&request)?;
+        let path = request.uri().path().to_owned();
+        let parts: Vec<&str> = path.split('/').skip(1).collect();
+        match (request.method(), parts.as_slice()) {
+            (&Method::GET, ["v1", "whoami"]) => Ok(json(StatusCode::OK, &self.whoami(peer))),
+            (&Method::GET, ["v1", "can"]) => Ok(json(StatusCode::OK, &self.can())),
+            (&Method::GET, ["v1", "ports"]) => ports::route(Some(peer.uid)).await,
+            (&Method::POST, ["v1", "hold"]) => {
                 let seconds = query.number("seconds", 10)?.ok_or_else(|| invalid("seconds= is missing"))?;
                 Ok(json(StatusCode::OK, &self.hold(seconds)?))
             }
-            (&Method::DELETE, "/v1/hold") => {
+            (&Method::DELETE, ["v1", "hold"]) => {
                 *self.hold_until.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 Ok(json(StatusCode::OK, &Hold::default()))
+            }
+            (_, ["v1", "services", rest @ ..]) => {
+                services::route(self.services.as_ref(), peer.uid, rest, &query, request).await
             }
             _ => Err(ApiError::new(
                 ErrorCode::InvalidInput,
@@ -156,7 +187,7 @@ impl Ctl {
             uid: peer.uid,
             started_at: self.started_at,
             version: VERSION.to_owned(),
-            limits: self.guest.about.limits.clone(),
+            limits: self.limits(),
             isolation: self.guest.about.isolation.clone(),
         }
     }
@@ -169,7 +200,7 @@ impl Ctl {
             },
             mounts: self.guest.about.mounts.clone(),
             workspace: WORKSPACE.into(),
-            limits: self.guest.about.limits.clone(),
+            limits: self.limits(),
             hold_until: self.hold_until(),
         }
     }

@@ -101,7 +101,7 @@ impl FileError {
             }
             FileError::Quota(_) => (
                 ErrorCode::DiskLimit,
-                "delete something in the bay, or make one with more (`bay up --disk-mib`); `bay show` tells the limit",
+                "delete something in the bay, or give it more with `bay set NAME --disk-mib N`; `bay show NAME` tells the limit",
             ),
             FileError::Full(_) => (
                 ErrorCode::PoolFull,

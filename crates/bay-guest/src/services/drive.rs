@@ -92,12 +92,14 @@ impl Services {
                 service.over = None;
             }
             self.arm(service, &name);
-            if state == before {
+            // One that was stopped before it was removed changes no more.
+            let leaves = service.removing && state == ServiceState::Stopped;
+            if state == before && !leaves {
                 continue;
             }
             service.since = Timestamp::now();
             service.retry_at = service.machine.retry_at().and_then(|at| self.at(at));
-            if service.removing && state == ServiceState::Stopped {
+            if leaves {
                 let old: Vec<ExecId> = service.runs.iter().map(|run| run.exec).collect();
                 all.slots.remove(&name);
                 tokio::spawn(Arc::clone(self).forget(old));
@@ -311,7 +313,7 @@ fn earlier_bytes(runs: &VecDeque<ServiceRun>) -> u64 {
 }
 
 /// A service as an earlier guest left it, with the ends of its runs as far as they are known.
-fn revive(dir: std::os::fd::BorrowedFd<'_>, record: store::Record) -> Service {
+pub(super) fn revive(dir: std::os::fd::BorrowedFd<'_>, record: store::Record) -> Service {
     let mut runs: VecDeque<ServiceRun> = VecDeque::new();
     let mut last_bytes = 0;
     for mut run in record.runs {

@@ -36,13 +36,15 @@ use tokio::time::Instant;
 
 mod drive;
 mod health;
+mod kept;
 mod log;
 mod machine;
 mod needs;
 mod routes;
 mod store;
 
-pub(crate) use routes::route;
+pub use kept::kept_services;
+pub(crate) use routes::{parse, route};
 
 use machine::{Event, Machine, Moment, Rules};
 use store::Record;

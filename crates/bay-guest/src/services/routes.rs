@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use bay_types::id::ParseIdError;
-use bay_types::service::{ServiceName, ServiceVerb};
+use bay_types::service::{ServiceName, ServiceSpec, ServiceVerb};
 use bay_types::{ApiError, ErrorCode};
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 
 use super::Services;
-use crate::http::{Answer, Query, empty, json, require_json, stream};
+use crate::http::{Answer, Query, empty, json, require_json_within, stream};
+
+/// Longest body with a definition: one of the longest, and room for somebody's spaces.
+const MAX_BODY: usize = 4 * ServiceSpec::MAX_BYTES;
 
 /// Answers what is below `/v1/services`; `rest` is the path after that.
 pub(crate) async fn route(
@@ -23,7 +26,8 @@ pub(crate) async fn route(
         (&Method::GET, [name]) => Ok(json(StatusCode::OK, &services.get(&parse(name)?).await?)),
         (&Method::PUT, [name]) => {
             let name = parse(name)?;
-            let (view, new) = services.put(&name, require_json(request.into_body()).await?).await?;
+            let spec = require_json_within(request.into_body(), MAX_BODY).await?;
+            let (view, new) = services.put(&name, spec).await?;
             Ok(json(if new { StatusCode::CREATED } else { StatusCode::OK }, &view))
         }
         (&Method::DELETE, [name]) => Ok(match services.remove(&parse(name)?).await? {
@@ -43,7 +47,7 @@ pub(crate) async fn route(
     }
 }
 
-fn parse(name: &str) -> Result<ServiceName, ApiError> {
+pub(crate) fn parse(name: &str) -> Result<ServiceName, ApiError> {
     name.parse().map_err(|e| invalid(&e))
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::spool;
 
-const DIRECTORY: &str = "services";
+pub(super) const DIRECTORY: &str = "services";
 const FORMAT: u32 = 1;
 const SUFFIX: &str = ".json";
 /// Longest file that is read: a definition, its runs, and room for somebody's spaces.

@@ -68,7 +68,7 @@ pub(super) async fn ports(
     }
     if ports.iter().any(|port| port.exec.is_some() && port.exec_number.is_none()) {
         // Runs of services are execs that only the guest knows. A list without their names is still a list.
-        let services = services::list(&handle).await.unwrap_or_default();
+        let services = services::list(&daemon, &handle).await.unwrap_or_default();
         let runs: HashMap<ExecId, &ServiceName> =
             services.iter().flat_map(|one| one.runs.iter().map(|run| (run.exec, &one.name))).collect();
         for port in &mut ports {

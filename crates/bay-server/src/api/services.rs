@@ -19,7 +19,7 @@ pub(super) async fn list(
     Path(bay): Path<String>,
 ) -> Result<Json<Vec<ServiceView>>, Failure> {
     let handle = daemon.bays.find(&bay)?;
-    Ok(Json(services::list(&handle).await?))
+    Ok(Json(services::list(&daemon, &handle).await?))
 }
 
 pub(super) async fn show(
@@ -28,7 +28,7 @@ pub(super) async fn show(
     Path((bay, service)): Path<(String, String)>,
 ) -> Result<Json<ServiceView>, Failure> {
     let handle = daemon.bays.find(&bay)?;
-    Ok(Json(services::show(&handle, &services::name(&service)?).await?))
+    Ok(Json(services::show(&daemon, &handle, &services::name(&service)?).await?))
 }
 
 pub(super) async fn define(

@@ -7,13 +7,19 @@
 //! ```
 //! A daemon killed on the way leaves the wish on record, and the next one begins anew.
 
+use std::time::Duration;
+
 use bay_backend::{LimitSpec, Seen};
 use bay_store::{BayRow, Draft};
 use bay_types::ApiError;
 use bay_types::bay::Limits;
+use http::Method;
 use serde_json::json;
 
 use super::Reconciler;
+
+/// How long a guest may take to note its limits; somebody waits for the change.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
 impl Reconciler {
     /// Gives the reason back when what was asked for could not be had.
@@ -23,6 +29,7 @@ impl Reconciler {
         let held = &row.spec.limits;
         if row.settings_wanted.is_none() {
             // Nobody asked for anything: what was found running is only made sure of.
+            self.tell_limits(held, seen).await;
             if let Err(error) = self.set_groups(row, held, seen).await {
                 tracing::warn!(bay = %row.name, message = %error.message, "the limits of a bay found running could not be set again");
             }
@@ -54,7 +61,21 @@ impl Reconciler {
             row.settings_wanted.take_if(|now| *now == wanted);
         })
         .await?;
+        self.tell_limits(&wanted.limits, seen).await;
         Ok(None)
+    }
+
+    /// Lets a running bay know its limits, so that it can tell them to those inside. One that does not take the news has
+    /// the limits all the same, and is told again by the next daemon and after a pause.
+    pub(super) async fn tell_limits(&self, limits: &Limits, seen: Seen) {
+        if seen != Seen::Running {
+            return;
+        }
+        let body = serde_json::to_vec(&started_with(limits)).unwrap_or_default();
+        let told = self.handle.guest.bytes(Method::PUT, "/v1/limits", body.into(), TOLD_WITHIN).await;
+        if let Err(error) = told {
+            tracing::debug!(bay = %self.handle.name, message = %error.message, "a bay was not told its limits");
+        }
     }
 
     /// A disk that is not made yet is made with its quota.
@@ -85,6 +106,13 @@ impl Reconciler {
         }
         self.daemon.with_pool(bay_pool::Pool::devices).await
     }
+}
+
+/// What is in force for the limits of a bay: nobody gets more processes than the default by not asking.
+pub(super) fn started_with(limits: &Limits) -> Limits {
+    let mut limits = limits.clone();
+    limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
+    limits
 }
 
 /// Below the reconciler a bay is known by its id; its name is what a person knows.

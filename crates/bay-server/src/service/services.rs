@@ -2,6 +2,7 @@
 //! service does is not, because the guest is the one who knows.
 
 use bay_store::Draft;
+use bay_types::bay::State;
 use bay_types::service::{MAX_SERVICES, ServiceName, ServiceSpec, ServiceVerb, ServiceView};
 use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use super::{Caller, execs};
 use crate::channel::{ANSWER_WITHIN, plain_text};
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
+use crate::spool;
 
 /// Bytes of a command line that go into the event.
 const EVENT_ARGV_BYTES: usize = 4096;
@@ -25,6 +27,10 @@ pub(crate) fn name(given: &str) -> Result<ServiceName, ApiError> {
             "`bay services ls NAME` lists the services there are",
         )
     })
+}
+
+fn at_rest(handle: &BayHandle) -> bool {
+    matches!(handle.row().state, State::Stopped | State::Failed)
 }
 
 fn path(name: &ServiceName, rest: &str) -> String {
@@ -63,14 +69,33 @@ async fn note(
     Ok(())
 }
 
-pub(crate) async fn list(handle: &BayHandle) -> Result<Vec<ServiceView>, ApiError> {
+/// From the guest while there is one, from what it kept on disk in a bay that is stopped.
+pub(crate) async fn list(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<ServiceView>, ApiError> {
+    if at_rest(handle) {
+        let all = spool::services(daemon.pool()?.bay_disk(handle.id).state).await?;
+        return Ok(all.into_iter().map(tame).collect());
+    }
     execs::must_run(handle)?;
     let all: Vec<ServiceView> =
         handle.guest.json(Method::GET, "/v1/services", Bytes::new(), ANSWER_WITHIN).await?;
     Ok(all.into_iter().take(MAX_SERVICES).map(tame).collect())
 }
 
-pub(crate) async fn show(handle: &BayHandle, name: &ServiceName) -> Result<ServiceView, ApiError> {
+pub(crate) async fn show(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    name: &ServiceName,
+) -> Result<ServiceView, ApiError> {
+    if at_rest(handle) {
+        let found = list(daemon, handle).await?.into_iter().find(|view| view.name == *name);
+        return found.ok_or_else(|| {
+            ApiError::new(
+                ErrorCode::ServiceNotFound,
+                format!("there is no service {name} in the bay {}", handle.name),
+                format!("`bay services ls {}` lists them", handle.name),
+            )
+        });
+    }
     execs::must_run(handle)?;
     let view = handle.guest.json(Method::GET, &path(name, ""), Bytes::new(), ANSWER_WITHIN).await?;
     about(view, name)

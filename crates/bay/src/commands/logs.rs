@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use serde::Serialize;
 
 use crate::cli::Global;
-use crate::client::{FrameReader, bay_path, broken, encode};
+use crate::client::{Client, FrameReader, bay_path, broken, encode};
 use crate::failure::{Failure, Outcome};
 use crate::output::{talk, written};
 
@@ -43,29 +43,27 @@ enum Line<'a> {
     Exit { exit: Exit },
 }
 
-enum End {
+pub(crate) enum End {
     Done,
     Cut,
 }
 
 impl Logs {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
-        crate::naming::bay(&self.name)?;
-        let path = format!("/execs/{}/output", encode(&self.exec));
-        let source = Source { bay: &self.name, path, follow: self.follow, since_offset: self.since_offset };
-        source.show(global).await
+        let bay = crate::naming::bay(&self.name)?;
+        let path = bay_path(bay, &format!("/execs/{}/output", encode(&self.exec)));
+        Source { path, follow: self.follow, since_offset: self.since_offset }.show(global).await
     }
 }
 
-/// Kept output of an exec or a service, below the path of a bay.
-pub(super) struct Source<'a> {
-    pub(super) bay: &'a str,
+/// Kept output of an exec or a service.
+pub(super) struct Source {
     pub(super) path: String,
     pub(super) follow: bool,
     pub(super) since_offset: u64,
 }
 
-impl Source<'_> {
+impl Source {
     /// Prints it, and goes on over a daemon that restarts.
     pub(super) async fn show(self, global: &Global) -> Outcome {
         let mut offset = self.since_offset;
@@ -95,21 +93,32 @@ impl Source<'_> {
         let path = format!("{}?since={offset}{follow}", self.path);
         let client = global.client();
         let mut client = if may_start { client } else { client.another_without_starting() };
-        let mut body = client.download(&bay_path(self.bay, &path)).await?;
-        let mut frames = FrameReader::new((), &[]);
-        while let Some(piece) = body.frame().await {
-            let Ok(piece) = piece else { return Ok(End::Cut) };
-            let Some(data) = piece.data_ref() else { continue };
-            frames.feed(data);
-            while let Some(frame) = frames.next().map_err(|e| broken(&e.to_string()))? {
-                if let Some(end) = show(frame, offset, global.json)? {
-                    return Ok(end);
-                }
+        let end = read(&mut client, &path, offset, global.json).await?;
+        // Without an exit frame a finished body means: this is all there is so far.
+        Ok(end.unwrap_or(if self.follow { End::Cut } else { End::Done }))
+    }
+}
+
+/// Prints one answer and counts its bytes. None when it was whole and did not say how the command ended.
+pub(crate) async fn read(
+    client: &mut Client,
+    path: &str,
+    offset: &mut u64,
+    json: bool,
+) -> Result<Option<End>, Failure> {
+    let mut body = client.download(path).await?;
+    let mut frames = FrameReader::new((), &[]);
+    while let Some(piece) = body.frame().await {
+        let Ok(piece) = piece else { return Ok(Some(End::Cut)) };
+        let Some(data) = piece.data_ref() else { continue };
+        frames.feed(data);
+        while let Some(frame) = frames.next().map_err(|e| broken(&e.to_string()))? {
+            if let Some(end) = show(frame, offset, json)? {
+                return Ok(Some(end));
             }
         }
-        // Without an exit frame a finished body means: this is all there is so far.
-        Ok(if self.follow { End::Cut } else { End::Done })
     }
+    Ok(None)
 }
 
 fn passing(error: &ApiError) -> bool {

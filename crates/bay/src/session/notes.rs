@@ -29,7 +29,7 @@ impl Session<'_> {
             self.said_full = true;
             self.note(&format!(
                 "the disk of the bay is full: output from byte {from} on is not kept, and `bay logs` will not have it\n\
-                 next: free some space with `bay exec {} -- rm …`, or give the bay a larger --disk-mib",
+                 next: free some space with `bay exec {0} -- rm …`, or give the bay more with `bay set {0} --disk-mib N`",
                 self.bay
             ));
         }
@@ -58,8 +58,8 @@ impl Session<'_> {
         let mut client = self.client.another_without_starting();
         let answer = tokio::time::timeout(LIMITS_WITHIN, client.get::<ExecView>(&path)).await;
         if let Ok(Ok(view)) = answer {
-            for note in view.limits_hit.into_iter().filter_map(limit_note) {
-                self.note(note);
+            for note in view.limits_hit.into_iter().filter_map(|hit| limit_note(hit, &self.bay)) {
+                self.note(&note);
             }
         }
     }
@@ -79,16 +79,16 @@ impl Session<'_> {
 }
 
 /// What the limits of a bay that were reached meanwhile mean, and what to do about them.
-fn limit_note(hit: LimitHit) -> Option<&'static str> {
+fn limit_note(hit: LimitHit, bay: &str) -> Option<String> {
     match hit {
-        LimitHit::Memory => Some(
+        LimitHit::Memory => Some(format!(
             "while it ran, the bay used up its memory and the kernel ended a process in it\n\
-             next: give the bay a larger --memory-mib, or run less at once",
-        ),
-        LimitHit::Pids => Some(
+             next: give the bay more with `bay set {bay} --memory-mib N`, or run less at once"
+        )),
+        LimitHit::Pids => Some(format!(
             "while it ran, the bay had as many processes as it may have and could start no more\n\
-             next: give the bay a larger --pids, or run less at once; `bay execs ls NAME` shows what runs",
-        ),
+             next: give the bay more with `bay set {bay} --pids N`, or run less at once; `bay execs ls {bay}` shows what runs"
+        )),
         // Said when it happened.
         LimitHit::Disk => None,
     }
@@ -114,10 +114,12 @@ mod tests {
 
     #[test]
     fn a_limit_that_was_reached_is_told_with_what_to_do() {
-        for (hit, flag) in [(LimitHit::Memory, "--memory-mib"), (LimitHit::Pids, "--pids")] {
-            let note = limit_note(hit).unwrap();
+        for (hit, flag) in
+            [(LimitHit::Memory, "`bay set web --memory-mib N`"), (LimitHit::Pids, "`bay set web --pids N`")]
+        {
+            let note = limit_note(hit, "web").unwrap();
             assert!(note.contains("while it ran") && note.contains(flag), "{note}");
         }
-        assert_eq!(limit_note(LimitHit::Disk), None);
+        assert_eq!(limit_note(LimitHit::Disk, "web"), None);
     }
 }

@@ -1,8 +1,8 @@
 use bay_types::ApiError;
-use bay_types::service::{Health, HealthCheck, Restart, ServiceSpec, ServiceView};
+use bay_types::service::{Health, HealthCheck, Restart, ServiceSpec};
 use clap::Args;
 
-use super::{One, service_name, told, wait};
+use super::{One, service_name};
 use crate::cli::Global;
 use crate::failure::{Failure, Outcome, invalid};
 use crate::output::escape::clip;
@@ -24,6 +24,13 @@ const SHELL: [&str; 2] = ["/bin/sh", "-c"];
 pub(super) struct Add {
     #[command(flatten)]
     one: One,
+    #[command(flatten)]
+    definition: Definition,
+}
+
+/// What to keep running, and how.
+#[derive(Debug, Args)]
+pub(crate) struct Definition {
     /// Start only after this service is ready, or done; repeatable.
     #[arg(long, value_name = "SERVICE")]
     needs: Vec<String>,
@@ -56,7 +63,7 @@ pub(super) struct Add {
     user: Option<String>,
     /// Come back at once.
     #[arg(long)]
-    no_wait: bool,
+    pub(crate) no_wait: bool,
     /// The command and its arguments; it is to stay in the foreground.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<String>,
@@ -64,17 +71,13 @@ pub(super) struct Add {
 
 impl Add {
     pub(super) async fn run(self, global: &Global) -> Outcome {
-        let path = self.one.path("")?;
-        let spec = self.spec()?;
-        spec.check()?;
-        let mut client = global.client();
-        let defined: ServiceView = client.put(&path, &spec).await?;
-        let view =
-            if self.no_wait { defined } else { wait::until_ready(&mut client, global, &self.one).await? };
-        told(global, &view)
+        let spec = self.definition.spec()?;
+        self.one.target(global)?.define(&mut global.client(), &spec, self.definition.no_wait).await
     }
+}
 
-    fn spec(&self) -> Result<ServiceSpec, Failure> {
+impl Definition {
+    pub(crate) fn spec(&self) -> Result<ServiceSpec, Failure> {
         let health = match &self.health {
             None => None,
             Some(given) => {

@@ -1,20 +1,22 @@
 mod add;
+mod target;
 mod wait;
 
-use bay_types::ErrorCode;
 use bay_types::service::{ServiceName, ServiceState, ServiceVerb, ServiceView};
 use clap::{Args, Subcommand};
 use comfy_table::Cell;
-use http::Method;
 use jiff::Timestamp;
 
 use super::logs;
 use crate::cli::Global;
-use crate::client::{bay_path, empty};
+use crate::client::bay_path;
 use crate::failure::{Failure, Outcome, invalid};
 use crate::output::age::since;
 use crate::output::escape::{clip, command, one_line, visible};
 use crate::output::{size, table};
+
+pub(crate) use add::Definition;
+pub(crate) use target::{Target, list};
 
 /// How much of a reason fits in a table; `bay services show` has it whole.
 const REASON: usize = 70;
@@ -88,96 +90,50 @@ enum Verb {
 
 impl Services {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let mut client = global.client();
         match self.verb {
             Verb::Add(add) => add.run(global).await,
-            Verb::Ls { name } => list(global, &name).await,
-            Verb::Show(one) => {
-                let view: ServiceView = global.client().get(&one.path("")?).await?;
-                if global.json {
-                    crate::output::json(&view)?;
-                } else {
-                    crate::output::data(&show(&view, Timestamp::now()))?;
-                }
-                Ok(0)
+            Verb::Ls { name } => {
+                let none = "no services: `bay services add NAME SERVICE -- CMD` defines one";
+                list(&mut client, &base(&name)?, global.json, none).await
             }
+            Verb::Show(one) => one.target(global)?.show(&mut client).await,
             Verb::Logs { one, follow, since_offset } => {
-                crate::naming::bay(&one.name)?;
-                let path = format!("/services/{}/output", service_name(&one.service)?);
-                logs::Source { bay: &one.name, path, follow, since_offset }.show(global).await
+                let path = one.target(global)?.path("/output");
+                logs::Source { path, follow, since_offset }.show(global).await
             }
-            Verb::Start { one, no_wait } => one.ask(global, ServiceVerb::Start, no_wait).await,
-            Verb::Stop { one, no_wait } => one.ask(global, ServiceVerb::Stop, no_wait).await,
-            Verb::Restart { one, no_wait } => one.ask(global, ServiceVerb::Restart, no_wait).await,
-            Verb::Rm(one) => one.remove(global).await,
+            Verb::Start { one, no_wait } => {
+                one.target(global)?.ask(&mut client, ServiceVerb::Start, no_wait).await
+            }
+            Verb::Stop { one, no_wait } => {
+                one.target(global)?.ask(&mut client, ServiceVerb::Stop, no_wait).await
+            }
+            Verb::Restart { one, no_wait } => {
+                one.target(global)?.ask(&mut client, ServiceVerb::Restart, no_wait).await
+            }
+            Verb::Rm(one) => one.target(global)?.remove(&mut client).await,
         }
     }
 }
 
+/// The path of all services of a bay.
+fn base(bay: &str) -> Result<String, Failure> {
+    Ok(bay_path(crate::naming::bay(bay)?, "/services"))
+}
+
 /// Checks a name before anybody is asked about it.
-fn service_name(given: &str) -> Result<ServiceName, Failure> {
+pub(crate) fn service_name(given: &str) -> Result<ServiceName, Failure> {
     given
         .parse()
         .map_err(|e: bay_types::id::ParseIdError| invalid(e.to_string(), "choose a plain short name").into())
 }
 
 impl One {
-    fn path(&self, rest: &str) -> Result<String, Failure> {
-        let bay = crate::naming::bay(&self.name)?;
-        Ok(bay_path(bay, &format!("/services/{}{rest}", service_name(&self.service)?)))
+    fn target(&self, global: &Global) -> Result<Target, Failure> {
+        let service = service_name(&self.service)?;
+        let logs = format!("bay services logs {} {service}", self.name);
+        Ok(Target { base: base(&self.name)?, service, logs, json: global.json })
     }
-
-    async fn ask(self, global: &Global, verb: ServiceVerb, no_wait: bool) -> Outcome {
-        let mut client = global.client();
-        let path = self.path(&format!("/{verb}"))?;
-        let asked: ServiceView = client.upload(Method::POST, &path, empty()).await?;
-        let view = match (no_wait, verb) {
-            (true, _) => asked,
-            (false, ServiceVerb::Stop) => wait::until_stopped(&mut client, global, &self).await?,
-            (false, _) => wait::until_ready(&mut client, global, &self).await?,
-        };
-        told(global, &view)
-    }
-
-    async fn remove(self, global: &Global) -> Outcome {
-        let mut client = global.client();
-        let left: Option<ServiceView> = client.delete(&self.path("")?).await?;
-        if left.is_some() {
-            match wait::until_stopped(&mut client, global, &self).await {
-                Err(Failure::Api { error, .. }) if error.code == ErrorCode::ServiceNotFound => {}
-                Err(failure) => return Err(failure),
-                Ok(_) => {}
-            }
-        }
-        if global.json {
-            crate::output::json(&serde_json::json!({ "removed": self.service }))?;
-        } else {
-            crate::output::data(&format!("{} is removed", visible(&self.service)))?;
-        }
-        Ok(0)
-    }
-}
-
-/// One line about a service.
-fn told(global: &Global, view: &ServiceView) -> Outcome {
-    if global.json {
-        crate::output::json(view)?;
-    } else {
-        crate::output::data(&format!("{} is {}: {}", view.name, view.state, one_line(&view.reason)))?;
-    }
-    Ok(0)
-}
-
-async fn list(global: &Global, name: &str) -> Outcome {
-    let bay = crate::naming::bay(name)?;
-    let all: Vec<ServiceView> = global.client().get(&bay_path(bay, "/services")).await?;
-    if global.json {
-        crate::output::json(&all)?;
-    } else if all.is_empty() {
-        crate::output::talk("no services: `bay services add NAME SERVICE -- CMD` defines one");
-    } else {
-        crate::output::data(&render(&all, Timestamp::now()))?;
-    }
-    Ok(0)
 }
 
 fn render(all: &[ServiceView], now: Timestamp) -> String {

@@ -5,9 +5,8 @@ use std::time::Duration;
 use bay_types::service::{ServiceState, ServiceView};
 use bay_types::{ApiError, ErrorCode};
 
-use super::One;
-use crate::cli::Global;
-use crate::client::{Client, bay_path};
+use super::Target;
+use crate::client::Client;
 use crate::failure::Failure;
 use crate::output::escape::one_line;
 use crate::output::progress::Meter;
@@ -16,12 +15,8 @@ use crate::output::progress::Meter;
 const POLL: Duration = Duration::from_millis(100);
 
 /// Waits until it is ready or done; what will not become so without somebody doing something is a failure.
-pub(super) async fn until_ready(
-    client: &mut Client,
-    global: &Global,
-    one: &One,
-) -> Result<ServiceView, Failure> {
-    watch(client, global, one, async |client, view| match view.state {
+pub(super) async fn until_ready(client: &mut Client, one: &Target) -> Result<ServiceView, Failure> {
+    watch(client, one, async |client, view| match view.state {
         ServiceState::Ready | ServiceState::Done => Ok(true),
         ServiceState::Unhealthy => Err(failed(one, view)),
         state if state.is_stuck() => Err(failed(one, view)),
@@ -35,22 +30,17 @@ pub(super) async fn until_ready(
 }
 
 /// Waits until nothing of it is ending any more.
-pub(super) async fn until_stopped(
-    client: &mut Client,
-    global: &Global,
-    one: &One,
-) -> Result<ServiceView, Failure> {
-    watch(client, global, one, async |_, view| Ok(view.state != ServiceState::Stopping)).await
+pub(super) async fn until_stopped(client: &mut Client, one: &Target) -> Result<ServiceView, Failure> {
+    watch(client, one, async |_, view| Ok(view.state != ServiceState::Stopping)).await
 }
 
 async fn watch(
     client: &mut Client,
-    global: &Global,
-    one: &One,
+    one: &Target,
     mut there: impl AsyncFnMut(&mut Client, &ServiceView) -> Result<bool, Failure>,
 ) -> Result<ServiceView, Failure> {
-    let path = one.path("")?;
-    let mut meter = Meter::new(global.json);
+    let path = one.path("");
+    let mut meter = Meter::new(one.json);
     loop {
         let view: ServiceView = client.get(&path).await?;
         if there(client, &view).await? {
@@ -62,16 +52,16 @@ async fn watch(
 }
 
 /// Whether it waits for something that does not come by itself.
-async fn stuck_need(client: &mut Client, one: &One, view: &ServiceView) -> Result<bool, Failure> {
-    let all: Vec<ServiceView> = client.get(&bay_path(&one.name, "/services")).await?;
+async fn stuck_need(client: &mut Client, one: &Target, view: &ServiceView) -> Result<bool, Failure> {
+    let all: Vec<ServiceView> = client.get(&one.base).await?;
     let needs = view.spec.as_ref().map(|spec| spec.needs.as_slice()).unwrap_or_default();
     Ok(needs
         .iter()
         .any(|need| all.iter().find(|other| other.name == *need).is_none_or(|other| other.state.is_stuck())))
 }
 
-fn failed(one: &One, view: &ServiceView) -> Failure {
-    let next = format!("`bay services logs {} {}` shows what it said; it stays defined", one.name, view.name);
+fn failed(one: &Target, view: &ServiceView) -> Failure {
+    let next = format!("`{}` shows what it said; it stays defined", one.logs);
     let message = format!("the service {} is {}: {}", view.name, view.state, view.reason);
     ApiError::new(ErrorCode::ServiceFailed, message, next).into()
 }

@@ -1,0 +1,56 @@
+//! Services, asked for from inside. Root of the bay may do everything; others may look.
+
+use std::sync::Arc;
+
+use bay_types::service::ServiceView;
+use bay_types::{ApiError, ErrorCode};
+use http::{Method, Request, StatusCode};
+use hyper::body::Incoming;
+
+use crate::http::{Answer, Query, json};
+use crate::services::{self, Services};
+
+const ROOT: u32 = 0;
+
+/// Answers what is below `/v1/services`; `rest` is the path after that.
+pub(super) async fn route(
+    services: Option<&Arc<Services>>,
+    uid: u32,
+    rest: &[&str],
+    query: &Query,
+    request: Request<Incoming>,
+) -> Answer {
+    let services = services.ok_or_else(|| {
+        ApiError::new(
+            ErrorCode::PoolDamaged,
+            "the bay cannot keep services in its state",
+            "free some of the bay's disk; whoever runs the bay has to stop and start it",
+        )
+    })?;
+    if uid == ROOT {
+        return services::route(services, rest, query, request).await;
+    }
+    match (request.method(), rest) {
+        (&Method::GET, []) => {
+            let all: Vec<ServiceView> = services.list().await.into_iter().map(for_others).collect();
+            Ok(json(StatusCode::OK, &all))
+        }
+        (&Method::GET, [name]) => {
+            Ok(json(StatusCode::OK, &for_others(services.get(&services::parse(name)?).await?)))
+        }
+        (&Method::GET, [_, "output"]) => services::route(services, rest, query, request).await,
+        _ => Err(ApiError::new(
+            ErrorCode::NotRoot,
+            format!("only root of the bay may change its services, and this is user {uid}"),
+            "run it as root of the bay; `bay-ctl services ls`, `show` and `logs` work for every user",
+        )),
+    }
+}
+
+/// The kernel shows the command line of a process to everybody, its environment only to its user.
+fn for_others(mut view: ServiceView) -> ServiceView {
+    if let Some(spec) = &mut view.spec {
+        spec.env.clear();
+    }
+    view
+}

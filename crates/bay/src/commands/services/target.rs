@@ -1,0 +1,95 @@
+//! One service, and what can be asked of it, through the daemon or inside its bay.
+
+use bay_types::ErrorCode;
+use bay_types::service::{ServiceName, ServiceSpec, ServiceVerb, ServiceView};
+use http::Method;
+use jiff::Timestamp;
+
+use super::{render, show, wait};
+use crate::client::{Client, empty};
+use crate::failure::{Failure, Outcome};
+use crate::output::escape::one_line;
+
+#[derive(Debug)]
+pub(crate) struct Target {
+    /// The path of all services.
+    pub(crate) base: String,
+    pub(crate) service: ServiceName,
+    /// The command that shows what it said, for whoever has to find out.
+    pub(crate) logs: String,
+    pub(crate) json: bool,
+}
+
+impl Target {
+    pub(crate) fn path(&self, rest: &str) -> String {
+        format!("{}/{}{rest}", self.base, self.service)
+    }
+
+    pub(crate) async fn define(&self, client: &mut Client, spec: &ServiceSpec, no_wait: bool) -> Outcome {
+        spec.check()?;
+        let defined: ServiceView = client.put(&self.path(""), spec).await?;
+        let view = if no_wait { defined } else { wait::until_ready(client, self).await? };
+        self.told(&view)
+    }
+
+    pub(crate) async fn show(&self, client: &mut Client) -> Outcome {
+        let view: ServiceView = client.get(&self.path("")).await?;
+        if self.json {
+            crate::output::json(&view)?;
+        } else {
+            crate::output::data(&show(&view, Timestamp::now()))?;
+        }
+        Ok(0)
+    }
+
+    pub(crate) async fn ask(&self, client: &mut Client, verb: ServiceVerb, no_wait: bool) -> Outcome {
+        let path = self.path(&format!("/{verb}"));
+        let asked: ServiceView = client.upload(Method::POST, &path, empty()).await?;
+        let view = match (no_wait, verb) {
+            (true, _) => asked,
+            (false, ServiceVerb::Stop) => wait::until_stopped(client, self).await?,
+            (false, _) => wait::until_ready(client, self).await?,
+        };
+        self.told(&view)
+    }
+
+    pub(crate) async fn remove(&self, client: &mut Client) -> Outcome {
+        let left: Option<ServiceView> = client.delete(&self.path("")).await?;
+        if left.is_some() {
+            match wait::until_stopped(client, self).await {
+                Err(Failure::Api { error, .. }) if error.code == ErrorCode::ServiceNotFound => {}
+                Err(failure) => return Err(failure),
+                Ok(_) => {}
+            }
+        }
+        if self.json {
+            crate::output::json(&serde_json::json!({ "removed": self.service }))?;
+        } else {
+            crate::output::data(&format!("{} is removed", self.service))?;
+        }
+        Ok(0)
+    }
+
+    /// One line about it.
+    fn told(&self, view: &ServiceView) -> Outcome {
+        if self.json {
+            crate::output::json(view)?;
+        } else {
+            crate::output::data(&format!("{} is {}: {}", view.name, view.state, one_line(&view.reason)))?;
+        }
+        Ok(0)
+    }
+}
+
+/// All services below a path; `none` is said where there are none.
+pub(crate) async fn list(client: &mut Client, base: &str, json: bool, none: &str) -> Outcome {
+    let all: Vec<ServiceView> = client.get(base).await?;
+    if json {
+        crate::output::json(&all)?;
+    } else if all.is_empty() {
+        crate::output::talk(none);
+    } else {
+        crate::output::data(&render(&all, Timestamp::now()))?;
+    }
+    Ok(0)
+}

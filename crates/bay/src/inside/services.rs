@@ -1,0 +1,128 @@
+//! `bay-ctl services`: the verbs of `bay services`, for the bay one is in.
+
+use std::time::Duration;
+
+use bay_types::service::ServiceVerb;
+use clap::{Args, Subcommand};
+
+use crate::client::{Client, broken};
+use crate::commands::logs::{self, End};
+use crate::commands::services::{Definition, Target, list, service_name};
+use crate::failure::{Failure, Outcome};
+
+/// The path of all services.
+const BASE: &str = "/v1/services";
+/// How often the log of a service that is followed is asked for.
+const POLL: Duration = Duration::from_millis(250);
+
+/// Look after the services of this bay: commands it keeps running. Only root of the bay may change them.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay-ctl services ls\n  bay-ctl services add web --health tcp:8000 -- npm run dev\n  bay-ctl services logs web --follow\n  bay-ctl services restart web"
+)]
+pub(super) struct Services {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Args)]
+struct Add {
+    /// The service.
+    service: String,
+    #[command(flatten)]
+    definition: Definition,
+}
+
+#[derive(Debug, Args)]
+struct Change {
+    /// The service.
+    service: String,
+    /// Come back at once.
+    #[arg(long)]
+    no_wait: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List them, how each is and why.
+    Ls,
+    /// Show everything about one.
+    Show {
+        /// The service.
+        service: String,
+    },
+    /// Show what it has written, over all runs that are kept.
+    Logs {
+        /// The service.
+        service: String,
+        /// Go on, also from run to run, until interrupted.
+        #[arg(short, long)]
+        follow: bool,
+        /// Leave out this many bytes at the beginning of the log.
+        #[arg(long, value_name = "BYTES", default_value_t = 0)]
+        since_offset: u64,
+    },
+    /// Define one and start it, or replace the definition of one that exists; wait until it is ready.
+    Add(Box<Add>),
+    /// Start one that is stopped, done, failed or backing off, and wait until it is ready.
+    Start(Change),
+    /// Stop one: TERM to all its processes, KILL after its grace. It stays stopped when the bay is started again.
+    Stop(Change),
+    /// Stop one and start it again, and wait until it is ready.
+    Restart(Change),
+    /// Stop one and forget it with its log.
+    Rm {
+        /// The service.
+        service: String,
+    },
+}
+
+impl Services {
+    pub(super) async fn run(self, guest: &mut Client, json: bool) -> Outcome {
+        let target = |given: &str| -> Result<Target, Failure> {
+            let service = service_name(given)?;
+            let logs = format!("bay-ctl services logs {service}");
+            Ok(Target { base: BASE.to_owned(), service, logs, json })
+        };
+        match self.verb {
+            Verb::Ls => {
+                let none = "no services: `bay-ctl services add SERVICE -- CMD` defines one";
+                list(guest, BASE, json, none).await
+            }
+            Verb::Show { service } => target(&service)?.show(guest).await,
+            Verb::Logs { service, follow, since_offset } => {
+                show_log(guest, &target(&service)?, follow, since_offset).await
+            }
+            Verb::Add(add) => {
+                let spec = add.definition.spec()?;
+                target(&add.service)?.define(guest, &spec, add.definition.no_wait).await
+            }
+            Verb::Start(Change { service, no_wait }) => {
+                target(&service)?.ask(guest, ServiceVerb::Start, no_wait).await
+            }
+            Verb::Stop(Change { service, no_wait }) => {
+                target(&service)?.ask(guest, ServiceVerb::Stop, no_wait).await
+            }
+            Verb::Restart(Change { service, no_wait }) => {
+                target(&service)?.ask(guest, ServiceVerb::Restart, no_wait).await
+            }
+            Verb::Rm { service } => target(&service)?.remove(guest).await,
+        }
+    }
+}
+
+/// The bay cuts connections after some seconds, so that a slow reader asks again from where it is.
+async fn show_log(guest: &mut Client, target: &Target, follow: bool, mut offset: u64) -> Outcome {
+    loop {
+        let before = offset;
+        let path = target.path(&format!("/output?since={offset}"));
+        match logs::read(guest, &path, &mut offset, target.json).await? {
+            Some(End::Cut) if offset == before => {
+                return Err(broken("the output ended in the middle").into());
+            }
+            Some(End::Cut) => {}
+            Some(End::Done) | None if !follow => return Ok(0),
+            Some(End::Done) | None => tokio::time::sleep(POLL).await,
+        }
+    }
+}
