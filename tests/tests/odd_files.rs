@@ -223,6 +223,8 @@ fn an_archive_that_announces_absurd_sizes_is_refused_and_takes_no_room() {
         // Nothing is taken for the whole file, and no room is held for what never came.
         let size = daemon.sh("b", "du -sk t | cut -f1").ok().text();
         assert!(size.parse::<u64>().is_ok_and(|kib| kib <= 64), "{what}: {size} KiB");
+        // What was there is there still, and nothing half made is beside it.
+        assert_eq!(daemon.sh("b", "ls -A t; cat t/huge").ok().text(), "huge\nold", "{what}");
     }
     usable(&daemon);
 }

@@ -281,7 +281,6 @@ fn the_services_of_a_stopped_bay_are_listed_and_traps_among_them_are_not_followe
     assert!(!all.to_string().contains("root:"), "{all}");
     let web = daemon.bay(&["services", "show", "b", "web", "--json"]).ok().json();
     assert_eq!(web["runs"].as_array().map(Vec::len), Some(1), "{web}");
-    let _absent =
-        daemon.bay(&["services", "show", "b", "none"]).fails_with(bay_types::ErrorCode::ServiceNotFound);
-    let _refused = daemon.bay(&["services", "stop", "b", "web"]).fails_with(bay_types::ErrorCode::BayState);
+    let _absent = daemon.bay(&["services", "show", "b", "none"]).fails_with(ErrorCode::ServiceNotFound);
+    let _refused = daemon.bay(&["services", "stop", "b", "web"]).fails_with(ErrorCode::BayState);
 }

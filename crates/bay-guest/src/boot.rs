@@ -194,7 +194,7 @@ mod tests {
 
     use super::*;
 
-    fn boot(root: &std::path::Path) {
+    fn boot(root: &Path) {
         let listener = UnixListener::bind(root.join(format!("sock{}", jiff::Timestamp::now()))).unwrap();
         let guest = GuestConfig {
             bay_id: "bay".into(),

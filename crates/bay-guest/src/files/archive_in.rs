@@ -96,10 +96,44 @@ impl Place {
                     let why = format!("{} is longer than {} GiB", shown(&member.name), MAX_MEMBER >> 30);
                     return Err(FileError::Archive(why));
                 }
-                self.clear(dir.as_fd(), &name, member)?;
-                self.make_file(dir.as_fd(), &name, member, content)
+                self.put_file(dir.as_fd(), &name, member, content)
             }
         }
+    }
+
+    /// A file that has the name stays as it is until the new one is whole; one that breaks off leaves nothing.
+    fn put_file(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        member: &Member,
+        content: &mut dyn Read,
+    ) -> Result<()> {
+        let failed = |e: Errno| FileError::io("extracting", &member.name, e);
+        let open = |name: &[u8]| {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)
+        };
+        // Most names are new, and for them one name is enough.
+        let (fd, beside) = match open(name) {
+            Err(Errno::EXIST) => {
+                let there = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+                if FileType::from_raw_mode(there.st_mode) == FileType::Directory {
+                    return Err(FileError::refused(&member.name, "a directory is in the way"));
+                }
+                let beside = format!(".bay-part-{}", bay_types::ExecId::generate()).into_bytes();
+                (open(&beside).map_err(failed)?, Some(beside))
+            }
+            opened => (opened.map_err(failed)?, None),
+        };
+        let written = self.fill_file(File::from(fd), member, content).and_then(|()| match &beside {
+            Some(beside) => rustix::fs::renameat(dir, beside.as_slice(), dir, name).map_err(failed),
+            None => Ok(()),
+        });
+        if written.is_err() {
+            let _ = rustix::fs::unlinkat(dir, beside.as_deref().unwrap_or(name), AtFlags::empty());
+        }
+        written
     }
 
     fn make_directory(&self, dir: BorrowedFd<'_>, name: &[u8], member: &Member) -> Result<()> {
@@ -121,18 +155,8 @@ impl Place {
         }
     }
 
-    fn make_file(
-        &mut self,
-        dir: BorrowedFd<'_>,
-        name: &[u8],
-        member: &Member,
-        content: &mut dyn Read,
-    ) -> Result<()> {
+    fn fill_file(&mut self, mut file: File, member: &Member, content: &mut dyn Read) -> Result<()> {
         let failed = |e: io::Error| FileError::io("extracting", &member.name, e);
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd =
-            rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map_err(|e| failed(e.into()))?;
-        let mut file = File::from(fd);
         let mut left = member.size;
         while left > 0 {
             let got = match content.read(&mut self.buffer) {
