@@ -40,6 +40,10 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &[u8]) -> Result<What> {
             if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                 return Err(FileError::refused(path, format!("it is {}", kind_word(&stat))));
             }
+            // Inside a tree it breaks the stream off; of one file it can be said.
+            if u64::try_from(stat.st_size).is_ok_and(|size| size > MAX_FILE) {
+                return Err(FileError::refused(path, format!("it is longer than {} GiB", MAX_FILE >> 30)));
+            }
             let name = absolute(path).split(|b| *b == b'/').next_back().unwrap_or_default().to_vec();
             Ok(What::File { name, file: fd.into(), stat })
         }

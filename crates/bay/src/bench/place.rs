@@ -49,7 +49,7 @@ impl Place {
             Self::Bwrap(dir) => {
                 on_host(dir, &["bwrap", "--dev-bind", "/", "/", "--unshare-pid", "--proc", "/proc"])
             }
-            Self::Runsc(dir) => on_host(dir, &["runsc", "--network=none", "do"]),
+            Self::Runsc(dir) => on_host(dir, &["runsc", "--network=none", "do", "-force-overlay=false"]),
             Self::Bay(name) => {
                 let user = if as_nobody { "65534" } else { "0" };
                 scene.bay(&["exec", name, "--user", user, "--", "sh", "-c", script])
