@@ -78,7 +78,7 @@ fn pieces() -> Vec<Piece> {
             title: "pytest",
             program: "pytest-3",
             make: MAKE_TESTS,
-            run: "cd suite && python3 -B -m pytest -q -p no:cacheprovider --basetemp=../pytest-tmp > /dev/null".to_owned(),
+            run: "cd suite && /usr/bin/python3 -B -m pytest -q -p no:cacheprovider --basetemp=../pytest-tmp > /dev/null".to_owned(),
         },
         Piece { title: "git status, large tree", program: "git", make: "", run: often("git -C large status --short") },
         Piece { title: "ripgrep, large tree", program: "rg", make: "", run: often("rg -c 'file 4999' large") },
