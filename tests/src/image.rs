@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::suite;
+use crate::suite::{self, Lack};
 
 /// Directories of python's library that no test needs.
 const PYTHON_LEFT_OUT: &[&str] = &[
@@ -47,6 +47,16 @@ pub fn small() -> PathBuf {
 #[must_use]
 pub fn has_python() -> bool {
     small().join("usr/bin/python3").exists()
+}
+
+/// Whether the image has python. Where it has not, the test is counted as skipped.
+#[must_use]
+pub fn with_python() -> bool {
+    let there = has_python();
+    if !there {
+        suite::skip(Lack::Installable, "the small image has no python3: the host's is not below /usr");
+    }
+    there
 }
 
 fn make(root: &Path) {

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bay_tests::suite::{self, Lack, Scratch};
+use bay_tests::suite::Scratch;
 use bay_tests::{Daemon, Ran, Repository, SMALL, image, until};
 use bay_types::ErrorCode;
 use bay_types::bay::State;
@@ -20,14 +20,6 @@ use serde_json::{Value, json};
 const UNDISTURBED: Duration = Duration::from_secs(5);
 /// Longest that a bay whose guest does not answer may take to be stopped: its grace, and the slack of the daemon.
 const STOPPED_WITHIN: Duration = Duration::from_secs(30);
-
-/// Whether the image has python. Where it has not, the test is skipped.
-fn with_python() -> bool {
-    if !image::has_python() {
-        suite::skip(Lack::Installable, "the small image has no python3: the host's is not below /usr");
-    }
-    image::has_python()
-}
 
 fn python(daemon: &Daemon, bay: &str, script: &str) -> Ran {
     daemon.bay(&["exec", bay, "--", "python3", "-u", "-c", script])
@@ -55,7 +47,7 @@ const MOUNT_GROUPS: &str = "mkdir -p /tmp/cg; mount -t cgroup2 none /tmp/cg";
 
 #[test]
 fn what_the_kernel_counts_per_user_is_counted_per_bay() {
-    if !with_python() {
+    if !image::with_python() {
         return;
     }
     let daemon = Daemon::start();
@@ -74,7 +66,7 @@ fn what_the_kernel_counts_per_user_is_counted_per_bay() {
 
 #[test]
 fn groups_deeper_than_any_path_and_as_many_as_fit_do_not_keep_a_bay_from_going() {
-    if !with_python() {
+    if !image::with_python() {
         return;
     }
     let daemon = Daemon::start();
@@ -92,7 +84,7 @@ fn groups_deeper_than_any_path_and_as_many_as_fit_do_not_keep_a_bay_from_going()
 
 #[test]
 fn a_guest_that_its_agent_froze_or_starved_can_be_stopped_and_disturbs_nobody() {
-    if !with_python() {
+    if !image::with_python() {
         return;
     }
     let daemon = Daemon::start();
@@ -129,7 +121,7 @@ fn a_guest_that_its_agent_froze_or_starved_can_be_stopped_and_disturbs_nobody() 
 
 #[test]
 fn nothing_in_the_bay_reaches_into_pid_1() {
-    if !with_python() {
+    if !image::with_python() {
         return;
     }
     let daemon = Daemon::start();
@@ -162,7 +154,7 @@ print([s for s in said if s[2] != -1])
 
 #[test]
 fn system_calls_cannot_be_smuggled_past_the_filters() {
-    if !with_python() {
+    if !image::with_python() {
         return;
     }
     let daemon = Daemon::start();
@@ -209,7 +201,7 @@ print('returned', ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.
 
 #[test]
 fn no_process_of_a_bay_gets_ahead_of_the_hosts() {
-    if !with_python() {
+    if !image::with_python() {
         return;
     }
     let daemon = Daemon::start();
@@ -298,7 +290,7 @@ if how == 'file': os.close(os.open(what, os.O_CREAT | os.O_WRONLY, dir_fd=root))
 
 #[test]
 fn a_mount_point_that_became_something_else_is_not_followed_and_a_fresh_root_mends_it() {
-    if !with_python() {
+    if !image::with_python() {
         return;
     }
     let daemon = Daemon::start();

@@ -4,20 +4,11 @@
 
 use std::time::{Duration, Instant};
 
-use bay_tests::suite::{self, Lack};
 use bay_tests::{Daemon, Ran, image};
 use serde_json::Value;
 
 /// Longest that a bay may take to answer while somebody in it misbehaves.
 const SOON: Duration = Duration::from_secs(5);
-
-/// Whether the image has python. Where it has not, the test is skipped.
-fn with_python() -> bool {
-    if !image::has_python() {
-        suite::skip(Lack::Installable, "the small image has no python3: the host's is not below /usr");
-    }
-    image::has_python()
-}
 
 fn python(daemon: &Daemon, bay: &str, script: &str) -> Ran {
     daemon.bay(&["exec", bay, "--", "python3", "-u", "-c", script])
@@ -33,7 +24,7 @@ fn answers_soon(daemon: &Daemon, what: &[&str]) -> Ran {
 
 #[test]
 fn what_is_mounted_over_proc_makes_pid_1_wait_for_nothing() {
-    if !with_python() {
+    if !image::with_python() {
         return;
     }
     let daemon = Daemon::start();
@@ -113,7 +104,7 @@ fn json_from_a_bay_cannot_command_the_terminal_it_is_printed_on() {
 
 #[test]
 fn bay_ctl_trusts_a_false_socket_with_nothing_and_gives_its_tracer_nothing() {
-    if !with_python() {
+    if !image::with_python() {
         return;
     }
     let daemon = Daemon::start();
@@ -184,7 +175,7 @@ echo done";
 
 #[test]
 fn traps_among_the_definitions_of_services_are_told_and_keep_nothing_up() {
-    if !with_python() {
+    if !image::with_python() {
         return;
     }
     let daemon = Daemon::start();

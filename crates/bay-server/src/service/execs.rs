@@ -61,17 +61,22 @@ fn path(id: ExecId, rest: &str) -> String {
     format!("/v1/execs/{id}{rest}")
 }
 
-fn started_event(spec: &ExecSpec, caller: Caller) -> Draft {
+/// As much of a command as an event holds, and how many arguments it leaves out.
+pub(super) fn event_argv(argv: &[String]) -> (Vec<&str>, usize) {
     let mut left = EVENT_ARGV_BYTES;
-    let argv: Vec<&str> = spec
-        .argv
+    let kept: Vec<&str> = argv
         .iter()
         .map_while(|argument| {
             left = left.checked_sub(argument.len())?;
             Some(argument.as_str())
         })
         .collect();
-    let left_out = spec.argv.len() - argv.len();
+    let left_out = argv.len() - kept.len();
+    (kept, left_out)
+}
+
+fn started_event(spec: &ExecSpec, caller: Caller) -> Draft {
+    let (argv, left_out) = event_argv(&spec.argv);
     Draft::new(
         "exec.start",
         json!({

@@ -15,9 +15,6 @@ use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 use crate::spool;
 
-/// Bytes of a command line that go into the event.
-const EVENT_ARGV_BYTES: usize = 4096;
-
 /// The name as it stands in a path.
 pub(crate) fn name(given: &str) -> Result<ServiceName, ApiError> {
     given.parse().map_err(|e: bay_types::id::ParseIdError| {
@@ -111,17 +108,9 @@ pub(crate) async fn define(
 ) -> Result<ServiceView, ApiError> {
     spec.check()?;
     execs::must_run(handle)?;
-    let mut left = EVENT_ARGV_BYTES;
-    let argv: Vec<&str> = spec
-        .argv
-        .iter()
-        .map_while(|argument| {
-            left = left.checked_sub(argument.len())?;
-            Some(argument.as_str())
-        })
-        .collect();
+    let (argv, left_out) = execs::event_argv(&spec.argv);
     let body = json!({
-        "argv": argv, "arguments_left_out": spec.argv.len() - argv.len(), "user": spec.user,
+        "argv": argv, "arguments_left_out": left_out, "user": spec.user,
         "needs": spec.needs, "restart": spec.restart,
     });
     note(daemon, handle, name, "service.define", caller, body).await?;
