@@ -64,11 +64,11 @@ impl Place {
     }
 }
 
-/// Arguments of `docker run` that give a container the host's programs.
-pub(super) fn docker_mounts(more: &[(PathBuf, &str)]) -> Vec<String> {
-    let own = PROGRAMS.iter().filter(|dir| Path::new(dir).exists());
-    own.map(|dir| format!("{dir}:{dir}:ro"))
-        .chain(more.iter().map(|(from, to)| format!("{}:{to}:ro", from.display())))
+/// Arguments of `docker run` that give a container the host's programs, and `more` of it.
+pub(super) fn docker_mounts(more: Option<&Path>) -> Vec<String> {
+    let own = PROGRAMS.iter().map(Path::new).filter(|dir| dir.exists());
+    own.chain(more)
+        .map(|dir| format!("{0}:{0}:ro", dir.display()))
         .flat_map(|volume| ["-v".to_owned(), volume])
         .collect()
 }

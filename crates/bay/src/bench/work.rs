@@ -17,8 +17,6 @@ const HOST: &str = "bare host";
 /// A single piece of work may be this much slower than on the host, all together on average less.
 const WORST: f64 = 1.15;
 const ON_AVERAGE: f64 = 1.05;
-/// Where the Rust toolchain is seen in every place.
-const RUST: &str = "/opt/bench-rust";
 
 /// A crate without dependencies that takes some seconds to build.
 const MAKE_CRATE: &str = r#"
@@ -55,7 +53,9 @@ struct Piece {
     run: String,
 }
 
-fn pieces() -> Vec<Piece> {
+/// `rust` is the toolchain, which has the same path in every place.
+fn pieces(rust: Option<&Path>) -> Vec<Piece> {
+    let rust = rust.map_or_else(String::new, |rust| rust.display().to_string());
     let often =
         |line: &str| format!("i=0; while [ $i -lt 10 ]; do {line} > /dev/null || exit 1; i=$((i+1)); done");
     vec![
@@ -64,7 +64,7 @@ fn pieces() -> Vec<Piece> {
             program: "cargo",
             make: MAKE_CRATE,
             run: format!(
-                "cd crate && rm -rf target && PATH={RUST}/bin:$PATH CARGO_HOME=$PWD/home cargo build -q --offline"
+                "cd crate && rm -rf target && PATH='{rust}/bin':$PATH CARGO_HOME=$PWD/home cargo build -q --offline"
             ),
         },
         Piece {
@@ -90,7 +90,7 @@ pub(super) async fn work(scene: &mut Scene, rounds: usize) -> Result<Vec<Scored>
     let mut notes = Vec::new();
     let rust = sysroot();
     let cache = scene.work.join("npm-cache");
-    let mut wanted = pieces();
+    let mut wanted = pieces(rust.as_deref());
     wanted.retain(|piece| {
         let there = installed(piece.program) && (piece.program != "cargo" || rust.is_some());
         if !there {
@@ -114,9 +114,6 @@ pub(super) async fn work(scene: &mut Scene, rounds: usize) -> Result<Vec<Scored>
             _ => {}
         }
     }
-    if rust.is_some() {
-        let _ = std::fs::remove_file(RUST);
-    }
     measured
 }
 
@@ -128,13 +125,7 @@ async fn places(
     let mut places = Vec::new();
     let mut left_out = Vec::new();
     let mounts =
-        rust.map(|rust| Mount { source: rust.to_owned(), target: RUST.into() }).into_iter().collect();
-    if let Some(rust) = rust {
-        // The same path on the bare host, so that one script serves everywhere.
-        let _ = std::fs::remove_file(RUST);
-        std::os::unix::fs::symlink(rust, RUST)
-            .map_err(|error| crate::failure::local("preparing the bench", &error))?;
-    }
+        rust.map(|rust| Mount { source: rust.to_owned(), target: rust.to_owned() }).into_iter().collect();
     places.push((Place::Bay(scene.up_host(mounts).await?), "bay"));
     let on_host = |name: &str| {
         let dir = scene.work.join(format!("work-{name}"));
@@ -145,8 +136,7 @@ async fn places(
     places.push((Place::Host(on_host("host")?), HOST));
     let mut optional =
         vec![(Place::Bwrap(on_host("bwrap")?), "bwrap"), (Place::Runsc(on_host("runsc")?), "runsc")];
-    let more: Vec<(PathBuf, &str)> = rust.map(|rust| (rust.to_owned(), RUST)).into_iter().collect();
-    match scene.peers.docker_container(&docker_mounts(&more)) {
+    match scene.peers.docker_container(&docker_mounts(rust)) {
         Ok(container) => optional.push((Place::Docker(container), "docker (overlay2)")),
         Err(why) => left_out.push(format!("docker is left out: {}", why.message)),
     }
