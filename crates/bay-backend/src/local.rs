@@ -146,6 +146,7 @@ impl Backend for Local {
             root: spec.disk.root.clone(),
             workspace: spec.disk.workspace.clone(),
             state: spec.disk.state.clone(),
+            checkpoints: spec.disk.checkpoints.clone(),
             mounts: spec.mounts.clone(),
             id_base: spec.id_base,
             limits: spec.limits.clone(),

@@ -4,7 +4,8 @@
 //! ```text
 //!  bays/<id>/            ◄── bay_create fills in what is missing, in any order, each part atomic by itself
 //!    state  workspace  root
-//!    root.new            ◄── bay_replace_root: made, then exchanged with root, then removed
+//!    checkpoints/        ◄── see `checkpoint`
+//!    root.new            ◄── bay_replace_root: made, then exchanged with root, then removed (bay_restore: all parts)
 //!    kept-as             ◄── bay_remove that keeps the workspace: where it goes, written before it goes
 //! ```
 //!
@@ -21,6 +22,7 @@ use jiff::Timestamp;
 use rustix::fs::{CWD, RenameFlags};
 
 use crate::backing::make_private_dir;
+use crate::checkpoint::beside;
 use crate::error::{Doing, PoolError, Result};
 use crate::pool::{Pool, write_whole};
 use crate::subvolume::{self, entries};
@@ -43,6 +45,7 @@ impl Pool {
             root: dir.join("root"),
             workspace: dir.join("workspace"),
             state: dir.join("state"),
+            checkpoints: dir.join("checkpoints").join("shown"),
             programs: self.corner("programs"),
         }
     }
@@ -63,23 +66,31 @@ impl Pool {
         let begin = match from {
             WorkspaceFrom::Empty => None,
             _ if subvolume::exists(&disk.workspace) => None,
+            WorkspaceFrom::Checkpoint { point, .. } => Some(self.checkpoint_dir(*point)?.join("workspace")),
             WorkspaceFrom::Kept { workspace } => Some(self.kept_path(workspace)?),
             WorkspaceFrom::Checkout { repo, commit, branch } => {
                 Some(self.repo_checkout_ready(*repo, commit, branch.as_deref())?)
             }
         };
-        let image_root = match subvolume::exists(&disk.root) {
-            true => None,
-            false => Some(self.image_root(image)?),
+        let root_from = match from {
+            _ if subvolume::exists(&disk.root) => None,
+            WorkspaceFrom::Checkpoint { point, .. } => Some(self.checkpoint_dir(*point)?.join("root")),
+            _ => Some(self.image_root(image)?),
         };
         make_private_dir(&self.bay_dir(bay))?;
-        subvolume::create(&disk.state, STATE_MODE, None)?;
+        self.checkpoints_shown(bay)?;
+        match from {
+            WorkspaceFrom::Checkpoint { point, state } if !subvolume::exists(&disk.state) => {
+                self.state_from(*point, &disk.state, *state, STATE_MODE)?;
+            }
+            _ => subvolume::create(&disk.state, STATE_MODE, None)?,
+        }
         let group = disk_mib.map(|mib| self.quota_begin(&disk, mib)).transpose()?;
         // Both snapshots wait for a commit of the filesystem: side by side they can share one.
         std::thread::scope(|scope| {
-            let root = image_root
+            let root = root_from
                 .as_ref()
-                .map(|image_root| scope.spawn(|| subvolume::snapshot(image_root, &disk.root, group)));
+                .map(|root_from| scope.spawn(|| subvolume::snapshot(root_from, &disk.root, group)));
             let workspace = match &begin {
                 Some(begin) => subvolume::snapshot(begin, &disk.workspace, group),
                 None => subvolume::create(&disk.workspace, WORKSPACE_MODE, group),
@@ -100,7 +111,7 @@ impl Pool {
         }
         let image_root = self.image_root(image)?;
         let group = self.quota_of(&disk)?.map(|(group, _)| group);
-        let new = disk.root.with_file_name("root.new");
+        let new = beside(&disk.root);
         self.trash().remove(&new)?;
         subvolume::snapshot(&image_root, &new, group)?;
         rustix::fs::renameat_with(CWD, &new, CWD, &disk.root, RenameFlags::EXCHANGE)
@@ -186,7 +197,9 @@ impl Pool {
     /// Roots that a cut-short exchange left beside the right one.
     pub(crate) fn bay_sweep(&self) -> Result<()> {
         for dir in entries(&self.corner("bays"))? {
-            self.trash().remove(&dir.join("root.new"))?;
+            for part in ["root", "workspace", "state"] {
+                self.trash().remove(&beside(&dir.join(part)))?;
+            }
         }
         Ok(())
     }

@@ -75,6 +75,8 @@ pub enum PoolError {
     BayFilesMissing { bay: String },
     #[error("no workspace {workspace:?} is kept")]
     KeptNotFound { workspace: String },
+    #[error("the pool has no checkpoint {checkpoint} of that bay")]
+    CheckpointNotFound { checkpoint: String },
     #[error("there is no repository {repo} in the cache")]
     RepoNotFound { repo: String },
     #[error("could not fetch {location}: {why}")]
@@ -164,6 +166,9 @@ impl PoolError {
             ),
             Self::KeptNotFound { .. } => {
                 (ErrorCode::WorkspaceNotFound, "`bay workspaces ls` shows those there are".to_owned())
+            }
+            Self::CheckpointNotFound { .. } => {
+                (ErrorCode::CheckpointNotFound, "`bay checkpoints ls NAME` shows those there are".to_owned())
             }
             Self::RepoNotFound { .. } => {
                 (ErrorCode::RepoNotFound, "`bay repos ls` shows what there is".to_owned())

@@ -7,6 +7,7 @@
 //! ```text
 //!  images/<image>/{meta.json,root}                         read-only subvolumes
 //!  corners/<daemon>/bays/<bay>/{root,workspace,state}      subvolumes of a bay
+//!                              /checkpoints/…              read-only snapshots of those three
 //!                  /repos/<repo>/{meta.json,git/,checkouts/<key>}
 //!                  /programs/<hash>                        what bays are given to execute
 //!                  /kept/<name>-<time>                     workspaces that outlived their bays
@@ -33,6 +34,7 @@
 //! | `image`        | imports: host, directories, archives                 |
 //! | `bay`, `quota` | the files of bays, how much of the disk they may take |
 //! | `device`       | the disks below the pool                             |
+//! | `checkpoint`   | snapshots of bays, and bays made of them             |
 //! | `kept`         | workspaces that outlived their bays                  |
 //! | `repo`         | cached repositories and their checkouts              |
 //! | `confine`      | running a program of the host on hostile data        |
@@ -41,10 +43,12 @@
 use std::path::PathBuf;
 
 use bay_types::RepoId;
+use bay_types::checkpoint::Point;
 use bay_types::progress::Progress;
 
 mod backing;
 mod bay;
+mod checkpoint;
 mod confine;
 mod device;
 mod error;
@@ -80,6 +84,8 @@ pub struct BayDisk {
     pub root: PathBuf,
     pub workspace: PathBuf,
     pub state: PathBuf,
+    /// The checkpoints that the bay may look into.
+    pub checkpoints: PathBuf,
     /// Shared by all bays of the corner: what they are given to execute.
     pub programs: PathBuf,
 }
@@ -88,6 +94,11 @@ pub struct BayDisk {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkspaceFrom {
     Empty,
+    /// Everything, the root too, as it was at a checkpoint of another bay; with `state` also what its guest kept.
+    Checkpoint {
+        point: Point,
+        state: bool,
+    },
     /// A copy of a workspace that outlived its bay.
     Kept {
         workspace: String,

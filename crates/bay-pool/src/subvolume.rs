@@ -23,7 +23,7 @@ pub(crate) fn open_dir(path: &Path) -> io::Result<File> {
     Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
 }
 
-fn parent_and_name(path: &Path) -> io::Result<(File, &OsStr)> {
+pub(crate) fn parent_and_name(path: &Path) -> io::Result<(File, &OsStr)> {
     match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => Ok((open_dir(parent)?, name)),
         _ => Err(io::Error::from(Errno::INVAL)),

@@ -10,6 +10,7 @@ use std::path::{Component, Path};
 use bay_sys::namespace::{flags, leave_namespaces, mount_attr, restrict_mount};
 use bay_sys::paths::open_below;
 use bay_types::bay::Mount;
+use bay_types::checkpoint;
 use bay_types::guest;
 use bay_types::inside;
 use bay_types::runtime::RuntimeSpec;
@@ -36,7 +37,8 @@ pub(crate) fn build(spec: &RuntimeSpec, user_namespace: BorrowedFd<'_>) -> Resul
     let root = open_dir(&spec.root)?;
     let workspace = relative(guest::WORKSPACE);
     let state = relative(guest::STATE_DIR);
-    for point in INNER_MOUNT_POINTS.iter().copied().chain([workspace, state]) {
+    let checkpoints = relative(checkpoint::INSIDE);
+    for point in INNER_MOUNT_POINTS.iter().copied().chain([workspace, state, checkpoints]) {
         make_mount_point(&root, Path::new(point), FileType::Directory)?;
     }
     let ctl = Path::new(relative(inside::CTL));
@@ -61,12 +63,14 @@ pub(crate) fn build(spec: &RuntimeSpec, user_namespace: BorrowedFd<'_>) -> Resul
     };
     below(&spec.workspace, Path::new(workspace), mount_attr::NO_DEV)?;
     below(&spec.state, Path::new(state), mount_attr::NO_DEV | mount_attr::NO_SUID)?;
+    // The snapshots below it are read-only themselves.
+    let readable = mount_attr::NO_DEV | mount_attr::NO_SUID | mount_attr::READ_ONLY;
+    below(&spec.checkpoints, Path::new(checkpoints), readable)?;
     if let Some(program) = &spec.ctl {
         attach(own_program(program)?, look_up(&top, ctl)?.as_fd(), program)?;
     }
     for mount in &spec.mounts {
-        let attributes = mount_attr::NO_DEV | mount_attr::NO_SUID | mount_attr::READ_ONLY;
-        below(&mount.source, target_below_root(mount)?, attributes)?;
+        below(&mount.source, target_below_root(mount)?, readable)?;
     }
     Ok(())
 }

@@ -22,6 +22,7 @@ use serde_json::json;
 use crate::daemon::Daemon;
 use crate::reconcile;
 use crate::registry::BayHandle;
+use crate::service::checkpoints;
 use crate::startup::boot_id;
 
 /// Bays looked at side by side.
@@ -76,6 +77,7 @@ async fn sweep_disks(daemon: &Daemon, rows: &[BayRow], known: &HashSet<BayId>) -
             // Nothing ever ran on it; it is made anew.
             daemon.with_pool(move |pool| pool.bay_remove(id, None)).await
         } else if known.contains(&id) {
+            sweep_checkpoints(daemon, id).await;
             continue;
         } else {
             let event = Draft::new("bay.disk-unknown", json!({}));
@@ -91,6 +93,18 @@ async fn sweep_disks(daemon: &Daemon, rows: &[BayRow], known: &HashSet<BayId>) -
         }
     }
     Ok(())
+}
+
+/// Removes checkpoints that were never whole, or whose removal was cut short.
+async fn sweep_checkpoints(daemon: &Daemon, id: BayId) {
+    let swept = async {
+        let rows = daemon.store.checkpoint_list(id).await.map_err(|e| e.to_api())?;
+        let known = checkpoints::names(&rows);
+        daemon.with_pool(move |pool| pool.checkpoint_sweep(id, &known)).await
+    };
+    if let Err(error) = swept.await {
+        tracing::error!(bay = %id, message = %error.message, "unfinished checkpoints could not be removed");
+    }
 }
 
 async fn look_again(daemon: &Daemon, row: BayRow, boot: Option<&str>) -> Result<Arc<BayHandle>, ApiError> {

@@ -147,6 +147,8 @@ impl Daemon {
             image: row.spec.image,
             image_id: row.image_id,
             origin: row.origin,
+            checkpoint: row.checkpoint,
+            forked_from: row.forked_from,
             limits: row.spec.limits,
             idle_stop_s: row.spec.idle_stop_s,
             mounts: row.spec.mounts,

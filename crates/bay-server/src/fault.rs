@@ -3,6 +3,8 @@
 //! `runtime:STEP` makes the runtime helper stop dead before that step. `daemon:POINT` makes the daemon kill itself:
 //! * `after-intent`: a wish is committed, nothing is done yet
 //! * `after-disk`: a bay's subvolumes exist, the store does not know
+//! * `bay-stands-still`: a bay is frozen for a checkpoint
+//! * `after-snapshot`: the files of a checkpoint are taken, nobody knows of them
 //! * `after-start`: a guest runs, the store does not know
 //! * `before-ack`: all is done and written down, the caller has not heard
 
@@ -11,14 +13,18 @@
 pub(crate) enum Point {
     AfterIntent,
     AfterDisk,
+    BayStandsStill,
+    AfterSnapshot,
     AfterStart,
     BeforeAck,
 }
 
 impl Point {
-    const ALL: [(&'static str, Point); 4] = [
+    const ALL: [(&'static str, Point); 6] = [
         ("after-intent", Point::AfterIntent),
         ("after-disk", Point::AfterDisk),
+        ("bay-stands-still", Point::BayStandsStill),
+        ("after-snapshot", Point::AfterSnapshot),
         ("after-start", Point::AfterStart),
         ("before-ack", Point::BeforeAck),
     ];

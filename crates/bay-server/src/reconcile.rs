@@ -15,6 +15,7 @@ use bay_backend::{Seen, StartSpec};
 use bay_pool::WorkspaceFrom;
 use bay_store::{BayRow, Draft};
 use bay_types::bay::{Desired, Source, State};
+use bay_types::checkpoint::Point as CheckpointPoint;
 use bay_types::exec::EndReason;
 use bay_types::guest::{GuestInfo, Shutdown};
 use bay_types::{ApiError, ErrorCode};
@@ -163,6 +164,7 @@ impl Reconciler {
             seen,
             recorded: row.runtime.is_some(),
             disk_ready: row.disk_ready,
+            restore: row.restore_wanted.is_some(),
             replace: row.replace_with.is_some(),
             settings_due: row.settings_wanted.is_some() || (seen != Seen::Gone && !self.settings_hold),
             backing_off: self.restarts.not_before().is_some(),
@@ -171,6 +173,8 @@ impl Reconciler {
 
     /// Steps until there is nothing to do.
     async fn pass(&mut self) -> Result<Pass, ApiError> {
+        let handle = Arc::clone(&self.handle);
+        let _at_work = handle.at_work.lock().await;
         let mut refused = None;
         for _ in 0..MAX_STEPS {
             let row = self.handle.row();
@@ -189,6 +193,7 @@ impl Reconciler {
                 // Whatever else is to be done for this bay is not held up by a refusal.
                 Step::Apply => self.apply(&row, look.seen).await.map(|why| refused = why),
                 Step::MakeDisk => self.make_disk(&row).await,
+                Step::Restore => self.restore(&row).await,
                 Step::ReplaceRoot => self.replace_root(&row).await,
                 Step::Start => self.start(&row).await,
                 Step::Confirm => self.confirm(&row).await,
@@ -222,6 +227,12 @@ impl Reconciler {
             match step {
                 Step::Pause => row.desired = Desired::Running,
                 Step::Resume if look.state == State::Paused => row.desired = Desired::Paused,
+                // Nothing has changed: the bay goes on with the files it had.
+                Step::Restore => {
+                    row.restore_wanted = None;
+                    row.thaw_from = None;
+                    row.state = State::Stopped;
+                }
                 _ => row.state = State::Failed,
             }
             row.reason = reason;
@@ -299,6 +310,14 @@ impl Reconciler {
         let image = row.image_id;
         let disk_mib = row.spec.limits.disk_mib;
         let from = match (&row.spec.source, &row.origin) {
+            _ if row.forked_from.is_some() => {
+                let state = row.thaw_from.is_some();
+                let point = row
+                    .forked_from
+                    .as_ref()
+                    .map(|from| CheckpointPoint { bay: from.bay, checkpoint: from.checkpoint });
+                point.map_or(WorkspaceFrom::Empty, |point| WorkspaceFrom::Checkpoint { point, state })
+            }
             (Source::Kept { workspace }, _) => WorkspaceFrom::Kept { workspace: workspace.clone() },
             (_, None) => WorkspaceFrom::Empty,
             (_, Some(origin)) => WorkspaceFrom::Checkout {
@@ -326,6 +345,33 @@ impl Reconciler {
             row.reason = "its files are in place; it is starting".to_owned();
         })
         .await?;
+        Ok(())
+    }
+
+    /// Makes the files those of a checkpoint.
+    async fn restore(&mut self, row: &BayRow) -> Result<(), ApiError> {
+        let Some(point) = row.restore_wanted else { return Ok(()) };
+        let (id, state) = (row.id, row.thaw_from.is_some());
+        let restored = self.daemon.with_pool(move |pool| pool.bay_restore(id, point, state)).await;
+        if let Err(error) = restored {
+            // What is wanted beside it is not held up by the refusal.
+            self.handle.wake.notify_one();
+            return Err(error);
+        }
+        self.daemon.fault.at(Point::AfterDisk);
+        let reason = format!("its files are those of {}", point.checkpoint);
+        self.update(
+            Draft::new("bay.restored", json!({ "checkpoint": point.checkpoint, "bay": point.bay })),
+            |row| {
+                row.restore_wanted = None;
+                if point.bay == id {
+                    row.checkpoint = Some(point.checkpoint);
+                }
+                row.reason.clone_from(&reason);
+            },
+        )
+        .await?;
+        self.why = format!("went back: {reason}");
         Ok(())
     }
 
@@ -359,6 +405,9 @@ impl Reconciler {
             .await?;
         }
         let limits = settings::started_with(&row.spec.limits);
+        // A bay of an earlier release has none.
+        let id = row.id;
+        self.daemon.with_pool(move |pool| pool.checkpoints_shown(id)).await?;
         let spec = StartSpec {
             bay: row.id,
             name: row.name.clone(),
@@ -435,9 +484,13 @@ impl Reconciler {
 
     async fn stop(&mut self, row: &BayRow, seen: Seen) -> Result<(), ApiError> {
         let replacing = row.replace_with.is_some();
+        let restoring = row.restore_wanted.is_some();
         if row.state != State::Stopping {
-            let reason =
-                if replacing { "its root is to be replaced" } else { "its processes are asked to end" };
+            let reason = match (restoring, replacing) {
+                (true, _) => "it goes back to a checkpoint",
+                (_, true) => "its root is to be replaced",
+                _ => "its processes are asked to end",
+            };
             self.update(Draft::new("bay.stopping", json!({ "reason": reason })), |row| {
                 row.state = State::Stopping;
                 row.reason = reason.to_owned();
@@ -445,7 +498,9 @@ impl Reconciler {
             .await?;
         }
         let grace = self.handle.take_grace();
+        // What goes back to a checkpoint is not asked to end: nothing it could still write will be there.
         if seen != Seen::Gone
+            && !restoring
             && let Some(record) = &row.runtime
         {
             if seen == Seen::Paused
@@ -474,6 +529,7 @@ impl Reconciler {
         self.update(Draft::new("bay.stopped", json!({})), |row| {
             row.state = State::Stopped;
             row.reason = match row.stop_why.take() {
+                _ if restoring => "stopped to go back to a checkpoint".to_owned(),
                 _ if replacing => "stopped to replace its root".to_owned(),
                 Some(why) => why,
                 None => "stopped on request".to_owned(),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use bay_backend::{Backend, LimitEvents};
-use bay_store::{BayRow, Draft, Store};
+use bay_store::{BayRow, CheckpointNew, CheckpointRow, Draft, Store};
 use bay_types::bay::STOP_GRACE_S;
 use bay_types::{ApiError, BayId, BayName, ErrorCode, ExecId};
 use tokio::sync::{Notify, watch};
@@ -37,6 +37,9 @@ pub(crate) struct BayHandle {
     pub(crate) guest: GuestChannel,
     /// Wakes the reconciler.
     pub(crate) wake: Notify,
+    /// Held by whoever changes what the bay is made of, or needs it to stand still: one pass of the reconciler, the
+    /// taking of a checkpoint.
+    pub(crate) at_work: tokio::sync::Mutex<()>,
     row: watch::Sender<BayRow>,
     /// Keeps the order of commits and of what is shown here the same.
     edit: tokio::sync::Mutex<()>,
@@ -101,6 +104,7 @@ impl BayHandle {
             name: row.name.clone(),
             guest: GuestChannel::new(backend, row.id),
             wake: Notify::new(),
+            at_work: tokio::sync::Mutex::default(),
             row: watch::Sender::new(row),
             edit: tokio::sync::Mutex::default(),
             asked: AtomicU64::new(0),
@@ -128,6 +132,32 @@ impl BayHandle {
         let row = store.bay_update(self.id, event, change).await.map_err(|e| e.to_api())?;
         self.row.send_replace(row.clone());
         Ok(row)
+    }
+
+    /// Writes a checkpoint down that is whole on disk.
+    pub(crate) async fn checkpointed(
+        &self,
+        store: &Store,
+        new: CheckpointNew,
+        event: impl FnOnce(&CheckpointRow) -> Draft,
+    ) -> Result<CheckpointRow, ApiError> {
+        let _order = self.edit.lock().await;
+        let (made, row) = store.checkpoint_add(new, event).await.map_err(|e| e.to_api())?;
+        self.row.send_replace(row);
+        Ok(made)
+    }
+
+    /// Forgets a checkpoint, before its files go.
+    pub(crate) async fn checkpoint_forgotten(
+        &self,
+        store: &Store,
+        gone: &CheckpointRow,
+        event: &Draft,
+    ) -> Result<(), ApiError> {
+        let _order = self.edit.lock().await;
+        let row = store.checkpoint_remove(gone, event).await.map_err(|e| e.to_api())?;
+        self.row.send_replace(row);
+        Ok(())
     }
 
     /// Writes a wish down when `fits` allows it in the state the bay is in, and wakes the reconciler. Returns the

@@ -6,6 +6,7 @@
 //!  any       a recorded PID 1 that is gone     NoteLoss      (unless we were stopping it: Stop)
 //!  any       failed                            Clear what is left, then Rest until somebody asks again
 //!  any       settings that do not hold yet     Apply         (what runs gets them at once, without a stop)
+//!  any       to be as at a checkpoint          Stop, then Restore
 //!  any       root to be replaced               Stop, then ReplaceRoot
 //!  running   no disk                           MakeDisk
 //!            gone                              Start (Wait while backing off)
@@ -32,6 +33,8 @@ pub(crate) struct Look {
     /// A PID 1 is on record.
     pub(crate) recorded: bool,
     pub(crate) disk_ready: bool,
+    /// The files are to become those of a checkpoint.
+    pub(crate) restore: bool,
     /// The root filesystem is to be made anew.
     pub(crate) replace: bool,
     /// Settings were asked for, or it is not known whether those on record hold for what runs.
@@ -48,6 +51,7 @@ pub(crate) enum Step {
     Clear,
     Apply,
     MakeDisk,
+    Restore,
     ReplaceRoot,
     Start,
     Confirm,
@@ -75,6 +79,9 @@ pub(crate) fn next_step(look: Look) -> Step {
     }
     if look.settings_due {
         return Step::Apply;
+    }
+    if look.restore {
+        return if gone { Step::Restore } else { Step::Stop };
     }
     if look.replace {
         return if gone { Step::ReplaceRoot } else { Step::Stop };
@@ -117,18 +124,22 @@ mod tests {
             State::Deleting,
         ]);
         let seen = prop::sample::select(vec![Seen::Running, Seen::Paused, Seen::Gone]);
-        let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+        let flags =
+            (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
         (desired, state, seen, flags).prop_map(
-            |(desired, state, seen, (recorded, disk_ready, replace, settings_due, backing_off))| Look {
-                desired,
-                state,
-                // What is not on record is never looked for.
-                seen: if recorded { seen } else { Seen::Gone },
-                recorded,
-                disk_ready,
-                replace,
-                settings_due,
-                backing_off,
+            |(desired, state, seen, (recorded, disk_ready, restore, replace, settings_due, backing_off))| {
+                Look {
+                    desired,
+                    state,
+                    // What is not on record is never looked for.
+                    seen: if recorded { seen } else { Seen::Gone },
+                    recorded,
+                    disk_ready,
+                    restore,
+                    replace,
+                    settings_due,
+                    backing_off,
+                }
             },
         )
     }
@@ -150,6 +161,7 @@ mod tests {
                 look.disk_ready = true;
                 look.state = State::Starting;
             }
+            Step::Restore => look.restore = false,
             Step::ReplaceRoot => look.replace = false,
             Step::Start => {
                 look.recorded = true;
@@ -219,7 +231,7 @@ mod tests {
         #[test]
         fn nothing_is_started_or_replaced_under_a_living_runtime(at in look()) {
             if at.seen != Seen::Gone {
-                prop_assert!(!matches!(next_step(at), Step::Start | Step::ReplaceRoot | Step::MakeDisk | Step::NoteLoss));
+                prop_assert!(!matches!(next_step(at), Step::Start | Step::Restore | Step::ReplaceRoot | Step::MakeDisk | Step::NoteLoss));
             }
         }
 
@@ -248,6 +260,7 @@ mod tests {
             seen: Seen::Gone,
             recorded: false,
             disk_ready: true,
+            restore: false,
             replace: false,
             settings_due: false,
             backing_off: false,

@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 
 use bay_types::bay::{BayCreate, Desired, Origin, State};
+use bay_types::checkpoint::{Lineage, Point};
 use bay_types::runtime::RuntimeRecord;
 use bay_types::settings::Settings;
-use bay_types::{BayId, BayName, ImageId};
+use bay_types::{BayId, BayName, CheckpointName, ImageId};
 use jiff::Timestamp;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
@@ -48,6 +49,16 @@ pub struct BayRow {
     pub settings_wanted: Option<Settings>,
     /// Why the bay is to be stopped, when it is not a caller who asked for it.
     pub stop_why: Option<String>,
+    /// The checkpoint that what the bay is now descends from.
+    pub checkpoint: Option<CheckpointName>,
+    /// What the next checkpoint will be called.
+    pub next_checkpoint: CheckpointName,
+    /// The checkpoint of another bay that its files began as.
+    pub forked_from: Option<Lineage>,
+    /// Its files are to become those of this checkpoint.
+    pub restore_wanted: Option<Point>,
+    /// The next start brings back what ran at this checkpoint.
+    pub thaw_from: Option<Point>,
 }
 
 /// How a new bay gets its name.
@@ -66,6 +77,7 @@ pub struct BayNew {
     pub spec: BayCreate,
     pub image_id: ImageId,
     pub origin: Option<Origin>,
+    pub forked_from: Option<Lineage>,
     pub reason: String,
 }
 
@@ -73,7 +85,8 @@ macro_rules! select {
     ($tail:literal) => {
         concat!(
             "SELECT id, name, spec, desired, state, reason, since, created_at, image_id, origin, id_base, ",
-            "machine_id, runtime, disk_ready, replace_with, keep_workspace, settings_wanted, stop_why FROM bays ",
+            "machine_id, runtime, disk_ready, replace_with, keep_workspace, settings_wanted, stop_why, checkpoint, ",
+            "next_checkpoint, forked_from, restore_wanted, thaw_from FROM bays ",
             $tail
         )
     };
@@ -93,6 +106,13 @@ fn from_json<T: serde::de::DeserializeOwned>(text: &str) -> Result<T> {
 
 fn to_json<T: serde::Serialize>(value: &T) -> Result<String> {
     serde_json::to_string(value).map_err(|e| StoreError::column("bays", e))
+}
+
+pub(crate) fn checkpoint_name(number: i64) -> Result<CheckpointName> {
+    let name = u32::try_from(number).ok().and_then(CheckpointName::new);
+    name.ok_or_else(|| {
+        StoreError::column("bays", std::io::Error::other("a checkpoint's number is out of range"))
+    })
 }
 
 fn row(row: &SqliteRow) -> Result<BayRow> {
@@ -121,6 +141,11 @@ fn row(row: &SqliteRow) -> Result<BayRow> {
         keep_workspace: get::<i64>(row, 15)? != 0,
         settings_wanted: get::<Option<&str>>(row, 16)?.map(from_json).transpose()?,
         stop_why: get(row, 17)?,
+        checkpoint: get::<Option<i64>>(row, 18)?.map(checkpoint_name).transpose()?,
+        next_checkpoint: checkpoint_name(get(row, 19)?)?,
+        forked_from: get::<Option<&str>>(row, 20)?.map(from_json).transpose()?,
+        restore_wanted: get::<Option<&str>>(row, 21)?.map(from_json).transpose()?,
+        thaw_from: get::<Option<&str>>(row, 22)?.map(from_json).transpose()?,
     })
 }
 
@@ -172,11 +197,20 @@ impl Store {
             keep_workspace: false,
             settings_wanted: None,
             stop_why: None,
+            checkpoint: None,
+            next_checkpoint: CheckpointName::FIRST,
+            thaw_from: new
+                .forked_from
+                .as_ref()
+                .filter(|from| from.memory)
+                .map(|from| Point { bay: from.bay, checkpoint: from.checkpoint }),
+            forked_from: new.forked_from,
+            restore_wanted: None,
         };
         sqlx::query(concat!(
             "INSERT INTO bays (id, name, spec, desired, state, reason, since, created_at, image_id, origin, id_base, ",
-            "machine_id, runtime, disk_ready, replace_with, keep_workspace) ",
-            "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, NULL, 0, NULL, 0)"
+            "machine_id, runtime, disk_ready, replace_with, keep_workspace, forked_from, thaw_from) ",
+            "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, NULL, 0, NULL, 0, $13, $14)"
         ))
         .bind(made.id.to_string())
         .bind(made.name.as_str())
@@ -190,6 +224,8 @@ impl Store {
         .bind(made.origin.as_ref().map(to_json).transpose()?)
         .bind(i64::from(made.id_base))
         .bind(&made.machine_id)
+        .bind(made.forked_from.as_ref().map(to_json).transpose()?)
+        .bind(made.thaw_from.as_ref().map(to_json).transpose()?)
         .execute(&mut *connection)
         .await
         .map_err(&failed)?;
@@ -241,10 +277,24 @@ impl Store {
         event: Option<Draft>,
         change: impl FnOnce(&mut BayRow),
     ) -> Result<BayRow> {
-        let failed = self.failed("recording a change of a bay");
         let mut writer = self.writer().await;
         let mut transaction = writer.begin().await?;
-        let connection = transaction.connection();
+        let changed = self.bay_change(transaction.connection(), id, change).await?;
+        match event {
+            Some(event) => drop(transaction.commit_with(Some(id), &event).await?),
+            None => transaction.commit().await?,
+        }
+        Ok(changed)
+    }
+
+    /// The same inside somebody's transaction.
+    pub(crate) async fn bay_change(
+        &self,
+        connection: &mut SqliteConnection,
+        id: BayId,
+        change: impl FnOnce(&mut BayRow),
+    ) -> Result<BayRow> {
+        let failed = self.failed("recording a change of a bay");
         let found = sqlx::query(select!("WHERE id = $1"))
             .bind(id.to_string())
             .fetch_optional(&mut *connection)
@@ -260,7 +310,8 @@ impl Store {
         sqlx::query(concat!(
             "UPDATE bays SET desired = $2, state = $3, reason = $4, since = $5, image_id = $6, runtime = $7, ",
             "disk_ready = $8, replace_with = $9, keep_workspace = $10, spec = $11, settings_wanted = $12, ",
-            "stop_why = $13 WHERE id = $1"
+            "stop_why = $13, checkpoint = $14, next_checkpoint = $15, restore_wanted = $16, thaw_from = $17 ",
+            "WHERE id = $1"
         ))
         .bind(id.to_string())
         .bind(changed.desired.as_str())
@@ -275,13 +326,13 @@ impl Store {
         .bind(to_json(&changed.spec)?)
         .bind(changed.settings_wanted.as_ref().map(to_json).transpose()?)
         .bind(&changed.stop_why)
+        .bind(changed.checkpoint.map(|checkpoint| i64::from(checkpoint.number())))
+        .bind(i64::from(changed.next_checkpoint.number()))
+        .bind(changed.restore_wanted.as_ref().map(to_json).transpose()?)
+        .bind(changed.thaw_from.as_ref().map(to_json).transpose()?)
         .execute(&mut *connection)
         .await
         .map_err(&failed)?;
-        match event {
-            Some(event) => drop(transaction.commit_with(Some(id), &event).await?),
-            None => transaction.commit().await?,
-        }
         Ok(changed)
     }
 
@@ -300,6 +351,11 @@ impl Store {
             .await
             .map_err(&failed)?;
         sqlx::query("DELETE FROM costs WHERE bay = $1")
+            .bind(id.to_string())
+            .execute(&mut *connection)
+            .await
+            .map_err(&failed)?;
+        sqlx::query("DELETE FROM checkpoints WHERE bay = $1")
             .bind(id.to_string())
             .execute(&mut *connection)
             .await

@@ -40,6 +40,7 @@ use sqlx::{ConnectOptions, Connection, Row};
 use tokio::sync::{Mutex, Notify};
 
 mod bay;
+mod checkpoint;
 mod cost;
 mod error;
 mod event;
@@ -49,6 +50,7 @@ mod schema;
 mod write;
 
 pub use bay::{BayNew, BayRow, NameChoice};
+pub use checkpoint::{CheckpointNew, CheckpointRow};
 pub use cost::CostRow;
 pub use error::StoreError;
 pub use event::{Draft, Verdict};

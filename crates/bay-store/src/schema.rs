@@ -9,13 +9,36 @@ use sqlx::{Connection, Row};
 
 use crate::{Result, StoreError};
 
-const MIGRATIONS: &[&[&str]] = &[BAYS_EXECS_EVENTS, LIMITS_HIT, TRACES_AND_COSTS, LIVE_SETTINGS];
+const MIGRATIONS: &[&[&str]] = &[BAYS_EXECS_EVENTS, LIMITS_HIT, TRACES_AND_COSTS, LIVE_SETTINGS, CHECKPOINTS];
 
 const LIMITS_HIT: &[&str] = &["ALTER TABLE execs ADD COLUMN limits_hit TEXT NOT NULL DEFAULT '[]'"];
 
 /// What may be changed of a living bay, and why one was stopped that nobody asked to be.
 const LIVE_SETTINGS: &[&str] =
     &["ALTER TABLE bays ADD COLUMN settings_wanted TEXT", "ALTER TABLE bays ADD COLUMN stop_why TEXT"];
+
+/// Points in a bay's life. A number is given once, so the next one is kept apart from those that there are.
+const CHECKPOINTS: &[&str] = &[
+    "CREATE TABLE checkpoints (
+        bay TEXT NOT NULL REFERENCES bays (id) ON DELETE CASCADE,
+        number BIGINT NOT NULL,
+        parent BIGINT,
+        kind TEXT NOT NULL,
+        message TEXT,
+        author TEXT NOT NULL,
+        automatic TEXT,
+        after_exec TEXT,
+        created_at TEXT NOT NULL,
+        pause_us BIGINT NOT NULL,
+        without_memory TEXT NOT NULL,
+        PRIMARY KEY (bay, number)
+    )",
+    "ALTER TABLE bays ADD COLUMN checkpoint BIGINT",
+    "ALTER TABLE bays ADD COLUMN next_checkpoint BIGINT NOT NULL DEFAULT 1",
+    "ALTER TABLE bays ADD COLUMN forked_from TEXT",
+    "ALTER TABLE bays ADD COLUMN restore_wanted TEXT",
+    "ALTER TABLE bays ADD COLUMN thaw_from TEXT",
+];
 
 const TRACES_AND_COSTS: &[&str] = &[
     "ALTER TABLE execs ADD COLUMN trace TEXT",

@@ -27,7 +27,14 @@ fn spec() -> BayCreate {
 }
 
 fn new(name: NameChoice) -> BayNew {
-    BayNew { name, spec: spec(), image_id: ImageId::generate(), origin: None, reason: "asked for".to_owned() }
+    BayNew {
+        name,
+        spec: spec(),
+        image_id: ImageId::generate(),
+        origin: None,
+        forked_from: None,
+        reason: "asked for".to_owned(),
+    }
 }
 
 fn name(text: &str) -> BayName {

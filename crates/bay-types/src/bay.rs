@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::{CheckpointName, Lineage};
 use crate::id::{BayId, BayName, ImageId, RepoId};
 use crate::stats::BayCost;
 
@@ -250,6 +251,12 @@ pub struct BayView {
     pub image_id: ImageId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
+    /// The checkpoint that what the bay is now descends from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointName>,
+    /// The bay and checkpoint it was forked from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<Lineage>,
     pub limits: Limits,
     /// Seconds without any activity after which it is stopped by itself; never when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

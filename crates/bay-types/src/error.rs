@@ -69,6 +69,9 @@ error_codes! {
     RefNotFound = "ref-not-found", 404, 3;
     /// No workspace is kept under this name, or more than one could be meant.
     WorkspaceNotFound = "workspace-not-found", 404, 3;
+    CheckpointNotFound = "checkpoint-not-found", 404, 3;
+    /// What runs in the bay cannot be captured or brought back; its files can.
+    MemoryUnavailable = "memory-unavailable", 422, 5;
     PathNotFound = "path-not-found", 404, 3;
     /// A path leaves the place it must stay in, or is of a kind that cannot be copied.
     PathRefused = "path-refused", 422, 2;

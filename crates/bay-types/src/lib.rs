@@ -8,6 +8,7 @@
 //! | [`id`]      | everything: typed ids and bay names                  |
 //! | [`error`]   | daemon → caller: code, message, what to do next      |
 //! | [`bay`]     | CLI ↔ daemon: bays, their states, limits, mounts     |
+//! | [`checkpoint`] | CLI ↔ daemon: points in a bay's life, and what is made of them |
 //! | [`exec`]    | CLI ↔ daemon ↔ guest: commands and their results     |
 //! | [`frame`]   | CLI ↔ guest: the byte stream of an attached exec     |
 //! | [`guest`]   | daemon ↔ guest: the rest of the guest protocol       |
@@ -26,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bay;
+pub mod checkpoint;
 pub mod error;
 pub mod event;
 pub mod exec;
@@ -45,6 +47,7 @@ pub mod trace;
 pub mod usage;
 pub mod watch;
 
+pub use checkpoint::CheckpointName;
 pub use error::{ApiError, ErrorCode};
 pub use id::{BayId, BayName, ExecId, ImageId, RepoId};
 

@@ -42,6 +42,8 @@ pub struct RuntimeSpec {
     pub root: PathBuf,
     pub workspace: PathBuf,
     pub state: PathBuf,
+    /// A directory of the pool with the checkpoints that the bay may read.
+    pub checkpoints: PathBuf,
     pub mounts: Vec<Mount>,
     /// First host id of the bay's range; id 0 inside is this one outside.
     pub id_base: u32,

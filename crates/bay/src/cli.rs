@@ -12,8 +12,9 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
-    completions, cp, doctor, exec, execs, images, kill, logs, ls, pause, ports, replace, repos, resume, rm,
-    serve, services, set, shell, show, start, stop, up, watch, workspaces,
+    checkpoint, checkpoints, completions, cp, doctor, exec, execs, fork, images, kill, logs, ls, pause,
+    ports, promote, replace, repos, restore, resume, rm, serve, services, set, shell, show, start, stop, up,
+    watch, workspaces,
 };
 use crate::failure::{Failure, Outcome};
 use crate::top::Top;
@@ -102,6 +103,11 @@ enum Verb {
     Resume(resume::Resume),
     Set(set::Set),
     Replace(replace::Replace),
+    Checkpoint(checkpoint::Checkpoint),
+    Checkpoints(checkpoints::Checkpoints),
+    Restore(restore::Restore),
+    Fork(fork::Fork),
+    Promote(promote::Promote),
     Rm(rm::Rm),
     Logs(logs::Logs),
     Kill(kill::Kill),
@@ -174,6 +180,11 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Resume(verb) => verb.run(&global).await,
         Verb::Set(verb) => verb.run(&global).await,
         Verb::Replace(verb) => verb.run(&global).await,
+        Verb::Checkpoint(verb) => verb.run(&global).await,
+        Verb::Checkpoints(verb) => verb.run(&global).await,
+        Verb::Restore(verb) => verb.run(&global).await,
+        Verb::Fork(verb) => verb.run(&global).await,
+        Verb::Promote(verb) => verb.run(&global).await,
         Verb::Rm(verb) => verb.run(&global).await,
         Verb::Logs(verb) => verb.run(&global).await,
         Verb::Kill(verb) => verb.run(&global).await,

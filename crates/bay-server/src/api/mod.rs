@@ -18,6 +18,7 @@ use crate::daemon::Daemon;
 use crate::service::Caller;
 
 mod bays;
+mod checkpoints;
 mod execs;
 mod files;
 mod images;
@@ -50,6 +51,11 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/bays/{bay}/resume", post(bays::resume))
         .route("/v1/bays/{bay}/replace", post(bays::replace))
         .route("/v1/bays/{bay}/limits", patch(bays::set))
+        .route("/v1/bays/{bay}/checkpoints", get(checkpoints::list).post(checkpoints::create))
+        .route("/v1/bays/{bay}/checkpoints/{checkpoint}", delete(checkpoints::remove))
+        .route("/v1/bays/{bay}/restore", post(checkpoints::restore))
+        .route("/v1/bays/{bay}/forks", post(checkpoints::fork))
+        .route("/v1/bays/{bay}/promote", post(checkpoints::promote))
         .route("/v1/bays/{bay}/execs", get(execs::list).post(execs::start))
         .route("/v1/bays/{bay}/execs/attach", post(execs::start_attached))
         .route("/v1/bays/{bay}/execs/{exec}", get(execs::show))

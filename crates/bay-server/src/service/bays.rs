@@ -10,6 +10,7 @@ use bay_types::{ApiError, ErrorCode, ImageId};
 use serde_json::json;
 
 use super::Caller;
+use super::checkpoints::{self, Wanted};
 use crate::daemon::Daemon;
 use crate::fault::Point;
 use crate::registry::BayHandle;
@@ -17,7 +18,7 @@ use crate::registry::BayHandle;
 /// How long a caller waits for a bay to get somewhere, besides the grace of a stop. The work goes on after that.
 pub(super) const VERB_WITHIN: Duration = Duration::from_secs(120);
 
-fn misfit(row: &BayRow, verb: &str, next: String) -> ApiError {
+pub(super) fn misfit(row: &BayRow, verb: &str, next: String) -> ApiError {
     ApiError::new(
         ErrorCode::BayState,
         format!("the bay {} is {} ({}): it cannot be {verb}", row.name, row.state, row.reason),
@@ -168,6 +169,13 @@ pub(crate) async fn replace(
 ) -> Result<BayView, ApiError> {
     let row = handle.row();
     not_deleting(&row, "replaced")?;
+    if row.disk_ready {
+        // A fresh root is the way out of much, so it is not refused for want of a way back.
+        let why = Wanted::automatic("before its root was replaced".to_owned());
+        if let Err(error) = checkpoints::take(&daemon, &handle, why, caller).await {
+            tracing::warn!(bay = %row.name, message = %error.message, "a root is replaced without a checkpoint before");
+        }
+    }
     // Held until the row names the image: from then on it counts as used.
     let making = daemon.making.read().await;
     let wanted = row.spec.image.clone();

@@ -97,6 +97,7 @@ async fn make(
         spec: create,
         image_id: image.id,
         origin,
+        forked_from: None,
         reason: "its disk is being made".to_owned(),
     };
     let row = daemon

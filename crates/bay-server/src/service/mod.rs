@@ -1,13 +1,16 @@
 //! One module per noun: what the verbs do, whichever API they come through.
 
 pub(crate) mod bays;
+pub(crate) mod checkpoints;
 pub(crate) mod create;
 pub(crate) mod execs;
 pub(crate) mod fetch;
+pub(crate) mod forks;
 pub(crate) mod images;
 pub(crate) mod repos;
 pub(crate) mod services;
 pub(crate) mod settings;
+mod thinning;
 pub(crate) mod workspaces;
 
 /// Who asked.

@@ -1,10 +1,13 @@
 //! One file per verb.
 
+pub(crate) mod checkpoint;
+pub(crate) mod checkpoints;
 pub(crate) mod completions;
 pub(crate) mod cp;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod execs;
+pub(crate) mod fork;
 pub(crate) mod images;
 pub(crate) mod kill;
 pub(crate) mod lifecycle;
@@ -12,8 +15,10 @@ pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod pause;
 pub(crate) mod ports;
+pub(crate) mod promote;
 pub(crate) mod replace;
 pub(crate) mod repos;
+pub(crate) mod restore;
 pub(crate) mod resume;
 pub(crate) mod rm;
 pub(crate) mod serve;

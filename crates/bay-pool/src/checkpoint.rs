@@ -1,0 +1,271 @@
+//! The files of checkpoints: read-only snapshots of a bay's three subvolumes, all of one moment.
+//!
+//! ```text
+//!  bays/<id>/checkpoints/new/{root,workspace}  new-inner/state   ◄── checkpoint_take, while the bay stands still
+//!                       /shown/v3/{root,workspace}               ◄── checkpoint_keep; the newest, which the bay sees
+//!                       /older/v1/{root,workspace}                   moved there when newer ones come
+//!                       /inner/v3/state                              what the guest keeps for itself
+//! ```
+//! Directories are moved and never the snapshots in them: the kernel does not rename what is read-only.
+//! The directory `shown` is what a bay has mounted, read-only: a subvolume needs no mount of its own to be seen below it,
+//! so checkpoints come and go there while the bay runs. A directory that the store knows nothing of was left by work that
+//! was cut short, and goes with the next [`Pool::checkpoint_sweep`].
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use bay_sys::btrfs::{self, Qgroup};
+use bay_types::checkpoint::{Point, SHOWN_INSIDE};
+use bay_types::{BayId, CheckpointName};
+use rustix::fs::{CWD, RenameFlags};
+
+use crate::backing::make_private_dir;
+use crate::error::{Doing, PoolError, Result};
+use crate::pool::Pool;
+use crate::subvolume::{self, entries, open_dir};
+
+const ROOT: &str = "root";
+const WORKSPACE: &str = "workspace";
+const STATE: &str = "state";
+/// Below a bay's state: what its services are.
+const SERVICES: &str = "services";
+/// Most definitions of services that are taken over. A bay has fewer.
+const MAX_SERVICES: usize = 1024;
+/// Longest definition that is taken over.
+const MAX_SERVICE_BYTES: u64 = 1 << 20;
+
+/// What the bay's users must be able to walk through.
+const OPEN_MODE: u32 = 0o755;
+
+impl Pool {
+    fn checkpoints(&self, bay: BayId) -> PathBuf {
+        self.bay_dir(bay).join("checkpoints")
+    }
+
+    /// What a bay sees of its checkpoints; made when it is not there.
+    pub fn checkpoints_shown(&self, bay: BayId) -> Result<PathBuf> {
+        let top = self.checkpoints(bay);
+        make_private_dir(&top)?;
+        let shown = top.join("shown");
+        make_private_dir(&shown)?;
+        open_up(&shown)?;
+        Ok(shown)
+    }
+
+    /// Where the parts of a checkpoint are that the bay may see.
+    pub(crate) fn checkpoint_dir(&self, point: Point) -> Result<PathBuf> {
+        let (top, name) = (self.checkpoints(point.bay), point.checkpoint.to_string());
+        let places = ["shown", "older"].map(|place| top.join(place).join(&name));
+        places
+            .into_iter()
+            .find(|dir| subvolume::exists(&dir.join(ROOT)) && subvolume::exists(&dir.join(WORKSPACE)))
+            .ok_or(PoolError::CheckpointNotFound { checkpoint: name })
+    }
+
+    /// What belongs to a checkpoint and is not the bay's to see.
+    #[must_use]
+    pub fn checkpoint_inner(&self, point: Point) -> PathBuf {
+        self.checkpoints(point.bay).join("inner").join(point.checkpoint.to_string())
+    }
+
+    /// Writes down everything that is on its way to the disk, so that there is little left to do while the bay stands
+    /// still, and makes the places.
+    pub fn checkpoint_prepare(&self, bay: BayId) -> Result<()> {
+        self.check_writable()?;
+        if let Err(error) = self.grow_if_needed() {
+            tracing::warn!(error = %bay_types::error::chain(&error), "the pool could not grow");
+        }
+        self.checkpoints_shown(bay)?;
+        let top = self.checkpoints(bay);
+        for place in ["older", "inner"] {
+            make_private_dir(&top.join(place))?;
+        }
+        for new in ["new", "new-inner"].map(|new| top.join(new)) {
+            self.trash().remove(&new)?;
+            make_private_dir(&new)?;
+        }
+        let disk = self.bay_disk(bay);
+        for part in [&disk.workspace, &disk.root] {
+            let dir = open_dir(part).doing(|| format!("open {}", part.display()))?;
+            rustix::fs::syncfs(&dir).doing(|| format!("flush {}", part.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Snapshots the bay as it is at this moment. Whoever calls this keeps it from changing.
+    pub fn checkpoint_take(&self, bay: BayId) -> Result<()> {
+        let (disk, top) = (self.bay_disk(bay), self.checkpoints(bay));
+        let (new, inner) = (top.join("new"), top.join("new-inner"));
+        let group = self.quota_of(&disk)?.map(|(group, _)| group);
+        // All of them wait for a commit of the filesystem: side by side they share one.
+        let take = |from: &Path, to: PathBuf| read_only(from, &to, group);
+        std::thread::scope(|scope| {
+            let root = scope.spawn(|| take(&disk.root, new.join(ROOT)));
+            let state = scope.spawn(|| take(&disk.state, inner.join(STATE)));
+            let workspace = take(&disk.workspace, new.join(WORKSPACE));
+            let join = |thread: std::thread::ScopedJoinHandle<'_, Result<()>>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            workspace.and(join(root)).and(join(state))
+        })
+    }
+
+    /// Gives what was taken its name and its place.
+    pub fn checkpoint_keep(&self, point: Point) -> Result<()> {
+        let (top, name) = (self.checkpoints(point.bay), point.checkpoint.to_string());
+        let (inner, shown) = (self.checkpoint_inner(point), top.join("shown").join(name));
+        open_up(&top.join("new"))?;
+        for (new, place) in [("new-inner", &inner), ("new", &shown)] {
+            // What an earlier attempt with this number left.
+            self.trash().remove(place)?;
+            std::fs::rename(top.join(new), place)
+                .doing(|| format!("put {} in its place", place.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Puts the newest of these where the bay sees them, and the others where it does not.
+    pub fn checkpoints_arrange(&self, bay: BayId, known: &[CheckpointName]) -> Result<()> {
+        let top = self.checkpoints(bay);
+        let older = known.len().saturating_sub(SHOWN_INSIDE);
+        for (index, name) in known.iter().enumerate() {
+            let (from, to) = if index < older { ("shown", "older") } else { ("older", "shown") };
+            let (from, to) = (top.join(from).join(name.to_string()), top.join(to).join(name.to_string()));
+            match std::fs::rename(&from, &to) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error).doing(|| format!("move {}", from.display()));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the files of a checkpoint. Harmless when there are none.
+    pub fn checkpoint_remove(&self, point: Point) -> Result<()> {
+        let (top, name) = (self.checkpoints(point.bay), point.checkpoint.to_string());
+        for place in ["shown", "older", "inner"] {
+            self.trash().remove(&top.join(place).join(&name))?;
+        }
+        Ok(())
+    }
+
+    /// Removes what is there of checkpoints that are not known.
+    pub fn checkpoint_sweep(&self, bay: BayId, known: &[CheckpointName]) -> Result<()> {
+        let top = self.checkpoints(bay);
+        if !top.is_dir() {
+            return Ok(());
+        }
+        for new in ["new", "new-inner"] {
+            self.trash().remove(&top.join(new))?;
+        }
+        for place in ["shown", "older", "inner"] {
+            let place = top.join(place);
+            if !place.is_dir() {
+                continue;
+            }
+            for path in entries(&place)? {
+                let name = path.file_name().and_then(OsStr::to_str).and_then(|name| name.parse().ok());
+                if name.is_none_or(|name| !known.contains(&name)) {
+                    self.trash().remove(&path)?;
+                }
+            }
+        }
+        self.checkpoints_arrange(bay, known)
+    }
+
+    /// Makes the files of a bay that does not run those of a checkpoint, its own or another's. Outputs of its execs stay,
+    /// its services become those of then; with `state` everything the guest keeps becomes what it was.
+    pub fn bay_restore(&self, bay: BayId, from: Point, state: bool) -> Result<()> {
+        self.check_writable()?;
+        let (disk, source) = (self.bay_disk(bay), self.checkpoint_dir(from)?);
+        if !subvolume::exists(&disk.state) {
+            return Err(PoolError::BayFilesMissing { bay: bay.to_string() });
+        }
+        let kept_state = self.checkpoint_inner(from).join(STATE);
+        let group = self.quota_of(&disk)?.map(|(group, _)| group);
+        let mut parts = vec![(source.join(ROOT), disk.root), (source.join(WORKSPACE), disk.workspace)];
+        if state {
+            parts.push((kept_state.clone(), disk.state.clone()));
+        }
+        // Everything that can fail for want of room comes before the first of them changes.
+        for (from, part) in &parts {
+            let new = beside(part);
+            self.trash().remove(&new)?;
+            subvolume::snapshot(from, &new, group)?;
+        }
+        for (_, part) in &parts {
+            rustix::fs::renameat_with(CWD, beside(part), CWD, part, RenameFlags::EXCHANGE)
+                .doing(|| format!("exchange {}", part.display()))?;
+        }
+        if !state {
+            take_services(&kept_state, &disk.state)?;
+        }
+        for (_, part) in &parts {
+            self.trash().remove(&beside(part))?;
+        }
+        Ok(())
+    }
+
+    /// The state of a bay that begins as a checkpoint: all of it, or only its services.
+    pub(crate) fn state_from(&self, from: Point, to: &Path, whole: bool, mode: u32) -> Result<()> {
+        let kept = self.checkpoint_inner(from).join(STATE);
+        if whole {
+            return subvolume::snapshot(&kept, to, None);
+        }
+        subvolume::create(to, mode, None)?;
+        take_services(&kept, to)
+    }
+}
+
+/// `root.new` beside `root`.
+pub(crate) fn beside(part: &Path) -> PathBuf {
+    part.with_extension("new")
+}
+
+fn open_up(dir: &Path) -> Result<()> {
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(OPEN_MODE))
+        .doing(|| format!("set the mode of {}", dir.display()))
+}
+
+fn read_only(from: &Path, to: &Path, group: Option<Qgroup>) -> Result<()> {
+    let made = open_dir(from).and_then(|source| {
+        let (parent, name) = subvolume::parent_and_name(to)?;
+        btrfs::snapshot(&source, &parent, name, true, group)
+    });
+    made.doing(|| format!("snapshot {}", from.display()))
+}
+
+/// Replaces the definitions of services in a state by those of another. Both were an agent's to write: only plain files
+/// with plain names are looked at, and not more of them than a bay can have.
+fn take_services(from: &Path, to: &Path) -> Result<()> {
+    let doing = || format!("take over the services to {}", to.display());
+    let definitions = |state: &Path| -> Result<Vec<PathBuf>> {
+        let dir = state.join(SERVICES);
+        match std::fs::symlink_metadata(&dir) {
+            Ok(found) if found.is_dir() => {}
+            _ => return Ok(Vec::new()),
+        }
+        let plain = |path: &PathBuf| {
+            path.extension() == Some(OsStr::new("json"))
+                && std::fs::symlink_metadata(path)
+                    .is_ok_and(|found| found.is_file() && found.len() <= MAX_SERVICE_BYTES)
+        };
+        Ok(entries(&dir)?.into_iter().filter(plain).take(MAX_SERVICES).collect())
+    };
+    for gone in definitions(to)? {
+        std::fs::remove_file(&gone).doing(doing)?;
+    }
+    let taken = definitions(from)?;
+    if taken.is_empty() {
+        return Ok(());
+    }
+    let dir = to.join(SERVICES);
+    make_private_dir(&dir)?;
+    for file in taken {
+        let name = file.file_name().unwrap_or_default();
+        std::fs::copy(&file, dir.join(name)).doing(doing)?;
+    }
+    Ok(())
+}

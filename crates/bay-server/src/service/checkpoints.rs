@@ -1,0 +1,348 @@
+//! Points in a bay's life: taken, listed, removed, gone back to.
+//!
+//! ```text
+//!  flush ──► freeze ──► snapshot root, workspace, state ──► thaw ──► put in place ──► one transaction: row and event
+//! ```
+//! The row comes last, so what is listed is whole; what is on disk without a row goes at the next start. A daemon that
+//! dies while the bay stands still leaves it frozen, and the next one thaws it because it is wanted running.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bay_backend::Seen;
+use bay_store::{BayRow, CheckpointNew, CheckpointRow, Draft};
+use bay_types::bay::{Desired, State};
+use bay_types::checkpoint::{
+    CheckpointCreate, CheckpointKind, CheckpointView, MAX_MESSAGE, Point as At, Promote, Restore, Restored,
+    SHOWN_INSIDE,
+};
+use bay_types::{ApiError, CheckpointName, ErrorCode};
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::bays::{VERB_WITHIN, misfit, not_deleting, reach};
+use super::{Caller, thinning};
+use crate::daemon::Daemon;
+use crate::fault::Point;
+use crate::registry::BayHandle;
+
+/// Most checkpoints that a bay may have: each is three subvolumes, and lists must stay readable.
+const MAX_CHECKPOINTS: usize = 1000;
+
+/// A checkpoint to be made.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wanted {
+    pub(crate) message: Option<String>,
+    /// Why, when nobody asked for it.
+    pub(crate) automatic: Option<String>,
+}
+
+impl Wanted {
+    pub(crate) fn automatic(why: String) -> Self {
+        Self { message: None, automatic: Some(why) }
+    }
+}
+
+pub(crate) async fn create(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    create: CheckpointCreate,
+    caller: Caller,
+) -> Result<CheckpointView, ApiError> {
+    if let Some(message) = &create.message
+        && (message.len() > MAX_MESSAGE || message.contains('\0'))
+    {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("the message is longer than {MAX_MESSAGE} bytes, or holds a NUL byte"),
+            "give a shorter one",
+        ));
+    }
+    if create.kind == Some(CheckpointKind::Memory) {
+        return Err(no_memory(&handle));
+    }
+    let message = create.message.filter(|message| !message.trim().is_empty());
+    let made = take(&daemon, &handle, Wanted { message, automatic: None }, caller).await?;
+    daemon.fault.at(Point::BeforeAck);
+    Ok(made)
+}
+
+fn no_memory(handle: &BayHandle) -> ApiError {
+    ApiError::new(
+        ErrorCode::MemoryUnavailable,
+        format!("what runs in {} cannot be captured here", handle.name),
+        "`--files-only` captures its files",
+    )
+}
+
+/// Makes a checkpoint of a bay as it is now.
+pub(crate) async fn take(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    wanted: Wanted,
+    caller: Caller,
+) -> Result<CheckpointView, ApiError> {
+    let _at_work = tokio::time::timeout(VERB_WITHIN, handle.at_work.lock()).await.map_err(|_| {
+        ApiError::new(
+            ErrorCode::Interrupted,
+            format!("the bay {} was busy for {} s", handle.name, VERB_WITHIN.as_secs()),
+            format!("`bay show {}` tells with what; repeat the command later", handle.name),
+        )
+    })?;
+    let row = handle.row();
+    fits(&row, "captured")?;
+    let known = daemon.store.checkpoint_list(row.id).await.map_err(|e| e.to_api())?;
+    if known.len() >= MAX_CHECKPOINTS {
+        return Err(ApiError::new(
+            ErrorCode::NotEnough,
+            format!("the bay {} has {MAX_CHECKPOINTS} checkpoints already", row.name),
+            format!("remove some: `bay checkpoints rm {} v1 v2 …`", row.name),
+        ));
+    }
+    let point = At { bay: row.id, checkpoint: row.next_checkpoint };
+    let asked = Draft::new(
+        "checkpoint.asked",
+        json!({ "name": point.checkpoint, "automatic": wanted.automatic, "by": caller.by() }),
+    );
+    daemon.store.event_append(Some(row.id), &asked).await.map_err(|e| e.to_api())?;
+    let paused = snapshot(daemon, &row).await?;
+    daemon.fault.at(Point::AfterSnapshot);
+    daemon.with_pool(move |pool| pool.checkpoint_keep(point)).await?;
+    let new = CheckpointNew {
+        bay: row.id,
+        name: point.checkpoint,
+        kind: CheckpointKind::Files,
+        message: wanted.message,
+        by: caller.by(),
+        automatic: wanted.automatic,
+        pause_us: u64::try_from(paused.as_micros()).unwrap_or(u64::MAX),
+        without_memory: Vec::new(),
+    };
+    let made = handle.checkpointed(&daemon.store, new, |made| {
+        Draft::new(
+            "checkpoint.made",
+            json!({
+                "name": made.name, "parent": made.parent, "kind": made.kind, "message": made.message,
+                "automatic": made.automatic, "after_exec": made.after_exec, "pause_us": made.pause_us,
+                "by": made.by,
+            }),
+        )
+    });
+    let made = made.await?;
+    tidy(daemon, handle, caller).await;
+    Ok(made.view(Some(made.name), true))
+}
+
+/// Snapshots the bay while nothing in it runs, and says for how long that was.
+async fn snapshot(daemon: &Daemon, row: &BayRow) -> Result<Duration, ApiError> {
+    let id = row.id;
+    daemon.with_pool(move |pool| pool.checkpoint_prepare(id)).await?;
+    let seen = match &row.runtime {
+        Some(record) => daemon.backend.inspect(id, record).await,
+        None => Seen::Gone,
+    };
+    if seen != Seen::Running {
+        daemon.with_pool(move |pool| pool.checkpoint_take(id)).await?;
+        return Ok(Duration::ZERO);
+    }
+    let began = Instant::now();
+    let frozen = daemon.backend.pause(id).await;
+    let taken = match frozen {
+        Ok(()) => {
+            daemon.fault.at(Point::BayStandsStill);
+            daemon.with_pool(move |pool| pool.checkpoint_take(id)).await
+        }
+        Err(error) => Err(error.to_api()),
+    };
+    // Also after a failure: a freeze that did not come to its end may have begun.
+    let thawed = daemon.backend.resume(id).await;
+    let paused = began.elapsed();
+    taken?;
+    thawed.map_err(|e| e.to_api())?;
+    Ok(paused)
+}
+
+fn fits(row: &BayRow, verb: &str) -> Result<(), ApiError> {
+    not_deleting(row, verb)?;
+    let soon = || "repeat the command in a moment".to_owned();
+    match row.state {
+        State::Running | State::Paused | State::Stopped => {}
+        State::Failed if row.disk_ready => {}
+        _ => return Err(misfit(row, verb, soon())),
+    }
+    if !row.disk_ready || row.restore_wanted.is_some() || row.replace_with.is_some() {
+        return Err(misfit(row, verb, soon()));
+    }
+    Ok(())
+}
+
+/// After every checkpoint: what the bay sees are the newest, and automatic ones that nobody needs any more go. The
+/// checkpoint at hand is made, so whatever fails here is only told to the operator.
+async fn tidy(daemon: &Daemon, handle: &Arc<BayHandle>, caller: Caller) {
+    let done = async {
+        let mut known = daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?;
+        let usage = daemon.with_pool(|pool| pool.usage()).await?;
+        let tight = thinning::is_tight(usage.free_bytes, usage.total_bytes);
+        let going = thinning::dispensable(&known, handle.row().checkpoint, Timestamp::now(), tight);
+        for name in going {
+            let Some(index) = known.iter().position(|row| row.name == name) else { continue };
+            if in_use(daemon, At { bay: handle.id, checkpoint: name }).is_none() {
+                forget(daemon, handle, &known.remove(index), "thinned", caller).await?;
+            }
+        }
+        let (id, names) = (handle.id, names(&known));
+        daemon.with_pool(move |pool| pool.checkpoints_arrange(id, &names)).await
+    };
+    let done: Result<(), ApiError> = done.await;
+    if let Err(error) = done {
+        tracing::warn!(bay = %handle.name, message = %error.message, "checkpoints could not be tidied");
+    }
+}
+
+pub(crate) fn names(rows: &[CheckpointRow]) -> Vec<CheckpointName> {
+    rows.iter().map(|row| row.name).collect()
+}
+
+pub(crate) async fn list(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<CheckpointView>, ApiError> {
+    let rows = daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?;
+    let current = handle.row().checkpoint;
+    let older = rows.len().saturating_sub(SHOWN_INSIDE);
+    Ok(rows.iter().enumerate().map(|(index, row)| row.view(current, index >= older)).collect())
+}
+
+pub(crate) async fn find(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    name: CheckpointName,
+) -> Result<CheckpointRow, ApiError> {
+    let rows = daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?;
+    rows.into_iter().find(|row| row.name == name).ok_or_else(|| {
+        ApiError::new(
+            ErrorCode::CheckpointNotFound,
+            format!("the bay {} has no checkpoint {name}", handle.name),
+            format!("`bay checkpoints ls {}` shows those it has", handle.name),
+        )
+    })
+}
+
+/// The name of a bay that is just being made from this checkpoint.
+fn in_use(daemon: &Daemon, point: At) -> Option<String> {
+    let from = |row: &BayRow| {
+        let files = row.forked_from.as_ref().map(|from| At { bay: from.bay, checkpoint: from.checkpoint });
+        (!row.disk_ready && files == Some(point))
+            || row.thaw_from == Some(point)
+            || row.restore_wanted == Some(point)
+    };
+    daemon.bays.list().iter().map(|handle| handle.row()).find(from).map(|row| row.name.to_string())
+}
+
+pub(crate) async fn remove(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    name: CheckpointName,
+    caller: Caller,
+) -> Result<(), ApiError> {
+    let _at_work = handle.at_work.lock().await;
+    let row = find(&daemon, &handle, name).await?;
+    if let Some(bay) = in_use(&daemon, At { bay: handle.id, checkpoint: name }) {
+        return Err(ApiError::new(
+            ErrorCode::BayState,
+            format!("{name} of {} cannot be removed now: {bay} is being made from it", handle.name),
+            "repeat the command in a moment",
+        ));
+    }
+    forget(&daemon, &handle, &row, "asked", caller).await?;
+    let (id, known) =
+        (handle.id, names(&daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?));
+    daemon.with_pool(move |pool| pool.checkpoints_arrange(id, &known)).await
+}
+
+async fn forget(
+    daemon: &Daemon,
+    handle: &Arc<BayHandle>,
+    row: &CheckpointRow,
+    why: &str,
+    caller: Caller,
+) -> Result<(), ApiError> {
+    let event = Draft::new("checkpoint.removed", json!({ "name": row.name, "why": why, "by": caller.by() }));
+    handle.checkpoint_forgotten(&daemon.store, row, &event).await?;
+    let point = At { bay: handle.id, checkpoint: row.name };
+    daemon.with_pool(move |pool| pool.checkpoint_remove(point)).await
+}
+
+/// Makes a bay what it was at one of its checkpoints. What it is now is kept as another.
+pub(crate) async fn restore(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    wanted: Restore,
+    caller: Caller,
+) -> Result<Restored, ApiError> {
+    let name = wanted.checkpoint;
+    find(&daemon, &handle, name).await?;
+    fits(&handle.row(), "restored")?;
+    let why = format!("before the bay went back to {name}");
+    let before = take(&daemon, &handle, Wanted::automatic(why), caller).await?;
+    let point = At { bay: handle.id, checkpoint: name };
+    let draft = Draft::new("bay.restore-asked", json!({ "checkpoint": name, "by": caller.by() }));
+    let bay = become_point(&daemon, &handle, point, draft, caller).await?;
+    Ok(Restored { bay, before })
+}
+
+/// Makes the state of one bay another's, which keeps what it was as a checkpoint.
+pub(crate) async fn promote(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    wanted: Promote,
+    caller: Caller,
+) -> Result<Restored, ApiError> {
+    let child = daemon.bays.find(&wanted.from)?;
+    if child.id == handle.id {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("{} cannot be promoted into itself", handle.name),
+            "name the bay to promote first, and the one that takes its state behind `--into`",
+        ));
+    }
+    fits(&handle.row(), "made another bay's state")?;
+    let why = format!("promoted into {}", handle.name);
+    let taken = take(&daemon, &child, Wanted::automatic(why), caller).await?;
+    let why = format!("before the promotion of {}", child.name);
+    let before = take(&daemon, &handle, Wanted::automatic(why), caller).await?;
+    let point = At { bay: child.id, checkpoint: taken.name };
+    let from = json!({ "from": child.name, "bay": child.id, "checkpoint": taken.name, "by": caller.by() });
+    let image = child.row().image_id;
+    become_point(&daemon, &handle, point, Draft::new("bay.promote-asked", from), caller).await?;
+    handle.update(&daemon.store, None, |row| row.image_id = image).await?;
+    let message = Some(format!("promoted from {} {}", child.name, taken.name));
+    take(&daemon, &handle, Wanted { message, automatic: None }, caller).await?;
+    Ok(Restored { bay: daemon.view(&handle), before })
+}
+
+async fn become_point(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    point: At,
+    draft: Draft,
+    caller: Caller,
+) -> Result<bay_types::bay::BayView, ApiError> {
+    // A bay that was asked to be stopped stays so; what was paused in memory is gone.
+    let wanted = if handle.row().desired == Desired::Stopped { State::Stopped } else { State::Running };
+    let asked = handle
+        .ask(
+            &daemon.store,
+            |row| fits(row, "restored"),
+            draft,
+            |row| {
+                row.restore_wanted = Some(point);
+                if row.desired == Desired::Paused {
+                    row.desired = Desired::Running;
+                }
+                if row.state == State::Failed {
+                    row.state = State::Stopped;
+                    row.reason = format!("a restore was asked by {}", caller.by());
+                }
+            },
+        )
+        .await?;
+    reach(daemon, handle, asked, wanted, Duration::ZERO).await
+}

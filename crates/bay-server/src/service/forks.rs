@@ -1,0 +1,123 @@
+//! New bays from a point in another one's life. All children of one fork come from one capture.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bay_store::{BayNew, Draft, NameChoice};
+use bay_types::bay::{BayCreate, BayView, State};
+use bay_types::checkpoint::{ForkCreate, Forked, Lineage, MAX_FORKS, SHOWN_INSIDE};
+use bay_types::{ApiError, BayName, ErrorCode};
+use serde_json::json;
+
+use super::checkpoints::{self, Wanted};
+use super::{Caller, bays};
+use crate::daemon::Daemon;
+use crate::reconcile;
+use crate::registry::BayHandle;
+
+/// What the children of a bay are called when nobody says otherwise.
+const SUFFIX: &str = "-fork";
+/// Numbers that are tried for a free name.
+const MOST_TRIED: u32 = 9999;
+
+pub(crate) async fn fork(
+    daemon: Arc<Daemon>,
+    parent: Arc<BayHandle>,
+    wanted: ForkCreate,
+    caller: Caller,
+) -> Result<Forked, ApiError> {
+    if !(1..=MAX_FORKS).contains(&wanted.count) {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("{} is not a number of bays that a fork can make", wanted.count),
+            format!("give one from 1 to {MAX_FORKS}"),
+        ));
+    }
+    let prefix = match &wanted.name {
+        Some(given) => crate::validate::name(given)?,
+        None => with_suffix(&parent.name),
+    };
+    let point = match wanted.from {
+        Some(name) => {
+            let current = parent.row().checkpoint;
+            let all = checkpoints::list(&daemon, &parent).await?;
+            let shown = all.len().saturating_sub(SHOWN_INSIDE);
+            checkpoints::find(&daemon, &parent, name)
+                .await?
+                .view(current, all.iter().skip(shown).any(|other| other.name == name))
+        }
+        None => {
+            let why = format!("to fork {prefix} from");
+            checkpoints::take(&daemon, &parent, Wanted::automatic(why), caller).await?
+        }
+    };
+    let mut children = Vec::new();
+    let mut number = 0_u32;
+    for index in 0..wanted.count {
+        let name = loop {
+            number += 1;
+            let name = BayName::slug(&format!("{prefix}-{number}"));
+            // Somebody may take it in between; then the store adds a number of its own.
+            if daemon.bays.find(name.as_str()).is_err() || number > MOST_TRIED {
+                break name;
+            }
+        };
+        let lineage = Lineage {
+            bay: parent.id,
+            name: parent.name.clone(),
+            checkpoint: point.name,
+            index,
+            memory: false,
+        };
+        children.push(child(&daemon, &parent, name, lineage, caller).await?);
+    }
+    let names: Vec<&BayName> = children.iter().map(|(handle, _)| &handle.name).collect();
+    let event =
+        Draft::new("bay.forked", json!({ "checkpoint": point.name, "children": names, "by": caller.by() }));
+    daemon.store.event_append(Some(parent.id), &event).await.map_err(|e| e.to_api())?;
+    let mut bays: Vec<BayView> = Vec::new();
+    for (handle, asked) in &children {
+        bays.push(bays::reach(&daemon, handle, *asked, State::Running, Duration::ZERO).await?);
+    }
+    Ok(Forked { checkpoint: point, bays })
+}
+
+/// The child's row, and its reconciler at work.
+async fn child(
+    daemon: &Arc<Daemon>,
+    parent: &BayHandle,
+    name: BayName,
+    lineage: Lineage,
+    caller: Caller,
+) -> Result<(Arc<BayHandle>, u64), ApiError> {
+    let row = parent.row();
+    let by = caller.by();
+    let new = BayNew {
+        name: NameChoice::Derived(name),
+        spec: BayCreate { name: None, ..row.spec },
+        image_id: row.image_id,
+        origin: row.origin,
+        reason: format!("its disk is being made from {} of {}", lineage.checkpoint, lineage.name),
+        forked_from: Some(lineage),
+    };
+    let made = daemon.store.bay_create(new, |row| {
+        Draft::new(
+            "bay.create",
+            json!({ "name": row.name, "image": row.image_id, "forked_from": row.forked_from, "by": by }),
+        )
+    });
+    let row = made.await.map_err(|e| e.to_api())?;
+    let handle = Arc::new(BayHandle::new(row, Arc::clone(&daemon.backend)));
+    daemon.bays.insert(Arc::clone(&handle));
+    let asked = handle.first_ask();
+    reconcile::spawn(Arc::clone(daemon), Arc::clone(&handle));
+    Ok((handle, asked))
+}
+
+/// `web-fork`, shortened where the whole would leave no room for a number.
+fn with_suffix(name: &BayName) -> BayName {
+    const NUMBER: usize = 4;
+    let room = BayName::MAX_LEN.saturating_sub(SUFFIX.len() + NUMBER);
+    let short: String = name.as_str().chars().take(room).collect();
+    BayName::slug(&format!("{short}{SUFFIX}"))
+}

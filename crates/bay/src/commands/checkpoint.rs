@@ -1,0 +1,62 @@
+use bay_types::checkpoint::{CheckpointCreate, CheckpointKind, CheckpointView};
+use clap::Args;
+
+use crate::cli::Global;
+use crate::client::bay_path;
+use crate::failure::Outcome;
+use crate::output::escape::visible;
+
+/// Capture a bay as it is now, while everything in it runs: its files always, and what runs where that can be.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay checkpoint web -m 'before the migration'\n  bay checkpoint web --files-only\n  bay restore web v1"
+)]
+pub(crate) struct Checkpoint {
+    /// Name or id of the bay.
+    name: String,
+    /// What is worth remembering about it.
+    #[arg(short, long, value_name = "TEXT")]
+    message: Option<String>,
+    /// Capture what runs too, or fail.
+    #[arg(long, conflicts_with = "files_only")]
+    memory: bool,
+    /// Capture the files alone.
+    #[arg(long)]
+    files_only: bool,
+}
+
+impl Checkpoint {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let bay = crate::naming::bay(&self.name)?;
+        let kind = match (self.memory, self.files_only) {
+            (true, _) => Some(CheckpointKind::Memory),
+            (_, true) => Some(CheckpointKind::Files),
+            _ => None,
+        };
+        let body = CheckpointCreate { message: self.message, kind };
+        let made: CheckpointView = global.client().post(&bay_path(bay, "/checkpoints"), &body).await?;
+        if global.json {
+            crate::output::json(&made)?;
+            return Ok(0);
+        }
+        crate::output::data(&said(bay, &made))?;
+        for why in &made.without_memory {
+            crate::output::talk(&format!("not captured: {}", visible(why)));
+        }
+        Ok(0)
+    }
+}
+
+/// One line of what there is now.
+pub(super) fn said(bay: &str, made: &CheckpointView) -> String {
+    let what = match made.kind {
+        CheckpointKind::Files => "files",
+        CheckpointKind::Memory => "files and memory",
+    };
+    let still = if made.pause_ms > 0.0 {
+        format!("; it stood still for {:.0} ms", made.pause_ms.ceil())
+    } else {
+        String::new()
+    };
+    format!("{} of {bay} holds its {what}{still}", made.name)
+}

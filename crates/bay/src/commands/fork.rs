@@ -1,0 +1,53 @@
+use bay_types::CheckpointName;
+use bay_types::checkpoint::{ForkCreate, Forked};
+use clap::Args;
+
+use crate::cli::Global;
+use crate::client::bay_path;
+use crate::failure::Outcome;
+use crate::output::escape::one_line;
+
+/// Make new bays that begin where a bay is now, or was at a checkpoint. None of them sees what another does.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay fork web --count 3\n  bay fork web --from v2 --name fix\n  bay compare fix-1 fix-2 --run 'make test'"
+)]
+pub(crate) struct Fork {
+    /// Name or id of the bay.
+    name: String,
+    /// How many.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    count: u32,
+    /// The checkpoint they begin from: v1, v2, … [default: one that is made now]
+    #[arg(long, value_name = "CHECKPOINT")]
+    from: Option<CheckpointName>,
+    /// What they are called, with a number behind it [default: the bay's name and -fork].
+    #[arg(long = "name", value_name = "PREFIX")]
+    prefix: Option<String>,
+    /// Start them anew from the files, without what runs.
+    #[arg(long)]
+    files_only: bool,
+}
+
+impl Fork {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let bay = crate::naming::bay(&self.name)?;
+        let body =
+            ForkCreate { count: self.count, from: self.from, name: self.prefix, files_only: self.files_only };
+        let made: Forked = global.client().post(&bay_path(bay, "/forks"), &body).await?;
+        if global.json {
+            crate::output::json(&made)?;
+            return Ok(0);
+        }
+        for child in &made.bays {
+            crate::output::data(&format!(
+                "{} is {} from {} of {bay}: {}",
+                child.name,
+                child.state,
+                made.checkpoint.name,
+                one_line(&child.reason)
+            ))?;
+        }
+        Ok(0)
+    }
+}

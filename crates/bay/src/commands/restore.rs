@@ -1,0 +1,37 @@
+use bay_types::CheckpointName;
+use bay_types::checkpoint::{Restore as Wanted, Restored};
+use clap::Args;
+
+use crate::cli::Global;
+use crate::client::bay_path;
+use crate::failure::Outcome;
+use crate::output::escape::one_line;
+
+/// Make a bay what it was at one of its checkpoints. What it is now is kept as another, so nothing is lost.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  bay restore web v1\n  bay checkpoints ls web")]
+pub(crate) struct Restore {
+    /// Name or id of the bay.
+    name: String,
+    /// Where to go back to: v1, v2, …
+    checkpoint: CheckpointName,
+    /// Start anew from the files, also where it was captured what ran.
+    #[arg(long)]
+    files_only: bool,
+}
+
+impl Restore {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let bay = crate::naming::bay(&self.name)?;
+        let body = Wanted { checkpoint: self.checkpoint, files_only: self.files_only };
+        let done: Restored = global.client().post(&bay_path(bay, "/restore"), &body).await?;
+        if global.json {
+            crate::output::json(&done)?;
+            return Ok(0);
+        }
+        let view = &done.bay;
+        crate::output::data(&format!("{} is {}: {}", view.name, view.state, one_line(&view.reason)))?;
+        crate::output::talk(&format!("what it was before is {0}: `bay restore {bay} {0}`", done.before.name));
+        Ok(0)
+    }
+}
