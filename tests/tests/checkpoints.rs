@@ -151,6 +151,41 @@ fn children_of_a_fork_begin_alike_and_go_their_own_ways() {
 }
 
 #[test]
+fn hooks_run_in_each_child_before_anything_else_and_only_once() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("web");
+    let hooks = "mkdir -p /etc/bay/fork.d && cd /etc/bay/fork.d
+        printf '#!/bin/sh\\necho child $BAY_FORK_INDEX of $(hostname) >> /etc/born\\n' > 10-name
+        printf '#!/bin/sh\\necho no luck; exit 3\\n' > 20-fails
+        printf 'not a program' > 30-notes; chmod +x 10-name 20-fails";
+    let _ = daemon.sh("web", hooks).ok();
+    let _ = daemon
+        .bay(&[
+            "services",
+            "add",
+            "web",
+            "s",
+            "--",
+            "sh",
+            "-c",
+            "cat /etc/born > /workspace/seen; sleep 1000",
+        ])
+        .ok();
+    let made = daemon.bay(&["fork", "web", "--count", "2", "--files-only", "--json"]).ok().json();
+    for (index, child) in ["web-fork-1", "web-fork-2"].iter().enumerate() {
+        let reason = made["bays"][index]["reason"].as_str().unwrap();
+        assert!(reason.contains("20-fails") && reason.contains("no luck"), "{reason}");
+        let born = format!("child {index} of {child}");
+        assert_eq!(read(&daemon, child, "cat /etc/born"), born);
+        until("the service to see it", || (daemon.sh(child, "cat seen").text() == born).then_some(()));
+        let _ = daemon.bay(&["stop", child]).ok();
+        let _ = daemon.bay(&["start", child]).ok();
+        assert_eq!(read(&daemon, child, "cat /etc/born"), born, "not again at the next start");
+    }
+    let _ = daemon.sh("web", "test ! -e /etc/born").ok();
+}
+
+#[test]
 fn a_promoted_child_is_the_parents_state_and_the_parent_can_go_back() {
     let daemon = Daemon::start();
     daemon.empty_bay("web");

@@ -85,6 +85,8 @@ pub struct StartSpec {
     pub disk: BayDisk,
     pub mounts: Vec<Mount>,
     pub id_base: u32,
+    /// Which of the children of a fork it is; absent when it was not forked.
+    pub fork_index: Option<u32>,
     pub limits: Limits,
     /// The disks that the pool is on, each as `major:minor`.
     pub io_devices: Vec<String>,

@@ -149,6 +149,7 @@ impl Backend for Local {
             checkpoints: spec.disk.checkpoints.clone(),
             mounts: spec.mounts.clone(),
             id_base: spec.id_base,
+            fork_index: spec.fork_index,
             limits: spec.limits.clone(),
             isolation: self.isolation(),
             io_devices: spec.io_devices.clone(),

@@ -201,6 +201,7 @@ mod tests {
             hostname: "alpha".into(),
             machine_id: "0123456789abcdef0123456789abcdef".into(),
             author: Some(Author { name: "Ann \"A\" \\".into(), email: "ann@example.invalid".into() }),
+            fork_index: None,
             about: About::default(),
         };
         prepare_root(&Config {

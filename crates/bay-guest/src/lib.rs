@@ -56,6 +56,7 @@ mod ctl;
 mod envd;
 mod execs;
 mod files;
+mod fork_hooks;
 mod http;
 mod log;
 mod ports;

@@ -32,7 +32,7 @@ use crate::files::{self, Files};
 use crate::http::{Answer, Body, Query, empty, error, invalid, json, read_json, require_json, stream};
 use crate::log::Log;
 use crate::services::{self, Services};
-use crate::{Bounds, Config, boot, ports, procfs, watch};
+use crate::{Bounds, Config, boot, fork_hooks, ports, procfs, watch};
 
 /// Connections from outside the bay, where the daemon is.
 const MAX_CONNECTIONS: usize = 1024;
@@ -64,6 +64,8 @@ struct Guest {
     ctl: Arc<Ctl>,
     envd: Arc<Envd>,
     started_at: Timestamp,
+    /// What went wrong on the way here.
+    troubles: Vec<String>,
     /// Everything has ended; the guest goes once this is told.
     done: AtomicBool,
     leave: Notify,
@@ -125,7 +127,12 @@ pub(crate) fn settle(ground: Ground) -> io::Result<(Arc<Execs>, Arc<Files>, Arc<
 pub(crate) async fn serve(config: Config) -> io::Result<()> {
     let Config { guest, listener, cgroup, state_dir, root, bounds } = config;
     let about = guest.clone();
+    let state = state_dir.clone();
     let (execs, files, log) = settle(Ground { guest, cgroup, state_dir, root: root.clone(), bounds })?;
+    let troubles = match about.fork_index {
+        Some(index) => fork_hooks::run(&execs, &state, &root, index, &log).await,
+        None => Vec::new(),
+    };
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
     let started_at = execs.place.started_at;
@@ -146,6 +153,7 @@ pub(crate) async fn serve(config: Config) -> io::Result<()> {
     let guest = Arc::new(Guest {
         envd: Arc::new(Envd::new(Arc::clone(&execs), Arc::new(files.beside()?))),
         started_at,
+        troubles,
         execs,
         files,
         services,
@@ -234,8 +242,12 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
     let execs = &guest.execs;
     match (request.method(), parts.as_slice()) {
         (&Method::GET, ["v1", "info"]) => {
-            let info =
-                GuestInfo { version: VERSION.to_owned(), protocol: PROTOCOL, started_at: guest.started_at };
+            let info = GuestInfo {
+                version: VERSION.to_owned(),
+                protocol: PROTOCOL,
+                started_at: guest.started_at,
+                troubles: guest.troubles.clone(),
+            };
             Ok(json(StatusCode::OK, &info))
         }
         (&Method::GET, ["v1", "execs"]) => {

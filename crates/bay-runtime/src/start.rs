@@ -286,6 +286,7 @@ fn config_pipe(spec: &RuntimeSpec) -> Result<OwnedFd, Failure> {
             mounts: spec.mounts.iter().map(|mount| mount.target.clone()).collect(),
             isolation: Some(spec.isolation.clone()),
         },
+        fork_index: spec.fork_index,
     };
     let write = || -> io::Result<OwnedFd> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;

@@ -43,6 +43,8 @@ const RECHECK: Duration = Duration::from_secs(30);
 const GUEST_READY_WITHIN: Duration = Duration::from_secs(10);
 /// How long the guest may outlive its grace before everything is killed.
 const STOP_SLACK: Duration = Duration::from_secs(3);
+/// How much a guest may say of what went wrong while its bay was made ready.
+const MAX_TROUBLES: usize = 4;
 /// The wait before a reconciler that panicked starts anew.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
 /// More steps than any way through the state machine; a longer one is a defect and must not spin.
@@ -416,6 +418,7 @@ impl Reconciler {
             disk: self.daemon.pool()?.bay_disk(row.id),
             mounts: row.spec.mounts.clone(),
             id_base: row.id_base,
+            fork_index: row.forked_from.as_ref().map(|from| from.index),
             io_devices: self.io_devices(&limits).await?,
             limits,
         };
@@ -450,7 +453,11 @@ impl Reconciler {
             }
         };
         let why = std::mem::take(&mut self.why);
-        let reason = if why.is_empty() { "ready".to_owned() } else { why };
+        let mut reason = if why.is_empty() { "ready".to_owned() } else { why };
+        for trouble in info.troubles.iter().take(MAX_TROUBLES) {
+            reason.push_str("; ");
+            reason.push_str(&plain_text(trouble));
+        }
         let version = plain_text(&info.version);
         self.update(Draft::new("bay.running", json!({ "guest": version, "reason": reason })), |row| {
             row.state = State::Running;

@@ -112,13 +112,24 @@ pub struct GuestConfig {
     pub author: Option<Author>,
     #[serde(default)]
     pub about: About,
+    /// Which of the children of a fork this bay is; absent when it was not forked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork_index: Option<u32>,
 }
+
+/// Programs that a child of a fork runs before anything else.
+pub const FORK_HOOKS: &str = "/etc/bay/fork.d";
+/// What they find the child's number under.
+pub const FORK_INDEX: &str = "BAY_FORK_INDEX";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestInfo {
     pub version: String,
     pub protocol: u32,
     pub started_at: Timestamp,
+    /// What went wrong while the bay was made ready, one line each: hooks of a fork.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub troubles: Vec<String>,
 }
 
 /// One line of `GET /v1/events`.

@@ -47,6 +47,9 @@ pub struct RuntimeSpec {
     pub mounts: Vec<Mount>,
     /// First host id of the bay's range; id 0 inside is this one outside.
     pub id_base: u32,
+    /// Which of the children of a fork it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork_index: Option<u32>,
     pub limits: Limits,
     /// What the bay may tell its own processes about itself.
     pub isolation: Isolation,

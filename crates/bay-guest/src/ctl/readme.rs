@@ -46,6 +46,7 @@ mod tests {
             hostname: "alpha".into(),
             machine_id: String::new(),
             author: None,
+            fork_index: None,
             about,
         };
         let text = readme(&guest);

@@ -23,6 +23,30 @@ pub(crate) struct Probed {
     pub(crate) output: Vec<u8>,
 }
 
+/// Characters of what a failing probe said that are told.
+const MAX_SAID: usize = 200;
+
+impl Probed {
+    /// Why it did not go well, with the last line it printed.
+    pub(crate) fn trouble(&self, within: Duration) -> Option<String> {
+        let how = match self.ended {
+            Some(ended) if ended.code == Some(0) => return None,
+            Some(ended) => match (ended.code, ended.signal) {
+                (Some(code), _) => format!("it exited with code {code}"),
+                (None, Some(signal)) => format!("it was ended by signal {signal}"),
+                (None, None) => "it ended somehow".to_owned(),
+            },
+            None => format!("it did not end within {} s", within.as_secs_f32()),
+        };
+        let text = String::from_utf8_lossy(&self.output);
+        let said = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
+        Some(said.map_or(how.clone(), |said| {
+            let said: String = said.chars().take(MAX_SAID).collect();
+            format!("{how}, saying {said:?}")
+        }))
+    }
+}
+
 impl Execs {
     /// Runs a command to its end, or for so long; then everything it started is killed.
     pub(crate) async fn probe(&self, spec: &ExecSpec, within: Duration) -> Result<Probed, ApiError> {

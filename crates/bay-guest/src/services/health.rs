@@ -36,18 +36,7 @@ pub(super) async fn check(execs: &Execs, spec: &ServiceSpec, health: &Health) ->
 
 async fn command(execs: &Execs, spec: &ServiceSpec, argv: &[String], within: Duration) -> Result<(), String> {
     let probed = execs.probe(&spec.exec(argv), within).await.map_err(|e| clip(&e.message))?;
-    let how = match probed.ended {
-        Some(ended) if ended.code == Some(0) => return Ok(()),
-        Some(ended) => match (ended.code, ended.signal) {
-            (Some(code), _) => format!("it exited with code {code}"),
-            (None, Some(signal)) => format!("it was ended by signal {signal}"),
-            (None, None) => "it ended somehow".to_owned(),
-        },
-        None => format!("it did not end within {} s", within.as_secs_f32()),
-    };
-    let text = String::from_utf8_lossy(&probed.output);
-    let said = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
-    Err(said.map_or(how.clone(), |said| format!("{how}, saying {:?}", clip(said))))
+    probed.trouble(within).map_or(Ok(()), Err)
 }
 
 /// A connection to the port, over IPv4 or IPv6.

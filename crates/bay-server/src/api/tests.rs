@@ -174,6 +174,7 @@ impl Rig {
             },
             image_id: ImageId::generate(),
             origin: None,
+            forked_from: None,
             reason: String::new(),
         };
         let row = self.daemon.store.bay_create(new, |_| Draft::new("bay.create", json!({}))).await.unwrap();

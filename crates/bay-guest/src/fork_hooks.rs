@@ -1,0 +1,107 @@
+//! What a child of a fork does before anything else runs in it: the programs in `/etc/bay/fork.d`, in the order of their
+//! names, each with the child's number in its environment. They are for what must not be the same in two machines: seeds of
+//! generators, keys, names in configuration files.
+//!
+//! They run once in the life of a bay; which bay they ran for is written down in its state, because that may be a copy of
+//! its parent's. A hook that fails or takes too long is told, and the bay starts all the same.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bay_types::exec::ExecSpec;
+use bay_types::guest::{FORK_HOOKS, FORK_INDEX};
+use tokio::time::Instant;
+
+use crate::execs::Execs;
+use crate::log::Log;
+
+/// All hooks together: the daemon waits for a new guest, and not for ever.
+const ALL_WITHIN: Duration = Duration::from_secs(8);
+/// Most hooks that are run.
+const MOST: usize = 64;
+/// Most entries of the directory that are looked at.
+const MOST_ENTRIES: usize = 4096;
+/// In the state directory: the id of the bay that the hooks ran for.
+const RAN_FOR: &str = "fork-hooks";
+
+/// Runs the hooks, unless they have run for this bay. Returns one line for each that did not end well.
+pub(crate) async fn run(execs: &Execs, state: &Path, root: &Path, index: u32, log: &Log) -> Vec<String> {
+    let bay = execs.place.bay_id.clone();
+    let mark = state.join(RAN_FOR);
+    if std::fs::read_to_string(&mark).is_ok_and(|ran_for| ran_for == bay) {
+        return Vec::new();
+    }
+    let mut failed = Vec::new();
+    let until = Instant::now() + ALL_WITHIN;
+    for hook in hooks(&root.join(FORK_HOOKS.trim_start_matches('/'))) {
+        let name = hook.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let within = until.saturating_duration_since(Instant::now());
+        let why = match one(execs, &name, index, within).await {
+            None => {
+                log.line("fork-hook.done", format_args!("hook={name}"));
+                continue;
+            }
+            Some(why) => why,
+        };
+        log.line("fork-hook.failed", format_args!("hook={name} why={why}"));
+        failed.push(format!("the fork hook {name} {why}"));
+    }
+    if let Err(error) = std::fs::write(&mark, bay) {
+        log.line("fork-hook.unmarked", format_args!("error={error}"));
+    }
+    failed
+}
+
+/// Why it did not end well.
+async fn one(execs: &Execs, name: &str, index: u32, within: Duration) -> Option<String> {
+    if within.is_zero() {
+        return Some(format!("was not run: those before it took {} s", ALL_WITHIN.as_secs()));
+    }
+    let mut spec = ExecSpec::new([format!("{FORK_HOOKS}/{name}")]);
+    spec.env = vec![(FORK_INDEX.to_owned(), index.to_string())];
+    spec.cwd = Some("/".to_owned());
+    match execs.probe(&spec, within).await {
+        Err(error) => Some(format!("could not be run: {}", error.message)),
+        Ok(probed) => probed.trouble(within).map(|why| format!("failed: {why}")),
+    }
+}
+
+/// Executable files, by name. A directory that is not there has none.
+fn hooks(dir: &Path) -> Vec<PathBuf> {
+    let entries = || -> io::Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(dir)?.take(MOST_ENTRIES) {
+            let entry = entry?;
+            let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+            let runs = |meta: std::fs::Metadata| meta.is_file() && meta.permissions().mode() & 0o111 != 0;
+            if !hidden && std::fs::metadata(entry.path()).is_ok_and(runs) {
+                found.push(entry.path());
+            }
+        }
+        Ok(found)
+    };
+    let mut found = entries().unwrap_or_default();
+    found.sort();
+    found.truncate(MOST);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_programs_are_hooks_and_they_run_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for (name, mode) in [("20-b", 0o755), ("10-a", 0o700), ("30-notes", 0o644), (".40-hidden", 0o755)] {
+            std::fs::write(at(name), "#!/bin/sh\n").unwrap();
+            std::fs::set_permissions(at(name), std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        std::fs::create_dir(at("50-directory")).unwrap();
+        assert_eq!(hooks(dir.path()), [at("10-a"), at("20-b")]);
+        assert!(hooks(&at("nothing")).is_empty());
+    }
+}
