@@ -290,6 +290,37 @@ fn services_come_back_with_the_files_they_belong_to() {
 }
 
 #[test]
+fn an_agent_captures_its_own_bay_and_goes_back() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let made = daemon.sh("b", "echo one > f; bay-ctl checkpoint -m mine --json").ok().json();
+    assert_eq!((&made["name"], &made["by"]), (&json!("v1"), &json!("inside")));
+    assert_eq!(daemon.bay(&["checkpoints", "ls", "b", "--json"]).ok().json()[0]["message"], "mine");
+    let _ = daemon.sh("b", "echo two > f; bay-ctl checkpoints | grep mine").ok();
+    // Another user may look and not touch.
+    let other = |verb: &[&str]| {
+        let line = [&["exec", "b", "--user", "65534", "--", "bay-ctl"], verb].concat();
+        daemon.bay(&line)
+    };
+    assert!(other(&["checkpoints"]).ok().text().contains("mine"));
+    for verb in [&["checkpoint"][..], &["restore", "v1"]] {
+        let ran = other(verb);
+        assert!(ran.code != 0 && ran.errors().contains("only root"), "{ran}");
+    }
+    let gone = daemon.sh("b", "bay-ctl restore v9");
+    assert!(gone.errors().contains("v9"), "{gone}");
+    let _ended = daemon.sh("b", "bay-ctl restore v1; sleep 100");
+    until("the bay to have gone back", || (daemon.sh("b", "cat f").text() == "one").then_some(()));
+    assert_eq!(names(&daemon, "b"), ["v1", "v2"]);
+    // A flood of wishes keeps nobody from anything.
+    let flood = "for n in $(seq 40); do bay-ctl checkpoint >/dev/null 2>&1 & done; wait; true";
+    let _ = daemon.sh("b", flood).ok();
+    assert!(names(&daemon, "b").len() < 30);
+    daemon.empty_bay("other");
+    let _ = daemon.bay(&["checkpoint", "b", "--files-only"]).ok();
+}
+
+#[test]
 fn two_restores_at_once_leave_one_of_the_two_states() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");

@@ -24,7 +24,7 @@ use rustix::process::{Resource, Rlimit};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
 
-use crate::ctl::{self, Ctl};
+use crate::ctl::{self, Asks, Ctl};
 use crate::envd::{self, Envd};
 use crate::execs::output::{self, Follow, Output};
 use crate::execs::{Execs, Found, Place, Reaper, attach};
@@ -144,7 +144,13 @@ pub(crate) async fn serve(config: Config) -> io::Result<()> {
         tokio::spawn(Arc::clone(services).load());
     }
     let terminals = Arc::clone(&execs.place.terminals);
-    let ctl = Arc::new(Ctl::new(about, started_at, terminals, services.as_ref().ok().cloned()));
+    let ctl = Arc::new(Ctl::new(
+        about,
+        started_at,
+        terminals,
+        services.as_ref().ok().cloned(),
+        Asks::new(execs.events.clone()),
+    ));
     match ctl::listen(&root) {
         Ok(listener) => drop(tokio::spawn(Arc::clone(&ctl).serve(listener))),
         // The bay is as good without.
@@ -286,6 +292,11 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
         }
         (_, ["v1", "services", rest @ ..]) => services::route(guest.services()?, rest, &query, request).await,
         (&Method::GET, ["v1", "events"]) => Ok(stream(events(execs.events.subscribe()), None)),
+        (&Method::POST, ["v1", "asks", id]) => {
+            let id = id.parse().map_err(|_| invalid("the wish has no number"))?;
+            guest.ctl.asks.answer(id, require_json(request.into_body()).await?);
+            Ok(empty(StatusCode::NO_CONTENT))
+        }
         (&Method::GET, ["v1", "stat"]) => files::stat(&guest.files, &query).await,
         (&Method::GET, ["v1", "files"]) => files::get(&guest.files, &query).await,
         (&Method::PUT, ["v1", "files"]) => files::put(&guest.files, &query, request.into_body()).await,

@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
-use crate::service::execs;
+use crate::service::{execs, inside};
 
 /// Longest line of the event stream.
 const MAX_LINE: usize = 64 * 1024;
@@ -74,7 +74,7 @@ async fn same_protocol(daemon: &Daemon, handle: &BayHandle) -> Result<(), String
     Err(reason)
 }
 
-async fn listen(daemon: &Daemon, handle: &BayHandle) -> Result<(), String> {
+async fn listen(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>) -> Result<(), String> {
     let request = Request::get("/v1/events").body(Body::empty()).map_err(|e| e.to_string())?;
     let response = handle.guest.stream(request, Some(ANSWER_WITHIN)).await.map_err(|e| e.message)?;
     let mut body = response.into_body();
@@ -105,7 +105,7 @@ async fn listen(daemon: &Daemon, handle: &BayHandle) -> Result<(), String> {
 }
 
 /// Whether the line meant something.
-async fn heard(daemon: &Daemon, handle: &BayHandle, line: &[u8], greeted: &mut bool) -> bool {
+async fn heard(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, line: &[u8], greeted: &mut bool) -> bool {
     match serde_json::from_slice(line) {
         Ok(GuestEvent::Hello) if !*greeted => {
             *greeted = true;
@@ -116,6 +116,7 @@ async fn heard(daemon: &Daemon, handle: &BayHandle, line: &[u8], greeted: &mut b
             execs::ended(daemon, handle, id, exit, end.map(|end| *end)).await;
             true
         }
+        Ok(GuestEvent::Asked { id, ask }) => inside::heard(daemon, handle, id, ask),
         Ok(GuestEvent::Hello | GuestEvent::ExecEnded { .. }) | Err(_) => false,
     }
 }

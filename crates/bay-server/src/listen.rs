@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 
 use crate::ServeError;
 use crate::api::Failure;
-use crate::service::Caller;
+use crate::service::{Caller, Via};
 
 /// Callers at once; the next ones wait.
 const MAX_CONNECTIONS: usize = 4096;
@@ -216,7 +216,7 @@ pub(crate) async fn serve(
             accepted = unix.accept() => match accepted {
                 Ok((stream, _)) => match stream.peer_cred() {
                     Ok(peer) => {
-                        let caller = Caller { uid: peer.uid(), by_token: false };
+                        let caller = Caller { uid: peer.uid(), via: Via::Socket };
                         let door = Door { router: router.clone(), caller, gate: None };
                         connections.spawn(connection(stream, door, None, ending.clone(), place));
                     }
@@ -228,7 +228,7 @@ pub(crate) async fn serve(
                 Ok((stream, _)) => {
                     let _ = stream.set_nodelay(true);
                     // Whoever can read the token is the daemon's own user.
-                    let caller = Caller { uid: rustix::process::geteuid().as_raw(), by_token: true };
+                    let caller = Caller { uid: rustix::process::geteuid().as_raw(), via: Via::Token };
                     let door = Door { router: router.clone(), caller, gate: gate.clone() };
                     connections.spawn(connection(stream, door, Some(HEAD_WITHIN), ending.clone(), place));
                 }

@@ -14,6 +14,7 @@ use bay_types::{ApiError, BayId, BayName, ErrorCode, ExecId};
 use tokio::sync::{Notify, watch};
 
 use crate::channel::GuestChannel;
+use crate::service::inside::Wishes;
 
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(STOP_GRACE_S);
 /// The longest grace a caller may ask for.
@@ -40,6 +41,8 @@ pub(crate) struct BayHandle {
     /// Held by whoever changes what the bay is made of, or needs it to stand still: one pass of the reconciler, the
     /// taking of a checkpoint.
     pub(crate) at_work: tokio::sync::Mutex<()>,
+    /// What its own processes ask for.
+    pub(crate) wishes: Wishes,
     row: watch::Sender<BayRow>,
     /// Keeps the order of commits and of what is shown here the same.
     edit: tokio::sync::Mutex<()>,
@@ -105,6 +108,7 @@ impl BayHandle {
             guest: GuestChannel::new(backend, row.id),
             wake: Notify::new(),
             at_work: tokio::sync::Mutex::default(),
+            wishes: Wishes::default(),
             row: watch::Sender::new(row),
             edit: tokio::sync::Mutex::default(),
             asked: AtomicU64::new(0),

@@ -17,6 +17,7 @@
 //! | `POST /v1/services/{name}/{start,stop,restart}` | answers the view at once; it is asked again for the outcome |
 //! | `GET /v1/services/{name}/output?since=N&follow=` | its log as output frames, over all kept runs; no `Exit` |
 //! | `GET /v1/events`                          | lines of [`GuestEvent`], without end; cut off when its reader is far behind |
+//! | `POST /v1/asks/{id}`                      | [`Answered`](crate::inside::Answered): what came of a [`GuestEvent::Asked`]; 204 |
 //! | `GET /v1/stat?path=`                      | [`FileStat`]; of a symlink itself unless `follow=true`    |
 //! | `GET /v1/files?path=`                     | one regular file                                          |
 //! | `PUT /v1/files?path=`                     | [`FileStat`]; `mode=` (octal), `user=`, `parents=true`     |
@@ -52,7 +53,7 @@ use serde::{Deserialize, Serialize};
 use crate::bay::{Author, text_enum};
 use crate::exec::{ExecEnd, Exit};
 use crate::id::ExecId;
-use crate::inside::About;
+use crate::inside::{About, Ask};
 
 /// Version of this protocol. A daemon talks to a guest of the same number only; an older running guest keeps its bay
 /// alive and is asked to be replaced.
@@ -144,6 +145,12 @@ pub enum GuestEvent {
         /// Absent from a guest of an earlier release, which has to be asked.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         end: Option<Box<ExecEnd>>,
+    },
+    /// A process of the bay wants something of the daemon, which answers with `POST /v1/asks/{id}`.
+    Asked {
+        id: u64,
+        #[serde(flatten)]
+        ask: Ask,
     },
 }
 

@@ -9,6 +9,9 @@
 //! | `GET /v1/ports`            | array of [`Port`]                            |
 //! | `POST /v1/hold?seconds=N`  | [`Hold`]; N up to [`MAX_HOLD_S`]             |
 //! | `DELETE /v1/hold`          | [`Hold`]                                     |
+//! | `GET /v1/checkpoints`      | array of [`CheckpointView`](crate::checkpoint::CheckpointView) |
+//! | `POST /v1/checkpoints` [`Message`] | `CheckpointView`; for root of the bay only |
+//! | `POST /v1/restore/{checkpoint}` | none: the bay goes back; for root of the bay only |
 //! | `… /v1/services…`          | as in [`guest`](crate::guest); what is no `GET` for root of the bay only, and variables shown to root only |
 //!
 //! A connection is cut after some seconds, so a log is not followed but asked for again from where it ended.
@@ -20,6 +23,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::bay::{Isolation, Limits, text_enum};
+use crate::checkpoint::CheckpointName;
+use crate::error::ApiError;
 use crate::id::ExecId;
 use crate::service::ServiceName;
 
@@ -87,6 +92,32 @@ pub struct Activity {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
     pub hold_until: Option<Timestamp>,
+}
+
+/// What a process of a bay asks of the daemon, through its guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "kebab-case")]
+pub enum Ask {
+    Checkpoints,
+    Checkpoint { message: Option<String> },
+    Restore { checkpoint: CheckpointName },
+}
+
+/// `POST /v1/asks/{id}` of the guest: what came of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Answered {
+    #[serde(default)]
+    pub value: serde_json::Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ApiError>,
+}
+
+/// What is worth remembering about a checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Message {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
 }
 
 /// `bay-ctl whoami`

@@ -3,13 +3,16 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use bay_types::CheckpointName;
 use bay_types::bay::Limits;
-use bay_types::inside::{CTL_SOCKET, Can, Hold, Port, WhoAmI};
+use bay_types::checkpoint::CheckpointView;
+use bay_types::inside::{CTL_SOCKET, Can, Hold, Message, Port, WhoAmI};
 use bay_types::{ApiError, ErrorCode};
 use clap::{Parser, Subcommand};
+use jiff::Timestamp;
 
 use crate::client::{Client, Home};
-use crate::commands::ports;
+use crate::commands::{checkpoint, checkpoints, ports};
 use crate::failure::{Failure, Outcome};
 use crate::output::escape::visible;
 
@@ -25,7 +28,7 @@ pub(crate) const NAME: &str = "bay-ctl";
     version,
     subcommand_required = true,
     arg_required_else_help = true,
-    after_help = "Examples:\n  bay-ctl whoami\n  bay-ctl ports --json\n  bay-ctl services ls\n  bay-ctl hold 30m\n\n/.bay/README.md tells more about this machine."
+    after_help = "Examples:\n  bay-ctl whoami\n  bay-ctl ports --json\n  bay-ctl services ls\n  bay-ctl checkpoint -m 'before the migration'\n  bay-ctl hold 30m\n\n/.bay/README.md tells more about this machine."
 )]
 struct Ctl {
     /// Print JSON: results on standard output, errors on standard error.
@@ -51,6 +54,20 @@ enum Verb {
     },
     /// Take the last hold back.
     Release,
+    /// Capture the files of the bay as they are now, to go back to (root only). They are at /.bay/checkpoints/vN then.
+    Checkpoint {
+        /// What is worth remembering about it.
+        #[arg(short, long, value_name = "TEXT")]
+        message: Option<String>,
+    },
+    /// List the checkpoints of the bay.
+    Checkpoints,
+    /// Make the bay what it was at a checkpoint (root only). Everything that runs ends, also this; what the bay is now
+    /// becomes a checkpoint first.
+    Restore {
+        /// Where to go back to: v1, v2, …
+        checkpoint: CheckpointName,
+    },
     Services(services::Services),
 }
 
@@ -103,6 +120,25 @@ impl Ctl {
                 let path = format!("/v1/hold?seconds={time}");
                 let hold: Hold = guest.post(&path, &()).await?;
                 self.print(&hold, || held(hold))
+            }
+            Verb::Checkpoint { ref message } => {
+                let body = Message { message: message.clone() };
+                let made: CheckpointView = guest.post("/v1/checkpoints", &body).await?;
+                self.print(&made, || checkpoint::said("this bay", &made))
+            }
+            Verb::Checkpoints => {
+                let all: Vec<CheckpointView> = guest.get("/v1/checkpoints").await?;
+                self.print(&all, || {
+                    if all.is_empty() {
+                        "no checkpoints yet: `bay-ctl checkpoint` makes one".to_owned()
+                    } else {
+                        checkpoints::render(&all, Timestamp::now())
+                    }
+                })
+            }
+            Verb::Restore { checkpoint } => {
+                let _: serde_json::Value = guest.post(&format!("/v1/restore/{checkpoint}"), &()).await?;
+                Ok(0)
             }
             Verb::Services(services) => services.run(guest, self.json).await,
             Verb::Release => {

@@ -13,12 +13,14 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bay_types::bay::Limits;
 use bay_types::guest::{GuestConfig, WORKSPACE};
-use bay_types::inside::{Activity, CTL_SOCKET, Can, Hold, MAX_HOLD_S, Network, WhoAmI};
+use bay_types::id::ParseIdError;
+use bay_types::inside::{Activity, Ask, CTL_SOCKET, Can, Hold, MAX_HOLD_S, Message, Network, WhoAmI};
 use bay_types::{ApiError, ErrorCode, VERSION};
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
@@ -29,13 +31,15 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
 use crate::execs::TerminalClock;
-use crate::http::{Answer, Query, error, invalid, json};
+use crate::http::{Answer, Query, error, invalid, json, require_json};
 use crate::services::Services;
 use crate::{ports, spool};
 
+mod asks;
 mod readme;
 mod services;
 
+pub(crate) use asks::Asks;
 pub(crate) use readme::readme;
 
 /// Connections at once. One more waits for its turn in the kernel's queue.
@@ -58,6 +62,7 @@ pub(crate) struct Ctl {
     terminals: Arc<TerminalClock>,
     /// None where the bay can keep none.
     services: Option<Arc<Services>>,
+    pub(crate) asks: Asks,
     hold_until: Mutex<Option<Timestamp>>,
 }
 
@@ -66,6 +71,18 @@ pub(crate) struct Ctl {
 struct Peer {
     uid: u32,
     pid: Option<i32>,
+}
+
+/// What changes the whole bay is for its root.
+fn root_only(peer: Peer) -> Result<(), ApiError> {
+    if peer.uid == 0 {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        ErrorCode::NotRoot,
+        format!("only root of the bay may do this, and this is user {}", peer.uid),
+        "run it as root of the bay; `bay-ctl checkpoints` works for every user",
+    ))
 }
 
 /// Makes the socket anew. Anything may have its name: the directory is on the agent's filesystem.
@@ -88,9 +105,10 @@ impl Ctl {
         started_at: Timestamp,
         terminals: Arc<TerminalClock>,
         services: Option<Arc<Services>>,
+        asks: Asks,
     ) -> Self {
         let limits = Mutex::new(guest.about.limits.clone());
-        Self { guest, limits, started_at, terminals, services, hold_until: Mutex::default() }
+        Self { guest, limits, started_at, terminals, services, asks, hold_until: Mutex::default() }
     }
 
     /// A lease that has run out is none.
@@ -127,16 +145,22 @@ impl Ctl {
             let ctl = Arc::clone(&self);
             tokio::spawn(async move {
                 let _turn = turn;
-                let _ = tokio::time::timeout(CONNECTION_TIME, ctl.answer_one(stream)).await;
+                let asking = AtomicBool::new(false);
+                let mut answering = std::pin::pin!(ctl.answer_one(stream, &asking));
+                let late = tokio::time::timeout(CONNECTION_TIME, answering.as_mut()).await.is_err();
+                // Only what waits for the daemon may take longer, and not many can.
+                if late && asking.load(Ordering::Relaxed) {
+                    let _ = tokio::time::timeout(asks::ANSWER_WITHIN, answering).await;
+                }
             });
         }
     }
 
-    async fn answer_one(&self, stream: UnixStream) {
+    async fn answer_one(&self, stream: UnixStream, asking: &AtomicBool) {
         let Ok(credentials) = stream.peer_cred() else { return };
         let peer = Peer { uid: credentials.uid(), pid: credentials.pid() };
         let service = service_fn(|request| async move {
-            let answer = self.route(peer, request).await;
+            let answer = self.route(peer, request, asking).await;
             Ok::<_, Infallible>(answer.unwrap_or_else(|e| error(&e)))
         });
         let mut builder = hyper::server::conn::http1::Builder::new();
@@ -152,7 +176,7 @@ impl Ctl {
     }
 
     /// A further noun has its line here; see [`bay_types::inside`] for the table.
-    async fn route(&self, peer: Peer, request: Request<Incoming>) -> Answer {
+    async fn route(&self, peer: Peer, request: Request<Incoming>, asking: &AtomicBool) -> Answer {
         let query = Query::of(&request)?;
         let path = request.uri().path().to_owned();
         let parts: Vec<&str> = path.split('/').skip(1).collect();
@@ -168,6 +192,17 @@ impl Ctl {
                 *self.hold_until.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 Ok(json(StatusCode::OK, &Hold::default()))
             }
+            (&Method::GET, ["v1", "checkpoints"]) => self.ask(Ask::Checkpoints, asking).await,
+            (&Method::POST, ["v1", "checkpoints"]) => {
+                root_only(peer)?;
+                let Message { message } = require_json(request.into_body()).await?;
+                self.ask(Ask::Checkpoint { message }, asking).await
+            }
+            (&Method::POST, ["v1", "restore", checkpoint]) => {
+                root_only(peer)?;
+                let checkpoint = checkpoint.parse().map_err(|e: ParseIdError| invalid(e.to_string()))?;
+                self.ask(Ask::Restore { checkpoint }, asking).await
+            }
             (_, ["v1", "services", rest @ ..]) => {
                 services::route(self.services.as_ref(), peer.uid, rest, &query, request).await
             }
@@ -177,6 +212,10 @@ impl Ctl {
                 "`bay-ctl --help` lists what can be asked",
             )),
         }
+    }
+
+    async fn ask(&self, ask: Ask, asking: &AtomicBool) -> Answer {
+        Ok(json(StatusCode::OK, &self.asks.ask(ask, asking).await?))
     }
 
     fn whoami(&self, peer: Peer) -> WhoAmI {

@@ -141,7 +141,7 @@ async fn rig() -> Rig {
 impl Rig {
     async fn send(&self, method: &str, path: &str, body: impl Into<Body>) -> Response {
         let mut request = http::Request::builder().method(method).uri(path).body(body.into()).unwrap();
-        request.extensions_mut().insert(Caller { uid: 0, by_token: false });
+        request.extensions_mut().insert(Caller { uid: 0, via: crate::service::Via::Socket });
         self.router.call(request).await.unwrap()
     }
 

@@ -7,25 +7,48 @@ pub(crate) mod execs;
 pub(crate) mod fetch;
 pub(crate) mod forks;
 pub(crate) mod images;
+pub(crate) mod inside;
 pub(crate) mod repos;
 pub(crate) mod services;
 pub(crate) mod settings;
 mod thinning;
 pub(crate) mod workspaces;
 
+/// Nobody's user id.
+const NOBODY: u32 = 65534;
+
 /// Who asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Caller {
     /// User id whose rights apply to paths the caller names.
     pub(crate) uid: u32,
-    /// Whether the caller proved itself by the token rather than by the kernel's word.
-    pub(crate) by_token: bool,
+    pub(crate) via: Via,
+}
+
+/// How it is known who asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Via {
+    /// By the kernel's word.
+    Socket,
+    /// The caller has the token.
+    Token,
+    /// A bay asks for itself, through its guest.
+    Inside,
 }
 
 impl Caller {
     /// For events.
     pub(crate) fn by(self) -> String {
-        if self.by_token { "token".to_owned() } else { format!("uid {}", self.uid) }
+        match self.via {
+            Via::Socket => format!("uid {}", self.uid),
+            Via::Token => "token".to_owned(),
+            Via::Inside => "inside".to_owned(),
+        }
+    }
+
+    /// A bay, which has nobody's rights out here.
+    pub(crate) fn inside() -> Self {
+        Self { uid: NOBODY, via: Via::Inside }
     }
 }
 

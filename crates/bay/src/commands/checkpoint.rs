@@ -48,7 +48,7 @@ impl Checkpoint {
 }
 
 /// One line of what there is now.
-pub(super) fn said(bay: &str, made: &CheckpointView) -> String {
+pub(crate) fn said(bay: &str, made: &CheckpointView) -> String {
     let what = match made.kind {
         CheckpointKind::Files => "files",
         CheckpointKind::Memory => "files and memory",

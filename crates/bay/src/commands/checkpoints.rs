@@ -78,7 +78,7 @@ impl Checkpoints {
     }
 }
 
-fn render(all: &[CheckpointView], now: Timestamp) -> String {
+pub(crate) fn render(all: &[CheckpointView], now: Timestamp) -> String {
     let mut table = table::table(&["", "NAME", "PARENT", "MADE", "KIND", "WHAT"]);
     for one in all {
         let what = match (&one.message, &one.automatic) {
