@@ -3,6 +3,7 @@
 //! Machines are shared and noisy, so a number alone says little. Every contest takes its contestants in turn, round by
 //! round, and reports medians and the ratio to the peer named in its bar.
 
+mod branching;
 mod cases;
 mod contest;
 mod crowd;
@@ -49,6 +50,9 @@ pub(crate) struct Bench {
     /// How long the `storm` contest goes on.
     #[arg(long, default_value_t = 300)]
     seconds: u32,
+    /// What the larger bay of the `checkpoint` contest holds.
+    #[arg(long, default_value_t = 10_240)]
+    data_mib: usize,
     /// The directory copied in the `import` contest.
     #[arg(long, default_value = "/usr/lib")]
     tree: std::path::PathBuf,
@@ -74,6 +78,11 @@ pub(crate) enum Contest {
     Output,
     /// Commands in one bay while another explodes.
     Neighbours,
+    /// How long a bay stands still for a checkpoint, with little and with much data; what many cost on disk. Minutes: only
+    /// when asked for by name.
+    Checkpoint,
+    /// A fork to the first command in the child.
+    Fork,
     /// Two hundred commands a second over twenty bays. Minutes: only when asked for by name.
     Storm,
 }
@@ -133,6 +142,13 @@ impl Bench {
         }
         if wanted(Contest::Neighbours) {
             scored.push(flow::neighbours(scene).await?);
+        }
+        if wanted(Contest::Fork) {
+            scored.push(branching::fork(scene, self.rounds).await?);
+        }
+        if self.only.contains(&Contest::Checkpoint) {
+            scored.push(branching::checkpoint(scene, self.rounds, self.data_mib).await?);
+            scored.push(branching::many(scene).await?);
         }
         if self.only.contains(&Contest::Storm) {
             scored.push(flow::storm(scene, self.seconds).await?);

@@ -73,6 +73,17 @@ impl Peers {
         Some(timed(Command::new("docker").args(args)))
     }
 
+    /// A new container from one that runs: an image of it, and a run of that.
+    pub(super) fn docker_commit_and_run(&self) -> Option<Result<Duration, ApiError>> {
+        let docker = self.docker.as_ref()?;
+        let image = format!("{}-fork", docker.image);
+        let commit = timed(Command::new("docker").args(["commit", &docker.container, &image]));
+        let run = ["run", "--rm", "--network", "none", &image, "/bin/echo", "hi"];
+        let took = commit.and_then(|commit| timed(Command::new("docker").args(run)).map(|run| commit + run));
+        let _ = timed(Command::new("docker").args(["rmi", "-f", &image]));
+        Some(took)
+    }
+
     pub(super) fn docker_exec(&self) -> Option<Result<Duration, ApiError>> {
         let docker = self.docker.as_ref()?;
         Some(timed(Command::new("docker").args(["exec", &docker.container, "/bin/true"])))

@@ -1,0 +1,154 @@
+//! Checkpoints and forks: how long a bay stands still, and how soon a child answers.
+
+use std::process::Command;
+
+use bay_types::ApiError;
+use bay_types::checkpoint::{CheckpointCreate, CheckpointKind, CheckpointView};
+
+use super::contest::{Bar, Scored, Series, Unit, score};
+use super::peers::timed;
+use super::scene::Scene;
+use crate::client::bay_path;
+
+/// What the small bay holds, in MiB.
+const LITTLE_MIB: usize = 100;
+/// Writes about 20 MB a second over the same forty files.
+const WRITER: &str = "n=0; while :; do n=$(( (n + 1) % 40 )); \
+    /bin/busybox head -c 2000000 /dev/urandom > /workspace/w$n; /bin/busybox sleep 0.1; done";
+
+/// How long a bay that writes stands still for a checkpoint of its files, with little and with much data.
+pub(super) async fn checkpoint(
+    scene: &mut Scene,
+    rounds: usize,
+    much_mib: usize,
+) -> Result<Scored, ApiError> {
+    let mut little =
+        Series::of(format!("pause with {LITTLE_MIB} MiB of data"), Unit::Milliseconds, &[Bar::Is(30.0)]);
+    let mut much = Series::of(
+        format!("pause with {much_mib} MiB of data"),
+        Unit::Milliseconds,
+        &[Bar::Is(30.0), Bar::Of(1.2, "pause with 100 MiB of data")],
+    );
+    let mut whole = Series::of("the whole verb, flush included", Unit::Milliseconds, &[]);
+    let (small, large) = (scene.up()?, scene.up()?);
+    let measured = async {
+        for (bay, mib) in [(&small, LITTLE_MIB), (&large, much_mib)] {
+            fill(scene, bay, mib)?;
+            timed(&mut scene.bay(&["exec", bay, "-d", "--", "/bin/sh", "-c", WRITER]))?;
+        }
+        for _ in 0..rounds {
+            for (bay, series) in [(&small, &mut little), (&large, &mut much)] {
+                let began = std::time::Instant::now();
+                let body = CheckpointCreate { message: None, kind: Some(CheckpointKind::Files) };
+                let made: CheckpointView = scene.client.post(&bay_path(bay, "/checkpoints"), &body).await?;
+                whole.took(began.elapsed());
+                series.was(made.pause_ms);
+                let path = bay_path(bay, &format!("/checkpoints/{}", made.name));
+                let _: serde_json::Value = scene.client.delete(&path).await?;
+            }
+        }
+        Ok::<_, ApiError>(())
+    }
+    .await;
+    for bay in [&small, &large] {
+        timed(&mut scene.bay(&["rm", "--yes", bay]))?;
+    }
+    measured?;
+    let notes = vec![
+        format!("p99: {:.1} ms and {:.1} ms (bar: ≤ 150 ms)", little.at(0.99), much.at(0.99)),
+        "a pause counts from before the freeze was asked for until after the thaw; each bay writes 20 MB/s"
+            .to_owned(),
+    ];
+    Ok(score("checkpoint of the files of a bay that writes", &[little, much, whole], notes))
+}
+
+/// Data that shares no blocks, in files of 16 MiB.
+fn fill(scene: &Scene, bay: &str, mib: usize) -> Result<(), ApiError> {
+    let script = format!(
+        "/bin/busybox mkdir -p /workspace/data; n=0; while [ $n -lt {} ]; do \
+         /bin/busybox dd if=/dev/urandom of=/workspace/data/f$n bs=1M count=16 2>/dev/null || exit 1; n=$((n+1)); done; \
+         /bin/busybox sync",
+        mib.div_ceil(16)
+    );
+    timed(&mut scene.bay(&["exec", bay, "--", "/bin/sh", "-c", &script])).map(drop)
+}
+
+/// From one bay to a child that answers, beside a new bay and beside a container committed and run.
+pub(super) async fn fork(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+    const NEW: &str = "bay up, bay exec";
+    const DOCKER: &str = "docker commit, docker run";
+    let mut forks = Series::of(
+        "bay fork --files-only, bay exec",
+        Unit::Milliseconds,
+        &[Bar::Of(1.5, NEW), Bar::Of(0.1, DOCKER)],
+    );
+    let mut news = Series::of(NEW, Unit::Milliseconds, &[]);
+    let mut docker = Series::of(DOCKER, Unit::Milliseconds, &[]);
+    let parent = scene.up()?;
+    let measured = async {
+        fill(scene, &parent, LITTLE_MIB)?;
+        for round in 0..rounds {
+            let prefix = format!("bench-child-{}-{round}", std::process::id());
+            let child = format!("{prefix}-1");
+            let fork = timed(&mut scene.bay(&["fork", &parent, "--files-only", "--name", &prefix]))?;
+            let exec = timed(&mut scene.bay(&["exec", &child, "--", "/bin/echo", "hi"]))?;
+            forks.took(fork + exec);
+            timed(&mut scene.bay(&["rm", "--yes", &child]))?;
+            let began = std::time::Instant::now();
+            let name = scene.up()?;
+            timed(&mut scene.bay(&["exec", &name, "--", "/bin/echo", "hi"]))?;
+            news.took(began.elapsed());
+            timed(&mut scene.bay(&["rm", "--yes", &name]))?;
+            if let Some(took) = scene.peers.docker_commit_and_run() {
+                docker.took(took?);
+            }
+        }
+        Ok::<_, ApiError>(())
+    }
+    .await;
+    timed(&mut scene.bay(&["rm", "--yes", &parent]))?;
+    measured?;
+    let series = [forks, news, docker].into_iter().filter(|one| !one.is_empty()).collect::<Vec<_>>();
+    Ok(score(
+        "a fork of files → first command in the child, through the CLI",
+        &series,
+        scene.peers.absent.clone(),
+    ))
+}
+
+/// What many checkpoints of a bay that changes a gigabyte in all cost on disk.
+pub(super) async fn many(scene: &mut Scene) -> Result<Scored, ApiError> {
+    const CHECKPOINTS: usize = 50;
+    const CHANGED_MIB: usize = 1024;
+    let used = |scene: &Scene| -> Result<f64, ApiError> {
+        // A commit, so that what was written is counted.
+        timed(Command::new("sync").arg("-f").arg(&scene.pool))?;
+        let space = rustix::fs::statvfs(&scene.pool)
+            .map_err(|e| crate::failure::local("measuring the pool", &e.into()))?;
+        #[allow(clippy::cast_precision_loss, reason = "a disk in MiB")]
+        let mib = (space.f_blocks - space.f_bfree) as f64 * space.f_frsize as f64 / f64::from(1 << 20);
+        Ok(mib)
+    };
+    let mut disk = Series::of("disk beyond what was there before", Unit::Mebibytes, &[Bar::Is(1126.0)]);
+    let bay = scene.up()?;
+    let measured = async {
+        fill(scene, &bay, CHANGED_MIB)?;
+        let before = used(scene)?;
+        // The same files are written anew, a fiftieth of them before each checkpoint: in the end nothing is as it was.
+        let files = CHANGED_MIB.div_ceil(16);
+        for number in 0..CHECKPOINTS {
+            let (from, to) = (number * files / CHECKPOINTS, (number + 1) * files / CHECKPOINTS);
+            let script = format!(
+                "n={from}; while [ $n -lt {to} ]; do /bin/busybox dd if=/dev/urandom of=/workspace/data/f$n bs=1M count=16 conv=notrunc 2>/dev/null || exit 1; n=$((n+1)); done"
+            );
+            timed(&mut scene.bay(&["exec", &bay, "--", "/bin/sh", "-c", &script]))?;
+            timed(&mut scene.bay(&["checkpoint", &bay, "--files-only"]))?;
+        }
+        disk.was(used(scene)? - before);
+        Ok::<_, ApiError>(())
+    }
+    .await;
+    timed(&mut scene.bay(&["rm", "--yes", &bay]))?;
+    measured?;
+    Ok(score(&format!("{CHECKPOINTS} checkpoints of a bay that changes 1 GiB in all"), &[disk], vec![]))
+}
