@@ -73,6 +73,12 @@ impl Peers {
         Some(timed(Command::new("docker").args(args)))
     }
 
+    /// Has the container that waits run a script; nothing where there is none.
+    pub(super) fn docker_sh(&self, script: &str) -> Result<(), ApiError> {
+        let Some(docker) = &self.docker else { return Ok(()) };
+        timed(Command::new("docker").args(["exec", &docker.container, "/bin/sh", "-c", script])).map(drop)
+    }
+
     /// A new container from one that runs: an image of it, and a run of that.
     pub(super) fn docker_commit_and_run(&self) -> Option<Result<Duration, ApiError>> {
         let docker = self.docker.as_ref()?;
