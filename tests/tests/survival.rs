@@ -304,6 +304,40 @@ fn a_full_pool_on_a_full_disk_is_said_and_recovers_when_room_is_made() {
 }
 
 #[test]
+fn checkpoints_and_restores_on_a_full_pool_cost_nothing_that_was_there() {
+    let disk = SmallDisk::mounted_at(&bay_tests::suite::fresh("p"), 3300);
+    let mut daemon = Daemon::setup().pool_at(disk.path().join("pool"), 600).start();
+    daemon.empty_bay("b");
+    let _written = daemon.sh("b", "echo one > note; sync").ok();
+    let _v1 = daemon.bay(&["checkpoint", "b", "--files-only"]).ok();
+    let _written = daemon.sh("b", "echo two > note; sync").ok();
+    let filled = daemon.sh("b", "dd if=/dev/urandom of=/workspace/fill bs=1M count=3000 2>/dev/null && sync");
+    assert_ne!(filled.code, 0, "3000 MiB fit into less: {filled}");
+    let listed =
+        || daemon.rest("GET", "/v1/bays/b/checkpoints", &Value::Null).json().as_array().unwrap().len();
+    for _ in 0..3 {
+        let (before, ran) = (listed(), daemon.bay(&["checkpoint", "b", "--files-only"]));
+        // It may still fit, being so small; what is listed then is whole, and a refusal leaves nothing.
+        assert_eq!(listed(), before + usize::from(ran.code == 0), "{ran}");
+        assert!(ran.code == 0 || ran.errors().contains("pool-full"), "{ran}");
+        assert_eq!(daemon.show("b")["state"], "running");
+    }
+    assert_eq!(daemon.sh("b", "cat note").ok().text(), "two");
+    // Going back takes no room worth speaking of, and makes some.
+    let back = daemon.bay(&["restore", "b", "v1"]);
+    if back.code == 0 {
+        assert_eq!(daemon.sh("b", "cat note; ls").ok().text(), "one\nnote");
+    } else {
+        assert!(back.errors().contains("pool-full"), "{back}");
+        assert_eq!(daemon.sh("b", "cat note").ok().text(), "two");
+    }
+    daemon.restart();
+    assert_eq!(daemon.until_state("b", State::Running)["state"], "running");
+    drop(daemon);
+    drop(disk);
+}
+
+#[test]
 fn a_disk_too_small_for_a_pool_is_said_before_anything_is_made() {
     let disk = SmallDisk::mounted_at(&bay_tests::suite::fresh("p"), 64);
     let daemon = Daemon::setup().pool_at(disk.path().join("pool"), 4096).unstarted();

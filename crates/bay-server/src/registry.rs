@@ -10,7 +10,7 @@ use std::time::Duration;
 use bay_backend::{Backend, LimitEvents};
 use bay_store::{BayRow, CheckpointNew, CheckpointRow, Draft, Store};
 use bay_types::bay::STOP_GRACE_S;
-use bay_types::{ApiError, BayId, BayName, ErrorCode, ExecId};
+use bay_types::{ApiError, BayId, BayName, CheckpointName, ErrorCode, ExecId};
 use tokio::sync::{Notify, watch};
 
 use crate::channel::GuestChannel;
@@ -155,11 +155,11 @@ impl BayHandle {
     pub(crate) async fn checkpoint_forgotten(
         &self,
         store: &Store,
-        gone: &CheckpointRow,
+        gone: CheckpointName,
         event: &Draft,
     ) -> Result<(), ApiError> {
         let _order = self.edit.lock().await;
-        let row = store.checkpoint_remove(gone, event).await.map_err(|e| e.to_api())?;
+        let row = store.checkpoint_remove(self.id, gone, event).await.map_err(|e| e.to_api())?;
         self.row.send_replace(row);
         Ok(())
     }

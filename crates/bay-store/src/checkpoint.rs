@@ -178,34 +178,42 @@ impl Store {
     ///
     /// # Errors
     /// When the database cannot be written.
-    pub async fn checkpoint_remove(&self, gone: &CheckpointRow, event: &Draft) -> Result<BayRow> {
+    pub async fn checkpoint_remove(&self, bay: BayId, name: CheckpointName, event: &Draft) -> Result<BayRow> {
         let failed = self.failed("forgetting a checkpoint");
         let mut writer = self.writer().await;
         let mut transaction = writer.begin().await?;
         let connection = transaction.connection();
-        let number = i64::from(gone.name.number());
-        let parent = gone.parent.map(|parent| i64::from(parent.number()));
+        let number = i64::from(name.number());
+        let parent: Option<i64> =
+            sqlx::query_scalar("SELECT parent FROM checkpoints WHERE bay = $1 AND number = $2")
+                .bind(bay.to_string())
+                .bind(number)
+                .fetch_optional(&mut *connection)
+                .await
+                .map_err(&failed)?
+                .flatten();
+        let parent_name = parent.map(checkpoint_name).transpose()?;
         sqlx::query("UPDATE checkpoints SET parent = $3 WHERE bay = $1 AND parent = $2")
-            .bind(gone.bay.to_string())
+            .bind(bay.to_string())
             .bind(number)
             .bind(parent)
             .execute(&mut *connection)
             .await
             .map_err(&failed)?;
         sqlx::query("DELETE FROM checkpoints WHERE bay = $1 AND number = $2")
-            .bind(gone.bay.to_string())
+            .bind(bay.to_string())
             .bind(number)
             .execute(&mut *connection)
             .await
             .map_err(&failed)?;
-        let bay = self
-            .bay_change(connection, gone.bay, |bay| {
-                if bay.checkpoint == Some(gone.name) {
-                    bay.checkpoint = gone.parent;
+        let row = self
+            .bay_change(connection, bay, |row| {
+                if row.checkpoint == Some(name) {
+                    row.checkpoint = parent_name;
                 }
             })
             .await?;
-        transaction.commit_with(Some(gone.bay), event).await?;
-        Ok(bay)
+        transaction.commit_with(Some(bay), event).await?;
+        Ok(row)
     }
 }

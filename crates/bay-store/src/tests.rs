@@ -1,6 +1,7 @@
 use bay_types::bay::{BayCreate, Desired, Limits, Source, State};
+use bay_types::checkpoint::CheckpointKind;
 use bay_types::exec::{EndReason, ExecSpec, ExecView, Exit, LimitHit};
-use bay_types::{BayName, ErrorCode, ImageId};
+use bay_types::{BayId, BayName, CheckpointName, ErrorCode, ImageId};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -386,4 +387,45 @@ async fn verifying_the_record_keeps_nobody_from_writing() {
     let verdict = store.events_verify().await.unwrap();
     assert!(matches!(verdict, Verdict::Intact { events: 1, .. }), "{verdict:?}");
     drop(writer);
+}
+
+fn captured(bay: BayId, name: CheckpointName) -> CheckpointNew {
+    CheckpointNew {
+        bay,
+        name,
+        kind: CheckpointKind::Files,
+        message: Some("before".to_owned()),
+        by: "uid 0".to_owned(),
+        automatic: None,
+        pause_us: 1500,
+        without_memory: vec!["a process".to_owned()],
+    }
+}
+
+#[tokio::test]
+async fn checkpoints_form_a_tree_and_give_no_number_twice() {
+    let (dir, store) = store().await;
+    let row = bay(&store, "one").await;
+    let event = |_: &CheckpointRow| Draft::new("checkpoint.made", json!({}));
+    let mut next = row.next_checkpoint;
+    let mut made = Vec::new();
+    for _ in 0..3 {
+        let (checkpoint, bay) = store.checkpoint_add(captured(row.id, next), event).await.unwrap();
+        assert_eq!(bay.checkpoint, Some(next));
+        next = bay.next_checkpoint;
+        made.push(checkpoint);
+    }
+    assert_eq!(made[2].parent, Some(made[1].name));
+    let gone = Draft::new("checkpoint.removed", json!({}));
+    let bay = store.checkpoint_remove(row.id, made[1].name, &gone).await.unwrap();
+    assert_eq!(bay.checkpoint, Some(made[2].name));
+    let bay = store.checkpoint_remove(row.id, made[2].name, &gone).await.unwrap();
+    assert_eq!(bay.checkpoint, Some(made[0].name), "it descends from what the removed ones descended from");
+    let (last, _) = store.checkpoint_add(captured(row.id, bay.next_checkpoint), event).await.unwrap();
+    assert_eq!((last.name.number(), last.parent), (4, Some(made[0].name)));
+    drop(store);
+    let store = Store::open(&dir.path().join("bay.db")).await.unwrap();
+    assert_eq!(store.checkpoint_list(row.id).await.unwrap(), [made[0].clone(), last]);
+    store.bay_delete(row.id, &Draft::new("bay.deleted", json!({}))).await.unwrap();
+    assert!(store.checkpoint_list(row.id).await.unwrap().is_empty());
 }

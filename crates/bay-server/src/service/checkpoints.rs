@@ -265,7 +265,7 @@ async fn forget(
     caller: Caller,
 ) -> Result<(), ApiError> {
     let event = Draft::new("checkpoint.removed", json!({ "name": row.name, "why": why, "by": caller.by() }));
-    handle.checkpoint_forgotten(&daemon.store, row, &event).await?;
+    handle.checkpoint_forgotten(&daemon.store, row.name, &event).await?;
     let point = At { bay: handle.id, checkpoint: row.name };
     daemon.with_pool(move |pool| pool.checkpoint_remove(point)).await
 }
