@@ -11,7 +11,6 @@
 //!  clear      remove what a lost helper left        nothing of this bay
 //!  cgroups    make groups, set limits               v1/v2 groups of the bay
 //!  gateway    own network namespace, pinned         a network that leads nowhere
-//!  socket     listen for the daemon                 guest.sock
 //!  user-ns    id maps                               a user namespace, held by a descriptor
 //!  mounts     id-mapped trees, private mount ns     the bay's file tree, seen by the helper only
 //!  clone      two clones: into the bay's cgroups,   PID 1, waiting

@@ -177,7 +177,7 @@ fn source_kind(source: &Path) -> Result<FileType, Failure> {
     }
 }
 
-fn relative(absolute: &str) -> &str {
+pub(crate) fn relative(absolute: &str) -> &str {
     absolute.trim_start_matches('/')
 }
 
