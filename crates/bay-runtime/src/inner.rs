@@ -25,7 +25,7 @@ use crate::network;
 use crate::place;
 
 /// Device files every program expects; bound from the host, because nobody in a user namespace can make them.
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+pub(crate) const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// Size of the tmpfs for /dev itself; /dev/shm is bounded by the bay's memory only.
 const DEV_SIZE: &str = "1m";
 /// Terminals of a bay at once. The kernel has a few thousand for all bays together; a program that leaks them must not

@@ -120,12 +120,12 @@ fn start_locked(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
     }
 }
 
-fn placing(spec: &RuntimeSpec) -> Placing<'_> {
+pub(crate) fn placing(spec: &RuntimeSpec) -> Placing<'_> {
     Placing { turn: spec.id_base / ID_RANGE, devices: &spec.io_devices }
 }
 
 /// A network namespace without a link to anything, kept alive by a handle in the run directory.
-fn gateway(run_dir: &Path) -> Result<(), Failure> {
+pub(crate) fn gateway(run_dir: &Path) -> Result<(), Failure> {
     const STEP: &str = "gateway";
     let handle = place::gateway_handle(run_dir);
     File::create(&handle).at(STEP, || format!("could not make {}", handle.display()))?;
@@ -140,7 +140,7 @@ fn gateway(run_dir: &Path) -> Result<(), Failure> {
 /// It belongs to the bay's first id, not to the host's root: what the kernel counts per user (inotify instances and
 /// watches, namespaces, pending signals) it counts against the owner of each user namespace too. Were that root, one bay
 /// could use up what root and all other bays share.
-fn user_namespace(spec: &RuntimeSpec, group: &OwnedFd) -> Result<OwnedFd, Failure> {
+pub(crate) fn user_namespace(spec: &RuntimeSpec, group: &OwnedFd) -> Result<OwnedFd, Failure> {
     const STEP: &str = "user-ns";
     let pipe = || pipe_with(PipeFlags::CLOEXEC).at(STEP, || "could not make a pipe".to_owned());
     let (wait, hold) = pipe()?;
@@ -246,8 +246,9 @@ fn explain(failure: Failure, report: &OwnedFd) -> Failure {
     }
 }
 
-fn config_pipe(spec: &RuntimeSpec) -> Result<OwnedFd, Failure> {
-    let config = GuestConfig {
+/// What the guest is told about itself.
+pub(crate) fn guest_config(spec: &RuntimeSpec) -> GuestConfig {
+    GuestConfig {
         bay_id: spec.place.bay_id.to_string(),
         hostname: spec.name.to_string(),
         machine_id: spec.machine_id.clone(),
@@ -257,7 +258,11 @@ fn config_pipe(spec: &RuntimeSpec) -> Result<OwnedFd, Failure> {
             mounts: spec.mounts.iter().map(|mount| mount.target.clone()).collect(),
             isolation: Some(spec.isolation.clone()),
         },
-    };
+    }
+}
+
+fn config_pipe(spec: &RuntimeSpec) -> Result<OwnedFd, Failure> {
+    let config = guest_config(spec);
     let write = || -> io::Result<OwnedFd> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         // Far below the capacity of a pipe, so this does not wait for a reader.
