@@ -210,3 +210,69 @@ need_e2b() {
     say "e2b $1 could not be installed: the tests that use it are skipped"
   fi
 }
+
+# Memory checkpoints and live forks need this CRIU or a newer one; where the daemon looks for ours is in crates/bay-runtime.
+CRIU_FLOOR=4.2
+CRIU_HOME=/usr/local/lib/workbay/criu
+
+# need_criu: CRIU in a directory of its own, with the loader and libraries it was built for, unless this system's own is
+# new enough. Nothing of it is installed. Where it cannot be had checkpoints hold files only, and the tests say so.
+need_criu() {
+  local found
+  for found in "$CRIU_HOME/criu" "$(command -v criu)"; do
+    if [ -x "$found" ] && version_at_least "$(criu_version "$found")" "$CRIU_FLOOR"; then
+      quiet_note "criu: $(criu_version "$found") ($found)"
+      return
+    fi
+  done
+  fetch_criu || say "CRIU $CRIU_FLOOR or newer could not be fetched: checkpoints hold files only"
+}
+
+criu_version() {
+  "$1" --version 2>/dev/null | sed -n 's/^Version: //p'
+}
+
+# The mirror that this machine gets Debian from.
+debian_mirror() {
+  # shellcheck disable=SC2016  # for apt to fill in
+  apt-get indextargets --format '$(ORIGIN) $(LABEL) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
+    sed -n 's/^Debian Debian //p' | sort -u | head -n 1
+}
+
+# fetch_criu: Debian's newest, made whole or not at all. Package lists and packages go to a directory that is removed again:
+# this system's own lists never hear of that release.
+fetch_criu() {
+  local mirror work loader keys=/usr/share/keyrings/debian-archive-keyring.gpg
+  mirror=$(debian_mirror)
+  [ -n "$mirror" ] && [ -e "$keys" ] && [ "$(uname -m)" = x86_64 ] || return 1
+  say "fetching CRIU into $CRIU_HOME (once; it is not installed)"
+  work=$(mktemp -d)
+  # apt fetches as a user of its own.
+  chmod 755 "$work"
+  mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/root"
+  : > "$work/status"
+  printf 'deb [signed-by=%s] %s sid main\n' "$keys" "$mirror" > "$work/sources.list"
+  local apt=(apt-get -qq -o Dir::State="$work" -o Dir::State::Lists="$work/lists" -o Dir::State::status="$work/status"
+    -o Dir::Cache="$work/cache" -o Dir::Etc::SourceList="$work/sources.list" -o Dir::Etc::SourceParts=/dev/null
+    -o Dir::Etc::PreferencesParts=/dev/null)
+  if as_root "${apt[@]}" update &&
+     as_root "${apt[@]}" -y --no-install-recommends --download-only install criu >/dev/null &&
+     (for package in "$work"/cache/archives/*.deb; do dpkg-deb -x "$package" "$work/root" || exit 1; done) &&
+     loader=$(cd "$work/root" && find . -name 'ld-linux-x86-64.so.2' | head -n 1) && [ -n "$loader" ]
+  then
+    rm -rf "$work/root/usr/share"
+    # Relative to itself, so that the directory may be moved.
+    cat > "$work/root/criu" <<SCRIPT
+#!/bin/sh
+home=\$(dirname "\$(readlink -f "\$0")")
+exec "\$home/${loader#./}" --library-path "\$home/usr/lib/x86_64-linux-gnu" "\$home/usr/sbin/criu" "\$@"
+SCRIPT
+    chmod 755 "$work/root" "$work/root/criu"
+    if version_at_least "$(criu_version "$work/root/criu")" "$CRIU_FLOOR"; then
+      as_root mkdir -p "$(dirname "$CRIU_HOME")" && as_root rm -rf "$CRIU_HOME" "$CRIU_HOME.new" &&
+        as_root cp -a --no-preserve=ownership "$work/root" "$CRIU_HOME.new" && as_root mv "$CRIU_HOME.new" "$CRIU_HOME"
+    fi
+  fi
+  as_root rm -rf "$work"
+  [ -x "$CRIU_HOME/criu" ]
+}

@@ -10,12 +10,18 @@
 //! | `inspect` | the truth at this moment, never a memory of it                                                 |
 //! | `set_limits` | they hold when it returns, and nothing that runs was killed to make them fit                 |
 //! | `stats`   | what the bay uses as the host measures it; what this host does not measure is absent           |
+//! | `examine` | what in a running bay cannot be kept in memory, with nothing stopped                            |
+//! | `capture` | memory and the caller's snapshots of one moment, and the bay goes on; or nothing is kept       |
+//! | `restore` | the bay goes on from there and its guest answers, or nothing is left                           |
 //! | `clear`   | ends and removes everything of that bay's runtime; harmless when there is nothing              |
 //! | `leftovers` | every bay id of which this backend still holds anything                                      |
 #![forbid(unsafe_code)]
 
 use std::fmt::Debug;
 use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bay_pool::BayDisk;
@@ -27,6 +33,7 @@ use bay_types::{ApiError, BayId, BayName, ErrorCode};
 use tokio::net::UnixStream;
 
 pub use bay_runtime::NetworkUse;
+pub use bay_types::runtime::Obstacle;
 
 pub mod local;
 
@@ -45,6 +52,25 @@ pub enum BackendError {
     LimitInUse(String),
     #[error("{0}")]
     LimitUnsupported(String),
+    /// This host cannot keep memory at all.
+    #[error("memory cannot be kept on this host: {0}")]
+    MemoryUnsupported(String),
+    /// Something in the bay cannot be kept; nothing was stopped.
+    #[error("the bay's memory cannot be kept: {}", listed(.0))]
+    Obstacles(Vec<Obstacle>),
+    /// The caller's own part of a capture failed.
+    #[error("the capture was given up: {0}")]
+    Snapshot(String),
+    /// The memory was captured on another kind of machine.
+    #[error("{0}")]
+    OtherMachine(String),
+}
+
+/// What a backend says that has only files.
+const NO_MEMORY: &str = "this backend keeps files only";
+
+fn listed(obstacles: &[Obstacle]) -> String {
+    obstacles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 impl BackendError {
@@ -63,6 +89,27 @@ impl BackendError {
                     ErrorCode::HostUnfit,
                     self.to_string(),
                     "leave that limit out; `bay doctor` tells which controllers this host has",
+                );
+            }
+            Self::MemoryUnsupported(_) => {
+                return ApiError::new(
+                    ErrorCode::HostUnfit,
+                    self.to_string(),
+                    "`--files-only` keeps the files; `bay doctor` tells what memory needs",
+                );
+            }
+            Self::Obstacles(_) => {
+                return ApiError::new(
+                    ErrorCode::BayState,
+                    self.to_string(),
+                    "end what is named and try again, or keep the files alone with `--files-only`",
+                );
+            }
+            Self::OtherMachine(_) => {
+                return ApiError::new(
+                    ErrorCode::HostUnfit,
+                    self.to_string(),
+                    "its files can be had everywhere: `--files-only`",
                 );
             }
             _ => {}
@@ -101,6 +148,36 @@ pub struct LimitSpec {
     pub io_devices: Vec<String>,
 }
 
+/// Memory that was kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Captured {
+    /// How long the bay stood still.
+    pub pause: Duration,
+}
+
+/// A bay that goes on from kept memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    pub record: RuntimeRecord,
+    /// Fork hooks that failed, in the guest's own words: bounded, and not to be trusted.
+    pub notes: Vec<String>,
+}
+
+/// What a capture is to be of.
+#[derive(Debug, Clone)]
+pub struct CaptureOrder {
+    /// The bay as it was started.
+    pub bay: StartSpec,
+    pub record: RuntimeRecord,
+    /// Directory for the images, on the pool; must not exist, its parent must.
+    pub images: PathBuf,
+    /// Whether the bay ends with the capture.
+    pub end: bool,
+}
+
+/// What the caller does while the bay stands still; the reason when it could not.
+pub type WhileStopped<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
+
 /// What is true of a runtime right now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
@@ -121,6 +198,33 @@ pub trait Backend: Send + Sync + Debug {
     async fn clear(&self, bay: BayId) -> Result<(), BackendError>;
     async fn pause(&self, bay: BayId) -> Result<(), BackendError>;
     async fn resume(&self, bay: BayId) -> Result<(), BackendError>;
+    /// Whether memory can be kept here, and if not, why.
+    async fn keeps_memory(&self) -> Result<(), BackendError> {
+        Err(BackendError::MemoryUnsupported(NO_MEMORY.to_owned()))
+    }
+    /// Empty when nothing is known to stand in the way.
+    async fn examine(&self, _order: &CaptureOrder) -> Result<Vec<Obstacle>, BackendError> {
+        Err(BackendError::MemoryUnsupported(NO_MEMORY.to_owned()))
+    }
+    /// The caller has closed all connections to the guest and makes none until this returns. `while_stopped` runs when
+    /// memory is kept and everything still stands; when it fails, nothing is kept and the bay goes on.
+    async fn capture(
+        &self,
+        _order: &CaptureOrder,
+        _while_stopped: WhileStopped<'_>,
+    ) -> Result<Captured, BackendError> {
+        Err(BackendError::MemoryUnsupported(NO_MEMORY.to_owned()))
+    }
+    /// Starts a bay from images instead of from nothing; the disk in `spec` is as it was at the capture. With a fork index
+    /// the guest takes the identity in `spec` and runs the fork hooks before anything else goes on.
+    async fn restore(
+        &self,
+        _spec: &StartSpec,
+        _images: &Path,
+        _fork_index: Option<u32>,
+    ) -> Result<Restored, BackendError> {
+        Err(BackendError::MemoryUnsupported(NO_MEMORY.to_owned()))
+    }
     /// Whether this host can keep these limits at all.
     fn can_keep(&self, limits: &Limits) -> Result<(), BackendError>;
     /// Gives a running or paused bay other limits. May have set some of them when it fails.

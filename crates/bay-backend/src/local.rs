@@ -16,14 +16,21 @@ use bay_runtime::{
 };
 use bay_types::BayId;
 use bay_types::bay::{Isolation, Limits};
-use bay_types::runtime::{ID_RANGE, RuntimePlace, RuntimeRecord, RuntimeReply, RuntimeRequest, RuntimeSpec};
+use bay_types::runtime::{
+    Criu, ID_RANGE, Obstacle, RuntimePlace, RuntimeRecord, RuntimeReply, RuntimeRequest, RuntimeSpec,
+};
 use bay_types::stats::BayStats;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::process::Command;
+use tokio::sync::OnceCell;
 
-use crate::{Backend, BackendError, LimitSpec, Seen, StartSpec};
+use crate::{
+    Backend, BackendError, CaptureOrder, Captured, LimitSpec, Restored, Seen, StartSpec, WhileStopped,
+};
+
+mod memory;
 
 /// Longest answer the helper may give.
 const MAX_REPLY_BYTES: u64 = 64 * 1024;
@@ -43,6 +50,8 @@ pub struct LocalConfig {
     pub helper: PathBuf,
     /// The executable that becomes PID 1 in bays.
     pub guest: PathBuf,
+    /// The CRIU to use, instead of the first that is found.
+    pub criu: Option<PathBuf>,
     /// Tests: the step before which the helper kills itself.
     pub die_before: Option<String>,
 }
@@ -54,12 +63,14 @@ pub struct Local {
     /// Where the cgroup hierarchies are mounted: looked at for every bay in every list, so it is kept once known. On some
     /// hosts the first bay's helper is the one that mounts what is missing.
     groups: OnceLock<Hierarchies>,
+    /// What keeps memory, once it was looked for.
+    criu: OnceCell<Result<Criu, String>>,
 }
 
 impl Local {
     #[must_use]
     pub fn new(config: LocalConfig) -> Self {
-        Self { config, groups: OnceLock::new() }
+        Self { config, groups: OnceLock::new(), criu: OnceCell::new() }
     }
 
     fn groups(&self) -> Option<&Hierarchies> {
@@ -79,19 +90,23 @@ impl Local {
         }
     }
 
-    /// Runs the helper to its end. It leads a process group of its own: a signal to the daemon's
-    /// group does not reach it.
-    async fn ask(&self, request: &RuntimeRequest) -> Result<Option<RuntimeRecord>, BackendError> {
-        let mut helper = Command::new(&self.config.helper)
+    /// The helper leads a process group of its own: a signal to the daemon's group does not reach it.
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.config.helper);
+        command
             .arg("__runtime")
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
-            .process_group(0)
-            .spawn()
-            .map_err(BackendError::Helper)?;
+            .process_group(0);
+        command
+    }
+
+    /// Runs the helper to its end.
+    async fn ask(&self, request: &RuntimeRequest) -> Result<RuntimeReply, BackendError> {
+        let mut helper = self.command().spawn().map_err(BackendError::Helper)?;
         let body = serde_json::to_vec(request).map_err(|error| BackendError::Helper(error.into()))?;
         let talk = async {
             if let Some(mut stdin) = helper.stdin.take() {
@@ -110,12 +125,45 @@ impl Local {
                 return Err(BackendError::HelperSlow);
             }
         };
-        match serde_json::from_slice(&answer) {
-            Ok(RuntimeReply::Started { record }) => Ok(Some(record)),
-            Ok(RuntimeReply::Done) => Ok(None),
-            Ok(RuntimeReply::Failed { step, message }) => Err(BackendError::Step { step, message }),
-            Err(_) => Err(BackendError::HelperLost { status: status.to_string() }),
+        understood(&answer, &status.to_string())
+    }
+
+    /// What the helper needs to know of a bay.
+    async fn runtime_spec(&self, spec: &StartSpec, guest: PathBuf) -> RuntimeSpec {
+        let (program, programs, bay) = (guest.clone(), spec.disk.programs.clone(), spec.bay);
+        let ctl = tokio::task::spawn_blocking(move || program_on_pool(&program, &programs, bay)).await;
+        // A bay without `bay-ctl` is better than none.
+        let ctl = ctl.map_err(io::Error::other).flatten().inspect_err(|error| {
+            tracing::warn!(bay = %spec.bay, %error, "the bay goes without bay-ctl");
+        });
+        RuntimeSpec {
+            place: self.place(spec.bay),
+            name: spec.name.clone(),
+            machine_id: spec.machine_id.clone(),
+            author: spec.author.clone(),
+            root: spec.disk.root.clone(),
+            workspace: spec.disk.workspace.clone(),
+            state: spec.disk.state.clone(),
+            checkpoints: spec.disk.checkpoints.clone(),
+            mounts: spec.mounts.clone(),
+            id_base: spec.id_base,
+            fork_index: spec.fork_index,
+            limits: spec.limits.clone(),
+            isolation: self.isolation(),
+            io_devices: spec.io_devices.clone(),
+            guest,
+            ctl: ctl.ok(),
+            die_before: self.config.die_before.clone(),
         }
+    }
+}
+
+/// What the helper said, when that was no failure.
+fn understood(answer: &[u8], status: &str) -> Result<RuntimeReply, BackendError> {
+    match serde_json::from_slice(answer) {
+        Ok(RuntimeReply::Failed { step, message }) => Err(BackendError::Step { step, message }),
+        Ok(reply) => Ok(reply),
+        Err(_) => Err(BackendError::HelperLost { status: status.to_owned() }),
     }
 }
 
@@ -132,34 +180,10 @@ impl Backend for Local {
     }
 
     async fn start(&self, spec: &StartSpec) -> Result<RuntimeRecord, BackendError> {
-        let (guest, programs, bay) = (self.config.guest.clone(), spec.disk.programs.clone(), spec.bay);
-        let ctl = tokio::task::spawn_blocking(move || program_on_pool(&guest, &programs, bay)).await;
-        // A bay without `bay-ctl` is better than none.
-        let ctl = ctl.map_err(io::Error::other).flatten().inspect_err(|error| {
-            tracing::warn!(bay = %spec.bay, %error, "the bay goes without bay-ctl");
-        });
-        let request = RuntimeRequest::Start(Box::new(RuntimeSpec {
-            place: self.place(spec.bay),
-            name: spec.name.clone(),
-            machine_id: spec.machine_id.clone(),
-            author: spec.author.clone(),
-            root: spec.disk.root.clone(),
-            workspace: spec.disk.workspace.clone(),
-            state: spec.disk.state.clone(),
-            checkpoints: spec.disk.checkpoints.clone(),
-            mounts: spec.mounts.clone(),
-            id_base: spec.id_base,
-            fork_index: spec.fork_index,
-            limits: spec.limits.clone(),
-            isolation: self.isolation(),
-            io_devices: spec.io_devices.clone(),
-            guest: self.config.guest.clone(),
-            ctl: ctl.ok(),
-            die_before: self.config.die_before.clone(),
-        }));
-        match self.ask(&request).await {
-            Ok(Some(record)) => Ok(record),
-            Ok(None) => Err(BackendError::HelperLost { status: "no record of PID 1".to_owned() }),
+        let runtime = self.runtime_spec(spec, self.config.guest.clone()).await;
+        match self.ask(&RuntimeRequest::Start(Box::new(runtime))).await {
+            Ok(RuntimeReply::Started { record }) => Ok(record),
+            Ok(_) => Err(BackendError::HelperLost { status: "no record of PID 1".to_owned() }),
             Err(error) => {
                 // Whatever was made must not stay; the first error is the one worth telling.
                 if let Err(clearing) = self.clear(spec.bay).await {
@@ -190,6 +214,31 @@ impl Backend for Local {
 
     async fn clear(&self, bay: BayId) -> Result<(), BackendError> {
         self.ask(&RuntimeRequest::Clear(self.place(bay))).await.map(drop)
+    }
+
+    async fn keeps_memory(&self) -> Result<(), BackendError> {
+        self.criu().await.map(drop)
+    }
+
+    async fn examine(&self, order: &CaptureOrder) -> Result<Vec<Obstacle>, BackendError> {
+        self.examine_memory(order).await
+    }
+
+    async fn capture(
+        &self,
+        order: &CaptureOrder,
+        while_stopped: WhileStopped<'_>,
+    ) -> Result<Captured, BackendError> {
+        self.capture_memory(order, while_stopped).await
+    }
+
+    async fn restore(
+        &self,
+        spec: &StartSpec,
+        images: &Path,
+        fork_index: Option<u32>,
+    ) -> Result<Restored, BackendError> {
+        self.restore_memory(spec, images, fork_index).await
     }
 
     async fn pause(&self, bay: BayId) -> Result<(), BackendError> {
@@ -265,8 +314,11 @@ impl Backend for Local {
     }
 }
 
-/// The guest's executable on the pool, copied there when this one is not there yet. Earlier ones go: a bay that has one
-/// mounted keeps it.
+/// Earlier executables that are kept on the pool. A bay whose own is gone runs on, but its memory cannot be captured.
+const EARLIER_PROGRAMS: usize = 8;
+
+/// The guest's executable on the pool, copied there when this one is not there yet. The oldest ones go: a bay that has
+/// one mounted keeps it.
 fn program_on_pool(guest: &Path, programs: &Path, bay: BayId) -> io::Result<PathBuf> {
     let name = guest.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let (path, wanted) = (programs.join(name), std::fs::metadata(guest)?.len());
@@ -280,8 +332,14 @@ fn program_on_pool(guest: &Path, programs: &Path, bay: BayId) -> io::Result<Path
     // Executable in the bay, readable by nobody there.
     copy.set_permissions(std::fs::Permissions::from_mode(0o711))?;
     std::fs::rename(&new, &path)?;
-    for old in std::fs::read_dir(programs)?.flatten().filter(|old| is_old_program(&old.file_name(), name)) {
-        let _ = std::fs::remove_file(old.path());
+    let mut old: Vec<_> = std::fs::read_dir(programs)?
+        .flatten()
+        .filter(|old| is_old_program(&old.file_name(), name))
+        .map(|old| (old.metadata().and_then(|about| about.modified()).ok(), old.path()))
+        .collect();
+    old.sort();
+    for (_, path) in old.iter().rev().skip(EARLIER_PROGRAMS) {
+        let _ = std::fs::remove_file(path);
     }
     Ok(path)
 }

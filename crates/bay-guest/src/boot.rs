@@ -32,6 +32,10 @@ pub(crate) fn inherited() -> io::Result<Config> {
     let cgroup = bay_sys::descriptors::inherited_fd(fd::EXEC_CGROUP).ok().filter(is_cgroup);
     let mut text = Vec::new();
     File::from(bay_sys::descriptors::inherited_fd(fd::CONFIG)?).take(MAX_CONFIG).read_to_end(&mut text)?;
+    // What is let go of later must really be gone.
+    for number in [fd::LISTENER, fd::EXEC_CGROUP, fd::CONFIG] {
+        let _ = bay_sys::descriptors::let_go_of_inherited(number);
+    }
     let guest: GuestConfig = serde_json::from_slice(&text)?;
     Ok(Config {
         guest,
@@ -49,24 +53,23 @@ fn is_cgroup(fd: &OwnedFd) -> bool {
 }
 
 /// Makes `/etc` and `/tmp` of the bay what programs expect.
-pub(crate) fn prepare_root(config: &Config) {
-    let log = Log::open(&config.state_dir);
+pub(crate) fn prepare_root(guest: &GuestConfig, root: &Path, log: &Log) {
     let attempt = |what: &str, outcome: io::Result<()>| {
         if let Err(error) = outcome {
             log.line("boot.skipped", format_args!("file={what} error={error}"));
         }
     };
-    let root = match File::open(&config.root) {
+    let root = match File::open(root) {
         Ok(root) => OwnedFd::from(root),
         Err(error) => return attempt("/", Err(error)),
     };
     attempt("/tmp", make_tmp(root.as_fd()));
-    attempt(inside::README, write_readme(root.as_fd(), &config.guest));
+    attempt(inside::README, write_readme(root.as_fd(), guest));
     let etc = match open_etc(root.as_fd()) {
         Ok(etc) => etc,
         Err(error) => return attempt("/etc", Err(error)),
     };
-    let name = &config.guest.hostname;
+    let name = &guest.hostname;
     let own_line = format!("127.0.1.1\t{name}");
     let hosts =
         format!("{MARK}\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{own_line}\n");
@@ -74,12 +77,11 @@ pub(crate) fn prepare_root(config: &Config) {
     let ours = |old: &str, line: &str| old.starts_with(MARK) && old.lines().any(|l| l == line);
     attempt("/etc/hosts", write_unless(etc.as_fd(), "hosts", &hosts, |old| ours(old, &own_line)));
     attempt("/etc/resolv.conf", write_unless(etc.as_fd(), "resolv.conf", &resolv, |old| ours(old, MARK)));
-    for (file, text) in
-        [("hostname", format!("{name}\n")), ("machine-id", format!("{}\n", config.guest.machine_id))]
+    for (file, text) in [("hostname", format!("{name}\n")), ("machine-id", format!("{}\n", guest.machine_id))]
     {
         attempt(file, write_unless(etc.as_fd(), file, &text, |old| old == text));
     }
-    if let Some(author) = &config.guest.author {
+    if let Some(author) = &guest.author {
         attempt("/etc/gitconfig", name_author(etc.as_fd(), author));
     }
 }
@@ -195,7 +197,6 @@ mod tests {
     use super::*;
 
     fn boot(root: &Path) {
-        let listener = UnixListener::bind(root.join(format!("sock{}", jiff::Timestamp::now()))).unwrap();
         let guest = GuestConfig {
             bay_id: "bay".into(),
             hostname: "alpha".into(),
@@ -204,14 +205,7 @@ mod tests {
             fork_index: None,
             about: About::default(),
         };
-        prepare_root(&Config {
-            guest,
-            listener,
-            cgroup: None,
-            state_dir: root.to_owned(),
-            root: root.to_owned(),
-            bounds: Bounds::default(),
-        });
+        prepare_root(&guest, root, &Log::open(root));
     }
 
     #[test]

@@ -11,14 +11,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bay_types::exec::ExecSpec;
-use bay_types::guest::{FORK_HOOKS, FORK_INDEX};
+use bay_types::guest::{FORK_HOOKS, FORK_HOOKS_TIME, FORK_INDEX};
 use tokio::time::Instant;
 
 use crate::execs::Execs;
 use crate::log::Log;
 
-/// All hooks together: the daemon waits for a new guest, and not for ever.
-const ALL_WITHIN: Duration = Duration::from_secs(8);
 /// Most hooks that are run.
 const MOST: usize = 64;
 /// Most entries of the directory that are looked at.
@@ -28,13 +26,13 @@ const RAN_FOR: &str = "fork-hooks";
 
 /// Runs the hooks, unless they have run for this bay. Returns one line for each that did not end well.
 pub(crate) async fn run(execs: &Execs, state: &Path, root: &Path, index: u32, log: &Log) -> Vec<String> {
-    let bay = execs.place.bay_id.clone();
+    let bay = execs.place.who.now().0;
     let mark = state.join(RAN_FOR);
     if std::fs::read_to_string(&mark).is_ok_and(|ran_for| ran_for == bay) {
         return Vec::new();
     }
     let mut failed = Vec::new();
-    let until = Instant::now() + ALL_WITHIN;
+    let until = Instant::now() + FORK_HOOKS_TIME;
     for hook in hooks(&root.join(FORK_HOOKS.trim_start_matches('/'))) {
         let name = hook.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let within = until.saturating_duration_since(Instant::now());
@@ -57,7 +55,7 @@ pub(crate) async fn run(execs: &Execs, state: &Path, root: &Path, index: u32, lo
 /// Why it did not end well.
 async fn one(execs: &Execs, name: &str, index: u32, within: Duration) -> Option<String> {
     if within.is_zero() {
-        return Some(format!("was not run: those before it took {} s", ALL_WITHIN.as_secs()));
+        return Some(format!("was not run: those before it took {} s", FORK_HOOKS_TIME.as_secs()));
     }
     let mut spec = ExecSpec::new([format!("{FORK_HOOKS}/{name}")]);
     spec.env = vec![(FORK_INDEX.to_owned(), index.to_string())];

@@ -66,6 +66,7 @@ mod services;
 mod settings;
 pub mod spool;
 mod users;
+mod wake;
 mod watch;
 
 /// Finished execs whose output and end are kept; the ones that ended first go first.
@@ -126,7 +127,7 @@ pub fn run() -> ExitCode {
         }
     }
     let outcome = bay_sys::signals::withstand().and_then(|()| boot::inherited()).and_then(|config| {
-        boot::prepare_root(&config);
+        boot::prepare_root(&config.guest, &config.root, &log::Log::open(&config.state_dir));
         serve(config)
     });
     match outcome {

@@ -27,12 +27,12 @@ use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
 use crate::ctl::{self, Asks, Ctl};
 use crate::envd::{self, Envd};
 use crate::execs::output::{self, Follow, Output};
-use crate::execs::{Execs, Found, Place, Reaper, attach};
+use crate::execs::{Execs, Found, Place, Reaper, Who, attach};
 use crate::files::{self, Files};
 use crate::http::{Answer, Body, Query, empty, error, invalid, json, read_json, require_json, stream};
 use crate::log::Log;
 use crate::services::{self, Services};
-use crate::{Bounds, Config, boot, fork_hooks, ports, procfs, watch};
+use crate::{Bounds, Config, boot, fork_hooks, ports, procfs, wake, watch};
 
 /// Connections from outside the bay, where the daemon is.
 const MAX_CONNECTIONS: usize = 1024;
@@ -54,18 +54,21 @@ const LAST_ANSWER: Duration = Duration::from_secs(1);
 const EVENT_LINES: usize = 16;
 
 /// Everything a request can reach.
-struct Guest {
-    execs: Arc<Execs>,
+pub(crate) struct Guest {
+    pub(crate) execs: Arc<Execs>,
     files: Arc<Files>,
     /// Or why there can be none.
     services: Result<Arc<Services>, String>,
     /// What a watch calls `/`.
-    root: PathBuf,
-    ctl: Arc<Ctl>,
+    pub(crate) root: PathBuf,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) ctl: Arc<Ctl>,
     envd: Arc<Envd>,
     started_at: Timestamp,
     /// What went wrong on the way here.
     troubles: Vec<String>,
+    /// Where a restored guest's new socket goes.
+    pub(crate) listeners: mpsc::Sender<UnixListener>,
     /// Everything has ended; the guest goes once this is told.
     done: AtomicBool,
     leave: Notify,
@@ -106,8 +109,7 @@ pub(crate) fn settle(ground: Ground) -> io::Result<(Arc<Execs>, Arc<Files>, Arc<
         root: root.try_clone()?.into(),
         null: File::open("/dev/null")?.into(),
         cgroup: ground.cgroup.map(Arc::new),
-        bay_id: ground.guest.bay_id,
-        hostname: ground.guest.hostname,
+        who: Arc::new(Who::new(ground.guest.bay_id, ground.guest.hostname)),
         bounds: ground.bounds,
         open_files: raise_open_files(),
         started_at: Timestamp::now(),
@@ -156,7 +158,9 @@ pub(crate) async fn serve(config: Config) -> io::Result<()> {
         // The bay is as good without.
         Err(error) => log.line("ctl.refused", format_args!("error={error}")),
     }
+    let (listeners, new_listeners) = mpsc::channel(1);
     let guest = Arc::new(Guest {
+        listeners,
         envd: Arc::new(Envd::new(Arc::clone(&execs), Arc::new(files.beside()?))),
         started_at,
         troubles,
@@ -164,12 +168,13 @@ pub(crate) async fn serve(config: Config) -> io::Result<()> {
         files,
         services,
         root,
+        state_dir: state,
         ctl,
         done: AtomicBool::new(false),
         leave: Notify::new(),
     });
     tokio::select! {
-        () = accept(&listener, &guest, &log) => {}
+        () = accept(listener, new_listeners, &guest, &log) => {}
         () = guest.leave.notified() => {}
     }
     log.line("guest.stopped", format_args!(""));
@@ -184,11 +189,23 @@ fn raise_open_files() -> Option<(u64, u64)> {
     Some((soft, hard))
 }
 
-async fn accept(listener: &UnixListener, guest: &Arc<Guest>, log: &Log) {
+async fn accept(
+    mut listener: UnixListener,
+    mut new_listeners: mpsc::Receiver<UnixListener>,
+    guest: &Arc<Guest>,
+    log: &Log,
+) {
     let outer = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let inner = Arc::new(Semaphore::new(MAX_INNER_CONNECTIONS));
     loop {
-        let stream = match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(new) = new_listeners.recv() => {
+                listener = new;
+                continue;
+            }
+        };
+        let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
                 log.line("accept.failed", format_args!("error={error}"));
@@ -315,6 +332,7 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
                 .map_err(|e| ApiError::internal(&e))?;
             Ok(empty(StatusCode::NO_CONTENT))
         }
+        (&Method::POST, ["v1", "wake"]) => wake::route(guest, request).await,
         (&Method::POST, ["v1", "shutdown"]) => {
             let wanted: Shutdown = require_json(request.into_body()).await?;
             stop(guest, Duration::from_millis(wanted.grace_ms).min(MAX_GRACE)).await;

@@ -160,6 +160,48 @@ impl Hierarchies {
         give(&v2, owner)
     }
 
+    /// Makes a group below the bay's own, for the bay to use; its parent is there. Nothing happens when it is too.
+    pub(crate) fn make_leaf(&self, group: &Path, leaf: &Path, owner: u32) -> Result<(), Failure> {
+        let path = self.v2.join(group).join(leaf);
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(Failure::new(STEP, format!("could not make {}", path.display()), error))
+            }
+            _ => give(&path, owner),
+        }
+    }
+
+    /// Freezes every group of the bay but the guest's, each for itself, so that one made later runs. Answers which. What
+    /// is not stopped yet freezes as soon as it would run.
+    pub(crate) fn freeze_leaves(&self, group: &Path) -> Result<Vec<PathBuf>, Failure> {
+        let bay = self.v2.join(group);
+        let below = |dir: &Path| -> Vec<PathBuf> {
+            let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+            entries.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path()).collect()
+        };
+        let (guest, execs) = (bay.join("guest"), bay.join("execs"));
+        let mut leaves = below(&execs);
+        leaves.extend(below(&bay).into_iter().filter(|dir| *dir != guest && *dir != execs));
+        for leaf in &leaves {
+            fs::write(leaf.join("cgroup.freeze"), "1")
+                .at(STEP, || format!("could not freeze {}", leaf.display()))?;
+        }
+        Ok(leaves)
+    }
+
+    pub(crate) fn thaw_leaves(&self, leaves: &[PathBuf]) -> Result<(), Failure> {
+        for leaf in leaves {
+            match fs::write(leaf.join("cgroup.freeze"), "0") {
+                // The guest takes empty ones away.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Failure::new(STEP, format!("could not thaw {}", leaf.display()), error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// The roots of the version 1 hierarchies, each once.
     fn v1_roots(&self) -> impl Iterator<Item = &PathBuf> {
         let first =

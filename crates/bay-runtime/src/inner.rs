@@ -8,6 +8,7 @@ use std::path::Path;
 
 use bay_sys::namespace::{become_program, report_failure};
 use bay_sys::seccomp;
+use bay_types::inside;
 use bay_types::runtime::RuntimeSpec;
 use rustix::fs::{CWD, Gid, Mode, OFlags, Uid, mkdirat, openat, symlinkat};
 use rustix::mount::{
@@ -19,12 +20,12 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use seccompiler::BpfProgram;
 
 use crate::cgroup::Hierarchies;
-use crate::mounts::look_up;
+use crate::mounts::{look_up, relative};
 use crate::network;
 use crate::place;
 
 /// Device files every program expects; bound from the host, because nobody in a user namespace can make them.
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+pub(crate) const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// Size of the tmpfs for /dev itself; /dev/shm is bounded by the bay's memory only.
 const DEV_SIZE: &str = "1m";
 /// Terminals of a bay at once. The kernel has a few thousand for all bays together; a program that leaks them must not
@@ -66,8 +67,6 @@ const CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
 /// Descriptors and programs prepared by the helper while it still had the host's rights.
 pub(crate) struct Prepared {
     pub(crate) guest: OwnedFd,
-    pub(crate) listener: OwnedFd,
-    pub(crate) exec_cgroup: OwnedFd,
     pub(crate) config: OwnedFd,
     /// A byte here means go; end-of-file means that the helper is gone.
     pub(crate) go: OwnedFd,
@@ -82,8 +81,8 @@ pub(crate) fn become_guest(spec: &RuntimeSpec, groups: &Hierarchies, prepared: P
     if !matches!(go, Ok(1)) {
         leave();
     }
-    let null = match set_up(spec, groups) {
-        Ok(null) => null,
+    let made = match set_up(spec, groups) {
+        Ok(made) => made,
         Err((what, error)) => {
             let _ = rustix::io::write(&prepared.report, format!("{what}: {error}").as_bytes());
             leave();
@@ -98,9 +97,9 @@ pub(crate) fn become_guest(spec: &RuntimeSpec, groups: &Hierarchies, prepared: P
             leave();
         }
     }
-    let passed = [prepared.listener, prepared.exec_cgroup, prepared.config];
-    let (error, report) =
-        become_program(&prepared.guest, &[name, mode], &[], &null, &passed, &prepared.report);
+    let guest = made.guest.as_ref().unwrap_or(&prepared.guest);
+    let passed = [made.listener, made.exec_cgroup, prepared.config];
+    let (error, report) = become_program(guest, &[name, mode], &[], &made.null, &passed, &prepared.report);
     report_failure(report, &format!("could not execute the guest: {error}"));
     leave();
 }
@@ -117,11 +116,23 @@ fn step<T, E: Into<io::Error>>(what: &str, done: Result<T, E>) -> Step<T> {
     done.map_err(|error| (format!("could not {what}"), error.into()))
 }
 
-fn set_up(spec: &RuntimeSpec, groups: &Hierarchies) -> Step<OwnedFd> {
+/// What the guest gets of its own namespaces.
+struct Made {
+    /// The guest's executable as the bay's own tree has it: what a process has open can be in a memory checkpoint only
+    /// when it lies on a mount of the bay.
+    guest: Option<OwnedFd>,
+    listener: OwnedFd,
+    exec_cgroup: OwnedFd,
+    null: OwnedFd,
+}
+
+fn set_up(spec: &RuntimeSpec, groups: &Hierarchies) -> Step<Made> {
     // While this process still has the host's root as its file system id: the run directory is closed to the bay.
     let staging = place::staging_dir(&spec.place.run_dir);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let staging = step("open the bay's tree", openat(CWD, &staging, flags, Mode::empty()))?;
+
+    let listener = step("listen for the daemon", place::listen(&spec.place.run_dir))?;
 
     step("drop the host's groups", rustix::thread::set_thread_groups(&[]))?;
     step("become the bay's root group", rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT))?;
@@ -137,7 +148,12 @@ fn set_up(spec: &RuntimeSpec, groups: &Hierarchies) -> Step<OwnedFd> {
     let root = tree;
 
     mount_kernel_filesystems(&root)?;
-    mount_groups(&root, groups)?;
+    let guest = spec.ctl.as_ref().map(|_| look_up(&root, Path::new(relative(inside::CTL)))).transpose();
+    let guest = guest.map_err(|failure| (failure.what, failure.source))?;
+    let unified = mount_groups(&root, groups)?;
+    // Below a mount that begins at the bay's own group, where `..` ends.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let exec_cgroup = step("open the group of the execs", openat(&unified, "execs", flags, Mode::empty()))?;
 
     step("enter the bay's tree", rustix::process::fchdir(&root))?;
     step("make it the root", rustix::process::pivot_root(".", "."))?;
@@ -149,7 +165,8 @@ fn set_up(spec: &RuntimeSpec, groups: &Hierarchies) -> Step<OwnedFd> {
     raise_open_files();
     limit_cores();
     step("limit the capabilities", limit_capabilities())?;
-    step("open /dev/null", openat(CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()))
+    let null = openat(CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    Ok(Made { guest, listener, exec_cgroup, null: step("open /dev/null", null)? })
 }
 
 fn attach(mount: impl AsFd, target: impl AsFd) -> rustix::io::Result<()> {
@@ -199,13 +216,15 @@ fn mount_kernel_filesystems(root: &OwnedFd) -> Step<()> {
 /// The bay's own groups where programs look for them, so that those that size themselves by their limits (Java, Go,
 /// Node, …) find the bay's. The cgroup namespace makes the bay's group the root of each. What a limit is written to
 /// belongs to the host's root, whom the bay has no id for: that protects it, however it is mounted.
-fn mount_groups(root: &OwnedFd, groups: &Hierarchies) -> Step<()> {
+///
+/// Answers the mount of version 2.
+fn mount_groups(root: &OwnedFd, groups: &Hierarchies) -> Step<OwnedFd> {
     let inert = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let hierarchies = groups.v1_for_bays();
     if hierarchies.is_empty() {
-        return mount_new(root, GROUPS, "cgroup2", &[], inert).map(drop);
+        return mount_new(root, GROUPS, "cgroup2", &[], inert);
     }
     let top = mount_new(root, GROUPS, "tmpfs", &[("mode", "755"), ("size", DEV_SIZE)], inert)?;
     for controllers in hierarchies {
@@ -220,7 +239,7 @@ fn mount_groups(root: &OwnedFd, groups: &Hierarchies) -> Step<()> {
         }
     }
     step("make a directory for a group", mkdirat(&top, UNIFIED, Mode::from(0o755)))?;
-    mount_new(&top, UNIFIED, "cgroup2", &[], inert).map(drop)
+    mount_new(&top, UNIFIED, "cgroup2", &[], inert)
 }
 
 /// A new filesystem of the bay's own at `point` below `root`.

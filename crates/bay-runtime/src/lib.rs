@@ -11,7 +11,6 @@
 //!  clear      remove what a lost helper left        nothing of this bay
 //!  cgroups    make groups, set limits               v1/v2 groups of the bay
 //!  gateway    own network namespace, pinned         a network that leads nowhere
-//!  socket     listen for the daemon                 guest.sock
 //!  user-ns    id maps                               a user namespace, held by a descriptor
 //!  mounts     id-mapped trees, private mount ns     the bay's file tree, seen by the helper only
 //!  clone      two clones: into the bay's cgroups,   PID 1, waiting
@@ -46,6 +45,7 @@ mod failure;
 mod filter;
 mod inner;
 mod limit_events;
+mod memory;
 mod mounts;
 mod netuse;
 mod network;
@@ -53,7 +53,7 @@ mod own_v2;
 mod place;
 mod start;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::process::ExitCode;
 
 use bay_types::runtime::{RuntimeReply, RuntimeRequest};
@@ -62,6 +62,7 @@ pub use attempt::{ATTEMPT_MADE, ATTEMPT_NAMESPACES};
 pub use cgroup::{Hierarchies, Placing};
 pub use failure::Failure;
 pub use limit_events::LimitEvents;
+pub use memory::{CRIU_FLOOR, CRIU_PLACES, PROGRAM, find_criu};
 pub use netuse::{NetworkUse, network_use};
 pub use own_v2::{OWN_V2, detached_v2};
 pub use place::{GUEST_SOCKET, guest_socket, process_start_ticks};
@@ -82,7 +83,7 @@ pub fn run() -> ExitCode {
         _ => {}
     }
     let mut text = String::new();
-    let reply = match std::io::stdin().take(MAX_REQUEST_BYTES).read_to_string(&mut text) {
+    let reply = match std::io::stdin().lock().take(MAX_REQUEST_BYTES).read_line(&mut text) {
         Err(error) => failed("request", &error.to_string()),
         Ok(_) => match serde_json::from_str::<RuntimeRequest>(&text) {
             Err(error) => failed("request", &error.to_string()),
@@ -107,6 +108,19 @@ fn handle(request: &RuntimeRequest) -> RuntimeReply {
         RuntimeRequest::Clear(place) => clear::clear(place),
         RuntimeRequest::Freeze(place) => Hierarchies::ready().and_then(|h| h.freeze(&place.cgroup, true)),
         RuntimeRequest::Thaw(place) => Hierarchies::ready().and_then(|h| h.freeze(&place.cgroup, false)),
+        RuntimeRequest::Mend(record) => memory::mend(record),
+        RuntimeRequest::Examine(spec) => match memory::examine(spec) {
+            Ok(obstacles) => return RuntimeReply::Examined { obstacles },
+            Err(failure) => Err(failure),
+        },
+        RuntimeRequest::Capture(spec) => match memory::capture(spec) {
+            Ok(reply) => return reply,
+            Err(failure) => Err(failure),
+        },
+        RuntimeRequest::Restore(spec) => match memory::restore(spec) {
+            Ok(reply) => return reply,
+            Err(failure) => Err(failure),
+        },
     };
     match done {
         Ok(()) => RuntimeReply::Done,

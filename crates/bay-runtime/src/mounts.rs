@@ -5,7 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use bay_sys::namespace::{flags, leave_namespaces, mount_attr, restrict_mount};
 use bay_sys::paths::open_below;
@@ -34,45 +34,80 @@ pub(crate) fn build(spec: &RuntimeSpec, user_namespace: BorrowedFd<'_>) -> Resul
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .at(STEP, || "could not make the mounts private".to_owned())?;
 
+    let outer = outer(spec)?;
     let root = open_dir(&spec.root)?;
-    let workspace = relative(guest::WORKSPACE);
-    let state = relative(guest::STATE_DIR);
-    let checkpoints = relative(checkpoint::INSIDE);
-    for point in INNER_MOUNT_POINTS.iter().copied().chain([workspace, state, checkpoints]) {
+    for point in INNER_MOUNT_POINTS {
         make_mount_point(&root, Path::new(point), FileType::Directory)?;
     }
-    let ctl = Path::new(relative(inside::CTL));
-    if spec.ctl.is_some() {
-        make_mount_point(&root, ctl, FileType::RegularFile)?;
-    }
-    for mount in &spec.mounts {
-        let kind = source_kind(&mount.source)?;
-        make_mount_point(&root, target_below_root(mount)?, kind)?;
+    for mount in &outer {
+        make_mount_point(&root, &mount.point, source_kind(&mount.source)?)?;
     }
 
     let staging = place::staging_dir(&spec.place.run_dir);
     std::fs::create_dir_all(&staging).at(STEP, || format!("could not make {}", staging.display()))?;
     let staging_dir = open_dir(&staging)?;
-    attach(tree(&spec.root, mount_attr::NO_DEV, user_namespace)?, staging_dir.as_fd(), &spec.root)?;
+    attach(root_tree(spec, user_namespace)?, staging_dir.as_fd(), &spec.root)?;
 
     // Opened again: the descriptor above is of the directory below the mount.
     let top = open_dir(&staging)?;
-    let below = |source: &Path, point: &Path, attributes| -> Result<(), Failure> {
-        let target = look_up(&top, point)?;
-        attach(tree(source, attributes, user_namespace)?, target.as_fd(), source)
-    };
-    below(&spec.workspace, Path::new(workspace), mount_attr::NO_DEV)?;
-    below(&spec.state, Path::new(state), mount_attr::NO_DEV | mount_attr::NO_SUID)?;
-    // The snapshots below it are read-only themselves.
-    let readable = mount_attr::NO_DEV | mount_attr::NO_SUID | mount_attr::READ_ONLY;
-    below(&spec.checkpoints, Path::new(checkpoints), readable)?;
-    if let Some(program) = &spec.ctl {
-        attach(own_program(program)?, look_up(&top, ctl)?.as_fd(), program)?;
-    }
-    for mount in &spec.mounts {
-        below(&mount.source, target_below_root(mount)?, readable)?;
+    for mount in &outer {
+        let target = look_up(&top, &mount.point)?;
+        attach(mount.tree(user_namespace)?, target.as_fd(), &mount.source)?;
     }
     Ok(())
+}
+
+pub(crate) fn root_tree(spec: &RuntimeSpec, user_namespace: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
+    tree(&spec.root, mount_attr::NO_DEV, user_namespace)
+}
+
+/// Something of the host or the pool that is mounted below the bay's root.
+pub(crate) struct Outer {
+    pub(crate) source: PathBuf,
+    /// Below the root, without a leading slash.
+    pub(crate) point: PathBuf,
+    attributes: u64,
+    /// Whether the bay's ids own what is in it. Otherwise nobody's do.
+    shifted: bool,
+}
+
+impl Outer {
+    pub(crate) fn tree(&self, user_namespace: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
+        if self.shifted {
+            tree(&self.source, self.attributes, user_namespace)
+        } else {
+            own_program(&self.source)
+        }
+    }
+}
+
+/// All of them, in the order in which they are mounted.
+pub(crate) fn outer(spec: &RuntimeSpec) -> Result<Vec<Outer>, Failure> {
+    let inert = mount_attr::NO_DEV | mount_attr::NO_SUID;
+    let shifted = |source: &Path, point: &Path, attributes| Outer {
+        source: source.to_owned(),
+        point: point.to_owned(),
+        attributes,
+        shifted: true,
+    };
+    let mut all = vec![
+        shifted(&spec.workspace, Path::new(relative(guest::WORKSPACE)), mount_attr::NO_DEV),
+        shifted(&spec.state, Path::new(relative(guest::STATE_DIR)), inert),
+        // The snapshots below it are read-only themselves.
+        shifted(&spec.checkpoints, Path::new(relative(checkpoint::INSIDE)), inert | mount_attr::READ_ONLY),
+    ];
+    if let Some(program) = &spec.ctl {
+        all.push(Outer {
+            source: program.clone(),
+            point: PathBuf::from(relative(inside::CTL)),
+            attributes: inert | mount_attr::READ_ONLY,
+            shifted: false,
+        });
+    }
+    for mount in &spec.mounts {
+        all.push(shifted(&mount.source, target_below_root(mount)?, inert | mount_attr::READ_ONLY));
+    }
+    Ok(all)
 }
 
 /// A mount of its own of a directory or file, not attached anywhere yet.
@@ -99,7 +134,7 @@ fn own_program(program: &Path) -> Result<OwnedFd, Failure> {
     Ok(mount)
 }
 
-fn attach(mount: OwnedFd, target: BorrowedFd<'_>, what: &Path) -> Result<(), Failure> {
+pub(crate) fn attach(mount: OwnedFd, target: BorrowedFd<'_>, what: &Path) -> Result<(), Failure> {
     let by_descriptor = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(mount, "", target, "", by_descriptor)
         .at(STEP, || format!("could not mount {}", what.display()))
@@ -168,7 +203,7 @@ fn make_mount_point(root: &OwnedFd, point: &Path, kind: FileType) -> Result<(), 
     Ok(())
 }
 
-fn source_kind(source: &Path) -> Result<FileType, Failure> {
+pub(crate) fn source_kind(source: &Path) -> Result<FileType, Failure> {
     let stat = statat(CWD, source, AtFlags::empty())
         .at(STEP, || format!("could not find {} to mount it", source.display()))?;
     match FileType::from_raw_mode(stat.st_mode) {
@@ -181,7 +216,7 @@ fn source_kind(source: &Path) -> Result<FileType, Failure> {
     }
 }
 
-fn relative(absolute: &str) -> &str {
+pub(crate) fn relative(absolute: &str) -> &str {
     absolute.trim_start_matches('/')
 }
 

@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use bay_types::runtime::{RuntimePlace, RuntimeRecord};
@@ -18,6 +19,21 @@ pub const GUEST_SOCKET: &str = "guest.sock";
 #[must_use]
 pub fn guest_socket(run_dir: &Path) -> PathBuf {
     run_dir.join(GUEST_SOCKET)
+}
+
+/// How many connections may wait for the guest to accept them.
+const BACKLOG: i32 = 128;
+
+/// The guest's socket, in a directory that no bay ever sees: nothing inside can put another file in its place. It belongs
+/// to the network namespace of whoever makes it, and only what belongs to the bay's can be in a memory checkpoint.
+pub(crate) fn listen(run_dir: &Path) -> io::Result<OwnedFd> {
+    // A socket's path may have 107 bytes; a data directory may be deeper than that.
+    let dir = File::open(run_dir)?;
+    let path = format!("/proc/self/fd/{}/{GUEST_SOCKET}", dir.as_raw_fd());
+    let listener = UnixListener::bind(&path)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+    rustix::net::listen(&listener, BACKLOG)?;
+    Ok(listener.into())
 }
 
 /// Where the helper, in its private mount namespace, puts the bay's tree together.

@@ -2,9 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use bay_sys::namespace::{Cloned, clone_process, flags, leave_namespaces};
@@ -12,7 +10,7 @@ use bay_types::guest::GuestConfig;
 use bay_types::inside::About;
 use bay_types::runtime::{ID_RANGE, RuntimeRecord, RuntimeSpec};
 use rustix::fs::{CWD, Mode, OFlags, Uid, openat};
-use rustix::mount::{OpenTreeFlags, mount_bind, open_tree};
+use rustix::mount::mount_bind;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::{
@@ -27,11 +25,8 @@ use crate::inner::{self, Prepared};
 use crate::{filter, mounts, network, place};
 
 /// The steps of a start, in order. A test may have the helper die before any of them.
-pub const STEPS: [&str; 9] =
-    ["clear", "cgroups", "gateway", "socket", "user-ns", "mounts", "clone", "network", "release"];
-
-/// How many connections may wait for the guest to accept them.
-const BACKLOG: i32 = 128;
+pub const STEPS: [&str; 8] =
+    ["clear", "cgroups", "gateway", "user-ns", "mounts", "clone", "network", "release"];
 
 /// When the host runs out of memory, what runs in a bay goes before the daemon and the host's own services. Written with
 /// the host's rights, it is also the lowest that anything in the bay can set.
@@ -70,9 +65,6 @@ fn start_locked(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
     at("gateway");
     gateway(run_dir)?;
 
-    at("socket");
-    let listener = listen(run_dir)?;
-
     at("user-ns");
     let bay_group = groups.open(group, "")?;
     let user_namespace = user_namespace(spec, &bay_group)?;
@@ -81,13 +73,6 @@ fn start_locked(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
     let guest = openat(CWD, &spec.guest, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .at("clone", || format!("could not open {}", spec.guest.display()))?;
     let guest_group = groups.open(group, "guest")?;
-    // A mount of its own, so that `..` ends there and the host's other groups stay out of sight.
-    let exec_cgroup = open_tree(
-        CWD,
-        groups.v2.join(group).join("execs"),
-        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
-    )
-    .at("clone", || "could not take the group of the execs".to_owned())?;
     let config = config_pipe(spec)?;
     let filters = filter::compile().at("clone", || "could not compile the system call filters".to_owned())?;
 
@@ -99,8 +84,7 @@ fn start_locked(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
     let (go_reader, go_writer) = pipe()?;
     let (report_reader, report_writer) = pipe()?;
     let (pid_reader, pid_writer) = pipe()?;
-    let prepared =
-        Prepared { guest, listener, exec_cgroup, config, go: go_reader, report: report_writer, filters };
+    let prepared = Prepared { guest, config, go: go_reader, report: report_writer, filters };
     let between = clone_process(0, Some(bay_group.as_fd()))
         .at("clone", || "could not clone into the bay's group".to_owned())?;
     let between = match between {
@@ -136,12 +120,12 @@ fn start_locked(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
     }
 }
 
-fn placing(spec: &RuntimeSpec) -> Placing<'_> {
+pub(crate) fn placing(spec: &RuntimeSpec) -> Placing<'_> {
     Placing { turn: spec.id_base / ID_RANGE, devices: &spec.io_devices }
 }
 
 /// A network namespace without a link to anything, kept alive by a handle in the run directory.
-fn gateway(run_dir: &Path) -> Result<(), Failure> {
+pub(crate) fn gateway(run_dir: &Path) -> Result<(), Failure> {
     const STEP: &str = "gateway";
     let handle = place::gateway_handle(run_dir);
     File::create(&handle).at(STEP, || format!("could not make {}", handle.display()))?;
@@ -150,26 +134,13 @@ fn gateway(run_dir: &Path) -> Result<(), Failure> {
     network::prepare_gateway().at(STEP, || "could not prepare the gateway namespace".to_owned())
 }
 
-/// The guest's socket, in a directory that no bay ever sees: nothing inside can put another file in its place.
-fn listen(run_dir: &Path) -> Result<OwnedFd, Failure> {
-    const STEP: &str = "socket";
-    let what = || format!("could not listen in {}", run_dir.display());
-    // A socket's path may have 107 bytes; a data directory may be deeper than that.
-    let dir = File::open(run_dir).at(STEP, what)?;
-    let path = format!("/proc/self/fd/{}/{}", dir.as_raw_fd(), place::GUEST_SOCKET);
-    let listener = UnixListener::bind(&path).at(STEP, what)?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).at(STEP, what)?;
-    rustix::net::listen(&listener, BACKLOG).at(STEP, what)?;
-    Ok(listener.into())
-}
-
 /// A user namespace with the bay's id maps. The process it was made with is gone when this returns; the descriptor
 /// keeps it alive.
 ///
 /// It belongs to the bay's first id, not to the host's root: what the kernel counts per user (inotify instances and
 /// watches, namespaces, pending signals) it counts against the owner of each user namespace too. Were that root, one bay
 /// could use up what root and all other bays share.
-fn user_namespace(spec: &RuntimeSpec, group: &OwnedFd) -> Result<OwnedFd, Failure> {
+pub(crate) fn user_namespace(spec: &RuntimeSpec, group: &OwnedFd) -> Result<OwnedFd, Failure> {
     const STEP: &str = "user-ns";
     let pipe = || pipe_with(PipeFlags::CLOEXEC).at(STEP, || "could not make a pipe".to_owned());
     let (wait, hold) = pipe()?;
@@ -275,8 +246,9 @@ fn explain(failure: Failure, report: &OwnedFd) -> Failure {
     }
 }
 
-fn config_pipe(spec: &RuntimeSpec) -> Result<OwnedFd, Failure> {
-    let config = GuestConfig {
+/// What the guest is told about itself.
+pub(crate) fn guest_config(spec: &RuntimeSpec) -> GuestConfig {
+    GuestConfig {
         bay_id: spec.place.bay_id.to_string(),
         hostname: spec.name.to_string(),
         machine_id: spec.machine_id.clone(),
@@ -287,7 +259,11 @@ fn config_pipe(spec: &RuntimeSpec) -> Result<OwnedFd, Failure> {
             isolation: Some(spec.isolation.clone()),
         },
         fork_index: spec.fork_index,
-    };
+    }
+}
+
+fn config_pipe(spec: &RuntimeSpec) -> Result<OwnedFd, Failure> {
+    let config = guest_config(spec);
     let write = || -> io::Result<OwnedFd> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         // Far below the capacity of a pipe, so this does not wait for a reader.

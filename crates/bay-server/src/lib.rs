@@ -88,6 +88,8 @@ pub struct ServerConfig {
     pub pool_options: PoolOptions,
     /// Where spans of execs go.
     pub otlp: Option<Collector>,
+    /// The CRIU to keep memory with, instead of the first that is found.
+    pub criu: Option<PathBuf>,
     /// Tests: where to die.
     pub fault: Option<String>,
 }
@@ -216,6 +218,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         cgroup: PathBuf::from("workbay").join(store.daemon_id()),
         helper: guest.clone(),
         guest,
+        criu: config.criu.clone(),
         die_before: fault.runtime.clone(),
     });
     let telemetry = Telemetry::new(config.otlp.clone(), store.daemon_id());

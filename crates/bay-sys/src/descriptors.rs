@@ -37,6 +37,16 @@ pub fn inherited_fd(number: RawFd) -> io::Result<OwnedFd> {
     }
 }
 
+/// Closes the original of a descriptor that [`inherited_fd`] was asked for, once nothing in this process uses its number.
+///
+/// # Errors
+/// `EBADF` when it is not open.
+pub fn let_go_of_inherited(number: RawFd) -> io::Result<()> {
+    // SAFETY: the process was started with this number open and nothing in it has made an owner of it, which is what the
+    // caller promises; the duplicate stays.
+    if unsafe { libc::close(number) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

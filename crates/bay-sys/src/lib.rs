@@ -5,6 +5,7 @@
 //!
 //! | module       | for                                                                      |
 //! |--------------|--------------------------------------------------------------------------|
+//! | [`borrowed`] | calls made by a waiting process of ours (runtime)                         |
 //! | [`btrfs`]    | subvolumes, snapshots, quotas (pool)                                     |
 //! | [`loopdev`]  | the loop device below a pool file (pool)                                 |
 //! | [`descriptors`] | nothing inherited by accident (CLI)                                  |
@@ -16,6 +17,7 @@
 //! | [`readiness`]| async waiting for any descriptor (guest, backend)                         |
 //! | [`seccomp`]  | installing filters without `no_new_privs` (runtime)                      |
 
+pub mod borrowed;
 pub mod btrfs;
 mod clone;
 pub mod descriptors;

@@ -27,6 +27,7 @@
 //! | `GET /v1/ports`                           | array of [`Port`](crate::inside::Port)                    |
 //! | `GET /v1/activity`                        | [`Activity`](crate::inside::Activity)                     |
 //! | `PUT /v1/limits`                          | [`Limits`](crate::bay::Limits) that hold now, for `bay-ctl` and `/.bay/README.md` to tell; 204 |
+//! | `POST /v1/wake`                           | [`Wake`], after a restore: upgrade to [`WAKE_UPGRADE`], then its new socket as a descriptor; answers [`Woken`] |
 //! | `POST /v1/shutdown`                       | [`Shutdown`]; TERM to all, then KILL, then the guest exits |
 //! | `POST /process.Process/{method}`          | E2B's envd interface, Connect with JSON: processes        |
 //! | `POST /filesystem.Filesystem/{method}`    | the same: files, directories, watching                    |
@@ -180,4 +181,28 @@ pub struct FileStat {
 pub struct Shutdown {
     /// How long processes have between TERM and KILL.
     pub grace_ms: u64,
+}
+
+/// Protocol of the connection over which a restored guest gets its new socket.
+pub const WAKE_UPGRADE: &str = "bay-wake";
+/// Longest [`Woken`] that is read.
+pub const MAX_WOKEN: u64 = 64 << 10;
+/// How long all fork hooks together may take: the daemon waits for a new guest, and not for ever.
+pub const FORK_HOOKS_TIME: std::time::Duration = std::time::Duration::from_secs(8);
+
+/// What a guest that was restored from memory is told first. Nothing else in the bay runs yet.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Wake {
+    /// What it is from now on.
+    pub config: GuestConfig,
+    /// Which child of its checkpoint this bay is; absent when it is the captured bay itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork_index: Option<u32>,
+}
+
+/// The guest is ready for the others to go on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Woken {
+    /// Hooks that failed, and why.
+    pub notes: Vec<String>,
 }

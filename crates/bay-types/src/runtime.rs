@@ -1,7 +1,11 @@
 //! What the daemon tells `bay __runtime`, and what it hears back.
 //!
-//! The helper reads one [`RuntimeRequest`] as JSON from standard input, does its work in one thread, writes one
-//! [`RuntimeReply`] to standard output and exits. What it started goes on without it.
+//! The helper reads one [`RuntimeRequest`] as a line of JSON from standard input, does its work in one thread, writes
+//! one [`RuntimeReply`] as a line to standard output and exits. What it started goes on without it.
+//!
+//! A capture has one line more each way: the helper says [`RuntimeReply::Stopped`] when everything in the bay stands
+//! still and its memory is kept, and waits for [`GO_ON`]. Anything else, or the end of its input, means that the capture
+//! is not wanted any more.
 
 use std::path::PathBuf;
 
@@ -18,6 +22,74 @@ pub enum RuntimeRequest {
     Clear(RuntimePlace),
     Freeze(RuntimePlace),
     Thaw(RuntimePlace),
+    /// What in a running bay cannot be in a memory checkpoint. Stops nothing.
+    Examine(Box<CaptureSpec>),
+    /// Keeps the memory of a running bay.
+    Capture(Box<CaptureSpec>),
+    /// Takes away what a capture that was killed may have left in a bay that goes on.
+    Mend(RuntimeRecord),
+    /// Starts a bay from kept memory instead of from nothing.
+    Restore(Box<RestoreSpec>),
+}
+
+/// What the daemon says to a helper that waits with a stopped bay.
+pub const GO_ON: &str = "go on";
+
+/// The program that keeps memory and gives it back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Criu {
+    pub program: PathBuf,
+    /// As it calls itself, such as `4.2.1`.
+    pub version: String,
+}
+
+/// A running bay whose memory is to be kept.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CaptureSpec {
+    /// As it was started.
+    pub runtime: RuntimeSpec,
+    pub record: RuntimeRecord,
+    /// Directory for what is kept; made by the helper, and removed by it when the capture fails.
+    pub images: PathBuf,
+    pub criu: Criu,
+    /// Whether the bay ends with the capture instead of going on.
+    pub end: bool,
+}
+
+/// A bay that is to go on from kept memory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RestoreSpec {
+    /// Its subvolumes are as they were at the capture.
+    pub runtime: RuntimeSpec,
+    /// Directory that a capture filled.
+    pub images: PathBuf,
+    pub criu: Criu,
+    /// Which child of its capture this bay is, from 0 on; absent when it is the captured bay itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork_index: Option<u32>,
+}
+
+/// Something that cannot be in a memory checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Obstacle {
+    /// Its number inside the bay; absent when it is not about one process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+    /// What the process calls itself.
+    pub program: String,
+    /// What it has.
+    pub resource: String,
+    /// Why that cannot be kept.
+    pub reason: String,
+}
+
+impl std::fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.pid {
+            Some(pid) => write!(f, "process {pid} ({}): {}: {}", self.program, self.resource, self.reason),
+            None => write!(f, "{}: {}", self.resource, self.reason),
+        }
+    }
 }
 
 /// Where a runtime keeps its things on the host. Derived from the daemon and bay ids alone, so that everything a lost
@@ -82,7 +154,27 @@ pub struct RuntimeRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "kebab-case")]
 pub enum RuntimeReply {
-    Started { record: RuntimeRecord },
+    Started {
+        record: RuntimeRecord,
+    },
     Done,
-    Failed { step: String, message: String },
+    /// See [`GO_ON`].
+    Stopped,
+    Captured {
+        /// How long the bay stood still.
+        pause_ms: u64,
+    },
+    Restored {
+        record: RuntimeRecord,
+        /// What did not go as it should inside, in the guest's own words: bounded, and not to be trusted.
+        notes: Vec<String>,
+    },
+    /// The answer to [`RuntimeRequest::Examine`], and to a capture that was not begun.
+    Examined {
+        obstacles: Vec<Obstacle>,
+    },
+    Failed {
+        step: String,
+        message: String,
+    },
 }

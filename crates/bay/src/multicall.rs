@@ -34,6 +34,7 @@ pub(crate) struct Serve {
     pub(crate) executable: PathBuf,
     pub(crate) pool_mib: Option<u64>,
     pub(crate) otlp: Option<bay_server::Collector>,
+    pub(crate) criu: Option<PathBuf>,
     pub(crate) fault: Option<String>,
 }
 
@@ -53,6 +54,7 @@ pub(crate) async fn serve(told: Serve) -> Result<(), ApiError> {
             must_exist: false,
         },
         otlp: told.otlp,
+        criu: told.criu,
         fault: told.fault,
     })
     .await

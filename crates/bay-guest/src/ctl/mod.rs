@@ -55,7 +55,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What the guest knows for its own processes.
 #[derive(Debug)]
 pub(crate) struct Ctl {
-    guest: GuestConfig,
+    guest: Mutex<GuestConfig>,
     /// Those that hold now.
     limits: Mutex<Limits>,
     started_at: Timestamp,
@@ -108,7 +108,15 @@ impl Ctl {
         asks: Asks,
     ) -> Self {
         let limits = Mutex::new(guest.about.limits.clone());
-        Self { guest, limits, started_at, terminals, services, asks, hold_until: Mutex::default() }
+        Self {
+            guest: Mutex::new(guest),
+            limits,
+            started_at,
+            terminals,
+            services,
+            asks,
+            hold_until: Mutex::default(),
+        }
     }
 
     /// A lease that has run out is none.
@@ -128,9 +136,19 @@ impl Ctl {
     /// Takes note of limits that were changed. What the bay is to know about itself now, to be written down for it.
     pub(crate) fn set_limits(&self, limits: Limits) -> GuestConfig {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&limits);
-        let mut guest = self.guest.clone();
+        let mut guest = self.guest();
         guest.about.limits = limits;
         guest
+    }
+
+    fn guest(&self) -> GuestConfig {
+        self.guest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes note that this is another bay from now on.
+    pub(crate) fn become_other(&self, guest: GuestConfig) {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&guest.about.limits);
+        *self.guest.lock().unwrap_or_else(PoisonError::into_inner) = guest;
     }
 
     /// Never returns.
@@ -219,15 +237,16 @@ impl Ctl {
     }
 
     fn whoami(&self, peer: Peer) -> WhoAmI {
+        let guest = self.guest();
         WhoAmI {
-            bay: self.guest.bay_id.clone(),
-            name: self.guest.hostname.clone(),
+            bay: guest.bay_id,
+            name: guest.hostname,
             exec: peer.pid.and_then(ports::exec_of),
             uid: peer.uid,
             started_at: self.started_at,
             version: VERSION.to_owned(),
             limits: self.limits(),
-            isolation: self.guest.about.isolation.clone(),
+            isolation: guest.about.isolation,
         }
     }
 
@@ -237,7 +256,7 @@ impl Ctl {
                 outbound: "deny".to_owned(),
                 detail: "every connection out of the bay is refused at once; loopback works".to_owned(),
             },
-            mounts: self.guest.about.mounts.clone(),
+            mounts: self.guest().about.mounts,
             workspace: WORKSPACE.into(),
             limits: self.limits(),
             hold_until: self.hold_until(),

@@ -84,7 +84,7 @@ impl Envd {
     fn variables(&self) -> Vec<(String, String)> {
         vec![
             ("E2B_SANDBOX".to_owned(), "true".to_owned()),
-            ("E2B_SANDBOX_ID".to_owned(), self.execs.place.bay_id.clone()),
+            ("E2B_SANDBOX_ID".to_owned(), self.execs.place.who.now().0),
         ]
     }
 

@@ -53,8 +53,7 @@ pub(crate) struct Place {
     /// Opened once, while nobody could have put something else in its place.
     pub(crate) null: OwnedFd,
     pub(crate) cgroup: Option<Arc<OwnedFd>>,
-    pub(crate) bay_id: String,
-    pub(crate) hostname: String,
+    pub(crate) who: Arc<Who>,
     pub(crate) bounds: Bounds,
     /// Limit of open files that commands get; the guest raised its own.
     pub(crate) open_files: Option<(u64, u64)>,
@@ -62,6 +61,25 @@ pub(crate) struct Place {
     /// When any terminal was last used.
     pub(crate) terminals: Arc<TerminalClock>,
     pub(crate) log: Arc<Log>,
+}
+
+/// What the bay is called. A fork is called otherwise than what it was forked from.
+#[derive(Debug)]
+pub(crate) struct Who(Mutex<(String, String)>);
+
+impl Who {
+    pub(crate) fn new(bay_id: String, hostname: String) -> Self {
+        Self(Mutex::new((bay_id, hostname)))
+    }
+
+    pub(crate) fn become_other(&self, bay_id: String, hostname: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (bay_id, hostname);
+    }
+
+    /// The bay's id and its name.
+    pub(crate) fn now(&self) -> (String, String) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl Place {
@@ -72,8 +90,7 @@ impl Place {
             root: self.root.try_clone()?,
             null: self.null.try_clone()?,
             cgroup: self.cgroup.clone(),
-            bay_id: self.bay_id.clone(),
-            hostname: self.hostname.clone(),
+            who: Arc::clone(&self.who),
             bounds,
             open_files: self.open_files,
             started_at: self.started_at,

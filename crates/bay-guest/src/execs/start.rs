@@ -161,6 +161,7 @@ fn strings(texts: impl Iterator<Item = String>) -> Result<Vec<CString>, ApiError
 
 /// Later entries override earlier ones of the same name.
 fn environment(place: &Place, spec: &ExecSpec, user: &User) -> Vec<(String, String)> {
+    let (bay_id, hostname) = place.who.now();
     let mut all: Vec<(String, String)> = [
         ("PATH", DEFAULT_PATH),
         ("HOME", &user.home),
@@ -168,8 +169,8 @@ fn environment(place: &Place, spec: &ExecSpec, user: &User) -> Vec<(String, Stri
         ("LOGNAME", &user.name),
         ("SHELL", &user.shell),
         ("LANG", "C.UTF-8"),
-        ("BAY_ID", &place.bay_id),
-        ("BAY_NAME", &place.hostname),
+        ("BAY_ID", &bay_id),
+        ("BAY_NAME", &hostname),
     ]
     .map(|(k, v)| (k.to_owned(), v.replace('\0', "")))
     .into();

@@ -1,5 +1,6 @@
 use std::io::IsTerminal;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use bay_server::Collector;
 use bay_types::{ApiError, ErrorCode};
@@ -27,6 +28,9 @@ pub(crate) struct Serve {
     /// Size of a new pool file [default: chosen from the free disk].
     #[arg(long, value_name = "N")]
     pool_mib: Option<u64>,
+    /// The CRIU to keep memory with [default: the first that is 4.2 or newer].
+    #[arg(long, env = "BAY_CRIU", value_name = "PATH")]
+    criu: Option<PathBuf>,
     /// Leave the caller's session: its terminal may close.
     #[arg(long, hide = true)]
     detached: bool,
@@ -66,6 +70,7 @@ impl Serve {
             executable,
             pool_mib: self.pool_mib,
             otlp,
+            criu: self.criu,
             fault: self.fault.filter(|fault| !fault.is_empty()),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()

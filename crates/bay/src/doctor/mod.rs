@@ -121,7 +121,7 @@ pub(crate) async fn examine(home: &Home) -> Examined {
         disk::space(home),
         disk::memory(),
         tools::git().await,
-        tools::criu().await,
+        tools::criu(root).await,
         tools::kvm(),
         tools::daemon(home).await,
     ];

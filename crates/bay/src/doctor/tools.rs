@@ -2,16 +2,13 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 
 use bay_types::bay::Health;
 use tokio::process::Command;
 
-use super::proc::parse_version;
 use super::{Check, Subject};
 use crate::client::{Client, Home};
-
-const CRIU_FLOOR: (u32, u32) = (4, 2);
 
 /// What a program prints first when asked for its version.
 async fn version_of(program: &str) -> io::Result<String> {
@@ -34,23 +31,32 @@ pub(super) async fn git() -> Check {
     }
 }
 
-pub(super) async fn criu() -> Check {
+pub(super) async fn criu(root: bool) -> Check {
     let subject = Subject {
         id: "criu",
         title: "CRIU",
         required: false,
         cost: "checkpoints hold files only; memory checkpoints and live forks need CRIU 4.2 or newer",
-        mend: "install criu 4.2 or newer (older ones fail on recent kernels)",
+        mend: "./quickstart fetches one; BAY_CRIU names another (older ones fail on recent kernels)",
     };
-    // A service's PATH often lacks the directory it is in.
-    let program = ["/usr/local/sbin/criu", "/usr/sbin/criu"].into_iter().find(|p| Path::new(p).exists());
-    match version_of(program.unwrap_or("criu")).await {
-        Err(_) => subject.missing("not installed"),
-        Ok(text) => match parse_version(text.trim_start_matches("Version: ")) {
-            Some(version) if version >= CRIU_FLOOR => subject.ok(text.trim_start_matches("Version: ")),
-            Some(_) => subject.limited(format!("{}, older than 4.2", text.trim_start_matches("Version: "))),
-            None => subject.limited("its version could not be read"),
-        },
+    let given = std::env::var_os("BAY_CRIU").map(PathBuf::from);
+    let found = match bay_runtime::find_criu(given.as_deref()) {
+        Ok(found) => found,
+        Err(what) if what == "not installed" => return subject.missing(what),
+        Err(what) => return subject.limited(what),
+    };
+    let told = format!("{} ({})", found.version, found.program.display());
+    if !root {
+        return subject.unknown(told);
+    }
+    match Command::new(&found.program).arg("check").kill_on_drop(true).output().await {
+        Ok(checked) if checked.status.success() => subject.ok(told),
+        Ok(checked) => {
+            let said = String::from_utf8_lossy(&checked.stderr);
+            let error = said.lines().find(|line| line.contains("Error")).unwrap_or("it does not say why");
+            subject.limited(format!("{told}, which does not work on this kernel: {}", error.trim()))
+        }
+        Err(error) => subject.limited(format!("{told}: {error}")),
     }
 }
 

@@ -1,0 +1,163 @@
+//! Memory of bays: the daemon's half of a capture, and restores.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bay_runtime::{PROGRAM, find_criu};
+use bay_types::runtime::{CaptureSpec, Criu, GO_ON, Obstacle, RestoreSpec, RuntimeReply, RuntimeRequest};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
+
+use super::{Local, MAX_REPLY_BYTES, understood};
+use crate::{Backend, BackendError, CaptureOrder, Captured, Restored, StartSpec, WhileStopped};
+
+/// A capture writes as much as the bay has memory, and a restore reads it. Longer than any that is worth waiting for.
+const MEMORY_DEADLINE: Duration = Duration::from_secs(300);
+/// The step at which the helper looks whether images are of this kind of machine.
+const IDENTITY: &str = "identity";
+
+impl Local {
+    pub(super) async fn criu(&self) -> Result<Criu, BackendError> {
+        let given = self.config.criu.clone();
+        let looked = self.criu.get_or_init(|| async move {
+            let found = tokio::task::spawn_blocking(move || find_criu(given.as_deref())).await;
+            found.unwrap_or_else(|error| Err(error.to_string()))
+        });
+        looked
+            .await
+            .clone()
+            .map_err(|why| BackendError::MemoryUnsupported(format!("CRIU 4.2 or newer is needed: {why}")))
+    }
+
+    async fn capture_spec(&self, order: &CaptureOrder) -> Result<Box<CaptureSpec>, BackendError> {
+        Ok(Box::new(CaptureSpec {
+            criu: self.criu().await?,
+            runtime: self.runtime_spec(&order.bay, self.config.guest.clone()).await,
+            record: order.record.clone(),
+            images: order.images.clone(),
+            end: order.end,
+        }))
+    }
+
+    pub(super) async fn examine_memory(&self, order: &CaptureOrder) -> Result<Vec<Obstacle>, BackendError> {
+        let spec = self.capture_spec(order).await?;
+        match self.ask(&RuntimeRequest::Examine(spec)).await? {
+            RuntimeReply::Examined { obstacles } => Ok(obstacles),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(super) async fn capture_memory(
+        &self,
+        order: &CaptureOrder,
+        while_stopped: WhileStopped<'_>,
+    ) -> Result<Captured, BackendError> {
+        let spec = self.capture_spec(order).await?;
+        let request = RuntimeRequest::Capture(spec);
+        let captured = match tokio::time::timeout(MEMORY_DEADLINE, self.talk(&request, while_stopped)).await {
+            Ok(captured) => captured,
+            // The helper was killed with its handle, and CRIU sees that it is gone.
+            Err(_) => Err(BackendError::HelperSlow),
+        };
+        if matches!(captured, Err(BackendError::HelperLost { .. } | BackendError::HelperSlow)) {
+            remove(&order.images).await;
+            if let Err(error) = self.ask(&RuntimeRequest::Mend(order.record.clone())).await {
+                tracing::warn!(bay = %order.bay.bay, %error, "what a lost capture left could not be looked for");
+            }
+        }
+        captured
+    }
+
+    /// One capture, line by line. The helper ends with this.
+    async fn talk(
+        &self,
+        request: &RuntimeRequest,
+        while_stopped: WhileStopped<'_>,
+    ) -> Result<Captured, BackendError> {
+        let mut helper = self.command().kill_on_drop(true).spawn().map_err(BackendError::Helper)?;
+        let (Some(mut stdin), Some(stdout)) = (helper.stdin.take(), helper.stdout.take()) else {
+            return Err(BackendError::Helper(io::ErrorKind::BrokenPipe.into()));
+        };
+        let mut lines = BufReader::new(stdout.take(MAX_REPLY_BYTES));
+        let mut body = serde_json::to_vec(request).map_err(|error| BackendError::Helper(error.into()))?;
+        body.push(b'\n');
+        stdin.write_all(&body).await.map_err(BackendError::Helper)?;
+        let mut reply = next(&mut lines).await?;
+        if reply == RuntimeReply::Stopped {
+            let done = while_stopped.await;
+            if done.is_ok() {
+                // A helper that is gone is seen by the missing answer.
+                let _ = stdin.write_all(format!("{GO_ON}\n").as_bytes()).await;
+            }
+            // Where that was not said, the end of its input makes the helper give up.
+            drop(stdin);
+            let said = next(&mut lines).await;
+            done.map_err(BackendError::Snapshot)?;
+            reply = said?;
+        }
+        match reply {
+            RuntimeReply::Captured { pause_ms } => Ok(Captured { pause: Duration::from_millis(pause_ms) }),
+            RuntimeReply::Examined { obstacles } => Err(BackendError::Obstacles(obstacles)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(super) async fn restore_memory(
+        &self,
+        spec: &StartSpec,
+        images: &Path,
+        fork_index: Option<u32>,
+    ) -> Result<Restored, BackendError> {
+        let criu = self.criu().await?;
+        // What it ran when it was captured; a later version would be other code at the same addresses.
+        let guest = kept_program(images).map_err(BackendError::Helper)?;
+        let runtime = self.runtime_spec(spec, guest).await;
+        let request = RuntimeRequest::Restore(Box::new(RestoreSpec {
+            runtime,
+            images: images.to_owned(),
+            criu,
+            fork_index,
+        }));
+        let restored = match tokio::time::timeout(MEMORY_DEADLINE, self.ask(&request)).await {
+            Ok(Ok(RuntimeReply::Restored { record, notes })) => return Ok(Restored { record, notes }),
+            Ok(Ok(other)) => unexpected(&other),
+            Ok(Err(BackendError::Step { step, message })) if step == IDENTITY => {
+                BackendError::OtherMachine(message)
+            }
+            Ok(Err(error)) => error,
+            Err(_) => BackendError::HelperSlow,
+        };
+        if let Err(clearing) = self.clear(spec.bay).await {
+            tracing::warn!(bay = %spec.bay, error = %clearing, "could not clear a failed restore");
+        }
+        Err(restored)
+    }
+}
+
+async fn next(lines: &mut BufReader<impl AsyncRead + Unpin>) -> Result<RuntimeReply, BackendError> {
+    let mut line = Vec::new();
+    lines.read_until(b'\n', &mut line).await.map_err(BackendError::Helper)?;
+    understood(&line, "it was killed")
+}
+
+fn unexpected(reply: &RuntimeReply) -> BackendError {
+    BackendError::HelperLost { status: format!("it answered {reply:?}") }
+}
+
+/// The executable among the images.
+fn kept_program(images: &Path) -> io::Result<PathBuf> {
+    let first = std::fs::read_dir(images.join(PROGRAM))?.next();
+    first
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the images hold no program"))?
+        .map(|e| e.path())
+}
+
+async fn remove(images: &Path) {
+    let images = images.to_owned();
+    let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(images)).await;
+    if let Ok(Err(error)) = removed
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(%error, "images of a lost capture could not be removed");
+    }
+}

@@ -1,0 +1,106 @@
+//! After a restore from memory: the guest gets a new socket, learns what it is now, and runs the fork hooks.
+//!
+//! ```text
+//!  POST /v1/wake ──► 101 ──► one message with the new socket ──► listen there ──► (fork: names, hooks) ──► Woken
+//! ```
+//!
+//! Nothing else in the bay runs meanwhile. A hook that fails or takes too long is told about and the bay goes on: better a
+//! fork with a cache too many than none.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener as StdListener;
+use std::sync::Arc;
+
+use bay_types::guest::{WAKE_UPGRADE, Wake, Woken};
+use http::{HeaderValue, Request, StatusCode, header};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use tokio::io::{AsyncWriteExt, Interest};
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::http::{Answer, empty, invalid, require_json};
+use crate::server::Guest;
+use crate::{boot, fork_hooks};
+
+pub(crate) async fn route(guest: &Arc<Guest>, mut request: Request<Incoming>) -> Answer {
+    let asked =
+        request.headers().get(header::UPGRADE).is_some_and(|v| v.as_bytes() == WAKE_UPGRADE.as_bytes());
+    if !asked {
+        return Err(invalid(format!("waking needs the header `Upgrade: {WAKE_UPGRADE}`")));
+    }
+    let upgrade = hyper::upgrade::on(&mut request);
+    let wake: Wake = require_json(request.into_body()).await?;
+    let guest = Arc::clone(guest);
+    tokio::spawn(async move {
+        if let Err(error) = woken(&guest, upgrade, wake).await {
+            guest.execs.place.log.line("wake.failed", format_args!("error={error}"));
+        }
+    });
+    let mut response = empty(StatusCode::SWITCHING_PROTOCOLS);
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(WAKE_UPGRADE));
+    Ok(response)
+}
+
+async fn woken(guest: &Arc<Guest>, upgrade: hyper::upgrade::OnUpgrade, wake: Wake) -> io::Result<()> {
+    let parts = upgrade.await.map_err(io::Error::other)?.downcast::<TokioIo<UnixStream>>();
+    let mut stream = parts.map_err(|_| io::ErrorKind::Unsupported)?.io.into_inner();
+    let listener = StdListener::from(receive(&stream).await?);
+    listener.set_nonblocking(true)?;
+    let listener = UnixListener::from_std(listener)?;
+    guest.listeners.send(listener).await.map_err(io::Error::other)?;
+    let notes = match wake.fork_index {
+        None => {
+            guest.ctl.become_other(wake.config);
+            Vec::new()
+        }
+        Some(index) => become_fork(guest, wake, index).await,
+    };
+    let mut said = serde_json::to_vec(&Woken { notes })?;
+    said.push(b'\n');
+    stream.write_all(&said).await?;
+    stream.shutdown().await
+}
+
+/// One descriptor, sent with one byte.
+async fn receive(stream: &UnixStream) -> io::Result<OwnedFd> {
+    stream
+        .async_io(Interest::READABLE, || {
+            let mut byte = [0];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+            let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+            recvmsg(stream.as_fd(), &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags)?;
+            let mut sent = ancillary.drain().filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+                _ => None,
+            });
+            sent.next().and_then(|mut descriptors| descriptors.next()).ok_or_else(|| {
+                io::Error::new(io::ErrorKind::InvalidData, "a descriptor was announced and did not come")
+            })
+        })
+        .await
+}
+
+async fn become_fork(guest: &Arc<Guest>, wake: Wake, index: u32) -> Vec<String> {
+    let (config, place) = (wake.config, &guest.execs.place);
+    place.log.line("guest.forked", format_args!("from={} index={index}", place.who.now().0));
+    place.who.become_other(config.bay_id.clone(), config.hostname.clone());
+    guest.ctl.become_other(config.clone());
+    let (root, log) = (guest.root.clone(), Arc::clone(&place.log));
+    let named = tokio::task::spawn_blocking(move || {
+        let named = rustix::system::sethostname(config.hostname.as_bytes());
+        boot::prepare_root(&config, &root, &log);
+        named
+    });
+    let mut notes = match named.await {
+        Ok(Ok(())) => Vec::new(),
+        Ok(Err(error)) => vec![format!("the host name could not be set: {error}")],
+        Err(error) => vec![error.to_string()],
+    };
+    notes.extend(fork_hooks::run(&guest.execs, &guest.state_dir, &guest.root, index, &place.log).await);
+    notes
+}

@@ -1,0 +1,278 @@
+//! Keeping the memory of a running bay.
+
+use std::collections::HashSet;
+use std::fs::{self, DirBuilder, DirEntry, File};
+use std::io::{self, BufRead, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bay_sys::borrowed::change_ids;
+use bay_sys::namespace::{flags, leave_namespaces};
+use bay_types::runtime::{CaptureSpec, GO_ON, RuntimeReply};
+use rustix::event::{Timespec, poll};
+use rustix::mount::{MountPropagationFlags, mount_change};
+
+use super::facts::{Facts, Machine};
+use super::view::cover_namespaces;
+use super::worker::{Request, Worker, common_options, complaints, option};
+use super::{PROGRAM, WORK_DIR, examine, mount_name, netfilter};
+use crate::cgroup::Hierarchies;
+use crate::failure::{Failure, Try};
+use crate::inner::DEVICES;
+use crate::{mounts, place};
+
+const STEP: &str = "dump";
+/// How long the guest may take to see that connections to it were closed.
+const IDLE_DEADLINE: Duration = Duration::from_secs(3);
+const IDLE_ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+
+/// Says [`RuntimeReply::Stopped`] and waits for the daemon on the way.
+pub(crate) fn capture(spec: &CaptureSpec) -> Result<RuntimeReply, Failure> {
+    let _lock = place::lock(&spec.runtime.place)?;
+    let pid = spec.record.pid;
+    if place::process_start_ticks(pid).ok() != Some(spec.record.start_ticks) {
+        return Err(Failure::new(STEP, "the bay does not run", io::Error::from(io::ErrorKind::NotFound)));
+    }
+    let obstacles = examine(spec)?;
+    if !obstacles.is_empty() {
+        return Ok(RuntimeReply::Examined { obstacles });
+    }
+    let listener = wait_until_idle(pid)?;
+
+    let images = &spec.images;
+    // Searchable, not readable: a restore opens what is in it with the rights of the bay.
+    let made = DirBuilder::new().mode(0o711).create(images);
+    made.at(STEP, || format!("could not make {}", images.display()))?;
+    let captured = keep(spec, listener);
+    if captured.is_err() {
+        let _ = fs::remove_dir_all(images);
+        // Harmless where CRIU has cleaned up after itself.
+        let _ = netfilter::mend(&spec.record);
+    }
+    captured
+}
+
+fn keep(spec: &CaptureSpec, listener: u64) -> Result<RuntimeReply, Failure> {
+    let (pid, runtime, images) = (spec.record.pid, &spec.runtime, &spec.images);
+    keep_program(pid, runtime.ctl.as_deref(), images)
+        .at(STEP, || "could not keep the guest's executable".to_owned())?;
+    let machine = Machine::this(&spec.criu)?;
+    let groups = Hierarchies::ready()?;
+    let work_dir = runtime.place.run_dir.join(WORK_DIR);
+    make_work_dir(&work_dir).at(STEP, || format!("could not make {}", work_dir.display()))?;
+    let open = |path: &Path| -> Result<OwnedFd, Failure> {
+        File::open(path).map(OwnedFd::from).at(STEP, || format!("could not open {}", path.display()))
+    };
+    let (images_dir, work) = (open(images)?, open(&work_dir)?);
+
+    leave_namespaces(flags::MOUNT)
+        .and_then(|()| Ok(mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?))
+        .at(STEP, || "could not leave the host's mount namespace".to_owned())?;
+    let namespaces = cover_namespaces(pid, STEP)?;
+
+    let mut options = common_options(images_dir.as_fd(), work.as_fd());
+    options.number(option::PID, pid.unsigned_abs().into());
+    if !spec.end {
+        options.flag(option::LEAVE_RUNNING);
+    }
+    for point in mounts::outer(runtime)?.iter().map(|mount| mount.point.clone()).chain(device_points()) {
+        let external = format!("mnt[/{}]:{}", point.display(), mount_name(&point));
+        options.bytes(option::EXTERNAL, external.as_bytes());
+    }
+
+    let passed: Vec<_> = namespaces.iter().map(AsFd::as_fd).collect();
+    let worker = Worker::start(&spec.criu.program, STEP, None, &passed)?;
+    let mut stopped_at = None;
+    let mut kept_groups = Vec::new();
+    let dumped = worker.run(Request::Dump, &options, |stage, _| match stage {
+        "pre-dump" => {
+            become_owner(worker.pid, runtime.id_base);
+            stopped_at = Some(Instant::now());
+            Ok(())
+        }
+        "post-dump" => {
+            kept_groups = groups_below(&groups.v2.join(&runtime.place.cgroup));
+            ask_to_go_on()
+        }
+        _ => Ok(()),
+    });
+    let pause = stopped_at.map(|at| at.elapsed()).unwrap_or_default();
+    drop(worker);
+    if let Err(failure) = dumped {
+        let said = complaints(&work_dir);
+        return Err(if failure.step == GO_ON_STEP { failure } else { told(failure, &said) });
+    }
+    let written = open_images(images)
+        .and_then(|()| Facts::new(machine, runtime.id_base, listener, kept_groups).write(images));
+    written.at(STEP, || format!("could not finish {}", images.display()))?;
+    let _ = fs::remove_dir_all(&work_dir);
+    Ok(RuntimeReply::Captured { pause_ms: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX) })
+}
+
+/// With the reason from CRIU's log instead of a pointer to it.
+pub(super) fn told(failure: Failure, said: &str) -> Failure {
+    Failure { source: io::Error::other(format!("{} ({said})", failure.source)), ..failure }
+}
+
+/// The owner of the bay's user namespace has every right in it, also on hosts where root itself lacks some. Where this
+/// kind of processor is not known, CRIU stays root, which is enough on most hosts.
+pub(super) fn become_owner(criu: i32, id_base: u32) {
+    if let Err(error) = change_ids(criu, id_base) {
+        eprintln!("CRIU acts as the host's root: {error}");
+    }
+}
+
+pub(super) fn device_points() -> impl Iterator<Item = PathBuf> {
+    DEVICES.iter().map(|device| Path::new("dev").join(device))
+}
+
+pub(super) fn make_work_dir(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    DirBuilder::new().mode(0o700).create(path)
+}
+
+const GO_ON_STEP: &str = "stopped";
+
+/// The daemon takes its snapshots between these two lines.
+fn ask_to_go_on() -> Result<(), Failure> {
+    let what = || "the daemon does not want the capture any more".to_owned();
+    let mut line = serde_json::to_vec(&RuntimeReply::Stopped).at(GO_ON_STEP, what)?;
+    line.push(b'\n');
+    let mut out = io::stdout();
+    out.write_all(&line).and_then(|()| out.flush()).at(GO_ON_STEP, what)?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer).at(GO_ON_STEP, what)?;
+    if answer.trim_end() == GO_ON {
+        return Ok(());
+    }
+    Err(Failure::new(GO_ON_STEP, what(), io::Error::from(io::ErrorKind::Interrupted)))
+}
+
+/// Waits until the guest's socket has no connections, which cannot be kept. Answers the socket's inode.
+fn wait_until_idle(pid: i32) -> Result<u64, Failure> {
+    const STEP: &str = "idle";
+    let until = Instant::now() + IDLE_DEADLINE;
+    loop {
+        let table = fs::read_to_string(format!("/proc/{pid}/net/unix"))
+            .at(STEP, || "could not read the bay's sockets".to_owned())?;
+        let (listener, connections) = guest_sockets(&table, &open_sockets(pid));
+        match listener {
+            Some(listener) if connections == 0 => return Ok(listener),
+            None => {
+                let error = io::Error::from(io::ErrorKind::NotFound);
+                return Err(Failure::new(
+                    STEP,
+                    "the guest does not listen in the bay's network namespace",
+                    error,
+                ));
+            }
+            Some(_) if Instant::now() > until => {
+                let error = io::Error::from(io::ErrorKind::TimedOut);
+                let what = format!("the guest still has {connections} connections to the daemon");
+                return Err(Failure::new(STEP, what, error));
+            }
+            Some(_) => {
+                let _ = poll(&mut [], Some(&IDLE_ROUND));
+            }
+        }
+    }
+}
+
+/// Inodes of the sockets that a process has open.
+fn open_sockets(pid: i32) -> HashSet<u64> {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    open.filter_map(|entry| fs::read_link(entry.path()).ok())
+        .filter_map(|link| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok())
+        .collect()
+}
+
+/// The inode of the guest's listening socket, and how many others of its sockets share that one's name. Other processes
+/// of the bay may have sockets of any name.
+fn guest_sockets(table: &str, open: &HashSet<u64>) -> (Option<u64>, usize) {
+    const LISTENING: &str = "00010000";
+    let mut listener = None;
+    let mut connections = 0;
+    for line in table.lines() {
+        let parts: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [_, _, _, flags, _, _, inode, name] = parts.as_slice() else { continue };
+        let inode = inode.parse().ok().filter(|inode| open.contains(inode));
+        match inode {
+            Some(inode) if name.contains(place::GUEST_SOCKET) => {
+                if *flags == LISTENING {
+                    listener = Some(inode)
+                } else {
+                    connections += 1
+                }
+            }
+            _ => {}
+        }
+    }
+    (listener, connections)
+}
+
+/// What PID 1 runs, for a restore after this version is gone, under the name it has on the pool. There this copies
+/// nothing.
+fn keep_program(pid: i32, beside: Option<&Path>, images: &Path) -> io::Result<()> {
+    let mut program = File::open(format!("/proc/{pid}/exe"))?;
+    let own = program.metadata()?;
+    let programs = beside.and_then(Path::parent).ok_or(io::ErrorKind::NotFound)?;
+    let is_own = |entry: &DirEntry| {
+        entry.metadata().is_ok_and(|other| (other.dev(), other.ino()) == (own.dev(), own.ino()))
+    };
+    let name = fs::read_dir(programs)?.flatten().find(is_own).map(|entry| entry.file_name());
+    let dir = images.join(PROGRAM);
+    DirBuilder::new().mode(0o700).create(&dir)?;
+    let mut copy = File::create(dir.join(name.ok_or(io::ErrorKind::NotFound)?))?;
+    io::copy(&mut program, &mut copy)?;
+    copy.set_permissions(fs::Permissions::from_mode(0o711))
+}
+
+/// The groups below the bay's own, parents first.
+fn groups_below(bay: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut next = vec![PathBuf::new()];
+    while let Some(at) = next.pop() {
+        let children = fs::read_dir(bay.join(&at)).into_iter().flatten().flatten();
+        for child in children.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            let child = at.join(child.file_name());
+            found.push(child.clone());
+            next.push(child);
+        }
+    }
+    found
+}
+
+/// The images are read with the rights of whichever bay they are restored in. Nobody reaches them by their path.
+fn open_images(images: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(images)? {
+        let entry = entry?;
+        if entry.file_name() != PROGRAM {
+            std::os::unix::fs::chown(entry.path(), Some(0), Some(0))?;
+            fs::set_permissions(entry.path(), fs::Permissions::from_mode(0o644))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guests_socket_is_told_from_its_connections_and_from_others() {
+        let table = "\
+Num       RefCount Protocol Flags    Type St Inode Path
+0000000000000000: 00000002 00000000 00010000 0001 01 6901117 /proc/self/fd/11/guest.sock
+0000000000000000: 00000003 00000000 00000000 0001 03 6901118 /proc/self/fd/11/guest.sock
+0000000000000000: 00000002 00000000 00010000 0001 01 6901911 /.bay/ctl.sock
+0000000000000000: 00000003 00000000 00000000 0001 03 6901120";
+        let open = HashSet::from([6_901_117, 6_901_118, 6_901_911, 6_901_120]);
+        assert_eq!(guest_sockets(table, &open), (Some(6_901_117), 1));
+        assert_eq!(guest_sockets(table, &HashSet::new()), (None, 0));
+    }
+}

@@ -1,0 +1,278 @@
+//! What in a running bay CRIU could not keep, found by looking from outside, with nothing stopped.
+//!
+//! What a look cannot find: Landlock rules (the kernel shows them nowhere) and what happens between the look and the
+//! dump. The latter fails the dump, with CRIU's own words; the former are lost by a restore.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bay_types::runtime::{CaptureSpec, Obstacle};
+use rustix::event::{Timespec, poll};
+use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+
+use super::capture::device_points;
+use crate::cgroup::Hierarchies;
+use crate::failure::{Failure, Try};
+use crate::{mounts, place};
+
+const STEP: &str = "examine";
+/// Obstacles that are told: one of a kind and process is enough, and a bay may have thousands.
+const MOST_TOLD: usize = 20;
+/// How long a process may be seen in uninterruptible sleep before it counts as stuck there.
+const STUCK_AFTER: Duration = Duration::from_millis(200);
+const STUCK_ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// Namespaces that processes of a bay must share with its PID 1. (Mount namespaces of their own can be kept.)
+const SHARED: [(&str, &str); 6] = [
+    ("user", "a user namespace of its own"),
+    ("pid", "a process namespace of its own"),
+    ("pid_for_children", "a process namespace for its children"),
+    ("net", "a network namespace of its own"),
+    ("ipc", "an IPC namespace of its own"),
+    ("uts", "a host name of its own"),
+];
+
+/// What a link below `/proc/PID/fd` begins with, for things that cannot be kept.
+const DESCRIPTORS: [(&str, &str); 7] = [
+    ("anon_inode:[io_uring]", "an io_uring"),
+    ("anon_inode:[userfaultfd]", "a userfaultfd"),
+    ("anon_inode:[perf_event]", "a perf event"),
+    ("anon_inode:bpf", "a BPF object"),
+    ("anon_inode:[fanotify]", "a fanotify group"),
+    ("anon_inode:[landlock-ruleset]", "a Landlock ruleset"),
+    ("/dev/fuse", "the serving end of a FUSE filesystem"),
+];
+
+const NOT_KEPT: &str = "CRIU cannot keep it";
+
+pub(crate) fn examine(spec: &CaptureSpec) -> Result<Vec<Obstacle>, Failure> {
+    let first = spec.record.pid;
+    let groups = Hierarchies::ready()?;
+    let table = fs::read_to_string(format!("/proc/{first}/mountinfo"))
+        .at(STEP, || "could not read the bay's mounts".to_owned())?;
+    let mut found = in_mounts(&table, spec)?;
+    let queues = devices_of(&table, |kind| kind == "mqueue");
+    let processes = processes_in(&groups.v2.join(&spec.runtime.place.cgroup));
+    let parents: HashMap<i32, i32> = processes.iter().filter_map(|&pid| Some((pid, parent(pid)?))).collect();
+    let own = namespaces(first);
+    for &pid in &processes {
+        if found.len() >= MOST_TOLD {
+            break;
+        }
+        // One that has ended meanwhile is no obstacle.
+        let Some(process) = Process::look(pid) else { continue };
+        found.extend(process.obstacles(first, &own, &parents, &queues));
+    }
+    found.truncate(MOST_TOLD);
+    Ok(found)
+}
+
+struct Process {
+    pid: i32,
+    status: String,
+}
+
+impl Process {
+    fn look(pid: i32) -> Option<Self> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        Some(Self { pid, status })
+    }
+
+    fn field(&self, name: &str) -> &str {
+        let of = |line: &&str| line.split_once(':').is_some_and(|(key, _)| key == name);
+        self.status
+            .lines()
+            .find(of)
+            .and_then(|line| line.split_once(':'))
+            .map_or("", |(_, value)| value.trim())
+    }
+
+    fn obstacle(&self, resource: &str, reason: &str) -> Obstacle {
+        // The last of its numbers is the one inside.
+        let inside = self.field("NSpid").split_ascii_whitespace().last().and_then(|pid| pid.parse().ok());
+        Obstacle {
+            pid: inside,
+            program: self.field("Name").to_owned(),
+            resource: resource.to_owned(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    fn obstacles(
+        &self,
+        first: i32,
+        own: &HashMap<&'static str, PathBuf>,
+        parents: &HashMap<i32, i32>,
+        queues: &HashSet<u64>,
+    ) -> Vec<Obstacle> {
+        let mut found = Vec::new();
+        let tracer = self.field("TracerPid");
+        if !matches!(tracer, "" | "0") {
+            found.push(self.obstacle("a debugger", "a process that is being traced cannot be kept"));
+        }
+        let mine = namespaces(self.pid);
+        let nested = SHARED.iter().find(|(name, _)| {
+            mine.get(name).is_some_and(|mine| own.get(name).is_some_and(|own| own != mine))
+        });
+        if let Some((_, what)) = nested {
+            found.push(self.obstacle(what, NOT_KEPT));
+        } else if self.pid != first && !descends(self.pid, first, parents) {
+            found.push(self.obstacle("a parent outside the bay", "it would be left out"));
+        }
+        let mut told = HashSet::new();
+        let open = fs::read_dir(format!("/proc/{}/fd", self.pid)).into_iter().flatten().flatten();
+        for path in open.map(|entry| entry.path()) {
+            let what = descriptor(&path, queues);
+            if let Some(what) = what.filter(|what| told.insert(*what)) {
+                found.push(self.obstacle(what, NOT_KEPT));
+            }
+        }
+        if self.is_stuck() {
+            found.push(self.obstacle(
+                "uninterruptible sleep",
+                "it cannot be stopped while the kernel waits for a device",
+            ));
+        }
+        found
+    }
+
+    /// Whether it stays in uninterruptible sleep; for a moment every process that reads a disk is.
+    fn is_stuck(&self) -> bool {
+        let sleeps = |status: &Self| status.field("State").starts_with('D');
+        if !sleeps(self) {
+            return false;
+        }
+        let until = std::time::Instant::now() + STUCK_AFTER;
+        while std::time::Instant::now() < until {
+            let _ = poll(&mut [], Some(&STUCK_ROUND));
+            if !Self::look(self.pid).is_some_and(|now| sleeps(&now)) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// What is behind a descriptor, if that cannot be kept. Asks no filesystem, which might be one that never answers.
+fn descriptor(path: &Path, queues: &HashSet<u64>) -> Option<&'static str> {
+    let link = fs::read_link(path).ok()?;
+    let link = link.to_str()?;
+    if let Some((_, what)) = DESCRIPTORS.iter().find(|(begins, _)| link.starts_with(begins)) {
+        return Some(what);
+    }
+    if queues.is_empty() || !link.starts_with('/') {
+        return None;
+    }
+    let about = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
+    queues.contains(&makedev(about.stx_dev_major, about.stx_dev_minor)).then_some("a POSIX message queue")
+}
+
+fn in_mounts(table: &str, spec: &CaptureSpec) -> Result<Vec<Obstacle>, Failure> {
+    let ours: HashSet<PathBuf> = mounts::outer(&spec.runtime)?
+        .into_iter()
+        .map(|mount| mount.point)
+        .chain(device_points())
+        .map(|point| Path::new("/").join(point))
+        .collect();
+    let about = |resource: String, reason: &str| Obstacle {
+        pid: None,
+        program: String::new(),
+        resource,
+        reason: reason.to_owned(),
+    };
+    let mut found = Vec::new();
+    let mut seen = HashSet::new();
+    for (point, kind, root, _) in parsed(table) {
+        if kind == "fuse" || kind.starts_with("fuse.") || kind == "fuseblk" {
+            found.push(about(format!("a FUSE filesystem at {}", point.display()), NOT_KEPT));
+        }
+        if ours.contains(&point) {
+            if !seen.insert(point.clone()) {
+                found.push(about(
+                    format!("a mount over {}", point.display()),
+                    "the bay's own mount there would come back in its place",
+                ));
+            }
+            if root.ends_with("//deleted") {
+                found.push(about(
+                    format!("the mount at {}", point.display()),
+                    "what is mounted there was removed from the host (`bay stop` and `bay start` mount the present one)",
+                ));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Mount point, kind of filesystem, what of it is mounted, and device of each mount.
+fn parsed(table: &str) -> impl Iterator<Item = (PathBuf, &str, &str, u64)> {
+    table.lines().filter_map(|line| {
+        let (mount, filesystem) = line.split_once(" - ")?;
+        let parts: Vec<&str> = mount.split(' ').collect();
+        let (major, minor) = parts.get(2)?.split_once(':')?;
+        let device = makedev(major.parse().ok()?, minor.parse().ok()?);
+        Some((PathBuf::from(parts.get(4)?), filesystem.split(' ').next()?, *parts.get(3)?, device))
+    })
+}
+
+fn devices_of(table: &str, kind: impl Fn(&str) -> bool) -> HashSet<u64> {
+    parsed(table).filter(|(_, is, _, _)| kind(is)).map(|(_, _, _, device)| device).collect()
+}
+
+fn namespaces(pid: i32) -> HashMap<&'static str, PathBuf> {
+    let read = |name| fs::read_link(format!("/proc/{pid}/ns/{name}")).ok();
+    SHARED.iter().filter_map(|&(name, _)| Some((name, read(name)?))).collect()
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    Process::look(pid)?.field("PPid").parse().ok()
+}
+
+fn descends(pid: i32, first: i32, parents: &HashMap<i32, i32>) -> bool {
+    let mut at = pid;
+    // No line of parents is longer than there are processes.
+    for _ in 0..=parents.len() {
+        match parents.get(&at) {
+            Some(&above) if above == first => return true,
+            Some(&above) => at = above,
+            None => return false,
+        }
+    }
+    false
+}
+
+/// Every process in a group or below it, by its number on the host.
+fn processes_in(group: &Path) -> Vec<i32> {
+    let mut found = Vec::new();
+    let mut next = vec![group.to_owned()];
+    while let Some(at) = next.pop() {
+        let listed = fs::read_to_string(at.join("cgroup.procs")).unwrap_or_default();
+        found.extend(listed.lines().filter_map(|pid| pid.parse::<i32>().ok()).filter(|pid| *pid > 0));
+        let below = fs::read_dir(&at).into_iter().flatten().flatten();
+        next.extend(below.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path()));
+    }
+    found.retain(|pid| place::process_start_ticks(*pid).is_ok());
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descent_is_followed_to_its_end() {
+        let parents = HashMap::from([(10, 1), (11, 10), (12, 11), (20, 2), (30, 31), (31, 30)]);
+        assert!(descends(12, 10, &parents));
+        assert!(!descends(20, 10, &parents));
+        assert!(!descends(30, 10, &parents));
+    }
+
+    #[test]
+    fn mounts_are_read_with_their_kind() {
+        let table = "155 146 0:66 / /dev/mqueue rw,nosuid - mqueue none rw\n288 280 0:100 / /mnt rw - fuse.sshfs x rw";
+        assert_eq!(devices_of(table, |kind| kind == "mqueue"), HashSet::from([makedev(0, 66)]));
+        assert_eq!(parsed(table).map(|(_, kind, _, _)| kind).collect::<Vec<_>>(), ["mqueue", "fuse.sshfs"]);
+    }
+}

@@ -1,0 +1,148 @@
+//! CRIU locks TCP in a bay's network namespace while it looks at connections, with a table of rules there. When it is killed
+//! the table stays, and no connection inside goes on. This takes it away.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+
+use bay_types::runtime::RuntimeRecord;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::failure::{Failure, Try};
+use crate::place;
+
+const STEP: &str = "mend";
+/// What the names of CRIU's tables begin with.
+const PREFIX: &[u8] = b"CRIU-";
+
+// From linux/netlink.h, linux/netfilter/nfnetlink.h and nf_tables.h.
+const HEADER: usize = 16;
+const FAMILY_HEADER: usize = 4;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+const NLM_F_DUMP: u16 = 0x300;
+const NFNL_MSG_BATCH_BEGIN: u16 = 16;
+const NFNL_MSG_BATCH_END: u16 = 17;
+const NFNL_SUBSYS_NFTABLES: u16 = 10;
+const NFT_MSG_NEWTABLE: u16 = NFNL_SUBSYS_NFTABLES << 8;
+const NFT_MSG_GETTABLE: u16 = NFT_MSG_NEWTABLE | 1;
+const NFT_MSG_DELTABLE: u16 = NFT_MSG_NEWTABLE | 2;
+const NFTA_TABLE_NAME: u16 = 1;
+const NFPROTO_INET: u8 = 1;
+
+/// Called by a helper that does nothing else afterwards: it stays in the bay's network namespace.
+pub(crate) fn mend(record: &RuntimeRecord) -> Result<(), Failure> {
+    let what = || "could not look for a lock that CRIU left in the bay's network".to_owned();
+    if place::process_start_ticks(record.pid).ok() != Some(record.start_ticks) {
+        return Ok(());
+    }
+    let namespace = File::open(format!("/proc/{}/ns/net", record.pid)).at(STEP, what)?;
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).at(STEP, what)?;
+    unlock().at(STEP, what)
+}
+
+fn unlock() -> io::Result<()> {
+    let mut socket = Socket::new(NETLINK_NETFILTER)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.send(&message(NFT_MSG_GETTABLE, NLM_F_DUMP, NFPROTO_INET, 0, &[]), 0)?;
+    let mut left = Vec::new();
+    'answers: loop {
+        let (answer, _) = socket.recv_from_full()?;
+        let mut rest = answer.as_slice();
+        while let Some((kind, body, next)) = split(rest) {
+            match kind {
+                NLMSG_DONE => break 'answers,
+                // A kernel without nftables: nothing can have been locked with it.
+                NLMSG_ERROR => return Ok(()),
+                NFT_MSG_NEWTABLE => left.extend(table_name(body).filter(|name| name.starts_with(PREFIX))),
+                _ => {}
+            }
+            rest = next;
+        }
+    }
+    for name in left {
+        let batch = [
+            message(NFNL_MSG_BATCH_BEGIN, 0, 0, NFNL_SUBSYS_NFTABLES, &[]),
+            message(NFT_MSG_DELTABLE, NLM_F_ACK, NFPROTO_INET, 0, &attribute(NFTA_TABLE_NAME, &name)),
+            message(NFNL_MSG_BATCH_END, 0, 0, NFNL_SUBSYS_NFTABLES, &[]),
+        ]
+        .concat();
+        socket.send(&batch, 0)?;
+        let (answer, _) = socket.recv_from_full()?;
+        if let Some((NLMSG_ERROR, body, _)) = split(&answer)
+            && let Some(code) = body.first_chunk::<4>().map(|bytes| i32::from_ne_bytes(*bytes))
+            && code != 0
+        {
+            return Err(io::Error::from_raw_os_error(-code));
+        }
+    }
+    Ok(())
+}
+
+fn message(kind: u16, flags: u16, family: u8, resource: u16, attributes: &[u8]) -> Vec<u8> {
+    let length = HEADER + FAMILY_HEADER + attributes.len();
+    let mut bytes = Vec::with_capacity(length);
+    bytes.extend(u32::try_from(length).unwrap_or_default().to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend((flags | NLM_F_REQUEST).to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend([family, 0]);
+    bytes.extend(resource.to_be_bytes());
+    bytes.extend(attributes);
+    bytes
+}
+
+fn attribute(kind: u16, text: &[u8]) -> Vec<u8> {
+    let length = 4 + text.len() + 1;
+    let mut bytes = Vec::new();
+    bytes.extend(u16::try_from(length).unwrap_or_default().to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(text);
+    bytes.resize(length.next_multiple_of(4), 0);
+    bytes
+}
+
+/// Kind and body of the first message, and what follows it.
+fn split(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let length = usize::try_from(u32::from_ne_bytes(*bytes.first_chunk()?)).ok()?;
+    let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
+    let body = bytes.get(HEADER..length)?;
+    Some((kind, body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
+}
+
+fn table_name(body: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = body.get(FAMILY_HEADER..)?;
+    loop {
+        let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
+        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?);
+        let value = rest.get(4..length)?;
+        if kind == NFTA_TABLE_NAME {
+            return Some(value.strip_suffix(&[0]).unwrap_or(value).to_vec());
+        }
+        rest = rest.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tables_name_is_found_in_what_was_written() {
+        let written = message(
+            NFT_MSG_NEWTABLE,
+            0,
+            NFPROTO_INET,
+            0,
+            &[attribute(7, b"x"), attribute(1, b"CRIU-1")].concat(),
+        );
+        let (kind, body, rest) = split(&written).unwrap();
+        assert_eq!((kind, rest), (NFT_MSG_NEWTABLE, &[][..]));
+        assert_eq!(table_name(body).unwrap(), b"CRIU-1");
+        assert!(split(&written[..10]).is_none());
+    }
+}

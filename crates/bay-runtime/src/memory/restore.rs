@@ -1,0 +1,275 @@
+//! Letting a bay go on from kept memory.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use bay_sys::borrowed::change_ids;
+use bay_sys::namespace::{flags, leave_namespaces};
+use bay_types::guest::Wake;
+use bay_types::inside;
+use bay_types::runtime::{ID_RANGE, RestoreSpec, RuntimeReply, RuntimeSpec};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, openat};
+use rustix::mount::{
+    MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_bind, mount_change, move_mount, open_tree,
+};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::capture::{become_owner, make_work_dir, told};
+use super::facts::Facts;
+use super::view::tmpfs;
+use super::wake::wake;
+use super::wire::Message;
+use super::worker::{Request, Worker, common_options, complaints, descriptor, option};
+use super::{WORK_DIR, mount_name};
+use crate::cgroup::Hierarchies;
+use crate::clear::clear_locked;
+use crate::failure::{Failure, Try};
+use crate::inner::DEVICES;
+use crate::mounts::{self, attach, relative};
+use crate::start::{gateway, guest_config, placing, user_namespace};
+use crate::{network, place};
+
+const STEP: &str = "restore";
+/// Where CRIU puts what it needs for a moment. It gets one in memory, which ends with it.
+const TEMPORARY: &str = "/tmp";
+/// Where our mounts lie side by side.
+const STAGED: &str = "/tmp/bay";
+/// The name of the root among the staged mounts.
+const ROOT: &str = "root";
+
+pub(crate) fn restore(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
+    let place = &spec.runtime.place;
+    let _lock = place::lock(place)?;
+    let restored = restore_locked(spec);
+    if restored.is_err()
+        && let Ok(Some(groups)) = Hierarchies::mounted()
+    {
+        // As after a failed start: the rest is for a fresh helper to clear.
+        let _ = groups.kill(&place.cgroup);
+    }
+    restored
+}
+
+fn restore_locked(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
+    let runtime = &spec.runtime;
+    let (run_dir, group) = (&runtime.place.run_dir, &runtime.place.cgroup);
+    let facts = Facts::for_here(&spec.images, &spec.criu)?;
+    clear_locked(&runtime.place)?;
+    let groups = Hierarchies::ready()?;
+    groups.make(group, &runtime.limits, placing(runtime), runtime.id_base)?;
+    for leaf in &facts.groups {
+        groups.make_leaf(group, leaf, runtime.id_base)?;
+    }
+    let guest_group = groups.open(group, "guest")?;
+    let bay_group = groups.open(group, "")?;
+    let work_dir = run_dir.join(WORK_DIR);
+    make_work_dir(&work_dir).at(STEP, || format!("could not make {}", work_dir.display()))?;
+
+    let host_network = open_file(Path::new("/proc/self/ns/net"))?;
+    let host_mounts = open_file(Path::new("/proc/self/ns/mnt"))?;
+    gateway(run_dir)?;
+    // Of the gateway's namespace: good enough to be woken through, not to be kept in another checkpoint.
+    let first_socket = place::listen(run_dir).at(STEP, || "could not listen for the daemon".to_owned())?;
+    fcntl_getfl(&first_socket)
+        .and_then(|now| fcntl_setfl(&first_socket, now | OFlags::NONBLOCK))
+        .at(STEP, || "could not set up a socket".to_owned())?;
+    let user_namespace = user_namespace(runtime, &bay_group)?;
+    let program = program(runtime)?;
+    leave_namespaces(flags::MOUNT)
+        .and_then(|()| Ok(mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?))
+        .at(STEP, || "could not leave the host's mount namespace".to_owned())?;
+    if facts.id_base != runtime.id_base {
+        shift_ids(&spec.images, &work_dir.join(ID_MAPS), runtime.id_base)?;
+    }
+    let (images, work) = (open_file(&spec.images)?, open_file(&work_dir)?);
+    // From here on paths of the host that lead through the place for temporary files lead nowhere.
+    stage(runtime, user_namespace.as_fd())?;
+    let staged = Path::new(STAGED);
+
+    let mut options = common_options(images.as_fd(), work.as_fd());
+    options.bytes(option::ROOT, staged.join(ROOT).as_os_str().as_encoded_bytes());
+    for (name, at) in staged_mounts(runtime, staged)? {
+        options.bytes(option::EXTERNAL, format!("mnt[{name}]:{}", at.display()).as_bytes());
+    }
+    let root_of = |controller: &str| {
+        let mut root = Message::default();
+        if !controller.is_empty() {
+            root.bytes(1, controller.as_bytes());
+        }
+        root.bytes(2, Path::new("/").join(group).as_os_str().as_encoded_bytes());
+        root
+    };
+    for controller in groups.v1.iter().map(|(name, _)| name.as_str()).chain([""]) {
+        options.message(option::CGROUP_ROOT, &root_of(controller));
+    }
+    let inherited = |key: String, fd: BorrowedFd<'_>| {
+        let mut message = Message::default();
+        message.bytes(1, key.as_bytes()).number(2, descriptor(fd));
+        message
+    };
+    options
+        .message(option::INHERIT, &inherited(format!("socket:[{}]", facts.listener), first_socket.as_fd()))
+        .message(option::INHERIT, &inherited(relative(inside::CTL).to_owned(), program.as_fd()));
+
+    // In the bay's group: whoever ends the bay ends it too.
+    let passed = [first_socket.as_fd(), program.as_fd()];
+    let worker = Worker::start(&spec.criu.program, STEP, Some(guest_group.as_fd()), &passed)?;
+    let mut frozen = Vec::new();
+    let ran = worker.run(Request::Restore, &options, |stage, pid| match stage {
+        "pre-restore" => {
+            become_owner(worker.pid, runtime.id_base);
+            Ok(())
+        }
+        "setup-namespaces" => {
+            become_root_again(&worker)?;
+            wire_network(pid)
+        }
+        // Everything is in place, and nothing has run yet. PID 1 goes first, alone.
+        "pre-resume" => {
+            frozen = groups.freeze_leaves(group)?;
+            Ok(())
+        }
+        _ => Ok(()),
+    });
+    drop((worker, first_socket, program));
+    move_into_link_name_space(host_mounts.as_fd(), Some(LinkNameSpaceType::Mount))
+        .at(STEP, || "could not return to the host's mount namespace".to_owned())?;
+    let pid = match ran {
+        Ok(Some(pid)) => pid,
+        Ok(None) => return Err(Failure::new(STEP, "CRIU did not name PID 1", io::ErrorKind::InvalidData)),
+        Err(failure) => return Err(told(failure, &complaints(&work_dir))),
+    };
+    let record = place::record_of(pid).at(STEP, || "PID 1 has ended".to_owned())?;
+    groups.enable_for_leaves(group);
+
+    let notes = wake_guest(spec, pid, &host_network)?;
+    groups.thaw_leaves(&frozen)?;
+    let _ = fs::remove_dir_all(&work_dir);
+    Ok(RuntimeReply::Restored { record, notes })
+}
+
+fn open_file(path: &Path) -> Result<OwnedFd, Failure> {
+    File::open(path).map(OwnedFd::from).at(STEP, || format!("could not open {}", path.display()))
+}
+
+/// The guest's executable, which nobody inside may read.
+fn program(runtime: &RuntimeSpec) -> Result<OwnedFd, Failure> {
+    let missing = || io::Error::new(io::ErrorKind::NotFound, "the bay has no program of its own");
+    let path = runtime.ctl.as_deref().ok_or_else(missing).at(STEP, || "no guest to go on".to_owned())?;
+    open_file(path)
+}
+
+/// Puts the mounts that are ours side by side in the mount namespace that CRIU is to run in.
+fn stage(runtime: &RuntimeSpec, user_namespace: BorrowedFd<'_>) -> Result<(), Failure> {
+    let mut trees = vec![(ROOT.to_owned(), mounts::root_tree(runtime, user_namespace)?, FileType::Directory)];
+    for mount in mounts::outer(runtime)? {
+        let kind = mounts::source_kind(&mount.source)?;
+        trees.push((mount_name(&mount.point), mount.tree(user_namespace)?, kind));
+    }
+    for device in DEVICES {
+        let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let node = open_tree(CWD, format!("/dev/{device}"), clone)
+            .at(STEP, || "could not take a device of the host".to_owned())?;
+        trees.push((mount_name(&Path::new("dev").join(device)), node, FileType::RegularFile));
+    }
+    let what = || format!("could not use {TEMPORARY} of our own");
+    let memory = tmpfs().at(STEP, what)?;
+    move_mount(memory, "", CWD, TEMPORARY, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).at(STEP, what)?;
+    fs::create_dir(STAGED).at(STEP, what)?;
+    for (name, mount, kind) in trees {
+        let point = Path::new(STAGED).join(staged_name(&name));
+        let made =
+            if kind == FileType::Directory { fs::create_dir(&point) } else { File::create(&point).map(drop) };
+        made.at(STEP, what)?;
+        let target = openat(CWD, &point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).at(STEP, what)?;
+        attach(mount, target.as_fd(), &point)?;
+    }
+    Ok(())
+}
+
+/// Names of mounts are paths; here they lie side by side.
+fn staged_name(name: &str) -> String {
+    name.replace('%', "%25").replace('/', "%2f")
+}
+
+fn staged_mounts(runtime: &RuntimeSpec, staged: &Path) -> Result<Vec<(String, PathBuf)>, Failure> {
+    let outer = mounts::outer(runtime)?;
+    let devices = DEVICES.iter().map(|device| Path::new("dev").join(device));
+    let names = outer.iter().map(|mount| mount.point.clone()).chain(devices).map(|point| mount_name(&point));
+    Ok(names.map(|name| (name.clone(), staged.join(staged_name(&name)))).collect())
+}
+
+/// Name of the rewritten image in the work directory.
+const ID_MAPS: &str = "id-maps";
+/// How CRIU's image of a user namespace is called.
+const USER_IMAGE: &str = "userns-";
+/// Two numbers that say what kind of image it is.
+const MAGIC_LENGTH: usize = 8;
+
+/// Covers the image of the user namespace, in our own mount namespace, by one with other ids. All children of a capture
+/// share the images.
+fn shift_ids(images: &Path, rewritten: &Path, id_base: u32) -> Result<(), Failure> {
+    let what = || "could not give the bay ids of its own".to_owned();
+    let found = fs::read_dir(images).at(STEP, what)?.flatten().map(|entry| entry.path()).find(|path| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(USER_IMAGE.as_bytes()))
+    });
+    let path = found.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound)).at(STEP, what)?;
+    let old = fs::read(&path).at(STEP, what)?;
+    let magic =
+        old.get(..MAGIC_LENGTH).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData)).at(STEP, what)?;
+    let mut extent = Message::default();
+    extent.number(1, 0).number(2, id_base.into()).number(3, ID_RANGE.into());
+    let mut maps = Message::default();
+    maps.message(1, &extent).message(2, &extent);
+    let length = u32::try_from(maps.as_bytes().len()).unwrap_or_default().to_le_bytes();
+    let mut file = File::create(rewritten).at(STEP, what)?;
+    file.write_all(&[magic, &length, maps.as_bytes()].concat()).at(STEP, what)?;
+    mount_bind(rewritten, &path).at(STEP, what)
+}
+
+/// CRIU has made the namespaces, which now belong to the bay's first id. For the rest it needs to be the host's root.
+fn become_root_again(worker: &Worker) -> Result<(), Failure> {
+    let what = || "could not give CRIU its rights back".to_owned();
+    for pid in worker.privileged().at(STEP, what)? {
+        match change_ids(pid, 0) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+            other => other.at(STEP, what)?,
+        }
+    }
+    Ok(())
+}
+
+fn enter_network(pid: i32) -> Result<(), Failure> {
+    let what = || "could not enter the bay's network namespace".to_owned();
+    let namespace = File::open(format!("/proc/{pid}/ns/net")).at(STEP, what)?;
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).at(STEP, what)
+}
+
+/// The same wires and addresses as after a start.
+fn wire_network(pid: i32) -> Result<(), Failure> {
+    network::join(pid.unsigned_abs())
+        .at(STEP, || "could not join the bay to its gateway namespace".to_owned())?;
+    enter_network(pid)?;
+    network::configure_bay().at(STEP, || "could not configure the bay's network".to_owned())
+}
+
+/// Gives the guest a socket of the bay's own network namespace, under the name of the one it was restored with.
+fn wake_guest(spec: &RestoreSpec, pid: i32, host_network: &OwnedFd) -> Result<Vec<String>, Failure> {
+    const STEP: &str = "wake";
+    let run_dir = &spec.runtime.place.run_dir;
+    let what = || "the guest did not wake up".to_owned();
+    let first = run_dir.join(FIRST_SOCKET);
+    fs::rename(place::guest_socket(run_dir), &first).at(STEP, what)?;
+    enter_network(pid)?;
+    let listener = place::listen(run_dir).at(STEP, what)?;
+    move_into_link_name_space(host_network.as_fd(), Some(LinkNameSpaceType::Network)).at(STEP, what)?;
+    let message = Wake { config: guest_config(&spec.runtime), fork_index: spec.fork_index };
+    let woken = wake(&first, &message, listener).at(STEP, what)?;
+    fs::remove_file(&first).at(STEP, what)?;
+    Ok(woken.notes)
+}
+
+/// What the socket that the guest is woken through is called meanwhile.
+const FIRST_SOCKET: &str = "first.sock";

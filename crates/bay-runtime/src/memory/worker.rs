@@ -1,0 +1,240 @@
+//! One CRIU process that serves one request, and tells us where it is on the way.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use bay_sys::namespace::{Cloned, clone_process};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use super::wire::{Message, Value, fields};
+use crate::failure::{Failure, Try};
+
+/// Longest message CRIU sends.
+const MAX_MESSAGE: usize = 64 << 10;
+/// Lines of CRIU's log that are told when it fails, and how long each may be.
+const TOLD_LINES: usize = 4;
+const TOLD_LENGTH: usize = 300;
+/// Names of the log in the work directory.
+const LOG: &str = "criu.log";
+/// Said on every host that gives no right to raise limits, and of no consequence.
+const HARMLESS: [&str; 2] = ["rlimit: Can't setup RLIMIT_NOFILE", "cgroupd: recv req error"];
+
+/// What CRIU is asked for; the numbers are its protocol's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Request {
+    Dump = 1,
+    Restore = 2,
+}
+
+/// The kind of message that tells where it is, and answers that.
+const NOTIFY: u64 = 6;
+
+/// Fields of its options.
+pub(super) mod option {
+    pub(in crate::memory) const IMAGES: u64 = 1;
+    pub(in crate::memory) const PID: u64 = 2;
+    pub(in crate::memory) const LEAVE_RUNNING: u64 = 3;
+    pub(in crate::memory) const TCP_ESTABLISHED: u64 = 5;
+    pub(in crate::memory) const FILE_LOCKS: u64 = 8;
+    pub(in crate::memory) const LOG_LEVEL: u64 = 9;
+    pub(in crate::memory) const LOG_FILE: u64 = 10;
+    pub(in crate::memory) const NOTIFY: u64 = 12;
+    pub(in crate::memory) const ROOT: u64 = 13;
+    pub(in crate::memory) const WORK_DIR: u64 = 17;
+    pub(in crate::memory) const LINK_REMAP: u64 = 18;
+    pub(in crate::memory) const MANAGE_CGROUPS: u64 = 24;
+    pub(in crate::memory) const CGROUP_ROOT: u64 = 25;
+    pub(in crate::memory) const INHERIT: u64 = 27;
+    pub(in crate::memory) const CGROUP_MODE: u64 = 34;
+    pub(in crate::memory) const GHOST_LIMIT: u64 = 35;
+    pub(in crate::memory) const EXTERNAL: u64 = 37;
+    pub(in crate::memory) const EMPTY_NAMESPACES: u64 = 38;
+    pub(in crate::memory) const NETWORK_LOCK: u64 = 64;
+}
+
+/// The options that a dump and a restore have in common.
+pub(super) fn common_options(images: BorrowedFd<'_>, work_dir: BorrowedFd<'_>) -> Message {
+    /// Warnings and errors.
+    const LOG_LEVEL: u64 = 2;
+    /// Groups that are there are used as they are; missing ones are made.
+    const SOFT: u64 = 3;
+    /// Without a program of the host's.
+    const NFTABLES: u64 = 2;
+    /// Of open files that were deleted.
+    const MAX_GHOST_BYTES: u64 = 1 << 30;
+    let mut options = Message::default();
+    options
+        .number(option::IMAGES, descriptor(images))
+        .number(option::WORK_DIR, descriptor(work_dir))
+        .flag(option::TCP_ESTABLISHED)
+        .flag(option::FILE_LOCKS)
+        .number(option::LOG_LEVEL, LOG_LEVEL)
+        .bytes(option::LOG_FILE, LOG.as_bytes())
+        .flag(option::NOTIFY)
+        .flag(option::LINK_REMAP)
+        .flag(option::MANAGE_CGROUPS)
+        .number(option::CGROUP_MODE, SOFT)
+        .number(option::GHOST_LIMIT, MAX_GHOST_BYTES)
+        // The namespace is made anew, and what is in it by us.
+        .number(option::EMPTY_NAMESPACES, bay_sys::namespace::flags::NET)
+        .number(option::NETWORK_LOCK, NFTABLES);
+    options
+}
+
+pub(super) fn descriptor(fd: BorrowedFd<'_>) -> u64 {
+    u64::try_from(fd.as_raw_fd()).unwrap_or_default()
+}
+
+/// A CRIU process. It is killed and waited for when this is dropped.
+pub(super) struct Worker {
+    pub(super) pid: i32,
+    socket: OwnedFd,
+    step: &'static str,
+}
+
+impl Worker {
+    /// Starts it, in a cgroup when one is given, with `passed` open under the numbers they have here.
+    pub(super) fn start(
+        criu: &Path,
+        step: &'static str,
+        group: Option<BorrowedFd<'_>>,
+        passed: &[BorrowedFd<'_>],
+    ) -> Result<Self, Failure> {
+        let what = || format!("could not start {}", criu.display());
+        let flags = SocketFlags::CLOEXEC;
+        let (socket, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).at(step, what)?;
+        match clone_process(0, group).at(step, what)? {
+            Cloned::Parent { pid } => Ok(Self { pid, socket, step }),
+            Cloned::Child => {
+                for fd in passed.iter().chain([&theirs.as_fd()]) {
+                    let _ = fcntl_setfd(fd, FdFlags::empty());
+                }
+                let number = theirs.as_raw_fd().to_string();
+                // Returns only when the program cannot be run; the closed socket tells.
+                let _ = Command::new(criu).arg("swrk").arg(number).env_clear().env("PATH", TOOLS).exec();
+                leave()
+            }
+        }
+    }
+
+    /// Asks for one thing and answers everything CRIU says on the way, until it is done. What `on` refuses fails the
+    /// whole. Answers PID 1 of what was restored.
+    pub(super) fn run(
+        &self,
+        request: Request,
+        options: &Message,
+        mut on: impl FnMut(&str, i32) -> Result<(), Failure>,
+    ) -> Result<Option<i32>, Failure> {
+        let mut message = Message::default();
+        message.number(1, request as u64).message(2, options);
+        self.send(&message)?;
+        let mut refused = None;
+        loop {
+            let answer = self.receive()?;
+            let answer = fields(&answer);
+            let number = |field| {
+                answer.iter().find_map(|&(f, v)| match v {
+                    Value::Number(number) if f == field => Some(number),
+                    _ => None,
+                })
+            };
+            let nested = |field| {
+                answer.iter().find_map(|&(f, v)| match v {
+                    Value::Bytes(bytes) if f == field => Some(fields(bytes)),
+                    _ => None,
+                })
+            };
+            if number(1) == Some(NOTIFY) {
+                let (mut stage, mut pid) = (String::new(), 0);
+                for (field, value) in nested(5).unwrap_or_default() {
+                    match (field, value) {
+                        (1, Value::Bytes(name)) => stage = String::from_utf8_lossy(name).into_owned(),
+                        (2, Value::Number(number)) => pid = i32::try_from(number).unwrap_or_default(),
+                        _ => {}
+                    }
+                }
+                let went = on(&stage, pid);
+                let mut reply = Message::default();
+                reply.number(1, NOTIFY).number(3, u64::from(went.is_ok()));
+                refused = refused.or(went.err());
+                self.send(&reply)?;
+                continue;
+            }
+            return match (refused, number(2)) {
+                (Some(failure), _) => Err(failure),
+                (None, Some(1)) => Ok(nested(4).and_then(|restored| match restored.first() {
+                    Some(&(1, Value::Number(pid))) => i32::try_from(pid).ok(),
+                    _ => None,
+                })),
+                _ => Err(Failure::new(self.step, "CRIU could not do it", io::Error::other("see its log"))),
+            };
+        }
+    }
+
+    fn send(&self, message: &Message) -> Result<(), Failure> {
+        send(&self.socket, message.as_bytes(), SendFlags::NOSIGNAL)
+            .map(drop)
+            .at(self.step, || "CRIU is gone".to_owned())
+    }
+
+    fn receive(&self) -> Result<Vec<u8>, Failure> {
+        let mut bytes = vec![0; MAX_MESSAGE];
+        let (_, length) = recv(&self.socket, &mut bytes[..], RecvFlags::empty())
+            .at(self.step, || "CRIU does not answer".to_owned())?;
+        if length == 0 {
+            let ended = io::Error::from(io::ErrorKind::UnexpectedEof);
+            return Err(Failure::new(self.step, "CRIU ended without an answer", ended));
+        }
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+
+    /// CRIU itself and those of its processes that still have the host's rights.
+    pub(super) fn privileged(&self) -> io::Result<Vec<i32>> {
+        let own = fs::read_link("/proc/self/ns/user")?;
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid))?;
+        let mut all = vec![self.pid];
+        all.extend(children.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+        all.retain(|pid| fs::read_link(format!("/proc/{pid}/ns/user")).is_ok_and(|ns| ns == own));
+        Ok(all)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Some(pid) = Pid::from_raw(self.pid) {
+            let _ = kill_process(pid, Signal::KILL);
+            let _ = waitpid(Some(pid), WaitOptions::empty());
+        }
+    }
+}
+
+/// Where CRIU finds `tar`, which it keeps the content of tmpfs with.
+const TOOLS: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+#[allow(clippy::disallowed_methods, reason = "a clone must not run its parent's destructors")]
+fn leave() -> ! {
+    std::process::exit(1)
+}
+
+/// What CRIU complained about, for the message of a failure.
+pub(super) fn complaints(work_dir: &Path) -> String {
+    let log = fs::read(work_dir.join(LOG)).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    let errors = log.lines().filter_map(|line| line.split_once("Error (")).map(|(_, rest)| {
+        let said = rest.split_once("): ").map_or(rest, |(_, said)| said);
+        said.chars().take(TOLD_LENGTH).collect::<String>()
+    });
+    let told: Vec<String> = errors
+        .filter(|said| !HARMLESS.iter().any(|harmless| said.contains(harmless)))
+        .take(TOLD_LINES)
+        .collect();
+    if told.is_empty() { "it does not say why".to_owned() } else { told.join("; ") }
+}
