@@ -28,6 +28,7 @@ use crate::subvolume::{self, entries, open_dir};
 const ROOT: &str = "root";
 const WORKSPACE: &str = "workspace";
 const STATE: &str = "state";
+const MEMORY: &str = "memory";
 /// Below a bay's state: what its services are.
 const SERVICES: &str = "services";
 /// Most definitions of services that are taken over. A bay has fewer.
@@ -67,6 +68,18 @@ impl Pool {
     #[must_use]
     pub fn checkpoint_inner(&self, point: Point) -> PathBuf {
         self.checkpoints(point.bay).join("inner").join(point.checkpoint.to_string())
+    }
+
+    /// Where the memory of a checkpoint is, when it has any.
+    #[must_use]
+    pub fn checkpoint_memory(&self, point: Point) -> PathBuf {
+        self.checkpoint_inner(point).join(MEMORY)
+    }
+
+    /// The same for one that is being made; nothing is there yet.
+    #[must_use]
+    pub fn checkpoint_new_memory(&self, bay: BayId) -> PathBuf {
+        self.checkpoints(bay).join("new-inner").join(MEMORY)
     }
 
     /// Writes down everything that is on its way to the disk, so that there is little left to do while the bay stands

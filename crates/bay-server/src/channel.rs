@@ -21,9 +21,14 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
+use tokio::sync::{OwnedRwLockWriteGuard, RwLock, watch};
+
+use crate::line::Line;
 
 /// How long a guest may take to accept a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long a connection waits while there may be none.
+const GATE_WITHIN: Duration = Duration::from_secs(60);
 /// How long a guest may take to answer a plain request.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Longest answer to a plain request: one exec's status with its arguments escaped at their worst.
@@ -44,7 +49,14 @@ pub(crate) struct GuestChannel {
     backend: Arc<dyn Backend>,
     bay: BayId,
     idle: Mutex<Vec<Sender>>,
+    /// Read while a connection is made, written for as long as there may be none.
+    gate: Arc<RwLock<()>>,
+    /// How often all connections were cut.
+    cuts: watch::Sender<u64>,
 }
+
+/// Nobody is connected to the guest until this is dropped.
+pub(crate) type Closed = OwnedRwLockWriteGuard<()>;
 
 impl fmt::Debug for GuestChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -78,12 +90,21 @@ impl Plain<'_> {
 
 impl GuestChannel {
     pub(crate) fn new(backend: Arc<dyn Backend>, bay: BayId) -> Self {
-        Self { backend, bay, idle: Mutex::default() }
+        Self { backend, bay, idle: Mutex::default(), gate: Arc::default(), cuts: watch::Sender::new(0) }
     }
 
     /// Forgets warm connections: the guest they led to is gone.
     pub(crate) fn reset(&self) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Ends every connection, and holds up new ones until what it returns is dropped. Requests that were on their way are
+    /// sent again then; streams end, and whoever follows one comes back.
+    pub(crate) async fn close(&self) -> Closed {
+        let closed = Arc::clone(&self.gate).write_owned().await;
+        self.cuts.send_modify(|count| *count += 1);
+        self.reset();
+        closed
     }
 
     /// A plain request with a JSON answer.
@@ -108,7 +129,15 @@ impl GuestChannel {
         within: Duration,
     ) -> Result<Bytes, ApiError> {
         let plain = Plain { method, path, body };
-        tokio::time::timeout(within, self.exchange(&plain)).await.map_err(|_| self.silent(path, within))?
+        let cuts = *self.cuts.borrow();
+        let exchanged = tokio::time::timeout(within, self.exchange(&plain)).await;
+        if !matches!(exchanged, Ok(Ok(_))) && *self.cuts.borrow() != cuts {
+            // Every request of the protocol may be repeated, and this one was not the guest's fault.
+            drop(self.gate.read().await);
+            let again = tokio::time::timeout(within, self.exchange(&plain)).await;
+            return again.map_err(|_| self.silent(path, within))?;
+        }
+        exchanged.map_err(|_| self.silent(path, within))?
     }
 
     async fn exchange(&self, plain: &Plain<'_>) -> Result<Bytes, ApiError> {
@@ -159,13 +188,16 @@ impl GuestChannel {
     }
 
     async fn connect(&self) -> Result<Sender, ApiError> {
+        let _open = tokio::time::timeout(GATE_WITHIN, self.gate.read())
+            .await
+            .map_err(|_| self.silent("anything: its memory is being captured", GATE_WITHIN))?;
         let stream = tokio::time::timeout(CONNECT_WITHIN, self.backend.connect(self.bay))
             .await
             .map_err(|_| self.silent("a connection", CONNECT_WITHIN))?
             .map_err(|e| self.unreachable(&e.to_string()))?;
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(READ_BUFFER)
-            .handshake(TokioIo::new(stream))
+            .handshake(TokioIo::new(Line::new(stream, self.cuts.subscribe())))
             .await
             .map_err(|e| self.unreachable(&bay_types::error::chain(&e)))?;
         // The task ends with the connection: when the guest goes, or when its sender is dropped.

@@ -50,6 +50,7 @@ mod daemon;
 mod fault;
 mod follow;
 mod idle;
+mod line;
 mod listen;
 mod news;
 mod reconcile;

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bay_backend::{Seen, StartSpec};
+use bay_backend::Seen;
 use bay_pool::WorkspaceFrom;
 use bay_store::{BayRow, Draft};
 use bay_types::bay::{Desired, Source, State};
@@ -36,6 +36,9 @@ use crate::step::{Look, Step, next_step};
 use crate::telemetry::cost;
 
 mod settings;
+mod thaw;
+
+pub(crate) use thaw::start_spec;
 
 /// How often a bay is looked at when nothing happens.
 const RECHECK: Duration = Duration::from_secs(30);
@@ -168,6 +171,7 @@ impl Reconciler {
             disk_ready: row.disk_ready,
             restore: row.restore_wanted.is_some(),
             replace: row.replace_with.is_some(),
+            on_disk: row.thaw_from.is_some(),
             settings_due: row.settings_wanted.is_some() || (seen != Seen::Gone && !self.settings_hold),
             backing_off: self.restarts.not_before().is_some(),
         }
@@ -203,6 +207,7 @@ impl Reconciler {
                 Step::Resume => self.resume(&row).await,
                 Step::Stop => self.stop(&row, look.seen).await,
                 Step::Forsake => self.forsake().await,
+                Step::LetGo => self.let_go().await,
                 Step::Delete => return self.delete(&row).await,
             };
             if let Err(error) = done {
@@ -406,28 +411,17 @@ impl Reconciler {
             })
             .await?;
         }
-        let limits = settings::started_with(&row.spec.limits);
-        // A bay of an earlier release has none.
-        let id = row.id;
-        self.daemon.with_pool(move |pool| pool.checkpoints_shown(id)).await?;
-        let spec = StartSpec {
-            bay: row.id,
-            name: row.name.clone(),
-            machine_id: row.machine_id.clone(),
-            author: row.spec.author.clone(),
-            disk: self.daemon.pool()?.bay_disk(row.id),
-            mounts: row.spec.mounts.clone(),
-            id_base: row.id_base,
-            fork_index: row.forked_from.as_ref().map(|from| from.index),
-            io_devices: self.io_devices(&limits).await?,
-            limits,
-        };
         self.handle.guest.reset();
-        let record = self.daemon.backend.start(&spec).await.map_err(|e| e.to_api())?;
+        let record = self.begin(row).await?;
         self.settings_hold = true;
         self.daemon.fault.at(Point::AfterStart);
         // Not a change of state, so no event: only how to find it again.
-        self.handle.update(&self.daemon.store, None, |row| row.runtime = Some(record)).await?;
+        self.handle
+            .update(&self.daemon.store, None, |row| {
+                row.runtime = Some(record);
+                row.thaw_from = None;
+            })
+            .await?;
         Ok(())
     }
 
@@ -542,6 +536,22 @@ impl Reconciler {
                 None => "stopped on request".to_owned(),
             };
             row.runtime = None;
+        })
+        .await?;
+        execs::close_all(&self.daemon, &self.handle, EndReason::Stopped).await;
+        Ok(())
+    }
+
+    /// Everything that runs is on disk: it goes without being asked.
+    async fn let_go(&mut self) -> Result<(), ApiError> {
+        self.clear_runtime().await?;
+        self.update(Draft::new("bay.paused", json!({ "on_disk": true })), |row| {
+            row.runtime = None;
+            row.state = State::Paused;
+            row.reason = match &row.thaw_from {
+                Some(from) => format!("on disk as {}; it outlives a reboot", from.checkpoint),
+                None => "on disk".to_owned(),
+            };
         })
         .await?;
         execs::close_all(&self.daemon, &self.handle, EndReason::Stopped).await;

@@ -13,6 +13,8 @@
 //!            paused                            Resume
 //!            running, not yet known to answer  Confirm
 //!  paused    running                           Pause
+//!            running or frozen, kept on disk   LetGo
+//!            gone, kept on disk                Rest
 //!            gone                              Forsake: memory cannot come back, so it becomes "stopped"
 //!  stopped   running or paused                 Stop
 //! ```
@@ -37,6 +39,8 @@ pub(crate) struct Look {
     pub(crate) restore: bool,
     /// The root filesystem is to be made anew.
     pub(crate) replace: bool,
+    /// What ran is kept on disk, and the next start brings it back.
+    pub(crate) on_disk: bool,
     /// Settings were asked for, or it is not known whether those on record hold for what runs.
     pub(crate) settings_due: bool,
     /// A restart is due, but not yet.
@@ -59,6 +63,7 @@ pub(crate) enum Step {
     Resume,
     Stop,
     Forsake,
+    LetGo,
     Delete,
 }
 
@@ -95,7 +100,10 @@ pub(crate) fn next_step(look: Look) -> Step {
         (Desired::Running, Seen::Paused) => Step::Resume,
         (Desired::Running, Seen::Running) if look.state == State::Running => Step::Rest,
         (Desired::Running, Seen::Running) => Step::Confirm,
+        (Desired::Paused, Seen::Gone) if look.on_disk && look.state == State::Paused => Step::Rest,
         (Desired::Paused, Seen::Gone) => Step::Forsake,
+        // It is kept on disk, so nothing of it needs to run or to be asked to end.
+        (Desired::Paused, _) if look.on_disk => Step::LetGo,
         (Desired::Paused, Seen::Running) => Step::Pause,
         (Desired::Paused, Seen::Paused) if look.state == State::Paused => Step::Rest,
         (Desired::Paused, Seen::Paused) => Step::Pause,
@@ -124,10 +132,22 @@ mod tests {
             State::Deleting,
         ]);
         let seen = prop::sample::select(vec![Seen::Running, Seen::Paused, Seen::Gone]);
-        let flags =
-            (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+        let flags = (
+            any::<bool>(),
+            any::<bool>(),
+            any::<bool>(),
+            any::<bool>(),
+            any::<bool>(),
+            any::<bool>(),
+            any::<bool>(),
+        );
         (desired, state, seen, flags).prop_map(
-            |(desired, state, seen, (recorded, disk_ready, restore, replace, settings_due, backing_off))| {
+            |(
+                desired,
+                state,
+                seen,
+                (recorded, disk_ready, restore, replace, on_disk, settings_due, backing_off),
+            )| {
                 Look {
                     desired,
                     state,
@@ -137,6 +157,7 @@ mod tests {
                     disk_ready,
                     restore,
                     replace,
+                    on_disk,
                     settings_due,
                     backing_off,
                 }
@@ -182,6 +203,11 @@ mod tests {
                 look.seen = Seen::Gone;
                 look.state = State::Stopped;
             }
+            Step::LetGo => {
+                look.recorded = false;
+                look.seen = Seen::Gone;
+                look.state = State::Paused;
+            }
             Step::Forsake => {
                 look.desired = Desired::Stopped;
                 look.state = State::Stopped;
@@ -209,7 +235,7 @@ mod tests {
                 Step::Rest => prop_assert!(
                     at.state == State::Failed
                         || (at.desired == Desired::Running && at.seen == Seen::Running)
-                        || (at.desired == Desired::Paused && at.seen == Seen::Paused)
+                        || (at.desired == Desired::Paused && (at.seen == Seen::Paused || at.on_disk))
                         || (at.desired == Desired::Stopped && at.seen == Seen::Gone)
                 ),
                 Step::Wait => prop_assert!(at.backing_off),
@@ -262,6 +288,7 @@ mod tests {
             disk_ready: true,
             restore: false,
             replace: false,
+            on_disk: false,
             settings_due: false,
             backing_off: false,
         };

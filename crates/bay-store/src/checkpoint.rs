@@ -126,6 +126,12 @@ impl Store {
                 .fetch_optional(&mut *connection)
                 .await
                 .map_err(&failed)?;
+        let open: Vec<String> =
+            sqlx::query_scalar("SELECT id FROM execs WHERE bay = $1 AND ended_at IS NULL ORDER BY number")
+                .bind(new.bay.to_string())
+                .fetch_all(&mut *connection)
+                .await
+                .map_err(&failed)?;
         let made = CheckpointRow {
             bay: new.bay,
             name: new.name,
@@ -141,7 +147,7 @@ impl Store {
         };
         sqlx::query(concat!(
             "INSERT INTO checkpoints (bay, number, parent, kind, message, author, automatic, after_exec, created_at, ",
-            "pause_us, without_memory) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+            "pause_us, without_memory, open_execs) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
         ))
         .bind(made.bay.to_string())
         .bind(i64::from(made.name.number()))
@@ -154,6 +160,7 @@ impl Store {
         .bind(made.created_at.to_string())
         .bind(to_i64(made.pause_us))
         .bind(serde_json::to_string(&made.without_memory).unwrap_or_else(|_| "[]".to_owned()))
+        .bind(serde_json::to_string(&open).unwrap_or_else(|_| "[]".to_owned()))
         .execute(&mut *connection)
         .await
         .map_err(&failed)?;

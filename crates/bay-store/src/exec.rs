@@ -1,6 +1,7 @@
 //! Execs. The environment of a command is not kept: it may hold secrets, and a hash of the whole specification is
 //! enough to tell a repeated request from a different one.
 
+use bay_types::checkpoint::Point;
 use bay_types::exec::{ExecEnd, ExecSpec, ExecView, Exit, LimitHit, Usage, duration_s};
 use bay_types::trace::ExecTrace;
 use bay_types::usage::ExecCost;
@@ -147,7 +148,7 @@ impl Store {
         let inserted = sqlx::query(concat!(
             "INSERT INTO execs (id, bay, number, spec, spec_hash, started_at, usage, output_bytes, trace) ",
             "VALUES ($1, $2, (SELECT COALESCE(MAX(number), 0) + 1 FROM execs WHERE bay = $2), $3, $4, $5, $6, 0, $7) ",
-            "ON CONFLICT (id) DO NOTHING RETURNING number"
+            "ON CONFLICT (bay, id) DO NOTHING RETURNING number"
         ))
         .bind(spec.id.to_string())
         .bind(bay.to_string())
@@ -160,14 +161,15 @@ impl Store {
         .await
         .map_err(&failed)?;
         let Some(inserted) = inserted else {
-            let found = sqlx::query(select!("WHERE id = $1"))
+            let found = sqlx::query(select!("WHERE bay = $1 AND id = $2"))
+                .bind(bay.to_string())
                 .bind(spec.id.to_string())
                 .fetch_one(&mut *connection)
                 .await
                 .map_err(&failed)?;
             let known = row(&found)?;
             let known_hash: String = found.try_get(10).map_err(column)?;
-            if known.bay != bay || known_hash != hash {
+            if known_hash != hash {
                 return Err(StoreError::ExecConflict(spec.id));
             }
             transaction.commit().await?;
@@ -232,6 +234,47 @@ impl Store {
             None => transaction.commit().await?,
         }
         Ok(changed)
+    }
+
+    /// Opens the execs again that ran at a checkpoint, because they run again: those of the bay itself, or of the bay that
+    /// it was forked from as its own. Returns them.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub async fn execs_revive(&self, bay: BayId, from: Point) -> Result<Vec<ExecId>> {
+        let failed = self.failed("recording execs that run again");
+        let mut writer = self.writer().await;
+        let mut transaction = writer.begin().await?;
+        let connection = transaction.connection();
+        let listed: Option<String> =
+            sqlx::query_scalar("SELECT open_execs FROM checkpoints WHERE bay = $1 AND number = $2")
+                .bind(from.bay.to_string())
+                .bind(i64::from(from.checkpoint.number()))
+                .fetch_optional(&mut *connection)
+                .await
+                .map_err(&failed)?;
+        let listed: Vec<ExecId> =
+            listed.map(|text| serde_json::from_str(&text)).transpose().map_err(column)?.unwrap_or_default();
+        let mut revived = Vec::new();
+        for id in listed {
+            // A bay that was forked has none of its own yet; one that goes back has this one.
+            let changed = sqlx::query(concat!(
+                "INSERT INTO execs (id, bay, number, spec, spec_hash, started_at, usage, output_bytes, limits_hit, trace) ",
+                "SELECT id, $3, number, spec, spec_hash, started_at, usage, 0, '[]', trace FROM execs ",
+                "WHERE bay = $2 AND id = $1 ",
+                "ON CONFLICT (bay, id) DO UPDATE SET ended_at = NULL, exit = NULL RETURNING id"
+            ))
+            .bind(id.to_string())
+            .bind(from.bay.to_string())
+            .bind(bay.to_string())
+            .fetch_optional(&mut *connection)
+            .await
+            .map_err(&failed)?;
+            revived.extend(changed.map(|_| id));
+        }
+        let event = Draft::new("exec.revived", serde_json::json!({ "execs": revived, "from": from }));
+        transaction.commit_with(Some(bay), &event).await?;
+        Ok(revived)
     }
 
     /// Execs of a bay by number.

@@ -31,6 +31,7 @@ const CHECKPOINTS: &[&str] = &[
         created_at TEXT NOT NULL,
         pause_us BIGINT NOT NULL,
         without_memory TEXT NOT NULL,
+        open_execs TEXT NOT NULL,
         PRIMARY KEY (bay, number)
     )",
     "ALTER TABLE bays ADD COLUMN checkpoint BIGINT",
@@ -38,6 +39,29 @@ const CHECKPOINTS: &[&str] = &[
     "ALTER TABLE bays ADD COLUMN forked_from TEXT",
     "ALTER TABLE bays ADD COLUMN restore_wanted TEXT",
     "ALTER TABLE bays ADD COLUMN thaw_from TEXT",
+    // What runs in a bay runs in its forks too, under the same id.
+    "CREATE TABLE execs_of_bays (
+        id TEXT NOT NULL,
+        bay TEXT NOT NULL REFERENCES bays (id) ON DELETE CASCADE,
+        number BIGINT NOT NULL,
+        spec TEXT NOT NULL,
+        spec_hash TEXT NOT NULL,
+        started_at TEXT NOT NULL,
+        ended_at TEXT,
+        exit TEXT,
+        usage TEXT NOT NULL,
+        output_bytes BIGINT NOT NULL,
+        limits_hit TEXT NOT NULL DEFAULT '[]',
+        trace TEXT,
+        PRIMARY KEY (bay, id),
+        UNIQUE (bay, number)
+    )",
+    "INSERT INTO execs_of_bays (id, bay, number, spec, spec_hash, started_at, ended_at, exit, usage, output_bytes, \
+     limits_hit, trace) SELECT id, bay, number, spec, spec_hash, started_at, ended_at, exit, usage, output_bytes, \
+     limits_hit, trace FROM execs",
+    "DROP TABLE execs",
+    "ALTER TABLE execs_of_bays RENAME TO execs",
+    "CREATE INDEX execs_open ON execs (bay) WHERE ended_at IS NULL",
 ];
 
 const TRACES_AND_COSTS: &[&str] = &[

@@ -204,9 +204,9 @@ fn guest_sockets(table: &str, open: &HashSet<u64>) -> (Option<u64>, usize) {
         match inode {
             Some(inode) if name.contains(place::GUEST_SOCKET) => {
                 if *flags == LISTENING {
-                    listener = Some(inode)
+                    listener = Some(inode);
                 } else {
-                    connections += 1
+                    connections += 1;
                 }
             }
             _ => {}

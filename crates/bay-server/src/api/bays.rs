@@ -160,13 +160,23 @@ pub(super) async fn stop(
     Ok(Json(to_the_end(service::bays::stop(daemon, handle, grace, caller)).await?))
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PauseQuery {
+    #[serde(default)]
+    to_disk: bool,
+}
+
 pub(super) async fn pause(
-    _: NoQuery,
     State(daemon): Shared,
     caller: Caller,
     Path(bay): Path<String>,
+    Query(query): Query<PauseQuery>,
 ) -> Result<Json<BayView>, Failure> {
     let handle = daemon.bays.find(&bay)?;
+    if query.to_disk {
+        return Ok(Json(to_the_end(service::checkpoints::pause_to_disk(daemon, handle, caller)).await?));
+    }
     Ok(Json(to_the_end(service::bays::pause(daemon, handle, caller)).await?))
 }
 

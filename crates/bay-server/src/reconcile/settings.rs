@@ -98,14 +98,6 @@ impl Reconciler {
         let spec = LimitSpec { bay: row.id, id_base: row.id_base, limits: limits.clone(), io_devices };
         self.daemon.backend.set_limits(&spec).await.map_err(|e| e.to_api())
     }
-
-    /// The disks that limits of reading and writing are for, when there are any.
-    pub(super) async fn io_devices(&self, limits: &Limits) -> Result<Vec<String>, ApiError> {
-        if limits.io_read_mibps.is_none() && limits.io_write_mibps.is_none() {
-            return Ok(Vec::new());
-        }
-        self.daemon.with_pool(bay_pool::Pool::devices).await
-    }
 }
 
 /// What is in force for the limits of a bay: nobody gets more processes than the default by not asking.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bay_backend::Seen;
 use bay_store::{BayRow, CheckpointNew, CheckpointRow, Draft};
-use bay_types::bay::{Desired, State};
+use bay_types::bay::{BayView, Desired, State};
 use bay_types::checkpoint::{
     CheckpointCreate, CheckpointKind, CheckpointView, MAX_MESSAGE, Point as At, Promote, Restore, Restored,
     SHOWN_INSIDE,
@@ -21,7 +21,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::bays::{VERB_WITHIN, misfit, not_deleting, reach};
-use super::{Caller, thinning};
+use super::{Caller, memory, thinning};
 use crate::daemon::Daemon;
 use crate::fault::Point;
 use crate::registry::BayHandle;
@@ -32,6 +32,8 @@ const MAX_CHECKPOINTS: usize = 1000;
 /// A checkpoint to be made.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wanted {
+    /// Absent: memory where it can be had, and the files in any case.
+    pub(crate) kind: Option<CheckpointKind>,
     pub(crate) message: Option<String>,
     /// Why, when nobody asked for it.
     pub(crate) automatic: Option<String>,
@@ -39,7 +41,7 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     pub(crate) fn automatic(why: String) -> Self {
-        Self { message: None, automatic: Some(why) }
+        Self { kind: Some(CheckpointKind::Files), message: None, automatic: Some(why) }
     }
 }
 
@@ -58,21 +60,10 @@ pub(crate) async fn create(
             "give a shorter one",
         ));
     }
-    if create.kind == Some(CheckpointKind::Memory) {
-        return Err(no_memory(&handle));
-    }
     let message = create.message.filter(|message| !message.trim().is_empty());
-    let made = take(&daemon, &handle, Wanted { message, automatic: None }, caller).await?;
+    let made = take(&daemon, &handle, Wanted { kind: create.kind, message, automatic: None }, caller).await?;
     daemon.fault.at(Point::BeforeAck);
     Ok(made)
-}
-
-fn no_memory(handle: &BayHandle) -> ApiError {
-    ApiError::new(
-        ErrorCode::MemoryUnavailable,
-        format!("what runs in {} cannot be captured here", handle.name),
-        "`--files-only` captures its files",
-    )
 }
 
 /// Makes a checkpoint of a bay as it is now.
@@ -81,6 +72,46 @@ pub(crate) async fn take(
     handle: &Arc<BayHandle>,
     wanted: Wanted,
     caller: Caller,
+) -> Result<CheckpointView, ApiError> {
+    take_and(daemon, handle, wanted, caller, false).await
+}
+
+/// What runs in a bay goes to disk, where it outlives everything but the bay, and nothing of it runs any more.
+pub(crate) async fn pause_to_disk(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    caller: Caller,
+) -> Result<BayView, ApiError> {
+    let wanted = Wanted {
+        kind: Some(CheckpointKind::Memory),
+        automatic: Some("to pause on disk".to_owned()),
+        message: None,
+    };
+    let made = take_and(&daemon, &handle, wanted, caller, true).await?;
+    let point = At { bay: handle.id, checkpoint: made.name };
+    let draft = Draft::new("bay.pause-asked", json!({ "to_disk": made.name, "by": caller.by() }));
+    // It stands still since it was captured, so nothing is lost that comes later.
+    let asked = handle
+        .ask(
+            &daemon.store,
+            |row| not_deleting(row, "paused"),
+            draft,
+            |row| {
+                row.desired = Desired::Paused;
+                row.thaw_from = Some(point);
+            },
+        )
+        .await?;
+    reach(&daemon, &handle, asked, State::Paused, Duration::ZERO).await
+}
+
+/// With `hold` the bay stands still afterwards, when memory was captured.
+async fn take_and(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    wanted: Wanted,
+    caller: Caller,
+    hold: bool,
 ) -> Result<CheckpointView, ApiError> {
     let _at_work = tokio::time::timeout(VERB_WITHIN, handle.at_work.lock()).await.map_err(|_| {
         ApiError::new(
@@ -105,18 +136,21 @@ pub(crate) async fn take(
         json!({ "name": point.checkpoint, "automatic": wanted.automatic, "by": caller.by() }),
     );
     daemon.store.event_append(Some(row.id), &asked).await.map_err(|e| e.to_api())?;
-    let paused = snapshot(daemon, &row).await?;
+    let (kind, paused, without_memory) = match captured(daemon, handle, &row, wanted.kind, hold).await? {
+        Ok(paused) => (CheckpointKind::Memory, paused, Vec::new()),
+        Err(why) => (CheckpointKind::Files, snapshot(daemon, &row).await?, why),
+    };
     daemon.fault.at(Point::AfterSnapshot);
     daemon.with_pool(move |pool| pool.checkpoint_keep(point)).await?;
     let new = CheckpointNew {
         bay: row.id,
         name: point.checkpoint,
-        kind: CheckpointKind::Files,
+        kind,
         message: wanted.message,
         by: caller.by(),
         automatic: wanted.automatic,
         pause_us: u64::try_from(paused.as_micros()).unwrap_or(u64::MAX),
-        without_memory: Vec::new(),
+        without_memory,
     };
     let made = handle.checkpointed(&daemon.store, new, |made| {
         Draft::new(
@@ -131,6 +165,31 @@ pub(crate) async fn take(
     let made = made.await?;
     tidy(daemon, handle, caller).await;
     Ok(made.view(Some(made.name), true))
+}
+
+/// Captures memory and files where that is wanted and possible. What stands in the way is a refusal for whoever wants nothing
+/// else, and a note for others.
+async fn captured(
+    daemon: &Arc<Daemon>,
+    handle: &BayHandle,
+    row: &BayRow,
+    kind: Option<CheckpointKind>,
+    hold: bool,
+) -> Result<Result<Duration, Vec<String>>, ApiError> {
+    // A bay in which nothing runs is whole without memory.
+    let nothing_runs = kind.is_none() && row.runtime.is_none();
+    if kind == Some(CheckpointKind::Files) || nothing_runs {
+        return Ok(Err(Vec::new()));
+    }
+    let outcome = match memory::order(daemon, row).await {
+        Ok(order) => memory::capture(daemon, handle, &order, hold).await,
+        Err(obstacles) => Err(obstacles),
+    };
+    match outcome {
+        Ok(paused) => Ok(Ok(paused)),
+        Err(obstacles) if kind == Some(CheckpointKind::Memory) => Err(obstacles.refusal(handle)),
+        Err(obstacles) => Ok(Err(obstacles.0)),
+    }
 }
 
 /// Snapshots the bay while nothing in it runs, and says for how long that was.
@@ -278,13 +337,13 @@ pub(crate) async fn restore(
     caller: Caller,
 ) -> Result<Restored, ApiError> {
     let name = wanted.checkpoint;
-    find(&daemon, &handle, name).await?;
+    let memory = find(&daemon, &handle, name).await?.kind == CheckpointKind::Memory && !wanted.files_only;
     fits(&handle.row(), "restored")?;
     let why = format!("before the bay went back to {name}");
     let before = take(&daemon, &handle, Wanted::automatic(why), caller).await?;
     let point = At { bay: handle.id, checkpoint: name };
     let draft = Draft::new("bay.restore-asked", json!({ "checkpoint": name, "by": caller.by() }));
-    let bay = become_point(&daemon, &handle, point, draft, caller).await?;
+    let bay = become_point(&daemon, &handle, point, memory, draft, caller).await?;
     Ok(Restored { bay, before })
 }
 
@@ -311,10 +370,11 @@ pub(crate) async fn promote(
     let point = At { bay: child.id, checkpoint: taken.name };
     let from = json!({ "from": child.name, "bay": child.id, "checkpoint": taken.name, "by": caller.by() });
     let image = child.row().image_id;
-    become_point(&daemon, &handle, point, Draft::new("bay.promote-asked", from), caller).await?;
+    become_point(&daemon, &handle, point, false, Draft::new("bay.promote-asked", from), caller).await?;
     handle.update(&daemon.store, None, |row| row.image_id = image).await?;
     let message = Some(format!("promoted from {} {}", child.name, taken.name));
-    take(&daemon, &handle, Wanted { message, automatic: None }, caller).await?;
+    take(&daemon, &handle, Wanted { kind: Some(CheckpointKind::Files), message, automatic: None }, caller)
+        .await?;
     Ok(Restored { bay: daemon.view(&handle), before })
 }
 
@@ -322,11 +382,13 @@ async fn become_point(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     point: At,
+    memory: bool,
     draft: Draft,
     caller: Caller,
-) -> Result<bay_types::bay::BayView, ApiError> {
-    // A bay that was asked to be stopped stays so; what was paused in memory is gone.
-    let wanted = if handle.row().desired == Desired::Stopped { State::Stopped } else { State::Running };
+) -> Result<BayView, ApiError> {
+    // A bay that was asked to be stopped stays so, unless it is to go on in the middle of what it did; what was paused is gone.
+    let stays = handle.row().desired == Desired::Stopped && !memory;
+    let wanted = if stays { State::Stopped } else { State::Running };
     let asked = handle
         .ask(
             &daemon.store,
@@ -334,7 +396,8 @@ async fn become_point(
             draft,
             |row| {
                 row.restore_wanted = Some(point);
-                if row.desired == Desired::Paused {
+                row.thaw_from = memory.then_some(point);
+                if !stays {
                     row.desired = Desired::Running;
                 }
                 if row.state == State::Failed {

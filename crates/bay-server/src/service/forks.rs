@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bay_store::{BayNew, Draft, NameChoice};
 use bay_types::bay::{BayCreate, BayView, State};
-use bay_types::checkpoint::{ForkCreate, Forked, Lineage, MAX_FORKS, SHOWN_INSIDE};
+use bay_types::checkpoint::{CheckpointKind, ForkCreate, Forked, Lineage, MAX_FORKS, SHOWN_INSIDE};
 use bay_types::{ApiError, BayName, ErrorCode};
 use serde_json::json;
 
@@ -47,8 +47,9 @@ pub(crate) async fn fork(
                 .view(current, all.iter().skip(shown).any(|other| other.name == name))
         }
         None => {
-            let why = format!("to fork {prefix} from");
-            checkpoints::take(&daemon, &parent, Wanted::automatic(why), caller).await?
+            let automatic = Some(format!("to fork {prefix} from"));
+            let kind = wanted.files_only.then_some(CheckpointKind::Files);
+            checkpoints::take(&daemon, &parent, Wanted { kind, message: None, automatic }, caller).await?
         }
     };
     let mut children = Vec::new();
@@ -67,7 +68,7 @@ pub(crate) async fn fork(
             name: parent.name.clone(),
             checkpoint: point.name,
             index,
-            memory: false,
+            memory: point.kind == CheckpointKind::Memory && !wanted.files_only,
         };
         children.push(child(&daemon, &parent, name, lineage, caller).await?);
     }

@@ -4,17 +4,21 @@ use super::lifecycle::change;
 use crate::cli::Global;
 use crate::failure::Outcome;
 
-/// Freeze everything a bay runs, in memory and without using processor time.
+/// Freeze everything a bay runs, in memory and without using processor time; or put it on disk, where it uses no memory.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  bay pause web\n  bay pause web api")]
+#[command(after_help = "Examples:\n  bay pause web\n  bay pause web --to-disk\n  bay resume web")]
 pub(crate) struct Pause {
     /// Names or ids of the bays.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
+    /// Capture what runs as a checkpoint and end it: `bay resume` goes on there, also after a reboot.
+    #[arg(long)]
+    to_disk: bool,
 }
 
 impl Pause {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
-        change(global, &self.names, "pause", "pausing").await
+        let verb = if self.to_disk { "pause?to_disk=true" } else { "pause" };
+        change(global, &self.names, verb, "pausing").await
     }
 }

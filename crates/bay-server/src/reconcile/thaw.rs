@@ -1,0 +1,85 @@
+//! Starting a bay: from nothing, or from what ran at a checkpoint.
+
+use bay_backend::StartSpec;
+use bay_store::BayRow;
+use bay_types::checkpoint::Point;
+use bay_types::runtime::RuntimeRecord;
+use bay_types::{ApiError, ErrorCode};
+
+use super::{Reconciler, settings};
+use crate::channel::plain_text;
+use crate::daemon::Daemon;
+
+/// How much a woken guest may say of what went wrong.
+const MAX_NOTES: usize = 4;
+
+/// What a bay is started with, or was.
+pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpec, ApiError> {
+    let limits = settings::started_with(&row.spec.limits);
+    let (id, bounded) = (row.id, limits.io_read_mibps.is_some() || limits.io_write_mibps.is_some());
+    let io_devices = daemon
+        .with_pool(move |pool| {
+            // A bay of an earlier release has no such directory.
+            pool.checkpoints_shown(id)?;
+            if bounded { pool.devices() } else { Ok(Vec::new()) }
+        })
+        .await?;
+    Ok(StartSpec {
+        bay: row.id,
+        name: row.name.clone(),
+        machine_id: row.machine_id.clone(),
+        author: row.spec.author.clone(),
+        disk: daemon.pool()?.bay_disk(row.id),
+        mounts: row.spec.mounts.clone(),
+        id_base: row.id_base,
+        fork_index: row.forked_from.as_ref().map(|from| from.index),
+        limits,
+        io_devices,
+    })
+}
+
+impl Reconciler {
+    /// PID 1 of a bay that begins anew, or goes on from where it was.
+    pub(super) async fn begin(&mut self, row: &BayRow) -> Result<RuntimeRecord, ApiError> {
+        let spec = start_spec(&self.daemon, row).await?;
+        let Some(from) = row.thaw_from else {
+            return self.daemon.backend.start(&spec).await.map_err(|e| e.to_api());
+        };
+        match self.thaw(row, &spec, from).await {
+            Ok(record) => Ok(record),
+            Err(error) => {
+                // The files are in place: the next start is an ordinary one.
+                self.handle.update(&self.daemon.store, None, |row| row.thaw_from = None).await?;
+                Err(ApiError::new(
+                    if error.code == ErrorCode::BayFailed {
+                        ErrorCode::MemoryUnavailable
+                    } else {
+                        error.code
+                    },
+                    format!("what ran at {} could not be brought back: {}", from.checkpoint, error.message),
+                    format!("its files are in place: `bay start {}` starts it anew from them", row.name),
+                ))
+            }
+        }
+    }
+
+    async fn thaw(&mut self, row: &BayRow, spec: &StartSpec, from: Point) -> Result<RuntimeRecord, ApiError> {
+        let images = self.daemon.pool()?.checkpoint_memory(from);
+        // Whoever goes back to its own past stays who it is.
+        let index = (from.bay != row.id).then(|| row.forked_from.as_ref().map_or(0, |from| from.index));
+        let restored = self.daemon.backend.restore(spec, &images, index).await.map_err(|e| e.to_api())?;
+        if self.why.is_empty() {
+            self.why = format!("goes on from {}", from.checkpoint);
+        }
+        for note in restored.notes.iter().take(MAX_NOTES) {
+            self.why.push_str("; ");
+            self.why.push_str(&plain_text(note));
+        }
+        let revived = self.daemon.store.execs_revive(row.id, from).await.map_err(|e| e.to_api())?;
+        for exec in revived {
+            self.handle.exec_opened(exec);
+            self.handle.exec_began(exec, self.daemon.backend.limit_events(row.id));
+        }
+        Ok(restored.record)
+    }
+}

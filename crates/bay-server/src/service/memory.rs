@@ -1,0 +1,92 @@
+//! Capturing what runs in a bay, and its files of the same moment.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bay_backend::{BackendError, CaptureOrder, Seen};
+use bay_store::BayRow;
+use bay_types::bay::State;
+use bay_types::{ApiError, ErrorCode};
+
+use crate::daemon::Daemon;
+use crate::fault::Point;
+use crate::reconcile::start_spec;
+use crate::registry::BayHandle;
+
+/// Obstacles that are told; the first ones are enough to act on.
+const MAX_TOLD: usize = 20;
+
+/// Why there will be no memory in a checkpoint: one line for each obstacle.
+#[derive(Debug)]
+pub(super) struct Obstacles(pub(super) Vec<String>);
+
+impl Obstacles {
+    fn one(why: impl Into<String>) -> Self {
+        Self(vec![why.into()])
+    }
+
+    /// For a caller who will have nothing else.
+    pub(super) fn refusal(&self, bay: &BayHandle) -> ApiError {
+        ApiError::new(
+            ErrorCode::MemoryUnavailable,
+            format!("what runs in {} cannot be captured: {}", bay.name, self.0.join("; ")),
+            "end what is named and try again; `--files-only` captures the files; `bay doctor` tells what this host can do",
+        )
+    }
+}
+
+/// What has to be known to capture the memory of a bay, with nothing stopped so far.
+pub(super) async fn order(daemon: &Daemon, row: &BayRow) -> Result<CaptureOrder, Obstacles> {
+    let record = match (&row.runtime, row.state) {
+        (Some(record), State::Running) if daemon.backend.inspect(row.id, record).await == Seen::Running => {
+            record
+        }
+        _ => return Err(Obstacles::one(format!("it is {}", row.state))),
+    };
+    daemon.backend.keeps_memory().await.map_err(|error| Obstacles::one(error.to_string()))?;
+    let told = |error: ApiError| Obstacles::one(error.message);
+    let order = CaptureOrder {
+        bay: start_spec(daemon, row).await.map_err(told)?,
+        record: record.clone(),
+        images: daemon.pool().map_err(told)?.checkpoint_new_memory(row.id),
+        end: false,
+    };
+    match daemon.backend.examine(&order).await {
+        Ok(obstacles) if obstacles.is_empty() => Ok(order),
+        Ok(obstacles) => Err(Obstacles(obstacles.iter().take(MAX_TOLD).map(ToString::to_string).collect())),
+        Err(error) => Err(Obstacles::one(error.to_string())),
+    }
+}
+
+/// Captures memory and files of one moment. With `hold` the bay stands still afterwards too.
+pub(super) async fn capture(
+    daemon: &Arc<Daemon>,
+    handle: &BayHandle,
+    order: &CaptureOrder,
+    hold: bool,
+) -> Result<Duration, Obstacles> {
+    let id = handle.id;
+    let told = |error: ApiError| Obstacles::one(error.message);
+    daemon.with_pool(move |pool| pool.checkpoint_prepare(id)).await.map_err(told)?;
+    let closed = handle.guest.close().await;
+    let files = async {
+        daemon.fault.at(Point::BayStandsStill);
+        daemon.with_pool(move |pool| pool.checkpoint_take(id)).await.map_err(|e| e.message)?;
+        if hold {
+            daemon.backend.pause(id).await.map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    };
+    let captured = daemon.backend.capture(order, Box::pin(files)).await;
+    if captured.is_err() && hold {
+        let _ = daemon.backend.resume(id).await;
+    }
+    drop(closed);
+    match captured {
+        Ok(captured) => Ok(captured.pause),
+        Err(BackendError::Obstacles(obstacles)) => {
+            Err(Obstacles(obstacles.iter().take(MAX_TOLD).map(ToString::to_string).collect()))
+        }
+        Err(error) => Err(Obstacles::one(bay_types::error::chain(&error))),
+    }
+}

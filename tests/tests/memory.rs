@@ -1,0 +1,139 @@
+//! What runs in a bay is captured, goes back, and goes on in several bays at once.
+#![forbid(unsafe_code)]
+
+use bay_tests::suite::{self, Lack};
+use bay_tests::{Daemon, image, until};
+use serde_json::Value;
+
+/// Whether this host can capture memory; where it cannot, the test is skipped.
+fn able(daemon: &Daemon) -> bool {
+    if !image::has_python() {
+        suite::skip(Lack::Installable, "the small image has no python3: the host's is not below /usr");
+        return false;
+    }
+    let doctor = daemon.bay(&["doctor", "--json"]).json();
+    let criu = doctor["checks"].as_array().into_iter().flatten().find(|check| check["id"] == "criu");
+    let able = criu.is_some_and(|check| check["state"] == "ok");
+    if !able {
+        suite::skip(Lack::Installable, &format!("no CRIU that works here: {criu:?}"));
+    }
+    able
+}
+
+fn read(daemon: &Daemon, bay: &str, script: &str) -> String {
+    daemon.sh(bay, script).ok().text()
+}
+
+/// Counts in memory, over a pipe, a loopback connection and a timer, and writes what it has come to.
+const COUNTER: &str = r#"
+import os, socket, threading, time
+r, w = os.pipe()
+server = socket.create_server(("127.0.0.1", 7777))
+client = socket.create_connection(("127.0.0.1", 7777))
+other, _ = server.accept()
+n = 0
+while True:
+    n += 1
+    os.write(w, b"p"); os.read(r, 1)
+    client.sendall(b"c"); assert other.recv(1) == b"c"
+    with open("/workspace/n.new", "w") as f: f.write(str(n))
+    os.rename("/workspace/n.new", "/workspace/n")
+    print(n, flush=True)
+    time.sleep(0.02)
+"#;
+
+fn count(daemon: &Daemon, bay: &str) -> u64 {
+    until("it to have counted", || daemon.sh(bay, "cat n").text().parse().ok())
+}
+
+fn counting(daemon: &Daemon, bay: &str) -> String {
+    let exec = daemon.bay(&["exec", bay, "-d", "--json", "--", "python3", "-c", COUNTER]).ok().json();
+    until("it to count", || (count(daemon, bay) > 3).then_some(()));
+    exec["id"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_runs_is_captured_and_goes_back_in_the_middle_of_what_it_did() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let exec = counting(&daemon, "b");
+    let made = daemon.bay(&["checkpoint", "b", "--memory", "--json"]).ok().json();
+    assert_eq!(made["kind"], "memory", "{made}");
+    let at = count(&daemon, "b");
+    until("it to go on", || (count(&daemon, "b") > at + 100).then_some(()));
+    let _ = daemon.sh("b", "echo later > later").ok();
+    let done = daemon.bay(&["restore", "b", "v1", "--json"]).ok().json();
+    assert_eq!(done["bay"]["state"], "running");
+    let back = count(&daemon, "b");
+    assert!(back < at + 90, "it counted on from {back}, and had come to {at} when it was captured");
+    until("it to go on from there", || (count(&daemon, "b") > back + 5).then_some(()));
+    let _ = daemon.sh("b", "test ! -e later").ok();
+    let view = daemon.rest("GET", &format!("/v1/bays/b/execs/{exec}"), &Value::Null).json();
+    assert!(view["exit"].is_null(), "the exec that ran is running: {view}");
+    let before = daemon.bay(&["logs", "b", &exec]).text().lines().count();
+    until("its output to go on", || {
+        (daemon.bay(&["logs", "b", &exec]).text().lines().count() > before + 5).then_some(())
+    });
+    let _ = daemon.bay(&["kill", "b", &exec]).ok();
+    let _ = daemon.bay(&["stop", "b"]).ok();
+    let _ = daemon.bay(&["start", "b"]).ok();
+}
+
+#[test]
+fn live_children_of_one_capture_count_on_by_themselves() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("web");
+    let exec = counting(&daemon, "web");
+    let made = daemon.bay(&["fork", "web", "--count", "2", "--json"]).ok().json();
+    assert_eq!(made["checkpoint"]["kind"], "memory", "{made}");
+    let all = ["web", "web-fork-1", "web-fork-2"];
+    for child in &all[1..] {
+        assert_eq!(read(&daemon, child, "hostname"), **child);
+        let view = daemon.rest("GET", &format!("/v1/bays/{child}/execs/{exec}"), &Value::Null).json();
+        assert!(view["exit"].is_null(), "{view}");
+    }
+    let before: Vec<u64> = all.iter().map(|bay| count(&daemon, bay)).collect();
+    for (bay, before) in all.iter().zip(before) {
+        until("each to go on", || (count(&daemon, bay) > before + 5).then_some(()));
+    }
+    let ids: std::collections::HashSet<String> =
+        all.iter().map(|bay| read(&daemon, bay, "cat /etc/machine-id")).collect();
+    assert_eq!(ids.len(), 3);
+    let ranges: std::collections::HashSet<String> = all
+        .iter()
+        .map(|bay| std::fs::read_to_string(format!("/proc/{}/uid_map", daemon.host_pid(bay))).unwrap())
+        .collect();
+    assert_eq!(ranges.len(), 3, "{ranges:?}");
+    // What one does, no other sees; a child can be captured and forked as well.
+    let _ = daemon.bay(&["kill", "web-fork-1", &exec]).ok();
+    let again = count(&daemon, "web-fork-2");
+    until("the others to go on", || (count(&daemon, "web-fork-2") > again + 5).then_some(()));
+    let _ = daemon.bay(&["fork", "web-fork-2", "--name", "second"]).ok();
+    let on = count(&daemon, "second-1");
+    until("the grandchild to go on", || (count(&daemon, "second-1") > on + 5).then_some(()));
+}
+
+#[test]
+fn a_bay_paused_to_disk_goes_on_after_everything_was_gone() {
+    let mut daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let exec = counting(&daemon, "b");
+    let paused = daemon.bay(&["pause", "b", "--to-disk", "--json"]).ok().json();
+    assert_eq!(paused["state"], "paused");
+    assert!(paused["host_pid"].is_null(), "{paused}");
+    daemon.restart();
+    assert_eq!(daemon.show("b")["state"], "paused");
+    let _ = daemon.bay(&["resume", "b"]).ok();
+    let on = count(&daemon, "b");
+    until("it to go on", || (count(&daemon, "b") > on + 5).then_some(()));
+    let _ = daemon.bay(&["kill", "b", &exec]).ok();
+}
