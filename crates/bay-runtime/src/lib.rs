@@ -83,7 +83,9 @@ pub fn run() -> ExitCode {
         _ => {}
     }
     let mut text = String::new();
-    let reply = match std::io::stdin().lock().take(MAX_REQUEST_BYTES).read_line(&mut text) {
+    // Not in the match: its lock must end before the request is served, which may read on.
+    let read = std::io::stdin().lock().take(MAX_REQUEST_BYTES).read_line(&mut text);
+    let reply = match read {
         Err(error) => failed("request", &error.to_string()),
         Ok(_) => match serde_json::from_str::<RuntimeRequest>(&text) {
             Err(error) => failed("request", &error.to_string()),

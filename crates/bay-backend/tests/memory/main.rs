@@ -1,0 +1,278 @@
+//! Memory of bays on the real kernel with the real CRIU: kept, given back in place, and forked.
+#![forbid(unsafe_code)]
+
+mod rig;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use bay_backend::BackendError;
+use bay_tests::wait::until;
+use bay_types::bay::Mount;
+use bay_types::exec::{ExecSpec, TtySize};
+use rig::{Bay, Rig};
+
+const COUNTER: &str = "i=0; while :; do i=$((i+1)); echo $i >> /workspace/count; sleep 0.05; done";
+
+/// Sends a number around: over a loopback connection, a unix socket and a pipe, woken by a timer; and watches a file.
+const ROUND: &str = r#"
+import ctypes, os, select, signal, socket, struct, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+server = socket.create_server(("127.0.0.1", 0))
+near = socket.create_connection(server.getsockname())
+far, _ = server.accept()
+left, right = socket.socketpair()
+reader, writer = os.pipe()
+watch = libc.inotify_init1(os.O_NONBLOCK)
+open("/workspace/watched", "w").close()
+assert libc.inotify_add_watch(watch, b"/workspace/watched", 2) >= 0
+def echo(take, give):
+    while True:
+        data = take()
+        if not data:
+            return
+        give(data)
+for take, give in [(lambda: far.recv(8), far.sendall), (lambda: right.recv(8), right.sendall)]:
+    threading.Thread(target=echo, args=(take, give), daemon=True).start()
+ticks = 0
+def tick(*_):
+    global ticks
+    ticks += 1
+signal.signal(signal.SIGALRM, tick)
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+began = time.monotonic()
+number, seen = 0, 0
+with open("/workspace/round", "a") as out, open("/workspace/seen", "a") as told:
+    while True:
+        number += 1
+        packet = struct.pack("q", number)
+        near.sendall(packet); assert near.recv(8) == packet
+        left.sendall(packet); assert left.recv(8) == packet
+        os.write(writer, packet); assert os.read(reader, 8) == packet
+        with open("/workspace/watched", "a") as changed:
+            changed.write("x")
+        if select.select([watch], [], [], 5)[0] and os.read(watch, 4096):
+            seen += 1
+            told.write("%d\n" % seen); told.flush()
+        before = ticks
+        while ticks == before:
+            time.sleep(0.01)
+        assert time.monotonic() > began
+        out.write("%d\n" % number); out.flush()
+"#;
+
+fn busy(rig: &Rig, mounts: &[Mount]) -> Bay {
+    let bay = rig.start("source", mounts, |disk| {
+        let hooks = disk.root.join("etc/bay/fork.d");
+        fs::create_dir_all(&hooks).unwrap();
+        for (name, text) in [
+            ("10-mark", "#!/bin/sh\necho \"$BAY_FORK_INDEX $BAY_NAME $(wc -l < /workspace/count)\" > /workspace/forked\nsleep 0.3\nwc -l < /workspace/count >> /workspace/forked\n"),
+            ("20-fails", "#!/bin/sh\necho no such cache >&2\nexit 3\n"),
+        ] {
+            fs::write(hooks.join(name), text).unwrap();
+            fs::set_permissions(hooks.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        fs::write(disk.workspace.join("round.py"), ROUND).unwrap();
+    });
+    bay.begin(&ExecSpec::new(["sh", "-c", COUNTER]));
+    bay.begin(&ExecSpec::new(["python3", "/workspace/round.py"]));
+    for name in ["count", "round", "seen"] {
+        bay.grows(name);
+    }
+    bay
+}
+
+/// Each number once and in order: nothing ran twice, and nothing was left out.
+fn in_order(bay: &Bay, name: &str) {
+    let text = bay.file(name);
+    let numbers: Vec<u64> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    assert!(numbers.iter().zip(1..).all(|(have, want)| *have == want), "{name} of {}: {text}", bay.spec.name);
+}
+
+#[test]
+fn a_bay_goes_on_from_its_memory_in_its_place() {
+    let Some(rig) = Rig::new() else { return };
+    let bay = busy(&rig, &[]);
+    let mut session = ExecSpec::new(["sh", "-c", "tty; i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done"]);
+    session.tty = Some(TtySize { cols: 80, rows: 24 });
+    let session = bay.begin(&session);
+    let loud = bay.begin(&ExecSpec::new(["sh", "-c", "while :; do echo out; echo err >&2; sleep 0.05; done"]));
+    until("the session to say something", || (bay.status(session).output_bytes > 20).then_some(()));
+    assert_eq!(rig.examine(&bay), []);
+
+    let moment = rig.capture(&bay, "v1");
+    println!("paused for {:?}", moment.captured.pause);
+    let captured = bay.last("count");
+    for name in ["count", "round", "seen"] {
+        bay.grows(name);
+        in_order(&bay, name);
+    }
+    assert!(bay.last("count") > captured, "the captured bay itself goes on");
+    let said_then = bay.status(session).output_bytes;
+
+    let again = rig.restore_in_place(&bay, &moment);
+    assert!(again.last("count") <= captured + 4, "it goes on from the moment of the capture");
+    for name in ["count", "round", "seen"] {
+        again.grows(name);
+        in_order(&again, name);
+    }
+    for exec in [session, loud] {
+        assert_eq!(again.status(exec).exit, None, "it ran, and runs");
+    }
+    until("the session to say more", || (again.status(session).output_bytes > said_then + 20).then_some(()));
+    until("the command to say more", || (again.status(loud).output_bytes > 200).then_some(()));
+    assert_eq!(again.run("hostname; cat /etc/machine-id"), format!("source\n{}", bay.spec.machine_id));
+    // And once more from there: nothing of the first restore stands in the way.
+    let second = rig.capture(&again, "v2");
+    let last = rig.restore_in_place(&again, &second);
+    last.grows("round");
+    in_order(&last, "count");
+}
+
+#[test]
+fn forks_of_one_capture_are_bays_of_their_own() {
+    let Some(rig) = Rig::new() else { return };
+    let parent = busy(&rig, &[]);
+    let moment = rig.capture(&parent, "v1");
+    let at = fs::read_to_string(moment.dir.join("workspace/count")).unwrap().lines().count();
+    let (one, notes) = rig.fork(&parent, &moment, "fork-one", 1);
+    let (two, _) = rig.fork(&parent, &moment, "fork-two", 2);
+    assert_eq!(notes, ["/etc/bay/fork.d/20-fails: it exited with code 3, saying \"no such cache\""]);
+    for (index, fork) in [(1, &one), (2, &two)] {
+        let name = &fork.spec.name;
+        let hook = format!("{index} {name} {at}\n{at}\n");
+        assert_eq!(fork.file("forked"), hook, "the hook runs before everything else, and alone");
+        for name in ["count", "round", "seen"] {
+            fork.grows(name);
+            in_order(fork, name);
+        }
+        let told = fork.run("hostname; cat /etc/hostname /etc/machine-id; echo $BAY_ID; id -u; cat /proc/self/uid_map");
+        let expected = format!(
+            "{name}\n{name}\n{}\n{}\n0\n         0 {:10} {:10}",
+            fork.spec.machine_id, fork.spec.bay, fork.spec.id_base, 65536
+        );
+        assert_eq!(told, expected);
+        let skew = fork.run("date +%s").parse::<i64>().unwrap() - seconds_now();
+        assert!(skew.abs() <= 2, "the wall clock is right");
+        fork.run(&format!("echo {name} > /workspace/mine; echo {name} > /root/mine"));
+    }
+    assert_eq!((one.file("mine"), two.file("mine")), ("fork-one\n".to_owned(), "fork-two\n".to_owned()));
+    assert_eq!(parent.run("ls /workspace/mine /workspace/forked 2>&1 | grep -c 'No such'"), "2");
+    parent.grows("round");
+
+    let grandchild = rig.capture(&one, "v2");
+    let (third, _) = rig.fork(&one, &grandchild, "fork-three", 1);
+    third.grows("round");
+    in_order(&third, "count");
+}
+
+fn seconds_now() -> i64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs().cast_signed()
+}
+
+#[test]
+fn a_restored_bay_is_as_confined_as_a_fresh_one() {
+    let Some(rig) = Rig::new() else { return };
+    let shown = rig.pool.bay_disk(bay_types::BayId::generate()).programs.with_file_name("shown");
+    fs::create_dir_all(&shown).unwrap();
+    fs::write(shown.join("file"), "of the host").unwrap();
+    let mount = Mount { source: shown.clone(), target: "/mnt/shown".into() };
+    let bay = rig.start("confined", &[mount], |_| {});
+    let look = r#"
+cat /proc/self/status | grep -E '^(Cap|Seccomp|NoNewPrivs)' | grep -v filters
+cat /proc/self/cgroup | grep -v '^0:'
+python3 - <<'PY'
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(what, *arguments):
+    ctypes.set_errno(0)
+    ok = getattr(libc, what)(*arguments) == 0
+    print(what, arguments[1:2], 'done' if ok else os.strerror(ctypes.get_errno()))
+BIND, REMOUNT, NODEV, NOSUID, RDONLY, NOATIME = 4096, 32, 4, 2, 1, 1024
+for point in (b'/', b'/workspace', b'/.bay/state', b'/mnt/shown', b'/.bay/bin/bay-ctl'):
+    attempt('mount', b'none', point, None, BIND | REMOUNT | NOATIME, None)
+    attempt('mount', b'none', point, None, BIND | REMOUNT | NOATIME | NODEV | NOSUID, None)
+try:
+    open('/mnt/shown/file', 'w')
+except OSError as error:
+    print(error)
+for name in ('environ', 'mem', 'ns/net', 'fd/0', 'exe'):
+    try:
+        os.open('/proc/1/' + name, os.O_RDONLY)
+        print(name, 'opened')
+    except OSError as error:
+        print(name, error.strerror)
+print(os.strerror(-libc.ptrace(0x4206, 1, 0, 0) and ctypes.get_errno()))
+try:
+    os.open('/.bay/bin/bay-ctl', os.O_RDONLY)
+except OSError as error:
+    print(error.strerror)
+PY
+cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null
+echo 1 > /sys/fs/cgroup/memory/memory.limit_in_bytes
+ls /proc | grep -c '^[0-9]'
+wget -q -T 2 -O - http://192.0.2.1/ 2>&1 | tail -1
+ip addr show eth0 2>/dev/null | grep -o 'inet6* [^ ]*'
+awk '{ $1 = $2 = $3 = $4 = ""; print }' /proc/self/mountinfo | sed 's/subvol.*//' | sort
+unshare -U true && echo nested
+"#;
+    let fresh = bay.run(look);
+    let namespaces = |bay: &Bay| -> BTreeSet<_> {
+        let all = ["user", "pid", "net", "ipc", "uts", "mnt", "cgroup", "time"];
+        all.map(|name| fs::read_link(format!("/proc/{}/ns/{name}", bay.record.pid)).unwrap()).into()
+    };
+    let own: BTreeSet<_> = namespaces(&bay);
+    let moment = rig.capture(&bay, "v1");
+    let (fork, _) = rig.fork(&bay, &moment, "confined-too", 1);
+    let shift = |text: &str, from: u32, to: u32| text.replace(&from.to_string(), &to.to_string());
+    let seen = fork.run(look);
+    println!("{seen}");
+    // Terminals belong to group 5 of the bay.
+    let seen = shift(&shift(&seen, fork.spec.id_base + 5, bay.spec.id_base + 5), fork.spec.id_base, bay.spec.id_base);
+    assert_eq!(seen, fresh);
+    assert!(!fresh.contains("done\n"), "{fresh}");
+    assert!(namespaces(&fork).is_disjoint(&own));
+    let host: BTreeSet<_> = ["user", "pid", "net", "ipc", "uts", "mnt", "cgroup", "time"]
+        .map(|name| fs::read_link(format!("/proc/self/ns/{name}")).unwrap())
+        .into();
+    assert!(namespaces(&fork).is_disjoint(&host));
+    assert_eq!(fs::read_to_string(shown.join("file")).unwrap(), "of the host");
+    // What one bay's user namespace uses up is counted against its own first id.
+    let owner = std::process::Command::new("python3")
+        .args(["-c", OWNER, &fork.record.pid.to_string()])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&owner.stdout).trim(), fork.spec.id_base.to_string());
+    let mark = format!("/proc/{}/oom_score_adj", fork.record.pid);
+    assert_eq!(fs::read_to_string(mark).unwrap().trim(), "500");
+    assert!(rig.group(&fork).join("guest/cgroup.procs").exists());
+}
+
+/// Prints the owner of a process's user namespace.
+const OWNER: &str = r#"
+import fcntl, os, struct, sys
+answer = fcntl.ioctl(os.open('/proc/%s/ns/user' % sys.argv[1], os.O_RDONLY), 0xb704, struct.pack('I', 0))
+print(struct.unpack('I', answer)[0])
+"#;
+
+#[test]
+fn what_cannot_be_kept_is_named_and_nothing_is_stopped_for_it() {
+    let Some(rig) = Rig::new() else { return };
+    let bay = rig.start("odd", &[], |_| {});
+    bay.begin(&ExecSpec::new(["sh", "-c", COUNTER]));
+    bay.begin(&ExecSpec::new(["unshare", "-U", "sleep", "600"]));
+    bay.begin(&ExecSpec::new(["python3", "-c", QUEUE]));
+    let found = until("both to be seen", || {
+        let found = rig.examine(&bay);
+        (found.len() >= 2).then_some(found)
+    });
+    let told: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert!(told.iter().any(|line| line.contains("(sleep): a user namespace of its own")), "{told:?}");
+    assert!(told.iter().any(|line| line.contains("(python3): a POSIX message queue")), "{told:?}");
+    let refused = rig.try_capture(&bay, "v1");
+    assert!(matches!(refused, Err(BackendError::Obstacles(_))), "{:?}", refused.err());
+    bay.grows("count");
+}
+
+const QUEUE: &str = "import ctypes, time\nl = ctypes.CDLL('librt.so.1', use_errno=True)\nassert l.mq_open(b'/queue', 0o102, 0o600, None) >= 0\ntime.sleep(600)";

@@ -1,0 +1,270 @@
+//! A small pool, the real backend, and bays whose guests are asked without a daemon between.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bay_backend::local::{Local, LocalConfig};
+use bay_backend::{Backend, BackendError, CaptureOrder, Captured, StartSpec};
+use bay_pool::{BayDisk, Pool, PoolOptions, WorkspaceFrom};
+use bay_sys::btrfs;
+use bay_tests::{image, suite, wait};
+use bay_types::bay::Mount;
+use bay_types::exec::{ExecSpec, ExecStatus};
+use bay_types::image::ImageImport;
+use bay_types::runtime::{ID_RANGE, RuntimeRecord};
+use bay_types::{BayId, ExecId, ImageId};
+
+const POOL_MIB: u64 = 1536;
+/// Far from what daemons give to their bays.
+const FIRST_ID_BASE: u32 = 1_900_000_000 / ID_RANGE * ID_RANGE;
+const PARTS: [&str; 3] = ["root", "workspace", "state"];
+
+pub(crate) struct Rig {
+    dir: PathBuf,
+    pub(crate) pool: Pool,
+    pub(crate) backend: Local,
+    runtime: tokio::runtime::Runtime,
+    image: ImageId,
+    cgroup: PathBuf,
+    made: std::sync::Mutex<Vec<BayId>>,
+}
+
+/// A bay that runs.
+#[derive(Clone)]
+pub(crate) struct Bay {
+    pub(crate) spec: StartSpec,
+    pub(crate) record: RuntimeRecord,
+    socket: PathBuf,
+}
+
+/// One captured moment.
+pub(crate) struct Moment {
+    pub(crate) dir: PathBuf,
+    pub(crate) captured: Captured,
+}
+
+impl Moment {
+    pub(crate) fn images(&self) -> PathBuf {
+        self.dir.join("memory")
+    }
+}
+
+impl Rig {
+    /// None, with the reason on record, where memory cannot be kept.
+    pub(crate) fn new() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() || !image::with_python() {
+            return None;
+        }
+        if let Err(why) = bay_runtime::find_criu(None) {
+            suite::skip(suite::Lack::Installable, &format!("CRIU: {why}"));
+            return None;
+        }
+        let dir = suite::fresh("p");
+        fs::create_dir_all(dir.join("bin")).unwrap();
+        let options = PoolOptions { initial_mib: Some(POOL_MIB), ..PoolOptions::default() };
+        let pool = Pool::open(&dir.join("pool"), "memory", &options, &mut |_| {}).unwrap();
+        let import =
+            ImageImport { source: format!("dir:{}", image::small().display()), name: None, add: vec![], force: false };
+        let image = pool.image_import(&import, 0, &mut |_| {}).unwrap().id;
+        let guest = dir.join("bin").join("0123456789abcdef");
+        fs::copy(suite::binary(), &guest).unwrap();
+        let cgroup = PathBuf::from("workbay").join(format!("memory{}", std::process::id()));
+        let backend = Local::new(LocalConfig {
+            run_dir: dir.join("run"),
+            cgroup: cgroup.clone(),
+            helper: guest.clone(),
+            guest,
+            criu: None,
+            die_before: None,
+        });
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        Some(Self { dir, pool, backend, runtime, image, cgroup, made: std::sync::Mutex::default() })
+    }
+
+    pub(crate) fn spec(&self, name: &str, disk: BayDisk, bay: BayId, mounts: &[Mount]) -> StartSpec {
+        let mut made = self.made.lock().unwrap();
+        let turn = made.iter().position(|other| *other == bay).unwrap_or_else(|| {
+            made.push(bay);
+            made.len() - 1
+        });
+        StartSpec {
+            bay,
+            name: name.parse().unwrap(),
+            machine_id: format!("{turn:032x}"),
+            author: None,
+            disk,
+            mounts: mounts.to_vec(),
+            id_base: FIRST_ID_BASE + u32::try_from(turn).unwrap() * ID_RANGE,
+            limits: bay_types::bay::Limits { memory_mib: Some(512), pids: Some(500), ..Default::default() },
+            io_devices: vec![],
+        }
+    }
+
+    pub(crate) fn start(&self, name: &str, mounts: &[Mount], prepare: impl FnOnce(&BayDisk)) -> Bay {
+        let bay = BayId::generate();
+        let disk = self.pool.bay_create(bay, self.image, &WorkspaceFrom::Empty, None).unwrap();
+        prepare(&disk);
+        let spec = self.spec(name, disk, bay, mounts);
+        let record = self.runtime.block_on(self.backend.start(&spec)).unwrap();
+        self.bay(spec, record)
+    }
+
+    fn bay(&self, spec: StartSpec, record: RuntimeRecord) -> Bay {
+        let socket = self.dir.join("run").join(spec.bay.to_string()).join("guest.sock");
+        Bay { spec, record, socket }
+    }
+
+    pub(crate) fn order(&self, bay: &Bay, images: PathBuf) -> CaptureOrder {
+        CaptureOrder { bay: bay.spec.clone(), record: bay.record.clone(), images, end: false }
+    }
+
+    /// Memory and files of one moment, or why not.
+    pub(crate) fn try_capture(&self, bay: &Bay, name: &str) -> Result<Moment, BackendError> {
+        let dir = self.dir.join("pool/mnt/corners/memory").join(name);
+        fs::create_dir_all(&dir).unwrap();
+        let order = self.order(bay, dir.join("memory"));
+        let snapshots = async {
+            snapshot(&bay.spec.disk, &dir, true);
+            Ok(())
+        };
+        let captured = self.runtime.block_on(self.backend.capture(&order, Box::pin(snapshots)))?;
+        Ok(Moment { dir, captured })
+    }
+
+    pub(crate) fn capture(&self, bay: &Bay, name: &str) -> Moment {
+        self.try_capture(bay, name).unwrap()
+    }
+
+    pub(crate) fn examine(&self, bay: &Bay) -> Vec<bay_backend::Obstacle> {
+        let order = self.order(bay, self.dir.join("nowhere"));
+        self.runtime.block_on(self.backend.examine(&order)).unwrap()
+    }
+
+    /// Ends the bay and lets it go on from that moment.
+    pub(crate) fn restore_in_place(&self, bay: &Bay, moment: &Moment) -> Bay {
+        self.runtime.block_on(self.backend.clear(bay.spec.bay)).unwrap();
+        let above = bay.spec.disk.root.parent().unwrap().to_owned();
+        for part in PARTS {
+            destroy(&above, part);
+        }
+        snapshot(&disk_in(&moment.dir, &bay.spec.disk), &above, false);
+        let restored = self.runtime.block_on(self.backend.restore(&bay.spec, &moment.images(), None)).unwrap();
+        assert_eq!(restored.notes, Vec::<String>::new());
+        self.bay(bay.spec.clone(), restored.record)
+    }
+
+    pub(crate) fn fork(&self, parent: &Bay, moment: &Moment, name: &str, index: u32) -> (Bay, Vec<String>) {
+        let bay = BayId::generate();
+        let disk = self.pool.bay_disk(bay);
+        let above = disk.root.parent().unwrap().to_owned();
+        fs::create_dir_all(&above).unwrap();
+        snapshot(&disk_in(&moment.dir, &parent.spec.disk), &above, false);
+        let spec = self.spec(name, disk, bay, &parent.spec.mounts);
+        let restored = self.runtime.block_on(self.backend.restore(&spec, &moment.images(), Some(index))).unwrap();
+        (self.bay(spec, restored.record), restored.notes)
+    }
+
+    /// Where the groups of a bay are in version 2.
+    pub(crate) fn group(&self, bay: &Bay) -> PathBuf {
+        let groups = bay_runtime::Hierarchies::mounted().unwrap().unwrap();
+        groups.v2.join(&self.cgroup).join(bay.spec.bay.to_string())
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        for bay in self.made.lock().unwrap().iter() {
+            if let Err(error) = self.runtime.block_on(self.backend.clear(*bay)) {
+                eprintln!("{bay} was not cleared: {error}");
+            }
+        }
+        if let Ok(left) = self.runtime.block_on(self.backend.leftovers())
+            && !std::thread::panicking()
+        {
+            assert_eq!(left, [], "bays left something behind");
+        }
+        Pool::unmount(&self.dir.join("pool")).unwrap();
+        fs::remove_dir_all(&self.dir).unwrap();
+    }
+}
+
+fn disk_in(dir: &Path, like: &BayDisk) -> BayDisk {
+    BayDisk {
+        root: dir.join("root"),
+        workspace: dir.join("workspace"),
+        state: dir.join("state"),
+        ..like.clone()
+    }
+}
+
+fn snapshot(from: &BayDisk, into: &Path, read_only: bool) {
+    let into = File::open(into).unwrap();
+    for (part, source) in PARTS.iter().zip([&from.root, &from.workspace, &from.state]) {
+        btrfs::snapshot(File::open(source).unwrap(), &into, part.as_ref(), read_only, None).unwrap();
+    }
+}
+
+fn destroy(above: &Path, part: &str) {
+    btrfs::subvolume_destroy(File::open(above).unwrap(), part.as_ref()).unwrap();
+}
+
+impl Bay {
+    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = UnixStream::connect(&self.socket).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: guest\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, answer.split_once("\r\n\r\n").unwrap_or_default().1.to_owned())
+    }
+
+    pub(crate) fn begin(&self, spec: &ExecSpec) -> ExecId {
+        let body = serde_json::to_string(spec).unwrap();
+        let (status, said) = self.ask("PUT", &format!("/v1/execs/{}", spec.id), &body);
+        assert_eq!(status, 201, "{said}");
+        spec.id
+    }
+
+    pub(crate) fn status(&self, exec: ExecId) -> ExecStatus {
+        let (status, said) = self.ask("GET", &format!("/v1/execs/{exec}"), "");
+        assert_eq!(status, 200, "{said}");
+        serde_json::from_str(&said).unwrap()
+    }
+
+    /// What a shell command prints, both streams together.
+    pub(crate) fn run(&self, command: &str) -> String {
+        let out = format!("/workspace/.out-{}", ExecId::generate());
+        let exec = self.begin(&ExecSpec::new(["sh", "-c", &format!("{{ {command}\n}} > {out} 2>&1")]));
+        wait::until("a command to end", || self.status(exec).exit);
+        let path = self.spec.disk.workspace.join(out.strip_prefix("/workspace/").unwrap());
+        let text = fs::read_to_string(&path).unwrap();
+        fs::remove_file(path).unwrap();
+        text.trim_end().to_owned()
+    }
+
+    pub(crate) fn file(&self, name: &str) -> String {
+        fs::read_to_string(self.spec.disk.workspace.join(name)).unwrap_or_default()
+    }
+
+    /// The last whole number of a file of lines.
+    pub(crate) fn last(&self, name: &str) -> u64 {
+        let text = self.file(name);
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole.lines().last().and_then(|line| line.parse().ok()).unwrap_or(0)
+    }
+
+    /// Waits until the numbers in a file have grown by some.
+    pub(crate) fn grows(&self, name: &str) {
+        let from = self.last(name);
+        wait::until(&format!("{name} of {} to grow", self.spec.name), || (self.last(name) > from + 3).then_some(()));
+    }
+}
