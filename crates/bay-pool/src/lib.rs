@@ -37,6 +37,7 @@
 //! | `checkpoint`   | snapshots of bays, and bays made of them             |
 //! | `kept`         | workspaces that outlived their bays                  |
 //! | `repo`         | cached repositories and their checkouts              |
+//! | `clean`        | a repository for what leaves a bay, outside the pool |
 //! | `confine`      | running a program of the host on hostile data        |
 #![forbid(unsafe_code)]
 
@@ -49,6 +50,7 @@ use bay_types::progress::Progress;
 mod backing;
 mod bay;
 mod checkpoint;
+mod clean;
 mod confine;
 mod device;
 mod error;
@@ -61,9 +63,10 @@ mod subvolume;
 #[cfg(test)]
 mod tests;
 
+pub use clean::{Changed, CleanRepo, Entry, LaidOut, Lender, Taken};
 pub use error::PoolError;
 pub use pool::Pool;
-pub use repo::{GIT_VARIABLES, MAX_BUNDLE_BYTES};
+pub use repo::{GIT_VARIABLES, MAX_BUNDLE_BYTES, is_object_id, is_ref_name};
 
 /// Called with news during long work; may be called often, so it must be cheap.
 pub type Report<'a> = &'a mut dyn FnMut(Progress);

@@ -12,9 +12,9 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
-    checkpoint, checkpoints, completions, cp, doctor, exec, execs, fork, images, kill, logs, ls, pause,
-    ports, promote, replace, repos, restore, resume, rm, serve, services, set, shell, show, start, stop, up,
-    watch, workspaces,
+    branch, bundle, checkpoint, checkpoints, completions, cp, doctor, exec, execs, fork, images, kill, logs,
+    ls, pause, ports, promote, replace, repos, restore, resume, rm, serve, services, set, shell, show, start,
+    stop, up, watch, workspaces,
 };
 use crate::failure::{Failure, Outcome};
 use crate::top::Top;
@@ -113,6 +113,8 @@ enum Verb {
     Kill(kill::Kill),
     Execs(execs::Execs),
     Services(services::Services),
+    Bundle(bundle::Bundle),
+    Branch(branch::Branch),
     Watch(watch::Watch),
     Ports(ports::Ports),
     Repos(repos::Repos),
@@ -190,6 +192,8 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Kill(verb) => verb.run(&global).await,
         Verb::Execs(verb) => verb.run(&global).await,
         Verb::Services(verb) => verb.run(&global).await,
+        Verb::Bundle(verb) => verb.run(&global).await,
+        Verb::Branch(verb) => verb.run(&global).await,
         Verb::Watch(verb) => verb.run(&global).await,
         Verb::Ports(verb) => verb.run(&global).await,
         Verb::Repos(verb) => verb.run(&global).await,

@@ -1,5 +1,7 @@
 //! One file per verb.
 
+pub(crate) mod branch;
+pub(crate) mod bundle;
 pub(crate) mod checkpoint;
 pub(crate) mod checkpoints;
 pub(crate) mod completions;
