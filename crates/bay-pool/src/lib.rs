@@ -32,6 +32,7 @@
 //! | `subvolume`    | subvolumes by path, trash                            |
 //! | `image`        | imports: host, directories, archives                 |
 //! | `bay`, `quota` | the files of bays, how much of the disk they may take |
+//! | `changes`      | what changed in a workspace in a stretch of time      |
 //! | `device`       | the disks below the pool                             |
 //! | `kept`         | workspaces that outlived their bays                  |
 //! | `repo`         | cached repositories and their checkouts              |
@@ -45,6 +46,7 @@ use bay_types::progress::Progress;
 
 mod backing;
 mod bay;
+mod changes;
 mod confine;
 mod device;
 mod error;
@@ -57,6 +59,7 @@ mod subvolume;
 #[cfg(test)]
 mod tests;
 
+pub use changes::{Flush, Window};
 pub use error::PoolError;
 pub use pool::Pool;
 pub use repo::{GIT_VARIABLES, MAX_BUNDLE_BYTES};
