@@ -8,6 +8,7 @@ pub(crate) mod images;
 pub(crate) mod repos;
 pub(crate) mod services;
 pub(crate) mod settings;
+pub(crate) mod timeline;
 pub(crate) mod workspaces;
 
 /// Who asked.
