@@ -12,8 +12,8 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
-    completions, cp, doctor, exec, execs, images, kill, logs, ls, pause, ports, replace, repos, resume, rm,
-    serve, services, set, shell, show, start, stop, up, watch, workspaces,
+    completions, cp, doctor, exec, execs, images, kill, logs, ls, pause, ports, replace, repos,
+    resume, rm, serve, services, set, shell, show, start, stop, timeline, up, watch, workspaces,
 };
 use crate::failure::{Failure, Outcome};
 use crate::top::Top;
@@ -107,6 +107,7 @@ enum Verb {
     Kill(kill::Kill),
     Execs(execs::Execs),
     Services(services::Services),
+    Timeline(timeline::Timeline),
     Watch(watch::Watch),
     Ports(ports::Ports),
     Repos(repos::Repos),
@@ -179,6 +180,7 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Kill(verb) => verb.run(&global).await,
         Verb::Execs(verb) => verb.run(&global).await,
         Verb::Services(verb) => verb.run(&global).await,
+        Verb::Timeline(verb) => verb.run(&global).await,
         Verb::Watch(verb) => verb.run(&global).await,
         Verb::Ports(verb) => verb.run(&global).await,
         Verb::Repos(verb) => verb.run(&global).await,
