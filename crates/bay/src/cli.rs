@@ -12,7 +12,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
-    completions, cp, doctor, exec, execs, images, kill, logs, ls, pause, ports, replace, repos,
+    compare, completions, cp, doctor, exec, execs, images, kill, logs, ls, pause, ports, replace, repos,
     resume, rm, serve, services, set, shell, show, start, stop, timeline, up, watch, workspaces,
 };
 use crate::failure::{Failure, Outcome};
@@ -108,6 +108,7 @@ enum Verb {
     Execs(execs::Execs),
     Services(services::Services),
     Timeline(timeline::Timeline),
+    Compare(compare::Compare),
     Watch(watch::Watch),
     Ports(ports::Ports),
     Repos(repos::Repos),
@@ -181,6 +182,7 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Execs(verb) => verb.run(&global).await,
         Verb::Services(verb) => verb.run(&global).await,
         Verb::Timeline(verb) => verb.run(&global).await,
+        Verb::Compare(verb) => verb.run(&global).await,
         Verb::Watch(verb) => verb.run(&global).await,
         Verb::Ports(verb) => verb.run(&global).await,
         Verb::Repos(verb) => verb.run(&global).await,
