@@ -33,6 +33,7 @@
 //! | `subvolume`    | subvolumes by path, trash                            |
 //! | `image`        | imports: host, directories, archives                 |
 //! | `bay`, `quota` | the files of bays, how much of the disk they may take |
+//! | `changes`      | what changed in a workspace in a stretch of time      |
 //! | `device`       | the disks below the pool                             |
 //! | `checkpoint`   | snapshots of bays, and bays made of them             |
 //! | `kept`         | workspaces that outlived their bays                  |
@@ -49,6 +50,7 @@ use bay_types::progress::Progress;
 
 mod backing;
 mod bay;
+mod changes;
 mod checkpoint;
 mod clean;
 mod confine;
@@ -63,6 +65,7 @@ mod subvolume;
 #[cfg(test)]
 mod tests;
 
+pub use changes::{Flush, Window};
 pub use clean::{Changed, CleanRepo, Entry, LaidOut, Lender, Taken};
 pub use error::PoolError;
 pub use pool::Pool;

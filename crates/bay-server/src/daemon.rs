@@ -12,6 +12,7 @@ use bay_types::{ApiError, ErrorCode};
 use jiff::Timestamp;
 use tokio::sync::{Mutex, RwLock, RwLockWriteGuard, Semaphore, SemaphorePermit};
 
+use crate::changes::Changes;
 use crate::fault::Fault;
 use crate::registry::{BayHandle, Registry};
 use crate::telemetry::Telemetry;
@@ -45,6 +46,7 @@ pub(crate) struct Daemon {
     /// Each upload of a bundle holds a blocking thread for as long as its sender takes.
     pub(crate) uploads: Semaphore,
     pub(crate) telemetry: Telemetry,
+    pub(crate) changes: Changes,
 }
 
 /// What the host has to give.

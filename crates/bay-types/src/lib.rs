@@ -23,6 +23,7 @@
 //! | [`top`]     | daemon → CLI: all bays at one moment                 |
 //! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
 //! | [`event`]   | the hashed record of everything decided and done     |
+//! | [`timeline`]| daemon → CLI: one bay's life, line by line           |
 //! | [`progress`]| daemon → caller, during long work                    |
 #![forbid(unsafe_code)]
 
@@ -42,6 +43,7 @@ pub mod runtime;
 pub mod service;
 pub mod settings;
 pub mod stats;
+pub mod timeline;
 pub mod top;
 pub mod trace;
 pub mod usage;

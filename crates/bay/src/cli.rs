@@ -12,9 +12,9 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
-    branch, bundle, checkpoint, checkpoints, completions, cp, doctor, exec, execs, fork, images, kill, logs,
-    ls, pause, ports, promote, replace, repos, restore, resume, rm, serve, services, set, shell, show, start,
-    stop, up, watch, workspaces,
+    branch, bundle, checkpoint, checkpoints, compare, completions, cp, doctor, exec, execs, fork, images,
+    kill, logs, ls, pause, ports, promote, replace, repos, restore, resume, rm, serve, services, set, shell,
+    show, start, stop, timeline, up, watch, workspaces,
 };
 use crate::failure::{Failure, Outcome};
 use crate::top::Top;
@@ -115,6 +115,8 @@ enum Verb {
     Services(services::Services),
     Bundle(bundle::Bundle),
     Branch(branch::Branch),
+    Timeline(timeline::Timeline),
+    Compare(compare::Compare),
     Watch(watch::Watch),
     Ports(ports::Ports),
     Repos(repos::Repos),
@@ -194,6 +196,8 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Services(verb) => verb.run(&global).await,
         Verb::Bundle(verb) => verb.run(&global).await,
         Verb::Branch(verb) => verb.run(&global).await,
+        Verb::Timeline(verb) => verb.run(&global).await,
+        Verb::Compare(verb) => verb.run(&global).await,
         Verb::Watch(verb) => verb.run(&global).await,
         Verb::Ports(verb) => verb.run(&global).await,
         Verb::Repos(verb) => verb.run(&global).await,

@@ -94,10 +94,12 @@ fn in_order(bay: &Bay, name: &str) {
 fn a_bay_goes_on_from_its_memory_in_its_place() {
     let Some(rig) = Rig::new() else { return };
     let bay = busy(&rig, &[]);
-    let mut session = ExecSpec::new(["sh", "-c", "tty; i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done"]);
+    let mut session =
+        ExecSpec::new(["sh", "-c", "tty; i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done"]);
     session.tty = Some(TtySize { cols: 80, rows: 24 });
     let session = bay.begin(&session);
-    let loud = bay.begin(&ExecSpec::new(["sh", "-c", "while :; do echo out; echo err >&2; sleep 0.05; done"]));
+    let loud =
+        bay.begin(&ExecSpec::new(["sh", "-c", "while :; do echo out; echo err >&2; sleep 0.05; done"]));
     until("the session to say something", || (bay.status(session).output_bytes > 20).then_some(()));
     assert_eq!(rig.examine(&bay), []);
 
@@ -147,7 +149,8 @@ fn forks_of_one_capture_are_bays_of_their_own() {
             fork.grows(name);
             in_order(fork, name);
         }
-        let told = fork.run("hostname; cat /etc/hostname /etc/machine-id; echo $BAY_ID; id -u; cat /proc/self/uid_map");
+        let told = fork
+            .run("hostname; cat /etc/hostname /etc/machine-id; echo $BAY_ID; id -u; cat /proc/self/uid_map");
         let expected = format!(
             "{name}\n{name}\n{}\n{}\n0\n         0 {:10} {:10}",
             fork.spec.machine_id, fork.spec.bay, fork.spec.id_base, 65536
@@ -229,7 +232,11 @@ unshare -U true && echo nested
     let seen = fork.run(look);
     println!("{seen}");
     // Terminals belong to group 5 of the bay.
-    let seen = shift(&shift(&seen, fork.spec.id_base + 5, bay.spec.id_base + 5), fork.spec.id_base, bay.spec.id_base);
+    let seen = shift(
+        &shift(&seen, fork.spec.id_base + 5, bay.spec.id_base + 5),
+        fork.spec.id_base,
+        bay.spec.id_base,
+    );
     assert_eq!(seen, fresh);
     assert!(!fresh.contains("done\n"), "{fresh}");
     assert!(namespaces(&fork).is_disjoint(&own));

@@ -5,7 +5,7 @@ use bay_types::{BayId, ErrorCode, ImageId};
 
 use super::{Lab, image_root, import_host};
 use crate::subvolume::open_dir;
-use crate::{BayUsage, WorkspaceFrom};
+use crate::{BayUsage, Flush, Window, WorkspaceFrom};
 
 #[test]
 fn a_bay_is_made_of_snapshots_that_do_not_touch_their_image() {
@@ -242,4 +242,61 @@ fn usage_counts_what_the_bay_wrote_and_not_what_it_shares() {
     btrfs::sync(open_dir(&disk.root).unwrap()).unwrap();
     let used = pool.bay_usage(bay).unwrap().own_bytes;
     assert!((3 << 20..4 << 20).contains(&used), "{used}");
+}
+
+/// A moment that the kernel's clock for files is past, and that is past what was stamped before.
+fn between_ticks() -> jiff::Timestamp {
+    let coarse = || rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let next = |from: rustix::time::Timespec| while coarse() == from {};
+    next(coarse());
+    next(coarse());
+    let between = jiff::Timestamp::now();
+    next(coarse());
+    next(coarse());
+    between
+}
+
+#[test]
+fn what_changed_in_a_workspace_is_found_by_its_time() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let bay = BayId::generate();
+    let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    let file = |name: &str| disk.workspace.join(name);
+    fs::create_dir(file("dir")).unwrap();
+    for name in ["old", "grown", "dir/gone"] {
+        fs::write(file(name), "x").unwrap();
+    }
+    pool.flush(Flush::All).unwrap();
+    let since = pool.workspace_generation(bay).unwrap();
+    let from = between_ticks();
+    fs::write(file("new"), "x").unwrap();
+    std::io::Write::write_all(&mut fs::OpenOptions::new().append(true).open(file("grown")).unwrap(), b"y")
+        .unwrap();
+    fs::remove_file(file("dir/gone")).unwrap();
+    let window = Window { from, to: jiff::Timestamp::now() };
+    assert!(pool.unwritten_bytes().unwrap() > 0);
+    pool.flush(Flush::All).unwrap();
+    assert_eq!(pool.unwritten_bytes().unwrap(), 0);
+    let tick = std::time::Duration::from_millis(20);
+    let empty = Window { from: window.to + tick, to: window.to + 2 * tick };
+    let found = pool.workspace_changes(bay, since, &[window, empty]).unwrap();
+    assert!(found[1].is_empty(), "{:?}", found[1]);
+    let changes = &found[0];
+    // The top got a name, and `dir` lost one.
+    assert_eq!((changes.created, changes.changed, changes.directories), (1, 1, 2), "{changes:?}");
+    let mut names = changes.names.clone();
+    names.sort();
+    assert_eq!(names, ["grown", "new"]);
+    assert!(!changes.at_least);
+    // Without a beginning the same is found, only with more work.
+    assert_eq!(pool.workspace_changes(bay, 0, &[window]).unwrap()[0], *changes);
+    // What was only appended to is not seen by the cheap way; names are.
+    let from = between_ticks();
+    fs::rename(file("new"), file("newer")).unwrap();
+    let window = Window { from, to: jiff::Timestamp::now() };
+    pool.flush(Flush::Names).unwrap();
+    let found = pool.workspace_changes(bay, since, &[window]).unwrap();
+    assert_eq!(found[0].names, ["newer"], "{found:?}");
 }

@@ -118,7 +118,13 @@ impl Worker {
                 }
                 let number = theirs.as_raw_fd().to_string();
                 // Returns only when the program cannot be run; the closed socket tells.
-                let _ = Command::new(criu).arg("swrk").arg(number).current_dir("/").env_clear().env("PATH", TOOLS).exec();
+                let _ = Command::new(criu)
+                    .arg("swrk")
+                    .arg(number)
+                    .current_dir("/")
+                    .env_clear()
+                    .env("PATH", TOOLS)
+                    .exec();
                 leave()
             }
         }

@@ -26,6 +26,7 @@ mod inside;
 mod metrics;
 mod repos;
 mod services;
+mod timeline;
 mod workspaces;
 
 /// Longest JSON body: a command line with every byte escaped.
@@ -74,6 +75,7 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/bays/{bay}/archive", get(files::pack).put(files::unpack))
         .route("/v1/bays/{bay}/watch", get(inside::watch))
         .route("/v1/bays/{bay}/ports", get(inside::ports))
+        .route("/v1/bays/{bay}/timeline", get(timeline::timeline))
         .route("/v1/images", get(images::list).post(images::import))
         .route("/v1/images/{image}", delete(images::remove))
         .route("/v1/repos", get(repos::list))

@@ -133,6 +133,7 @@ async fn rig() -> Rig {
         looks: crate::top::Looks::default(),
         uploads: tokio::sync::Semaphore::new(crate::daemon::MAX_UPLOADS),
         telemetry: crate::telemetry::Telemetry::default(),
+        changes: crate::changes::Changes::default(),
     });
     let router = TowerToHyperService::new(router(Arc::clone(&daemon)));
     Rig { dir, daemon, router, gone, defect, oom_kills }

@@ -13,6 +13,7 @@ pub(crate) mod repos;
 pub(crate) mod services;
 pub(crate) mod settings;
 mod thinning;
+pub(crate) mod timeline;
 pub(crate) mod workspaces;
 
 /// Nobody's user id.
