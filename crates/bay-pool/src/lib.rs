@@ -35,6 +35,7 @@
 //! | `bay`, `quota` | the files of bays, how much of the disk they may take |
 //! | `device`       | the disks below the pool                             |
 //! | `checkpoint`   | snapshots of bays, and bays made of them             |
+//! | `diff`         | trees of bays that are to be compared                |
 //! | `kept`         | workspaces that outlived their bays                  |
 //! | `repo`         | cached repositories and their checkouts              |
 //! | `confine`      | running a program of the host on hostile data        |
@@ -51,6 +52,7 @@ mod bay;
 mod checkpoint;
 mod confine;
 mod device;
+mod diff;
 mod error;
 mod image;
 mod kept;
@@ -61,6 +63,7 @@ mod subvolume;
 #[cfg(test)]
 mod tests;
 
+pub use diff::{DiffSide, Side};
 pub use error::PoolError;
 pub use pool::Pool;
 pub use repo::{GIT_VARIABLES, MAX_BUNDLE_BYTES};

@@ -291,6 +291,8 @@ pub struct Subvolume {
     pub parent_uuid: [u8; 16],
     /// The transaction it came into being with: younger extents were written through it.
     pub born: u64,
+    /// The same by the clock: seconds and nanoseconds.
+    pub made_at: (u64, u32),
 }
 
 /// Facts about the subvolume that this file or directory is in.
@@ -313,7 +315,15 @@ pub fn subvolume_info(fd: impl AsFd) -> io::Result<Subvolume> {
         reserved: [0; 8],
     });
     call(fd, IOC_GET_SUBVOL_INFO, &mut *info)?;
-    Ok(Subvolume { id: info.treeid, uuid: info.uuid, parent_uuid: info.parent_uuid, born: info.otransid })
+    // In the order of the header: changed, made, sent, received.
+    let made = &info.times[1];
+    Ok(Subvolume {
+        id: info.treeid,
+        uuid: info.uuid,
+        parent_uuid: info.parent_uuid,
+        born: info.otransid,
+        made_at: (made.sec, made.nsec),
+    })
 }
 
 /// Is this open directory the top of a subvolume?
