@@ -237,6 +237,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         making: RwLock::default(),
         looks: top::Looks::default(),
         uploads: Semaphore::new(daemon::MAX_UPLOADS),
+        diffs: Arc::new(Semaphore::new(service::diff::MAX_DIFFS)),
         telemetry,
     });
     adopt::adopt(&daemon).await.map_err(ServeError::Adopt)?;
