@@ -36,6 +36,7 @@
 //! | `changes`      | what changed in a workspace in a stretch of time      |
 //! | `device`       | the disks below the pool                             |
 //! | `checkpoint`   | snapshots of bays, and bays made of them             |
+//! | `diff`         | trees of bays that are to be compared                |
 //! | `kept`         | workspaces that outlived their bays                  |
 //! | `repo`         | cached repositories and their checkouts              |
 //! | `clean`        | a repository for what leaves a bay, outside the pool |
@@ -55,6 +56,7 @@ mod checkpoint;
 mod clean;
 mod confine;
 mod device;
+mod diff;
 mod error;
 mod image;
 mod kept;
@@ -67,6 +69,7 @@ mod tests;
 
 pub use changes::{Flush, Window};
 pub use clean::{Changed, CleanRepo, Entry, LaidOut, Lender, Taken};
+pub use diff::{DiffSide, Side};
 pub use error::PoolError;
 pub use pool::Pool;
 pub use repo::{GIT_VARIABLES, MAX_BUNDLE_BYTES, is_object_id, is_ref_name};

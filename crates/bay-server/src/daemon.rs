@@ -45,6 +45,8 @@ pub(crate) struct Daemon {
     pub(crate) looks: Looks,
     /// Each upload of a bundle holds a blocking thread for as long as its sender takes.
     pub(crate) uploads: Semaphore,
+    /// Each comparison of trees holds a blocking thread, a snapshot and much memory.
+    pub(crate) diffs: Arc<Semaphore>,
     pub(crate) telemetry: Telemetry,
     pub(crate) changes: Changes,
 }

@@ -240,6 +240,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         making: RwLock::default(),
         looks: top::Looks::default(),
         uploads: Semaphore::new(daemon::MAX_UPLOADS),
+        diffs: Arc::new(Semaphore::new(service::diff::MAX_DIFFS)),
         telemetry,
         changes: changes::Changes::default(),
     });

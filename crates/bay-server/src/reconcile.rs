@@ -316,23 +316,7 @@ impl Reconciler {
         let id = row.id;
         let image = row.image_id;
         let disk_mib = row.spec.limits.disk_mib;
-        let from = match (&row.spec.source, &row.origin) {
-            _ if row.forked_from.is_some() => {
-                let state = row.thaw_from.is_some();
-                let point = row
-                    .forked_from
-                    .as_ref()
-                    .map(|from| CheckpointPoint { bay: from.bay, checkpoint: from.checkpoint });
-                point.map_or(WorkspaceFrom::Empty, |point| WorkspaceFrom::Checkpoint { point, state })
-            }
-            (Source::Kept { workspace }, _) => WorkspaceFrom::Kept { workspace: workspace.clone() },
-            (_, None) => WorkspaceFrom::Empty,
-            (_, Some(origin)) => WorkspaceFrom::Checkout {
-                repo: origin.repo,
-                commit: origin.commit.clone(),
-                branch: origin.branch.clone(),
-            },
-        };
+        let from = begins_from(row);
         self.daemon
             .with_pool(move |pool| {
                 match pool.bay_create(id, image, &from, disk_mib) {
@@ -621,4 +605,21 @@ pub(crate) async fn note_loss(daemon: &Daemon, handle: &BayHandle, reason: &str)
     handle.update(&daemon.store, None, |row| row.runtime = None).await?;
     execs::close_all(daemon, handle, EndReason::Lost).await;
     Ok(reason)
+}
+
+/// What the files of a bay begin as.
+pub(crate) fn begins_from(row: &BayRow) -> WorkspaceFrom {
+    match (&row.forked_from, &row.spec.source, &row.origin) {
+        (Some(from), _, _) => WorkspaceFrom::Checkpoint {
+            point: CheckpointPoint { bay: from.bay, checkpoint: from.checkpoint },
+            state: row.thaw_from.is_some(),
+        },
+        (None, Source::Kept { workspace }, _) => WorkspaceFrom::Kept { workspace: workspace.clone() },
+        (None, _, None) => WorkspaceFrom::Empty,
+        (None, _, Some(origin)) => WorkspaceFrom::Checkout {
+            repo: origin.repo,
+            commit: origin.commit.clone(),
+            branch: origin.branch.clone(),
+        },
+    }
 }

@@ -317,6 +317,8 @@ pub struct Subvolume {
     pub born: u64,
     /// The transaction that was the last to change it, of those that were committed.
     pub generation: u64,
+    /// The same by the clock: seconds and nanoseconds.
+    pub made_at: (u64, u32),
 }
 
 /// Facts about the subvolume that this file or directory is in.
@@ -339,12 +341,15 @@ pub fn subvolume_info(fd: impl AsFd) -> io::Result<Subvolume> {
         reserved: [0; 8],
     });
     call(fd, IOC_GET_SUBVOL_INFO, &mut *info)?;
+    // In the order of the header: changed, made, sent, received.
+    let made = &info.times[1];
     Ok(Subvolume {
         id: info.treeid,
         uuid: info.uuid,
         parent_uuid: info.parent_uuid,
         born: info.otransid,
         generation: info.generation,
+        made_at: (made.sec, made.nsec),
     })
 }
 

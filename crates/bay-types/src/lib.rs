@@ -22,6 +22,7 @@
 //! | [`watch`]   | guest → daemon → CLI: what changes below a directory |
 //! | [`top`]     | daemon → CLI: all bays at one moment                 |
 //! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
+//! | [`diff`]    | daemon → CLI: what differs between two points, and what is odd about it |
 //! | [`event`]   | the hashed record of everything decided and done     |
 //! | [`timeline`]| daemon → CLI: one bay's life, line by line           |
 //! | [`progress`]| daemon → caller, during long work                    |
@@ -29,6 +30,7 @@
 
 pub mod bay;
 pub mod checkpoint;
+pub mod diff;
 pub mod error;
 pub mod event;
 pub mod exec;

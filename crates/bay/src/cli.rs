@@ -12,9 +12,9 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
-    branch, bundle, checkpoint, checkpoints, compare, completions, cp, doctor, exec, execs, fork, images,
-    kill, logs, ls, pause, ports, promote, replace, repos, restore, resume, rm, serve, services, set, shell,
-    show, start, stop, timeline, up, watch, workspaces,
+    branch, bundle, checkpoint, checkpoints, compare, completions, cp, diff, doctor, exec, execs, fork,
+    images, kill, logs, ls, pause, ports, promote, replace, repos, restore, resume, review, rm, serve,
+    services, set, shell, show, start, stop, timeline, up, watch, workspaces,
 };
 use crate::failure::{Failure, Outcome};
 use crate::top::Top;
@@ -105,6 +105,8 @@ enum Verb {
     Replace(replace::Replace),
     Checkpoint(checkpoint::Checkpoint),
     Checkpoints(checkpoints::Checkpoints),
+    Diff(diff::Diff),
+    Review(review::Review),
     Restore(restore::Restore),
     Fork(fork::Fork),
     Promote(promote::Promote),
@@ -186,6 +188,8 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Replace(verb) => verb.run(&global).await,
         Verb::Checkpoint(verb) => verb.run(&global).await,
         Verb::Checkpoints(verb) => verb.run(&global).await,
+        Verb::Diff(verb) => verb.run(&global).await,
+        Verb::Review(verb) => verb.run(&global).await,
         Verb::Restore(verb) => verb.run(&global).await,
         Verb::Fork(verb) => verb.run(&global).await,
         Verb::Promote(verb) => verb.run(&global).await,

@@ -5,7 +5,7 @@ use bay_types::{BayId, ErrorCode, ImageId};
 
 use super::{Lab, image_root, import_host};
 use crate::subvolume::open_dir;
-use crate::{BayUsage, Flush, Window, WorkspaceFrom};
+use crate::{BayUsage, Flush, PoolError, Window, WorkspaceFrom};
 
 #[test]
 fn a_bay_is_made_of_snapshots_that_do_not_touch_their_image() {
@@ -299,4 +299,57 @@ fn what_changed_in_a_workspace_is_found_by_its_time() {
     pool.flush(Flush::Names).unwrap();
     let found = pool.workspace_changes(bay, since, &[window]).unwrap();
     assert_eq!(found[0].names, ["newer"], "{found:?}");
+}
+
+#[test]
+fn a_bay_s_tree_of_now_stays_as_it_is_and_leaves_nothing_behind() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let bay = BayId::generate();
+    let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    fs::write(disk.workspace.join("f"), "then").unwrap();
+    let passing = || fs::read_dir(pool.tmp()).unwrap().count();
+    let before = passing();
+    let side = pool.diff_side(bay, &crate::Side::Now, bay_types::diff::Part::Workspace).unwrap();
+    assert_eq!(passing(), before + 1);
+    fs::write(disk.workspace.join("f"), "later").unwrap();
+    let file =
+        rustix::fs::openat(side.top().unwrap(), "f", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty());
+    assert_eq!(std::io::read_to_string(fs::File::from(file.unwrap())).unwrap(), "then");
+    assert!(side.is_whole());
+    drop(side);
+    assert_eq!(passing(), before);
+    let base = crate::Side::Base { image: image.id, workspace: WorkspaceFrom::Empty };
+    assert!(pool.diff_side(bay, &base, bay_types::diff::Part::Workspace).unwrap().top().is_none());
+    assert!(pool.diff_side(bay, &base, bay_types::diff::Part::Root).unwrap().top().is_some());
+    // One that a killed daemon left goes with the sweep.
+    crate::checkpoint::read_only(&disk.root, &pool.tmp().join("diff-left"), None).unwrap();
+    assert_eq!(passing(), before + 1);
+    pool.sweep().unwrap();
+    assert_eq!(passing(), before);
+}
+
+#[test]
+fn a_checkpoint_that_goes_while_it_is_read_is_noticed() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let bay = BayId::generate();
+    let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    fs::write(disk.workspace.join("f"), "x").unwrap();
+    let point = bay_types::checkpoint::Point { bay, checkpoint: bay_types::CheckpointName::FIRST };
+    pool.checkpoint_prepare(bay).unwrap();
+    pool.checkpoint_take(bay).unwrap();
+    pool.checkpoint_keep(point).unwrap();
+    let side = crate::Side::Checkpoint(point.checkpoint);
+    let part = bay_types::diff::Part::Workspace;
+    let open = pool.diff_side(bay, &side, part).unwrap();
+    let changed = fs::metadata(disk.workspace.join("f")).unwrap();
+    let (settled, _) = open.settled_before().unwrap();
+    assert!((settled - std::os::unix::fs::MetadataExt::ctime(&changed)).abs() < 60, "{settled}");
+    assert!(open.is_whole());
+    pool.checkpoint_remove(point).unwrap();
+    assert!(!open.is_whole());
+    assert!(matches!(pool.diff_side(bay, &side, part), Err(PoolError::CheckpointNotFound { .. })));
 }

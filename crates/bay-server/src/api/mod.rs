@@ -19,6 +19,7 @@ use crate::service::Caller;
 
 mod bays;
 mod checkpoints;
+mod diff;
 mod execs;
 mod files;
 mod images;
@@ -54,6 +55,8 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/bays/{bay}/limits", patch(bays::set))
         .route("/v1/bays/{bay}/checkpoints", get(checkpoints::list).post(checkpoints::create))
         .route("/v1/bays/{bay}/checkpoints/{checkpoint}", delete(checkpoints::remove))
+        .route("/v1/bays/{bay}/diff", get(diff::diff))
+        .route("/v1/bays/{bay}/review", get(diff::review))
         .route("/v1/bays/{bay}/restore", post(checkpoints::restore))
         .route("/v1/bays/{bay}/forks", post(checkpoints::fork))
         .route("/v1/bays/{bay}/promote", post(checkpoints::promote))

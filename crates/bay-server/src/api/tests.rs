@@ -132,6 +132,7 @@ async fn rig() -> Rig {
         making: tokio::sync::RwLock::default(),
         looks: crate::top::Looks::default(),
         uploads: tokio::sync::Semaphore::new(crate::daemon::MAX_UPLOADS),
+        diffs: Arc::new(tokio::sync::Semaphore::new(crate::service::diff::MAX_DIFFS)),
         telemetry: crate::telemetry::Telemetry::default(),
         changes: crate::changes::Changes::default(),
     });

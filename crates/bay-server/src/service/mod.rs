@@ -3,6 +3,7 @@
 pub(crate) mod bays;
 pub(crate) mod checkpoints;
 pub(crate) mod create;
+pub(crate) mod diff;
 pub(crate) mod execs;
 pub(crate) mod fetch;
 pub(crate) mod forks;
