@@ -41,6 +41,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "bay-runtime",
             "bay-backend",
             "bay-guest",
+            "bay-diff",
             "bay-server",
         ],
     ),

@@ -296,3 +296,28 @@ fn under_sudo_a_branch_is_the_persons_who_called_it() {
     }
     assert_eq!(fs::read_dir(scene.scratch.join("tmp")).unwrap().count(), 0);
 }
+
+#[test]
+fn a_secret_stops_a_branch_also_when_a_later_commit_removes_it() {
+    let scene = Scene::new();
+    let (bare, here) = (scene.bare(), scene.repository.path());
+    let push = ["branch", "b", "--push", bare.to_str().unwrap(), "x"];
+    // Put together here, so that no scanner takes this file for a leak.
+    let token = ["glpat", "x7Kq2LmN9pRsT4vWyZ1a"].join("-");
+    let _work = scene
+        .daemon
+        .sh("b", &format!("echo 'token = \"{token}\"' > settings && git add . && git commit -qm one"))
+        .ok();
+    let (what, _) = scene.bay(&push).fails_with(ErrorCode::SecretFound);
+    assert!(what.contains("settings:1") && !what.contains(&token), "{what}");
+    let _gone =
+        scene.daemon.sh("b", "git rm -q settings && echo x > fine && git add . && git commit -qm two").ok();
+    let (what, _) = scene.bay(&push).fails_with(ErrorCode::SecretFound);
+    assert!(what.contains("on the way"), "{what}");
+    scene.bay_in(&here, &["branch", "b", "x"]).fails_with(ErrorCode::SecretFound);
+    assert_eq!(git(&bare, &["for-each-ref", "--format=%(refname)"]), "refs/heads/main");
+    let _allowed = scene.bay(&[&push[..], &["--allow-secrets"]].concat()).ok();
+    // Without the commits it is gone.
+    let _clean = scene.daemon.sh("b", "git reset -q --soft HEAD~2 && git commit -qm three").ok();
+    let _pushed = scene.bay_in(&here, &["branch", "b", "y"]).ok();
+}

@@ -74,6 +74,8 @@ error_codes! {
     /// The branch has commits that the work does not build on.
     BranchDiverged = "branch-diverged", 409, 4;
     PushFailed = "push-failed", 422, 5;
+    /// What would leave a bay holds a secret.
+    SecretFound = "secret-found", 409, 4;
     /// No workspace is kept under this name, or more than one could be meant.
     WorkspaceNotFound = "workspace-not-found", 404, 3;
     CheckpointNotFound = "checkpoint-not-found", 404, 3;

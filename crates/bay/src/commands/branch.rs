@@ -1,4 +1,5 @@
 use bay_types::bay::BayView;
+use bay_types::diff::Severity;
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
 
@@ -6,7 +7,7 @@ use super::bundle::{What, notes};
 use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::{Failure, Outcome, invalid, local};
-use crate::git::leaving::review::review;
+use crate::git::leaving::review::{review, review_before_push};
 use crate::git::leaving::{Interrupts, Kind, Wanted, Work, bring_out, short};
 use crate::git::{Arrived, LocalRepo, discover, push};
 use crate::output::escape::visible;
@@ -15,6 +16,7 @@ use crate::output::progress::Meter;
 /// Make the work in a bay a branch: of the repository you are in, or of a remote.
 ///
 /// The branch gets the commits made since the bay began and, on top, one commit with everything that is not committed.
+/// It is read first as `bay review` does; a secret stops it unless --allow-secrets is given.
 /// Nothing is checked out, and a branch that has other commits is left alone unless --force is given. A push is made
 /// with your own git, its settings and your credentials, from a repository that holds nothing but the checked work.
 #[derive(Debug, Args)]
@@ -32,6 +34,9 @@ pub(crate) struct Branch {
     /// Replace a branch that has other commits.
     #[arg(short, long)]
     force: bool,
+    /// Let what looks like a secret leave.
+    #[arg(long)]
+    allow_secrets: bool,
     #[command(flatten)]
     what: What,
 }
@@ -64,6 +69,7 @@ impl Branch {
         meter: &mut Meter,
         json: bool,
     ) -> Result<(), Failure> {
+        let findings = review_before_push(work, self.allow_secrets).await?;
         let leaving = review(work).await?;
         let (place, what, said) = match target {
             Target::Here(repo) => {
@@ -88,8 +94,11 @@ impl Branch {
             return crate::output::json(&serde_json::json!({
                 "bay": view.name, "branch": self.branch, "place": place, "outcome": what, "commit": work.tip,
                 "base": work.base, "commits": leaving.commits, "files": leaving.files,
-                "uncommitted": work.kind != Kind::Committed,
+                "uncommitted": work.kind != Kind::Committed, "findings": findings.findings,
             }));
+        }
+        for finding in findings.findings.iter().filter(|finding| finding.severity >= Severity::Warn) {
+            crate::output::talk(&super::review::line(finding, crate::output::colours()));
         }
         for line in said {
             crate::output::talk(&format!("remote: {line}"));

@@ -45,7 +45,7 @@ impl Review {
 }
 
 /// `stop  src/a.rs:12  github-token: a GitHub token: ghp_… (40 characters)`
-fn line(finding: &Finding, colours: bool) -> String {
+pub(super) fn line(finding: &Finding, colours: bool) -> String {
     let severity = finding.severity.as_str();
     let severity = match (colours, finding.severity) {
         (true, Severity::Stop) => format!("\u{1b}[31m{severity}\u{1b}[0m"),

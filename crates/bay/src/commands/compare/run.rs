@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use bay_types::diff::{DiffAsk, Moment, Part};
 use bay_types::exec::{ExecSpec, ExecView, Exit, SignalRequest};
 use bay_types::frame::Frame;
 use bay_types::{ApiError, ErrorCode, ExecId};
@@ -10,6 +11,7 @@ use serde::Serialize;
 
 use super::counts::{Reader, Stream, TestCounts};
 use crate::client::{Client, FrameReader, bay_path, broken};
+use crate::commands::diff;
 
 /// How long a daemon may be away while a command runs.
 const AWAY_FOR: Duration = Duration::from_secs(60);
@@ -70,8 +72,10 @@ impl Row {
 }
 
 /// What a bay changed since the base that all of them share; none where that is not known.
-async fn diff_size(_client: &mut Client, _bay: &str) -> Option<DiffSize> {
-    None
+async fn diff_size(client: &mut Client, bay: &str) -> Option<DiffSize> {
+    let ask = DiffAsk { from: Some(Moment::Base), to: None, part: Part::Workspace, patch: false };
+    let summary = diff::summary(client, bay, &ask).await.ok()?;
+    Some(DiffSize { files: summary.changed(), added: summary.lines_added, removed: summary.lines_removed })
 }
 
 /// Runs it to its end. Whatever goes wrong is in the row.

@@ -6,7 +6,7 @@ use bay_types::diff::{
 use clap::Args;
 
 use crate::cli::Global;
-use crate::client::{bay_path, lines};
+use crate::client::{Client, bay_path, lines};
 use crate::failure::{Failure, Outcome};
 use crate::output::escape::visible;
 use crate::output::progress::Meter;
@@ -73,6 +73,22 @@ impl Diff {
         lines(body, MAX_LINE, |line: DiffLine| shown.take(line)).await?;
         Ok(0)
     }
+}
+
+/// Only the numbers of a comparison.
+pub(crate) async fn summary(client: &mut Client, bay: &str, ask: &DiffAsk) -> Result<DiffSummary, Failure> {
+    let body = client.download(&bay_path(bay, &format!("/diff{}", query(ask)))).await?;
+    let mut found = None;
+    lines(body, MAX_LINE, |line: DiffLine| match line {
+        DiffLine::Failed { error } => Err(error.into()),
+        DiffLine::Done(summary) => {
+            found = Some(summary);
+            Ok(ControlFlow::Break(()))
+        }
+        _ => Ok(ControlFlow::Continue(())),
+    })
+    .await?;
+    found.ok_or_else(|| crate::client::broken("the comparison has no end").into())
 }
 
 /// What was said so far, and how.

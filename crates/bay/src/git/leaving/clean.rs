@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bay_pool::{Changed, CleanRepo, Lender, PoolError, Taken};
+use bay_pool::{Changed, CleanRepo, LaidOut, Lender, PoolError, Taken};
 use bay_types::progress::Progress;
 use bay_types::{ApiError, ErrorCode};
 use tempfile::TempDir;
@@ -127,6 +127,12 @@ impl Clean {
     pub(crate) async fn changes(&self, tip: &str, base: Option<&str>) -> Result<Vec<Changed>, ApiError> {
         let (tip, base) = (tip.to_owned(), base.map(str::to_owned));
         self.on_a_thread(move |repo| repo.changes(&tip, base.as_deref())).await
+    }
+
+    /// What the changes between the base, or nothing, and `tip` are laid out as, plain files below [`Self::place`].
+    pub(crate) async fn lay_out(&self, tip: &str, base: Option<&str>) -> Result<LaidOut, ApiError> {
+        let (tip, base) = (tip.to_owned(), base.map(str::to_owned));
+        self.on_a_thread(move |repo| repo.lay_out(&tip, base.as_deref())).await
     }
 
     /// What git says about the repository.
