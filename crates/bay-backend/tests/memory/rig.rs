@@ -17,7 +17,7 @@ use bay_types::image::ImageImport;
 use bay_types::runtime::{ID_RANGE, RuntimeRecord};
 use bay_types::{BayId, ExecId, ImageId};
 
-const POOL_MIB: u64 = 1536;
+const POOL_MIB: u64 = 768;
 /// Far from what daemons give to their bays.
 const FIRST_ID_BASE: u32 = 1_900_000_000 / ID_RANGE * ID_RANGE;
 const PARTS: [&str; 3] = ["root", "workspace", "state"];
@@ -66,8 +66,12 @@ impl Rig {
         fs::create_dir_all(dir.join("bin")).unwrap();
         let options = PoolOptions { initial_mib: Some(POOL_MIB), ..PoolOptions::default() };
         let pool = Pool::open(&dir.join("pool"), "memory", &options, &mut |_| {}).unwrap();
-        let import =
-            ImageImport { source: format!("dir:{}", image::small().display()), name: None, add: vec![], force: false };
+        let import = ImageImport {
+            source: format!("dir:{}", image::small().display()),
+            name: None,
+            add: vec![],
+            force: false,
+        };
         let image = pool.image_import(&import, 0, &mut |_| {}).unwrap().id;
         let guest = dir.join("bin").join("0123456789abcdef");
         fs::copy(suite::binary(), &guest).unwrap();
@@ -98,6 +102,7 @@ impl Rig {
             disk,
             mounts: mounts.to_vec(),
             id_base: FIRST_ID_BASE + u32::try_from(turn).unwrap() * ID_RANGE,
+            fork_index: None,
             limits: bay_types::bay::Limits { memory_mib: Some(512), pids: Some(500), ..Default::default() },
             io_devices: vec![],
         }
@@ -151,7 +156,8 @@ impl Rig {
             destroy(&above, part);
         }
         snapshot(&disk_in(&moment.dir, &bay.spec.disk), &above, false);
-        let restored = self.runtime.block_on(self.backend.restore(&bay.spec, &moment.images(), None)).unwrap();
+        let restored =
+            self.runtime.block_on(self.backend.restore(&bay.spec, &moment.images(), None)).unwrap();
         assert_eq!(restored.notes, Vec::<String>::new());
         self.bay(bay.spec.clone(), restored.record)
     }
@@ -161,9 +167,11 @@ impl Rig {
         let disk = self.pool.bay_disk(bay);
         let above = disk.root.parent().unwrap().to_owned();
         fs::create_dir_all(&above).unwrap();
+        fs::create_dir_all(&disk.checkpoints).unwrap();
         snapshot(&disk_in(&moment.dir, &parent.spec.disk), &above, false);
         let spec = self.spec(name, disk, bay, &parent.spec.mounts);
-        let restored = self.runtime.block_on(self.backend.restore(&spec, &moment.images(), Some(index))).unwrap();
+        let restored =
+            self.runtime.block_on(self.backend.restore(&spec, &moment.images(), Some(index))).unwrap();
         (self.bay(spec, restored.record), restored.notes)
     }
 
@@ -265,6 +273,8 @@ impl Bay {
     /// Waits until the numbers in a file have grown by some.
     pub(crate) fn grows(&self, name: &str) {
         let from = self.last(name);
-        wait::until(&format!("{name} of {} to grow", self.spec.name), || (self.last(name) > from + 3).then_some(()));
+        wait::until(&format!("{name} of {} to grow", self.spec.name), || {
+            (self.last(name) > from + 3).then_some(())
+        });
     }
 }

@@ -56,6 +56,7 @@ pub(super) mod option {
     pub(in crate::memory) const EXTERNAL: u64 = 37;
     pub(in crate::memory) const EMPTY_NAMESPACES: u64 = 38;
     pub(in crate::memory) const NETWORK_LOCK: u64 = 64;
+    pub(in crate::memory) const ANY_FILE_MODE: u64 = 66;
 }
 
 /// The options that a dump and a restore have in common.
@@ -118,7 +119,13 @@ impl Worker {
                 }
                 let number = theirs.as_raw_fd().to_string();
                 // Returns only when the program cannot be run; the closed socket tells.
-                let _ = Command::new(criu).arg("swrk").arg(number).current_dir("/").env_clear().env("PATH", TOOLS).exec();
+                let _ = Command::new(criu)
+                    .arg("swrk")
+                    .arg(number)
+                    .current_dir("/")
+                    .env_clear()
+                    .env("PATH", TOOLS)
+                    .exec();
                 leave()
             }
         }
