@@ -129,8 +129,8 @@ impl Local {
     }
 
     /// What the helper needs to know of a bay.
-    async fn runtime_spec(&self, spec: &StartSpec, guest: PathBuf) -> RuntimeSpec {
-        let (program, programs, bay) = (guest.clone(), spec.disk.programs.clone(), spec.bay);
+    async fn runtime_spec(&self, spec: &StartSpec) -> RuntimeSpec {
+        let (program, programs, bay) = (self.config.guest.clone(), spec.disk.programs.clone(), spec.bay);
         let ctl = tokio::task::spawn_blocking(move || program_on_pool(&program, &programs, bay)).await;
         // A bay without `bay-ctl` is better than none.
         let ctl = ctl.map_err(io::Error::other).flatten().inspect_err(|error| {
@@ -151,7 +151,7 @@ impl Local {
             limits: spec.limits.clone(),
             isolation: self.isolation(),
             io_devices: spec.io_devices.clone(),
-            guest,
+            guest: self.config.guest.clone(),
             ctl: ctl.ok(),
             die_before: self.config.die_before.clone(),
         }
@@ -180,7 +180,7 @@ impl Backend for Local {
     }
 
     async fn start(&self, spec: &StartSpec) -> Result<RuntimeRecord, BackendError> {
-        let runtime = self.runtime_spec(spec, self.config.guest.clone()).await;
+        let runtime = self.runtime_spec(spec).await;
         match self.ask(&RuntimeRequest::Start(Box::new(runtime))).await {
             Ok(RuntimeReply::Started { record }) => Ok(record),
             Ok(_) => Err(BackendError::HelperLost { status: "no record of PID 1".to_owned() }),

@@ -1,7 +1,9 @@
 //! Memory of bays: the daemon's half of a capture, and restores.
 
+use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 use bay_runtime::{PROGRAM, find_criu};
@@ -32,7 +34,7 @@ impl Local {
     async fn capture_spec(&self, order: &CaptureOrder) -> Result<Box<CaptureSpec>, BackendError> {
         Ok(Box::new(CaptureSpec {
             criu: self.criu().await?,
-            runtime: self.runtime_spec(&order.bay, self.config.guest.clone()).await,
+            runtime: self.runtime_spec(&order.bay).await,
             record: order.record.clone(),
             images: order.images.clone(),
             end: order.end,
@@ -109,9 +111,13 @@ impl Local {
         fork_index: Option<u32>,
     ) -> Result<Restored, BackendError> {
         let criu = self.criu().await?;
+        let (kept, own) = (images.join(PROGRAM), spec.disk.root.with_file_name(PROGRAM));
+        let ctl = own.clone();
+        let copied = tokio::task::spawn_blocking(move || copy_program(&kept, &own)).await;
+        copied.map_err(io::Error::other).flatten().map_err(BackendError::Helper)?;
         // What it ran when it was captured; a later version would be other code at the same addresses.
-        let guest = kept_program(images).map_err(BackendError::Helper)?;
-        let runtime = self.runtime_spec(spec, guest).await;
+        let mut runtime = self.runtime_spec(spec).await;
+        runtime.ctl = Some(ctl);
         let request = RuntimeRequest::Restore(Box::new(RestoreSpec {
             runtime,
             images: images.to_owned(),
@@ -144,12 +150,16 @@ fn unexpected(reply: &RuntimeReply) -> BackendError {
     BackendError::HelperLost { status: format!("it answered {reply:?}") }
 }
 
-/// The executable among the images.
-fn kept_program(images: &Path) -> io::Result<PathBuf> {
-    let first = std::fs::read_dir(images.join(PROGRAM))?.next();
-    first
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the images hold no program"))?
-        .map(|e| e.path())
+/// Gives a bay a copy of its own of the executable among the images. On one pool this copies nothing. A new file each
+/// time: the one before may be mounted.
+fn copy_program(kept: &Path, own: &Path) -> io::Result<()> {
+    match std::fs::remove_file(own) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut copy = File::create_new(own)?;
+    io::copy(&mut File::open(kept)?, &mut copy)?;
+    copy.set_permissions(std::fs::Permissions::from_mode(0o711))
 }
 
 async fn remove(images: &Path) {

@@ -140,7 +140,10 @@ fn forks_of_one_capture_are_bays_of_their_own() {
     let at = fs::read_to_string(moment.dir.join("workspace/count")).unwrap().lines().count();
     let (one, notes) = rig.fork(&parent, &moment, "fork-one", 1);
     let (two, _) = rig.fork(&parent, &moment, "fork-two", 2);
-    assert_eq!(notes, ["/etc/bay/fork.d/20-fails: it exited with code 3, saying \"no such cache\""]);
+    assert!(
+        notes.len() == 1 && notes[0].contains("20-fails") && notes[0].contains("no such cache"),
+        "{notes:?}"
+    );
     for (index, fork) in [(1, &one), (2, &two)] {
         let name = &fork.spec.name;
         let hook = format!("{index} {name} {at}\n{at}\n");
@@ -193,8 +196,9 @@ def attempt(what, *arguments):
     ok = getattr(libc, what)(*arguments) == 0
     print(what, arguments[1:2], 'done' if ok else os.strerror(ctypes.get_errno()))
 BIND, REMOUNT, NODEV, NOSUID, RDONLY, NOATIME = 4096, 32, 4, 2, 1, 1024
-for point in (b'/', b'/workspace', b'/.bay/state', b'/mnt/shown', b'/.bay/bin/bay-ctl'):
+for point in (b'/', b'/workspace', b'/.bay/state', b'/.bay/checkpoints', b'/mnt/shown', b'/.bay/bin/bay-ctl'):
     attempt('mount', b'none', point, None, BIND | REMOUNT | NOATIME, None)
+for point in (b'/.bay/checkpoints', b'/mnt/shown', b'/.bay/bin/bay-ctl'):
     attempt('mount', b'none', point, None, BIND | REMOUNT | NOATIME | NODEV | NOSUID, None)
 try:
     open('/mnt/shown/file', 'w')
@@ -215,7 +219,7 @@ PY
 cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null
 echo 1 > /sys/fs/cgroup/memory/memory.limit_in_bytes
 ls /proc | grep -c '^[0-9]'
-wget -q -T 2 -O - http://192.0.2.1/ 2>&1 | tail -1
+python3 -c 'import socket; print(socket.socket().connect_ex(("192.0.2.1", 80)))'
 ip addr show eth0 2>/dev/null | grep -o 'inet6* [^ ]*'
 awk '{ $1 = $2 = $3 = $4 = ""; print }' /proc/self/mountinfo | sed 's/subvol.*//' | sort
 unshare -U true && echo nested
@@ -230,14 +234,15 @@ unshare -U true && echo nested
     let (fork, _) = rig.fork(&bay, &moment, "confined-too", 1);
     let shift = |text: &str, from: u32, to: u32| text.replace(&from.to_string(), &to.to_string());
     let seen = fork.run(look);
-    println!("{seen}");
     // Terminals belong to group 5 of the bay.
     let seen = shift(
         &shift(&seen, fork.spec.id_base + 5, bay.spec.id_base + 5),
         fork.spec.id_base,
         bay.spec.id_base,
     );
-    assert_eq!(seen, fresh);
+    let differ: Vec<_> = seen.lines().zip(fresh.lines()).filter(|(seen, fresh)| seen != fresh).collect();
+    assert_eq!(differ, [], "{seen}");
+    assert_eq!(seen.lines().count(), fresh.lines().count(), "{seen}");
     assert!(!fresh.contains("done\n"), "{fresh}");
     assert!(namespaces(&fork).is_disjoint(&own));
     let host: BTreeSet<_> = ["user", "pid", "net", "ipc", "uts", "mnt", "cgroup", "time"]
@@ -272,6 +277,7 @@ fn what_cannot_be_kept_is_named_and_nothing_is_stopped_for_it() {
     bay.begin(&ExecSpec::new(["python3", "-c", QUEUE]));
     let found = until("both to be seen", || {
         let found = rig.examine(&bay);
+        println!("{found:?}");
         (found.len() >= 2).then_some(found)
     });
     let told: Vec<String> = found.iter().map(ToString::to_string).collect();
@@ -282,4 +288,4 @@ fn what_cannot_be_kept_is_named_and_nothing_is_stopped_for_it() {
     bay.grows("count");
 }
 
-const QUEUE: &str = "import ctypes, time\nl = ctypes.CDLL('librt.so.1', use_errno=True)\nassert l.mq_open(b'/queue', 0o102, 0o600, None) >= 0\ntime.sleep(600)";
+const QUEUE: &str = "import ctypes, time\nl = ctypes.CDLL(None, use_errno=True)\nassert l.mq_open(b'/queue', 0o102, 0o600, None) >= 0\ntime.sleep(600)";

@@ -17,7 +17,7 @@ use bay_types::image::ImageImport;
 use bay_types::runtime::{ID_RANGE, RuntimeRecord};
 use bay_types::{BayId, ExecId, ImageId};
 
-const POOL_MIB: u64 = 1536;
+const POOL_MIB: u64 = 768;
 /// Far from what daemons give to their bays.
 const FIRST_ID_BASE: u32 = 1_900_000_000 / ID_RANGE * ID_RANGE;
 const PARTS: [&str; 3] = ["root", "workspace", "state"];
@@ -103,6 +103,7 @@ impl Rig {
             mounts: mounts.to_vec(),
             fork_index: None,
             id_base: FIRST_ID_BASE + u32::try_from(turn).unwrap() * ID_RANGE,
+            fork_index: None,
             limits: bay_types::bay::Limits { memory_mib: Some(512), pids: Some(500), ..Default::default() },
             io_devices: vec![],
         }
@@ -167,6 +168,7 @@ impl Rig {
         let disk = self.pool.bay_disk(bay);
         let above = disk.root.parent().unwrap().to_owned();
         fs::create_dir_all(&above).unwrap();
+        fs::create_dir_all(&disk.checkpoints).unwrap();
         snapshot(&disk_in(&moment.dir, &parent.spec.disk), &above, false);
         let spec = self.spec(name, disk, bay, &parent.spec.mounts);
         let restored =

@@ -1,10 +1,10 @@
 //! Keeping the memory of a running bay.
 
 use std::collections::HashSet;
-use std::fs::{self, DirBuilder, DirEntry, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufRead, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -56,8 +56,7 @@ pub(crate) fn capture(spec: &CaptureSpec) -> Result<RuntimeReply, Failure> {
 
 fn keep(spec: &CaptureSpec, listener: u64) -> Result<RuntimeReply, Failure> {
     let (pid, runtime, images) = (spec.record.pid, &spec.runtime, &spec.images);
-    keep_program(pid, runtime.ctl.as_deref(), images)
-        .at(STEP, || "could not keep the guest's executable".to_owned())?;
+    keep_program(pid, images).at(STEP, || "could not keep the guest's executable".to_owned())?;
     let machine = Machine::this(&spec.criu)?;
     let groups = Hierarchies::ready()?;
     let work_dir = runtime.place.run_dir.join(WORK_DIR);
@@ -215,21 +214,9 @@ fn guest_sockets(table: &str, open: &HashSet<u64>) -> (Option<u64>, usize) {
     (listener, connections)
 }
 
-/// What PID 1 runs, for a restore after this version is gone, under the name it has on the pool. There this copies
-/// nothing.
-fn keep_program(pid: i32, beside: Option<&Path>, images: &Path) -> io::Result<()> {
-    let mut program = File::open(format!("/proc/{pid}/exe"))?;
-    let own = program.metadata()?;
-    let programs = beside.and_then(Path::parent).ok_or(io::ErrorKind::NotFound)?;
-    let is_own = |entry: &DirEntry| {
-        entry.metadata().is_ok_and(|other| (other.dev(), other.ino()) == (own.dev(), own.ino()))
-    };
-    let name = fs::read_dir(programs)?.flatten().find(is_own).map(|entry| entry.file_name());
-    let dir = images.join(PROGRAM);
-    DirBuilder::new().mode(0o700).create(&dir)?;
-    let mut copy = File::create(dir.join(name.ok_or(io::ErrorKind::NotFound)?))?;
-    io::copy(&mut program, &mut copy)?;
-    copy.set_permissions(fs::Permissions::from_mode(0o711))
+/// What PID 1 runs, for a restore after this version is gone. On the pool this copies nothing.
+fn keep_program(pid: i32, images: &Path) -> io::Result<()> {
+    io::copy(&mut File::open(format!("/proc/{pid}/exe"))?, &mut File::create(images.join(PROGRAM))?).map(drop)
 }
 
 /// The groups below the bay's own, parents first.

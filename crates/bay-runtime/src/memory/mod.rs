@@ -21,7 +21,8 @@
 //! * The user namespace belongs to the bay's first id, as for a start: CRIU is made to act as that id while it makes it
 //!   ([`bay_sys::borrowed`]), and as root again afterwards. During a dump that is also what lets it read the limits of the
 //!   bay's processes on hosts that keep `CAP_SYS_RESOURCE` to themselves.
-//! * The guest's executable stays unreadable inside: CRIU gets it as an open file.
+//! * The guest's executable is unreadable inside, but CRIU opens it with the rights of the bay. So a restored bay has a
+//!   copy of its own, which can be read until its first process runs.
 //!
 //! # Failure paths
 //!
@@ -56,7 +57,7 @@ pub const CRIU_PLACES: [&str; 4] =
     ["/usr/local/lib/workbay/criu/criu", "/usr/local/sbin/criu", "/usr/sbin/criu", "/usr/bin/criu"];
 /// Major and minor number of the oldest CRIU that works on recent kernels.
 pub const CRIU_FLOOR: (u32, u32) = (4, 2);
-/// Directory of the guest's executable among the images, under the name it has on the pool.
+/// The guest's executable among the images.
 pub const PROGRAM: &str = "program";
 /// Directory for CRIU's log, in the run directory of the bay.
 const WORK_DIR: &str = "criu";

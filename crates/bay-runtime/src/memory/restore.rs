@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use bay_sys::borrowed::change_ids;
 use bay_sys::namespace::{flags, leave_namespaces};
 use bay_types::guest::Wake;
-use bay_types::inside;
 use bay_types::runtime::{ID_RANGE, RestoreSpec, RuntimeReply, RuntimeSpec};
-use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fchmod, fcntl_getfl, fcntl_setfl, openat};
 use rustix::mount::{
     MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_bind, mount_change, move_mount, open_tree,
 };
@@ -27,7 +26,7 @@ use crate::cgroup::Hierarchies;
 use crate::clear::clear_locked;
 use crate::failure::{Failure, Try};
 use crate::inner::DEVICES;
-use crate::mounts::{self, attach, relative};
+use crate::mounts::{self, attach};
 use crate::start::{gateway, guest_config, placing, user_namespace};
 use crate::{network, place};
 
@@ -77,6 +76,7 @@ fn restore_locked(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
         .at(STEP, || "could not set up a socket".to_owned())?;
     let user_namespace = user_namespace(runtime, &bay_group)?;
     let program = program(runtime)?;
+    may_be_read(&program, true)?;
     leave_namespaces(flags::MOUNT)
         .and_then(|()| Ok(mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?))
         .at(STEP, || "could not leave the host's mount namespace".to_owned())?;
@@ -109,12 +109,11 @@ fn restore_locked(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
         message.bytes(1, key.as_bytes()).number(2, descriptor(fd));
         message
     };
-    options
-        .message(option::INHERIT, &inherited(format!("socket:[{}]", facts.listener), first_socket.as_fd()))
-        .message(option::INHERIT, &inherited(relative(inside::CTL).to_owned(), program.as_fd()));
+    let socket = inherited(format!("socket:[{}]", facts.listener), first_socket.as_fd());
+    options.message(option::INHERIT, &socket).flag(option::ANY_FILE_MODE);
 
     // In the bay's group: whoever ends the bay ends it too.
-    let passed = [first_socket.as_fd(), program.as_fd()];
+    let passed = [first_socket.as_fd()];
     let worker = Worker::start(&spec.criu.program, STEP, Some(guest_group.as_fd()), &passed)?;
     let mut frozen = Vec::new();
     let ran = worker.run(Request::Restore, &options, |stage, pid| match stage {
@@ -129,7 +128,7 @@ fn restore_locked(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
         // Everything is in place, and nothing has run yet. PID 1 goes first, alone.
         "pre-resume" => {
             frozen = groups.freeze_leaves(group)?;
-            Ok(())
+            may_be_read(&program, false)
         }
         _ => Ok(()),
     });
@@ -154,7 +153,15 @@ fn open_file(path: &Path) -> Result<OwnedFd, Failure> {
     File::open(path).map(OwnedFd::from).at(STEP, || format!("could not open {}", path.display()))
 }
 
-/// The guest's executable, which nobody inside may read.
+/// Whether the bay may read its guest's executable. When it runs it must not: the kernel protects a process from being
+/// traced by those who cannot read what it runs, also when it is the bay's root.
+fn may_be_read(program: &OwnedFd, readable: bool) -> Result<(), Failure> {
+    let mode = if readable { 0o755 } else { 0o711 };
+    fchmod(program, Mode::from(mode))
+        .at(STEP, || "could not change who may read the guest's executable".to_owned())
+}
+
+/// The guest's executable: a copy for this bay alone.
 fn program(runtime: &RuntimeSpec) -> Result<OwnedFd, Failure> {
     let missing = || io::Error::new(io::ErrorKind::NotFound, "the bay has no program of its own");
     let path = runtime.ctl.as_deref().ok_or_else(missing).at(STEP, || "no guest to go on".to_owned())?;
