@@ -106,13 +106,15 @@ impl Local {
         let (answer, status) = match tokio::time::timeout(HELPER_DEADLINE, talk).await {
             Ok(talked) => talked.map_err(BackendError::Helper)?,
             Err(_) => {
-                let _ = helper.kill().await;
+                // Not waited for: a helper that hangs in the kernel would be waited for in vain. The runtime buries it.
+                let _ = helper.start_kill();
                 return Err(BackendError::HelperSlow);
             }
         };
         match serde_json::from_slice(&answer) {
             Ok(RuntimeReply::Started { record }) => Ok(Some(record)),
             Ok(RuntimeReply::Done) => Ok(None),
+            Ok(RuntimeReply::Hangs { message }) => Err(BackendError::Hangs(message)),
             Ok(RuntimeReply::Failed { step, message }) => Err(BackendError::Step { step, message }),
             Err(_) => Err(BackendError::HelperLost { status: status.to_string() }),
         }

@@ -53,7 +53,7 @@ mod own_v2;
 mod place;
 mod start;
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::process::ExitCode;
 
 use bay_types::runtime::{RuntimeReply, RuntimeRequest};
@@ -82,18 +82,18 @@ pub fn run() -> ExitCode {
         _ => {}
     }
     let mut text = String::new();
-    let reply = match std::io::stdin().take(MAX_REQUEST_BYTES).read_to_string(&mut text) {
+    let reply = match io::stdin().take(MAX_REQUEST_BYTES).read_to_string(&mut text) {
         Err(error) => failed("request", &error.to_string()),
         Ok(_) => match serde_json::from_str::<RuntimeRequest>(&text) {
             Err(error) => failed("request", &error.to_string()),
             Ok(request) => handle(&request),
         },
     };
-    let ok = !matches!(reply, RuntimeReply::Failed { .. });
+    let ok = !matches!(reply, RuntimeReply::Failed { .. } | RuntimeReply::Hangs { .. });
     // The daemon may be gone; what was done stays done, and the next one finds it.
     if let Ok(mut line) = serde_json::to_vec(&reply) {
         line.push(b'\n');
-        let _ = std::io::stdout().write_all(&line);
+        let _ = io::stdout().write_all(&line);
     }
     if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -110,6 +110,9 @@ fn handle(request: &RuntimeRequest) -> RuntimeReply {
     };
     match done {
         Ok(()) => RuntimeReply::Done,
+        Err(failure) if failure.source.kind() == io::ErrorKind::TimedOut => {
+            RuntimeReply::Hangs { message: failure.what }
+        }
         Err(failure) => failed(failure.step, &bay_types::error::chain(&failure)),
     }
 }

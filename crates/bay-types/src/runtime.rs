@@ -77,7 +77,16 @@ pub struct RuntimeRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "kebab-case")]
 pub enum RuntimeReply {
-    Started { record: RuntimeRecord },
+    Started {
+        record: RuntimeRecord,
+    },
     Done,
-    Failed { step: String, message: String },
+    Failed {
+        step: String,
+        message: String,
+    },
+    /// Processes of the bay hang in the kernel: they can be neither ended nor frozen until what they wait for answers.
+    Hangs {
+        message: String,
+    },
 }
