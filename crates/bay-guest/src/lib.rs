@@ -57,6 +57,8 @@ mod ctl;
 mod envd;
 mod execs;
 mod files;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod http;
 mod log;
 mod ports;

@@ -66,7 +66,7 @@ struct Extension {
     link: Option<Vec<u8>>,
 }
 
-fn unpack_from(mut reader: impl Read, root: &OwnedFd) -> io::Result<Unpacked> {
+pub(crate) fn unpack_from(mut reader: impl Read, root: &OwnedFd) -> io::Result<Unpacked> {
     let mut done = Unpacked::default();
     {
         let mut archive = Archive::new(&mut reader);
