@@ -49,7 +49,7 @@ use std::time::Duration;
 
 use bay_types::guest::GuestConfig;
 
-pub use services::kept_services;
+pub use services::{kept_runs, kept_services};
 
 mod alone;
 mod boot;
