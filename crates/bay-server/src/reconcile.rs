@@ -71,6 +71,8 @@ struct Reconciler {
     follower: Option<Follower>,
     /// Why the next start happens, for the reason shown with it.
     why: String,
+    /// Why the newest wish failed, once that is in the ledger: trying the same again every now and then is not told again.
+    told_failed: Option<String>,
     /// Watches a running bay that is to be stopped when idle, and for how many seconds.
     idler: Option<(u64, Follower)>,
     /// What runs is known to have the settings on record. Not so when the bay is found again: an earlier daemon may have
@@ -101,6 +103,7 @@ pub(crate) fn spawn(daemon: Arc<Daemon>, handle: Arc<BayHandle>) {
                 restarts: Restarts::default(),
                 follower: None,
                 why: String::new(),
+                told_failed: None,
                 idler: None,
                 settings_hold: false,
             };
@@ -136,10 +139,11 @@ impl Reconciler {
             if asked != last_asked {
                 self.restarts = Restarts::default();
                 self.why.clear();
+                self.told_failed = None;
                 last_asked = asked;
             }
             let pass = self.pass().await;
-            watching = pass.is_ok() && !(told_gone && self.handle.row().runtime == record);
+            watching = !(told_gone && self.handle.row().runtime == record);
             match pass {
                 Ok(Pass::Settled { refused }) => {
                     self.handle.settle(Settled { asked, error: refused, ..Settled::default() });
@@ -224,12 +228,14 @@ impl Reconciler {
 
     /// Writes down why a step did not succeed. A freeze or thaw that failed leaves the bay as it is seen; anything else
     /// makes it failed.
-    async fn fail(&self, step: Step, look: Look, error: &ApiError) -> Result<(), ApiError> {
+    async fn fail(&mut self, step: Step, look: Look, error: &ApiError) -> Result<(), ApiError> {
         let reason = error.message.clone();
         let draft = Draft::new(
             "bay.failed",
             json!({ "step": format!("{step:?}"), "code": error.code, "reason": reason }),
         );
+        let draft = (self.told_failed.as_ref() != Some(&reason)).then_some(draft);
+        self.told_failed = Some(reason.clone());
         let change = |row: &mut BayRow| {
             match step {
                 Step::Pause => row.desired = Desired::Running,
@@ -244,7 +250,7 @@ impl Reconciler {
             }
             row.reason = reason;
         };
-        self.update(draft, change).await.map(drop)
+        self.handle.update(&self.daemon.store, draft, change).await.map(drop)
     }
 
     async fn update(&self, draft: Draft, change: impl FnOnce(&mut BayRow)) -> Result<BayRow, ApiError> {
@@ -476,11 +482,14 @@ impl Reconciler {
                 (_, true) => "its root is to be replaced",
                 _ => "its processes are asked to end",
             };
-            self.update(Draft::new("bay.stopping", json!({ "reason": reason })), |row| {
-                row.state = State::Stopping;
-                row.reason = reason.to_owned();
-            })
-            .await?;
+            let draft = Draft::new("bay.stopping", json!({ "reason": reason }));
+            let draft = self.told_failed.is_none().then_some(draft);
+            self.handle
+                .update(&self.daemon.store, draft, |row| {
+                    row.state = State::Stopping;
+                    row.reason = reason.to_owned();
+                })
+                .await?;
         }
         let grace = self.handle.take_grace();
         // What goes back to a checkpoint is not asked to end: nothing it could still write will be there.

@@ -43,7 +43,7 @@ mod needs;
 mod routes;
 mod store;
 
-pub use kept::kept_services;
+pub use kept::{kept_runs, kept_services};
 pub(crate) use routes::{parse, route};
 
 use machine::{Event, Machine, Moment, Rules};
