@@ -177,6 +177,7 @@ fn skipped_tests_are_told_and_words_that_look_like_it_are_not() {
     ] {
         assert_eq!(only(changed("tests/a", &format!("+{line}\n"))).1, "test-skipped", "{line}");
     }
+    assert_eq!(only(changed("src/lib.rs", "+    #[ignore]\n     #[test]\n")).1, "test-skipped");
     for line in ["process.exit(1)", "profit(3)", "const skip = 1", "model.fit(x)"] {
         assert_eq!(rules(&[changed("tests/a", &format!("+{line}\n"))]), [], "{line}");
     }

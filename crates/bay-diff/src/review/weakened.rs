@@ -96,6 +96,8 @@ pub(super) struct Names {
     went: HashMap<String, (String, u64)>,
     /// Files of tests that went, with the names of their tests.
     files: Vec<(String, Vec<String>)>,
+    /// Names in all of those.
+    in_files: usize,
 }
 
 impl Names {
@@ -134,7 +136,7 @@ impl Names {
             assertions_came += u64::from(asserts && line.kind == LineKind::Added);
             if line.kind == LineKind::Added
                 && skips < MAX_PER_FILE
-                && (test_file || marked)
+                && (test_file || marked || text.starts_with("#[ignore"))
                 && skips_a_test(&line)
             {
                 skips += 1;
@@ -144,7 +146,7 @@ impl Names {
         }
         if entry.change == Change::Deleted {
             if test_file || marked {
-                self.files.push((entry.path.clone(), names_went.into_iter().map(|(name, _)| name).collect()));
+                self.file_with(entry, names_went.into_iter().map(|(name, _)| name).collect());
             }
             return;
         }
@@ -161,9 +163,19 @@ impl Names {
 
     /// A file went whose text is not known.
     pub(super) fn file_went(&mut self, entry: &DiffEntry) {
-        if is_test(&entry.path) && self.files.len() < MAX_NAMES {
-            self.files.push((entry.path.clone(), Vec::new()));
+        if is_test(&entry.path) {
+            self.file_with(entry, Vec::new());
         }
+    }
+
+    /// Names beyond what is remembered are as good as gone.
+    fn file_with(&mut self, entry: &DiffEntry, names: Vec<String>) {
+        if self.files.len() >= MAX_NAMES {
+            return;
+        }
+        let remembered = if self.in_files + names.len() <= MAX_NAMES { names } else { Vec::new() };
+        self.in_files += remembered.len();
+        self.files.push((entry.path.clone(), remembered));
     }
 
     pub(super) fn finish(self) -> Vec<(String, Hit)> {

@@ -206,17 +206,28 @@ fn failed(error: &DiffError) -> ApiError {
 /// Reads everything that changed, and reports what a person should know before it leaves the bay.
 pub(crate) async fn review(comparison: Comparison, mut teller: Teller) -> Result<Review, ApiError> {
     blocking(move || {
-        let mut reviewer = Reviewer::default();
-        let summary = run(&comparison, &Options::reviewed(), &mut |found| {
-            match found {
-                Found::Told(Told::Progress(progress)) => teller.progress(progress),
-                Found::Told(Told::Entry(entry)) => reviewer.look(&entry),
-                Found::Package(_) => {}
-            }
+        reviewed(comparison, &mut |progress| {
+            teller.progress(progress);
             if teller.is_heard() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        let Comparison { bay, from, to, .. } = comparison;
-        Ok(Review { bay, from, to, found: reviewer.finish(), summary })
+        })
     })
     .await
+}
+
+/// The same on the calling thread, for whatever lets work leave a bay.
+pub(crate) fn reviewed(
+    comparison: Comparison,
+    hear: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Result<Review, ApiError> {
+    let mut reviewer = Reviewer::default();
+    let summary = run(&comparison, &Options::reviewed(), &mut |found| match found {
+        Found::Told(Told::Progress(progress)) => hear(progress),
+        Found::Told(Told::Entry(entry)) => {
+            reviewer.look(&entry);
+            ControlFlow::Continue(())
+        }
+        Found::Package(_) => ControlFlow::Continue(()),
+    })?;
+    let Comparison { bay, from, to, .. } = comparison;
+    Ok(Review { bay, from, to, found: reviewer.finish(), summary })
 }
