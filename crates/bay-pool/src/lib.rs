@@ -59,7 +59,7 @@ mod subvolume;
 #[cfg(test)]
 mod tests;
 
-pub use changes::{Flush, Window};
+pub use changes::{Flush, Window, file_clock};
 pub use error::PoolError;
 pub use pool::Pool;
 pub use repo::{GIT_VARIABLES, MAX_BUNDLE_BYTES};
