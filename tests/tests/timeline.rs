@@ -4,7 +4,8 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
 
-use bay_tests::{Daemon, SMALL, until};
+use bay_tests::wait::{PATIENCE, within};
+use bay_tests::{Daemon, SMALL};
 use bay_types::ErrorCode;
 use bay_types::timeline::TimelineLine;
 
@@ -22,7 +23,10 @@ fn quiet() -> Daemon {
 /// Waits for a line of a bay.
 #[track_caller]
 fn until_line(daemon: &Daemon, bay: &str, what: &str, fits: impl Fn(&TimelineLine) -> bool) -> TimelineLine {
-    until(what, || lines(daemon, &[bay]).into_iter().find(|line| fits(line)))
+    within(PATIENCE, || lines(daemon, &[bay]).into_iter().find(|line| fits(line))).unwrap_or_else(|| {
+        let told: Vec<String> = lines(daemon, &[bay]).into_iter().map(|line| line.what).collect();
+        panic!("waited for {what}, and saw {told:#?}")
+    })
 }
 
 /// A running `bay timeline --follow --json`.
@@ -139,7 +143,7 @@ fn what_was_written_before_or_after_a_command_is_not_its_own() {
     daemon.empty_bay("b");
     let _before = daemon.sh("b", "for i in $(seq 300); do echo x > f$i; done").ok();
     let _pushed = daemon.bay_with_input(&["cp", "-", "b:pushed"], b"from outside\n").ok();
-    // The kernel stamps files by its tick: what lies between is longer than one.
+    // The clock that files are stamped by runs some milliseconds behind: what lies between is longer.
     let _between = daemon.sh("b", "sleep 0.05").ok();
     let _one = daemon.sh("b", "echo x >> f7").ok();
     let _after = daemon.sh("b", "echo y > other").ok();

@@ -24,8 +24,18 @@ const NAMES_TRIED: usize = 48;
 /// A stretch of time in which something ran.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
+    /// By [`file_clock`].
     pub from: Timestamp,
     pub to: Timestamp,
+}
+
+/// The time that a file changed now is stamped with, or a later one. The clock that the kernel stamps files by runs some
+/// milliseconds behind the time of day, and not always equally far: what begins now is to be compared with it alone.
+#[must_use]
+pub fn file_clock() -> Timestamp {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let nanoseconds = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
+    Timestamp::from_nanosecond(nanoseconds).unwrap_or_else(|_| Timestamp::now())
 }
 
 /// How much is made visible before a look.
@@ -47,9 +57,9 @@ struct Found {
 }
 
 impl Found {
-    fn new(window: &Window, grain_ns: i128) -> Self {
+    fn new(window: &Window) -> Self {
         Self {
-            from_ns: window.from.as_nanosecond() - grain_ns,
+            from_ns: window.from.as_nanosecond(),
             to_ns: window.to.as_nanosecond(),
             changes: FileChanges::default(),
             files: Vec::new(),
@@ -119,8 +129,7 @@ impl Pool {
         // What is older than a snapshot is its source's.
         let workspace = btrfs::subvolume_info(&top).doing(doing)?;
         let since = if workspace.parent_uuid == [0; 16] { since } else { since.max(workspace.born) };
-        let mut found: Vec<Found> =
-            windows.iter().map(|window| Found::new(window, clock_grain_ns())).collect();
+        let mut found: Vec<Found> = windows.iter().map(Found::new).collect();
         let whole = btrfs::inodes_changed_since(&top, since, MAX_ITEMS, &mut |inode| {
             found.iter_mut().for_each(|window| window.count(&inode));
         })
@@ -154,12 +163,6 @@ fn dashed(id: [u8; 16]) -> String {
         let _ = write!(text, "{byte:02x}");
     }
     text
-}
-
-/// How far the clock that inodes are stamped with may run behind: a tick of the kernel.
-fn clock_grain_ns() -> i128 {
-    let grain = rustix::time::clock_getres(rustix::time::ClockId::RealtimeCoarse);
-    i128::from(grain.tv_sec) * 1_000_000_000 + i128::from(grain.tv_nsec)
 }
 
 fn shown(path: &[u8], is_dir: bool) -> String {
@@ -196,7 +199,7 @@ mod tests {
     #[test]
     fn what_happened_before_or_after_is_not_counted() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let mut found = Found::new(&Window { from: at(10), to: at(20) }, 0);
+        let mut found = Found::new(&Window { from: at(10), to: at(20) });
         found.count(&inode(300, 1, 5));
         assert!(!found.changes.at_least);
         found.count(&inode(301, 12, 30));

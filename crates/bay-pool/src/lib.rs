@@ -67,7 +67,7 @@ mod subvolume;
 #[cfg(test)]
 mod tests;
 
-pub use changes::{Flush, Window};
+pub use changes::{Flush, Window, file_clock};
 pub use clean::{Changed, CleanRepo, Entry, LaidOut, Lender, Taken};
 pub use diff::{DiffSide, Side};
 pub use error::PoolError;

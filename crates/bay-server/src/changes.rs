@@ -1,7 +1,7 @@
 //! Which files changed in a workspace while an exec ran: looked at from the outside, after its end, by nobody's request.
 //!
 //! ```text
-//!   exec starts ──► (beside it) the workspace's generation is noted
+//!   exec starts ──► the time by the clock of files, and (beside it) the workspace's generation are noted
 //!   exec ends ──► its window waits ──► a round: write out, look, event `exec.files` ──► at least ROUND_EVERY of rest
 //! ```
 //!
@@ -13,10 +13,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bay_pool::{Flush, Pool, Window};
+use bay_pool::{Flush, Pool, Window, file_clock};
 use bay_store::{Draft, ExecRow};
 use bay_types::timeline::FileChanges;
 use bay_types::{BayId, ExecId};
+use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use tokio::sync::Notify;
 
@@ -33,12 +34,24 @@ const MAX_WINDOWS: usize = 64;
 /// the kernel's own pace, and only what costs little is made visible.
 const SMALL_WRITE: u64 = 256 << 20;
 
+/// How far the clock of files may run behind, for an exec that an earlier daemon started.
+const CLOCK_LAG: SignedDuration = SignedDuration::from_millis(50);
+/// Execs for which a beginning is noted at the same time.
+const MAX_BEGUN: usize = 65_536;
+
 /// Windows that wait, and what was noted for execs that run.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    began: Mutex<HashMap<ExecId, u64>>,
+    began: Mutex<HashMap<ExecId, Began>>,
     waiting: Mutex<HashMap<BayId, Vec<Waiting>>>,
     wake: Notify,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Began {
+    from: Timestamp,
+    /// Where in the workspace's history it was; 0 while nobody has looked.
+    generation: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -55,21 +68,32 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Changes {
-    /// Notes where the workspace's history is. Off the path of the exec: what is noted late only makes the look longer.
-    pub(crate) fn exec_began(&self, pool: &Pool, handle: &BayHandle, id: ExecId) {
-        if let Ok(generation) = pool.workspace_generation(handle.id) {
-            let mut began = hold(&self.began);
-            if handle.exec_is_open(id) {
-                began.insert(id, generation);
-            }
+    /// An exec is about to start. Costs a look at a clock, a lock and an insertion.
+    pub(crate) fn exec_begins(&self, id: ExecId) {
+        let began = Began { from: file_clock(), generation: 0 };
+        let mut all = hold(&self.began);
+        if all.len() < MAX_BEGUN {
+            all.insert(id, began);
         }
     }
 
-    /// An exec is over. Costs a lock and a push.
+    /// Notes where the workspace's history is. Off the path of the exec: without it a look only takes longer.
+    pub(crate) fn exec_began(&self, pool: &Pool, handle: &BayHandle, id: ExecId) {
+        if let Ok(generation) = pool.workspace_generation(handle.id)
+            && let Some(began) = hold(&self.began).get_mut(&id)
+        {
+            began.generation = generation;
+        }
+    }
+
+    /// An exec is over. Costs two locks and a push.
     pub(crate) fn exec_ended(&self, row: &ExecRow) {
-        let since = hold(&self.began).remove(&row.id).unwrap_or(0);
+        let Began { from, generation: since } = hold(&self.began).remove(&row.id).unwrap_or_else(|| Began {
+            from: row.started_at.checked_sub(CLOCK_LAG).unwrap_or(row.started_at),
+            generation: 0,
+        });
         let Some(to) = row.ended_at else { return };
-        let window = Window { from: row.started_at, to };
+        let window = Window { from, to };
         let mut waiting = hold(&self.waiting);
         let of_bay = waiting.entry(row.bay).or_default();
         if of_bay.len() < MAX_WINDOWS {

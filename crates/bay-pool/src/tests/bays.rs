@@ -5,7 +5,7 @@ use bay_types::{BayId, ErrorCode, ImageId};
 
 use super::{Lab, image_root, import_host};
 use crate::subvolume::open_dir;
-use crate::{BayUsage, Flush, PoolError, Window, WorkspaceFrom};
+use crate::{BayUsage, Flush, PoolError, Window, WorkspaceFrom, file_clock};
 
 #[test]
 fn a_bay_is_made_of_snapshots_that_do_not_touch_their_image() {
@@ -244,16 +244,11 @@ fn usage_counts_what_the_bay_wrote_and_not_what_it_shares() {
     assert!((3 << 20..4 << 20).contains(&used), "{used}");
 }
 
-/// A moment that the kernel's clock for files is past, and that is past what was stamped before.
-fn between_ticks() -> jiff::Timestamp {
-    let coarse = || rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-    let next = |from: rustix::time::Timespec| while coarse() == from {};
-    next(coarse());
-    next(coarse());
-    let between = jiff::Timestamp::now();
-    next(coarse());
-    next(coarse());
-    between
+/// A moment by the kernel's clock for files that is past what was stamped before.
+fn next_tick() -> jiff::Timestamp {
+    let before = jiff::Timestamp::now();
+    while file_clock() <= before {}
+    file_clock()
 }
 
 #[test]
@@ -270,7 +265,7 @@ fn what_changed_in_a_workspace_is_found_by_its_time() {
     }
     pool.flush(Flush::All).unwrap();
     let since = pool.workspace_generation(bay).unwrap();
-    let from = between_ticks();
+    let from = next_tick();
     fs::write(file("new"), "x").unwrap();
     std::io::Write::write_all(&mut fs::OpenOptions::new().append(true).open(file("grown")).unwrap(), b"y")
         .unwrap();
@@ -293,7 +288,7 @@ fn what_changed_in_a_workspace_is_found_by_its_time() {
     // Without a beginning the same is found, only with more work.
     assert_eq!(pool.workspace_changes(bay, 0, &[window]).unwrap()[0], *changes);
     // What was only appended to is not seen by the cheap way; names are.
-    let from = between_ticks();
+    let from = next_tick();
     fs::rename(file("new"), file("newer")).unwrap();
     let window = Window { from, to: jiff::Timestamp::now() };
     pool.flush(Flush::Names).unwrap();

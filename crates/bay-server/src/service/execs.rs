@@ -210,6 +210,7 @@ fn in_trace(spec: &ExecSpec, row: &ExecRow) -> Option<ExecSpec> {
 /// Notes the bay's counters while the guest is being asked: nobody waits for it, and a command needs longer than this to
 /// reach a limit.
 fn note_beginning(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: ExecId) {
+    daemon.changes.exec_begins(id);
     let (daemon, handle) = (Arc::clone(daemon), Arc::clone(handle));
     tokio::spawn(async move {
         handle.exec_began(id, daemon.backend.limit_events(handle.id));
