@@ -159,7 +159,7 @@ impl Ctl {
         match (request.method(), parts.as_slice()) {
             (&Method::GET, ["v1", "whoami"]) => Ok(json(StatusCode::OK, &self.whoami(peer))),
             (&Method::GET, ["v1", "can"]) => Ok(json(StatusCode::OK, &self.can())),
-            (&Method::GET, ["v1", "ports"]) => ports::route(Some(peer.uid)).await,
+            (&Method::GET, ["v1", "ports"]) => ports::route(Some(peer.uid), self.services.as_deref()).await,
             (&Method::POST, ["v1", "hold"]) => {
                 let seconds = query.number("seconds", 10)?.ok_or_else(|| invalid("seconds= is missing"))?;
                 Ok(json(StatusCode::OK, &self.hold(seconds)?))
