@@ -7,6 +7,7 @@
 //! anyway. For everybody else nothing is done but to note until when the bay should stay awake.
 
 use std::convert::Infallible;
+use std::ffi::OsStr;
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::AsFd;
@@ -19,12 +20,14 @@ use std::time::Duration;
 use bay_types::bay::Limits;
 use bay_types::guest::{GuestConfig, WORKSPACE};
 use bay_types::inside::{Activity, CTL_SOCKET, Can, Hold, MAX_HOLD_S, Network, WhoAmI};
-use bay_types::{ApiError, ErrorCode, VERSION};
+use bay_types::{ApiError, ErrorCode, ExecId, VERSION};
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::{SignedDuration, Timestamp};
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
@@ -74,12 +77,27 @@ pub(crate) fn listen(root: &Path) -> io::Result<UnixListener> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    spool::remove_tree(File::open(dir)?.as_fd(), name.as_encoded_bytes())?;
+    make_way(File::open(dir)?, name)?;
     let listener = StdListener::bind(&path)?;
     // For every user of the bay.
     std::fs::set_permissions(&path, Permissions::from_mode(0o666))?;
     listener.set_nonblocking(true)?;
     UnixListener::from_std(listener)
+}
+
+/// Takes away whatever has the name. A directory may hold millions of files, for which nothing is to wait: it is moved
+/// aside and removed meanwhile.
+fn make_way(dir: File, name: &OsStr) -> io::Result<()> {
+    match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let aside = format!(".bay-old-{}", ExecId::generate());
+    rustix::fs::renameat(&dir, name, &dir, &aside)?;
+    // What cannot be removed is the agent's own litter.
+    tokio::task::spawn_blocking(move || spool::remove_tree(dir.as_fd(), aside.as_bytes()));
+    Ok(())
 }
 
 impl Ctl {
