@@ -25,7 +25,7 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use tokio::net::{UnixListener, UnixStream};
@@ -36,9 +36,11 @@ use crate::http::{Answer, Query, error, invalid, json};
 use crate::services::Services;
 use crate::{ports, spool};
 
+mod lease;
 mod readme;
 mod services;
 
+use lease::{Lease, since_boot};
 pub(crate) use readme::readme;
 
 /// Connections at once. One more waits for its turn in the kernel's queue.
@@ -61,7 +63,7 @@ pub(crate) struct Ctl {
     terminals: Arc<TerminalClock>,
     /// None where the bay can keep none.
     services: Option<Arc<Services>>,
-    hold_until: Mutex<Option<Timestamp>>,
+    lease: Mutex<Option<Lease>>,
 }
 
 /// Who asks, by the kernel's word.
@@ -108,13 +110,13 @@ impl Ctl {
         services: Option<Arc<Services>>,
     ) -> Self {
         let limits = Mutex::new(guest.about.limits.clone());
-        Self { guest, limits, started_at, terminals, services, hold_until: Mutex::default() }
+        Self { guest, limits, started_at, terminals, services, lease: Mutex::default() }
     }
 
     /// A lease that has run out is none.
     fn hold_until(&self) -> Option<Timestamp> {
-        let held = *self.hold_until.lock().unwrap_or_else(PoisonError::into_inner);
-        held.filter(|until| *until > Timestamp::now())
+        let lease = *self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        lease.and_then(|lease| lease.until(since_boot(), Timestamp::now()))
     }
 
     pub(crate) fn activity(&self) -> Activity {
@@ -183,7 +185,7 @@ impl Ctl {
                 Ok(json(StatusCode::OK, &self.hold(seconds)?))
             }
             (&Method::DELETE, ["v1", "hold"]) => {
-                *self.hold_until.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 Ok(json(StatusCode::OK, &Hold::default()))
             }
             (_, ["v1", "services", rest @ ..]) => {
@@ -225,10 +227,9 @@ impl Ctl {
 
     /// A later end replaces an earlier one and the other way round: the last word counts.
     fn hold(&self, seconds: u64) -> Result<Hold, ApiError> {
-        let until = i64::try_from(seconds)
-            .ok()
-            .filter(|_| (1..=MAX_HOLD_S).contains(&seconds))
-            .and_then(|seconds| Timestamp::now().checked_add(SignedDuration::from_secs(seconds)).ok())
+        let lease = Some(seconds)
+            .filter(|seconds| (1..=MAX_HOLD_S).contains(seconds))
+            .and_then(|seconds| Lease::new(seconds, since_boot(), Timestamp::now()))
             .ok_or_else(|| {
                 ApiError::new(
                     ErrorCode::InvalidInput,
@@ -236,7 +237,7 @@ impl Ctl {
                     "hold it for less, and again when that is over",
                 )
             })?;
-        *self.hold_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
-        Ok(Hold { hold_until: Some(until) })
+        *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = Some(lease);
+        Ok(Hold { hold_until: self.hold_until() })
     }
 }
