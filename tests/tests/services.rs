@@ -79,6 +79,10 @@ fn services_are_ready_by_each_kind_of_health_check_in_the_order_of_their_needs()
     let ports = daemon.bay(&["ports", "b", "--json"]).ok().json();
     let listening = ports.as_array().unwrap().iter().find(|port| port["port"] == 5432).unwrap();
     assert_eq!(listening["service"], "db", "{ports}");
+    let inside = daemon.sh("b", "bay-ctl ports --json").ok().json();
+    let seen = inside.as_array().unwrap().iter().find(|port| port["port"] == 5432).unwrap();
+    assert_eq!(seen["service"], "db", "the same from inside: {inside}");
+    assert!(daemon.sh("b", "bay-ctl ports").ok().text().contains("service db"));
 }
 
 #[test]

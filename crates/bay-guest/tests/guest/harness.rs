@@ -89,11 +89,17 @@ impl Guest {
     }
 
     pub(crate) fn with(options: &Options) -> Self {
+        Self::prepared(options, |_| ())
+    }
+
+    /// The same on a root that was changed before.
+    pub(crate) fn prepared(options: &Options, prepare: impl FnOnce(&Path)) -> Self {
         let temp = tempfile::tempdir().unwrap();
         std::fs::create_dir(temp.path().join("root")).unwrap();
         if options.home {
             std::fs::create_dir(temp.path().join("root/.bay")).unwrap();
         }
+        prepare(&temp.path().join("root"));
         let child = launch(temp.path(), options);
         Self { temp: Some(temp), child }
     }

@@ -33,6 +33,7 @@ use crate::{follow, reconcile};
 
 mod bays;
 mod execs;
+mod inside;
 
 /// A backend whose bays are all one scripted guest behind a socket.
 #[derive(Debug)]
