@@ -31,7 +31,8 @@ fn the_same_command_is_shown_side_by_side() {
         assert_eq!(row["tests"]["passed"], passed, "{row}");
         assert_eq!((&row["tests"]["skipped"], &row["exit_code"]), (&1.into(), &code.into()), "{row}");
         assert!(row["wall_s"].as_f64().unwrap() > 0.0 && row["output_bytes"].as_u64().unwrap() > 20, "{row}");
-        assert!(row["error"].is_null() && row["diff"].is_null(), "{row}");
+        assert!(row["error"].is_null(), "{row}");
+        assert_eq!((&row["diff"]["files"], &row["diff"]["added"]), (&1.into(), &1.into()), "{row}");
         let said = daemon.bay(&["logs", bay, row["exec"].as_str().unwrap()]).ok();
         assert!(said.text().contains(&format!("{passed} passed")), "{said}");
     }

@@ -172,15 +172,6 @@ impl Guest {
         self.send(request).await
     }
 
-    /// A GET whose answer breaks off somewhere; true when it did.
-    pub(crate) async fn breaks_off(&self, path: &str) -> bool {
-        let request = Request::builder().uri(path).header("host", "guest").body(Full::default()).unwrap();
-        match self.try_send(request).await {
-            Ok(response) => response.into_body().collect().await.is_err(),
-            Err(_) => true,
-        }
-    }
-
     pub(crate) async fn call(&self, method: Method, path: &str, body: Vec<u8>) -> (StatusCode, Bytes) {
         let response = self.stream(method, path, body).await;
         let status = response.status();
