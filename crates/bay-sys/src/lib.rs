@@ -15,6 +15,7 @@
 //! | [`namespace`]| clone into new namespaces, id maps, id-mapped mounts (runtime)           |
 //! | [`paths`]    | opening below a directory of somebody else's (pool, runtime, guest)      |
 //! | [`readiness`]| async waiting for any descriptor (guest, backend)                         |
+//! | [`tcp`]      | sockets that a repair left unusable (runtime)                            |
 //! | [`seccomp`]  | installing filters without `no_new_privs` (runtime)                      |
 
 pub mod borrowed;
@@ -29,3 +30,4 @@ pub mod readiness;
 pub mod seccomp;
 pub mod signals;
 pub mod spawn;
+pub mod tcp;

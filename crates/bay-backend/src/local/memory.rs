@@ -61,7 +61,7 @@ impl Local {
             // The helper was killed with its handle, and CRIU sees that it is gone.
             Err(_) => Err(BackendError::HelperSlow),
         };
-        if matches!(captured, Err(BackendError::HelperLost { .. } | BackendError::HelperSlow)) {
+        if captured.as_ref().is_err_and(|error| !matches!(error, BackendError::Obstacles(_))) {
             remove(&order.images).await;
             if let Err(error) = self.ask(&RuntimeRequest::Mend(order.record.clone())).await {
                 tracing::warn!(bay = %order.bay.bay, %error, "what a lost capture left could not be looked for");

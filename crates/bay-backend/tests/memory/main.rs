@@ -6,9 +6,10 @@ mod rig;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use bay_backend::BackendError;
-use bay_tests::wait::until;
+use bay_tests::wait::{self, until};
 use bay_types::bay::Mount;
 use bay_types::exec::{ExecSpec, TtySize};
 use rig::{Bay, Rig};
@@ -290,3 +291,83 @@ fn what_cannot_be_kept_is_named_and_nothing_is_stopped_for_it() {
 }
 
 const QUEUE: &str = "import ctypes, time\nl = ctypes.CDLL(None, use_errno=True)\nassert l.mq_open(b'/queue', 0o102, 0o600, None) >= 0\ntime.sleep(600)";
+
+/// Kills CRIU and the helper at moments spread over a capture.
+#[test]
+fn a_capture_that_is_killed_leaves_the_bay_running_and_nothing_behind() {
+    let Some(rig) = Rig::new() else { return };
+    let bay = busy(&rig, &[]);
+    for round in 0..ROUNDS {
+        let victims: &[&str] = match round % 3 {
+            0 => &["criu"],
+            1 => &["__runtime"],
+            _ => &["__runtime", "criu"],
+        };
+        let name = format!("v{round}");
+        let after = Duration::from_millis(5 + 17 * round);
+        let captured = std::thread::scope(|scope| {
+            let capture = scope.spawn(|| rig.try_capture(&bay, &name));
+            until("the capture to begin or end", || {
+                (capture.is_finished() || rig.processes("__runtime").first().is_some()).then_some(())
+            });
+            wait::pause(after);
+            for victim in victims {
+                for pid in rig.processes(victim) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                }
+            }
+            capture.join().unwrap()
+        });
+        let how = captured.as_ref().map(|_| "it was faster").map_err(ToString::to_string);
+        println!("round {round}, {victims:?} after {after:?}: {how:?}");
+        for name in ["count", "round", "seen"] {
+            bay.grows(name);
+            in_order(&bay, name);
+        }
+        if captured.is_err() {
+            assert!(!rig.moment_dir(&name).join("memory").exists(), "images of a failed capture are removed");
+        }
+    }
+    let moment = rig.capture(&bay, "last");
+    let again = rig.restore_in_place(&bay, &moment);
+    again.grows("round");
+}
+
+const ROUNDS: u64 = 15;
+
+#[test]
+fn a_restore_that_is_killed_leaves_nothing_and_can_be_done_again() {
+    let Some(rig) = Rig::new() else { return };
+    let bay = busy(&rig, &[]);
+    let moment = rig.capture(&bay, "v1");
+    for round in 0..ROUNDS {
+        let victims: &[&str] = if round % 2 == 0 { &["criu"] } else { &["__runtime", "criu"] };
+        let after = Duration::from_millis(5 + 23 * round);
+        let prepared = rig.prepare_fork(&bay, &moment, &format!("fork-{round}"));
+        let restored = std::thread::scope(|scope| {
+            let restore = scope.spawn(|| rig.try_restore(&prepared, &moment, Some(1)));
+            until("the restore to begin or end", || {
+                (restore.is_finished() || rig.processes("__runtime").first().is_some()).then_some(())
+            });
+            wait::pause(after);
+            for victim in victims {
+                for pid in rig.processes(victim) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                }
+            }
+            restore.join().unwrap()
+        });
+        println!(
+            "round {round}, {victims:?} after {after:?}: {:?}",
+            restored.as_ref().map(|_| ()).map_err(ToString::to_string)
+        );
+        match restored {
+            Ok(fork) => fork.grows("count"),
+            Err(_) => assert!(!rig.holds(&prepared), "a failed restore leaves nothing"),
+        }
+        rig.clear(&prepared);
+    }
+    bay.grows("round");
+    let (fork, _) = rig.fork(&bay, &moment, "fork-last", 1);
+    fork.grows("round");
+}

@@ -16,6 +16,7 @@ use bay_types::exec::{ExecSpec, ExecStatus};
 use bay_types::image::ImageImport;
 use bay_types::runtime::{ID_RANGE, RuntimeRecord};
 use bay_types::{BayId, ExecId, ImageId};
+use rustix::process::Pid;
 
 const POOL_MIB: u64 = 768;
 /// Far from what daemons give to their bays.
@@ -128,7 +129,7 @@ impl Rig {
 
     /// Memory and files of one moment, or why not.
     pub(crate) fn try_capture(&self, bay: &Bay, name: &str) -> Result<Moment, BackendError> {
-        let dir = self.dir.join("pool/mnt/corners/memory").join(name);
+        let dir = self.moment_dir(name);
         fs::create_dir_all(&dir).unwrap();
         let order = self.order(bay, dir.join("memory"));
         let snapshots = async {
@@ -163,16 +164,66 @@ impl Rig {
     }
 
     pub(crate) fn fork(&self, parent: &Bay, moment: &Moment, name: &str, index: u32) -> (Bay, Vec<String>) {
+        let spec = self.prepare_fork(parent, moment, name);
+        let restored =
+            self.runtime.block_on(self.backend.restore(&spec, &moment.images(), Some(index))).unwrap();
+        (self.bay(spec, restored.record), restored.notes)
+    }
+
+    /// The files of a fork that does not run yet.
+    pub(crate) fn prepare_fork(&self, parent: &Bay, moment: &Moment, name: &str) -> StartSpec {
         let bay = BayId::generate();
         let disk = self.pool.bay_disk(bay);
         let above = disk.root.parent().unwrap().to_owned();
         fs::create_dir_all(&above).unwrap();
         fs::create_dir_all(&disk.checkpoints).unwrap();
         snapshot(&disk_in(&moment.dir, &parent.spec.disk), &above, false);
-        let spec = self.spec(name, disk, bay, &parent.spec.mounts);
-        let restored =
-            self.runtime.block_on(self.backend.restore(&spec, &moment.images(), Some(index))).unwrap();
-        (self.bay(spec, restored.record), restored.notes)
+        self.spec(name, disk, bay, &parent.spec.mounts)
+    }
+
+    pub(crate) fn try_restore(
+        &self,
+        spec: &StartSpec,
+        moment: &Moment,
+        fork_index: Option<u32>,
+    ) -> Result<Bay, BackendError> {
+        let restored = self.runtime.block_on(self.backend.restore(spec, &moment.images(), fork_index))?;
+        Ok(self.bay(spec.clone(), restored.record))
+    }
+
+    pub(crate) fn clear(&self, spec: &StartSpec) {
+        self.runtime.block_on(self.backend.clear(spec.bay)).unwrap();
+    }
+
+    /// Whether the backend still has anything of a bay's runtime.
+    pub(crate) fn holds(&self, spec: &StartSpec) -> bool {
+        self.runtime.block_on(self.backend.leftovers()).unwrap().contains(&spec.bay)
+    }
+
+    pub(crate) fn moment_dir(&self, name: &str) -> PathBuf {
+        self.dir.join("pool/mnt/corners/memory").join(name)
+    }
+
+    /// Helpers of this rig (`__runtime`), or the CRIU processes that they started (`criu`).
+    pub(crate) fn processes(&self, what: &str) -> Vec<Pid> {
+        let own = self.dir.to_string_lossy().into_owned();
+        let all =
+            fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
+        let words = |pid: i32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let helpers: Vec<i32> = all
+            .filter(|pid| {
+                let words = String::from_utf8_lossy(&words(*pid)).into_owned();
+                words.starts_with(&own) && words.contains("__runtime")
+            })
+            .collect();
+        let found = if what == "__runtime" {
+            helpers
+        } else {
+            let of = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+            let children = helpers.iter().filter_map(|pid| of(pid).ok()).collect::<String>();
+            children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+        };
+        found.into_iter().filter_map(Pid::from_raw).collect()
     }
 
     /// Where the groups of a bay are in version 2.

@@ -17,7 +17,7 @@ use rustix::mount::{MountPropagationFlags, mount_change};
 use super::facts::{Facts, Machine};
 use super::view::cover_namespaces;
 use super::worker::{Request, Worker, common_options, complaints, option};
-use super::{PROGRAM, WORK_DIR, examine, mount_name, netfilter};
+use super::{PROGRAM, WORK_DIR, examine, mount_name};
 use crate::cgroup::Hierarchies;
 use crate::failure::{Failure, Try};
 use crate::inner::DEVICES;
@@ -47,9 +47,8 @@ pub(crate) fn capture(spec: &CaptureSpec) -> Result<RuntimeReply, Failure> {
     made.at(STEP, || format!("could not make {}", images.display()))?;
     let captured = keep(spec, listener);
     if captured.is_err() {
+        // What CRIU may have left in the bay is for a fresh helper: this one sees another `/proc`.
         let _ = fs::remove_dir_all(images);
-        // Harmless where CRIU has cleaned up after itself.
-        let _ = netfilter::mend(&spec.record);
     }
     captured
 }

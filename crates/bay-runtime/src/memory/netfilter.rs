@@ -1,12 +1,14 @@
-//! CRIU locks TCP in a bay's network namespace while it looks at connections, with a table of rules there. When it is killed
-//! the table stays, and no connection inside goes on. This takes it away.
+//! CRIU locks TCP in a bay's network namespace while it looks at connections, with a table of rules there, and puts the
+//! sockets into repair mode. When it is killed both stay, and no connection inside goes on. This undoes it.
 
-use std::fs::File;
+use std::collections::HashSet;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
 
 use bay_types::runtime::RuntimeRecord;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::failure::{Failure, Try};
@@ -41,7 +43,36 @@ pub(crate) fn mend(record: &RuntimeRecord) -> Result<(), Failure> {
     }
     let namespace = File::open(format!("/proc/{}/ns/net", record.pid)).at(STEP, what)?;
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).at(STEP, what)?;
-    unlock().at(STEP, what)
+    unlock().at(STEP, what)?;
+    end_repairs(record.pid);
+    Ok(())
+}
+
+/// Every TCP socket of the bay's processes. One that has gone meanwhile, or is none, needs nothing.
+fn end_repairs(first: i32) {
+    let network = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    let own = network(&first.to_string());
+    let mut seen = HashSet::new();
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = process.file_name();
+        let Some(pid) = name.to_str().filter(|pid| network(pid).is_some_and(|ns| own.as_ref() == Some(&ns)))
+        else {
+            continue;
+        };
+        let Some(number) = pid.parse().ok().and_then(Pid::from_raw) else { continue };
+        let Ok(handle) = pidfd_open(number, PidfdFlags::empty()) else { continue };
+        for open in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+            let is_new = fs::read_link(open.path()).is_ok_and(|link| {
+                link.as_os_str().as_encoded_bytes().starts_with(b"socket:[") && seen.insert(link)
+            });
+            let descriptor = open.file_name().to_str().and_then(|fd| fd.parse().ok()).filter(|_| is_new);
+            if let Some(descriptor) = descriptor
+                && let Ok(socket) = pidfd_getfd(&handle, descriptor, PidfdGetfdFlags::empty())
+            {
+                let _ = bay_sys::tcp::leave_repair(socket);
+            }
+        }
+    }
 }
 
 fn unlock() -> io::Result<()> {

@@ -8,9 +8,10 @@ use std::path::Path;
 use std::process::Command;
 
 use bay_sys::namespace::{Cloned, clone_process};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 
 use super::wire::{Message, Value, fields};
 use crate::failure::{Failure, Try};
@@ -96,6 +97,7 @@ pub(super) fn descriptor(fd: BorrowedFd<'_>) -> u64 {
 pub(super) struct Worker {
     pub(super) pid: i32,
     socket: OwnedFd,
+    handle: OwnedFd,
     step: &'static str,
 }
 
@@ -112,7 +114,11 @@ impl Worker {
         let (socket, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).at(step, what)?;
         match clone_process(0, group).at(step, what)? {
-            Cloned::Parent { pid } => Ok(Self { pid, socket, step }),
+            Cloned::Parent { pid } => {
+                let own = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound).at(step, what)?;
+                let handle = pidfd_open(own, PidfdFlags::empty()).at(step, what)?;
+                Ok(Self { pid, socket, handle, step })
+            }
             Cloned::Child => {
                 for fd in passed.iter().chain([&theirs.as_fd()]) {
                     let _ = fcntl_setfd(fd, FdFlags::empty());
@@ -192,6 +198,13 @@ impl Worker {
     }
 
     fn receive(&self) -> Result<Vec<u8>, Failure> {
+        // Its children share the socket: that it is gone itself is seen by its handle alone.
+        let mut events = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.handle, PollFlags::IN)];
+        poll(&mut events, None).at(self.step, || "CRIU does not answer".to_owned())?;
+        if !events[0].revents().contains(PollFlags::IN) {
+            let ended = io::Error::from(io::ErrorKind::UnexpectedEof);
+            return Err(Failure::new(self.step, "CRIU ended without an answer", ended));
+        }
         let mut bytes = vec![0; MAX_MESSAGE];
         let (_, length) = recv(&self.socket, &mut bytes[..], RecvFlags::empty())
             .at(self.step, || "CRIU does not answer".to_owned())?;
