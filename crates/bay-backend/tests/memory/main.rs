@@ -308,7 +308,7 @@ fn a_capture_that_is_killed_leaves_the_bay_running_and_nothing_behind() {
         let captured = std::thread::scope(|scope| {
             let capture = scope.spawn(|| rig.try_capture(&bay, &name));
             until("the capture to begin or end", || {
-                (capture.is_finished() || rig.processes("__runtime").first().is_some()).then_some(())
+                (capture.is_finished() || !rig.processes("__runtime").is_empty()).then_some(())
             });
             wait::pause(after);
             for victim in victims {
@@ -347,7 +347,7 @@ fn a_restore_that_is_killed_leaves_nothing_and_can_be_done_again() {
         let restored = std::thread::scope(|scope| {
             let restore = scope.spawn(|| rig.try_restore(&prepared, &moment, Some(1)));
             until("the restore to begin or end", || {
-                (restore.is_finished() || rig.processes("__runtime").first().is_some()).then_some(())
+                (restore.is_finished() || !rig.processes("__runtime").is_empty()).then_some(())
             });
             wait::pause(after);
             for victim in victims {
