@@ -276,12 +276,17 @@ pub fn end_processes(found: &[Leak]) {
     let _ = within(PATIENCE, gone);
 }
 
-/// Whether a process is gone or only its zombie is left.
+/// Whether a process is gone or only its zombie is left. While other threads of it are still on their way out, its files
+/// and locks are not let go of.
 #[must_use]
 pub fn ended(pid: i32) -> bool {
     match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Err(_) => true,
-        Ok(stat) => stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X'])),
+        Ok(stat) => {
+            let zombie =
+                stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']));
+            zombie && fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count) <= 1
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 //! | [`rest`]   | the daemon's socket without the CLI between                                              |
 //! | [`repository`], [`remote`] | small git repositories to make bays from, also over HTTP                     |
 //! | [`machine`] | a virtual machine: a host of another kind than this one                               |
+//! | [`stuck`]  | a filesystem that does not answer: processes in uninterruptible sleep                  |
 //! | [`leaks`]  | what a daemon or the whole suite left on the host                                        |
 //! | [`wait`]   | waiting for an event with a deadline                                                     |
 //! | [`chance`] | repeatable randomness                                                                    |
@@ -29,6 +30,7 @@ pub mod ran;
 pub mod remote;
 pub mod repository;
 pub mod rest;
+pub mod stuck;
 pub mod suite;
 pub mod wait;
 

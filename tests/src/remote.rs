@@ -1,9 +1,11 @@
-//! A git remote on loopback: the plain files of a bare repository over HTTP, which is all that git needs to fetch.
+//! Git remotes on loopback: the plain files of a bare repository over HTTP, which is all that git needs to fetch; and one
+//! that takes pushes from whoever knows the password.
 
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -97,6 +99,67 @@ pub fn always(status: &'static str) -> u16 {
         }
     });
     port
+}
+
+/// What a client has to send to be let in: the user `me` with the password `pw`.
+const LOGIN: &str = "authorization: basic bwu6chc=";
+
+/// A server on loopback that takes pushes into `root`/project.git by git's own HTTP program; returns its URL.
+#[must_use]
+pub fn taking_pushes(root: &Path) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let root = root.to_owned();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            // A client that hangs up is its own affair.
+            let _ = pass_on(&mut stream, &root);
+        }
+    });
+    format!("http://127.0.0.1:{port}/project.git")
+}
+
+fn pass_on(stream: &mut TcpStream, root: &Path) -> std::io::Result<()> {
+    let head = request_head(stream)?;
+    let lower = head.to_ascii_lowercase();
+    if !lower.contains(LOGIN) {
+        return stream.write_all(
+            b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"x\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        );
+    }
+    let header = |name: &str| {
+        lower
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let mut words = head.split(' ');
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let mut body = vec![0; header("content-length").parse().unwrap_or(0)];
+    stream.read_exact(&mut body)?;
+    let mut child = Command::new("git")
+        .arg("http-backend")
+        .envs([("REQUEST_METHOD", method), ("PATH_INFO", path), ("QUERY_STRING", query)])
+        .env("GIT_PROJECT_ROOT", root)
+        .envs([("GIT_HTTP_EXPORT_ALL", "1"), ("REMOTE_USER", "me"), ("GIT_CONFIG_NOSYSTEM", "1")])
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("CONTENT_TYPE", header("content-type"))
+        .env("CONTENT_LENGTH", body.len().to_string())
+        .env("HTTP_CONTENT_ENCODING", header("content-encoding"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    child.stdin.take().unwrap().write_all(&body)?;
+    let answer = child.wait_with_output()?.stdout;
+    // What the program does not say is a success.
+    let status = String::from_utf8_lossy(&answer)
+        .lines()
+        .find_map(|line| Some(line.strip_prefix("Status: ")?.trim_end().to_owned()))
+        .unwrap_or_else(|| "200 OK".to_owned());
+    write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\n")?;
+    stream.write_all(&answer)
 }
 
 fn request_head(stream: &mut TcpStream) -> std::io::Result<String> {

@@ -2,6 +2,8 @@
 //! of that but the last.
 #![forbid(unsafe_code)]
 
+use std::process::Stdio;
+
 use bay_tests::leaks;
 use bay_tests::suite::Scratch;
 use bay_tests::{Daemon, Ran, Repository, SMALL, until};
@@ -420,6 +422,25 @@ fn the_cli_starts_a_daemon_by_itself_when_none_runs() {
     assert_eq!(bays[0]["name"], "b", "the daemon that was started by itself knows the bay");
     daemon.until_state("b", State::Running);
     assert_eq!(daemon.sh("b", "echo hello").ok().text(), "hello");
+    daemon.stop_started_by_cli();
+    daemon.launch();
+}
+
+#[test]
+fn a_daemon_that_is_started_while_the_old_one_still_ends_is_waited_for() {
+    let mut daemon = Daemon::start();
+    daemon.empty_bay("b");
+    daemon.kill_9();
+    // One that has closed its socket and not yet let go of its directory.
+    let ending = std::fs::File::open(daemon.data_dir.join("daemon.lock")).unwrap();
+    rustix::fs::flock(&ending, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let mut asking = daemon.command(&["ls", "--json"]);
+    asking.env_remove("BAY_NO_AUTOSTART").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let asking = asking.spawn().unwrap();
+    until("the new daemon to meet the old one", || daemon.log().contains("data-dir-busy").then_some(()));
+    drop(ending);
+    let bays = Ran::new("ls --json".to_owned(), asking.wait_with_output().unwrap()).ok().json();
+    assert_eq!(bays[0]["name"], "b", "{bays}");
     daemon.stop_started_by_cli();
     daemon.launch();
 }

@@ -1,10 +1,12 @@
-//! Hosts unlike this machine: the kernel's own answers to every limit under each cgroup layout, in virtual machines.
+//! Hosts unlike this machine, in virtual machines: the kernel's own answers to every limit under each cgroup layout, and a
+//! clock that jumps.
 #![forbid(unsafe_code)]
 
 use bay_tests::machine::{Cgroups, Machine, Said};
 use serde_json::Value;
 
 const LIMITS: &str = include_str!("hosts/limits.sh");
+const CLOCK: &str = include_str!("hosts/clock.sh");
 /// Exit code of a command that SIGKILL ended.
 const KILLED: i64 = 128 + 9;
 
@@ -102,4 +104,43 @@ fn every_limit_bites_on_a_host_with_cgroup_version_1_alone() {
     assert_eq!(after.1, "version 1, and version 2 at /run/workbay/cgroup2, where Workbay mounted it");
     let controllers = check(&said, "doctor-before", "cgroup-controllers");
     assert_eq!(controllers.1, "cpu (v1), memory (v1), pids (v1), io (v1), cpuset (v1)");
+}
+
+/// Slack for a machine whose processor is emulated.
+const SLACK_S: i64 = 120;
+const LEASE_S: i64 = 30 * 60;
+
+#[test]
+fn a_clock_that_jumps_hours_ahead_and_back_ends_nothing_early_and_nothing_late() {
+    let Some(machine) = Machine::find() else { return };
+    let said = machine.run(Cgroups::V2, CLOCK);
+    let console = said.console();
+    for step in ["up", "service", "hold", "restarted", "go", "rm"] {
+        assert_eq!(said.number(step), 0, "{step}:\n{console}");
+    }
+    let jumped =
+        |from: &str, to: &str| said.number(&format!("clock-{to}")) - said.number(&format!("clock-{from}"));
+    assert!(jumped("before", "ahead") >= 18_000 && jumped("ahead", "back") <= -30_000, "{console}");
+    for when in ["before", "ahead", "back"] {
+        let number = |name: &str| said.number(&format!("{name}-{when}"));
+        assert_eq!(number("exec"), 0, "{when}:\n{console}");
+        assert_eq!(number("timeout"), 124, "{when}:\n{console}");
+        assert!((100..SLACK_S * 100).contains(&number("timeout-took")), "{when}:\n{console}");
+        assert!((LEASE_S - SLACK_S..=LEASE_S + 1).contains(&number("lease")), "{when}:\n{console}");
+        assert_eq!(number("failing"), 0, "the service is not tried again {when}:\n{console}");
+        assert_eq!(state(&said.json(&format!("bay-{when}"))), "running", "{when}:\n{console}");
+    }
+    let (before, after) = (said.json("bay-before"), said.json("bay-restarted"));
+    assert_eq!((state(&after), &after["host_pid"]), ("running", &before["host_pid"]), "{console}");
+    let patient = said.json("patient");
+    assert_eq!(
+        (&patient["exit"]["reason"], &patient["exit"]["code"]),
+        (&"exited".into(), &7.into()),
+        "{console}"
+    );
+    assert_eq!(
+        (state(&said.json("steady")), &said.json("steady")["restarts"]),
+        ("ready", &0.into()),
+        "{console}"
+    );
 }

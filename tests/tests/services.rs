@@ -79,6 +79,10 @@ fn services_are_ready_by_each_kind_of_health_check_in_the_order_of_their_needs()
     let ports = daemon.bay(&["ports", "b", "--json"]).ok().json();
     let listening = ports.as_array().unwrap().iter().find(|port| port["port"] == 5432).unwrap();
     assert_eq!(listening["service"], "db", "{ports}");
+    let inside = daemon.sh("b", "bay-ctl ports --json").ok().json();
+    let seen = inside.as_array().unwrap().iter().find(|port| port["port"] == 5432).unwrap();
+    assert_eq!(seen["service"], "db", "the same from inside: {inside}");
+    assert!(daemon.sh("b", "bay-ctl ports").ok().text().contains("service db"));
 }
 
 #[test]
@@ -111,7 +115,41 @@ fn a_definition_that_cannot_work_is_refused_or_said_to_have_failed() {
     assert_eq!(daemon.bay(&["services", "ls", "b", "--json"]).ok().json(), Value::Array(vec![]));
     assert_eq!(counted(&daemon, "sleep 1011"), "0");
     let _stopped = daemon.bay(&["stop", "b"]).ok();
-    daemon.bay(&["services", "logs", "b", "web"]).fails_as(ErrorCode::BayState, 4);
+    daemon.bay(&["services", "logs", "b", "web"]).fails_as(ErrorCode::ServiceNotFound, 3);
+    daemon.bay(&["services", "logs", "b", "web", "--follow"]).fails_as(ErrorCode::BayState, 4);
+}
+
+#[test]
+fn the_logs_of_services_are_there_while_their_bay_is_paused_or_stopped() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let run =
+        "echo begun $(cat n); echo more >> n; head -c 300000 /dev/zero | tr '\\0' x; echo; exec sleep 1017";
+    let _web = add(&daemon, "web", &["--cwd", "/tmp"], &format!("touch n; {run}")).ok();
+    let printed = |runs: usize| {
+        until("the runs to have printed", || {
+            Some(logs(&daemon, "web")).filter(|log| log.matches('x').count() == runs * 300_000)
+        })
+    };
+    printed(1);
+    let _restarted = daemon.bay(&["services", "restart", "b", "web"]).ok();
+    let whole = printed(2);
+    assert!(whole.starts_with("begun\nx") && whole.contains("x\nbegun more\nx"), "{}", whole.len());
+    let later = ["services", "logs", "b", "web", "--since-offset", "300007"];
+    let rest = daemon.bay(&later).ok().text();
+    assert!(rest.starts_with("begun more"), "{}", &rest[..40]);
+    let as_before = || {
+        assert!(logs(&daemon, "web") == whole, "the log of a bay that does not run is another");
+        assert!(daemon.bay(&later).ok().text() == rest);
+        daemon.bay(&["services", "logs", "b", "nobody"]).fails_as(ErrorCode::ServiceNotFound, 3);
+        let beyond = ["services", "logs", "b", "web", "--since-offset", "99999999"];
+        daemon.bay(&beyond).fails_as(ErrorCode::InvalidInput, 2);
+        daemon.bay(&["services", "logs", "b", "web", "--follow"]).fails_as(ErrorCode::BayState, 4);
+    };
+    let _paused = daemon.bay(&["pause", "b"]).ok();
+    as_before();
+    let _stopped = daemon.bay(&["stop", "b"]).ok();
+    as_before();
 }
 
 #[test]

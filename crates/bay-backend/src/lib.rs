@@ -49,6 +49,8 @@ pub enum BackendError {
     #[error("the runtime helper ended without an answer ({status})")]
     HelperLost { status: String },
     #[error("{0}")]
+    Hangs(String),
+    #[error("{0}")]
     LimitInUse(String),
     #[error("{0}")]
     LimitUnsupported(String),
@@ -77,6 +79,14 @@ impl BackendError {
     #[must_use]
     pub fn to_api(&self) -> ApiError {
         match self {
+            Self::Hangs(_) => {
+                return ApiError::new(
+                    ErrorCode::BayFailed,
+                    self.to_string(),
+                    "only what it waits for can release it: a disk, or a directory of the host that the bay has mounted; \
+                     a stop or removal that was asked for goes on by itself then",
+                );
+            }
             Self::LimitInUse(_) => {
                 return ApiError::new(
                     ErrorCode::BayState,

@@ -121,7 +121,8 @@ impl Local {
         let (answer, status) = match tokio::time::timeout(HELPER_DEADLINE, talk).await {
             Ok(talked) => talked.map_err(BackendError::Helper)?,
             Err(_) => {
-                let _ = helper.kill().await;
+                // Not waited for: a helper that hangs in the kernel would be waited for in vain. The runtime buries it.
+                let _ = helper.start_kill();
                 return Err(BackendError::HelperSlow);
             }
         };
@@ -162,6 +163,7 @@ impl Local {
 fn understood(answer: &[u8], status: &str) -> Result<RuntimeReply, BackendError> {
     match serde_json::from_slice(answer) {
         Ok(RuntimeReply::Failed { step, message }) => Err(BackendError::Step { step, message }),
+        Ok(RuntimeReply::Hangs { message }) => Err(BackendError::Hangs(message)),
         Ok(reply) => Ok(reply),
         Err(_) => Err(BackendError::HelperLost { status: status.to_owned() }),
     }

@@ -201,6 +201,14 @@ impl Query {
     }
 }
 
+#[cfg(fuzzing)]
+pub(crate) fn fuzz_query(text: &str, key: &str) -> Option<Option<Vec<u8>>> {
+    let query = Query::parse(text).ok()?;
+    let _ = (query.path(), query.text(key), query.number(key, 10), query.number(key, 8), query.flag(key));
+    let _ = Query::of_form(text);
+    Some(query.get(key).map(<[u8]>::to_vec))
+}
+
 fn unescape(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: Option<u8>| byte.and_then(|b| char::from(b).to_digit(16));
     let mut out = Vec::with_capacity(text.len());

@@ -34,6 +34,7 @@
 //! - A client goes away: nothing. Output goes to the spool whether or not somebody reads; a start once made is kept.
 //! - A client is slow: it reads the spool later. If the bound on kept output overtakes it, it is told the gap.
 //! - The disk is full: the command goes on, output is dropped and counted, the record of its end makes way for itself.
+//! - A command does not end when killed (it hangs in the kernel): after a grace it is called ended, with a process left.
 //! - A malformed request or frame: that connection ends.
 //! - No cgroup, or the kernel refuses one: trees are found through `/proc`, which a process can evade.
 //! - The guest dies: the kernel ends the bay. The records on disk say what ran; the next guest calls it lost.
@@ -48,7 +49,7 @@ use std::time::Duration;
 
 use bay_types::guest::GuestConfig;
 
-pub use services::kept_services;
+pub use services::{kept_runs, kept_services};
 
 mod alone;
 mod boot;
@@ -57,6 +58,8 @@ mod envd;
 mod execs;
 mod files;
 mod fork_hooks;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod http;
 mod log;
 mod ports;

@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 
 use crate::http::{Answer, json};
 use crate::procfs;
+use crate::services::Services;
 
 /// Longest table of sockets that is read: some 25,000 lines.
 const MAX_TABLE: u64 = 4 << 20;
@@ -36,15 +37,18 @@ static INNER_TURN: Semaphore = Semaphore::const_new(1);
 
 /// `GET /v1/ports`, for somebody outside or for a user inside the bay. To one who is not root, other users' processes
 /// are not told: it could not see them by itself either.
-pub(crate) async fn route(viewer: Option<u32>) -> Answer {
+pub(crate) async fn route(viewer: Option<u32>, services: Option<&Services>) -> Answer {
     let turn = if viewer.is_some() { &INNER_TURN } else { &OUTER_TURN };
     let turn = turn.acquire().await.map_err(|e| ApiError::internal(&e))?;
     let search = move || {
         let _turn = turn;
         listening(viewer)
     };
-    let found = tokio::task::spawn_blocking(search).await;
-    Ok(json(StatusCode::OK, &found.map_err(|e| ApiError::internal(&e))?))
+    let mut found = tokio::task::spawn_blocking(search).await.map_err(|e| ApiError::internal(&e))?;
+    for port in &mut found {
+        port.service = port.exec.and_then(|run| services?.name_of(run));
+    }
+    Ok(json(StatusCode::OK, &found))
 }
 
 fn listening(viewer: Option<u32>) -> Vec<Port> {

@@ -322,7 +322,7 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
             files::archive_put(&guest.files, &query, request.into_body()).await
         }
         (&Method::GET, ["v1", "watch"]) => watch::route(&guest.root, &query).await,
-        (&Method::GET, ["v1", "ports"]) => ports::route(None).await,
+        (&Method::GET, ["v1", "ports"]) => ports::route(None, guest.services.as_deref().ok()).await,
         (&Method::GET, ["v1", "activity"]) => Ok(json(StatusCode::OK, &guest.ctl.activity())),
         (&Method::PUT, ["v1", "limits"]) => {
             let now = guest.ctl.set_limits(require_json(request.into_body()).await?);

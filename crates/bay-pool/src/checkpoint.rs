@@ -242,7 +242,7 @@ fn open_up(dir: &Path) -> Result<()> {
         .doing(|| format!("set the mode of {}", dir.display()))
 }
 
-fn read_only(from: &Path, to: &Path, group: Option<Qgroup>) -> Result<()> {
+pub(crate) fn read_only(from: &Path, to: &Path, group: Option<Qgroup>) -> Result<()> {
     let made = open_dir(from).and_then(|source| {
         let (parent, name) = subvolume::parent_and_name(to)?;
         btrfs::snapshot(&source, &parent, name, true, group)

@@ -93,6 +93,8 @@ pub enum PoolError {
     RefNotFound { location: String, reference: String },
     #[error("the bundle for {location} was refused: {why}")]
     Bundle { location: String, why: String },
+    #[error("what came out of the bay was refused: {why}")]
+    Work { why: String },
     #[error("git failed on the cached repository {location}: {why}")]
     Git { location: String, why: String },
 }
@@ -200,6 +202,11 @@ impl PoolError {
             Self::Bundle { .. } => (
                 ErrorCode::RepoFetch,
                 "check the repository with `git fsck` and try again".to_owned(),
+            ),
+            Self::Work { .. } => (
+                ErrorCode::WorkRefused,
+                "nothing was written; look at the repository inside: `bay exec NAME -- git fsck --strict`"
+                    .to_owned(),
             ),
             Self::Git { .. } => (
                 ErrorCode::RepoFetch,

@@ -33,10 +33,13 @@
 //! | `subvolume`    | subvolumes by path, trash                            |
 //! | `image`        | imports: host, directories, archives                 |
 //! | `bay`, `quota` | the files of bays, how much of the disk they may take |
+//! | `changes`      | what changed in a workspace in a stretch of time      |
 //! | `device`       | the disks below the pool                             |
 //! | `checkpoint`   | snapshots of bays, and bays made of them             |
+//! | `diff`         | trees of bays that are to be compared                |
 //! | `kept`         | workspaces that outlived their bays                  |
 //! | `repo`         | cached repositories and their checkouts              |
+//! | `clean`        | a repository for what leaves a bay, outside the pool |
 //! | `confine`      | running a program of the host on hostile data        |
 #![forbid(unsafe_code)]
 
@@ -48,9 +51,12 @@ use bay_types::progress::Progress;
 
 mod backing;
 mod bay;
+mod changes;
 mod checkpoint;
+mod clean;
 mod confine;
 mod device;
+mod diff;
 mod error;
 mod image;
 mod kept;
@@ -61,9 +67,12 @@ mod subvolume;
 #[cfg(test)]
 mod tests;
 
+pub use changes::{Flush, Window, file_clock};
+pub use clean::{Changed, CleanRepo, Entry, LaidOut, Lender, Taken};
+pub use diff::{DiffSide, Side};
 pub use error::PoolError;
 pub use pool::Pool;
-pub use repo::{GIT_VARIABLES, MAX_BUNDLE_BYTES};
+pub use repo::{GIT_VARIABLES, MAX_BUNDLE_BYTES, is_object_id, is_ref_name};
 
 /// Called with news during long work; may be called often, so it must be cheap.
 pub type Report<'a> = &'a mut dyn FnMut(Progress);

@@ -29,6 +29,7 @@ use rustix::io::Errno;
 use crate::failure::{Failure, Try};
 use crate::own_v2::{self, OWN_V2};
 
+mod hanging;
 mod limits;
 mod processors;
 mod stats;
@@ -265,7 +266,7 @@ impl Hierarchies {
             other => other.at(STEP, || format!("could not kill {}", dir.display()))?,
         }
         wait_for_event(&dir, "populated 0", KILL_DEADLINE)
-            .at(STEP, || format!("processes in {} do not end", dir.display()))
+            .at(STEP, || format!("the bay's processes do not end: {}", hanging::told(&dir)))
     }
 
     pub(crate) fn freeze(&self, group: &Path, frozen: bool) -> Result<(), Failure> {
@@ -275,7 +276,13 @@ impl Hierarchies {
         fs::write(dir.join("cgroup.freeze"), value)
             .at(step, || format!("could not {step} {}", dir.display()))?;
         let event = if frozen { "frozen 1" } else { "frozen 0" };
-        wait_for_event(&dir, event, FREEZE_DEADLINE).at(step, || format!("{} does not {step}", dir.display()))
+        let outcome = wait_for_event(&dir, event, FREEZE_DEADLINE)
+            .at(step, || format!("the bay does not {step}: {}", hanging::told(&dir)));
+        if frozen && outcome.is_err() {
+            // A bay that is half frozen, its guest included, is neither paused nor of any use.
+            let _ = fs::write(dir.join("cgroup.freeze"), "0");
+        }
+        outcome
     }
 
     /// Whether the bay's group is frozen at this moment.

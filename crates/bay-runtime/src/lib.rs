@@ -53,7 +53,7 @@ mod own_v2;
 mod place;
 mod start;
 
-use std::io::{BufRead, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::process::ExitCode;
 
 use bay_types::runtime::{RuntimeReply, RuntimeRequest};
@@ -84,7 +84,7 @@ pub fn run() -> ExitCode {
     }
     let mut text = String::new();
     // Not in the match: its lock must end before the request is served, which may read on.
-    let read = std::io::stdin().lock().take(MAX_REQUEST_BYTES).read_line(&mut text);
+    let read = io::stdin().lock().take(MAX_REQUEST_BYTES).read_line(&mut text);
     let reply = match read {
         Err(error) => failed("request", &error.to_string()),
         Ok(_) => match serde_json::from_str::<RuntimeRequest>(&text) {
@@ -92,11 +92,11 @@ pub fn run() -> ExitCode {
             Ok(request) => handle(&request),
         },
     };
-    let ok = !matches!(reply, RuntimeReply::Failed { .. });
+    let ok = !matches!(reply, RuntimeReply::Failed { .. } | RuntimeReply::Hangs { .. });
     // The daemon may be gone; what was done stays done, and the next one finds it.
     if let Ok(mut line) = serde_json::to_vec(&reply) {
         line.push(b'\n');
-        let _ = std::io::stdout().write_all(&line);
+        let _ = io::stdout().write_all(&line);
     }
     if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -126,6 +126,9 @@ fn handle(request: &RuntimeRequest) -> RuntimeReply {
     };
     match done {
         Ok(()) => RuntimeReply::Done,
+        Err(failure) if failure.source.kind() == io::ErrorKind::TimedOut => {
+            RuntimeReply::Hangs { message: failure.what }
+        }
         Err(failure) => failed(failure.step, &bay_types::error::chain(&failure)),
     }
 }

@@ -10,6 +10,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bay_backend::Seen;
 use bay_store::{BayRow, Draft};
@@ -27,6 +28,9 @@ use crate::startup::boot_id;
 
 /// Bays looked at side by side.
 const AT_ONCE: usize = 8;
+/// How long one bay may keep the daemon from being ready. Putting one in order takes milliseconds, unless a process of it
+/// hangs in the kernel.
+const IN_ORDER_WITHIN: Duration = Duration::from_secs(3);
 
 /// Finds all bays again and starts their reconcilers.
 pub(crate) async fn adopt(daemon: &Arc<Daemon>) -> Result<(), ApiError> {
@@ -53,7 +57,7 @@ pub(crate) async fn adopt(daemon: &Arc<Daemon>) -> Result<(), ApiError> {
 }
 
 /// Clears every runtime that no row has on record: its bay is gone, or its start was cut short.
-async fn sweep_runtimes(daemon: &Daemon, recorded: &HashSet<BayId>) {
+async fn sweep_runtimes(daemon: &Arc<Daemon>, recorded: &HashSet<BayId>) {
     let left = match daemon.backend.leftovers().await {
         Ok(left) => left,
         Err(error) => {
@@ -63,9 +67,14 @@ async fn sweep_runtimes(daemon: &Daemon, recorded: &HashSet<BayId>) {
     };
     for id in left.into_iter().filter(|id| !recorded.contains(id)) {
         tracing::info!(bay = %id, "a runtime nobody has on record is cleared");
-        if let Err(error) = daemon.backend.clear(id).await {
-            tracing::error!(bay = %id, %error, "a runtime nobody has on record could not be cleared");
-        }
+        let sweeping = Arc::clone(daemon);
+        let swept = tokio::spawn(async move {
+            if let Err(error) = sweeping.backend.clear(id).await {
+                tracing::error!(bay = %id, %error, "a runtime nobody has on record could not be cleared");
+            }
+        });
+        // One that takes longer is cleared meanwhile.
+        let _ = tokio::time::timeout(IN_ORDER_WITHIN, swept).await;
     }
 }
 
@@ -123,8 +132,14 @@ async fn look_again(daemon: &Daemon, row: BayRow, boot: Option<&str>) -> Result<
             } else {
                 "the guest ended while no daemon was watching"
             };
-            if let Err(error) = reconcile::note_loss(daemon, &handle, reason).await {
-                tracing::error!(bay = %handle.name, message = %error.message, "a lost bay could not be put in order");
+            match tokio::time::timeout(IN_ORDER_WITHIN, reconcile::note_loss(daemon, &handle, reason)).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => {
+                    tracing::error!(bay = %handle.name, message = %error.message, "a lost bay could not be put in order");
+                }
+                Err(_) => {
+                    tracing::warn!(bay = %handle.name, "putting a lost bay in order takes long; its reconciler goes on with it");
+                }
             }
         }
         Some(_) => {}

@@ -12,6 +12,7 @@ use bay_types::{ApiError, ErrorCode};
 use jiff::Timestamp;
 use tokio::sync::{Mutex, RwLock, RwLockWriteGuard, Semaphore, SemaphorePermit};
 
+use crate::changes::Changes;
 use crate::fault::Fault;
 use crate::registry::{BayHandle, Registry};
 use crate::telemetry::Telemetry;
@@ -44,7 +45,10 @@ pub(crate) struct Daemon {
     pub(crate) looks: Looks,
     /// Each upload of a bundle holds a blocking thread for as long as its sender takes.
     pub(crate) uploads: Semaphore,
+    /// Each comparison of trees holds a blocking thread, a snapshot and much memory.
+    pub(crate) diffs: Arc<Semaphore>,
     pub(crate) telemetry: Telemetry,
+    pub(crate) changes: Changes,
 }
 
 /// What the host has to give.

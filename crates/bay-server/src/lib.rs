@@ -10,7 +10,8 @@
 //!   bay-pool, bay-backend, guest ◄──────────────────── reconcile, one task per bay
 //!                                                               ▲
 //!   guest events ──► follow ──► ends of execs                   └── timer, death of PID 1, idle
-//!                                   └──► telemetry: counters, costs, spans
+//!                                   ├──► telemetry: counters, costs, spans
+//!                                   └──► changes: which files changed meanwhile
 //! ```
 //!
 //! **Start**: lock the data directory, copy the executable, open store and pool, `adopt` what an earlier daemon left,
@@ -45,6 +46,7 @@ use tokio::sync::{Mutex, RwLock, Semaphore, watch};
 
 mod adopt;
 mod api;
+mod changes;
 mod channel;
 mod daemon;
 mod fault;
@@ -238,7 +240,9 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         making: RwLock::default(),
         looks: top::Looks::default(),
         uploads: Semaphore::new(daemon::MAX_UPLOADS),
+        diffs: Arc::new(Semaphore::new(service::diff::MAX_DIFFS)),
         telemetry,
+        changes: changes::Changes::default(),
     });
     adopt::adopt(&daemon).await.map_err(ServeError::Adopt)?;
     startup::drop_old_copies(&current);
@@ -275,6 +279,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         std::future::pending::<()>().await;
     });
     tokio::spawn(grow_pool(Arc::clone(&daemon)));
+    tokio::spawn(changes::watch(Arc::clone(&daemon)));
     tokio::spawn(telemetry::cost::watch(Arc::clone(&daemon)));
     tokio::spawn(telemetry::cost::watch_disks(Arc::clone(&daemon)));
     listen::serve(api::router(Arc::clone(&daemon)), unix, tcp, ending).await;

@@ -13,9 +13,9 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 /// Lines on their way to the caller.
-const IN_FLIGHT: usize = 64;
+pub(crate) const IN_FLIGHT: usize = 64;
 /// The same stage is told at most this often.
-const TELL_EVERY: Duration = Duration::from_millis(50);
+pub(crate) const TELL_EVERY: Duration = Duration::from_millis(50);
 
 /// Tells a caller how far the work is.
 #[derive(Debug)]
@@ -37,6 +37,11 @@ impl Teller {
         }
         self.told = Some(Instant::now());
         let _ = self.to.try_send(line(&News::<()>::Progress(progress)));
+    }
+
+    /// Whether anybody still listens. Most work goes to its end all the same.
+    pub(crate) fn is_heard(&self) -> bool {
+        !self.to.is_closed()
     }
 
     pub(crate) fn stage(&mut self, stage: &str) {

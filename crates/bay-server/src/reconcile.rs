@@ -71,6 +71,8 @@ struct Reconciler {
     follower: Option<Follower>,
     /// Why the next start happens, for the reason shown with it.
     why: String,
+    /// Why the newest wish failed, once that is in the ledger: trying the same again every now and then is not told again.
+    told_failed: Option<String>,
     /// Watches a running bay that is to be stopped when idle, and for how many seconds.
     idler: Option<(u64, Follower)>,
     /// What runs is known to have the settings on record. Not so when the bay is found again: an earlier daemon may have
@@ -101,6 +103,7 @@ pub(crate) fn spawn(daemon: Arc<Daemon>, handle: Arc<BayHandle>) {
                 restarts: Restarts::default(),
                 follower: None,
                 why: String::new(),
+                told_failed: None,
                 idler: None,
                 settings_hold: false,
             };
@@ -136,10 +139,11 @@ impl Reconciler {
             if asked != last_asked {
                 self.restarts = Restarts::default();
                 self.why.clear();
+                self.told_failed = None;
                 last_asked = asked;
             }
             let pass = self.pass().await;
-            watching = pass.is_ok() && !(told_gone && self.handle.row().runtime == record);
+            watching = !(told_gone && self.handle.row().runtime == record);
             match pass {
                 Ok(Pass::Settled { refused }) => {
                     self.handle.settle(Settled { asked, error: refused, ..Settled::default() });
@@ -224,12 +228,14 @@ impl Reconciler {
 
     /// Writes down why a step did not succeed. A freeze or thaw that failed leaves the bay as it is seen; anything else
     /// makes it failed.
-    async fn fail(&self, step: Step, look: Look, error: &ApiError) -> Result<(), ApiError> {
+    async fn fail(&mut self, step: Step, look: Look, error: &ApiError) -> Result<(), ApiError> {
         let reason = error.message.clone();
         let draft = Draft::new(
             "bay.failed",
             json!({ "step": format!("{step:?}"), "code": error.code, "reason": reason }),
         );
+        let draft = (self.told_failed.as_ref() != Some(&reason)).then_some(draft);
+        self.told_failed = Some(reason.clone());
         let change = |row: &mut BayRow| {
             match step {
                 Step::Pause => row.desired = Desired::Running,
@@ -244,7 +250,7 @@ impl Reconciler {
             }
             row.reason = reason;
         };
-        self.update(draft, change).await.map(drop)
+        self.handle.update(&self.daemon.store, draft, change).await.map(drop)
     }
 
     async fn update(&self, draft: Draft, change: impl FnOnce(&mut BayRow)) -> Result<BayRow, ApiError> {
@@ -316,23 +322,7 @@ impl Reconciler {
         let id = row.id;
         let image = row.image_id;
         let disk_mib = row.spec.limits.disk_mib;
-        let from = match (&row.spec.source, &row.origin) {
-            _ if row.forked_from.is_some() => {
-                let state = row.thaw_from.is_some();
-                let point = row
-                    .forked_from
-                    .as_ref()
-                    .map(|from| CheckpointPoint { bay: from.bay, checkpoint: from.checkpoint });
-                point.map_or(WorkspaceFrom::Empty, |point| WorkspaceFrom::Checkpoint { point, state })
-            }
-            (Source::Kept { workspace }, _) => WorkspaceFrom::Kept { workspace: workspace.clone() },
-            (_, None) => WorkspaceFrom::Empty,
-            (_, Some(origin)) => WorkspaceFrom::Checkout {
-                repo: origin.repo,
-                commit: origin.commit.clone(),
-                branch: origin.branch.clone(),
-            },
-        };
+        let from = begins_from(row);
         self.daemon
             .with_pool(move |pool| {
                 match pool.bay_create(id, image, &from, disk_mib) {
@@ -492,11 +482,14 @@ impl Reconciler {
                 (_, true) => "its root is to be replaced",
                 _ => "its processes are asked to end",
             };
-            self.update(Draft::new("bay.stopping", json!({ "reason": reason })), |row| {
-                row.state = State::Stopping;
-                row.reason = reason.to_owned();
-            })
-            .await?;
+            let draft = Draft::new("bay.stopping", json!({ "reason": reason }));
+            let draft = self.told_failed.is_none().then_some(draft);
+            self.handle
+                .update(&self.daemon.store, draft, |row| {
+                    row.state = State::Stopping;
+                    row.reason = reason.to_owned();
+                })
+                .await?;
         }
         let grace = self.handle.take_grace();
         // What goes back to a checkpoint is not asked to end: nothing it could still write will be there.
@@ -621,4 +614,21 @@ pub(crate) async fn note_loss(daemon: &Daemon, handle: &BayHandle, reason: &str)
     handle.update(&daemon.store, None, |row| row.runtime = None).await?;
     execs::close_all(daemon, handle, EndReason::Lost).await;
     Ok(reason)
+}
+
+/// What the files of a bay begin as.
+pub(crate) fn begins_from(row: &BayRow) -> WorkspaceFrom {
+    match (&row.forked_from, &row.spec.source, &row.origin) {
+        (Some(from), _, _) => WorkspaceFrom::Checkpoint {
+            point: CheckpointPoint { bay: from.bay, checkpoint: from.checkpoint },
+            state: row.thaw_from.is_some(),
+        },
+        (None, Source::Kept { workspace }, _) => WorkspaceFrom::Kept { workspace: workspace.clone() },
+        (None, _, None) => WorkspaceFrom::Empty,
+        (None, _, Some(origin)) => WorkspaceFrom::Checkout {
+            repo: origin.repo,
+            commit: origin.commit.clone(),
+            branch: origin.branch.clone(),
+        },
+    }
 }

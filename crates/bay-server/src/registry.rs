@@ -192,8 +192,16 @@ impl BayHandle {
         self.asked.load(Ordering::Acquire)
     }
 
+    /// A wish that failed stays so: another pass may follow at once and find nothing to do, before whoever asked has
+    /// looked.
     pub(crate) fn settle(&self, settled: Settled) {
-        self.settled.send_replace(settled);
+        self.settled.send_if_modified(|last| {
+            let failed_before = last.asked == settled.asked && last.error.is_some() && !settled.deleted;
+            if !failed_before {
+                *last = settled;
+            }
+            !failed_before
+        });
     }
 
     /// Waits until the reconciler has dealt with the wish.

@@ -3,11 +3,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use bay_guest::spool::{Piece, Reader, SpoolError};
 use bay_types::exec::ExecStatus;
-use bay_types::frame::{Frame, HEADER_LEN, MAX_PAYLOAD, output_header};
-use bay_types::service::ServiceView;
+use bay_types::frame::{Frame, Gap, GapReason, HEADER_LEN, MAX_PAYLOAD, output_header};
+use bay_types::service::{ServiceRun, ServiceView};
 use bay_types::{ApiError, ErrorCode, ExecId};
 use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
@@ -63,14 +64,10 @@ pub(crate) async fn output(
 /// somebody who reads slowly must not hold one.
 async fn send(mut reader: Reader, last: Option<Frame>, to: mpsc::Sender<Bytes>) {
     loop {
-        let read = tokio::task::spawn_blocking(move || {
-            let frame = next(&mut reader);
-            (reader, frame)
-        });
-        let Ok((again, frame)) = read.await else { return };
+        let Some((again, frame)) = next(reader, u64::MAX).await else { return };
         reader = again;
         let (frame, more) = match frame {
-            Ok(Some(frame)) => (frame, true),
+            Ok(Some((frame, _))) => (frame, true),
             Ok(None) => match &last {
                 Some(last) => (last.to_bytes(), false),
                 None => return,
@@ -83,16 +80,90 @@ async fn send(mut reader: Reader, last: Option<Frame>, to: mpsc::Sender<Bytes>) 
     }
 }
 
-/// The next frame; none at the end.
-fn next(reader: &mut Reader) -> Result<Option<Vec<u8>>, SpoolError> {
+/// The kept log of a service from `since` on as frames: what its runs printed, one after the other.
+pub(crate) async fn log(
+    state: PathBuf,
+    runs: Vec<ServiceRun>,
+    since: u64,
+) -> Result<mpsc::Receiver<Bytes>, ApiError> {
+    let (sender, receiver) = mpsc::channel(IN_FLIGHT);
+    let dir = blocking(move || {
+        let dir = open(&state).and_then(|dir| bay_guest::kept_runs(dir.as_fd()));
+        dir.map_err(|e| ApiError::internal(&e))
+    })
+    .await?;
+    tokio::spawn(send_log(Arc::new(dir), runs, since, sender));
+    Ok(receiver)
+}
+
+async fn send_log(dir: Arc<OwnedFd>, runs: Vec<ServiceRun>, since: u64, to: mpsc::Sender<Bytes>) {
+    let missing = |dropped| Frame::Gap(Gap { dropped, why: GapReason::Bound }).to_bytes();
+    let mut at = since;
+    for (i, run) in runs.iter().enumerate() {
+        // Of a run before the last only what came before the next one began is part of the log.
+        let end = runs.get(i + 1).map(|next| next.log_offset);
+        if end.is_some_and(|end| end <= at) {
+            continue;
+        }
+        if at < run.log_offset {
+            if to.send(missing(run.log_offset - at).into()).await.is_err() {
+                return;
+            }
+            at = run.log_offset;
+        }
+        let mut left = end.map_or(u64::MAX, |end| end - at);
+        let mut reader = open_run(Arc::clone(&dir), run.exec, at - run.log_offset).await;
+        while let Some(open) = reader.take().filter(|_| left > 0) {
+            let Some((again, frame)) = next(open, left).await else { return };
+            // A run that cannot be read any further is missing from there on.
+            let Ok(Some((frame, bytes))) = frame else { break };
+            reader = Some(again);
+            left -= bytes;
+            if to.send(frame.into()).await.is_err() {
+                return;
+            }
+        }
+        let Some(end) = end else { return };
+        if left > 0 && to.send(missing(left).into()).await.is_err() {
+            return;
+        }
+        at = end;
+    }
+}
+
+async fn open_run(dir: Arc<OwnedFd>, id: ExecId, since: u64) -> Option<Reader> {
+    let open = move || {
+        let status = bay_guest::spool::read_status(dir.as_fd(), id).map_err(|e| to_api(&e))?;
+        Reader::open(dir.as_fd(), &status, since).map_err(|e| to_api(&e))
+    };
+    blocking(open).await.ok()
+}
+
+/// A frame and how many bytes of output it stands for; none at the end.
+type Next = Result<Option<(Vec<u8>, u64)>, SpoolError>;
+
+/// The next frame, of no more than so many bytes, and the reader for the one after. Only a defect gives nothing at all.
+async fn next(mut reader: Reader, most: u64) -> Option<(Reader, Next)> {
+    let read = tokio::task::spawn_blocking(move || {
+        let frame = read_next(&mut reader, most);
+        (reader, frame)
+    });
+    read.await.ok()
+}
+
+fn read_next(reader: &mut Reader, most: u64) -> Next {
     let mut frame = vec![0; HEADER_LEN + MAX_PAYLOAD];
     Ok(match reader.next(&mut frame[HEADER_LEN..])? {
         Piece::Output { stderr, len } => {
+            let len = len.min(usize::try_from(most).unwrap_or(len));
             frame.truncate(HEADER_LEN + len);
             frame[..HEADER_LEN].copy_from_slice(&output_header(stderr, u32::try_from(len).unwrap_or(0)));
-            Some(frame)
+            Some((frame, len as u64))
         }
-        Piece::Gap(gap) => Some(Frame::Gap(gap).to_bytes()),
+        Piece::Gap(gap) => {
+            let dropped = gap.dropped.min(most);
+            Some((Frame::Gap(Gap { dropped, ..gap }).to_bytes(), dropped))
+        }
         Piece::End => None,
     })
 }

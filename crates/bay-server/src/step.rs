@@ -80,7 +80,10 @@ pub(crate) fn next_step(look: Look) -> Step {
         };
     }
     if look.recorded && gone {
-        return if look.state == State::Stopping { Step::Stop } else { Step::NoteLoss };
+        // A stop that failed leaves the bay failed, and is no loss when it comes true later.
+        let stopping =
+            look.state == State::Stopping || (look.state, look.desired) == (State::Failed, Desired::Stopped);
+        return if stopping { Step::Stop } else { Step::NoteLoss };
     }
     if look.settings_due {
         return Step::Apply;

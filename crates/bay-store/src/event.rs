@@ -35,6 +35,15 @@ impl Draft {
     pub fn new(kind: &'static str, body: serde_json::Value) -> Self {
         Self { kind, body }
     }
+
+    /// The same with something more in its body: what only the store knows.
+    pub(crate) fn with(&self, key: &str, value: impl Into<serde_json::Value>) -> Self {
+        let mut draft = self.clone();
+        if let Some(body) = draft.body.as_object_mut() {
+            body.insert(key.to_owned(), value.into());
+        }
+        draft
+    }
 }
 
 /// What [`Store::events_verify`] found.
@@ -185,7 +194,7 @@ pub(crate) fn to_u64(n: i64) -> u64 {
     u64::try_from(n).unwrap_or(0)
 }
 
-struct Raw {
+pub(crate) struct Raw {
     seq: u64,
     at: String,
     bay: Option<String>,
@@ -194,7 +203,7 @@ struct Raw {
     hash: String,
 }
 
-fn raw(row: &SqliteRow) -> sqlx::Result<Raw> {
+pub(crate) fn raw(row: &SqliteRow) -> sqlx::Result<Raw> {
     Ok(Raw {
         seq: to_u64(row.try_get(0)?),
         at: row.try_get(1)?,
@@ -206,7 +215,7 @@ fn raw(row: &SqliteRow) -> sqlx::Result<Raw> {
 }
 
 impl Raw {
-    fn event(self) -> Result<Event> {
+    pub(crate) fn event(self) -> Result<Event> {
         let bad = |e: &dyn std::error::Error| StoreError::column("events", e.to_string());
         Ok(Event {
             seq: self.seq,

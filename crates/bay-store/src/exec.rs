@@ -176,7 +176,7 @@ impl Store {
             return Ok(Inserted::Known(known));
         };
         let number = to_u64(inserted.try_get(0).map_err(&failed)?);
-        transaction.commit_with(Some(bay), event).await?;
+        transaction.commit_with(Some(bay), &event.with("number", number)).await?;
         Ok(Inserted::New(ExecRow {
             id: spec.id,
             bay,
@@ -229,8 +229,15 @@ impl Store {
         .await
         .map_err(&failed)?;
         let changed = changed.as_ref().map(row).transpose()?;
-        match changed {
-            Some(_) => drop(transaction.commit_with(Some(bay), event).await?),
+        match &changed {
+            Some(row) => {
+                // So that the record tells of an exec by itself, also when its row is forgotten.
+                let event = event
+                    .with("number", row.number)
+                    .with("tty", row.spec.tty.is_some())
+                    .with("duration_s", row.duration_s());
+                transaction.commit_with(Some(bay), &event).await?;
+            }
             None => transaction.commit().await?,
         }
         Ok(changed)

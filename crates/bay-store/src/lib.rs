@@ -37,7 +37,7 @@ use sqlx::sqlite::{
     SqliteSynchronous,
 };
 use sqlx::{ConnectOptions, Connection, Row};
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, Notify, watch};
 
 mod bay;
 mod checkpoint;
@@ -47,6 +47,7 @@ mod event;
 mod exec;
 mod ids;
 mod schema;
+mod timeline;
 mod write;
 
 pub use bay::{BayNew, BayRow, NameChoice};
@@ -56,6 +57,7 @@ pub use error::StoreError;
 pub use event::{Draft, Verdict};
 pub use exec::{ExecRow, Inserted};
 pub use ids::{FIRST_ID_BASE, LAST_ID_BASE};
+pub use timeline::{Begin, DESCENT_KINDS};
 
 pub(crate) type Result<T> = std::result::Result<T, StoreError>;
 
@@ -80,6 +82,8 @@ struct Inner {
     pen: Mutex<write::Pen>,
     readers: SqlitePool,
     written: Arc<Notify>,
+    /// Number of the newest event.
+    told: watch::Sender<u64>,
     sync_task: tokio::task::JoinHandle<()>,
     daemon_id: String,
     first_slot: u32,
@@ -131,6 +135,7 @@ impl Store {
                 what: "the daemon's id is missing".to_owned(),
             })?;
         event::head_check(&mut writer, path).await?;
+        let head = event::head(&mut writer).await?.seq;
 
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
@@ -152,6 +157,7 @@ impl Store {
                 pen: Mutex::new(write::Pen::new(writer)),
                 readers,
                 written,
+                told: watch::Sender::new(head),
                 sync_task,
                 daemon_id,
                 first_slot,

@@ -139,10 +139,11 @@ async fn a_repeated_exec_is_the_same_and_a_different_one_with_its_id_is_refused(
     assert_eq!(again, Inserted::Known(first.row().clone()));
     let mut different = spec.clone();
     different.env.clear();
-    for (bay, spec) in [(row.id, &different), (other.id, &spec)] {
-        let error = store.exec_insert(bay, spec, None, &started()).await.unwrap_err();
-        assert_eq!(error.to_api().code, ErrorCode::ExecConflict);
-    }
+    let error = store.exec_insert(row.id, &different, None, &started()).await.unwrap_err();
+    assert_eq!(error.to_api().code, ErrorCode::ExecConflict);
+    // What runs in a bay runs in its forks under the same id: each bay has ids of its own.
+    let elsewhere = store.exec_insert(other.id, &spec, None, &started()).await.unwrap();
+    assert!(matches!(elsewhere, Inserted::New(_)));
     assert_eq!(store.exec_list(row.id).await.unwrap().len(), 1);
 }
 
@@ -428,4 +429,52 @@ async fn checkpoints_form_a_tree_and_give_no_number_twice() {
     assert_eq!(store.checkpoint_list(row.id).await.unwrap(), [made[0].clone(), last]);
     store.bay_delete(row.id, &Draft::new("bay.deleted", json!({}))).await.unwrap();
     assert!(store.checkpoint_list(row.id).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_timeline_is_read_in_pages_and_from_a_time_on() {
+    let (_dir, store) = store().await;
+    let (one, other) = (bay(&store, "one").await, bay(&store, "other").await);
+    let mut told = store.events_told();
+    let mut times = vec![];
+    for _ in 0..20 {
+        for row in [&one, &other] {
+            store.event_append(Some(row.id), &Draft::new("bay.odd", json!({}))).await.unwrap();
+        }
+        times.push(jiff::Timestamp::now());
+    }
+    assert!(told.has_changed().unwrap());
+    assert_eq!(*told.borrow_and_update(), store.events_head().await.unwrap());
+    let all = store.timeline_page(one.id, 0, 1000).await.unwrap();
+    assert_eq!(all.len(), 21);
+    let page = store.timeline_page(one.id, all[4].seq, 3).await.unwrap();
+    assert_eq!(page, all[5..8]);
+    let begin = store.timeline_begin(one.id, 0, 3).await.unwrap();
+    assert!(begin.older);
+    assert_eq!(store.timeline_page(one.id, begin.after, 1000).await.unwrap(), all[18..]);
+    let begin = store.timeline_begin(one.id, all[18].seq, 3).await.unwrap();
+    assert_eq!((begin.after, begin.older), (all[18].seq, false));
+    for (index, time) in times.iter().enumerate() {
+        let before = store.timeline_before(one.id, *time).await.unwrap();
+        assert_eq!(before, all[index + 1].seq, "{index}");
+    }
+    assert_eq!(
+        store.timeline_before(one.id, one.created_at - jiff::SignedDuration::from_secs(9)).await.unwrap(),
+        0
+    );
+    assert!(!store.timeline_exists(BayId::generate()).await.unwrap());
+}
+
+#[tokio::test]
+async fn an_exec_tells_its_number_and_duration_in_the_record() {
+    let (_dir, store) = store().await;
+    let row = bay(&store, "one").await;
+    let one = store.exec_insert(row.id, &exec(&["a"]), None, &started()).await.unwrap().row().clone();
+    let event = Draft::new("exec.end", json!({ "exec": one.id }));
+    store.exec_end(row.id, one.id, OK, None, &[], &event).await.unwrap();
+    let [.., start, end] = &store.timeline_page(row.id, 0, 10).await.unwrap()[..] else {
+        panic!("two events")
+    };
+    assert_eq!((&start.body["number"], &end.body["number"]), (&1.into(), &1.into()));
+    assert!(end.body["duration_s"].as_f64().is_some() && end.body["tty"] == false, "{end:?}");
 }

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use sqlx::sqlite::SqliteConnection;
-use tokio::sync::{MutexGuard, Notify};
+use tokio::sync::{MutexGuard, Notify, watch};
 
 use bay_types::BayId;
 
@@ -34,6 +34,7 @@ pub(crate) struct Writer<'a> {
     pen: MutexGuard<'a, Pen>,
     path: &'a Path,
     written: &'a Notify,
+    told: &'a watch::Sender<u64>,
 }
 
 /// Undone when dropped without [`Txn::commit`].
@@ -41,11 +42,13 @@ pub(crate) struct Txn<'a> {
     pen: &'a mut Pen,
     path: &'a Path,
     written: &'a Notify,
+    told: &'a watch::Sender<u64>,
 }
 
 impl Store {
     pub(crate) async fn writer(&self) -> Writer<'_> {
-        Writer { pen: self.inner.pen.lock().await, path: &self.inner.path, written: &self.inner.written }
+        let inner = &self.inner;
+        Writer { pen: inner.pen.lock().await, path: &inner.path, written: &inner.written, told: &inner.told }
     }
 }
 
@@ -67,7 +70,7 @@ impl Writer<'_> {
             .execute(&mut pen.connection)
             .await
             .map_err(|source| StoreError::query(self.path, "beginning a transaction", source))?;
-        Ok(Txn { pen, path: self.path, written: self.written })
+        Ok(Txn { pen, path: self.path, written: self.written, told: self.told })
     }
 }
 
@@ -89,6 +92,7 @@ impl Txn<'_> {
         self.pen.head = Some(after);
         self.pen.unfinished = false;
         self.written.notify_one();
+        self.told.send_replace(seq);
         Ok(seq)
     }
 

@@ -11,7 +11,10 @@ use std::os::unix::ffi::OsStrExt;
 
 mod tree;
 
-pub use tree::{bytes_written_since_birth, qgroup_list, qgroup_usage, subvolume_children, subvolume_exists};
+pub use tree::{
+    Inode, bytes_written_since_birth, inodes_changed_since, qgroup_list, qgroup_usage, subvolume_children,
+    subvolume_exists,
+};
 
 const MAGIC: u32 = 0x94;
 const NAME_V1: usize = 4088;
@@ -122,6 +125,23 @@ struct SubvolInfo {
     reserved: [u64; 8],
 }
 
+#[repr(C)]
+struct InodeLookup {
+    /// The subvolume; 0 for the one that the descriptor is in.
+    treeid: u64,
+    objectid: u64,
+    name: [u8; LOOKUP_NAME],
+}
+const LOOKUP_NAME: usize = 4080;
+
+#[repr(C)]
+struct FsInfo {
+    max_id: u64,
+    num_devices: u64,
+    fsid: [u8; 16],
+    rest: [u8; 992],
+}
+
 const fn request(direction: u32, number: u32, size: usize) -> u32 {
     (direction << 30) | ((size as u32) << 16) | (MAGIC << 8) | number
 }
@@ -131,10 +151,14 @@ const READ: u32 = 2;
 const IOC_RESIZE: u32 = request(WRITE, 3, size_of::<VolArgs>());
 const IOC_SYNC: u32 = request(0, 8, 0);
 const IOC_SNAP_DESTROY: u32 = request(WRITE, 15, size_of::<VolArgs>());
+const IOC_INO_LOOKUP: u32 = request(READ | WRITE, 18, size_of::<InodeLookup>());
+const IOC_WAIT_SYNC: u32 = request(WRITE, 22, size_of::<u64>());
 const IOC_SNAP_CREATE_V2: u32 = request(WRITE, 23, size_of::<VolArgsV2>());
 const IOC_SUBVOL_CREATE_V2: u32 = request(WRITE, 24, size_of::<VolArgsV2>());
+const IOC_START_SYNC: u32 = request(READ, 24, size_of::<u64>());
 const IOC_SUBVOL_GETFLAGS: u32 = request(READ, 25, size_of::<u64>());
 const IOC_SUBVOL_SETFLAGS: u32 = request(WRITE, 26, size_of::<u64>());
+const IOC_FS_INFO: u32 = request(READ, 31, size_of::<FsInfo>());
 const IOC_QUOTA_CTL: u32 = request(READ | WRITE, 40, size_of::<QuotaCtl>());
 const IOC_QGROUP_ASSIGN: u32 = request(WRITE, 41, size_of::<QgroupAssign>());
 const IOC_QGROUP_CREATE: u32 = request(WRITE, 42, size_of::<QgroupCreate>());
@@ -291,6 +315,10 @@ pub struct Subvolume {
     pub parent_uuid: [u8; 16],
     /// The transaction it came into being with: younger extents were written through it.
     pub born: u64,
+    /// The transaction that was the last to change it, of those that were committed.
+    pub generation: u64,
+    /// The same by the clock: seconds and nanoseconds.
+    pub made_at: (u64, u32),
 }
 
 /// Facts about the subvolume that this file or directory is in.
@@ -313,7 +341,16 @@ pub fn subvolume_info(fd: impl AsFd) -> io::Result<Subvolume> {
         reserved: [0; 8],
     });
     call(fd, IOC_GET_SUBVOL_INFO, &mut *info)?;
-    Ok(Subvolume { id: info.treeid, uuid: info.uuid, parent_uuid: info.parent_uuid, born: info.otransid })
+    // In the order of the header: changed, made, sent, received.
+    let made = &info.times[1];
+    Ok(Subvolume {
+        id: info.treeid,
+        uuid: info.uuid,
+        parent_uuid: info.parent_uuid,
+        born: info.otransid,
+        generation: info.generation,
+        made_at: (made.sec, made.nsec),
+    })
 }
 
 /// Is this open directory the top of a subvolume?
@@ -334,10 +371,42 @@ pub fn set_read_only(top: impl AsFd, read_only: bool) -> io::Result<()> {
     Ok(())
 }
 
+/// The filesystem's own id, by which `/sys/fs/btrfs` names it.
+pub fn filesystem_id(fd: impl AsFd) -> io::Result<[u8; 16]> {
+    let mut info = Box::new(FsInfo { max_id: 0, num_devices: 0, fsid: [0; 16], rest: [0; 992] });
+    call(fd, IOC_FS_INFO, &mut *info)?;
+    Ok(info.fsid)
+}
+
 /// Commits everything written so far.
 pub fn sync(fd: impl AsFd) -> io::Result<()> {
     let mut nothing = 0_u64;
     call(fd, IOC_SYNC, &mut nothing).map(drop)
+}
+
+/// Commits the changes of names and attributes so far, but no data that waits in memory. What was only written to a file
+/// that existed is seen after [`sync`].
+pub fn commit(fd: impl AsFd) -> io::Result<()> {
+    let fd = fd.as_fd();
+    let mut transaction = 0_u64;
+    call(fd, IOC_START_SYNC, &mut transaction)?;
+    call(fd, IOC_WAIT_SYNC, &mut transaction).map(drop)
+}
+
+/// A path of an inode, from the top of the subvolume that `top` is in. `None` where it is gone or the path is too long.
+pub fn inode_path(top: impl AsFd, inode: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut lookup = Box::new(InodeLookup { treeid: 0, objectid: inode, name: [0; LOOKUP_NAME] });
+    match call(top, IOC_INO_LOOKUP, &mut *lookup) {
+        Ok(_) => {}
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENAMETOOLONG)) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    }
+    let length = lookup.name.iter().position(|byte| *byte == 0).unwrap_or(LOOKUP_NAME);
+    // It is written as that of a directory, also when it is none.
+    let path = lookup.name[..length].strip_suffix(b"/").unwrap_or(&lookup.name[..length]);
+    Ok(Some(path.to_vec()))
 }
 
 /// Grows the filesystem to the size its (only) device has now.
@@ -415,6 +484,8 @@ mod tests {
         assert_eq!(size_of::<QgroupLimitArgs>(), 48);
         assert_eq!(size_of::<QuotaRescan>(), 64);
         assert_eq!(size_of::<SubvolInfo>(), 504);
+        assert_eq!(size_of::<InodeLookup>(), 4096);
+        assert_eq!(size_of::<FsInfo>(), 1024);
         assert_eq!(IOC_SNAP_CREATE_V2, 0x5000_9417);
         assert_eq!(IOC_SUBVOL_CREATE_V2, 0x5000_9418);
     }

@@ -67,6 +67,15 @@ error_codes! {
     RepoAuth = "repo-auth", 422, 5;
     RepoEmpty = "repo-empty", 422, 5;
     RefNotFound = "ref-not-found", 404, 3;
+    /// The bay has no work that was not there when it began.
+    NothingToTake = "nothing-to-take", 409, 4;
+    /// What came out of a bay is not a well-formed piece of git history.
+    WorkRefused = "work-refused", 422, 5;
+    /// The branch has commits that the work does not build on.
+    BranchDiverged = "branch-diverged", 409, 4;
+    PushFailed = "push-failed", 422, 5;
+    /// What would leave a bay holds a secret.
+    SecretFound = "secret-found", 409, 4;
     /// No workspace is kept under this name, or more than one could be meant.
     WorkspaceNotFound = "workspace-not-found", 404, 3;
     CheckpointNotFound = "checkpoint-not-found", 404, 3;

@@ -292,6 +292,19 @@ pub struct ExecView {
     pub cost: ExecCost,
 }
 
+impl ExecView {
+    /// It was killed, and its first process is still there: it hangs in the kernel.
+    #[must_use]
+    pub fn hangs(&self) -> bool {
+        let by_force =
+            |reason| matches!(reason, EndReason::Killed | EndReason::TimedOut | EndReason::Stopped);
+        self.usage.processes_left.is_some_and(|left| left > 0)
+            && self
+                .exit
+                .is_some_and(|exit| by_force(exit.reason) && exit.code.is_none() && exit.signal.is_none())
+    }
+}
+
 /// `POST …/execs/{id}/signal`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -44,7 +44,8 @@
 //! root's with 0644. Members of an archive sent in belong to `user=` (root when absent), whatever their headers say;
 //! a first member named [`DELETE_LIST`] holds paths to remove beforehand, relative to the directory and separated by
 //! NUL. Members of an archive taken out are named relative to the directory, or by the file's own name; sockets, FIFOs
-//! and devices are left out.
+//! and devices are left out. One that cannot be taken out ends with a global header that says why
+//! ([`ARCHIVE_BROKE_OFF`]), and then with something that is no archive.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -69,6 +70,9 @@ pub const WORKSPACE: &str = "/workspace";
 
 /// Name of the archive member that lists what to remove.
 pub const DELETE_LIST: &str = ".bay-delete";
+
+/// Key of the PAX record in which an archive that breaks off says why. In a global header: no file can make one.
+pub const ARCHIVE_BROKE_OFF: &str = "BAY.broke-off";
 
 /// Bytes as a value in a query: everything but letters, digits and `-._~/` is percent-encoded.
 #[must_use]

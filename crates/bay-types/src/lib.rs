@@ -22,12 +22,15 @@
 //! | [`watch`]   | guest → daemon → CLI: what changes below a directory |
 //! | [`top`]     | daemon → CLI: all bays at one moment                 |
 //! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
+//! | [`diff`]    | daemon → CLI: what differs between two points, and what is odd about it |
 //! | [`event`]   | the hashed record of everything decided and done     |
+//! | [`timeline`]| daemon → CLI: one bay's life, line by line           |
 //! | [`progress`]| daemon → caller, during long work                    |
 #![forbid(unsafe_code)]
 
 pub mod bay;
 pub mod checkpoint;
+pub mod diff;
 pub mod error;
 pub mod event;
 pub mod exec;
@@ -42,6 +45,7 @@ pub mod runtime;
 pub mod service;
 pub mod settings;
 pub mod stats;
+pub mod timeline;
 pub mod top;
 pub mod trace;
 pub mod usage;

@@ -177,4 +177,8 @@ pub enum RuntimeReply {
         step: String,
         message: String,
     },
+    /// Processes of the bay hang in the kernel: they can be neither ended nor frozen until what they wait for answers.
+    Hangs {
+        message: String,
+    },
 }

@@ -12,9 +12,9 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
-    checkpoint, checkpoints, completions, cp, doctor, exec, execs, fork, images, kill, logs, ls, pause,
-    ports, promote, replace, repos, restore, resume, rm, serve, services, set, shell, show, start, stop, up,
-    watch, workspaces,
+    branch, bundle, checkpoint, checkpoints, compare, completions, cp, diff, doctor, exec, execs, fork,
+    images, kill, logs, ls, pause, ports, promote, replace, repos, restore, resume, review, rm, serve,
+    services, set, shell, show, start, stop, timeline, up, watch, workspaces,
 };
 use crate::failure::{Failure, Outcome};
 use crate::top::Top;
@@ -105,6 +105,8 @@ enum Verb {
     Replace(replace::Replace),
     Checkpoint(checkpoint::Checkpoint),
     Checkpoints(checkpoints::Checkpoints),
+    Diff(diff::Diff),
+    Review(review::Review),
     Restore(restore::Restore),
     Fork(fork::Fork),
     Promote(promote::Promote),
@@ -113,6 +115,10 @@ enum Verb {
     Kill(kill::Kill),
     Execs(execs::Execs),
     Services(services::Services),
+    Bundle(bundle::Bundle),
+    Branch(branch::Branch),
+    Timeline(timeline::Timeline),
+    Compare(compare::Compare),
     Watch(watch::Watch),
     Ports(ports::Ports),
     Repos(repos::Repos),
@@ -182,6 +188,8 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Replace(verb) => verb.run(&global).await,
         Verb::Checkpoint(verb) => verb.run(&global).await,
         Verb::Checkpoints(verb) => verb.run(&global).await,
+        Verb::Diff(verb) => verb.run(&global).await,
+        Verb::Review(verb) => verb.run(&global).await,
         Verb::Restore(verb) => verb.run(&global).await,
         Verb::Fork(verb) => verb.run(&global).await,
         Verb::Promote(verb) => verb.run(&global).await,
@@ -190,6 +198,10 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Kill(verb) => verb.run(&global).await,
         Verb::Execs(verb) => verb.run(&global).await,
         Verb::Services(verb) => verb.run(&global).await,
+        Verb::Bundle(verb) => verb.run(&global).await,
+        Verb::Branch(verb) => verb.run(&global).await,
+        Verb::Timeline(verb) => verb.run(&global).await,
+        Verb::Compare(verb) => verb.run(&global).await,
         Verb::Watch(verb) => verb.run(&global).await,
         Verb::Ports(verb) => verb.run(&global).await,
         Verb::Repos(verb) => verb.run(&global).await,

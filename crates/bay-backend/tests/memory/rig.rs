@@ -102,8 +102,8 @@ impl Rig {
             author: None,
             disk,
             mounts: mounts.to_vec(),
-            id_base: FIRST_ID_BASE + u32::try_from(turn).unwrap() * ID_RANGE,
             fork_index: None,
+            id_base: FIRST_ID_BASE + u32::try_from(turn).unwrap() * ID_RANGE,
             limits: bay_types::bay::Limits { memory_mib: Some(512), pids: Some(500), ..Default::default() },
             io_devices: vec![],
         }

@@ -7,6 +7,7 @@
 //! anyway. For everybody else nothing is done but to note until when the bay should stay awake.
 
 use std::convert::Infallible;
+use std::ffi::OsStr;
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::AsFd;
@@ -21,12 +22,14 @@ use bay_types::bay::Limits;
 use bay_types::guest::{GuestConfig, WORKSPACE};
 use bay_types::id::ParseIdError;
 use bay_types::inside::{Activity, Ask, CTL_SOCKET, Can, Hold, MAX_HOLD_S, Message, Network, WhoAmI};
-use bay_types::{ApiError, ErrorCode, VERSION};
+use bay_types::{ApiError, ErrorCode, ExecId, VERSION};
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
@@ -36,10 +39,12 @@ use crate::services::Services;
 use crate::{ports, spool};
 
 mod asks;
+mod lease;
 mod readme;
 mod services;
 
 pub(crate) use asks::Asks;
+use lease::{Lease, since_boot};
 pub(crate) use readme::readme;
 
 /// Connections at once. One more waits for its turn in the kernel's queue.
@@ -63,7 +68,7 @@ pub(crate) struct Ctl {
     /// None where the bay can keep none.
     services: Option<Arc<Services>>,
     pub(crate) asks: Asks,
-    hold_until: Mutex<Option<Timestamp>>,
+    lease: Mutex<Option<Lease>>,
 }
 
 /// Who asks, by the kernel's word.
@@ -91,12 +96,27 @@ pub(crate) fn listen(root: &Path) -> io::Result<UnixListener> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    spool::remove_tree(File::open(dir)?.as_fd(), name.as_encoded_bytes())?;
+    make_way(File::open(dir)?, name)?;
     let listener = StdListener::bind(&path)?;
     // For every user of the bay.
     std::fs::set_permissions(&path, Permissions::from_mode(0o666))?;
     listener.set_nonblocking(true)?;
     UnixListener::from_std(listener)
+}
+
+/// Takes away whatever has the name. A directory may hold millions of files, for which nothing is to wait: it is moved
+/// aside and removed meanwhile.
+fn make_way(dir: File, name: &OsStr) -> io::Result<()> {
+    match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let aside = format!(".bay-old-{}", ExecId::generate());
+    rustix::fs::renameat(&dir, name, &dir, &aside)?;
+    // What cannot be removed is the agent's own litter.
+    tokio::task::spawn_blocking(move || spool::remove_tree(dir.as_fd(), aside.as_bytes()));
+    Ok(())
 }
 
 impl Ctl {
@@ -115,14 +135,14 @@ impl Ctl {
             terminals,
             services,
             asks,
-            hold_until: Mutex::default(),
+            lease: Mutex::default(),
         }
     }
 
     /// A lease that has run out is none.
     fn hold_until(&self) -> Option<Timestamp> {
-        let held = *self.hold_until.lock().unwrap_or_else(PoisonError::into_inner);
-        held.filter(|until| *until > Timestamp::now())
+        let lease = *self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        lease.and_then(|lease| lease.until(since_boot(), Timestamp::now()))
     }
 
     pub(crate) fn activity(&self) -> Activity {
@@ -201,13 +221,13 @@ impl Ctl {
         match (request.method(), parts.as_slice()) {
             (&Method::GET, ["v1", "whoami"]) => Ok(json(StatusCode::OK, &self.whoami(peer))),
             (&Method::GET, ["v1", "can"]) => Ok(json(StatusCode::OK, &self.can())),
-            (&Method::GET, ["v1", "ports"]) => ports::route(Some(peer.uid)).await,
+            (&Method::GET, ["v1", "ports"]) => ports::route(Some(peer.uid), self.services.as_deref()).await,
             (&Method::POST, ["v1", "hold"]) => {
                 let seconds = query.number("seconds", 10)?.ok_or_else(|| invalid("seconds= is missing"))?;
                 Ok(json(StatusCode::OK, &self.hold(seconds)?))
             }
             (&Method::DELETE, ["v1", "hold"]) => {
-                *self.hold_until.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 Ok(json(StatusCode::OK, &Hold::default()))
             }
             (&Method::GET, ["v1", "checkpoints"]) => self.ask(Ask::Checkpoints, asking).await,
@@ -265,10 +285,9 @@ impl Ctl {
 
     /// A later end replaces an earlier one and the other way round: the last word counts.
     fn hold(&self, seconds: u64) -> Result<Hold, ApiError> {
-        let until = i64::try_from(seconds)
-            .ok()
-            .filter(|_| (1..=MAX_HOLD_S).contains(&seconds))
-            .and_then(|seconds| Timestamp::now().checked_add(SignedDuration::from_secs(seconds)).ok())
+        let lease = Some(seconds)
+            .filter(|seconds| (1..=MAX_HOLD_S).contains(seconds))
+            .and_then(|seconds| Lease::new(seconds, since_boot(), Timestamp::now()))
             .ok_or_else(|| {
                 ApiError::new(
                     ErrorCode::InvalidInput,
@@ -276,7 +295,7 @@ impl Ctl {
                     "hold it for less, and again when that is over",
                 )
             })?;
-        *self.hold_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
-        Ok(Hold { hold_until: Some(until) })
+        *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = Some(lease);
+        Ok(Hold { hold_until: self.hold_until() })
     }
 }

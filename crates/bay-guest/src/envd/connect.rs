@@ -140,7 +140,7 @@ impl Messages {
 }
 
 /// Takes one envelope off the front: `None` when more bytes are needed, `Some(None)` for the one that ends a stream.
-fn take_envelope(buffer: &mut BytesMut) -> Result<Option<Option<Bytes>>> {
+pub(super) fn take_envelope(buffer: &mut BytesMut) -> Result<Option<Option<Bytes>>> {
     let Some(head) = buffer.first_chunk::<HEADER_LEN>() else {
         return Ok(None);
     };

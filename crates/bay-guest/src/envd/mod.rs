@@ -35,6 +35,8 @@ mod download;
 mod entry;
 mod fault;
 mod filesystem;
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
 mod metrics;
 mod multipart;
 mod process;

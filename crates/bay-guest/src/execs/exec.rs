@@ -10,7 +10,7 @@ use bay_types::{ApiError, ExecId};
 use jiff::Timestamp;
 use rustix::termios::{LocalModes, SpecialCodeIndex, Winsize};
 use tokio::net::unix::pipe::Sender;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Notify, watch};
 
 use super::leaf::{self, Leaf};
 use super::reaper::Leader;
@@ -39,6 +39,8 @@ pub(crate) struct Exec {
     /// A caller asked for its end by KILL or TERM.
     pub(crate) killed: AtomicBool,
     pub(crate) timed_out: AtomicBool,
+    /// Told when it was sent the signal that nothing survives, unless it hangs in the kernel.
+    pub(crate) doomed: Notify,
     /// Nobody wants its output any more.
     pub(crate) forgotten: AtomicBool,
 }
@@ -217,6 +219,16 @@ impl Exec {
         self.life.borrow().ended.is_some()
     }
 
+    /// What it means that KILL does not end the leader.
+    pub(crate) fn give_up(&self, usage: Usage, stopping: bool) -> Ended {
+        let reason = match (stopping, self.timed_out.load(Ordering::Relaxed)) {
+            (true, _) => EndReason::Stopped,
+            (false, true) => EndReason::TimedOut,
+            (false, false) => EndReason::Killed,
+        };
+        Ended { at: Timestamp::now(), exit: Exit { reason, code: None, signal: None }, usage }
+    }
+
     /// What the end of the leader means.
     pub(crate) fn judge(&self, reaped: &Reaped, usage: Usage, stopping: bool) -> Ended {
         let reason = match reaped.signal {
@@ -266,11 +278,15 @@ impl Exec {
         } else {
             self.signal_front(signal);
         }
+        if signal == SIGKILL {
+            self.doomed.notify_one();
+        }
     }
 
     pub(crate) fn time_out(&self) {
         self.timed_out.store(true, Ordering::Relaxed);
         self.signal_tree(SIGKILL);
+        self.doomed.notify_one();
     }
 
     pub(crate) fn resize(&self, size: TtySize) {

@@ -10,7 +10,7 @@ use bay_types::exec::{EndReason, ExecSpec, ExecStatus, Exit, SignalRequest};
 use bay_types::guest::GuestEvent;
 use bay_types::{ApiError, ErrorCode, ExecId};
 use jiff::Timestamp;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Notify, broadcast, watch};
 
 pub(crate) mod attach;
 mod exec;
@@ -41,7 +41,8 @@ const EVENT_QUEUE: usize = 256;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 const SIGCONT: i32 = 18;
-/// How long processes have to be gone after KILL. One that hangs in the kernel ends with PID 1.
+/// How long processes have to be gone after KILL. One that takes longer hangs in the kernel, in uninterruptible sleep:
+/// nobody can say when it ends, so nobody waits for it.
 const KILL_GRACE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -229,6 +230,7 @@ impl Execs {
             bounded_to: Arc::default(),
             killed: AtomicBool::new(false),
             timed_out: AtomicBool::new(false),
+            doomed: Notify::new(),
             forgotten: AtomicBool::new(false),
         });
         lock(&self.live).insert(exec.id(), Arc::clone(&exec));

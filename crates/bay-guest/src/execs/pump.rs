@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::exec::{Exec, Start};
 use super::measure::{self, Watch};
-use super::{Execs, start};
+use super::{Execs, KILL_GRACE, start};
 use crate::spool::{self, Writer};
 
 /// The most the kernel knows.
@@ -131,6 +131,8 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
     let deadline = exec.spec.timeout_s.map(|s| Instant::now() + Duration::from_secs(s));
     let mut armed = deadline.is_some();
     let mut watch = Watch::new();
+    // When it is given up, though it has not ended.
+    let mut hopeless = None;
     while running || out.is_open() || err.is_open() {
         tokio::select! {
             reaped = &mut ended, if running => {
@@ -141,7 +143,15 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
                         hold(&execs, &exec, &writer, stderr, &bytes[kept..]);
                     });
                 }
-                saved = record_end(&execs, &exec, &mut writer, reaped.ok(), &watch);
+                saved = record_end(&execs, &exec, &mut writer, &End::Reaped(reaped.ok()), &watch);
+            }
+            () = exec.doomed.notified(), if running && hopeless.is_none() => {
+                hopeless = Some(Instant::now() + KILL_GRACE);
+            }
+            () = tokio::time::sleep_until(hopeless.unwrap_or_else(Instant::now)), if running && hopeless.is_some() => {
+                running = false;
+                execs.place.log.line("exec.hangs", format_args!("exec={} pid={}", exec.id(), exec.leader.pid));
+                saved = record_end(&execs, &exec, &mut writer, &End::Hangs, &watch);
             }
             () = tokio::time::sleep_until(watch.next), if running && exec.leaf.is_some() => {
                 watch.look(exec.leaf.as_deref());
@@ -291,22 +301,30 @@ fn publish(exec: &Exec, writer: &Writer) {
     });
 }
 
+/// How an exec comes to its end.
+enum End {
+    /// Only a defect can keep the reaper from telling; then nothing is known of what was used.
+    Reaped(Option<Reaped>),
+    /// Its leader was killed and is still there.
+    Hangs,
+}
+
 /// Writes the end down, and only then lets anybody know. False when the disk did not take it.
-fn record_end(
-    execs: &Execs,
-    exec: &Exec,
-    writer: &mut Writer,
-    reaped: Option<Reaped>,
-    watch: &Watch,
-) -> bool {
-    // Only a defect can keep the reaper from telling; then nothing is known of what was used.
-    let (reaped, mut usage) = match reaped {
-        Some(reaped) => (reaped, measure::usage(&reaped, exec.leaf.as_deref(), watch.seen())),
-        None => (Reaped { pid: exec.leader.pid, ..Reaped::default() }, Usage::default()),
+fn record_end(execs: &Execs, exec: &Exec, writer: &mut Writer, end: &End, watch: &Watch) -> bool {
+    let mut usage = match end {
+        End::Reaped(Some(reaped)) => measure::usage(reaped, exec.leaf.as_deref(), watch.seen()),
+        End::Reaped(None) => Usage::default(),
+        End::Hangs => measure::so_far(exec.leaf.as_deref()),
     };
     // In this order: with the leaf goes what it tells.
     usage.processes_left = execs.release_leaf(exec);
-    let ended = exec.judge(&reaped, usage, execs.is_stopping());
+    let ended = match end {
+        End::Reaped(reaped) => {
+            let unknown = Reaped { pid: exec.leader.pid, ..Reaped::default() };
+            exec.judge(reaped.as_ref().unwrap_or(&unknown), usage, execs.is_stopping())
+        }
+        End::Hangs => exec.give_up(usage, execs.is_stopping()),
+    };
     let mut status = exec.status();
     status.ended_at = Some(ended.at);
     status.exit = Some(ended.exit);

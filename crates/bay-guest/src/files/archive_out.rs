@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use bay_types::guest::ARCHIVE_BROKE_OFF;
 use bytes::Bytes;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -40,7 +41,7 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &[u8]) -> Result<What> {
             if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                 return Err(FileError::refused(path, format!("it is {}", kind_word(&stat))));
             }
-            // Inside a tree it breaks the stream off; of one file it can be said.
+            // Inside a tree it can only be said on the way; of one file it can be said first.
             if u64::try_from(stat.st_size).is_ok_and(|size| size > MAX_FILE) {
                 return Err(FileError::refused(path, format!("it is longer than {} GiB", MAX_FILE >> 30)));
             }
@@ -59,11 +60,49 @@ pub(super) fn send(what: What, to: &mpsc::Sender<io::Result<Bytes>>) {
         What::Directory(dir) => walk(&mut builder, dir),
         What::File { name, file, stat } => regular(&mut builder, &name, file, &stat),
     };
+    if let Err(error) = &outcome
+        && error.get_ref().is_some_and(|why| why.is::<Refused>())
+    {
+        // Nobody is left to tell when the reader went away.
+        let _ = tell(builder.get_mut(), &error.to_string());
+        return;
+    }
     let outcome = outcome.and_then(|()| builder.into_inner()?.flush());
     if let Err(error) = outcome {
         // Nobody is left to tell when the reader went away.
         let _ = to.blocking_send(Err(error));
     }
+}
+
+/// Why a tree cannot be taken out. Only said between two members, where the reader expects a header.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refused(String);
+
+fn refused(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, Refused(why))
+}
+
+/// Says why the archive breaks off, in a header that applies to none of its members. A connection that is cut loses what
+/// was sent last, so it goes on to its end; what follows is no header, and any other reader of archives refuses that.
+fn tell(to: &mut Sink, why: &str) -> io::Result<()> {
+    const BLOCK: usize = 512;
+    let record = format!(" {ARCHIVE_BROKE_OFF}={}\n", why.replace('\n', " "));
+    // The length counts its own digits.
+    let length =
+        (1..=4).map(|digits| record.len() + digits).find(|all| record.len() + all.to_string().len() == *all);
+    let Some(length) = length else { return Ok(()) };
+    let mut header = Header::new_ustar();
+    header.set_path("pax_global_header")?;
+    header.set_entry_type(EntryType::XGlobalHeader);
+    header.set_size(length as u64);
+    header.set_mode(0o644);
+    header.set_cksum();
+    to.write_all(header.as_bytes())?;
+    to.write_all(format!("{length}{record}").as_bytes())?;
+    to.write_all(&vec![0; length.next_multiple_of(BLOCK) - length])?;
+    to.write_all(&[b'!'; BLOCK])?;
+    to.flush()
 }
 
 /// A directory being walked through.
@@ -104,10 +143,8 @@ fn walk(builder: &mut Builder<Sink>, dir: OwnedFd) -> io::Result<()> {
         };
         if let Some(inner) = inner {
             if levels.len() >= MAX_DEPTH {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    "the directories are nested too deeply",
-                ));
+                let at = path::shown(&full);
+                return Err(refused(format!("{at} is more than {MAX_DEPTH} directories deep")));
             }
             full.push(b'/');
             levels.push(Level::new(inner, full.len())?);
@@ -171,8 +208,11 @@ fn is_made_up(dir: BorrowedFd<'_>) -> bool {
 fn regular(builder: &mut Builder<Sink>, name: &[u8], file: File, stat: &Stat) -> io::Result<()> {
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     if size > MAX_FILE {
-        let why = format!("{} is longer than {} GiB", path::shown(name), MAX_FILE >> 30);
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        let (name, most) = (path::shown(name), MAX_FILE >> 30);
+        return Err(refused(format!(
+            "{name} is {} GiB long, and files of more than {most} GiB are not copied",
+            size >> 30
+        )));
     }
     let mut header = header(stat, EntryType::Regular, size);
     builder.append_data(&mut header, path_of(name), Exactly { file, left: size })

@@ -324,6 +324,16 @@ impl io::Read for Source {
     }
 }
 
+#[cfg(fuzzing)]
+pub(crate) fn fuzz_extract(root: BorrowedFd<'_>, into: &str, archive: &[u8]) -> bool {
+    let (sender, from) = mpsc::channel(1);
+    let _ = sender.try_send(Part::End);
+    let source = Source { from, rest: Bytes::copy_from_slice(archive), over: false };
+    let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let target = Target { path: into.as_bytes().to_vec(), parents: false, owner };
+    archive_in::extract(root, &target, source).is_ok()
+}
+
 fn file_stat(stat: &Stat) -> FileStat {
     FileStat {
         kind: match FileType::from_raw_mode(stat.st_mode) {

@@ -5,6 +5,7 @@
 
 use std::io::{self, Read};
 
+use bay_types::guest::ARCHIVE_BROKE_OFF;
 use tar::{Archive, Entry, EntryType};
 
 use super::{FileError, Result, Source};
@@ -50,6 +51,8 @@ struct Pax {
     linkpath: Option<Vec<u8>>,
     size: Option<u64>,
     sparse: bool,
+    /// Why there is no more of the archive.
+    broke_off: Option<Vec<u8>>,
 }
 
 fn refused(why: impl Into<String>) -> FileError {
@@ -79,8 +82,13 @@ pub(super) fn for_each(
             EntryType::XHeader => {
                 pending.pax = parse_pax(&read_bounded(&mut entry, MAX_PAX, "PAX records")?)?;
             }
-            // Applies to all members; nothing in it matters to us.
-            EntryType::XGlobalHeader => {}
+            // Applies to all members; nothing in it matters to us, unless another bay's guest says why it stops here.
+            EntryType::XGlobalHeader => {
+                let records = parse_pax(&read_bounded(&mut entry, MAX_PAX, "PAX records")?)?;
+                if let Some(why) = records.broke_off {
+                    return Err(refused(format!("its sender broke off: {}", super::shown(&why))));
+                }
+            }
             _ => {
                 let member = describe(&entry, std::mem::take(&mut pending))?;
                 each(&member, &mut entry)?;
@@ -171,6 +179,7 @@ fn parse_pax(mut bytes: &[u8]) -> Result<Pax> {
                 pax.size =
                     Some(std::str::from_utf8(value).ok().and_then(|t| t.parse().ok()).ok_or_else(malformed)?);
             }
+            key if key == ARCHIVE_BROKE_OFF.as_bytes() => pax.broke_off = Some(value.to_vec()),
             key if key.starts_with(b"GNU.sparse.") => pax.sparse = true,
             _ => {}
         }

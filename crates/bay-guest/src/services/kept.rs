@@ -1,7 +1,8 @@
 //! The services of a bay without a guest, as its state directory has them. The daemon reads this as root of the host, and
 //! the directory is the bay's: no link is followed, and no more is read than there may be.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bay_types::service::{ServiceName, ServiceState, ServiceView};
 use jiff::Timestamp;
@@ -16,6 +17,14 @@ pub fn kept_services(state: BorrowedFd<'_>) -> Vec<ServiceView> {
     let Ok(dir) = spool::open_directory(state, store::DIRECTORY) else { return Vec::new() };
     let found = store::load(dir.as_fd()).into_iter();
     found.map(|(name, record)| view(dir.as_fd(), name, record)).collect()
+}
+
+/// The directory in which the output of services' runs is kept, to be read as that of execs is.
+///
+/// # Errors
+/// When there is none, or something else has its name.
+pub fn kept_runs(state: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    spool::open_directory(state, store::DIRECTORY)
 }
 
 fn view(dir: BorrowedFd<'_>, name: ServiceName, record: Result<Record, String>) -> ServiceView {

@@ -28,7 +28,7 @@ use std::time::Duration;
 use bay_types::service::{
     MAX_SERVICES, ServiceName, ServiceRun, ServiceSpec, ServiceState, ServiceVerb, ServiceView,
 };
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{ApiError, ErrorCode, ExecId};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
@@ -43,7 +43,7 @@ mod needs;
 mod routes;
 mod store;
 
-pub use kept::kept_services;
+pub use kept::{kept_runs, kept_services};
 pub(crate) use routes::{parse, route};
 
 use machine::{Event, Machine, Moment, Rules};
@@ -269,6 +269,15 @@ impl Services {
             saving: tokio::sync::Mutex::default(),
             began: Instant::now(),
         })
+    }
+
+    /// The service of which an exec is a run.
+    pub(crate) fn name_of(&self, run: ExecId) -> Option<ServiceName> {
+        let is_run = |slot: &Slot| match slot {
+            Slot::Kept(service) => service.runs.iter().any(|one| one.exec == run),
+            Slot::Damaged { .. } => false,
+        };
+        self.all().slots.iter().find(|(_, slot)| is_run(slot)).map(|(name, _)| name.clone())
     }
 
     fn all(&self) -> MutexGuard<'_, All> {

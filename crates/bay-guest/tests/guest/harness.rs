@@ -89,11 +89,17 @@ impl Guest {
     }
 
     pub(crate) fn with(options: &Options) -> Self {
+        Self::prepared(options, |_| ())
+    }
+
+    /// The same on a root that was changed before.
+    pub(crate) fn prepared(options: &Options, prepare: impl FnOnce(&Path)) -> Self {
         let temp = tempfile::tempdir().unwrap();
         std::fs::create_dir(temp.path().join("root")).unwrap();
         if options.home {
             std::fs::create_dir(temp.path().join("root/.bay")).unwrap();
         }
+        prepare(&temp.path().join("root"));
         let child = launch(temp.path(), options);
         Self { temp: Some(temp), child }
     }
@@ -164,15 +170,6 @@ impl Guest {
             .body(Full::new(body.into()))
             .unwrap();
         self.send(request).await
-    }
-
-    /// A GET whose answer breaks off somewhere; true when it did.
-    pub(crate) async fn breaks_off(&self, path: &str) -> bool {
-        let request = Request::builder().uri(path).header("host", "guest").body(Full::default()).unwrap();
-        match self.try_send(request).await {
-            Ok(response) => response.into_body().collect().await.is_err(),
-            Err(_) => true,
-        }
     }
 
     pub(crate) async fn call(&self, method: Method, path: &str, body: Vec<u8>) -> (StatusCode, Bytes) {

@@ -250,3 +250,27 @@ async fn two_hundred_idle_connections_from_inside_keep_nobody_out() {
     drop(idle);
     assert_eq!(ask(&guest, Method::GET, "/v1/whoami").await.0, StatusCode::OK);
 }
+
+#[tokio::test]
+async fn a_directory_in_the_place_of_the_socket_makes_way_without_being_waited_for() {
+    let options = Options { home: true, ..Options::default() };
+    let guest = Guest::prepared(&options, |root| {
+        let in_the_way = root.join(".bay/ctl.sock/deep/er");
+        fs::create_dir_all(&in_the_way).unwrap();
+        for n in 0..1000 {
+            fs::write(in_the_way.join(n.to_string()), "").unwrap();
+        }
+    });
+    guest.ok(Method::GET, "/v1/info", vec![]).await;
+    drop(ctl_stream(&guest).await);
+    let gone = async {
+        while fs::read_dir(guest.root().join(".bay"))
+            .unwrap()
+            .flatten()
+            .any(|e| e.path().is_dir() && e.file_name().as_encoded_bytes().starts_with(b".bay-old-"))
+        {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.unwrap();
+}

@@ -76,6 +76,8 @@ pub(crate) struct Git<'a> {
     pub(crate) input: Vec<u8>,
     pub(crate) read: Vec<PathBuf>,
     pub(crate) write: Vec<PathBuf>,
+    /// Objects of another repository that count as this one's.
+    pub(crate) lent: Option<PathBuf>,
     /// Holds no settings.
     pub(crate) home: PathBuf,
     pub(crate) sha256: bool,
@@ -174,6 +176,9 @@ impl<'a> Git<'a> {
         }
         if let Some(transport) = self.transport {
             command.arg("-c").arg(format!("protocol.{}.allow=always", transport.name()));
+        }
+        if let Some(lent) = &self.lent {
+            command.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", lent);
         }
         if let Some(repository) = &self.repository {
             command.arg("--git-dir").arg(repository);

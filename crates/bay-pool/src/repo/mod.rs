@@ -26,7 +26,7 @@ use crate::pool::{Pool, read_json, write_json};
 use crate::subvolume::{self, entries, open_dir, remove_all};
 
 mod checkout;
-mod git;
+pub(crate) mod git;
 mod intake;
 mod location;
 mod network;
@@ -37,7 +37,8 @@ pub use intake::MAX_BUNDLE_BYTES;
 use location::Location;
 pub use network::GIT_VARIABLES;
 pub(crate) use network::Network;
-use refs::{Refs, is_object_id, is_ref_name};
+use refs::Refs;
+pub use refs::{is_object_id, is_ref_name};
 
 /// Most tips told to a caller who wants to leave out what the cache has.
 const MAX_TIPS: usize = 64;

@@ -12,12 +12,14 @@ const MAX_NAME: usize = 1024;
 const MAX_DEPTH: usize = 64;
 
 /// A full object id: 40 hexadecimal digits, or 64 in a SHA-256 repository.
-pub(crate) fn is_object_id(text: &str) -> bool {
+#[must_use]
+pub fn is_object_id(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// The rules of `git check-ref-format`, so that a name is safe as a path, in a settings file and on a command line.
-pub(crate) fn is_ref_name(name: &str) -> bool {
+#[must_use]
+pub fn is_ref_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= MAX_NAME
         && !name.starts_with(['-', '/'])

@@ -5,7 +5,7 @@ use bay_types::{BayId, ErrorCode, ImageId};
 
 use super::{Lab, image_root, import_host};
 use crate::subvolume::open_dir;
-use crate::{BayUsage, WorkspaceFrom};
+use crate::{BayUsage, Flush, PoolError, Window, WorkspaceFrom, file_clock};
 
 #[test]
 fn a_bay_is_made_of_snapshots_that_do_not_touch_their_image() {
@@ -242,4 +242,109 @@ fn usage_counts_what_the_bay_wrote_and_not_what_it_shares() {
     btrfs::sync(open_dir(&disk.root).unwrap()).unwrap();
     let used = pool.bay_usage(bay).unwrap().own_bytes;
     assert!((3 << 20..4 << 20).contains(&used), "{used}");
+}
+
+/// A moment by the kernel's clock for files that is past what was stamped before.
+fn next_tick() -> jiff::Timestamp {
+    let before = jiff::Timestamp::now();
+    while file_clock() <= before {}
+    file_clock()
+}
+
+#[test]
+fn what_changed_in_a_workspace_is_found_by_its_time() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let bay = BayId::generate();
+    let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    let file = |name: &str| disk.workspace.join(name);
+    fs::create_dir(file("dir")).unwrap();
+    for name in ["old", "grown", "dir/gone"] {
+        fs::write(file(name), "x").unwrap();
+    }
+    pool.flush(Flush::All).unwrap();
+    let since = pool.workspace_generation(bay).unwrap();
+    let from = next_tick();
+    fs::write(file("new"), "x").unwrap();
+    std::io::Write::write_all(&mut fs::OpenOptions::new().append(true).open(file("grown")).unwrap(), b"y")
+        .unwrap();
+    fs::remove_file(file("dir/gone")).unwrap();
+    let window = Window { from, to: jiff::Timestamp::now() };
+    assert!(pool.unwritten_bytes().unwrap() > 0);
+    pool.flush(Flush::All).unwrap();
+    assert_eq!(pool.unwritten_bytes().unwrap(), 0);
+    let tick = std::time::Duration::from_millis(20);
+    let empty = Window { from: window.to + tick, to: window.to + 2 * tick };
+    let found = pool.workspace_changes(bay, since, &[window, empty]).unwrap();
+    assert!(found[1].is_empty(), "{:?}", found[1]);
+    let changes = &found[0];
+    // The top got a name, and `dir` lost one.
+    assert_eq!((changes.created, changes.changed, changes.directories), (1, 1, 2), "{changes:?}");
+    let mut names = changes.names.clone();
+    names.sort();
+    assert_eq!(names, ["grown", "new"]);
+    assert!(!changes.at_least);
+    // Without a beginning the same is found, only with more work.
+    assert_eq!(pool.workspace_changes(bay, 0, &[window]).unwrap()[0], *changes);
+    // What was only appended to is not seen by the cheap way; names are.
+    let from = next_tick();
+    fs::rename(file("new"), file("newer")).unwrap();
+    let window = Window { from, to: jiff::Timestamp::now() };
+    pool.flush(Flush::Names).unwrap();
+    let found = pool.workspace_changes(bay, since, &[window]).unwrap();
+    assert_eq!(found[0].names, ["newer"], "{found:?}");
+}
+
+#[test]
+fn a_bay_s_tree_of_now_stays_as_it_is_and_leaves_nothing_behind() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let bay = BayId::generate();
+    let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    fs::write(disk.workspace.join("f"), "then").unwrap();
+    let passing = || fs::read_dir(pool.tmp()).unwrap().count();
+    let before = passing();
+    let side = pool.diff_side(bay, &crate::Side::Now, bay_types::diff::Part::Workspace).unwrap();
+    assert_eq!(passing(), before + 1);
+    fs::write(disk.workspace.join("f"), "later").unwrap();
+    let file =
+        rustix::fs::openat(side.top().unwrap(), "f", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty());
+    assert_eq!(std::io::read_to_string(fs::File::from(file.unwrap())).unwrap(), "then");
+    assert!(side.is_whole());
+    drop(side);
+    assert_eq!(passing(), before);
+    let base = crate::Side::Base { image: image.id, workspace: WorkspaceFrom::Empty };
+    assert!(pool.diff_side(bay, &base, bay_types::diff::Part::Workspace).unwrap().top().is_none());
+    assert!(pool.diff_side(bay, &base, bay_types::diff::Part::Root).unwrap().top().is_some());
+    // One that a killed daemon left goes with the sweep.
+    crate::checkpoint::read_only(&disk.root, &pool.tmp().join("diff-left"), None).unwrap();
+    assert_eq!(passing(), before + 1);
+    pool.sweep().unwrap();
+    assert_eq!(passing(), before);
+}
+
+#[test]
+fn a_checkpoint_that_goes_while_it_is_read_is_noticed() {
+    let Some(lab) = Lab::new() else { return };
+    let pool = lab.open();
+    let image = import_host(&pool);
+    let bay = BayId::generate();
+    let disk = pool.bay_create(bay, image.id, &WorkspaceFrom::Empty, None).unwrap();
+    fs::write(disk.workspace.join("f"), "x").unwrap();
+    let point = bay_types::checkpoint::Point { bay, checkpoint: bay_types::CheckpointName::FIRST };
+    pool.checkpoint_prepare(bay).unwrap();
+    pool.checkpoint_take(bay).unwrap();
+    pool.checkpoint_keep(point).unwrap();
+    let side = crate::Side::Checkpoint(point.checkpoint);
+    let part = bay_types::diff::Part::Workspace;
+    let open = pool.diff_side(bay, &side, part).unwrap();
+    let changed = fs::metadata(disk.workspace.join("f")).unwrap();
+    let (settled, _) = open.settled_before().unwrap();
+    assert!((settled - std::os::unix::fs::MetadataExt::ctime(&changed)).abs() < 60, "{settled}");
+    assert!(open.is_whole());
+    pool.checkpoint_remove(point).unwrap();
+    assert!(!open.is_whole());
+    assert!(matches!(pool.diff_side(bay, &side, part), Err(PoolError::CheckpointNotFound { .. })));
 }

@@ -19,6 +19,7 @@ use crate::service::Caller;
 
 mod bays;
 mod checkpoints;
+mod diff;
 mod execs;
 mod files;
 mod images;
@@ -26,6 +27,7 @@ mod inside;
 mod metrics;
 mod repos;
 mod services;
+mod timeline;
 mod workspaces;
 
 /// Longest JSON body: a command line with every byte escaped.
@@ -53,6 +55,8 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/bays/{bay}/limits", patch(bays::set))
         .route("/v1/bays/{bay}/checkpoints", get(checkpoints::list).post(checkpoints::create))
         .route("/v1/bays/{bay}/checkpoints/{checkpoint}", delete(checkpoints::remove))
+        .route("/v1/bays/{bay}/diff", get(diff::diff))
+        .route("/v1/bays/{bay}/review", get(diff::review))
         .route("/v1/bays/{bay}/restore", post(checkpoints::restore))
         .route("/v1/bays/{bay}/forks", post(checkpoints::fork))
         .route("/v1/bays/{bay}/promote", post(checkpoints::promote))
@@ -74,6 +78,7 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/bays/{bay}/archive", get(files::pack).put(files::unpack))
         .route("/v1/bays/{bay}/watch", get(inside::watch))
         .route("/v1/bays/{bay}/ports", get(inside::ports))
+        .route("/v1/bays/{bay}/timeline", get(timeline::timeline))
         .route("/v1/images", get(images::list).post(images::import))
         .route("/v1/images/{image}", delete(images::remove))
         .route("/v1/repos", get(repos::list))

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use super::{Failure, Input, Json, NoQuery, Shared};
 use crate::channel::{ANSWER_WITHIN, plain_text};
 use crate::daemon::to_the_end;
+use crate::news;
 use crate::service::{Caller, execs, services};
 
 pub(super) async fn list(
@@ -85,6 +86,7 @@ pub(super) struct OutputQuery {
     follow: bool,
 }
 
+/// From the guest while there is one, from what it kept on disk otherwise.
 pub(super) async fn output(
     State(daemon): Shared,
     Path((bay, service)): Path<(String, String)>,
@@ -92,10 +94,19 @@ pub(super) async fn output(
 ) -> Result<Response, Failure> {
     let handle = daemon.bays.find(&bay)?;
     let name = services::name(&service)?;
-    execs::must_run(&handle)?;
+    let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
+    if let Err(error) = execs::must_run(&handle) {
+        let row = handle.row();
+        let kept = row.disk_ready && row.state != bay_types::bay::State::Deleting;
+        // Nothing more comes that could be followed.
+        if query.follow || !kept {
+            return Err(error.into());
+        }
+        let frames = services::kept_log(&daemon, &handle, &name, query.since).await?;
+        return Ok((kind, news::body(frames)).into_response());
+    }
     let path = format!("/v1/services/{name}/output?since={}&follow={}", query.since, query.follow);
     let request = Request::get(path).body(Body::empty()).map_err(|e| ApiError::internal(&e))?;
     let answer = handle.guest.stream(request, Some(ANSWER_WITHIN)).await?;
-    let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
     Ok((kind, Body::new(answer.into_body())).into_response())
 }

@@ -33,6 +33,7 @@ use crate::{follow, reconcile};
 
 mod bays;
 mod execs;
+mod inside;
 
 /// A backend whose bays are all one scripted guest behind a socket.
 #[derive(Debug)]
@@ -132,7 +133,9 @@ async fn rig() -> Rig {
         making: tokio::sync::RwLock::default(),
         looks: crate::top::Looks::default(),
         uploads: tokio::sync::Semaphore::new(crate::daemon::MAX_UPLOADS),
+        diffs: Arc::new(tokio::sync::Semaphore::new(crate::service::diff::MAX_DIFFS)),
         telemetry: crate::telemetry::Telemetry::default(),
+        changes: crate::changes::Changes::default(),
     });
     let router = TowerToHyperService::new(router(Arc::clone(&daemon)));
     Rig { dir, daemon, router, gone, defect, oom_kills }
@@ -479,7 +482,10 @@ async fn a_pause_that_fails_leaves_the_bay_running_and_says_why() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     guest(rig.listener(), |_, _| (404, Body::empty()));
+    let found = handle.first_ask();
     reconcile::spawn(Arc::clone(&rig.daemon), Arc::clone(&handle));
+    // A wish that comes in the middle of the first look would be seen by that look already.
+    handle.outcome(found, Duration::from_secs(10)).await.unwrap();
     let (status, body) = rig.json("POST", "/v1/bays/web/pause", Value::Null).await;
     assert_eq!((status.as_u16(), body["code"].as_str()), (500, Some("bay-failed")), "{body}");
     let row = handle.row();

@@ -210,8 +210,14 @@ fn in_trace(spec: &ExecSpec, row: &ExecRow) -> Option<ExecSpec> {
 /// Notes the bay's counters while the guest is being asked: nobody waits for it, and a command needs longer than this to
 /// reach a limit.
 fn note_beginning(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: ExecId) {
+    daemon.changes.exec_begins(id);
     let (daemon, handle) = (Arc::clone(daemon), Arc::clone(handle));
-    tokio::spawn(async move { handle.exec_began(id, daemon.backend.limit_events(handle.id)) });
+    tokio::spawn(async move {
+        handle.exec_began(id, daemon.backend.limit_events(handle.id));
+        if let Some(pool) = daemon.pool.get() {
+            daemon.changes.exec_began(pool, &handle, id);
+        }
+    });
 }
 
 /// Limits that were reached while an exec ran. One that succeeded is not looked at but for what its guest said.
@@ -305,6 +311,7 @@ async fn record(
             handle.exec_ended(id);
             if let Some(row) = &row {
                 daemon.telemetry.exec_over(&handle.name, row, daemon.host.cpus);
+                daemon.changes.exec_ended(row);
             }
             row
         }
@@ -513,7 +520,7 @@ pub(crate) async fn signal(
     must_run(handle)?;
     let event = Draft::new(
         "exec.signal",
-        json!({ "exec": row.id, "signal": signal.signal, "tree": signal.tree, "by": caller.by() }),
+        json!({ "exec": row.id, "number": row.number, "signal": signal.signal, "tree": signal.tree, "by": caller.by() }),
     );
     daemon.store.event_append(Some(handle.id), &event).await.map_err(|e| e.to_api())?;
     let body = serde_json::to_vec(&signal).map_err(|e| ApiError::internal(&e))?;

@@ -3,6 +3,7 @@
 pub(crate) mod bays;
 pub(crate) mod checkpoints;
 pub(crate) mod create;
+pub(crate) mod diff;
 pub(crate) mod execs;
 pub(crate) mod fetch;
 pub(crate) mod forks;
@@ -13,6 +14,7 @@ pub(crate) mod repos;
 pub(crate) mod services;
 pub(crate) mod settings;
 mod thinning;
+pub(crate) mod timeline;
 pub(crate) mod workspaces;
 
 /// Nobody's user id.

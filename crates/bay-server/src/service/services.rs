@@ -8,6 +8,7 @@ use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
 use super::{Caller, execs};
 use crate::channel::{ANSWER_WITHIN, plain_text};
@@ -85,17 +86,39 @@ pub(crate) async fn show(
 ) -> Result<ServiceView, ApiError> {
     if at_rest(handle) {
         let found = list(daemon, handle).await?.into_iter().find(|view| view.name == *name);
-        return found.ok_or_else(|| {
-            ApiError::new(
-                ErrorCode::ServiceNotFound,
-                format!("there is no service {name} in the bay {}", handle.name),
-                format!("`bay services ls {}` lists them", handle.name),
-            )
-        });
+        return found.ok_or_else(|| missing(handle, name));
     }
     execs::must_run(handle)?;
     let view = handle.guest.json(Method::GET, &path(name, ""), Bytes::new(), ANSWER_WITHIN).await?;
     about(view, name)
+}
+
+/// The log from an offset on, as kept on the disk of a bay that does not run.
+pub(crate) async fn kept_log(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    name: &ServiceName,
+    since: u64,
+) -> Result<mpsc::Receiver<Bytes>, ApiError> {
+    let state = daemon.pool()?.bay_disk(handle.id).state;
+    let view = spool::services(state.clone()).await?.into_iter().find(|view| view.name == *name);
+    let view = view.ok_or_else(|| missing(handle, name))?;
+    if since > view.log_end {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("the log was asked for from byte {since}, but there are {}", view.log_end),
+            "ask from an earlier byte",
+        ));
+    }
+    spool::log(state, view.runs, since).await
+}
+
+fn missing(handle: &BayHandle, name: &ServiceName) -> ApiError {
+    ApiError::new(
+        ErrorCode::ServiceNotFound,
+        format!("there is no service {name} in the bay {}", handle.name),
+        format!("`bay services ls {}` lists them", handle.name),
+    )
 }
 
 /// Defines a service or replaces its definition. Repeating it is harmless.

@@ -8,6 +8,7 @@ use super::{Qgroup, READ, SUBVOLUME_ROOT_INODE, WRITE, call, request, subvolume_
 
 const ROOT_TREE: u64 = 1;
 const QUOTA_TREE: u64 = 8;
+const KEY_INODE_ITEM: u32 = 1;
 const KEY_EXTENT_DATA: u32 = 108;
 const KEY_ROOT_ITEM: u32 = 132;
 const KEY_ROOT_REF: u32 = 156;
@@ -242,6 +243,70 @@ pub fn bytes_written_since_birth(top: impl AsFd, max_items: u64) -> io::Result<u
         seen < max_items
     })?;
     Ok(bytes)
+}
+
+/// A file or directory that changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Inode {
+    pub number: u64,
+    pub is_dir: bool,
+    /// When it was made and when it last changed, in nanoseconds since 1970. The kernel sets both; no program can.
+    pub made_ns: i128,
+    pub changed_ns: i128,
+}
+
+/// Visits what changed in the subvolume since it had this generation, and some of what did not, in order of inode
+/// numbers. Looks at no more than `max_items` items, and answers whether that was all. Costs time by what changed, not
+/// by what is there.
+pub fn inodes_changed_since(
+    top: impl AsFd,
+    generation: u64,
+    max_items: u64,
+    visit: &mut dyn FnMut(Inode),
+) -> io::Result<bool> {
+    let top = top.as_fd();
+    let wanted = Search {
+        tree: subvolume_info(top)?.id,
+        objectid: (SUBVOLUME_ROOT_INODE, LAST_INODE),
+        // All of them, so that what is looked at is bounded and not only what is found.
+        kind: (0, u32::from(u8::MAX)),
+        offset: (0, u64::MAX),
+        min_transid: generation,
+    };
+    let mut seen = 0_u64;
+    search(top, &wanted, &mut |item| {
+        seen += 1;
+        if item.kind == KEY_INODE_ITEM
+            && let Some(inode) = inode(item)
+        {
+            visit(inode);
+        }
+        seen < max_items
+    })?;
+    Ok(seen < max_items)
+}
+
+/// Numbers above are the filesystem's own.
+const LAST_INODE: u64 = u64::MAX - 256;
+
+/// The parts of an inode item that matter here.
+fn inode(item: &Item<'_>) -> Option<Inode> {
+    const MODE: usize = 52;
+    const CHANGED: usize = 124;
+    const MADE: usize = 148;
+    const FILE_TYPE: u32 = 0o170_000;
+    const DIRECTORY: u32 = 0o040_000;
+    let half = |at: usize| Some(u32::from_le_bytes(item.body.get(at..at + 4)?.try_into().ok()?));
+    let time = |at: usize| {
+        let seconds = i128::from(little(item.body, at)?.cast_signed());
+        Some(seconds * 1_000_000_000 + i128::from(half(at + 8)?))
+    };
+    Some(Inode {
+        number: item.objectid,
+        is_dir: half(MODE)? & FILE_TYPE == DIRECTORY,
+        made_ns: time(MADE)?,
+        changed_ns: time(CHANGED)?,
+    })
 }
 
 #[cfg(test)]

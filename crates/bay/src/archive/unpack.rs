@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
+use bay_types::guest::ARCHIVE_BROKE_OFF;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -25,6 +26,8 @@ use super::pipe::PipeReader;
 const MAX_PATH: usize = 4096;
 /// The longest block of extended attributes of one member.
 const MAX_EXTENSION: u64 = 64 * 1024;
+/// The most that is shown of why a bay sent no more.
+const LONGEST_REASON: usize = 400;
 const MODE_MASK: u32 = 0o777;
 /// Without these the caller could not even remove what was copied.
 const OWNER_BITS: u32 = 0o700;
@@ -66,7 +69,7 @@ struct Extension {
     link: Option<Vec<u8>>,
 }
 
-fn unpack_from(mut reader: impl Read, root: &OwnedFd) -> io::Result<Unpacked> {
+pub(crate) fn unpack_from(mut reader: impl Read, root: &OwnedFd) -> io::Result<Unpacked> {
     let mut done = Unpacked::default();
     {
         let mut archive = Archive::new(&mut reader);
@@ -78,7 +81,7 @@ fn unpack_from(mut reader: impl Read, root: &OwnedFd) -> io::Result<Unpacked> {
                 EntryType::GNULongName => extension.name = Some(long_name(&mut entry)?),
                 EntryType::GNULongLink => extension.link = Some(long_name(&mut entry)?),
                 EntryType::XHeader => pax(&mut entry, &mut extension)?,
-                EntryType::XGlobalHeader => {}
+                EntryType::XGlobalHeader => broke_off(&mut entry)?,
                 _ => place(&mut entry, std::mem::take(&mut extension), root, &mut done)?,
             }
         }
@@ -106,7 +109,11 @@ fn long_name(entry: &mut Entry<'_, impl Read>) -> io::Result<Vec<u8>> {
     Ok(name)
 }
 
-fn pax(entry: &mut Entry<'_, impl Read>, extension: &mut Extension) -> io::Result<()> {
+/// Calls `each` with every record of an extended header.
+fn records(
+    entry: &mut Entry<'_, impl Read>,
+    mut each: impl FnMut(&[u8], &[u8]) -> io::Result<()>,
+) -> io::Result<()> {
     if entry.size() > MAX_EXTENSION {
         return Err(refused(b"an extended header", "it is too long"));
     }
@@ -120,16 +127,34 @@ fn pax(entry: &mut Entry<'_, impl Read>, extension: &mut Extension) -> io::Resul
             std::str::from_utf8(&rest[..blank]).ok().and_then(|t| t.parse().ok()).ok_or_else(malformed)?;
         let record = rest.get(blank + 1..length).and_then(|r| r.strip_suffix(b"\n")).ok_or_else(malformed)?;
         let equals = record.iter().position(|b| *b == b'=').ok_or_else(malformed)?;
-        let value = record[equals + 1..].to_vec();
-        match &record[..equals] {
-            b"path" => extension.name = Some(value),
-            b"linkpath" => extension.link = Some(value),
-            b"size" => return Err(refused(b"an extended header", "it changes a size")),
-            _ => {}
-        }
+        each(&record[..equals], &record[equals + 1..])?;
         rest = &rest[length..];
     }
     Ok(())
+}
+
+fn pax(entry: &mut Entry<'_, impl Read>, extension: &mut Extension) -> io::Result<()> {
+    records(entry, |key, value| {
+        match key {
+            b"path" => extension.name = Some(value.to_vec()),
+            b"linkpath" => extension.link = Some(value.to_vec()),
+            b"size" => return Err(refused(b"an extended header", "it changes a size")),
+            _ => {}
+        }
+        Ok(())
+    })
+}
+
+/// The bay says why it sends no more.
+fn broke_off(entry: &mut Entry<'_, impl Read>) -> io::Result<()> {
+    records(entry, |key, value| {
+        if key != ARCHIVE_BROKE_OFF.as_bytes() {
+            return Ok(());
+        }
+        let why = crate::output::escape::one_line(&String::from_utf8_lossy(value));
+        let why = crate::output::escape::clip(&why, LONGEST_REASON);
+        Err(io::Error::new(io::ErrorKind::InvalidData, format!("the bay sent no more: {why}")))
+    })
 }
 
 fn place(

@@ -4,7 +4,7 @@
 //!  connect refused ─► not root ─────────────────► not-root
 //!                  └► spawn `bay serve --detached` ─► poll the socket ─► connected
 //!                            │ it ended                    │ deadline
-//!                            ├─ another one holds the lock: go on polling
+//!                            ├─ another one holds the lock: go on polling; it was on its way out: spawn again
 //!                            └─ nobody holds it ───────────┴─► daemon-unreachable, with the log's last lines
 //! ```
 //! Two callers at once start two daemons; one loses the lock and ends, and both callers reach the other.
@@ -27,6 +27,8 @@ use crate::output::progress::Meter;
 const START_DEADLINE: Duration = Duration::from_secs(120);
 /// How long the lock of a data directory may be free, after our daemon ended, before nobody is thought to be coming.
 const LOCK_GRACE: Duration = Duration::from_millis(500);
+/// How often a daemon is started again that found the data directory still held by one that then ended.
+const MORE_STARTS: u32 = 3;
 const POLL: Duration = Duration::from_millis(2);
 /// No spinner for a start that is over before it could be seen.
 const QUIET_FOR: Duration = Duration::from_millis(200);
@@ -132,11 +134,12 @@ fn open_log(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-async fn wait(home: &Home, mut child: Child, log_start: u64) -> Result<UnixStream, ApiError> {
+async fn wait(home: &Home, mut child: Child, mut log_start: u64) -> Result<UnixStream, ApiError> {
     let began = Instant::now();
     let mut meter = Meter::new(home.quiet);
     let mut unlocked_since = None;
     let mut ended = None;
+    let mut starts_left = MORE_STARTS;
     loop {
         if let Ok(stream) = UnixStream::connect(&home.socket).await {
             return Ok(stream);
@@ -148,7 +151,14 @@ async fn wait(home: &Home, mut child: Child, log_start: u64) -> Result<UnixStrea
             if locked(&home.data_dir) {
                 unlocked_since = None;
             } else if unlocked_since.get_or_insert_with(Instant::now).elapsed() > LOCK_GRACE {
-                return Err(failed(home, log_start, &format!("it ended at once ({status})")));
+                let error = failed(home, log_start, &format!("it ended at once ({status})"));
+                if error.code != ErrorCode::DataDirBusy || starts_left == 0 {
+                    return Err(error);
+                }
+                // It met a daemon that was on its way out and is gone now.
+                starts_left -= 1;
+                (child, log_start) = spawn(home)?;
+                (ended, unlocked_since) = (None, None);
             }
         }
         if began.elapsed() > START_DEADLINE {
@@ -159,7 +169,12 @@ async fn wait(home: &Home, mut child: Child, log_start: u64) -> Result<UnixStrea
             ));
         }
         if began.elapsed() > QUIET_FOR {
-            meter.stage("starting the daemon");
+            let waiting = ended.is_some() && unlocked_since.is_none();
+            meter.stage(if waiting {
+                "waiting for another daemon to answer or end"
+            } else {
+                "starting the daemon"
+            });
         }
         tokio::time::sleep(POLL).await;
     }

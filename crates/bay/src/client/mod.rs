@@ -26,6 +26,7 @@ use tokio::net::UnixStream;
 
 pub(crate) use body::{Body, empty, from_channel, from_reader, from_stdin};
 pub(crate) use frames::FrameReader;
+pub(crate) use news::lines;
 
 /// The longest JSON answer that is read: thousands of bays and execs fit many times over.
 const MAX_ANSWER: usize = 64 << 20;
@@ -178,6 +179,18 @@ impl Client {
     ) -> Result<T, ApiError> {
         let response = self.send(json_request(Method::POST, path, body)?).await?;
         let result = news::result(response.into_body(), meter).await;
+        meter.clear();
+        result
+    }
+
+    /// The same for work that is only asked for.
+    pub(crate) async fn ask<T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        meter: &mut crate::output::progress::Meter,
+    ) -> Result<T, ApiError> {
+        let body = self.download(path).await?;
+        let result = news::result(body, meter).await;
         meter.clear();
         result
     }

@@ -1,5 +1,9 @@
+use std::time::Duration;
+
 use bay_types::exec::{ExecView, SignalRequest};
+use bay_types::{ApiError, ErrorCode};
 use clap::Args;
+use tokio::time::Instant;
 
 use crate::cli::Global;
 use crate::client::{bay_path, encode};
@@ -7,6 +11,9 @@ use crate::failure::Outcome;
 use crate::output::escape::{clip, command};
 
 const SIGKILL: i32 = 9;
+/// How long a killed command is waited for. Longer than its guest waits before it gives it up.
+const ENDED_WITHIN: Duration = Duration::from_secs(8);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 /// Characters of a command line that are shown.
 const COMMAND: usize = 60;
 
@@ -35,19 +42,44 @@ impl Kill {
         let mut client = global.client();
         let before: ExecView = client.get(&bay_path(bay, &exec)).await?;
         let _: serde_json::Value = client.post(&bay_path(bay, &format!("{exec}/signal")), &request).await?;
+        let mut after: ExecView = client.get(&bay_path(bay, &exec)).await?;
+        let until = Instant::now() + ENDED_WITHIN;
+        while signal == SIGKILL && after.ended_at.is_none() && Instant::now() < until {
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+            after = client.get(&bay_path(bay, &exec)).await?;
+        }
         if global.json {
-            let view: ExecView = client.get(&bay_path(bay, &exec)).await?;
-            crate::output::json(&view)?;
-        } else {
+            crate::output::json(&after)?;
+        }
+        let hung = after.ended_at.is_none() || (before.ended_at.is_none() && after.hangs());
+        if signal == SIGKILL && hung {
+            return Err(hangs(&self.name, &after).into());
+        }
+        if !global.json {
             crate::output::data(&done(&self.name, &before, &self.signal, request))?;
         }
         Ok(0)
     }
 }
 
+fn hangs(bay: &str, exec: &ExecView) -> ApiError {
+    ApiError::new(
+        ErrorCode::BayState,
+        format!(
+            "{} of {bay} ({}) was killed and does not end: it hangs in the kernel (uninterruptible sleep)",
+            exec.number,
+            clip(&command(&exec.argv), COMMAND)
+        ),
+        "only what it waits for can release it: a disk, or a directory of the host that the bay has mounted",
+    )
+}
+
 /// What was done to an exec that looked so before.
 fn done(bay: &str, exec: &ExecView, signal: &str, request: SignalRequest) -> String {
     let what = format!("{} of {bay} ({})", exec.number, clip(&command(&exec.argv), COMMAND));
+    if exec.hangs() {
+        return format!("{what} was given up before, because it hung in the kernel");
+    }
     if exec.ended_at.is_some() {
         return format!("{what} had ended before");
     }

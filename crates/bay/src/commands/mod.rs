@@ -1,9 +1,13 @@
 //! One file per verb.
 
+pub(crate) mod branch;
+pub(crate) mod bundle;
 pub(crate) mod checkpoint;
 pub(crate) mod checkpoints;
+pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod cp;
+pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod execs;
@@ -20,6 +24,7 @@ pub(crate) mod replace;
 pub(crate) mod repos;
 pub(crate) mod restore;
 pub(crate) mod resume;
+pub(crate) mod review;
 pub(crate) mod rm;
 pub(crate) mod serve;
 pub(crate) mod services;
@@ -28,6 +33,7 @@ pub(crate) mod shell;
 pub(crate) mod show;
 pub(crate) mod start;
 pub(crate) mod stop;
+pub(crate) mod timeline;
 pub(crate) mod up;
 pub(crate) mod watch;
 pub(crate) mod workspaces;

@@ -31,7 +31,7 @@ async fn named(dir: &Path, from: &[&OsStr]) -> Option<Author> {
     Some(Author { name: name?, email: email? }).filter(Author::is_plain)
 }
 
-fn home_of(user: &str, accounts: &str) -> Option<PathBuf> {
+pub(super) fn home_of(user: &str, accounts: &str) -> Option<PathBuf> {
     let line = accounts.lines().find(|line| line.split(':').next() == Some(user))?;
     line.split(':').nth(5).filter(|home| home.starts_with('/')).map(PathBuf::from)
 }

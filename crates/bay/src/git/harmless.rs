@@ -48,7 +48,7 @@ const FIXED: [(&str, &str); 16] = [
 ];
 
 /// What an outer git may have left in the environment: it would lead to another repository.
-const REPOSITORY_VARIABLES: [&str; 9] = [
+pub(super) const REPOSITORY_VARIABLES: [&str; 9] = [
     "GIT_DIR",
     "GIT_WORK_TREE",
     "GIT_INDEX_FILE",

@@ -1,10 +1,14 @@
-//! Reading the caller's own repository, as the caller, with the caller's git.
+//! The caller's own repository, read and written as the caller, with the caller's git.
 //!
-//! Only ever run on a tree the caller named as theirs; results of an agent never come this way. The tree itself may be
-//! a stranger's: nothing that its configuration names is run ([`harmless`]).
+//! Only ever run on a tree the caller named as theirs; an agent's work comes to it from a clean repository of our own
+//! ([`leaving`]). The tree itself may be a stranger's: nothing that its configuration names is run ([`harmless`]).
 
+mod arriving;
 mod author;
 mod harmless;
+pub(crate) mod leaving;
+mod person;
+pub(crate) mod push;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -18,6 +22,7 @@ use tokio::io::AsyncWriteExt;
 
 use crate::failure::local;
 use crate::output::escape::one_line;
+pub(crate) use arriving::Arrived;
 pub(crate) use author::author;
 use harmless::{git, git_on_content};
 
@@ -198,6 +203,13 @@ impl LocalRepo {
             }
         }
         commit(Some(id.as_bytes()), full.as_deref().map(str::as_bytes)).ok_or_else(missing)
+    }
+
+    /// Whether it has the commit.
+    pub(crate) async fn has(&self, commit: &str) -> bool {
+        let commit = format!("{commit}^{{commit}}");
+        let asked = git(&self.top).args(["cat-file", "-e", "--end-of-options", &commit]).output().await;
+        asked.is_ok_and(|output| output.status.success())
     }
 
     /// First line of a git command's output; `None` when it failed or said nothing.

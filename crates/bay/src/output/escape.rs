@@ -28,6 +28,14 @@ pub(crate) fn visible(text: &str) -> String {
     out
 }
 
+/// A line of a file: the same, but tabs stay what they are.
+pub(crate) fn file_line(text: &str) -> String {
+    if !text.contains('\t') {
+        return visible(text);
+    }
+    text.split('\t').map(visible).collect::<Vec<_>>().join("\t")
+}
+
 /// The same, with line breaks turned into spaces: for messages that must stay on one line and readable.
 pub(crate) fn one_line(text: &str) -> String {
     let joined = text.split(['\n', '\r']).map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>();
@@ -130,6 +138,11 @@ mod tests {
         assert!(!text.chars().any(|c| misleads(c) && c != '\n'), "{text:?}");
         assert_eq!(serde_json::from_str::<Vec<String>>(&text).unwrap(), [said]);
         assert!(text.contains("größe 日本 🦀"), "{text}");
+    }
+
+    #[test]
+    fn a_line_of_a_file_keeps_its_tabs_and_nothing_else() {
+        assert_eq!(file_line("\tif x\t\u{1b}[2J\r"), "\tif x\t\\x1b[2J\\r");
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! so nothing is lost or shown twice. Input is different: bytes under way when the daemon died are gone, and that is
 //! said. Signals travel on connections of their own: a command that reads no input would hold them up otherwise.
 
+pub(crate) mod capture;
 mod input;
 mod notes;
 mod sink;

@@ -72,6 +72,10 @@ fn what(exec: &ExecView, now: Timestamp) -> Lines {
         Some(ended_at) => lines.push(("took", duration(duration_s(exec.started_at, ended_at)))),
         None => lines.push(("running for", duration(duration_s(exec.started_at, now)))),
     }
+    if exec.hangs() {
+        let why = "it was killed and given up: it hung in the kernel (uninterruptible sleep), and ends when what it waits for answers";
+        lines.push(("hangs", why.to_owned()));
+    }
     lines.push(("output", size(exec.output_bytes)));
     lines.push(("id", exec.id.to_string()));
     if let Some(trace) = &exec.trace {

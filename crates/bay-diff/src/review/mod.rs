@@ -1,0 +1,244 @@
+//! Reads what would leave a bay and reports what a person should know before it does. Pure: it sees entries and nothing
+//! else, runs nothing and opens nothing. A finding never holds a secret.
+//!
+//! | module     | finds                                                                                     |
+//! |------------|-------------------------------------------------------------------------------------------|
+//! | `secrets`  | tokens of known formats, private keys, assignments of random text                         |
+//! | `weakened` | tests and assertions that went, tests that are skipped                                    |
+//! | `places`   | files whose very change matters: CI, hooks, lock files, what editors and agents run       |
+//!
+//! Rules look at added lines, so a secret that was there before is not this change's. They are simple on purpose: a rule
+//! that cries wolf is switched off by whoever reads it every day.
+
+use bay_types::diff::{Change, Content, DiffEntry, Finding, Findings, NodeKind, Severity};
+
+use crate::patch::{LineKind, patch_lines};
+
+mod places;
+mod secrets;
+mod weakened;
+
+/// Findings that are listed.
+pub const MAX_FINDINGS: usize = 1000;
+/// Findings that are kept until the worst of them are chosen.
+const MAX_KEPT: usize = 20_000;
+/// Files that go in one change before it is worth a word.
+const MASS_DELETION_FILES: u64 = 50;
+/// Lines that go beyond those that come, likewise.
+const MASS_DELETION_LINES: u64 = 5000;
+/// Characters that change the order in which text is shown: what is read is not what is compiled.
+const REORDER: [char; 9] = [
+    '\u{202a}', '\u{202b}', '\u{202c}', '\u{202d}', '\u{202e}', '\u{2066}', '\u{2067}', '\u{2068}',
+    '\u{2069}',
+];
+
+/// Reads all entries of a comparison made with [`crate::Options::reviewed`].
+#[must_use]
+pub fn review<'a>(entries: impl IntoIterator<Item = &'a DiffEntry>) -> Findings {
+    let mut reviewer = Reviewer::default();
+    for entry in entries {
+        reviewer.look(entry);
+    }
+    reviewer.finish()
+}
+
+/// The same for entries as they come, without holding them.
+#[derive(Debug, Default)]
+pub struct Reviewer {
+    kept: Vec<Finding>,
+    not_kept: u64,
+    tests: weakened::Names,
+    deleted: u64,
+    removed: u64,
+    added: u64,
+}
+
+/// What a rule says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Hit {
+    severity: Severity,
+    rule: &'static str,
+    line: Option<u64>,
+    why: String,
+}
+
+impl Hit {
+    fn new(severity: Severity, rule: &'static str, why: impl Into<String>) -> Self {
+        Self { severity, rule, line: None, why: why.into() }
+    }
+
+    fn at(mut self, line: u64) -> Self {
+        self.line = Some(line);
+        self
+    }
+}
+
+impl Reviewer {
+    pub fn look(&mut self, entry: &DiffEntry) {
+        let mut hits = Vec::new();
+        about_the_path(entry, &mut hits);
+        about_the_node(entry, &mut hits);
+        about_the_content(entry, &mut hits);
+        if let Content::Text { added, removed, .. } = entry.content {
+            self.added += added;
+            self.removed += removed;
+        }
+        let was_file = entry.before.as_ref().is_some_and(|node| node.kind == NodeKind::File);
+        self.deleted += u64::from(entry.change == Change::Deleted && was_file);
+        if let Content::Text { patch: Some(patch), .. } = &entry.content {
+            places::lines(&entry.path, patch, &mut hits);
+            secrets::patch(&entry.path, patch, &mut hits);
+            reordered(patch, &mut hits);
+            self.tests.read(entry, patch, &mut hits);
+        } else if entry.change == Change::Deleted && was_file {
+            self.tests.file_went(entry);
+        }
+        for hit in hits {
+            self.keep(&entry.path, entry.path_escaped.as_deref(), hit);
+        }
+    }
+
+    fn keep(&mut self, path: &str, path_escaped: Option<&str>, hit: Hit) {
+        if self.kept.len() >= MAX_KEPT && hit.severity != Severity::Stop {
+            self.not_kept += 1;
+            return;
+        }
+        self.kept.push(Finding {
+            severity: hit.severity,
+            rule: hit.rule.to_owned(),
+            path: path.to_owned(),
+            path_escaped: path_escaped.map(str::to_owned),
+            line: hit.line,
+            why: hit.why,
+        });
+        if self.kept.len() > 2 * MAX_KEPT {
+            self.thin(MAX_KEPT);
+        }
+    }
+
+    /// The worst first, in the order of paths among equals; so many of them are left.
+    fn thin(&mut self, left: usize) {
+        self.kept.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        self.not_kept += self.kept.len().saturating_sub(left) as u64;
+        self.kept.truncate(left);
+    }
+
+    #[must_use]
+    pub fn finish(mut self) -> Findings {
+        for (path, hit) in std::mem::take(&mut self.tests).finish() {
+            self.keep(&path, None, hit);
+        }
+        let lines = self.removed.saturating_sub(self.added);
+        if self.deleted >= MASS_DELETION_FILES || lines >= MASS_DELETION_LINES {
+            let why = format!("{} files are deleted, and {lines} more lines go than come", self.deleted);
+            self.keep("", None, Hit::new(Severity::Warn, "mass-deletion", why));
+        }
+        self.thin(MAX_FINDINGS);
+        Findings { findings: self.kept, not_listed: self.not_kept }
+    }
+}
+
+fn about_the_path(entry: &DiffEntry, hits: &mut Vec<Hit>) {
+    if entry.path.chars().any(|c| c.is_control() || REORDER.contains(&c)) {
+        hits.push(Hit::new(
+            Severity::Warn,
+            "odd-name",
+            "its name holds characters that are not shown as they are",
+        ));
+    }
+    let directory = |node: &Option<bay_types::diff::Node>| {
+        node.as_ref().is_some_and(|node| node.kind == NodeKind::Directory)
+    };
+    if !directory(&entry.before) && !directory(&entry.after) {
+        places::path(entry, hits);
+    }
+}
+
+fn about_the_node(entry: &DiffEntry, hits: &mut Vec<Hit>) {
+    let Some(after) = &entry.after else { return };
+    let before = entry.before.as_ref();
+    let special = |mode: u32| mode & 0o6000 != 0;
+    if after.kind == NodeKind::File && special(after.mode) && !before.is_some_and(|node| special(node.mode)) {
+        hits.push(Hit::new(
+            Severity::Warn,
+            "setuid",
+            "it runs with the rights of its owner, whoever starts it",
+        ));
+    }
+    if let (NodeKind::Symlink, Some(target)) = (after.kind, &after.target)
+        && before.and_then(|node| node.target.as_ref()) != Some(target)
+        && leads_out(&entry.path, target)
+    {
+        hits.push(Hit::new(Severity::Warn, "link-outside", "a link that leads out of the workspace"));
+    }
+    if !matches!(after.kind, NodeKind::File | NodeKind::Directory | NodeKind::Symlink)
+        && before.is_none_or(|node| node.kind != after.kind)
+    {
+        hits.push(Hit::new(
+            Severity::Warn,
+            "special-file",
+            format!("a {} among the files", after.kind.as_str().replace('-', " ")),
+        ));
+    }
+}
+
+/// Whether a link at `path` that says `target` leaves the tree by its words alone.
+fn leads_out(path: &str, target: &str) -> bool {
+    if target.starts_with('/') {
+        // The workspace by its own name is inside.
+        let rest = target.strip_prefix(bay_types::guest::WORKSPACE);
+        return !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    }
+    let mut depth = path.matches('/').count();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." if depth == 0 => return true,
+            ".." => depth -= 1,
+            _ => depth += 1,
+        }
+    }
+    false
+}
+
+/// Endings of binaries that people expect in a repository.
+const USUAL_BINARIES: &[&str] = &[
+    ".png", ".jpg", ".jpeg", ".gif", ".webp", ".ico", ".bmp", ".pdf", ".woff", ".woff2", ".ttf", ".otf",
+    ".mp3", ".mp4", ".webm", ".ogg", ".wav",
+];
+
+fn about_the_content(entry: &DiffEntry, hits: &mut Vec<Hit>) {
+    let (severity, rule, why) = match &entry.content {
+        _ if entry.change == Change::Deleted => return,
+        Content::Binary => {
+            let lower = entry.path.to_ascii_lowercase();
+            let usual = USUAL_BINARIES.iter().any(|ending| lower.ends_with(ending));
+            let severity = if usual { Severity::Note } else { Severity::Warn };
+            (severity, "binary", "a binary that nobody can read in a review".to_owned())
+        }
+        Content::TooLarge => {
+            (Severity::Warn, "too-large", "too large to be read; it was not searched for secrets".to_owned())
+        }
+        Content::Text { patch: None, .. } => {
+            (Severity::Warn, "too-large", "its patch is too long; it was not searched for secrets".to_owned())
+        }
+        Content::Unread { why } => (Severity::Warn, "unread", format!("it was not searched: {why}")),
+        Content::Same | Content::Text { .. } => return,
+    };
+    hits.push(Hit::new(severity, rule, why));
+}
+
+fn reordered(patch: &str, hits: &mut Vec<Hit>) {
+    let hidden = |text: &str| text.contains(REORDER);
+    if !hidden(patch) {
+        return;
+    }
+    let line = patch_lines(patch).find(|line| line.kind == LineKind::Added && hidden(line.text));
+    if let Some(line) = line {
+        let why = "characters that reorder what is shown: it does not read as it runs";
+        hits.push(Hit::new(Severity::Warn, "hidden-characters", why).at(line.number));
+    }
+}
+
+#[cfg(test)]
+mod tests;

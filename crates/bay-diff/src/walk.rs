@@ -1,0 +1,223 @@
+//! Both trees side by side, in the order of names.
+//!
+//! A directory is one frame: the sorted names of both sides and a place in each. Frames are on a stack of our own, so
+//! that depth costs memory and not the thread's stack; all listings on it together fit into [`MAX_LISTED_BYTES`].
+
+use std::cmp::Ordering;
+use std::ffi::{CStr, CString};
+
+use bay_types::diff::NodeKind;
+
+use crate::tree::{Listing, Meta, Unlisted};
+use crate::{DiffError, GitDirectories, Options, Result, Talk, Tree};
+
+/// Memory for the names of the directories that are open at one moment, both sides together. A directory of two million
+/// names fits.
+pub(crate) const MAX_LISTED_BYTES: usize = 256 << 20;
+/// Directories inside each other. Each holds two descriptors while it is walked.
+pub(crate) const MAX_DEPTH: usize = 512;
+
+/// What looks changed under one path. With both sides the same kind, contents may still turn out to be equal.
+#[derive(Debug)]
+pub(crate) struct Suspect {
+    pub(crate) path: Vec<u8>,
+    pub(crate) before: Option<Meta>,
+    pub(crate) after: Option<Meta>,
+    /// Set where it could not be compared.
+    pub(crate) unread: Option<String>,
+}
+
+#[derive(Debug)]
+struct Frame {
+    before: Option<Listing>,
+    after: Option<Listing>,
+    at: (usize, usize),
+    /// Bytes of the path up to here, without a slash at its end.
+    path: usize,
+}
+
+impl Frame {
+    fn cost(&self) -> usize {
+        self.before.as_ref().map_or(0, Listing::cost) + self.after.as_ref().map_or(0, Listing::cost)
+    }
+
+    /// The next name and which sides have it.
+    fn next(&mut self) -> Option<(CString, bool, bool)> {
+        let left = self.before.as_ref().and_then(|listing| listing.name(self.at.0));
+        let right = self.after.as_ref().and_then(|listing| listing.name(self.at.1));
+        let order = match (left, right) {
+            (None, None) => return None,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(left), Some(right)) => left.to_bytes().cmp(right.to_bytes()),
+        };
+        let (in_left, in_right) = (order.is_le(), order.is_ge());
+        let name = if in_left { left } else { right }.map(CStr::to_owned)?;
+        self.at = (self.at.0 + usize::from(in_left), self.at.1 + usize::from(in_right));
+        Some((name, in_left, in_right))
+    }
+}
+
+/// Walks both trees and hands on whatever looks changed.
+pub(crate) fn walk(
+    before: Tree<'_>,
+    after: Tree<'_>,
+    options: &Options,
+    talk: &mut Talk<'_>,
+    found: &mut dyn FnMut(Suspect, &mut Talk<'_>) -> Result<()>,
+) -> Result<()> {
+    let top = |tree: Tree<'_>| match tree.map(|top| Listing::top(top, MAX_LISTED_BYTES / 2)).transpose() {
+        Ok(listing) => Ok(Ok(listing)),
+        Err(Unlisted::TooLarge) => Ok(Err(too_large())),
+        Err(Unlisted::Failed(error)) => Err(DiffError::Top(error)),
+    };
+    let (before, after) = match (top(before)?, top(after)?) {
+        (Ok(before), Ok(after)) => (before, after),
+        (Err(why), _) | (_, Err(why)) => {
+            let suspect = Suspect { path: b".".to_vec(), before: None, after: None, unread: Some(why) };
+            return found(suspect, talk);
+        }
+    };
+    let mut walk = Walk { options, path: Vec::new(), listed: 0, frames: Vec::new() };
+    walk.push(Frame { before, after, at: (0, 0), path: 0 });
+    while let Some(frame) = walk.frames.last_mut() {
+        let Some((name, in_before, in_after)) = frame.next() else {
+            walk.pop();
+            continue;
+        };
+        walk.path.truncate(frame.path);
+        if !walk.path.is_empty() {
+            walk.path.push(b'/');
+        }
+        walk.path.extend_from_slice(name.to_bytes());
+        walk.look(&name, in_before, in_after, talk, found)?;
+    }
+    Ok(())
+}
+
+struct Walk<'a> {
+    options: &'a Options,
+    path: Vec<u8>,
+    /// What the listings on the stack take.
+    listed: usize,
+    frames: Vec<Frame>,
+}
+
+impl Walk<'_> {
+    fn push(&mut self, frame: Frame) {
+        self.listed += frame.cost();
+        self.frames.push(frame);
+    }
+
+    fn pop(&mut self) {
+        if let Some(frame) = self.frames.pop() {
+            self.listed -= frame.cost();
+        }
+    }
+
+    fn look(
+        &mut self,
+        name: &CStr,
+        in_before: bool,
+        in_after: bool,
+        talk: &mut Talk<'_>,
+        found: &mut dyn FnMut(Suspect, &mut Talk<'_>) -> Result<()>,
+    ) -> Result<()> {
+        talk.compared()?;
+        let Some(frame) = self.frames.last() else { return Ok(()) };
+        let meta = |listing: &Option<Listing>, there: bool| match listing.as_ref().filter(|_| there) {
+            None => Ok(None),
+            Some(listing) => match listing.meta(name) {
+                Ok(meta) => Ok(Some(meta)),
+                // Gone since it was listed, which in a snapshot it cannot be.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(error),
+            },
+        };
+        let (mut before, mut after) = match (meta(&frame.before, in_before), meta(&frame.after, in_after)) {
+            (Ok(before), Ok(after)) => (before, after),
+            (Err(error), _) | (_, Err(error)) => {
+                let unread = Some(format!("it cannot be looked at: {error}"));
+                return found(Suspect { path: self.path.clone(), before: None, after: None, unread }, talk);
+            }
+        };
+        let directory = |meta: &Option<Meta>| meta.is_some_and(|meta| meta.kind == NodeKind::Directory);
+        let is_git = name.to_bytes() == b".git" && (directory(&before) || directory(&after));
+        if is_git && self.options.git == GitDirectories::LeftOut {
+            talk.summary.git_left_out += 1;
+            before = before.filter(|meta| meta.kind != NodeKind::Directory);
+            after = after.filter(|meta| meta.kind != NodeKind::Directory);
+        }
+        let below = match (directory(&before), directory(&after)) {
+            (false, false) => None,
+            sides => Some(self.descend(name, sides, is_git)),
+        };
+        let unread = match &below {
+            Some(Err(why)) => Some(why.clone()),
+            _ => None,
+        };
+        if let Some(Ok(frame)) = &below {
+            let names = |listing: &Option<Listing>| listing.as_ref().map_or(0, Listing::len) as u64;
+            if let Some(meta) = before.as_mut().filter(|meta| meta.kind == NodeKind::Directory) {
+                meta.size = names(&frame.before);
+            }
+            if let Some(meta) = after.as_mut().filter(|meta| meta.kind == NodeKind::Directory) {
+                meta.size = names(&frame.after);
+            }
+        }
+        if unread.is_some() || self.looks_changed(before.as_ref(), after.as_ref()) {
+            found(Suspect { path: self.path.clone(), before, after, unread }, talk)?;
+        }
+        if let Some(Ok(frame)) = below {
+            self.push(frame);
+        }
+        Ok(())
+    }
+
+    fn looks_changed(&self, before: Option<&Meta>, after: Option<&Meta>) -> bool {
+        match (before, after) {
+            (None, None) => false,
+            (Some(before), Some(after)) if before.kind == after.kind => match before.kind {
+                NodeKind::Directory => !before.same_rights(after),
+                NodeKind::File | NodeKind::Symlink => !before.untouched(after, self.options.settled_before),
+                _ => !before.same_rights(after) || before.device != after.device,
+            },
+            _ => true,
+        }
+    }
+
+    /// The frame of a directory, or why there is none.
+    fn descend(
+        &self,
+        name: &CStr,
+        (before, after): (bool, bool),
+        is_git: bool,
+    ) -> std::result::Result<Frame, String> {
+        if self.frames.len() >= MAX_DEPTH {
+            return Err(format!("it is nested deeper than {MAX_DEPTH} directories"));
+        }
+        let Some(parent) = self.frames.last() else { return Err(String::new()) };
+        let what_runs = is_git && self.options.git == GitDirectories::WhatRuns;
+        let wanted = |name: &[u8]| {
+            !what_runs || [&b"config"[..], b"config.worktree", b"hooks", b"info"].contains(&name)
+        };
+        let mut left = MAX_LISTED_BYTES.saturating_sub(self.listed);
+        let mut list = |parent: &Option<Listing>, there: bool| {
+            let Some(parent) = parent.as_ref().filter(|_| there) else { return Ok(None) };
+            match parent.below(name, left, wanted) {
+                Ok(listing) => {
+                    left = left.saturating_sub(listing.cost());
+                    Ok(Some(listing))
+                }
+                Err(Unlisted::TooLarge) => Err(too_large()),
+                Err(Unlisted::Failed(error)) => Err(format!("it cannot be listed: {error}")),
+            }
+        };
+        let (before, after) = (list(&parent.before, before)?, list(&parent.after, after)?);
+        Ok(Frame { before, after, at: (0, 0), path: self.path.len() })
+    }
+}
+
+fn too_large() -> String {
+    format!("its names do not fit into the {} MiB there are for them", MAX_LISTED_BYTES >> 20)
+}

@@ -1,0 +1,227 @@
+//! What changed in a workspace while something ran, read from the outside.
+//!
+//! btrfs keeps with every inode when it was made and when it last changed, set by the kernel alone, and finds those that
+//! changed since a generation without looking at the others. So a look costs time by what changed. What such a look cannot
+//! see: names that are gone (their directory has changed, no more), and an earlier change to what has changed again since.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use bay_sys::btrfs::{self, Inode};
+use bay_types::BayId;
+use bay_types::timeline::FileChanges;
+use jiff::Timestamp;
+
+use crate::Pool;
+use crate::error::{Doing, Result};
+use crate::subvolume::{info, open_dir};
+
+/// Items of the filesystem's tree that one look goes through: those of about two hundred thousand changed files.
+const MAX_ITEMS: u64 = 1_000_000;
+/// Inodes of one window whose paths are looked up, so that the better names are found.
+const NAMES_TRIED: usize = 48;
+
+/// A stretch of time in which something ran.
+#[derive(Debug, Clone, Copy)]
+pub struct Window {
+    /// By [`file_clock`].
+    pub from: Timestamp,
+    pub to: Timestamp,
+}
+
+/// The time that a file changed now is stamped with, or a later one. The clock that the kernel stamps files by runs some
+/// milliseconds behind the time of day, and not always equally far: what begins now is to be compared with it alone.
+#[must_use]
+pub fn file_clock() -> Timestamp {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let nanoseconds = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
+    Timestamp::from_nanosecond(nanoseconds).unwrap_or_else(|_| Timestamp::now())
+}
+
+/// How much is made visible before a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flush {
+    /// Everything that was written.
+    All,
+    /// Names and attributes: cheap whatever waits to be written. Data that went into files that existed may be missing.
+    Names,
+}
+
+/// What one look found for one window.
+struct Found {
+    from_ns: i128,
+    to_ns: i128,
+    changes: FileChanges,
+    files: Vec<u64>,
+    directories: Vec<u64>,
+}
+
+impl Found {
+    fn new(window: &Window) -> Self {
+        Self {
+            from_ns: window.from.as_nanosecond(),
+            to_ns: window.to.as_nanosecond(),
+            changes: FileChanges::default(),
+            files: Vec::new(),
+            directories: Vec::new(),
+        }
+    }
+
+    fn holds(&self, at: i128) -> bool {
+        (self.from_ns..=self.to_ns).contains(&at)
+    }
+
+    fn count(&mut self, inode: &Inode) {
+        let made = self.holds(inode.made_ns);
+        if !made && !self.holds(inode.changed_ns) {
+            // A file may have changed in the window and again after it. Directories change with every name in them, and
+            // are no reason to doubt the count of files.
+            let twice = inode.made_ns < self.from_ns && inode.changed_ns > self.to_ns;
+            self.changes.at_least |= twice && !inode.is_dir;
+            return;
+        }
+        let (counter, numbers) = match (inode.is_dir, made) {
+            (true, _) => (&mut self.changes.directories, &mut self.directories),
+            (false, true) => (&mut self.changes.created, &mut self.files),
+            (false, false) => (&mut self.changes.changed, &mut self.files),
+        };
+        *counter += 1;
+        if numbers.len() < NAMES_TRIED {
+            numbers.push(inode.number);
+        }
+    }
+}
+
+impl Pool {
+    /// A mark for [`Pool::workspace_changes`]: what changes from now on is found by it.
+    pub fn workspace_generation(&self, bay: BayId) -> Result<u64> {
+        Ok(info(&self.bay_disk(bay).workspace)?.generation)
+    }
+
+    /// Bytes that were written into files of the pool and are still in memory only.
+    pub fn unwritten_bytes(&self) -> Result<u64> {
+        let corner = self.corner("bays");
+        let top = open_dir(&corner).doing(|| format!("open {}", corner.display()))?;
+        let id = btrfs::filesystem_id(top).doing(|| "ask the pool for its id".to_owned())?;
+        let path = format!("/sys/fs/btrfs/{}/allocation/data/bytes_may_use", dashed(id));
+        let text = std::fs::read_to_string(&path).doing(|| format!("read {path}"))?;
+        // What cannot be read as a number may be any.
+        Ok(text.trim().parse().unwrap_or(u64::MAX))
+    }
+
+    /// Makes what was written so far visible to [`Pool::workspace_changes`]. For all bays at once: there is one
+    /// filesystem.
+    pub fn flush(&self, flush: Flush) -> Result<()> {
+        let corner = self.corner("bays");
+        let top = open_dir(&corner).doing(|| format!("open {}", corner.display()))?;
+        match flush {
+            Flush::All => btrfs::sync(top),
+            Flush::Names => btrfs::commit(top),
+        }
+        .doing(|| "write out what bays changed".to_owned())
+    }
+
+    /// What changed in a workspace in each of the windows, since it had this generation at the earliest.
+    pub fn workspace_changes(&self, bay: BayId, since: u64, windows: &[Window]) -> Result<Vec<FileChanges>> {
+        let path: PathBuf = self.bay_disk(bay).workspace;
+        let doing = || format!("look for changes in {}", path.display());
+        let top = open_dir(&path).doing(doing)?;
+        // What is older than a snapshot is its source's.
+        let workspace = btrfs::subvolume_info(&top).doing(doing)?;
+        let since = if workspace.parent_uuid == [0; 16] { since } else { since.max(workspace.born) };
+        let mut found: Vec<Found> = windows.iter().map(Found::new).collect();
+        let whole = btrfs::inodes_changed_since(&top, since, MAX_ITEMS, &mut |inode| {
+            found.iter_mut().for_each(|window| window.count(&inode));
+        })
+        .doing(doing)?;
+        found
+            .into_iter()
+            .map(|window| {
+                let mut changes = window.changes;
+                changes.at_least |= !whole;
+                // A directory tells something only where no file does.
+                let is_dir = window.files.is_empty();
+                let mut paths = Vec::new();
+                for inode in if is_dir { window.directories } else { window.files } {
+                    let path = btrfs::inode_path(&top, inode).doing(doing)?;
+                    paths.extend(path.map(|path| shown(&path, is_dir)));
+                }
+                changes.names = choose(paths);
+                Ok(changes)
+            })
+            .collect()
+    }
+}
+
+/// An id as the kernel writes it.
+fn dashed(id: [u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (at, byte) in id.iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+fn shown(path: &[u8], is_dir: bool) -> String {
+    let mut text = String::from_utf8_lossy(path).into_owned();
+    if is_dir {
+        text.push_str(if text.is_empty() { "./" } else { "/" });
+    }
+    text
+}
+
+/// The few names that tell most: what a person works on before what tools keep for themselves, and what is near the top.
+fn choose(mut paths: Vec<String>) -> Vec<String> {
+    let of_a_tool = |path: &String| {
+        path.split('/').any(|part| {
+            (part.len() > 1 && part.starts_with('.'))
+                || matches!(part, "node_modules" | "target" | "__pycache__")
+        })
+    };
+    paths.sort_by_cached_key(|path| (of_a_tool(path), path.matches('/').count()));
+    paths.dedup();
+    paths.truncate(FileChanges::NAMES);
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inode(number: u64, made: i64, changed: i64) -> Inode {
+        let ns = |second: i64| i128::from(second) * 1_000_000_000;
+        Inode { number, is_dir: false, made_ns: ns(made), changed_ns: ns(changed) }
+    }
+
+    #[test]
+    fn what_happened_before_or_after_is_not_counted() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut found = Found::new(&Window { from: at(10), to: at(20) });
+        found.count(&inode(300, 1, 5));
+        assert!(!found.changes.at_least);
+        found.count(&inode(301, 12, 30));
+        found.count(&inode(302, 1, 15));
+        assert_eq!((found.changes.created, found.changes.changed, found.changes.at_least), (1, 1, false));
+        found.count(&inode(303, 25, 30));
+        assert!(!found.changes.at_least, "what did not exist then cannot have changed then");
+        found.count(&inode(304, 1, 30));
+        assert!(found.changes.at_least, "it may have changed twice");
+        assert_eq!(found.files, [301, 302]);
+    }
+
+    #[test]
+    fn ids_are_written_as_the_kernel_writes_them() {
+        let id = std::array::from_fn(|at| u8::try_from(at).unwrap() * 0x11);
+        assert_eq!(dashed(id), "00112233-4455-6677-8899-aabbccddeeff");
+    }
+
+    #[test]
+    fn names_of_work_come_before_names_of_tools() {
+        let all = [".git/index", "target/debug/x", "src/lib.rs", "notes", "a/b/c", ".env", "x"];
+        let chosen = choose(all.iter().map(|path| (*path).to_owned()).collect());
+        assert_eq!(chosen, ["notes", "x", "src/lib.rs", "a/b/c", ".env"]);
+    }
+}

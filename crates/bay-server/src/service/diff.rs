@@ -1,0 +1,233 @@
+//! What differs between two moments of a bay's life, and what of it needs a person's eye.
+//!
+//! ```text
+//!  moments named ──► a turn ──► both trees opened (now: a snapshot for this only) ──► compared on a blocking thread
+//!                                                                    caller hangs up ──► given up at the next path
+//! ```
+//! Nothing of a bay is changed and no program runs; a stopped bay is compared like a running one.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bay_diff::review::Reviewer;
+use bay_diff::{DiffError, Hear, Options, Told};
+use bay_pool::{DiffSide, Pool, Side, WorkspaceFrom};
+use bay_types::diff::{DiffAsk, DiffSummary, Moment, PackageChange, Part, Review};
+use bay_types::progress::Progress;
+use bay_types::{ApiError, ErrorCode};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::daemon::{Daemon, blocking};
+use crate::news::Teller;
+use crate::reconcile::begins_from;
+use crate::registry::BayHandle;
+use crate::service::{bays, checkpoints};
+
+/// Comparisons at once. Each may take a few hundred MiB for names and paths where a bay is hostile.
+pub(crate) const MAX_DIFFS: usize = 4;
+/// How long one more waits for its turn.
+const TURN_WITHIN: Duration = Duration::from_secs(60);
+
+/// A comparison that may begin.
+#[derive(Debug)]
+pub(crate) struct Comparison {
+    pub(crate) bay: String,
+    pub(crate) from: Moment,
+    pub(crate) to: Moment,
+    part: Part,
+    before: Wanted,
+    after: Wanted,
+    pool: Pool,
+    _turn: OwnedSemaphorePermit,
+}
+
+/// One side of it.
+#[derive(Debug)]
+struct Wanted {
+    bay: bay_types::BayId,
+    side: Side,
+}
+
+/// Finds out what is to be compared, and waits for a turn. `unless` is where to begin when nobody says.
+pub(crate) async fn prepare(
+    daemon: &Daemon,
+    handle: &Arc<BayHandle>,
+    ask: &DiffAsk,
+    unless: Option<Moment>,
+) -> Result<Comparison, ApiError> {
+    let row = handle.row();
+    bays::not_deleting(&row, "compared")?;
+    if !row.disk_ready {
+        return Err(ApiError::new(
+            ErrorCode::BayState,
+            format!("the bay {} has no files yet: it is {} ({})", row.name, row.state, row.reason),
+            "repeat the command when it runs",
+        ));
+    }
+    let from = match ask.from.or(unless) {
+        Some(from) => from,
+        None => newest(daemon, handle).await?,
+    };
+    let to = ask.to.unwrap_or(Moment::Now);
+    let begins_from = begins_from(&row);
+    let mut wanted = Vec::with_capacity(2);
+    for moment in [from, to] {
+        let side = match moment {
+            Moment::Now => Side::Now,
+            Moment::Base => Side::Base { image: row.image_id, workspace: begins_from.clone() },
+            Moment::Checkpoint(name) => {
+                checkpoints::find(daemon, handle, name).await?;
+                Side::Checkpoint(name)
+            }
+        };
+        wanted.push(Wanted { bay: row.id, side });
+    }
+    let turn = tokio::time::timeout(TURN_WITHIN, Arc::clone(&daemon.diffs).acquire_owned()).await;
+    let Ok(Ok(turn)) = turn else {
+        return Err(ApiError::new(
+            ErrorCode::Interrupted,
+            format!("{MAX_DIFFS} comparisons are going on already"),
+            "repeat the command when one of them is done",
+        ));
+    };
+    let (Some(after), Some(before)) = (wanted.pop(), wanted.pop()) else {
+        return Err(ApiError::internal(&DiffError::Stopped));
+    };
+    let bay = row.name.to_string();
+    Ok(Comparison { bay, from, to, part: ask.part, before, after, pool: daemon.pool()?, _turn: turn })
+}
+
+/// The checkpoint that what the bay is now descends from; what it began from where there is none.
+async fn newest(daemon: &Daemon, handle: &BayHandle) -> Result<Moment, ApiError> {
+    let known = daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?;
+    let current = handle.row().checkpoint.filter(|name| known.iter().any(|row| row.name == *name));
+    let name = current.or_else(|| known.last().map(|row| row.name));
+    Ok(name.map_or(Moment::Base, Moment::Checkpoint))
+}
+
+/// What is told of a comparison.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Package(PackageChange),
+    Told(Told),
+}
+
+/// Compares on the calling thread, which may take long. [`ControlFlow::Break`] gives it up.
+pub(crate) fn run(
+    comparison: &Comparison,
+    options: &Options,
+    hear: &mut dyn FnMut(Found) -> ControlFlow<()>,
+) -> Result<DiffSummary, ApiError> {
+    let stage = |stage: &str| {
+        Found::Told(Told::Progress(Progress { stage: stage.to_owned(), ..Progress::default() }))
+    };
+    let stopped = || failed(&DiffError::Stopped);
+    if hear(stage("opening both sides")).is_break() {
+        return Err(stopped());
+    }
+    let open = |wanted: &Wanted, hear: &mut dyn FnMut(Found) -> ControlFlow<()>| {
+        open(&comparison.pool, wanted, comparison.part, hear)
+    };
+    // What lives is captured first: making an old checkout again may take a while.
+    let (before, after);
+    if matches!(comparison.after.side, Side::Now) {
+        after = open(&comparison.after, hear)?;
+        before = open(&comparison.before, hear)?;
+    } else {
+        before = open(&comparison.before, hear)?;
+        after = open(&comparison.after, hear)?;
+    }
+    let settled_before = [before.settled_before(), after.settled_before()].into_iter().flatten().min();
+    let options = Options { settled_before, ..options.clone() };
+    if comparison.part == Part::Root {
+        let installed = |side: &DiffSide| {
+            bay_diff::packages::installed(side.top()).unwrap_or_else(|error| {
+                tracing::info!(bay = comparison.bay, %error, "a list of packages cannot be read");
+                bay_diff::packages::Packages::default()
+            })
+        };
+        for change in bay_diff::packages::changes(&installed(&before), &installed(&after)) {
+            if hear(Found::Package(change)).is_break() {
+                return Err(stopped());
+            }
+        }
+    }
+    let listen: Hear<'_> = &mut |told| hear(Found::Told(told));
+    let summary = bay_diff::compare(before.top(), after.top(), &options, listen).map_err(|e| failed(&e))?;
+    for (side, moment) in [(&before, comparison.from), (&after, comparison.to)] {
+        if !side.is_whole() {
+            return Err(ApiError::new(
+                ErrorCode::Interrupted,
+                format!("{moment} of {} was removed while it was compared", comparison.bay),
+                format!("`bay checkpoints ls {}` shows what is left to compare with", comparison.bay),
+            ));
+        }
+    }
+    Ok(summary)
+}
+
+/// Opens a side. A checkout that was dropped to save space is made again from the cached repository.
+fn open(
+    pool: &Pool,
+    wanted: &Wanted,
+    part: Part,
+    hear: &mut dyn FnMut(Found) -> ControlFlow<()>,
+) -> Result<DiffSide, ApiError> {
+    if let Side::Base { workspace: WorkspaceFrom::Checkout { repo, commit, branch }, .. } = &wanted.side
+        && part == Part::Workspace
+    {
+        let report = &mut |progress| {
+            let _ = hear(Found::Told(Told::Progress(progress)));
+        };
+        pool.repo_checkout(*repo, commit, branch.as_deref(), report).map_err(|e| e.to_api())?;
+    }
+    pool.diff_side(wanted.bay, &wanted.side, part).map_err(|e| {
+        let mut error = e.to_api();
+        if matches!(wanted.side, Side::Base { .. }) {
+            error.message = format!("what the bay began from is gone: {}", error.message);
+            "compare with a checkpoint instead: `--from v1`".clone_into(&mut error.next);
+        }
+        error
+    })
+}
+
+fn failed(error: &DiffError) -> ApiError {
+    match error {
+        DiffError::Stopped => ApiError::new(
+            ErrorCode::Interrupted,
+            "the comparison was given up because nobody listened",
+            "repeat the command",
+        ),
+        DiffError::Top(_) => ApiError::internal(error),
+    }
+}
+
+/// Reads everything that changed, and reports what a person should know before it leaves the bay.
+pub(crate) async fn review(comparison: Comparison, mut teller: Teller) -> Result<Review, ApiError> {
+    blocking(move || {
+        reviewed(comparison, &mut |progress| {
+            teller.progress(progress);
+            if teller.is_heard() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })
+    })
+    .await
+}
+
+/// The same on the calling thread, for whatever lets work leave a bay.
+pub(crate) fn reviewed(
+    comparison: Comparison,
+    hear: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Result<Review, ApiError> {
+    let mut reviewer = Reviewer::default();
+    let summary = run(&comparison, &Options::reviewed(), &mut |found| match found {
+        Found::Told(Told::Progress(progress)) => hear(progress),
+        Found::Told(Told::Entry(entry)) => {
+            reviewer.look(&entry);
+            ControlFlow::Continue(())
+        }
+        Found::Package(_) => ControlFlow::Continue(()),
+    })?;
+    let Comparison { bay, from, to, .. } = comparison;
+    Ok(Review { bay, from, to, found: reviewer.finish(), summary })
+}

@@ -1,0 +1,161 @@
+//! Which checkpoint a bay's state came from at each point of its life, as far as that one still exists.
+
+use std::collections::HashMap;
+
+use bay_types::BayId;
+use bay_types::event::Event;
+use serde_json::Value;
+
+/// Grows event by event.
+#[derive(Debug, Default)]
+pub(super) struct Descent {
+    /// From this event on, the state descends from this checkpoint.
+    heads: Vec<(u64, Option<String>)>,
+    checkpoints: HashMap<String, Checkpoint>,
+    /// A restore was asked for, and of a checkpoint of another bay: none of ours leads there.
+    from_elsewhere: bool,
+}
+
+#[derive(Debug, Default)]
+struct Checkpoint {
+    parent: Option<String>,
+    removed: bool,
+}
+
+impl Descent {
+    /// Takes notice of an event; most kinds change nothing.
+    pub(super) fn push(&mut self, bay: BayId, event: &Event) {
+        let text = |key: &str| event.body.get(key).and_then(Value::as_str).map(ToOwned::to_owned);
+        match event.kind.as_str() {
+            "checkpoint.made" => {
+                let Some(name) = text("name") else { return };
+                self.checkpoints.insert(name.clone(), Checkpoint { parent: text("parent"), removed: false });
+                self.heads.push((event.seq, Some(name)));
+            }
+            "checkpoint.removed" => {
+                if let Some(name) = text("name") {
+                    self.checkpoints.entry(name).or_default().removed = true;
+                }
+            }
+            "bay.restore-asked" => {
+                self.from_elsewhere = text("bay").is_some_and(|other| other != bay.to_string());
+            }
+            "bay.restored" => {
+                let elsewhere = std::mem::take(&mut self.from_elsewhere)
+                    || text("bay").is_some_and(|other| other != bay.to_string());
+                let head = text("checkpoint").filter(|_| !elsewhere);
+                self.heads.push((event.seq, head));
+            }
+            // The state of another bay. It descends from ours only where that is said.
+            "bay.promoted" => self.heads.push((event.seq, text("checkpoint"))),
+            _ => {}
+        }
+    }
+
+    /// The checkpoint to fork from for the state right after this event: that one, or its nearest ancestor which was
+    /// not removed.
+    pub(super) fn at(&self, seq: u64) -> Option<&str> {
+        let after = self.heads.partition_point(|(head, _)| *head <= seq);
+        let mut name = self.heads.get(after.checked_sub(1)?)?.1.as_deref()?;
+        // Parents are older, so this ends; the bound is for a record that says otherwise.
+        for _ in 0..=self.checkpoints.len() {
+            match self.checkpoints.get(name) {
+                Some(checkpoint) if checkpoint.removed => name = checkpoint.parent.as_deref()?,
+                Some(_) | None => return Some(name),
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(seq: u64, kind: &str, body: Value) -> Event {
+        Event {
+            seq,
+            at: jiff::Timestamp::UNIX_EPOCH,
+            bay: None,
+            kind: kind.to_owned(),
+            body,
+            hash: String::new(),
+        }
+    }
+
+    fn made(seq: u64, name: &str, parent: Option<&str>) -> Event {
+        event(seq, "checkpoint.made", json!({ "name": name, "parent": parent, "kind": "files" }))
+    }
+
+    fn descent(bay: BayId, events: &[Event]) -> Descent {
+        let mut descent = Descent::default();
+        events.iter().for_each(|event| descent.push(bay, event));
+        descent
+    }
+
+    #[test]
+    fn every_point_names_the_newest_checkpoint_before_it() {
+        let all = [made(3, "v1", None), made(7, "v2", Some("v1"))];
+        let found = descent(BayId::generate(), &all);
+        let at: Vec<_> = [1, 3, 5, 7, 90].map(|seq| found.at(seq)).into();
+        assert_eq!(at, [None, Some("v1"), Some("v1"), Some("v2"), Some("v2")]);
+    }
+
+    #[test]
+    fn a_restore_goes_back_to_its_checkpoint_and_from_there_on() {
+        let bay = BayId::generate();
+        let all = [
+            made(1, "v1", None),
+            made(2, "v2", Some("v1")),
+            event(3, "bay.restore-asked", json!({ "checkpoint": "v1", "bay": bay })),
+            event(4, "bay.restored", json!({ "checkpoint": "v1" })),
+            made(6, "v3", Some("v1")),
+        ];
+        let found = descent(bay, &all);
+        let at: Vec<_> = [2, 3, 4, 5, 6].map(|seq| found.at(seq).unwrap()).into();
+        assert_eq!(at, ["v2", "v2", "v1", "v1", "v3"]);
+    }
+
+    #[test]
+    fn what_was_removed_is_replaced_by_what_it_came_from() {
+        let all = [
+            made(1, "v1", None),
+            made(2, "v2", Some("v1")),
+            made(3, "v3", Some("v2")),
+            event(4, "checkpoint.removed", json!({ "name": "v2" })),
+            event(5, "checkpoint.removed", json!({ "name": "v3" })),
+        ];
+        assert_eq!(descent(BayId::generate(), &all).at(3), Some("v1"));
+        let mut more = all.to_vec();
+        more.push(event(6, "checkpoint.removed", json!({ "name": "v1" })));
+        assert_eq!(descent(BayId::generate(), &more).at(3), None);
+    }
+
+    #[test]
+    fn the_state_of_another_bay_descends_from_no_checkpoint_of_this_one() {
+        let other = BayId::generate();
+        let all = [
+            made(1, "v1", None),
+            event(2, "bay.restore-asked", json!({ "checkpoint": "v9", "bay": other })),
+            event(3, "bay.restored", json!({ "checkpoint": "v9" })),
+        ];
+        let found = descent(BayId::generate(), &all);
+        assert_eq!((found.at(2), found.at(3)), (Some("v1"), None));
+    }
+
+    proptest! {
+        #[test]
+        fn any_record_has_an_answer(events in prop::collection::vec((0_usize..5, 0_u8..4, prop::option::of(0_u8..4)), 0..40)) {
+            let mut descent = Descent::default();
+            for (seq, (kind, name, parent)) in (1..).zip(events) {
+                let kind = bay_store::DESCENT_KINDS[kind];
+                let body = json!({ "name": format!("v{name}"), "checkpoint": format!("v{name}"), "parent": parent.map(|p| format!("v{p}")) });
+                descent.push(BayId::generate(), &event(seq, kind, body));
+                let _ = descent.at(seq);
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! `bay timeline`: the record of one bay as one ordered stream, line by line.
+//!
+//! Every line is one event, so the order is that of the record, a line never changes, and whoever reads can come back by
+//! the number of the last one. Pages are read as they are sent: neither a long life nor a slow reader costs memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bay_store::Begin;
+use bay_types::event::Event;
+use bay_types::timeline::{EndOfTimeline, TimelineEnd, TimelineLine, TimelineNews};
+use bay_types::{ApiError, BayId};
+use bytes::Bytes;
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+
+use crate::daemon::Daemon;
+
+mod descent;
+mod words;
+
+use descent::Descent;
+
+/// Events read at once. With bodies of the largest size this is 2 MiB.
+const PAGE: u32 = 128;
+/// Lines on their way to the reader.
+const IN_FLIGHT: usize = 32;
+/// What happens within this time is read together: a busy daemon's events wake every reader.
+const GATHER: Duration = Duration::from_millis(20);
+
+/// What part of a timeline is wanted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    /// Lines after this one.
+    pub(crate) since: u64,
+    /// Lines from this time on.
+    pub(crate) from: Option<Timestamp>,
+    /// The last so many of them.
+    pub(crate) limit: Option<u32>,
+    /// Go on as more happens.
+    pub(crate) follow: bool,
+}
+
+/// By name, or by id, which a bay that was removed has too.
+pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<BayId, ApiError> {
+    match daemon.bays.find(given) {
+        Ok(handle) => Ok(handle.id),
+        Err(mut unknown) => {
+            if let Ok(id) = given.parse::<BayId>()
+                && daemon.store.timeline_exists(id).await.map_err(|e| e.to_api())?
+            {
+                return Ok(id);
+            }
+            unknown.next.push_str("; the timeline of one that was removed is read by its id");
+            Err(unknown)
+        }
+    }
+}
+
+/// Starts the stream. What is wrong with the request is said here, before the first line.
+pub(crate) async fn open(
+    daemon: Arc<Daemon>,
+    bay: BayId,
+    wanted: Wanted,
+) -> Result<mpsc::Receiver<Bytes>, ApiError> {
+    let store = &daemon.store;
+    let failed = |e: bay_store::StoreError| e.to_api();
+    let mut since = wanted.since;
+    if let Some(time) = wanted.from {
+        since = since.max(store.timeline_before(bay, time).await.map_err(failed)?);
+    }
+    let begin = match wanted.limit {
+        Some(limit) => store.timeline_begin(bay, since, limit).await.map_err(failed)?,
+        None => Begin { after: since, older: false },
+    };
+    let (to, from) = mpsc::channel(IN_FLIGHT);
+    tokio::spawn(async move {
+        if let Err(error) = tell(&daemon, bay, begin, wanted.follow, &to).await {
+            // The reader sees a stream without an end, and comes back.
+            tracing::warn!(%bay, %error, "a timeline broke off");
+        }
+    });
+    Ok(from)
+}
+
+async fn tell(
+    daemon: &Daemon,
+    bay: BayId,
+    begin: Begin,
+    follow: bool,
+    to: &mpsc::Sender<Bytes>,
+) -> Result<(), bay_store::StoreError> {
+    let mut newest = daemon.store.events_told();
+    let known = *newest.borrow_and_update();
+    let mut descent = Descent::default();
+    for event in daemon.store.timeline_descent(bay, known).await? {
+        descent.push(bay, &event);
+    }
+    let mut after = begin.after;
+    loop {
+        // Asked before the page is read: the last event of a bay is written before it is forgotten.
+        let removed = daemon.bays.find(&bay.to_string()).is_err();
+        let page = daemon.store.timeline_page(bay, after, PAGE).await?;
+        for event in &page {
+            after = event.seq;
+            if event.seq > known {
+                descent.push(bay, event);
+            }
+            let line = TimelineNews::Line(Box::new(line(event, &descent)));
+            if to.send(bytes(&line)).await.is_err() {
+                return Ok(());
+            }
+        }
+        if page.len() == PAGE as usize {
+            continue;
+        }
+        let end = match (removed, follow) {
+            (true, _) => EndOfTimeline::BayRemoved,
+            (false, false) => EndOfTimeline::UpToDate,
+            (false, true) => {
+                tokio::select! {
+                    changed = newest.changed() => if changed.is_err() { return Ok(()) },
+                    // Also while nothing happens, a reader that left is noticed.
+                    () = to.closed() => return Ok(()),
+                }
+                tokio::time::sleep(GATHER).await;
+                newest.mark_unchanged();
+                continue;
+            }
+        };
+        let _ = to.send(bytes(&TimelineNews::End(TimelineEnd { end, older: begin.older }))).await;
+        return Ok(());
+    }
+}
+
+fn bytes(news: &TimelineNews) -> Bytes {
+    let mut line = serde_json::to_vec(news).unwrap_or_default();
+    line.push(b'\n');
+    line.into()
+}
+
+fn line(event: &Event, descent: &Descent) -> TimelineLine {
+    TimelineLine {
+        seq: event.seq,
+        at: event.at,
+        what: words::what(&event.kind, &event.body),
+        exec: event.body.get("exec").and_then(|id| id.as_str()?.parse().ok()),
+        checkpoint: descent.at(event.seq).map(ToOwned::to_owned),
+        details: event.body.clone(),
+        kind: event.kind.clone(),
+    }
+}

@@ -1,0 +1,135 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+#[test]
+fn an_exec_is_told_by_its_number_command_exit_and_cost() {
+    let begun = json!({ "exec": "exec_x", "number": 3, "argv": ["sh", "-c", "make && echo 'ok'"], "arguments_left_out": 0, "tty": false });
+    assert_eq!(what("exec.start", &begun), r"exec 3 began: sh -c 'make && echo '\''ok'\'''");
+    let over = json!({
+        "number": 3, "tty": false, "duration_s": 4.84, "exit": { "reason": "exited", "code": 1 },
+        "usage": { "user_us": 7_000_000, "system_us": 100_000, "memory_peak_bytes": 327_155_712 },
+        "limits_hit": ["memory"],
+    });
+    assert_eq!(
+        what("exec.end", &over),
+        "exec 3 ended: exit 1 after 4.8 s · 7.1 s cpu · 312 MiB peak · memory limit reached"
+    );
+}
+
+#[test]
+fn an_exec_with_a_terminal_is_a_session() {
+    let body = json!({ "number": 4, "argv": ["bash"], "tty": true });
+    assert_eq!(what("exec.start", &body), "session 4 began: bash");
+}
+
+#[test]
+fn changed_files_are_counted_and_some_of_them_named() {
+    let body = json!({ "number": 2, "created": 4, "changed": 1, "directories": 2, "at_least": false, "names": ["src/a.rs", "b"] });
+    assert_eq!(what("exec.files", &body), "exec 2: 4 files created, 1 changed while it ran: src/a.rs, b, …");
+    let body = json!({ "number": 2, "created": 0, "changed": 1, "directories": 0, "at_least": true, "names": ["b"] });
+    assert_eq!(what("exec.files", &body), "exec 2: at least 1 file changed while it ran: b");
+    let body = json!({ "number": 2, "created": 0, "changed": 0, "directories": 1, "names": ["src/"] });
+    assert_eq!(what("exec.files", &body), "exec 2: entries of 1 directory changed while it ran: src/");
+}
+
+#[test]
+fn checkpoints_and_what_is_made_of_them_have_words() {
+    let made = json!({ "name": "v3", "parent": "v2", "kind": "files", "message": "before the migration", "automatic": null, "pause_ms": 12.4 });
+    assert_eq!(
+        what("checkpoint.made", &made),
+        "checkpoint v3 made (files) after v2: before the migration · paused for 12 ms"
+    );
+    let itself = json!({ "name": "v4", "parent": null, "kind": "files", "message": null, "automatic": "before restore" });
+    assert_eq!(what("checkpoint.made", &itself), "checkpoint v4 made (files) · by itself, before restore");
+    assert_eq!(what("bay.restored", &json!({ "checkpoint": "v1" })), "restored to v1");
+    let forked = json!({ "checkpoint": "v1", "children": ["a", "b"] });
+    assert_eq!(what("bay.forked", &forked), "forked from v1 into a, b");
+    assert_eq!(what("bay.promoted", &json!({ "from": "web-2" })), "took over the state of web-2");
+}
+
+#[test]
+fn a_kind_of_a_later_release_is_told_with_what_it_holds() {
+    let body = json!({ "host": "example.org", "port": 443, "why": null });
+    assert_eq!(what("gateway.refused", &body), "gateway.refused: host example.org, port 443");
+    assert_eq!(what("bay.odd", &json!({})), "bay.odd");
+    assert_eq!(what("bay.odd", &json!([1])), "bay.odd");
+}
+
+#[test]
+fn nothing_in_an_event_reaches_a_terminal_that_would_obey_it() {
+    let evil = "a\u{1b}]0;title\u{7}\r\n\u{202e}b";
+    for (kind, body) in [
+        ("exec.start", json!({ "number": 1, "argv": [evil] })),
+        ("exec.files", json!({ "number": 1, "created": 1, "names": [evil] })),
+        ("bay.failed", json!({ "reason": evil })),
+        ("checkpoint.made", json!({ "name": evil, "message": evil })),
+        (evil, json!({ evil: evil })),
+    ] {
+        let line = what(kind, &body);
+        assert!(!line.chars().any(|c| c.is_control() || c == '\u{202e}'), "{line:?}");
+    }
+}
+
+#[test]
+fn times_are_short() {
+    for (seconds, said) in
+        [(0.0071, "7 ms"), (1.26, "1.3 s"), (192.0, "3 m 12 s"), (7300.0, "2 h 1 m"), (f64::NAN, "?")]
+    {
+        assert_eq!(duration(seconds), said);
+    }
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        ".{0,300}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(2, 12, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((key(), inner), 0..6)
+                .prop_map(|all| Value::Object(all.into_iter().collect())),
+        ]
+    })
+}
+
+fn key() -> impl Strategy<Value = String> {
+    prop::sample::select(vec![
+        "number",
+        "argv",
+        "exit",
+        "usage",
+        "tty",
+        "duration_s",
+        "names",
+        "created",
+        "name",
+        "parent",
+        "automatic",
+        "pause_ms",
+        "change",
+        "limits",
+        "origin",
+        "reason",
+        "x",
+    ])
+    .prop_map(str::to_owned)
+}
+
+proptest! {
+    #[test]
+    fn any_body_makes_one_short_line(
+        kind in prop::sample::select(vec!["exec.start", "exec.end", "exec.files", "bay.create", "bay.set-asked", "bay.set",
+            "checkpoint.made", "bay.forked", "service.define", "file.write", "bay.idle-stop", "unheard.of"]),
+        body in any_json(),
+    ) {
+        let line = what(kind, &body);
+        prop_assert!(line.chars().count() < 4000);
+        prop_assert!(!line.contains('\n'));
+    }
+}

@@ -1,0 +1,136 @@
+//! The record of one bay, as its timeline is read: a page at a time, from any number or time on, and as it grows.
+
+use bay_types::BayId;
+use bay_types::event::Event;
+use jiff::Timestamp;
+use sqlx::Row;
+use tokio::sync::watch;
+
+use crate::event::{raw, to_i64, to_u64};
+use crate::{Result, Store, StoreError};
+
+/// Events that say which checkpoint a bay's state descends from.
+pub const DESCENT_KINDS: [&str; 5] =
+    ["checkpoint.made", "checkpoint.removed", "bay.restore-asked", "bay.restored", "bay.promoted"];
+/// How many of those are looked at: of a bay with more, the oldest lines name no checkpoint.
+const MAX_DESCENT: u32 = 10_000;
+
+/// Where a timeline begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Begin {
+    /// Events after this one.
+    pub after: u64,
+    /// There are earlier ones that would have fitted, but for their number.
+    pub older: bool,
+}
+
+impl Store {
+    /// The number of the newest event, whenever it changes.
+    #[must_use]
+    pub fn events_told(&self) -> watch::Receiver<u64> {
+        self.inner.told.subscribe()
+    }
+
+    /// Events of a bay after `since`, oldest first, at most so many.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn timeline_page(&self, bay: BayId, since: u64, limit: u32) -> Result<Vec<Event>> {
+        let failed = self.failed("reading a timeline");
+        let rows = sqlx::query(concat!(
+            "SELECT seq, at, bay, kind, body, hash FROM events ",
+            "WHERE bay = $1 AND seq > $2 ORDER BY seq LIMIT $3"
+        ))
+        .bind(bay.to_string())
+        .bind(to_i64(since))
+        .bind(i64::from(limit))
+        .fetch_all(&self.inner.readers)
+        .await
+        .map_err(&failed)?;
+        rows.iter().map(|row| raw(row).map_err(&failed)?.event()).collect()
+    }
+
+    /// Where to begin for the last `limit` events after `since`.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn timeline_begin(&self, bay: BayId, since: u64, limit: u32) -> Result<Begin> {
+        let found = sqlx::query(
+            "SELECT seq FROM events WHERE bay = $1 AND seq > $2 ORDER BY seq DESC LIMIT 1 OFFSET $3",
+        )
+        .bind(bay.to_string())
+        .bind(to_i64(since))
+        .bind(i64::from(limit))
+        .fetch_optional(&self.inner.readers)
+        .await
+        .map_err(self.failed("reading a timeline"))?;
+        match found {
+            None => Ok(Begin { after: since, older: false }),
+            Some(row) => Ok(Begin { after: to_u64(row.try_get(0).map_err(column)?), older: true }),
+        }
+    }
+
+    /// Number of the last event of a bay before a time. Found by halving, for which the host's clock must not have been
+    /// set back much.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn timeline_before(&self, bay: BayId, time: Timestamp) -> Result<u64> {
+        let failed = self.failed("looking for a time in the record");
+        // Events up to `low` are before the time, those after `high` are not.
+        let (mut low, mut high) = (0, self.events_head().await?);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let next =
+                sqlx::query("SELECT seq, at FROM events WHERE bay = $1 AND seq > $2 ORDER BY seq LIMIT 1")
+                    .bind(bay.to_string())
+                    .bind(to_i64(middle))
+                    .fetch_optional(&self.inner.readers)
+                    .await
+                    .map_err(&failed)?;
+            let Some(next) = next else {
+                high = middle;
+                continue;
+            };
+            let seq = to_u64(next.try_get(0).map_err(column)?);
+            let at: Timestamp = next.try_get::<&str, _>(1).map_err(column)?.parse().map_err(column)?;
+            if at < time && seq <= high {
+                low = seq;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low)
+    }
+
+    /// Is there any event of this bay?
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn timeline_exists(&self, bay: BayId) -> Result<bool> {
+        Ok(!self.timeline_page(bay, 0, 1).await?.is_empty())
+    }
+
+    /// The newest of the events that [`DESCENT_KINDS`] names, up to a number, oldest first.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn timeline_descent(&self, bay: BayId, up_to: u64) -> Result<Vec<Event>> {
+        let failed = self.failed("reading the checkpoints of a timeline");
+        let mut rows = sqlx::query(concat!(
+            "SELECT seq, at, bay, kind, body, hash FROM events WHERE bay = $1 AND seq <= $2 ",
+            "AND kind IN ($3, $4, $5, $6, $7) ORDER BY seq DESC LIMIT $8"
+        ))
+        .bind(bay.to_string())
+        .bind(to_i64(up_to));
+        for kind in DESCENT_KINDS {
+            rows = rows.bind(kind);
+        }
+        let rows = rows.bind(i64::from(MAX_DESCENT)).fetch_all(&self.inner.readers).await.map_err(&failed)?;
+        rows.iter().rev().map(|row| raw(row).map_err(&failed)?.event()).collect()
+    }
+}
+
+fn column(e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
+    StoreError::column("events", e)
+}

@@ -1,0 +1,411 @@
+//! What differs between two moments of a bay's life, and what of it needs a person's eye.
+//!
+//! `GET /v1/bays/{bay}/diff` answers with lines of [`DiffLine`] (`application/x-ndjson`), in this order:
+//!
+//! ```text
+//!  begin ── package… (root only) ── entry… ── done        progress anywhere before the end; failed instead of done
+//! ```
+//!
+//! Entries come sorted by path. `GET /v1/bays/{bay}/review` is long work like any other: progress, then a [`Review`].
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bay::text_enum;
+use crate::checkpoint::CheckpointName;
+use crate::error::ApiError;
+use crate::guest::escape;
+use crate::id::ParseIdError;
+use crate::progress::Progress;
+
+/// One moment of a bay's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Moment {
+    /// What the bay began from: the checkout (or nothing), the image, the checkpoint it was forked from.
+    Base,
+    /// As it is now.
+    Now,
+    Checkpoint(CheckpointName),
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Moment::Base => f.write_str("base"),
+            Moment::Now => f.write_str("now"),
+            Moment::Checkpoint(name) => name.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Moment {
+    type Err = ParseIdError;
+
+    fn from_str(given: &str) -> Result<Self, Self::Err> {
+        match given {
+            "base" => Ok(Moment::Base),
+            "now" => Ok(Moment::Now),
+            _ => given.parse().map(Moment::Checkpoint).map_err(|_| ParseIdError {
+                kind: "moment of a bay's life",
+                given: given.chars().take(64).collect(),
+                why: "it must be base, now, or a checkpoint such as v3",
+            }),
+        }
+    }
+}
+
+impl TryFrom<String> for Moment {
+    type Error = ParseIdError;
+    fn try_from(given: String) -> Result<Self, Self::Error> {
+        given.parse()
+    }
+}
+
+impl From<Moment> for String {
+    fn from(moment: Moment) -> Self {
+        moment.to_string()
+    }
+}
+
+/// Which of a bay's trees.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    #[default]
+    Workspace,
+    /// Everything outside the workspace: the system.
+    Root,
+}
+
+text_enum!(Part { Workspace = "workspace", Root = "root" });
+
+/// `GET /v1/bays/{bay}/diff?from=&to=&part=&patch=`
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiffAsk {
+    /// The newest checkpoint when absent, [`Moment::Base`] where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Moment>,
+    /// [`Moment::Now`] when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Moment>,
+    #[serde(default)]
+    pub part: Part,
+    /// Whether entries carry their patches, or only the numbers of lines.
+    #[serde(default = "yes")]
+    pub patch: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// One line of the answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "line", rename_all = "kebab-case")]
+pub enum DiffLine {
+    /// What is compared, with the defaults filled in.
+    Begin {
+        bay: String,
+        from: Moment,
+        to: Moment,
+        part: Part,
+    },
+    Progress(Progress),
+    Package(PackageChange),
+    Entry(Box<DiffEntry>),
+    Done(DiffSummary),
+    Failed {
+        error: ApiError,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Change {
+    Added,
+    Deleted,
+    /// Contents, permissions or owner.
+    Modified,
+    /// Another name, and perhaps modified as well.
+    Renamed,
+    /// Something of another kind under the same name: a file that became a link.
+    Replaced,
+    /// It could not be compared; the content says why.
+    Unread,
+}
+
+text_enum!(Change {
+    Added = "added",
+    Deleted = "deleted",
+    Modified = "modified",
+    Renamed = "renamed",
+    Replaced = "replaced",
+    Unread = "unread",
+});
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeKind {
+    File,
+    Directory,
+    Symlink,
+    Fifo,
+    Socket,
+    CharDevice,
+    BlockDevice,
+}
+
+text_enum!(NodeKind {
+    File = "file",
+    Directory = "directory",
+    Symlink = "symlink",
+    Fifo = "fifo",
+    Socket = "socket",
+    CharDevice = "char-device",
+    BlockDevice = "block-device",
+});
+
+/// What one side has under a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    pub kind: NodeKind,
+    /// Permission bits with setuid, setgid and sticky, as a number.
+    pub mode: u32,
+    /// Owner as the bay sees it.
+    pub uid: u32,
+    pub gid: u32,
+    /// Bytes of a file; names in a directory.
+    pub size: u64,
+    /// Where a symbolic link points. What is not UTF-8 is replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+}
+
+/// How the contents differ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "kebab-case")]
+pub enum Content {
+    /// They do not.
+    Same,
+    Text {
+        /// Lines.
+        added: u64,
+        removed: u64,
+        /// Hunks of a unified diff without its two header lines. Absent when not asked for, or too long to show.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        patch: Option<String>,
+        /// Bytes that are not UTF-8 were replaced: the patch can be read, not applied.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        lossy: bool,
+    },
+    Binary,
+    /// Too large to be read as text; told apart byte by byte.
+    TooLarge,
+    Unread {
+        why: String,
+    },
+}
+
+/// One path that differs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiffEntry {
+    pub change: Change,
+    /// Relative to the top of the tree. What is not UTF-8 is replaced.
+    pub path: String,
+    /// The exact bytes, percent-encoded, where they are not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_escaped: Option<String>,
+    /// The name before a rename.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_path: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_path_escaped: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Node>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<Node>,
+    pub content: Content,
+}
+
+impl DiffEntry {
+    #[must_use]
+    pub fn new(
+        change: Change,
+        path: &[u8],
+        before: Option<Node>,
+        after: Option<Node>,
+        content: Content,
+    ) -> Self {
+        let (path, path_escaped) = told(path);
+        Self { change, path, path_escaped, from_path: None, from_path_escaped: None, before, after, content }
+    }
+
+    /// The same under the name it had before.
+    #[must_use]
+    pub fn renamed_from(mut self, path: &[u8]) -> Self {
+        let (path, escaped) = told(path);
+        (self.from_path, self.from_path_escaped) = (Some(path), escaped);
+        self
+    }
+}
+
+/// A path as text, and its exact bytes where that is not the same.
+#[must_use]
+pub fn told(path: &[u8]) -> (String, Option<String>) {
+    match std::str::from_utf8(path) {
+        Ok(text) => (text.to_owned(), None),
+        Err(_) => (String::from_utf8_lossy(path).into_owned(), Some(escape(path))),
+    }
+}
+
+/// A package of the distribution that came, went or changed its version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PackageChange {
+    /// With its architecture: `bash:amd64`.
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+}
+
+/// The last line of a comparison that went to its end.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiffSummary {
+    /// Paths that were looked at.
+    pub compared: u64,
+    pub added: u64,
+    pub deleted: u64,
+    pub modified: u64,
+    pub renamed: u64,
+    pub replaced: u64,
+    /// Directories that came, went, moved or changed; not among the numbers above.
+    pub directories: u64,
+    /// Paths that could not be compared: the rest of the answer is right, but not all.
+    pub unread: u64,
+    pub lines_added: u64,
+    pub lines_removed: u64,
+    /// Directories named `.git` whose contents were left out.
+    pub git_left_out: u64,
+    /// So much changed that renames among the rest were not looked for: they are told as deleted and added.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub renames_incomplete: bool,
+}
+
+impl DiffSummary {
+    /// Paths that differ.
+    #[must_use]
+    pub fn changed(&self) -> u64 {
+        self.added + self.deleted + self.modified + self.renamed + self.replaced
+    }
+}
+
+/// How much a finding matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Worth knowing.
+    Note,
+    /// A person should look before this goes anywhere.
+    Warn,
+    /// It should not go anywhere: a secret.
+    Stop,
+}
+
+text_enum!(Severity { Note = "note", Warn = "warn", Stop = "stop" });
+
+/// One thing that a person should know before a change leaves the bay. It never holds a secret: what was found is shown by
+/// its first four characters and its length.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    pub severity: Severity,
+    /// A stable name of the rule; `docs/diff.md` lists them.
+    pub rule: String,
+    pub path: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_escaped: Option<String>,
+    /// In the file as it is now; in the file as it was for what was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
+    /// One line for a person.
+    pub why: String,
+}
+
+/// What was found in a set of changes, the worst first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Findings {
+    pub findings: Vec<Finding>,
+    /// Found as well, and not listed because there are too many; the worst are listed.
+    pub not_listed: u64,
+}
+
+impl Findings {
+    /// Whether something should not leave the bay.
+    #[must_use]
+    pub fn stop(&self) -> bool {
+        self.findings.iter().any(|finding| finding.severity == Severity::Stop)
+    }
+}
+
+/// `GET /v1/bays/{bay}/review?from=&to=`, and what `bay review --json` prints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Review {
+    pub bay: String,
+    pub from: Moment,
+    pub to: Moment,
+    #[serde(flatten)]
+    pub found: Findings,
+    pub summary: DiffSummary,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_survives_printing_and_parsing_and_odd_ones_are_refused() {
+        for moment in [Moment::Base, Moment::Now, Moment::Checkpoint(CheckpointName::FIRST)] {
+            assert_eq!(moment.to_string().parse(), Ok(moment));
+        }
+        for odd in ["", "v", "v0", "v-1", "v+1", "V3", "3", "now ", "v99999999999999999999", "v1/../v2"] {
+            assert!(odd.parse::<Moment>().is_err(), "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_no_text_keeps_its_bytes() {
+        assert_eq!(told(b"a b"), ("a b".to_owned(), None));
+        assert_eq!(told(b"a\xff\n"), ("a\u{fffd}\n".to_owned(), Some("a%FF%0A".to_owned())));
+    }
+
+    #[test]
+    fn lines_survive_json() {
+        let entry = DiffEntry::new(
+            Change::Renamed,
+            b"b",
+            None,
+            Some(Node {
+                kind: NodeKind::Symlink,
+                mode: 0o777,
+                uid: 0,
+                gid: 0,
+                size: 3,
+                target: Some("x".into()),
+            }),
+            Content::Text { added: 1, removed: 0, patch: Some("@@ -0,0 +1 @@\n+x\n".into()), lossy: false },
+        );
+        let lines = [
+            DiffLine::Begin { bay: "web".into(), from: Moment::Base, to: Moment::Now, part: Part::Root },
+            DiffLine::Entry(Box::new(entry.renamed_from(b"a\xff"))),
+            DiffLine::Done(DiffSummary { compared: 3, ..DiffSummary::default() }),
+        ];
+        for line in lines {
+            let json = serde_json::to_string(&line).unwrap();
+            assert_eq!(serde_json::from_str::<DiffLine>(&json).unwrap(), line, "{json}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+use std::fs::File;
+use std::io::{self, Write};
+
+use bay_types::ApiError;
+use bay_types::bay::BayView;
+use clap::Args;
+use rustix::termios::isatty;
+
+use crate::cli::Global;
+use crate::client::bay_path;
+use crate::failure::{Failure, Outcome, invalid};
+use crate::git::leaving::review::{Leaving, review};
+use crate::git::leaving::{Interrupts, Kind, Wanted, Work, bring_out, short};
+use crate::output::progress::Meter;
+
+/// Write the work in a bay to standard output as a git bundle.
+///
+/// The bundle has one branch, named like the bay: the commits made since the bay began and, on top, one commit with
+/// everything that is not committed. It builds on the commit the bay began from, so it can be fetched where that is; a
+/// bay that began without a commit gives its whole history. The agent's index, HEAD and files are not touched. Git runs
+/// on the agent's tree inside the bay only; what comes out is checked and written anew before it is handed on.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay bundle web > web.bundle\n  git fetch web.bundle web:from-web     then, where the work shall go\n  bay bundle web --committed-only | ssh host 'cat > web.bundle'"
+)]
+pub(crate) struct Bundle {
+    /// Name or id of the bay.
+    name: String,
+    #[command(flatten)]
+    what: What,
+}
+
+/// What `bundle` and `branch` take.
+#[derive(Debug, Args)]
+pub(super) struct What {
+    /// Leave out what is not committed.
+    #[arg(long)]
+    pub(super) committed_only: bool,
+    /// Message of the commit that uncommitted changes become [default: Uncommitted work in bay NAME].
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "committed_only")]
+    pub(super) message: Option<String>,
+}
+
+impl What {
+    pub(super) fn message(&self, bay: &BayView) -> Result<String, Failure> {
+        match &self.message {
+            None => Ok(format!("Uncommitted work in bay {}", bay.name)),
+            Some(text) if text.trim().is_empty() || text.contains('\0') => {
+                Err(invalid("the message is empty, or holds a NUL", "write -m 'What was done'").into())
+            }
+            Some(text) => Ok(text.clone()),
+        }
+    }
+}
+
+impl Bundle {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let bay = crate::naming::bay(&self.name)?;
+        if isatty(io::stdout()) {
+            return Err(invalid(
+                "a bundle is not for a terminal",
+                format!("send it to a file: `bay bundle {bay} > {bay}.bundle`"),
+            )
+            .into());
+        }
+        let mut client = global.client();
+        let view: BayView = client.get(&bay_path(bay, "")).await?;
+        let mut meter = Meter::new(global.json);
+        let mut interrupts = Interrupts::listen()?;
+        let message = self.what.message(&view)?;
+        let wanted = Wanted { bay: &view, committed_only: self.what.committed_only, message: &message };
+        let work = bring_out(&mut client, &wanted, &mut meter, &mut interrupts).await?;
+        let leaving = interrupts.or(write(&view, &work)).await?;
+        tell(&view, &work, &leaving, global.json);
+        Ok(0)
+    }
+}
+
+async fn write(view: &BayView, work: &Work) -> Result<Leaving, Failure> {
+    let leaving = review(work).await?;
+    let bundle = work.clean.bundle(&work.tip, view.name.as_str(), work.base.as_deref()).await?;
+    // A thread of its own: whoever reads the bundle may take any time, and Ctrl-C must still work.
+    let copied = tokio::task::spawn_blocking(move || {
+        let mut out = io::stdout().lock();
+        io::copy(&mut File::open(bundle)?, &mut out)?;
+        out.flush()
+    });
+    crate::output::written(copied.await.map_err(|e| ApiError::internal(&e))?)?;
+    Ok(leaving)
+}
+
+fn tell(view: &BayView, work: &Work, leaving: &Leaving, json: bool) {
+    let name = &view.name;
+    if json {
+        let summary = serde_json::json!({
+            "bay": name, "branch": name, "commit": work.tip, "base": work.base,
+            "commits": leaving.commits, "files": leaving.files, "uncommitted": work.kind != Kind::Committed,
+        });
+        return crate::output::talk(&summary.to_string());
+    }
+    for note in notes(work, leaving) {
+        crate::output::talk(&format!("note: {note}"));
+    }
+    let on = match &work.base {
+        Some(base) => format!(" on top of {}", short(base)),
+        None => String::new(),
+    };
+    crate::output::talk(&format!(
+        "{name} at {}: {}{on}; `git fetch FILE {name}:BRANCH` takes it in",
+        short(&work.tip),
+        leaving.told()
+    ));
+}
+
+/// What a person should know of the work beyond its size.
+pub(super) fn notes(work: &Work, leaving: &Leaving) -> Vec<String> {
+    let mut notes = Vec::new();
+    match work.kind {
+        Kind::Committed => {}
+        Kind::Uncommitted => {
+            notes.push(
+                "uncommitted changes are in it as one commit; the bay still has them uncommitted".to_owned(),
+            );
+        }
+        Kind::Whole => {
+            notes.push("the workspace is no git repository: all its files are one commit".to_owned());
+        }
+    }
+    if leaving.repositories > 0 {
+        notes.push(format!(
+            "{} within the workspace left as a commit's id only, without files",
+            match leaving.repositories {
+                1 => "1 repository".to_owned(),
+                n => format!("{n} repositories"),
+            }
+        ));
+    }
+    notes
+}

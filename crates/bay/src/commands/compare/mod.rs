@@ -1,0 +1,144 @@
+use bay_types::exec::ExecSpec;
+use bay_types::{ApiError, ErrorCode};
+use clap::Args;
+use futures_util::{StreamExt, stream};
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::Global;
+use crate::failure::{Outcome, local};
+use crate::output::escape::{message, visible};
+use crate::output::talk;
+use run::Row;
+
+mod counts;
+mod run;
+mod table;
+
+/// Bays that are asked at the same time with --parallel.
+const AT_ONCE: usize = 16;
+/// What a shell reports for a program ended by Ctrl-C.
+const EXIT_INTERRUPTED: u8 = 130;
+
+/// Run the same command in several bays and show side by side how it went.
+///
+/// One after another, so that they do not take processors from each other; --parallel runs them at once. Each run is an
+/// exec of its bay, and `bay logs BAY EXEC` has all it said. Exits with 0 when the command ran to an end everywhere,
+/// however it ended, and with the status of the first error when it did not.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay compare fix-1 fix-2 fix-3 --run 'cargo test'\n  bay compare a b --run 'npm ci && npm test' --timeout 600 --parallel\n  bay compare a b --run 'make bench' --json | jq '.bays[] | {bay, wall_s}'\n\n`*` is the best value of a column among those that succeeded, `!` an exit that is not like the others."
+)]
+pub(crate) struct Compare {
+    /// Names or ids of the bays.
+    #[arg(required = true, value_name = "BAY")]
+    bays: Vec<String>,
+    /// The command, as a shell of the bay takes it.
+    #[arg(long, value_name = "CMD")]
+    run: String,
+    /// End it in a bay after this many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: Option<u64>,
+    /// In all bays at once.
+    #[arg(long)]
+    parallel: bool,
+}
+
+#[derive(Serialize)]
+struct Comparison<'a> {
+    command: &'a str,
+    parallel: bool,
+    bays: &'a [Row],
+}
+
+impl Compare {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        for bay in &self.bays {
+            crate::naming::bay(bay)?;
+        }
+        let mut interrupt =
+            signal(SignalKind::interrupt()).map_err(|error| local("listening for Ctrl-C", &error))?;
+        let specs: Vec<ExecSpec> = self.bays.iter().map(|_| self.spec()).collect();
+        if let Some(spec) = specs.first() {
+            spec.check()?;
+        }
+        let mut rows: Vec<Row> = Vec::new();
+        let at_once = if self.parallel { AT_ONCE } else { 1 };
+        let runs = self.bays.iter().zip(&specs).map(|(bay, spec)| {
+            let client = global.client();
+            async move {
+                let row = run::run(client, bay, spec.clone()).await;
+                if !global.json {
+                    talk(&progress(&row));
+                }
+                row
+            }
+        });
+        let interrupted = {
+            let mut runs = stream::iter(runs).buffered(at_once);
+            loop {
+                tokio::select! {
+                    row = runs.next() => match row {
+                        Some(row) => rows.push(row),
+                        None => break false,
+                    },
+                    _ = interrupt.recv() => break true,
+                }
+            }
+        };
+        if interrupted {
+            // Those that were not started have nothing to end, and are not started by asking.
+            let begun = self.bays.iter().zip(&specs).skip(rows.len()).take(at_once);
+            for (bay, spec) in begun {
+                run::end(global.client().another_without_starting(), bay, spec.id).await;
+            }
+            for bay in &self.bays[rows.len()..] {
+                rows.push(Row::not_run(bay, cut_short()));
+            }
+        }
+        self.show(&rows, global.json)?;
+        if interrupted {
+            return Ok(EXIT_INTERRUPTED);
+        }
+        Ok(rows.iter().find_map(|row| row.error.as_ref()).map_or(0, |error| error.code.exit_code()))
+    }
+
+    fn spec(&self) -> ExecSpec {
+        ExecSpec { timeout_s: self.timeout, ..ExecSpec::new(["sh", "-c", &self.run]) }
+    }
+
+    fn show(&self, rows: &[Row], json: bool) -> Result<(), crate::failure::Failure> {
+        if json {
+            return crate::output::json(&Comparison {
+                command: &self.run,
+                parallel: self.parallel,
+                bays: rows,
+            });
+        }
+        crate::output::data(&table::render(rows))?;
+        talk(&table::verdict(rows));
+        for (row, error) in rows.iter().filter_map(|row| Some((row, row.error.as_ref()?))) {
+            talk(&format!("{}: error[{}]: {}", visible(&row.bay), error.code, message(&error.message)));
+            if !error.next.is_empty() {
+                talk(&format!("next: {}", message(&error.next)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn cut_short() -> ApiError {
+    ApiError::new(ErrorCode::Interrupted, "ended by Ctrl-C before its end", "run it again")
+}
+
+/// Said as each one ends: a long comparison is not silent.
+fn progress(row: &Row) -> String {
+    let bay = visible(&row.bay);
+    match (&row.error, row.exit_code, row.number) {
+        (None, Some(code), Some(number)) => {
+            let took = row.wall_s.map(table::seconds).unwrap_or_default();
+            format!("{bay}: exit {code} after {took}; `bay logs {bay} {number}` has what it said")
+        }
+        _ => format!("{bay}: did not run to an end"),
+    }
+}

@@ -1,0 +1,240 @@
+use std::ops::ControlFlow;
+
+use bay_types::diff::{
+    Content, DiffAsk, DiffEntry, DiffLine, DiffSummary, Moment, NodeKind, PackageChange, Part,
+};
+use clap::Args;
+
+use crate::cli::Global;
+use crate::client::{Client, bay_path, lines};
+use crate::failure::{Failure, Outcome};
+use crate::output::escape::visible;
+use crate::output::progress::Meter;
+use crate::output::{count, talk};
+
+mod patch;
+mod stat;
+
+/// Longest line of the answer: the longest patch with every byte escaped.
+const MAX_LINE: usize = 16 << 20;
+
+/// Show what changed in a bay, as `git diff` would, without trusting anything in it.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay diff web                        since its last checkpoint\n  bay diff web --from base --stat     since the bay began, in numbers\n  bay diff web --from v1 --to v2\n  bay diff web --root                 packages and files outside the workspace\n\nA moment is `base` (what the bay began from), a checkpoint such as `v3`, or `now`. The insides of `.git` are left out.\nWith --json every line is an object: {\"line\": \"begin\" | \"package\" | \"entry\" | \"done\", …}."
+)]
+pub(crate) struct Diff {
+    /// Name or id of the bay.
+    name: String,
+    #[command(flatten)]
+    span: Span,
+    /// Only the numbers of lines per file.
+    #[arg(long)]
+    stat: bool,
+    /// The system instead of the workspace: packages, and files outside of it.
+    #[arg(long)]
+    root: bool,
+}
+
+/// From when to when.
+#[derive(Debug, Args)]
+pub(crate) struct Span {
+    /// The older moment.
+    #[arg(long, value_name = "CP|base", value_parser = moment)]
+    pub(crate) from: Option<Moment>,
+    /// The newer moment [default: now].
+    #[arg(long, value_name = "CP|now", value_parser = moment)]
+    pub(crate) to: Option<Moment>,
+}
+
+fn moment(given: &str) -> Result<Moment, String> {
+    given.parse().map_err(|error: bay_types::id::ParseIdError| error.why.to_owned())
+}
+
+/// A query of the API.
+pub(crate) fn query(ask: &DiffAsk) -> String {
+    let mut query = format!("?part={}&patch={}", ask.part, ask.patch);
+    for (key, moment) in [("from", ask.from), ("to", ask.to)] {
+        if let Some(moment) = moment {
+            query.push_str(&format!("&{key}={moment}"));
+        }
+    }
+    query
+}
+
+impl Diff {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let bay = crate::naming::bay(&self.name)?;
+        let part = if self.root { Part::Root } else { Part::Workspace };
+        let ask = DiffAsk { from: self.span.from, to: self.span.to, part, patch: !self.stat };
+        let mut client = global.client();
+        let body = client.download(&bay_path(bay, &format!("/diff{}", query(&ask)))).await?;
+        let mut shown = Shown::new(global.json, self.stat);
+        lines(body, MAX_LINE, |line: DiffLine| shown.take(line)).await?;
+        Ok(0)
+    }
+}
+
+/// Only the numbers of a comparison.
+pub(crate) async fn summary(client: &mut Client, bay: &str, ask: &DiffAsk) -> Result<DiffSummary, Failure> {
+    let body = client.download(&bay_path(bay, &format!("/diff{}", query(ask)))).await?;
+    let mut found = None;
+    lines(body, MAX_LINE, |line: DiffLine| match line {
+        DiffLine::Failed { error } => Err(error.into()),
+        DiffLine::Done(summary) => {
+            found = Some(summary);
+            Ok(ControlFlow::Break(()))
+        }
+        _ => Ok(ControlFlow::Continue(())),
+    })
+    .await?;
+    found.ok_or_else(|| crate::client::broken("the comparison has no end").into())
+}
+
+/// What was said so far, and how.
+struct Shown {
+    json: bool,
+    meter: Meter,
+    colours: bool,
+    stat: Option<stat::Stat>,
+    packages: bool,
+}
+
+impl Shown {
+    fn new(json: bool, stat: bool) -> Self {
+        let colours = crate::output::colours();
+        Self {
+            json,
+            meter: Meter::new(json),
+            colours,
+            stat: stat.then(|| stat::Stat::new(colours)),
+            packages: false,
+        }
+    }
+
+    fn take(&mut self, line: DiffLine) -> Result<ControlFlow<()>, Failure> {
+        if let DiffLine::Progress(progress) = &line {
+            self.meter.show(progress);
+            return Ok(ControlFlow::Continue(()));
+        }
+        // What is printed next starts on a clean line.
+        self.meter.clear();
+        if let DiffLine::Failed { error } = line {
+            return Err(error.into());
+        }
+        if self.json {
+            crate::output::json_line(&line)?;
+            let last = matches!(line, DiffLine::Done(_));
+            return Ok(if last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) });
+        }
+        match line {
+            DiffLine::Package(change) => {
+                if !std::mem::replace(&mut self.packages, true) {
+                    crate::output::data("packages:")?;
+                }
+                crate::output::data(&package(&change, self.colours))?;
+            }
+            DiffLine::Entry(entry) => {
+                if std::mem::take(&mut self.packages) {
+                    crate::output::data("")?;
+                }
+                self.entry(&entry)?;
+            }
+            DiffLine::Done(summary) => {
+                if let Some(stat) = &mut self.stat {
+                    stat.flush()?;
+                    crate::output::data(&stat::summed(&summary))?;
+                } else if summary.changed() == 0 && summary.directories == 0 {
+                    talk("nothing changed");
+                }
+                remarks(&summary);
+                return Ok(ControlFlow::Break(()));
+            }
+            DiffLine::Begin { from, to, part, .. } => {
+                if crate::output::watched() {
+                    talk(&format!("{} from {from} to {to}", part_named(part)));
+                }
+            }
+            DiffLine::Progress(_) | DiffLine::Failed { .. } => {}
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn entry(&mut self, entry: &DiffEntry) -> Result<(), Failure> {
+        if implied(entry) {
+            return Ok(());
+        }
+        match &mut self.stat {
+            Some(stat) => stat.add(entry),
+            None => crate::output::data(&patch::render(entry, self.colours)),
+        }
+    }
+}
+
+fn part_named(part: Part) -> &'static str {
+    match part {
+        Part::Workspace => "the workspace",
+        Part::Root => "the system",
+    }
+}
+
+/// Directories that came, went or moved with something in them are told by what is in them.
+fn implied(entry: &DiffEntry) -> bool {
+    let filled = |node: &bay_types::diff::Node| node.kind == NodeKind::Directory && node.size > 0;
+    match (&entry.before, &entry.after) {
+        (Some(node), None) | (None, Some(node)) => filled(node) && entry.content == Content::Same,
+        (Some(before), Some(after)) => entry.from_path.is_some() && filled(before) && filled(after),
+        (None, None) => false,
+    }
+}
+
+/// What a person must know to read the rest right.
+fn remarks(summary: &DiffSummary) {
+    if summary.unread > 0 {
+        talk(&format!("{} could not be compared; they are listed", count(summary.unread, "path")));
+    }
+    if summary.renames_incomplete {
+        talk("so much changed that some renames are shown as deleted and added");
+    }
+}
+
+fn package(change: &PackageChange, colours: bool) -> String {
+    let name = visible(&change.name);
+    let (colour, text) = match (change.before.as_deref().map(visible), change.after.as_deref().map(visible)) {
+        (None, Some(after)) => (patch::ADDED, format!("+ {name} {after}")),
+        (Some(before), None) => (patch::REMOVED, format!("- {name} {before}")),
+        (before, after) => (
+            patch::PLACE,
+            format!("~ {name} {} -> {}", before.unwrap_or_default(), after.unwrap_or_default()),
+        ),
+    };
+    format!("  {}", patch::painted(&text, colour, colours))
+}
+
+/// The name of an entry as it is printed: percent-encoded where its bytes are no text.
+pub(super) fn named(path: &str, escaped: Option<&str>) -> String {
+    visible(escaped.unwrap_or(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_names_what_was_asked_for() {
+        let ask = DiffAsk { from: Some(Moment::Base), to: None, part: Part::Root, patch: false };
+        assert_eq!(query(&ask), "?part=root&patch=false&from=base");
+    }
+
+    #[test]
+    fn packages_are_told_with_their_versions() {
+        let change = |before: Option<&str>, after: Option<&str>| PackageChange {
+            name: "bash".to_owned(),
+            before: before.map(str::to_owned),
+            after: after.map(str::to_owned),
+        };
+        assert_eq!(package(&change(None, Some("1")), false), "  + bash 1");
+        assert_eq!(package(&change(Some("1"), Some("2")), false), "  ~ bash 1 -> 2");
+        assert_eq!(package(&change(Some("1"), None), true), "  \u{1b}[31m- bash 1\u{1b}[0m");
+    }
+}

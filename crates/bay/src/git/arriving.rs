@@ -1,0 +1,76 @@
+//! Checked work, as a branch of a repository of the caller's. Never checked out, and no commit is lost from a branch
+//! unless the caller says so.
+
+use std::path::Path;
+
+use bay_types::{ApiError, ErrorCode};
+
+use super::harmless::git;
+use super::person::Person;
+use super::{LocalRepo, not_run, refused};
+use crate::failure::{invalid, local};
+
+/// What became of a branch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrived {
+    Created,
+    Updated,
+    /// It was there already.
+    Unchanged,
+}
+
+impl LocalRepo {
+    /// Takes the branch `from` of a bundle over as `branch`. `place` is the directory the bundle is in.
+    pub(crate) async fn take_branch(
+        &self,
+        bundle: &Path,
+        place: &Path,
+        from: &str,
+        branch: &str,
+        force: bool,
+    ) -> Result<Arrived, ApiError> {
+        let reference = format!("refs/heads/{branch}");
+        let at = ["rev-parse", "--verify", "--quiet", "--end-of-options", reference.as_str()];
+        let before = self.line(&at).await?;
+        let mut command = git(&self.top);
+        // A bundle is a file, and nothing else may be reached.
+        command.env("GIT_ALLOW_PROTOCOL", "file");
+        command.args(["-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "fetch.prune=false"]);
+        command.args(["-c", "fetch.unpackLimit=1", "-c", "transfer.fsckObjects=true"]);
+        command.args(["fetch", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"]);
+        command.arg("--").arg(bundle);
+        command.arg(format!("{}refs/heads/{from}:{reference}", if force { "+" } else { "" }));
+        if let Some(person) = Person::behind_sudo() {
+            person.is_given(place).map_err(|e| local("handing the bundle over", &e))?;
+            person.runs(&mut command);
+        }
+        let output = command.output().await.map_err(|e| not_run(&e))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(if said.contains("[rejected]") || said.contains("non-fast-forward") {
+                diverged(branch, &format!("of {}", self.top.display()))
+            } else if said.contains("refusing to fetch into") {
+                invalid(
+                    format!("the branch {branch} is checked out in {}", self.top.display()),
+                    "choose another branch name; `git merge` then brings the work in",
+                )
+            } else {
+                refused(&format!("writing the branch {branch}"), &output)
+            });
+        }
+        let after = self.line(&at).await?;
+        Ok(match before {
+            None => Arrived::Created,
+            Some(_) if before == after => Arrived::Unchanged,
+            Some(_) => Arrived::Updated,
+        })
+    }
+}
+
+pub(super) fn diverged(branch: &str, place: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::BranchDiverged,
+        format!("the branch {branch} {place} has commits that the work in the bay does not build on"),
+        "choose another branch name, or --force to replace what the branch has",
+    )
+}

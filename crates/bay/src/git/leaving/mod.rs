@@ -1,0 +1,215 @@
+//! The agent's work, brought out of its bay.
+//!
+//! ```text
+//!   in the bay                        here, as the caller                               the caller's
+//!   pack.sh: one pack, one commit ──► a clean repository (fsck, nothing borrowed  ──►   bundle on standard output,
+//!   (no index, HEAD or object of      that was not sent); a new bundle from it          branch of a repository,
+//!   the agent's is touched)                                                             branch of a remote
+//! ```
+//!
+//! Git never runs on the agent's tree but inside the bay, and everything it says there is hostile: one line with a
+//! commit's id, and a pack of bounded size, are all that is taken. The daemon only passes bytes on. Whatever goes wrong,
+//! the directory here and the one in the bay are removed; one that a dead daemon kept us from removing in the bay goes
+//! with the next run.
+//!
+//! A repository of the caller's that has the commit the bay began from lends its objects, so that only what is new is
+//! sent; where there is none, or it does not have all it should, the whole history is.
+
+mod clean;
+mod lender;
+pub(crate) mod review;
+mod room;
+
+use bay_types::bay::BayView;
+use bay_types::{ApiError, ErrorCode};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::client::Client;
+use crate::failure::{Failure, local};
+use crate::output::escape::one_line;
+use crate::output::progress::Meter;
+use bay_pool::{Lender, Taken, is_object_id};
+pub(crate) use clean::Clean;
+use room::{Answer, Room};
+
+/// Largest pack that is taken out of a bay.
+pub(crate) const MAX_PACK_BYTES: u64 = 16 << 30;
+
+/// What of a bay's work is wanted.
+#[derive(Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) bay: &'a BayView,
+    pub(crate) committed_only: bool,
+    /// Of the commit that uncommitted changes become.
+    pub(crate) message: &'a str,
+}
+
+/// How the work was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Committed,
+    /// With one more commit for what was not committed.
+    Uncommitted,
+    /// The workspace was no repository: its files are one commit.
+    Whole,
+}
+
+/// Work that passed every check, in a repository of its own.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) clean: Clean,
+    pub(crate) tip: String,
+    /// The commit the bay began from, where the work's repository knows it.
+    pub(crate) base: Option<String>,
+    pub(crate) kind: Kind,
+}
+
+/// Ctrl-C and its like: what was made here is removed before this program ends.
+#[derive(Debug)]
+pub(crate) struct Interrupts([(u8, Signal); 3]);
+
+impl Interrupts {
+    pub(crate) fn listen() -> Result<Self, ApiError> {
+        let listen = |number: u8, kind| signal(kind).map(|signal| (number, signal));
+        let all = || {
+            Ok([
+                listen(2, SignalKind::interrupt())?,
+                listen(15, SignalKind::terminate())?,
+                listen(1, SignalKind::hangup())?,
+            ])
+        };
+        all().map(Self).map_err(|e| local("listening for signals", &e))
+    }
+
+    /// The work's outcome, unless a signal comes first.
+    pub(crate) async fn or<T, E: Into<Failure>>(
+        &mut self,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, Failure> {
+        let [(int, on_int), (term, on_term), (hup, on_hup)] = &mut self.0;
+        let number = tokio::select! {
+            outcome = work => return outcome.map_err(Into::into),
+            _ = on_int.recv() => int,
+            _ = on_term.recv() => term,
+            _ = on_hup.recv() => hup,
+        };
+        let error = ApiError::new(
+            ErrorCode::Interrupted,
+            "ended by a signal before the work was brought out",
+            "run the command again; nothing was written",
+        );
+        // As a shell reports a program ended by this signal.
+        Err(Failure::Api { error, exit: 128 + *number })
+    }
+}
+
+/// Brings the work out and checks it.
+pub(crate) async fn bring_out(
+    client: &mut Client,
+    wanted: &Wanted<'_>,
+    meter: &mut Meter,
+    interrupts: &mut Interrupts,
+) -> Result<Work, Failure> {
+    let origin = wanted.bay.origin.as_ref().filter(|origin| is_object_id(&origin.commit));
+    if let Some(lender) = interrupts.or(lender::find(origin)).await? {
+        match attempt(client, wanted, Some(lender), meter, interrupts).await {
+            // The lender may lack what it should have; the whole history then tells whose fault it was.
+            Err(Failure::Api { error, .. }) if error.code == ErrorCode::WorkRefused => {}
+            other => return other,
+        }
+    }
+    attempt(client, wanted, None, meter, interrupts).await
+}
+
+async fn attempt(
+    client: &mut Client,
+    wanted: &Wanted<'_>,
+    lender: Option<Lender>,
+    meter: &mut Meter,
+    interrupts: &mut Interrupts,
+) -> Result<Work, Failure> {
+    let bay = wanted.bay;
+    let base = bay.origin.as_ref().map(|origin| origin.commit.clone()).filter(|commit| is_object_id(commit));
+    let mut room = Room::new(client, bay.name.as_str());
+    meter.stage(&format!("packing the work of {}", bay.name));
+    let have = lender.as_ref().map(|lender| lender.commit.clone());
+    let brought = interrupts
+        .or(async {
+            let answer = room.pack(wanted, have.as_deref(), base.as_deref()).await?;
+            let (tip, kind) = match answer {
+                Answer::Tip { commit, kind } => (commit, kind),
+                Answer::Refused { why, said } => return Err(refusal(bay, &why, &said)),
+            };
+            let clean = Clean::create(tip.len() == 64, lender).await?;
+            room.download(&clean.incoming(), meter).await?;
+            Ok((clean, tip, kind))
+        })
+        .await;
+    room.clear().await;
+    let (clean, tip, kind) = brought?;
+    if interrupts.or(clean.take_in(&tip, base.as_deref(), meter)).await? == Taken::Nothing {
+        return Err(nothing(bay).into());
+    }
+    let known = match &base {
+        Some(base) => clean.has(base).await,
+        None => false,
+    };
+    Ok(Work { clean, tip, base: base.filter(|_| known), kind })
+}
+
+fn nothing(bay: &BayView) -> ApiError {
+    let since = match &bay.origin {
+        Some(origin) => format!(" since it began at {}", short(&origin.commit)),
+        None => String::new(),
+    };
+    ApiError::new(
+        ErrorCode::NothingToTake,
+        format!("the bay {} has no work to take{since}", bay.name),
+        format!("`bay exec {} -- git status` shows what there is in it", bay.name),
+    )
+}
+
+/// What the script in the bay, or whoever took its place, says it could not do.
+fn refusal(bay: &BayView, why: &str, said: &str) -> ApiError {
+    let name = &bay.name;
+    match why {
+        "nothing" => nothing(bay),
+        "no-repository" | "no-commit" => ApiError::new(
+            ErrorCode::NothingToTake,
+            format!("there are no commits in /workspace of the bay {name}"),
+            "leave --committed-only out to take the files as one commit",
+        ),
+        "no-git" => ApiError::new(
+            ErrorCode::CommandNotFound,
+            format!("the bay {name} has no git (image {}), and its work leaves by git", one_line(&bay.image)),
+            format!(
+                "install git in the bay or use an image that has it; `bay cp {name}:. DIR` brings the plain files"
+            ),
+        ),
+        "shallow" => ApiError::new(
+            ErrorCode::WorkRefused,
+            format!("the repository in the bay {name} is a shallow clone, whose history has no beginning"),
+            format!(
+                "make the bay from a whole clone (`git fetch --unshallow`); `bay cp {name}:. DIR` brings the plain files"
+            ),
+        ),
+        _ => {
+            let said = match one_line(said) {
+                said if said.is_empty() => "it gave no reason".to_owned(),
+                said => format!("it said: {said}"),
+            };
+            ApiError::new(
+                ErrorCode::WorkRefused,
+                format!("git in the bay {name} could not pack the work; {said}"),
+                format!(
+                    "`bay exec {name} -- git status` and `git fsck` in it may tell more; `bay cp {name}:. DIR` brings the plain files"
+                ),
+            )
+        }
+    }
+}
+
+/// As much of a commit's id as people read.
+pub(crate) fn short(commit: &str) -> &str {
+    commit.get(..8).unwrap_or(commit)
+}
