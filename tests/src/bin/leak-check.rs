@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use bay_tests::leaks::{self, Leak};
 use bay_tests::suite;
+use bay_tests::wait::{PATIENCE, within};
 
 fn main() -> ExitCode {
     let dir = suite::place();
@@ -35,6 +36,9 @@ fn check(dir: &Path) -> ExitCode {
     let mut found = leaks::of_suite(dir);
     let pool = dir.join("pool");
     leaks::close_pool(&pool);
+    // A device goes when the last mount namespace with a copy of its mount has ended. Any program that makes namespaces at this
+    // moment has such a copy for a while.
+    let _ = within(PATIENCE, || leaks::loop_devices(&pool).is_empty().then_some(()));
     found.extend(
         leaks::loop_devices(&pool).into_iter().map(|(device, file)| Leak::LoopDevice { device, file }),
     );
