@@ -110,7 +110,7 @@ fn handle(request: &RuntimeRequest) -> RuntimeReply {
         RuntimeRequest::Clear(place) => clear::clear(place),
         RuntimeRequest::Freeze(place) => Hierarchies::ready().and_then(|h| h.freeze(&place.cgroup, true)),
         RuntimeRequest::Thaw(place) => Hierarchies::ready().and_then(|h| h.freeze(&place.cgroup, false)),
-        RuntimeRequest::Mend(record) => memory::mend(record),
+        RuntimeRequest::Mend(spec) => memory::mend(spec),
         RuntimeRequest::Examine(spec) => match memory::examine(spec) {
             Ok(obstacles) => return RuntimeReply::Examined { obstacles },
             Err(failure) => Err(failure),

@@ -26,8 +26,8 @@ pub enum RuntimeRequest {
     Examine(Box<CaptureSpec>),
     /// Keeps the memory of a running bay.
     Capture(Box<CaptureSpec>),
-    /// Takes away what a capture that was killed may have left in a bay that goes on.
-    Mend(RuntimeRecord),
+    /// Takes away what a capture that failed may have left: its images, and what it did to a bay that goes on.
+    Mend(Box<CaptureSpec>),
     /// Starts a bay from kept memory instead of from nothing.
     Restore(Box<RestoreSpec>),
 }

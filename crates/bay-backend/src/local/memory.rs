@@ -55,17 +55,16 @@ impl Local {
         while_stopped: WhileStopped<'_>,
     ) -> Result<Captured, BackendError> {
         let spec = self.capture_spec(order).await?;
-        let request = RuntimeRequest::Capture(spec);
+        let request = RuntimeRequest::Capture(spec.clone());
         let captured = match tokio::time::timeout(MEMORY_DEADLINE, self.talk(&request, while_stopped)).await {
             Ok(captured) => captured,
             // The helper was killed with its handle, and CRIU sees that it is gone.
             Err(_) => Err(BackendError::HelperSlow),
         };
-        if captured.as_ref().is_err_and(|error| !matches!(error, BackendError::Obstacles(_))) {
-            remove(&order.images).await;
-            if let Err(error) = self.ask(&RuntimeRequest::Mend(order.record.clone())).await {
-                tracing::warn!(bay = %order.bay.bay, %error, "what a lost capture left could not be looked for");
-            }
+        if captured.as_ref().is_err_and(|error| !matches!(error, BackendError::Obstacles(_)))
+            && let Err(error) = self.ask(&RuntimeRequest::Mend(spec)).await
+        {
+            tracing::warn!(bay = %order.bay.bay, %error, "what a failed capture left could not be taken away");
         }
         captured
     }
@@ -160,14 +159,4 @@ fn copy_program(kept: &Path, own: &Path) -> io::Result<()> {
     let mut copy = File::create_new(own)?;
     io::copy(&mut File::open(kept)?, &mut copy)?;
     copy.set_permissions(std::fs::Permissions::from_mode(0o711))
-}
-
-async fn remove(images: &Path) {
-    let images = images.to_owned();
-    let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(images)).await;
-    if let Ok(Err(error)) = removed
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        tracing::warn!(%error, "images of a lost capture could not be removed");
-    }
 }

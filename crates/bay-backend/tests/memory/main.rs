@@ -279,7 +279,6 @@ fn what_cannot_be_kept_is_named_and_nothing_is_stopped_for_it() {
     bay.begin(&ExecSpec::new(["python3", "-c", QUEUE]));
     let found = until("both to be seen", || {
         let found = rig.examine(&bay);
-        println!("{found:?}");
         (found.len() >= 2).then_some(found)
     });
     let told: Vec<String> = found.iter().map(ToString::to_string).collect();
@@ -292,45 +291,58 @@ fn what_cannot_be_kept_is_named_and_nothing_is_stopped_for_it() {
 
 const QUEUE: &str = "import ctypes, time\nl = ctypes.CDLL(None, use_errno=True)\nassert l.mq_open(b'/queue', 0o102, 0o600, None) >= 0\ntime.sleep(600)";
 
-/// Kills CRIU and the helper at moments spread over a capture.
+/// A capture during which something is killed, a while after it began.
+fn interrupted_capture(rig: &Rig, bay: &Bay, round: u64, victims: &[&str]) {
+    let name = format!("v{round}");
+    let after = Duration::from_millis(5 + 17 * round);
+    let captured = std::thread::scope(|scope| {
+        let capture = scope.spawn(|| rig.try_capture(bay, &name));
+        until("the capture to begin or end", || {
+            (capture.is_finished() || !rig.processes("__runtime").is_empty()).then_some(())
+        });
+        wait::pause(after);
+        rig.kill(victims);
+        capture.join().unwrap()
+    });
+    let how = captured.as_ref().map(|_| "it was faster").map_err(ToString::to_string);
+    println!("round {round}, {victims:?} after {after:?}: {how:?}");
+    if captured.is_err() {
+        assert!(!rig.moment_dir(&name).join("memory").exists(), "images of a failed capture are removed");
+    }
+}
+
 #[test]
-fn a_capture_that_is_killed_leaves_the_bay_running_and_nothing_behind() {
+fn a_capture_whose_helper_is_killed_leaves_everything_running_and_nothing_behind() {
     let Some(rig) = Rig::new() else { return };
     let bay = busy(&rig, &[]);
     for round in 0..ROUNDS {
-        let victims: &[&str] = match round % 3 {
-            0 => &["criu"],
-            1 => &["__runtime"],
-            _ => &["__runtime", "criu"],
-        };
-        let name = format!("v{round}");
-        let after = Duration::from_millis(5 + 17 * round);
-        let captured = std::thread::scope(|scope| {
-            let capture = scope.spawn(|| rig.try_capture(&bay, &name));
-            until("the capture to begin or end", || {
-                (capture.is_finished() || !rig.processes("__runtime").is_empty()).then_some(())
-            });
-            wait::pause(after);
-            for victim in victims {
-                for pid in rig.processes(victim) {
-                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-                }
-            }
-            capture.join().unwrap()
-        });
-        let how = captured.as_ref().map(|_| "it was faster").map_err(ToString::to_string);
-        println!("round {round}, {victims:?} after {after:?}: {how:?}");
+        interrupted_capture(&rig, &bay, round, &["__runtime"]);
         for name in ["count", "round", "seen"] {
             bay.grows(name);
             in_order(&bay, name);
-        }
-        if captured.is_err() {
-            assert!(!rig.moment_dir(&name).join("memory").exists(), "images of a failed capture are removed");
         }
     }
     let moment = rig.capture(&bay, "last");
     let again = rig.restore_in_place(&bay, &moment);
     again.grows("round");
+}
+
+/// A process whose registers CRIU was just using when it was killed is lost; the bay is not.
+#[test]
+fn a_capture_whose_criu_is_killed_leaves_the_bay_alive() {
+    let Some(rig) = Rig::new() else { return };
+    let bay = rig.start("source", &[], |_| {});
+    for round in 0..ROUNDS {
+        let counter =
+            format!("i=0; while :; do i=$((i+1)); echo $i >> /workspace/count-{round}; sleep 0.05; done");
+        bay.begin(&ExecSpec::new(["sh", "-c", &counter]));
+        bay.grows(&format!("count-{round}"));
+        let victims: &[&str] = if round % 2 == 0 { &["criu"] } else { &["__runtime", "criu"] };
+        interrupted_capture(&rig, &bay, round, victims);
+        assert_eq!(bay.run("echo alive"), "alive");
+    }
+    let moment = rig.capture(&bay, "last");
+    assert_eq!(rig.restore_in_place(&bay, &moment).run("echo alive"), "alive");
 }
 
 const ROUNDS: u64 = 15;
@@ -350,11 +362,7 @@ fn a_restore_that_is_killed_leaves_nothing_and_can_be_done_again() {
                 (restore.is_finished() || !rig.processes("__runtime").is_empty()).then_some(())
             });
             wait::pause(after);
-            for victim in victims {
-                for pid in rig.processes(victim) {
-                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-                }
-            }
+            rig.kill(victims);
             restore.join().unwrap()
         });
         println!(

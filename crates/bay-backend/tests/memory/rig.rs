@@ -16,7 +16,7 @@ use bay_types::exec::{ExecSpec, ExecStatus};
 use bay_types::image::ImageImport;
 use bay_types::runtime::{ID_RANGE, RuntimeRecord};
 use bay_types::{BayId, ExecId, ImageId};
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 
 const POOL_MIB: u64 = 768;
 /// Far from what daemons give to their bays.
@@ -202,6 +202,14 @@ impl Rig {
 
     pub(crate) fn moment_dir(&self, name: &str) -> PathBuf {
         self.dir.join("pool/mnt/corners/memory").join(name)
+    }
+
+    pub(crate) fn kill(&self, victims: &[&str]) {
+        // All of them before the first dies: the children of a dead helper are nobody's.
+        let all: Vec<Pid> = victims.iter().flat_map(|victim| self.processes(victim)).collect();
+        for pid in all {
+            let _ = kill_process(pid, Signal::KILL);
+        }
     }
 
     /// Helpers of this rig (`__runtime`), or the CRIU processes that they started (`criu`).

@@ -17,7 +17,7 @@ use rustix::mount::{MountPropagationFlags, mount_change};
 use super::facts::{Facts, Machine};
 use super::view::cover_namespaces;
 use super::worker::{Request, Worker, common_options, complaints, option};
-use super::{PROGRAM, WORK_DIR, examine, mount_name};
+use super::{PROGRAM, WORK_DIR, examine, mount_name, netfilter};
 use crate::cgroup::Hierarchies;
 use crate::failure::{Failure, Try};
 use crate::inner::DEVICES;
@@ -30,7 +30,7 @@ const IDLE_ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// Says [`RuntimeReply::Stopped`] and waits for the daemon on the way.
 pub(crate) fn capture(spec: &CaptureSpec) -> Result<RuntimeReply, Failure> {
-    let _lock = place::lock(&spec.runtime.place)?;
+    let lock = place::lock(&spec.runtime.place)?;
     let pid = spec.record.pid;
     if place::process_start_ticks(pid).ok() != Some(spec.record.start_ticks) {
         return Err(Failure::new(STEP, "the bay does not run", io::Error::from(io::ErrorKind::NotFound)));
@@ -45,7 +45,7 @@ pub(crate) fn capture(spec: &CaptureSpec) -> Result<RuntimeReply, Failure> {
     // Searchable, not readable: a restore opens what is in it with the rights of the bay.
     let made = DirBuilder::new().mode(0o711).create(images);
     made.at(STEP, || format!("could not make {}", images.display()))?;
-    let captured = keep(spec, listener);
+    let captured = keep(spec, listener, &lock);
     if captured.is_err() {
         // What CRIU may have left in the bay is for a fresh helper: this one sees another `/proc`.
         let _ = fs::remove_dir_all(images);
@@ -53,7 +53,20 @@ pub(crate) fn capture(spec: &CaptureSpec) -> Result<RuntimeReply, Failure> {
     captured
 }
 
-fn keep(spec: &CaptureSpec, listener: u64) -> Result<RuntimeReply, Failure> {
+/// After a capture that failed, in a helper that has not seen it.
+pub(crate) fn mend(spec: &CaptureSpec) -> Result<(), Failure> {
+    // Held by a CRIU that was left alone until it has undone what it did.
+    let _lock = place::lock(&spec.runtime.place)?;
+    match fs::remove_dir_all(&spec.images) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(Failure::new(STEP, format!("could not remove {}", spec.images.display()), error));
+        }
+        _ => {}
+    }
+    netfilter::end_lock(&spec.record)
+}
+
+fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, Failure> {
     let (pid, runtime, images) = (spec.record.pid, &spec.runtime, &spec.images);
     keep_program(pid, images).at(STEP, || "could not keep the guest's executable".to_owned())?;
     let machine = Machine::this(&spec.criu)?;
@@ -80,7 +93,8 @@ fn keep(spec: &CaptureSpec, listener: u64) -> Result<RuntimeReply, Failure> {
         options.bytes(option::EXTERNAL, external.as_bytes());
     }
 
-    let passed: Vec<_> = namespaces.iter().map(AsFd::as_fd).collect();
+    // With the lock: who comes after us waits for CRIU, also when we are killed.
+    let passed: Vec<_> = namespaces.iter().map(AsFd::as_fd).chain([lock.as_fd()]).collect();
     let worker = Worker::start(&spec.criu.program, STEP, None, &passed)?;
     let mut stopped_at = None;
     let mut kept_groups = Vec::new();

@@ -26,8 +26,10 @@
 //!
 //! # Failure paths
 //!
-//! * CRIU or the helper is killed during a dump: the kernel lets go of what they had stopped, and CRIU's code in a
-//!   process undoes itself when it is alone. What remains is a lock on TCP in the bay's network namespace: [`mend`].
+//! * The helper (or the daemon) is killed during a dump: CRIU sees that nobody listens, undoes everything and ends.
+//! * CRIU itself is killed during a dump: the kernel lets go of what it had stopped, and CRIU's code in a process undoes
+//!   itself when it is alone. What remains, a lock on TCP and sockets in repair mode, [`mend`] takes away. Only a process
+//!   whose registers CRIU was using in that very moment is lost; no other process can give them back.
 //! * During a restore: everything made is in the bay's groups and run directory, and `Clear` takes it away.
 //! * Temporary mounts are in mount namespaces that end with their processes.
 
@@ -41,9 +43,8 @@ mod wake;
 mod wire;
 mod worker;
 
-pub(crate) use capture::capture;
+pub(crate) use capture::{capture, mend};
 pub(crate) use examine::examine;
-pub(crate) use netfilter::mend;
 pub(crate) use restore::restore;
 
 use std::io;

@@ -36,7 +36,7 @@ const NFTA_TABLE_NAME: u16 = 1;
 const NFPROTO_INET: u8 = 1;
 
 /// Called by a helper that does nothing else afterwards: it stays in the bay's network namespace.
-pub(crate) fn mend(record: &RuntimeRecord) -> Result<(), Failure> {
+pub(super) fn end_lock(record: &RuntimeRecord) -> Result<(), Failure> {
     let what = || "could not look for a lock that CRIU left in the bay's network".to_owned();
     if place::process_start_ticks(record.pid).ok() != Some(record.start_ticks) {
         return Ok(());

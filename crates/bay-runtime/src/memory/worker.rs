@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use bay_sys::namespace::{Cloned, clone_process};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -124,13 +124,17 @@ impl Worker {
                     let _ = fcntl_setfd(fd, FdFlags::empty());
                 }
                 let number = theirs.as_raw_fd().to_string();
-                // Returns only when the program cannot be run; the closed socket tells.
+                // Nothing of ours: its children may outlive the helper, and the daemon waits for the helper's output to
+                // end. Returns only when the program cannot be run; the closed socket tells.
                 let _ = Command::new(criu)
                     .arg("swrk")
                     .arg(number)
                     .current_dir("/")
                     .env_clear()
                     .env("PATH", TOOLS)
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
                     .exec();
                 leave()
             }
