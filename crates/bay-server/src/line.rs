@@ -12,8 +12,9 @@ type Cut = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Reads as ended and writes as broken once it is cut; whoever has it then lets go of it.
 pub(crate) struct Line {
-    stream: UnixStream,
-    cut: Option<Cut>,
+    /// Closed as soon as it is cut: whoever has the line may hold on to it for as long as its own caller stays.
+    stream: Option<UnixStream>,
+    cut: Cut,
 }
 
 impl Line {
@@ -24,16 +25,15 @@ impl Line {
             // An error means that the bay is forgotten, and its lines with it.
             let _ = cuts.wait_for(|count| *count != before).await;
         };
-        Self { stream, cut: Some(Box::pin(cut)) }
+        Self { stream: Some(stream), cut: Box::pin(cut) }
     }
 
-    fn is_cut(&mut self, context: &mut Context<'_>) -> bool {
-        if let Some(cut) = &mut self.cut
-            && cut.as_mut().poll(context).is_ready()
-        {
-            self.cut = None;
+    /// The stream, unless it was cut.
+    fn whole(&mut self, context: &mut Context<'_>) -> Option<Pin<&mut UnixStream>> {
+        if self.stream.is_some() && self.cut.as_mut().poll(context).is_ready() {
+            self.stream = None;
         }
-        self.cut.is_none()
+        self.stream.as_mut().map(Pin::new)
     }
 }
 
@@ -43,10 +43,10 @@ impl AsyncRead for Line {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.is_cut(context) {
-            return Poll::Ready(Ok(()));
+        match self.whole(context) {
+            Some(stream) => stream.poll_read(context, buffer),
+            None => Poll::Ready(Ok(())),
         }
-        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
@@ -56,18 +56,18 @@ impl AsyncWrite for Line {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.is_cut(context) {
-            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        match self.whole(context) {
+            Some(stream) => stream.poll_write(context, bytes),
+            None => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
         }
-        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        self.whole(context).map_or(Poll::Ready(Ok(())), |stream| stream.poll_flush(context))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        self.whole(context).map_or(Poll::Ready(Ok(())), |stream| stream.poll_shutdown(context))
     }
 }
 
@@ -87,12 +87,13 @@ mod tests {
             let mut rest = Vec::new();
             line.read_to_end(&mut rest).await.unwrap();
             assert!(line.write_all(b"y").await.is_err());
-            rest
+            (rest, line)
         });
         tokio::task::yield_now().await;
         cuts.send_modify(|count| *count += 1);
-        assert!(reading.await.unwrap().is_empty());
-        // The line was dropped with its task, so the other end sees the end.
+        let (rest, _kept) = reading.await.unwrap();
+        assert!(rest.is_empty());
+        // Although somebody still has the line, the other end sees its end.
         assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
     }
 }

@@ -356,7 +356,11 @@ impl Reconciler {
             return Err(error);
         }
         self.daemon.fault.at(Point::AfterDisk);
-        let reason = format!("its files are those of {}", point.checkpoint);
+        let whose = match self.daemon.bays.find(&point.bay.to_string()) {
+            Ok(other) if other.id != id => format!(" of {}", other.name),
+            _ => String::new(),
+        };
+        let reason = format!("its files are those of {}{whose}", point.checkpoint);
         self.update(
             Draft::new("bay.restored", json!({ "checkpoint": point.checkpoint, "bay": point.bay })),
             |row| {
@@ -368,7 +372,11 @@ impl Reconciler {
             },
         )
         .await?;
-        self.why = format!("went back: {reason}");
+        self.why = match (&row.thaw_from, point.bay == id) {
+            (Some(_), _) => format!("went back: it goes on from {}", point.checkpoint),
+            (None, true) => format!("went back: {reason}, started anew"),
+            (None, false) => format!("{reason}, started anew"),
+        };
         Ok(())
     }
 
@@ -392,7 +400,10 @@ impl Reconciler {
         if row.state != State::Starting {
             // A start somebody asked for is already called one; this one follows from what was noted before.
             if self.why.is_empty() {
-                self.why = format!("{}; started again", row.reason);
+                self.why = match row.thaw_from {
+                    Some(from) => format!("goes on from {}", from.checkpoint),
+                    None => format!("{}; started again", row.reason),
+                };
             }
             let reason = self.why.clone();
             self.update(Draft::new("bay.start", json!({ "reason": reason })), |row| {

@@ -36,6 +36,9 @@ const MAX_COPIES: usize = 8;
 pub(crate) const CHUNK: usize = 256 << 10;
 /// Chunks between a thread and a connection.
 pub(crate) const QUEUE: usize = 4;
+/// Of a body whose fate is settled, this much is still taken in, so that its sender hears the answer, for so long at most.
+const HEARD_OUT_BYTES: usize = 4 << 20;
+const HEARD_OUT_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why a path could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -275,13 +278,30 @@ pub(crate) async fn receive_with<T: Send + 'static>(
             None => Part::End,
         };
         let last = matches!(part, Part::End);
+        if last {
+            let _ = sender.send(part).await;
+            break;
+        }
         // A receiver that is gone has its answer already.
-        if sender.send(part).await.is_err() || last {
+        if sender.send(part).await.is_err() {
+            let _ = tokio::time::timeout(HEARD_OUT_WITHIN, hear_out(&mut body)).await;
             break;
         }
     }
     drop(sender);
     thread.await
+}
+
+/// Takes in some more of a body that nobody wants. Whoever is still sending when the connection closes finds it broken, and
+/// not the answer that says why.
+async fn hear_out(body: &mut (impl Body<Data = Bytes> + Unpin)) {
+    let mut left = HEARD_OUT_BYTES;
+    while let Some(Ok(frame)) = body.frame().await {
+        left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+        if left == 0 {
+            return;
+        }
+    }
 }
 
 /// A stretch of a request's body.

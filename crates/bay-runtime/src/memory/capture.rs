@@ -172,7 +172,10 @@ fn wait_until_idle(pid: i32) -> Result<u64, Failure> {
     loop {
         let table = fs::read_to_string(format!("/proc/{pid}/net/unix"))
             .at(STEP, || "could not read the bay's sockets".to_owned())?;
-        let (listener, connections) = guest_sockets(&table, &open_sockets(pid));
+        let open = open_sockets(pid);
+        let (listener, connections) = guest_sockets(&table, &open);
+        // The kernel counts an accepted connection among those of whoever connected: the daemon's are in no table of the bay.
+        let connections = connections + strangers(pid, &open);
         match listener {
             Some(listener) if connections == 0 => return Ok(listener),
             None => {
@@ -193,6 +196,19 @@ fn wait_until_idle(pid: i32) -> Result<u64, Failure> {
             }
         }
     }
+}
+
+/// How many of these sockets are in none of the tables of the process's own network namespace.
+fn strangers(pid: i32, open: &HashSet<u64>) -> usize {
+    const TABLES: [&str; 8] = ["unix", "tcp", "tcp6", "udp", "udp6", "netlink", "raw", "packet"];
+    let mut unknown = open.clone();
+    for table in TABLES {
+        let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+        for inode in text.split_ascii_whitespace().filter_map(|word| word.parse().ok()) {
+            unknown.remove(&inode);
+        }
+    }
+    unknown.len()
 }
 
 /// Inodes of the sockets that a process has open.

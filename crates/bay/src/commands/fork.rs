@@ -39,6 +39,9 @@ impl Fork {
             crate::output::json(&made)?;
             return Ok(0);
         }
+        for why in &made.checkpoint.without_memory {
+            crate::output::talk(&format!("what runs did not come along: {}", one_line(why)));
+        }
         for child in &made.bays {
             crate::output::data(&format!(
                 "{} is {} from {} of {bay}: {}",
