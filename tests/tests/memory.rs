@@ -137,3 +137,21 @@ fn a_bay_paused_to_disk_goes_on_after_everything_was_gone() {
     until("it to go on", || (count(&daemon, "b") > on + 5).then_some(()));
     let _ = daemon.bay(&["kill", "b", &exec]).ok();
 }
+
+#[test]
+fn a_bay_that_somebody_is_attached_to_is_captured_and_the_client_comes_back() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let counted = std::thread::scope(|scope| {
+        let attached = scope.spawn(|| daemon.sh("b", "for n in $(seq 60); do echo $n; sleep 0.05; done"));
+        until("it to run", || (daemon.show("b")["execs_running"] == 1).then_some(()));
+        let made = daemon.bay(&["checkpoint", "b", "--memory", "--json"]).ok().json();
+        assert_eq!(made["kind"], "memory", "{made}");
+        attached.join().unwrap()
+    });
+    let all: Vec<String> = (1..=60).map(|n| n.to_string()).collect();
+    assert_eq!(counted.ok().text(), all.join("\n"), "nothing is said twice or left out");
+}

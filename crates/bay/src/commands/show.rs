@@ -60,6 +60,12 @@ fn render(bay: &BayView, present: Option<&BayUse>, now: Timestamp) -> String {
         }
         None => made.push(("source", "(no repository)".to_owned())),
     }
+    if let Some(from) = &bay.forked_from {
+        made.push(("forked", format!("from {} of {}", from.checkpoint, from.name)));
+    }
+    if let Some(checkpoint) = bay.checkpoint {
+        made.push(("stands at", format!("{checkpoint}, and what came after it")));
+    }
     made.push(("workspace", visible(&bay.workspace)));
     let mut limits = limit_lines(bay);
     for mount in &bay.mounts {
