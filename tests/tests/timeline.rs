@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
 
 use bay_tests::wait::{PATIENCE, within};
-use bay_tests::{Daemon, SMALL};
+use bay_tests::{Daemon, SMALL, until};
 use bay_types::ErrorCode;
 use bay_types::timeline::TimelineLine;
 
@@ -192,7 +192,11 @@ fn a_part_of_a_timeline_is_asked_for_by_number_time_and_count() {
     for _ in 0..5 {
         let _ran = daemon.sh("b", "true").ok();
     }
-    let all = lines(&daemon, &["b", "--limit", "0"]);
+    // What is told while a part is read is told with it, so the last end is waited for.
+    let all = until("all ends to be told", || {
+        let all = lines(&daemon, &["b", "--limit", "0"]);
+        (all.iter().filter(|line| line.kind == "exec.end").count() == 5).then_some(all)
+    });
     let after = lines(&daemon, &["b", "--since", &all[2].seq.to_string()]);
     assert_eq!(after[0], all[3]);
     let last = daemon.bay(&["timeline", "b", "--limit", "3"]).ok();
