@@ -196,7 +196,7 @@ const FORMATS: &[Format] = &[
     },
     Format {
         rule: "crates-token",
-        what: "a crates.io token",
+        what: "a token of a cargo registry",
         prefixes: &["cio"],
         alphabet: base62,
         length: 32..=32,

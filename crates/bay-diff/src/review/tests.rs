@@ -91,7 +91,7 @@ fn known_formats_are_found_and_placeholders_are_not() {
         "AKIAIOSFODNN7EXAMPLE".to_owned(),
         format!("sk_live_{}", "0".repeat(24)),
         format!("my_AKIA{}", letters(16, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")),
-        "npm_config_registry=https://registry.npmjs.org".to_owned(),
+        "npm_config_registry=https://registry.example.org".to_owned(),
         "the words hf_ and SG. and cio mean nothing".to_owned(),
     ];
     for text in harmless {
