@@ -235,16 +235,20 @@ unshare -U true && echo nested
     let moment = rig.capture(&bay, "v1");
     let (fork, _) = rig.fork(&bay, &moment, "confined-too", 1);
     let shift = |text: &str, from: u32, to: u32| text.replace(&from.to_string(), &to.to_string());
-    let seen = fork.run(look);
     // Terminals belong to group 5 of the bay.
-    let seen = shift(
-        &shift(&seen, fork.spec.id_base + 5, bay.spec.id_base + 5),
-        fork.spec.id_base,
-        bay.spec.id_base,
-    );
+    let as_the_source = |seen: &str| {
+        let shifted = shift(seen, fork.spec.id_base + 5, bay.spec.id_base + 5);
+        shift(&shifted, fork.spec.id_base, bay.spec.id_base)
+    };
+    // Some of it takes the kernel a moment in a bay that has just begun: both are looked at until they settle.
+    let (mut fresh, mut seen) = (fresh, String::new());
+    let alike = wait::within(wait::PATIENCE, || {
+        fresh = bay.run(look);
+        seen = as_the_source(&fork.run(look));
+        (seen == fresh).then_some(())
+    });
     let differ: Vec<_> = seen.lines().zip(fresh.lines()).filter(|(seen, fresh)| seen != fresh).collect();
-    assert_eq!(differ, [], "{seen}");
-    assert_eq!(seen.lines().count(), fresh.lines().count(), "{seen}");
+    assert!(alike.is_some(), "{differ:?}\n{seen}");
     assert!(!fresh.contains("done\n"), "{fresh}");
     assert!(namespaces(&fork).is_disjoint(&own));
     let host: BTreeSet<_> = ["user", "pid", "net", "ipc", "uts", "mnt", "cgroup", "time"]
@@ -341,8 +345,15 @@ fn a_capture_whose_criu_is_killed_leaves_the_bay_alive() {
         interrupted_capture(&rig, &bay, round, victims);
         assert_eq!(bay.run("echo alive"), "alive");
     }
-    let moment = rig.capture(&bay, "last");
-    assert_eq!(rig.restore_in_place(&bay, &moment).run("echo alive"), "alive");
+    // A process that CRIU's death has left in the middle of CRIU's own code cannot be captured again, and is said so; where
+    // none was, the capture is a whole one.
+    match rig.try_capture(&bay, "last") {
+        Ok(moment) => assert_eq!(rig.restore_in_place(&bay, &moment).run("echo alive"), "alive"),
+        Err(error) => {
+            assert!(error.to_string().contains("CRIU could not do it"), "{error}");
+            assert_eq!(bay.run("echo alive"), "alive");
+        }
+    }
 }
 
 const ROUNDS: u64 = 15;
