@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use bay_types::runtime::{RuntimePlace, RuntimeRecord};
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::{Failure, Try};
 
@@ -62,12 +63,38 @@ pub(crate) fn lock(place: &RuntimePlace) -> Result<File, Failure> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(Failure::new(STEP, format!("could not open {}", dir.display()), error)),
         };
-        flock(file.as_fd(), FlockOperation::LockExclusive)
-            .at(STEP, || format!("could not lock {}", dir.display()))?;
+        if flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive).is_err() {
+            end_stopped_holders(dir);
+            flock(file.as_fd(), FlockOperation::LockExclusive)
+                .at(STEP, || format!("could not lock {}", dir.display()))?;
+        }
         // The directory we locked may have been removed by the helper we waited for.
         let held = file.metadata().map(|m| m.ino()).ok();
         if held.is_some() && held == std::fs::metadata(dir).map(|m| m.ino()).ok() {
             return Ok(file);
+        }
+    }
+}
+
+/// Ends stopped processes that hold the run directory, and so its lock. A capture hands the lock to CRIU, which shares it
+/// with the processes it tries the kernel's tracing on: when CRIU is killed meanwhile, such a one stays stopped for ever.
+/// Nothing of ours that is at work is ever stopped.
+fn end_stopped_holders(dir: &Path) {
+    let holds = |process: &Path| {
+        let open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        open.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|target| target == dir)
+    };
+    let stopped = |process: &Path| {
+        let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+    };
+    for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = process.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+        if let Some(pid) = pid
+            && stopped(&process.path())
+            && holds(&process.path())
+        {
+            let _ = kill_process(pid, Signal::KILL);
         }
     }
 }
