@@ -304,7 +304,7 @@ pub(crate) fn signal_tree(leaf: Option<&Leaf>, leader: Option<i32>, id: ExecId, 
         (None, SIGKILL) => leaf::kill_from_proc(leader, id),
         (leaf, signal) => {
             let pids = leaf.map_or_else(|| leaf::pids_from_proc(leader, id), Leaf::pids);
-            for pid in pids {
+            for pid in leaf::leader_first(pids, leader) {
                 let _ = signal_process(pid, signal);
             }
         }

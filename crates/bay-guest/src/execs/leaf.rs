@@ -183,7 +183,7 @@ pub(crate) fn kill_from_proc(leader: Option<i32>, id: ExecId) {
     let mut killed = HashSet::new();
     for _ in 0..KILL_ROUNDS {
         let mut fresh = false;
-        for pid in pids_from_proc(leader, id) {
+        for pid in leader_first(pids_from_proc(leader, id), leader) {
             fresh |= killed.insert(pid);
             // Gone already is as good.
             let _ = signal_process(pid, SIGKILL);
@@ -192,6 +192,13 @@ pub(crate) fn kill_from_proc(leader: Option<i32>, id: ExecId) {
             return;
         }
     }
+}
+
+/// The order to signal a tree in: a shell that waits for its children would end by itself as soon as they are gone, and
+/// tell that as its own success.
+pub(crate) fn leader_first(mut pids: Vec<i32>, leader: Option<i32>) -> Vec<i32> {
+    pids.sort_by_key(|pid| Some(*pid) != leader);
+    pids
 }
 
 /// Fields 4 and 6 of `/proc/PID/stat`. The name in field 2 may hold anything, so counting starts behind it.

@@ -75,6 +75,21 @@ async fn a_caller_can_signal_kill_and_terminate() {
     assert_eq!(guest.signal(spec.id, SIGKILL, false).await.exit, got.exit);
 }
 
+/// A shell that waits would end with success by itself, were its children killed before it.
+#[tokio::test]
+async fn a_tree_that_is_killed_never_tells_success() {
+    let guest = Guest::start();
+    for round in 0..40 {
+        let signal = if round % 2 == 0 { SIGKILL } else { SIGTERM };
+        let spec = sh("sleep 1000 & echo ready; wait");
+        let mut attached = guest.attach(spec.id, Some(&spec), 0).await;
+        attached.until("ready").await;
+        guest.signal(spec.id, signal, true).await;
+        let exit = attached.collect().await.exit.unwrap();
+        assert_eq!(exit, Exit { reason: EndReason::Killed, code: None, signal: Some(signal) });
+    }
+}
+
 #[tokio::test]
 async fn a_time_limit_ends_the_whole_tree() {
     let guest = Guest::start();
