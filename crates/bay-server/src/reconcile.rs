@@ -18,6 +18,7 @@ use bay_types::bay::{Desired, Source, State};
 use bay_types::checkpoint::Point as CheckpointPoint;
 use bay_types::exec::EndReason;
 use bay_types::guest::{GuestInfo, Shutdown};
+use bay_types::runtime::RuntimeRecord;
 use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
 use http::Method;
@@ -46,6 +47,8 @@ const RECHECK: Duration = Duration::from_secs(30);
 const GUEST_READY_WITHIN: Duration = Duration::from_secs(10);
 /// How long the guest may outlive its grace before everything is killed.
 const STOP_SLACK: Duration = Duration::from_secs(3);
+/// How long a guest that was killed may still be seen: it takes its memory down first.
+const DYING_WITHIN: Duration = Duration::from_secs(2);
 /// How much a guest may say of what went wrong while its bay was made ready.
 const MAX_TROUBLES: usize = 4;
 /// The wait before a reconciler that panicked starts anew.
@@ -440,6 +443,8 @@ impl Reconciler {
         };
         let info = match info {
             Ok(info) => info,
+            // One that was frozen is no start that failed: its end is noted as a loss by the next look.
+            Err(_) if row.state == State::Paused && self.is_dying(record).await => return Ok(()),
             Err(error) => {
                 // A start is whole or nothing.
                 self.clear_runtime().await?;
@@ -460,6 +465,11 @@ impl Reconciler {
         })
         .await?;
         Ok(())
+    }
+
+    /// Whether PID 1 is gone or about to be: one that is killed stops answering some moments before it is gone.
+    async fn is_dying(&self, record: &RuntimeRecord) -> bool {
+        tokio::time::timeout(DYING_WITHIN, self.daemon.backend.wait_gone(record)).await.is_ok()
     }
 
     async fn pause(&mut self, row: &BayRow) -> Result<(), ApiError> {
