@@ -129,16 +129,24 @@ pub fn run() -> ExitCode {
             );
         }
     }
-    let outcome = bay_sys::signals::withstand().and_then(|()| boot::inherited()).and_then(|config| {
+    let begun = bay_sys::signals::withstand().and_then(|()| bay_sys::signals::work_apart(as_first_process));
+    let Err(error) = begun;
+    log::last_words(&error);
+    ExitCode::FAILURE
+}
+
+/// PID 1 of a bay, from its beginning to its end.
+fn as_first_process() -> i32 {
+    let outcome = boot::inherited().and_then(|config| {
         boot::prepare_root(&config.guest, &config.root, &log::Log::open(&config.state_dir));
         serve(config)
     });
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(error) => {
             // Nobody listens to PID 1's standard error; the helper sees that the socket closes.
             log::last_words(&error);
-            ExitCode::FAILURE
+            1
         }
     }
 }

@@ -8,7 +8,9 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use bay_types::runtime::{RuntimePlace, RuntimeRecord};
+use rustix::event::{Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::{Failure, Try};
@@ -21,6 +23,9 @@ pub const GUEST_SOCKET: &str = "guest.sock";
 pub fn guest_socket(run_dir: &Path) -> PathBuf {
     run_dir.join(GUEST_SOCKET)
 }
+
+/// How often a lock that somebody else has is tried.
+const LOCK_ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// How many connections may wait for the guest to accept them.
 const BACKLOG: i32 = 128;
@@ -63,10 +68,12 @@ pub(crate) fn lock(place: &RuntimePlace) -> Result<File, Failure> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(Failure::new(STEP, format!("could not open {}", dir.display()), error)),
         };
-        if flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive).is_err() {
+        while let Err(error) = flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+            if error != Errno::WOULDBLOCK {
+                return Err(Failure::new(STEP, format!("could not lock {}", dir.display()), error));
+            }
             end_stopped_holders(dir);
-            flock(file.as_fd(), FlockOperation::LockExclusive)
-                .at(STEP, || format!("could not lock {}", dir.display()))?;
+            let _ = poll(&mut [], Some(&LOCK_ROUND));
         }
         // The directory we locked may have been removed by the helper we waited for.
         let held = file.metadata().map(|m| m.ino()).ok();

@@ -1,10 +1,11 @@
-//! Calls made by a process of ours that waits in a system call of its own: it is stopped, made to make them, and goes on
-//! waiting as if nothing had happened.
+//! Calls made by another process: it is stopped, made to make them, and goes on as if nothing had happened.
 //!
-//! For one purpose: a program that insists on beginning as root, started by us, is to act as another user from a point
-//! on that it tells us about. No capability is lost by that.
+//! For two purposes. A program that insists on beginning as root, started by us, is to act as another user from a point
+//! on that it tells us about; no capability is lost by that. And a process that a dead debugger has left something in is
+//! to be rid of it.
 
 use std::io;
+use std::ops::Range;
 
 /// Gives a process that waits in a system call other ids, real, effective and saved, while its capabilities stay, and
 /// lets its files below `/proc` belong to them.
@@ -16,8 +17,8 @@ pub fn change_ids(pid: i32, id: u32) -> io::Result<()> {
     const KEEP_CAPABILITIES: u64 = 1 << 2;
     const DUMPABLE: u64 = 1;
     let id = u64::from(id);
-    platform::make_calls(
-        pid,
+    platform::Stopped::new(pid)?.make_calls(
+        None,
         &[
             (libc::SYS_prctl, [libc::PR_SET_SECUREBITS.unsigned_abs().into(), KEEP_CAPABILITIES, 0]),
             (libc::SYS_setresgid, [id, id, id]),
@@ -27,10 +28,28 @@ pub fn change_ids(pid: i32, id: u32) -> io::Result<()> {
     )
 }
 
+/// Makes a process give up ranges of its memory. It makes the calls with the instruction it waits in, or with one from
+/// its `vdso`.
+///
+/// # Errors
+/// What the kernel says; `ErrorKind::WouldBlock` while it runs code in one of the ranges; `ErrorKind::Unsupported` on
+/// processors this was not written for, and when no instruction is found.
+pub fn unmap(pid: i32, ranges: &[Range<u64>], vdso: Option<Range<u64>>) -> io::Result<()> {
+    let calls: Vec<_> =
+        ranges.iter().map(|range| (libc::SYS_munmap, [range.start, range.end - range.start, 0])).collect();
+    let stopped = platform::Stopped::new(pid)?;
+    if ranges.iter().any(|range| range.contains(&stopped.at())) {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
+    stopped.make_calls(vdso, &calls)
+}
+
 #[cfg(target_arch = "x86_64")]
 mod platform {
+    use std::cell::RefCell;
     use std::io;
     use std::mem::MaybeUninit;
+    use std::ops::Range;
     use std::ptr;
 
     /// The two bytes of the instruction `syscall`.
@@ -40,64 +59,112 @@ mod platform {
     /// In the place of a system call's number: none that the kernel would begin again.
     const NO_CALL: u64 = u64::MAX;
 
-    pub(super) fn make_calls(pid: i32, calls: &[(libc::c_long, [u64; 3])]) -> io::Result<()> {
-        let traced = Traced::stop(pid)?;
-        let registers = traced.registers()?;
-        if traced.word(registers.rip - SYSCALL_LENGTH)? & TWO_BYTES != SYSCALL {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "the process is not in a system call"));
+    /// More stops than any process comes by before the one that was asked for; a hostile one must not keep us.
+    const MAX_STOPS: usize = 100;
+    /// More than any `vdso` is long.
+    const MAX_SEARCHED: u64 = 64 << 10;
+
+    /// A stopped process. It goes on where it was when this is dropped.
+    pub(super) struct Stopped {
+        pid: i32,
+        registers: libc::user_regs_struct,
+        /// Signals that came meanwhile.
+        signals: RefCell<Vec<i32>>,
+    }
+
+    impl Stopped {
+        pub(super) fn new(pid: i32) -> io::Result<Self> {
+            ask(libc::PTRACE_SEIZE, pid, 0, ptr::null_mut())?;
+            // From here on it is let go when this is dropped.
+            let mut stopped = Self { pid, registers: empty(), signals: RefCell::default() };
+            ask(libc::PTRACE_INTERRUPT, pid, 0, ptr::null_mut())?;
+            stopped.wait(|status| status >> 16 == libc::PTRACE_EVENT_STOP, libc::PTRACE_CONT)?;
+            // What it forbids itself is no business of ours. Not every kernel can.
+            let _ = ask(libc::PTRACE_SETOPTIONS, pid, 0, libc::PTRACE_O_SUSPEND_SECCOMP as *mut libc::c_void);
+            stopped.registers = stopped.read_registers()?;
+            Ok(stopped)
         }
-        let made = calls.iter().try_for_each(|&(number, arguments)| {
-            let mut asked = registers;
-            asked.rip = registers.rip - SYSCALL_LENGTH;
+
+        /// The address of its next instruction.
+        pub(super) fn at(&self) -> u64 {
+            self.registers.rip
+        }
+
+        /// With the instruction it is in, or one found in `elsewhere`.
+        pub(super) fn make_calls(
+            &self,
+            elsewhere: Option<Range<u64>>,
+            calls: &[(libc::c_long, [u64; 3])],
+        ) -> io::Result<()> {
+            let own = self.registers.rip.wrapping_sub(SYSCALL_LENGTH);
+            let instruction = if self.is_syscall(own) { Some(own) } else { self.find_syscall(elsewhere) };
+            let Some(instruction) = instruction else {
+                return Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "the process is not in a system call",
+                ));
+            };
+            let made =
+                calls.iter().try_for_each(|(number, arguments)| self.call(instruction, *number, *arguments));
+            self.set_registers(&self.registers)?;
+            made
+        }
+
+        fn call(&self, instruction: u64, number: libc::c_long, arguments: [u64; 3]) -> io::Result<()> {
+            let mut asked = self.registers;
+            asked.rip = instruction;
             asked.rax = number.unsigned_abs();
             asked.orig_rax = NO_CALL;
             [asked.rdi, asked.rsi, asked.rdx] = arguments;
             (asked.r10, asked.r8) = (0, 0);
-            traced.set_registers(&asked)?;
-            traced.step()?;
-            let answer = traced.registers()?.rax.cast_signed();
+            self.set_registers(&asked)?;
+            ask(libc::PTRACE_SINGLESTEP, self.pid, 0, ptr::null_mut())?;
+            let stepped = |status| status >> 16 == 0 && libc::WSTOPSIG(status) == libc::SIGTRAP;
+            self.wait(stepped, libc::PTRACE_SINGLESTEP)?;
+            let answer = self.read_registers()?.rax.cast_signed();
             let refused = i32::try_from(-answer).ok().filter(|errno| (1..4096).contains(errno));
             refused.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
-        });
-        traced.set_registers(&registers)?;
-        made
-    }
-
-    /// A stopped process. It goes on when this is dropped.
-    struct Traced(i32);
-
-    impl Traced {
-        fn stop(pid: i32) -> io::Result<Self> {
-            ask(libc::PTRACE_SEIZE, pid, 0, ptr::null_mut())?;
-            let traced = Self(pid);
-            ask(libc::PTRACE_INTERRUPT, pid, 0, ptr::null_mut())?;
-            traced.wait()?;
-            Ok(traced)
         }
 
-        fn wait(&self) -> io::Result<()> {
-            let mut status = 0;
-            // SAFETY: `status` is valid for writing. Needed because the library's wrapper does not know __WALL.
-            if unsafe { libc::waitpid(self.0, &raw mut status, libc::__WALL) } < 0 {
-                return Err(io::Error::last_os_error());
+        fn is_syscall(&self, address: u64) -> bool {
+            self.word(address).is_ok_and(|word| word & TWO_BYTES == SYSCALL)
+        }
+
+        fn find_syscall(&self, range: Option<Range<u64>>) -> Option<u64> {
+            let range = range?;
+            (range.start..range.end.min(range.start + MAX_SEARCHED)).find(|at| self.is_syscall(*at))
+        }
+
+        /// Waits for a certain stop. Signals that come before it are kept for later.
+        fn wait(&self, wanted: impl Fn(i32) -> bool, go_on: libc::c_uint) -> io::Result<()> {
+            for _ in 0..MAX_STOPS {
+                let mut status = 0;
+                // SAFETY: `status` is valid for writing. Needed because the library's wrapper does not know __WALL.
+                if unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) } < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                if !libc::WIFSTOPPED(status) {
+                    return Err(io::ErrorKind::NotFound.into());
+                }
+                if wanted(status) {
+                    return Ok(());
+                }
+                if status >> 16 == 0 {
+                    self.signals.borrow_mut().push(libc::WSTOPSIG(status));
+                }
+                ask(go_on, self.pid, 0, ptr::null_mut())?;
             }
-            if libc::WIFSTOPPED(status) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+            Err(io::ErrorKind::TimedOut.into())
         }
 
-        fn step(&self) -> io::Result<()> {
-            ask(libc::PTRACE_SINGLESTEP, self.0, 0, ptr::null_mut())?;
-            self.wait()
-        }
-
-        fn registers(&self) -> io::Result<libc::user_regs_struct> {
-            let mut registers = MaybeUninit::<libc::user_regs_struct>::zeroed();
-            ask(libc::PTRACE_GETREGS, self.0, 0, registers.as_mut_ptr().cast())?;
-            // SAFETY: zeroed numbers are valid, and the kernel has filled them in.
-            Ok(unsafe { registers.assume_init() })
+        fn read_registers(&self) -> io::Result<libc::user_regs_struct> {
+            let mut registers = empty();
+            ask(libc::PTRACE_GETREGS, self.pid, 0, ptr::from_mut(&mut registers).cast())?;
+            Ok(registers)
         }
 
         fn set_registers(&self, registers: &libc::user_regs_struct) -> io::Result<()> {
-            ask(libc::PTRACE_SETREGS, self.0, 0, ptr::from_ref(registers).cast_mut().cast())
+            ask(libc::PTRACE_SETREGS, self.pid, 0, ptr::from_ref(registers).cast_mut().cast())
         }
 
         /// What is at an address of its memory.
@@ -105,17 +172,25 @@ mod platform {
             // SAFETY: reads the other process's memory; zero is set first because minus one is also a valid answer.
             unsafe {
                 *libc::__errno_location() = 0;
-                let word = libc::ptrace(libc::PTRACE_PEEKTEXT, self.0, address, 0);
+                let word = libc::ptrace(libc::PTRACE_PEEKTEXT, self.pid, address, 0);
                 let failed = *libc::__errno_location();
                 if failed == 0 { Ok(word) } else { Err(io::Error::from_raw_os_error(failed)) }
             }
         }
     }
 
-    impl Drop for Traced {
+    impl Drop for Stopped {
         fn drop(&mut self) {
-            let _ = ask(libc::PTRACE_DETACH, self.0, 0, ptr::null_mut());
+            let _ = ask(libc::PTRACE_DETACH, self.pid, 0, ptr::null_mut());
+            for signal in self.signals.borrow().iter() {
+                let _ = crate::spawn::signal_process(self.pid, *signal);
+            }
         }
+    }
+
+    fn empty() -> libc::user_regs_struct {
+        // SAFETY: the registers are plain numbers, for which zero is valid.
+        unsafe { MaybeUninit::zeroed().assume_init() }
     }
 
     fn ask(request: libc::c_uint, pid: i32, address: u64, data: *mut libc::c_void) -> io::Result<()> {
@@ -129,8 +204,25 @@ mod platform {
 #[cfg(not(target_arch = "x86_64"))]
 mod platform {
     use std::io;
+    use std::ops::Range;
 
-    pub(super) fn make_calls(_pid: i32, _calls: &[(libc::c_long, [u64; 3])]) -> io::Result<()> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "written for x86-64 only"))
+    pub(super) struct Stopped;
+
+    impl Stopped {
+        pub(super) fn new(_pid: i32) -> io::Result<Self> {
+            Err(io::Error::new(io::ErrorKind::Unsupported, "written for x86-64 only"))
+        }
+
+        pub(super) fn at(&self) -> u64 {
+            0
+        }
+
+        pub(super) fn make_calls(
+            &self,
+            _elsewhere: Option<Range<u64>>,
+            _calls: &[(libc::c_long, [u64; 3])],
+        ) -> io::Result<()> {
+            Ok(())
+        }
     }
 }

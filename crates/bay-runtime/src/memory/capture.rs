@@ -14,10 +14,11 @@ use bay_types::runtime::{CaptureSpec, GO_ON, RuntimeReply};
 use rustix::event::{Timespec, poll};
 use rustix::mount::{MountPropagationFlags, mount_change};
 
+use super::examine::processes_in;
 use super::facts::{Facts, Machine};
 use super::view::cover_namespaces;
 use super::worker::{Request, Worker, common_options, complaints, option};
-use super::{PROGRAM, WORK_DIR, examine, mount_name, netfilter};
+use super::{PROGRAM, WORK_DIR, examine, leftovers, mount_name, netfilter};
 use crate::cgroup::Hierarchies;
 use crate::failure::{Failure, Try};
 use crate::inner::DEVICES;
@@ -34,6 +35,10 @@ pub(crate) fn capture(spec: &CaptureSpec) -> Result<RuntimeReply, Failure> {
     let pid = spec.record.pid;
     if place::process_start_ticks(pid).ok() != Some(spec.record.start_ticks) {
         return Err(Failure::new(STEP, "the bay does not run", io::Error::from(io::ErrorKind::NotFound)));
+    }
+    if work_dir(spec).exists() {
+        // One before this one did not come to its end, and nobody was there to mend it.
+        undo(spec)?;
     }
     let obstacles = examine(spec)?;
     if !obstacles.is_empty() {
@@ -63,7 +68,20 @@ pub(crate) fn mend(spec: &CaptureSpec) -> Result<(), Failure> {
         }
         _ => {}
     }
-    netfilter::end_lock(&spec.record)
+    undo(spec)
+}
+
+/// Takes away what a CRIU that was killed has left in the bay.
+fn undo(spec: &CaptureSpec) -> Result<(), Failure> {
+    leftovers::undo(&processes_in(&Hierarchies::ready()?.v2.join(&spec.runtime.place.cgroup)));
+    netfilter::end_lock(&spec.record)?;
+    let _ = fs::remove_dir_all(work_dir(spec));
+    Ok(())
+}
+
+/// There while a capture is under way, and after one that failed.
+fn work_dir(spec: &CaptureSpec) -> PathBuf {
+    spec.runtime.place.run_dir.join(WORK_DIR)
 }
 
 fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, Failure> {
@@ -71,7 +89,7 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
     keep_program(pid, images).at(STEP, || "could not keep the guest's executable".to_owned())?;
     let machine = Machine::this(&spec.criu)?;
     let groups = Hierarchies::ready()?;
-    let work_dir = runtime.place.run_dir.join(WORK_DIR);
+    let work_dir = work_dir(spec);
     make_work_dir(&work_dir).at(STEP, || format!("could not make {}", work_dir.display()))?;
     let open = |path: &Path| -> Result<OwnedFd, Failure> {
         File::open(path).map(OwnedFd::from).at(STEP, || format!("could not open {}", path.display()))

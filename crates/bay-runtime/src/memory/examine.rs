@@ -244,7 +244,7 @@ fn descends(pid: i32, first: i32, parents: &HashMap<i32, i32>) -> bool {
 }
 
 /// Every process in a group or below it, by its number on the host.
-fn processes_in(group: &Path) -> Vec<i32> {
+pub(super) fn processes_in(group: &Path) -> Vec<i32> {
     let mut found = Vec::new();
     let mut next = vec![group.to_owned()];
     while let Some(at) = next.pop() {

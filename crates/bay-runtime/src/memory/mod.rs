@@ -28,7 +28,8 @@
 //!
 //! * The helper (or the daemon) is killed during a dump: CRIU sees that nobody listens, undoes everything and ends.
 //! * CRIU itself is killed during a dump: the kernel lets go of what it had stopped, and CRIU's code in a process undoes
-//!   itself when it is alone. What remains, a lock on TCP and sockets in repair mode, [`mend`] takes away. Only a process
+//!   itself when it is alone. What remains, that code, a lock on TCP and sockets in repair mode, [`mend`] takes away, or
+//!   the next capture where nobody was left to mend. Only a process
 //!   whose registers CRIU was using in that very moment is lost; no other process can give them back.
 //! * During a restore: everything made is in the bay's groups and run directory, and `Clear` takes it away.
 //! * Temporary mounts are in mount namespaces that end with their processes.
@@ -36,6 +37,7 @@
 mod capture;
 mod examine;
 mod facts;
+mod leftovers;
 mod netfilter;
 mod restore;
 mod view;

@@ -35,8 +35,16 @@ const NFT_MSG_DELTABLE: u16 = NFT_MSG_NEWTABLE | 2;
 const NFTA_TABLE_NAME: u16 = 1;
 const NFPROTO_INET: u8 = 1;
 
-/// Called by a helper that does nothing else afterwards: it stays in the bay's network namespace.
+/// In a thread of its own, which ends in the bay's network namespace.
 pub(super) fn end_lock(record: &RuntimeRecord) -> Result<(), Failure> {
+    let done = std::thread::scope(|scope| scope.spawn(|| end_lock_here(record)).join());
+    done.unwrap_or_else(|_| {
+        let error = io::Error::other("the thread panicked");
+        Err(Failure::new(STEP, "could not look for a lock that CRIU left in the bay's network", error))
+    })
+}
+
+fn end_lock_here(record: &RuntimeRecord) -> Result<(), Failure> {
     let what = || "could not look for a lock that CRIU left in the bay's network".to_owned();
     if place::process_start_ticks(record.pid).ok() != Some(record.start_ticks) {
         return Ok(());
