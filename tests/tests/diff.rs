@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use bay_tests::chance::rounds;
 use bay_tests::leaks;
 use bay_tests::{Daemon, Repository, until};
 use bay_types::ErrorCode;
@@ -319,4 +320,36 @@ fn ten_thousand_changed_files_are_all_told() {
     assert_eq!(told.len(), 10_002, "begin, entries, done");
     let done = told.last().unwrap();
     assert_eq!((&done["modified"], &done["lines_added"]), (&10_000.into(), &10_000.into()));
+}
+
+/// A hundred thousand files, or a million in `./test --soak`. What is not told in time is shown as progress, and the
+/// daemon holds one directory's names, not the tree's.
+#[test]
+fn a_tree_of_very_many_files_is_compared_in_bounded_memory_with_progress() {
+    const FILES_A_ROUND: usize = 2_000;
+    const MORE_MEMORY_KIB: u64 = 128 << 10;
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let files = rounds() * FILES_A_ROUND;
+    let make = format!(
+        "mkdir /workspace/d; cd /workspace/d; seq 1 {} | xargs mkdir; for i in *; do (cd $i; seq 1 1000 | xargs touch); done",
+        files / 1000
+    );
+    let _made = daemon.sh("b", &make).ok();
+    let before = memory_peak_kib(daemon.pid());
+    let answer = daemon.rest("GET", "/v1/bays/b/diff?patch=false", &Value::Null);
+    let told: Vec<Value> =
+        String::from_utf8(answer.body).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |kind: &str| told.iter().filter(|line| line["line"] == kind).count();
+    assert_eq!(told.last().unwrap()["added"], files);
+    assert_eq!(of("entry"), files);
+    assert!(of("progress") > 0, "nothing was said on the way");
+    let more = memory_peak_kib(daemon.pid()) - before;
+    assert!(more < MORE_MEMORY_KIB, "{more} KiB more for {files} files");
+}
+
+fn memory_peak_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
