@@ -421,6 +421,7 @@ impl Reconciler {
             .update(&self.daemon.store, None, |row| {
                 row.runtime = Some(record);
                 row.thaw_from = None;
+                row.restore_wanted = None;
             })
             .await?;
         Ok(())

@@ -45,11 +45,19 @@ impl Reconciler {
         let Some(from) = row.thaw_from else {
             return self.daemon.backend.start(&spec).await.map_err(|e| e.to_api());
         };
+        // What goes on changes files at once. Whoever has to begin again, because this daemon died before it had written
+        // down what runs, gives it the files of its moment first.
+        self.handle.update(&self.daemon.store, None, |row| row.restore_wanted = Some(from)).await?;
         match self.thaw(row, &spec, from).await {
             Ok(record) => Ok(record),
             Err(error) => {
                 // The files are in place: the next start is an ordinary one.
-                self.handle.update(&self.daemon.store, None, |row| row.thaw_from = None).await?;
+                self.handle
+                    .update(&self.daemon.store, None, |row| {
+                        row.thaw_from = None;
+                        row.restore_wanted = None;
+                    })
+                    .await?;
                 Err(ApiError::new(
                     if error.code == ErrorCode::BayFailed {
                         ErrorCode::MemoryUnavailable
@@ -57,7 +65,18 @@ impl Reconciler {
                         error.code
                     },
                     format!("what ran at {} could not be brought back: {}", from.checkpoint, error.message),
-                    format!("its files are in place: `bay start {}` starts it anew from them", row.name),
+                    match from.bay == row.id {
+                        true => format!(
+                            "its files are in place: `bay start {0}` starts it anew from them; `bay restore {0} {1}` tries again",
+                            row.name, from.checkpoint
+                        ),
+                        false => {
+                            format!(
+                                "its files are in place: `bay start {}` starts it anew from them",
+                                row.name
+                            )
+                        }
+                    },
                 ))
             }
         }
