@@ -12,6 +12,7 @@
 //! | `stats`   | what the bay uses as the host measures it; what this host does not measure is absent           |
 //! | `examine` | what in a running bay cannot be kept in memory, with nothing stopped                            |
 //! | `capture` | memory and the caller's snapshots of one moment, and the bay goes on; or nothing is kept       |
+//! | `abandon` | a capture that nobody waits for any more is over, and nothing of it is left                    |
 //! | `restore` | the bay goes on from there and its guest answers, or nothing is left                           |
 //! | `clear`   | ends and removes everything of that bay's runtime; harmless when there is nothing              |
 //! | `leftovers` | every bay id of which this backend still holds anything                                      |
@@ -224,6 +225,11 @@ pub trait Backend: Send + Sync + Debug {
         _while_stopped: WhileStopped<'_>,
     ) -> Result<Captured, BackendError> {
         Err(BackendError::MemoryUnsupported(NO_MEMORY.to_owned()))
+    }
+    /// Ends a capture that nobody waits for any more: returns when whoever works at it has let go of the bay, and nothing
+    /// of it is left. Harmless when there is none.
+    async fn abandon(&self, _order: &CaptureOrder) -> Result<(), BackendError> {
+        Ok(())
     }
     /// Starts a bay from images instead of from nothing; the disk in `spec` is as it was at the capture. With a fork index
     /// the guest takes the identity in `spec` and runs the fork hooks before anything else goes on.

@@ -234,6 +234,10 @@ impl Backend for Local {
         self.capture_memory(order, while_stopped).await
     }
 
+    async fn abandon(&self, order: &CaptureOrder) -> Result<(), BackendError> {
+        self.abandon_capture(order).await
+    }
+
     async fn restore(
         &self,
         spec: &StartSpec,

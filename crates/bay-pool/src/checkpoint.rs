@@ -138,6 +138,15 @@ impl Pool {
         Ok(())
     }
 
+    /// Removes what there is of a checkpoint that will not be kept.
+    pub fn checkpoint_discard(&self, bay: BayId) -> Result<()> {
+        let top = self.checkpoints(bay);
+        for new in ["new", "new-inner"] {
+            self.trash().remove(&top.join(new))?;
+        }
+        Ok(())
+    }
+
     /// Puts the newest of these where the bay sees them, and the others where it does not.
     pub fn checkpoints_arrange(&self, bay: BayId, known: &[CheckpointName]) -> Result<()> {
         let top = self.checkpoints(bay);
@@ -170,9 +179,7 @@ impl Pool {
         if !top.is_dir() {
             return Ok(());
         }
-        for new in ["new", "new-inner"] {
-            self.trash().remove(&top.join(new))?;
-        }
+        self.checkpoint_discard(bay)?;
         for place in ["shown", "older", "inner"] {
             let place = top.join(place);
             if !place.is_dir() {

@@ -69,6 +69,13 @@ impl Local {
         captured
     }
 
+    /// A helper whose daemon is gone sees that when CRIU is done, and lets everything go on. It holds the bay's lock until
+    /// then.
+    pub(super) async fn abandon_capture(&self, order: &CaptureOrder) -> Result<(), BackendError> {
+        let request = RuntimeRequest::Mend(self.capture_spec(order).await?);
+        self.ask(&request).await.map(drop)
+    }
+
     /// One capture, line by line. The helper ends with this.
     async fn talk(
         &self,
