@@ -118,7 +118,7 @@ impl BackendError {
             }
             Self::OtherMachine(_) => {
                 return ApiError::new(
-                    ErrorCode::HostUnfit,
+                    ErrorCode::MemoryUnavailable,
                     self.to_string(),
                     "its files can be had everywhere: `--files-only`",
                 );
@@ -204,6 +204,10 @@ pub trait Backend: Send + Sync + Debug {
     async fn inspect(&self, bay: BayId, record: &RuntimeRecord) -> Seen;
     /// What it uses at this moment, measured from outside of it.
     async fn stats(&self, bay: BayId, record: &RuntimeRecord) -> BayStats;
+    /// Memory that its processes hold, without caches: about what a capture of it will hold. Absent where nobody counts.
+    async fn memory_held(&self, _bay: BayId) -> Option<u64> {
+        None
+    }
     /// What it has to do with the world outside of it.
     async fn network(&self, record: &RuntimeRecord) -> NetworkUse;
     async fn clear(&self, bay: BayId) -> Result<(), BackendError>;
@@ -230,6 +234,10 @@ pub trait Backend: Send + Sync + Debug {
     /// of it is left. Harmless when there is none.
     async fn abandon(&self, _order: &CaptureOrder) -> Result<(), BackendError> {
         Ok(())
+    }
+    /// Whether what these images hold can go on here, and if not, why. Stops and starts nothing.
+    async fn can_restore(&self, _images: &Path) -> Result<(), BackendError> {
+        Err(BackendError::MemoryUnsupported(NO_MEMORY.to_owned()))
     }
     /// Starts a bay from images instead of from nothing; the disk in `spec` is as it was at the capture. With a fork index
     /// the guest takes the identity in `spec` and runs the fork hooks before anything else goes on.

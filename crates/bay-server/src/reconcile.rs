@@ -246,6 +246,11 @@ impl Reconciler {
                     row.thaw_from = None;
                     row.state = State::Stopped;
                 }
+                // There was no memory for what is kept on disk: there it stays until somebody asks again.
+                Step::Start if error.code == ErrorCode::NotEnough && row.thaw_from.is_some() => {
+                    row.desired = Desired::Paused;
+                    row.state = State::Paused;
+                }
                 _ => row.state = State::Failed,
             }
             row.reason = reason;

@@ -258,10 +258,14 @@ fn fits(row: &BayRow, verb: &str) -> Result<(), ApiError> {
         State::Failed if row.disk_ready => {}
         _ => return Err(misfit(row, verb, soon())),
     }
-    if !row.disk_ready || row.restore_wanted.is_some() || row.replace_with.is_some() {
-        return Err(misfit(row, verb, soon()));
-    }
-    Ok(())
+    let busy = match (row.restore_wanted, row.replace_with) {
+        (Some(point), _) => format!("is going back to {}", point.checkpoint),
+        (None, Some(_)) => "gets a fresh root".to_owned(),
+        (None, None) if row.disk_ready => return Ok(()),
+        (None, None) => return Err(misfit(row, verb, soon())),
+    };
+    let what = format!("the bay {} {busy}: it cannot be {verb} now", row.name);
+    Err(ApiError::new(ErrorCode::BayState, what, soon()))
 }
 
 /// After every checkpoint: what the bay sees are the newest, and automatic ones that nobody needs any more go. The
@@ -368,12 +372,29 @@ pub(crate) async fn restore(
     let name = wanted.checkpoint;
     let memory = find(&daemon, &handle, name).await?.kind == CheckpointKind::Memory && !wanted.files_only;
     fits(&handle.row(), "restored")?;
+    if memory {
+        can_come_back(&daemon, &handle, At { bay: handle.id, checkpoint: name }).await?;
+    }
     let why = format!("before the bay went back to {name}");
     let before = take(&daemon, &handle, Wanted::automatic(why), caller).await?;
     let point = At { bay: handle.id, checkpoint: name };
     let draft = Draft::new("bay.restore-asked", json!({ "checkpoint": name, "by": caller.by() }));
     let bay = become_point(&daemon, &handle, point, memory, draft, caller).await?;
     Ok(Restored { bay, before })
+}
+
+/// Refuses what cannot come back on this machine, or has no room there, while the bay still runs. What it holds now will be free by then.
+async fn can_come_back(daemon: &Daemon, handle: &BayHandle, point: At) -> Result<(), ApiError> {
+    let kept = memory::comes_back(daemon, point).await?;
+    let held = daemon.backend.memory_held(handle.id).await.unwrap_or(0);
+    daemon.admission.fits(kept.saturating_sub(held)).map_err(|shortage| {
+        let what = format!("what ran at {} of {}", point.checkpoint, handle.name);
+        let next = format!(
+            "stop other bays; `bay restore {} {} --files-only` starts it anew from its files",
+            handle.name, point.checkpoint
+        );
+        shortage.refusal(&what, next)
+    })
 }
 
 /// Makes the state of one bay another's, which keeps what it was as a checkpoint.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bay_backend::{BackendError, CaptureOrder, Seen};
 use bay_store::BayRow;
 use bay_types::bay::State;
+use bay_types::checkpoint::Point as At;
 use bay_types::runtime::RuntimeRecord;
 use bay_types::{ApiError, ErrorCode};
 
@@ -48,6 +49,9 @@ pub(super) async fn order(daemon: &Daemon, row: &BayRow) -> Result<CaptureOrder,
     }
     daemon.backend.keeps_memory().await.map_err(|error| Obstacles::one(error.to_string()))?;
     let order = order_for(daemon, row, record).await.map_err(|error| Obstacles::one(error.message))?;
+    let held = daemon.backend.memory_held(row.id).await.unwrap_or(0);
+    let room = daemon.with_pool(move |pool| pool.checkpoint_make_room(held)).await;
+    room.map_err(|error| Obstacles::one(error.message))?;
     match daemon.backend.examine(&order).await {
         Ok(obstacles) if obstacles.is_empty() => Ok(order),
         Ok(obstacles) => Err(Obstacles(obstacles.iter().take(MAX_TOLD).map(ToString::to_string).collect())),
@@ -75,6 +79,12 @@ pub(crate) async fn abandon(daemon: &Daemon, row: &BayRow) -> Result<(), ApiErro
     let Some(record) = &row.runtime else { return Ok(()) };
     let order = order_for(daemon, row, record).await?;
     daemon.backend.abandon(&order).await.map_err(|e| e.to_api())
+}
+
+/// How many bytes of memory come back from a checkpoint, when this machine can bring them back at all.
+pub(super) async fn comes_back(daemon: &Daemon, point: At) -> Result<u64, ApiError> {
+    daemon.backend.can_restore(&daemon.pool()?.checkpoint_memory(point)).await.map_err(|e| e.to_api())?;
+    daemon.with_pool(move |pool| pool.checkpoint_memory_bytes(point)).await
 }
 
 /// Captures memory and files of one moment. With `hold` the bay stands still afterwards too.
