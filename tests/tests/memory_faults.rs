@@ -157,6 +157,7 @@ impl Rounds {
                 assert_ne!(cost, Cost::Nothing, "{bay}");
                 let _started = daemon.bay(&["start", name]).ok();
             }
+            assert_ne!(bay["state"], "stopped", "nobody asked for that: {bay}");
             if bay["state"] == "paused" {
                 assert!(bay["reason"].as_str().unwrap().contains("on disk as v"), "{bay}");
                 let _resumed = daemon.bay(&["resume", name]).ok();
