@@ -64,6 +64,7 @@ packages_missing() {
       iproute2)        command -v ip >/dev/null 2>&1 ;;
       python3-venv)    python3 -c 'import venv, ensurepip' 2>/dev/null ;;
       bsdutils)        command -v script >/dev/null 2>&1 ;;
+      postgresql)      compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
       ca-certificates) [ -e /etc/ssl/certs/ca-certificates.crt ] ;;
       *)               command -v "$name" >/dev/null 2>&1 ;;
     esac || printf '%s\n' "$name"

@@ -338,7 +338,12 @@ impl Daemon {
 
     /// A bay on the small image, with an empty workspace.
     pub fn empty_bay(&self, name: &str) -> Value {
-        let body = serde_json::json!({ "name": name, "source": { "kind": "empty" }, "image": SMALL });
+        self.bay_from(name, SMALL)
+    }
+
+    /// A bay on an image that was imported, with an empty workspace.
+    pub fn bay_from(&self, name: &str, image: &str) -> Value {
+        let body = serde_json::json!({ "name": name, "source": { "kind": "empty" }, "image": image });
         let answer = self.rest("POST", "/v1/bays", &body);
         let text = String::from_utf8_lossy(&answer.body).into_owned();
         let last = text.lines().last().unwrap_or_default();
@@ -386,13 +391,18 @@ impl Daemon {
     }
 
     fn import_small(&self) {
-        let source = format!("dir:{}", image::small().display());
+        self.import(&image::small(), SMALL);
+    }
+
+    /// Imports a directory as an image, unless one of that name is there.
+    pub fn import(&self, directory: &Path, name: &str) {
+        let source = format!("dir:{}", directory.display());
         // Images are shared by the daemons of a pool: one import is enough for all, and two at once are one too many.
         let _alone = (!self.own_pool).then(|| suite::lock("import"));
         let known = self.bay(&["images", "ls", "--json"]).ok().json();
-        let known = known.as_array().is_some_and(|all| all.iter().any(|image| image["name"] == SMALL));
+        let known = known.as_array().is_some_and(|all| all.iter().any(|image| image["name"] == name));
         if !known {
-            let _imported = self.bay(&["images", "import", &source, "--name", SMALL]).ok();
+            let _imported = self.bay(&["images", "import", &source, "--name", name]).ok();
         }
     }
 

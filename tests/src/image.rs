@@ -43,6 +43,55 @@ pub fn small() -> PathBuf {
     done
 }
 
+/// The name under which the image with PostgreSQL is imported.
+pub const POSTGRES: &str = "postgres";
+
+/// The small image with the host's PostgreSQL in it, below [`postgres_home`], made by the first that asks. Where the host
+/// has none, the test is counted as skipped.
+#[must_use]
+pub fn postgres() -> Option<PathBuf> {
+    let Some(home) = postgres_home() else {
+        suite::skip(Lack::Installable, "there is no PostgreSQL below /usr/lib/postgresql");
+        return None;
+    };
+    let done = suite::dir().join("image-postgres");
+    let small = small();
+    let _alone = suite::lock("image-postgres");
+    if !done.exists() {
+        let making = suite::dir().join("image-postgres.new");
+        let _ = fs::remove_dir_all(&making);
+        let copied = Command::new("cp").arg("-a").arg(&small).arg(&making).status().unwrap();
+        assert!(copied.success(), "cp: {copied}");
+        let at = |path: &Path| making.join(path.strip_prefix("/").unwrap());
+        for (dir, files) in [("bin", &["postgres", "initdb", "psql"][..]), ("lib", &POSTGRES_LIBRARIES)] {
+            fs::create_dir_all(at(&home.join(dir))).unwrap();
+            for file in files.iter().map(|file| home.join(dir).join(file)) {
+                copy(&file, &at(&file));
+                libraries_of(&file, &making);
+            }
+        }
+        let share = Path::new("/usr/share/postgresql").join(home.file_name().unwrap());
+        fs::create_dir_all(at(&share).parent().unwrap()).unwrap();
+        let copied = Command::new("cp").arg("-aL").arg(&share).arg(at(&share)).status().unwrap();
+        assert!(copied.success(), "cp: {copied}");
+        fs::rename(&making, &done).unwrap();
+    }
+    Some(done)
+}
+
+/// What a new database cluster asks for.
+const POSTGRES_LIBRARIES: [&str; 2] = ["dict_snowball.so", "plpgsql.so"];
+
+/// Where the newest PostgreSQL of the host is, there and in the image.
+#[must_use]
+pub fn postgres_home() -> Option<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut whole: Vec<PathBuf> =
+        versions.map(|entry| entry.path()).filter(|home| home.join("bin/postgres").is_file()).collect();
+    whole.sort_by_key(|home| home.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok()));
+    whole.pop()
+}
+
 /// Whether bays made from the small image have python3: probes that need raw system calls use it.
 #[must_use]
 pub fn has_python() -> bool {

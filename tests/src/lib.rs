@@ -10,7 +10,9 @@
 //! | [`repository`], [`remote`] | small git repositories to make bays from, also over HTTP                     |
 //! | [`machine`] | a virtual machine: a host of another kind than this one                               |
 //! | [`stuck`]  | a filesystem that does not answer: processes in uninterruptible sleep                  |
+//! | [`keeper`] | a process that shows whether memory and files are of one moment                          |
 //! | [`leaks`]  | what a daemon or the whole suite left on the host                                        |
+//! | [`sound`]  | what must hold of checkpoints whatever was killed                                        |
 //! | [`wait`]   | waiting for an event with a deadline                                                     |
 //! | [`chance`] | repeatable randomness                                                                    |
 //! | [`archive`]| hostile tar archives                                                                     |
@@ -24,12 +26,14 @@ pub mod chance;
 pub mod daemon;
 pub mod disk;
 pub mod image;
+pub mod keeper;
 pub mod leaks;
 pub mod machine;
 pub mod ran;
 pub mod remote;
 pub mod repository;
 pub mod rest;
+pub mod sound;
 pub mod stuck;
 pub mod suite;
 pub mod wait;

@@ -4,14 +4,16 @@
 //! The bay always holds the same word in its workspace and in its root. Whatever is killed, both must be of one moment.
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use bay_tests::chance::{Chance, rounds};
-use bay_tests::daemon::listed;
-use bay_tests::wait::{PATIENCE, pause, within};
-use bay_tests::{Daemon, leaks, rest, suite, until};
+use bay_tests::sound::{
+    checkpoint_files, checkpoints, checkpoints_are_whole, files_at, nothing_is_left_over,
+};
+use bay_tests::wait::pause;
+use bay_tests::{Daemon, rest, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -61,30 +63,9 @@ impl Verb {
     }
 }
 
-fn checkpoints(daemon: &Daemon, bay: &str) -> Vec<Value> {
-    daemon
-        .rest("GET", &format!("/v1/bays/{bay}/checkpoints"), &Value::Null)
-        .json()
-        .as_array()
-        .unwrap()
-        .clone()
-}
-
-fn files_of(daemon: &Daemon, bay: &str) -> PathBuf {
-    let id = daemon.show(bay)["id"].as_str().unwrap().to_owned();
-    leaks::corner(&suite::shared_pool(), daemon.id()).join("bays").join(id).join("checkpoints")
-}
-
-fn entries(dir: &Path) -> BTreeSet<String> {
-    let found = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    found.map(|entry| entry.file_name().into_string().unwrap()).collect()
-}
-
 /// What a checkpoint holds, read on the pool.
 fn words_at(files: &Path, name: &str) -> (String, String) {
-    let dir = ["shown", "older"].map(|place| files.join(place).join(name));
-    let dir =
-        dir.iter().find(|dir| dir.exists()).unwrap_or_else(|| panic!("{name} is listed and has no files"));
+    let dir = files_at(files, name);
     let read = |path: &str| std::fs::read_to_string(dir.join(path)).unwrap().trim().to_owned();
     (read("workspace/word"), read("root/etc/word"))
 }
@@ -112,20 +93,11 @@ fn verify(daemon: &Daemon, captured: &mut BTreeMap<String, String>) {
         assert!([PARENT, CHILD].contains(&name), "{bay}");
         let (workspace, root) = words_now(daemon, name);
         assert_eq!(workspace, root, "{name} is of two moments");
-        let files = files_of(daemon, name);
-        let known: BTreeSet<String> = checkpoints(daemon, name)
-            .iter()
-            .map(|checkpoint| checkpoint["name"].as_str().unwrap().to_owned())
-            .collect();
-        let on_disk: BTreeSet<String> =
-            entries(&files.join("shown")).union(&entries(&files.join("older"))).cloned().collect();
-        assert_eq!(on_disk, known, "{name}: what is on disk is not what is listed");
-        assert_eq!(entries(&files.join("inner")), known, "{name}");
-        let top = entries(&files);
-        assert!(top.is_subset(&["inner", "older", "shown"].map(str::to_owned).into()), "{name}: {top:?}");
+        let known = checkpoints_are_whole(daemon, name);
         if name != PARENT {
             continue;
         }
+        let files = checkpoint_files(daemon, name);
         captured.retain(|checkpoint, _| known.contains(checkpoint));
         for checkpoint in &known {
             let (workspace, root) = words_at(&files, checkpoint);
@@ -134,10 +106,7 @@ fn verify(daemon: &Daemon, captured: &mut BTreeMap<String, String>) {
             assert_eq!(*before, workspace, "{checkpoint} has changed");
         }
     }
-    let trash = leaks::corner(&suite::shared_pool(), daemon.id()).join("trash");
-    until("the trash to be empty", || entries(&trash).is_empty().then_some(()));
-    let orphans = within(PATIENCE, || daemon.orphans().is_empty().then_some(()));
-    assert!(orphans.is_some(), "left over:\n{}", listed(&daemon.orphans()));
+    nothing_is_left_over(daemon);
 }
 
 /// A checkpoint there is, or a word that names none.

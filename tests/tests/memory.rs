@@ -1,24 +1,9 @@
 //! What runs in a bay is captured, goes back, and goes on in several bays at once.
 #![forbid(unsafe_code)]
 
-use bay_tests::suite::{self, Lack};
-use bay_tests::{Daemon, image, until};
+use bay_tests::keeper::able;
+use bay_tests::{Daemon, until};
 use serde_json::Value;
-
-/// Whether this host can capture memory; where it cannot, the test is skipped.
-fn able(daemon: &Daemon) -> bool {
-    if !image::has_python() {
-        suite::skip(Lack::Installable, "the small image has no python3: the host's is not below /usr");
-        return false;
-    }
-    let doctor = daemon.bay(&["doctor", "--json"]).json();
-    let criu = doctor["checks"].as_array().into_iter().flatten().find(|check| check["id"] == "criu");
-    let able = criu.is_some_and(|check| check["state"] == "ok");
-    if !able {
-        suite::skip(Lack::Installable, &format!("no CRIU that works here: {criu:?}"));
-    }
-    able
-}
 
 fn read(daemon: &Daemon, bay: &str, script: &str) -> String {
     daemon.sh(bay, script).ok().text()

@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use bay_tests::sound::checkpoints_are_whole;
 use bay_tests::stuck::{FILE, StuckDisk};
 use bay_tests::suite::{self, Lack, Scratch};
 use bay_tests::{Daemon, SMALL, until};
@@ -97,6 +98,37 @@ fn a_command_that_hangs_in_the_kernel_is_given_up_with_the_reason_and_its_bay_go
         until("both to be gone", || (daemon.sh("b", "pidof cat | wc -w").text() == "0").then_some(()));
         let _paused = daemon.bay(&["pause", "b"]).ok();
         let _resumed = daemon.bay(&["resume", "b"]).ok();
+        works(daemon, "b");
+    });
+}
+
+#[test]
+fn a_checkpoint_of_a_bay_with_a_process_that_hangs_is_refused_by_its_name_and_the_bay_goes_on() {
+    with_a_stuck_bay(|daemon, disk| {
+        // A read that waits can still be stopped. With the first signal it cannot.
+        let killed = while_the_other_works(daemon, || daemon.bay(&["kill", "b", "1"]));
+        killed.fails_with(ErrorCode::BayState);
+        let guest = daemon.host_pid("b");
+        for (kind, code) in
+            [("--files-only", ErrorCode::BayFailed), ("--memory", ErrorCode::MemoryUnavailable)]
+        {
+            let made = while_the_other_works(daemon, || daemon.bay(&["checkpoint", "b", kind]));
+            let (what, _) = made.fails_with(code);
+            assert!(what.contains("cat"), "{what}");
+            assert_eq!(daemon.show("b")["state"], "running");
+            works(daemon, "b");
+            assert!(checkpoints_are_whole(daemon, "b").is_empty());
+        }
+        let forked = while_the_other_works(daemon, || daemon.bay(&["fork", "b"]));
+        assert!(forked.code != 0, "{forked}");
+        let restored = while_the_other_works(daemon, || daemon.bay(&["pause", "b", "--to-disk"]));
+        restored.fails_with(ErrorCode::MemoryUnavailable);
+        works(daemon, "b");
+        assert_eq!((daemon.host_pid("b"), daemon.list().len()), (guest, 2));
+
+        drop(disk);
+        until("it to be gone", || (daemon.sh("b", "pidof cat | wc -w").text() == "0").then_some(()));
+        let _made = daemon.bay(&["checkpoint", "b", "--files-only"]).ok();
         works(daemon, "b");
     });
 }

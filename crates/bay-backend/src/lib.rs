@@ -12,6 +12,7 @@
 //! | `stats`   | what the bay uses as the host measures it; what this host does not measure is absent           |
 //! | `examine` | what in a running bay cannot be kept in memory, with nothing stopped                            |
 //! | `capture` | memory and the caller's snapshots of one moment, and the bay goes on; or nothing is kept       |
+//! | `abandon` | a capture that nobody waits for any more is over, and nothing of it is left                    |
 //! | `restore` | the bay goes on from there and its guest answers, or nothing is left                           |
 //! | `clear`   | ends and removes everything of that bay's runtime; harmless when there is nothing              |
 //! | `leftovers` | every bay id of which this backend still holds anything                                      |
@@ -117,7 +118,7 @@ impl BackendError {
             }
             Self::OtherMachine(_) => {
                 return ApiError::new(
-                    ErrorCode::HostUnfit,
+                    ErrorCode::MemoryUnavailable,
                     self.to_string(),
                     "its files can be had everywhere: `--files-only`",
                 );
@@ -203,6 +204,10 @@ pub trait Backend: Send + Sync + Debug {
     async fn inspect(&self, bay: BayId, record: &RuntimeRecord) -> Seen;
     /// What it uses at this moment, measured from outside of it.
     async fn stats(&self, bay: BayId, record: &RuntimeRecord) -> BayStats;
+    /// Memory that its processes hold, without caches: about what a capture of it will hold. Absent where nobody counts.
+    async fn memory_held(&self, _bay: BayId) -> Option<u64> {
+        None
+    }
     /// What it has to do with the world outside of it.
     async fn network(&self, record: &RuntimeRecord) -> NetworkUse;
     async fn clear(&self, bay: BayId) -> Result<(), BackendError>;
@@ -223,6 +228,15 @@ pub trait Backend: Send + Sync + Debug {
         _order: &CaptureOrder,
         _while_stopped: WhileStopped<'_>,
     ) -> Result<Captured, BackendError> {
+        Err(BackendError::MemoryUnsupported(NO_MEMORY.to_owned()))
+    }
+    /// Ends a capture that nobody waits for any more: returns when whoever works at it has let go of the bay, and nothing
+    /// of it is left. Harmless when there is none.
+    async fn abandon(&self, _order: &CaptureOrder) -> Result<(), BackendError> {
+        Ok(())
+    }
+    /// Whether what these images hold can go on here, and if not, why. Stops and starts nothing.
+    async fn can_restore(&self, _images: &Path) -> Result<(), BackendError> {
         Err(BackendError::MemoryUnsupported(NO_MEMORY.to_owned()))
     }
     /// Starts a bay from images instead of from nothing; the disk in `spec` is as it was at the capture. With a fork index

@@ -106,6 +106,14 @@ impl Local {
 
     /// Runs the helper to its end.
     async fn ask(&self, request: &RuntimeRequest) -> Result<RuntimeReply, BackendError> {
+        self.ask_within(request, HELPER_DEADLINE).await
+    }
+
+    async fn ask_within(
+        &self,
+        request: &RuntimeRequest,
+        deadline: Duration,
+    ) -> Result<RuntimeReply, BackendError> {
         let mut helper = self.command().spawn().map_err(BackendError::Helper)?;
         let body = serde_json::to_vec(request).map_err(|error| BackendError::Helper(error.into()))?;
         let talk = async {
@@ -118,7 +126,7 @@ impl Local {
             }
             io::Result::Ok((answer, helper.wait().await?))
         };
-        let (answer, status) = match tokio::time::timeout(HELPER_DEADLINE, talk).await {
+        let (answer, status) = match tokio::time::timeout(deadline, talk).await {
             Ok(talked) => talked.map_err(BackendError::Helper)?,
             Err(_) => {
                 // Not waited for: a helper that hangs in the kernel would be waited for in vain. The runtime buries it.
@@ -210,6 +218,10 @@ impl Backend for Local {
         self.groups().map(|groups| groups.stats(&self.place(bay).cgroup, pid)).unwrap_or_default()
     }
 
+    async fn memory_held(&self, bay: BayId) -> Option<u64> {
+        self.groups()?.memory_held(&self.place(bay).cgroup)
+    }
+
     async fn network(&self, record: &RuntimeRecord) -> NetworkUse {
         if is_alive(record) { network_use(record.pid) } else { NetworkUse::default() }
     }
@@ -232,6 +244,14 @@ impl Backend for Local {
         while_stopped: WhileStopped<'_>,
     ) -> Result<Captured, BackendError> {
         self.capture_memory(order, while_stopped).await
+    }
+
+    async fn abandon(&self, order: &CaptureOrder) -> Result<(), BackendError> {
+        self.abandon_capture(order).await
+    }
+
+    async fn can_restore(&self, images: &Path) -> Result<(), BackendError> {
+        self.can_restore_memory(images).await
     }
 
     async fn restore(

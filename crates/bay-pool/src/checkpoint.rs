@@ -29,6 +29,8 @@ const ROOT: &str = "root";
 const WORKSPACE: &str = "workspace";
 const STATE: &str = "state";
 const MEMORY: &str = "memory";
+/// What the names of files with the pages of processes begin with, among the images of memory.
+const PAGES: &[u8] = b"pages-";
 /// Below a bay's state: what its services are.
 const SERVICES: &str = "services";
 /// Most definitions of services that are taken over. A bay has fewer.
@@ -76,10 +78,29 @@ impl Pool {
         self.checkpoint_inner(point).join(MEMORY)
     }
 
+    /// How many bytes come back into memory with it; nothing for one that holds files alone.
+    pub fn checkpoint_memory_bytes(&self, point: Point) -> Result<u64> {
+        let dir = self.checkpoint_memory(point);
+        let mut bytes = 0_u64;
+        for path in if dir.is_dir() { entries(&dir)? } else { Vec::new() } {
+            let found = std::fs::symlink_metadata(&path).doing(|| format!("look at {}", path.display()))?;
+            if path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PAGES)) {
+                bytes = bytes.saturating_add(found.len());
+            }
+        }
+        Ok(bytes)
+    }
+
     /// The same for one that is being made; nothing is there yet.
     #[must_use]
     pub fn checkpoint_new_memory(&self, bay: BayId) -> PathBuf {
         self.checkpoints(bay).join("new-inner").join(MEMORY)
+    }
+
+    /// Makes room for so many bytes of memory, growing the pool if that is what it takes: nothing grows while a bay stands
+    /// still.
+    pub fn checkpoint_make_room(&self, bytes: u64) -> Result<()> {
+        self.make_room(bytes)
     }
 
     /// Writes down everything that is on its way to the disk, so that there is little left to do while the bay stands
@@ -138,6 +159,15 @@ impl Pool {
         Ok(())
     }
 
+    /// Removes what there is of a checkpoint that will not be kept.
+    pub fn checkpoint_discard(&self, bay: BayId) -> Result<()> {
+        let top = self.checkpoints(bay);
+        for new in ["new", "new-inner"] {
+            self.trash().remove(&top.join(new))?;
+        }
+        Ok(())
+    }
+
     /// Puts the newest of these where the bay sees them, and the others where it does not.
     pub fn checkpoints_arrange(&self, bay: BayId, known: &[CheckpointName]) -> Result<()> {
         let top = self.checkpoints(bay);
@@ -170,9 +200,7 @@ impl Pool {
         if !top.is_dir() {
             return Ok(());
         }
-        for new in ["new", "new-inner"] {
-            self.trash().remove(&top.join(new))?;
-        }
+        self.checkpoint_discard(bay)?;
         for place in ["shown", "older", "inner"] {
             let place = top.join(place);
             if !place.is_dir() {

@@ -62,7 +62,7 @@ pub use attempt::{ATTEMPT_MADE, ATTEMPT_NAMESPACES};
 pub use cgroup::{Hierarchies, Placing};
 pub use failure::Failure;
 pub use limit_events::LimitEvents;
-pub use memory::{CRIU_FLOOR, CRIU_PLACES, PROGRAM, find_criu};
+pub use memory::{CRIU_FLOOR, CRIU_PLACES, PROGRAM, find_criu, goes_on_here};
 pub use netuse::{NetworkUse, network_use};
 pub use own_v2::{OWN_V2, detached_v2};
 pub use place::{GUEST_SOCKET, guest_socket, process_start_ticks};

@@ -23,7 +23,7 @@ use serde_json::json;
 use crate::daemon::Daemon;
 use crate::reconcile;
 use crate::registry::BayHandle;
-use crate::service::checkpoints;
+use crate::service::{checkpoints, memory};
 use crate::startup::boot_id;
 
 /// Bays looked at side by side.
@@ -81,12 +81,17 @@ async fn sweep_runtimes(daemon: &Arc<Daemon>, recorded: &HashSet<BayId>) {
 /// Removes half-made disks, and disks of bays nobody knows.
 async fn sweep_disks(daemon: &Daemon, rows: &[BayRow], known: &HashSet<BayId>) -> Result<(), ApiError> {
     let unfinished: HashSet<BayId> = rows.iter().filter(|row| !row.disk_ready).map(|row| row.id).collect();
+    let captured: HashSet<BayId> =
+        rows.iter().filter(|row| memory::was_cut_short(daemon, row)).map(|row| row.id).collect();
     for id in daemon.with_pool(bay_pool::Pool::bay_list).await? {
         let removed = if unfinished.contains(&id) {
             // Nothing ever ran on it; it is made anew.
             daemon.with_pool(move |pool| pool.bay_remove(id, None)).await
         } else if known.contains(&id) {
-            sweep_checkpoints(daemon, id).await;
+            // Whoever still writes memory there ends first.
+            if !captured.contains(&id) {
+                sweep_checkpoints(daemon, id).await;
+            }
             continue;
         } else {
             let event = Draft::new("bay.disk-unknown", json!({}));
@@ -116,9 +121,33 @@ async fn sweep_checkpoints(daemon: &Daemon, id: BayId) {
     }
 }
 
-async fn look_again(daemon: &Daemon, row: BayRow, boot: Option<&str>) -> Result<Arc<BayHandle>, ApiError> {
+/// Waits for whoever still captures the memory of a bay for the daemon before this one, and removes what that wrote. Longer
+/// than [`IN_ORDER_WITHIN`] only the bay's own reconciler is kept waiting.
+async fn end_capture(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, row: BayRow) {
+    let (daemon, handle) = (Arc::clone(daemon), Arc::clone(handle));
+    let (alone, is_alone) = tokio::sync::oneshot::channel();
+    let ending = tokio::spawn(async move {
+        let _at_work = handle.at_work.lock().await;
+        let _ = alone.send(());
+        if let Err(error) = memory::abandon(&daemon, &row).await {
+            tracing::error!(bay = %handle.name, message = %error.message, "a capture that was cut short could not be ended");
+        }
+        sweep_checkpoints(&daemon, handle.id).await;
+    });
+    let _ = is_alone.await;
+    let _ = tokio::time::timeout(IN_ORDER_WITHIN, ending).await;
+}
+
+async fn look_again(
+    daemon: &Arc<Daemon>,
+    row: BayRow,
+    boot: Option<&str>,
+) -> Result<Arc<BayHandle>, ApiError> {
     let record = row.runtime.clone();
-    let handle = Arc::new(BayHandle::new(row, Arc::clone(&daemon.backend)));
+    let handle = Arc::new(BayHandle::new(row.clone(), Arc::clone(&daemon.backend)));
+    if memory::was_cut_short(daemon, &row) {
+        end_capture(daemon, &handle, row).await;
+    }
     for exec in daemon.store.exec_list_open(handle.id).await.map_err(|e| e.to_api())? {
         handle.exec_opened(exec.id);
         // What happened before is not known to have happened while it ran.

@@ -12,6 +12,7 @@ use bay_types::{ApiError, ErrorCode};
 use jiff::Timestamp;
 use tokio::sync::{Mutex, RwLock, RwLockWriteGuard, Semaphore, SemaphorePermit};
 
+use crate::admission::Admission;
 use crate::changes::Changes;
 use crate::fault::Fault;
 use crate::registry::{BayHandle, Registry};
@@ -34,6 +35,8 @@ pub(crate) struct Daemon {
     pub(crate) bays: Registry,
     pub(crate) fault: Fault,
     pub(crate) host: HostSize,
+    /// Lets bays in that go on from their memory.
+    pub(crate) admission: Admission,
     pub(crate) data_dir: PathBuf,
     pub(crate) pool_dir: PathBuf,
     pub(crate) started_at: Timestamp,

@@ -44,6 +44,7 @@ use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, RwLock, Semaphore, watch};
 
+mod admission;
 mod adopt;
 mod api;
 mod changes;
@@ -93,6 +94,8 @@ pub struct ServerConfig {
     pub otlp: Option<Collector>,
     /// The CRIU to keep memory with, instead of the first that is found.
     pub criu: Option<PathBuf>,
+    /// Memory that bays which go on from theirs leave to the host, instead of a share of it.
+    pub memory_reserve_mib: Option<u64>,
     /// Tests: where to die.
     pub fault: Option<String>,
 }
@@ -226,13 +229,15 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     });
     let telemetry = Telemetry::new(config.otlp.clone(), store.daemon_id());
     telemetry.costs.restore(store.cost_list().await?);
+    let host = HostSize::here();
     let daemon = Arc::new(Daemon {
         store,
         pool: OnceLock::from(pool),
         backend: Arc::new(backend),
         bays: registry::Registry::default(),
         fault,
-        host: HostSize::here(),
+        admission: admission::Admission::new(config.memory_reserve_mib, host.memory_mib),
+        host,
         data_dir: config.data_dir.clone(),
         pool_dir: config.pool_dir.clone(),
         started_at: Timestamp::now(),

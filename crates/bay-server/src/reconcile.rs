@@ -249,6 +249,11 @@ impl Reconciler {
                     row.thaw_from = None;
                     row.state = State::Stopped;
                 }
+                // There was no memory for what is kept on disk: there it stays until somebody asks again.
+                Step::Start if error.code == ErrorCode::NotEnough && row.thaw_from.is_some() => {
+                    row.desired = Desired::Paused;
+                    row.state = State::Paused;
+                }
                 _ => row.state = State::Failed,
             }
             row.reason = reason;
@@ -424,6 +429,7 @@ impl Reconciler {
             .update(&self.daemon.store, None, |row| {
                 row.runtime = Some(record);
                 row.thaw_from = None;
+                row.restore_wanted = None;
             })
             .await?;
         Ok(())

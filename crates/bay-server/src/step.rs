@@ -13,8 +13,7 @@
 //!            paused                            Resume
 //!            running, not yet known to answer  Confirm
 //!  paused    running                           Pause
-//!            running or frozen, kept on disk   LetGo
-//!            gone, kept on disk                Rest
+//!            anything, kept on disk            LetGo, then Rest
 //!            gone                              Forsake: memory cannot come back, so it becomes "stopped"
 //!  stopped   running or paused                 Stop
 //! ```
@@ -104,9 +103,9 @@ pub(crate) fn next_step(look: Look) -> Step {
         (Desired::Running, Seen::Running) if look.state == State::Running => Step::Rest,
         (Desired::Running, Seen::Running) => Step::Confirm,
         (Desired::Paused, Seen::Gone) if look.on_disk && look.state == State::Paused => Step::Rest,
-        (Desired::Paused, Seen::Gone) => Step::Forsake,
-        // It is kept on disk, so nothing of it needs to run or to be asked to end.
+        // It is kept on disk, so nothing of it needs to run or to be asked to end; nor is it lost when it died meanwhile.
         (Desired::Paused, _) if look.on_disk => Step::LetGo,
+        (Desired::Paused, Seen::Gone) => Step::Forsake,
         (Desired::Paused, Seen::Running) => Step::Pause,
         (Desired::Paused, Seen::Paused) if look.state == State::Paused => Step::Rest,
         (Desired::Paused, Seen::Paused) => Step::Pause,
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_bay_that_is_gone_becomes_stopped() {
+    fn a_paused_bay_that_is_gone_becomes_stopped_unless_it_is_on_disk() {
         let at = Look {
             desired: Desired::Paused,
             state: State::Stopped,
@@ -296,5 +295,9 @@ mod tests {
             backing_off: false,
         };
         assert_eq!(next_step(at), Step::Forsake);
+        // What is kept on disk is not lost by a death after it was kept.
+        let kept = Look { on_disk: true, ..at };
+        assert_eq!(next_step(kept), Step::LetGo);
+        assert_eq!(next_step(Look { state: State::Paused, ..kept }), Step::Rest);
     }
 }

@@ -35,6 +35,7 @@ pub(crate) struct Serve {
     pub(crate) pool_mib: Option<u64>,
     pub(crate) otlp: Option<bay_server::Collector>,
     pub(crate) criu: Option<PathBuf>,
+    pub(crate) memory_reserve_mib: Option<u64>,
     pub(crate) fault: Option<String>,
 }
 
@@ -55,6 +56,7 @@ pub(crate) async fn serve(told: Serve) -> Result<(), ApiError> {
         },
         otlp: told.otlp,
         criu: told.criu,
+        memory_reserve_mib: told.memory_reserve_mib,
         fault: told.fault,
     })
     .await

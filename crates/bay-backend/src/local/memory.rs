@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use bay_runtime::{PROGRAM, find_criu};
+use bay_runtime::{PROGRAM, find_criu, goes_on_here};
 use bay_types::runtime::{CaptureSpec, Criu, GO_ON, Obstacle, RestoreSpec, RuntimeReply, RuntimeRequest};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 
@@ -62,11 +62,18 @@ impl Local {
             Err(_) => Err(BackendError::HelperSlow),
         };
         if captured.as_ref().is_err_and(|error| !matches!(error, BackendError::Obstacles(_)))
-            && let Err(error) = self.ask(&RuntimeRequest::Mend(spec)).await
+            && let Err(error) = self.ask_within(&RuntimeRequest::Mend(spec), MEMORY_DEADLINE).await
         {
             tracing::warn!(bay = %order.bay.bay, %error, "what a failed capture left could not be taken away");
         }
         captured
+    }
+
+    /// A helper whose daemon is gone sees that when CRIU is done, and lets everything go on. It holds the bay's lock until
+    /// then.
+    pub(super) async fn abandon_capture(&self, order: &CaptureOrder) -> Result<(), BackendError> {
+        let request = RuntimeRequest::Mend(self.capture_spec(order).await?);
+        self.ask_within(&request, MEMORY_DEADLINE).await.map(drop)
     }
 
     /// One capture, line by line. The helper ends with this.
@@ -103,6 +110,18 @@ impl Local {
         }
     }
 
+    pub(super) async fn can_restore_memory(&self, images: &Path) -> Result<(), BackendError> {
+        let (criu, images) = (self.criu().await?, images.to_owned());
+        let looked = tokio::task::spawn_blocking(move || goes_on_here(&images, &criu)).await;
+        match looked {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(failure)) => {
+                Err(BackendError::OtherMachine(format!("{}: {}", failure.what, failure.source)))
+            }
+            Err(error) => Err(BackendError::Helper(io::Error::other(error))),
+        }
+    }
+
     pub(super) async fn restore_memory(
         &self,
         spec: &StartSpec,
@@ -123,14 +142,13 @@ impl Local {
             criu,
             fork_index,
         }));
-        let restored = match tokio::time::timeout(MEMORY_DEADLINE, self.ask(&request)).await {
-            Ok(Ok(RuntimeReply::Restored { record, notes })) => return Ok(Restored { record, notes }),
-            Ok(Ok(other)) => unexpected(&other),
-            Ok(Err(BackendError::Step { step, message })) if step == IDENTITY => {
+        let restored = match self.ask_within(&request, MEMORY_DEADLINE).await {
+            Ok(RuntimeReply::Restored { record, notes }) => return Ok(Restored { record, notes }),
+            Ok(other) => unexpected(&other),
+            Err(BackendError::Step { step, message }) if step == IDENTITY => {
                 BackendError::OtherMachine(message)
             }
-            Ok(Err(error)) => error,
-            Err(_) => BackendError::HelperSlow,
+            Err(error) => error,
         };
         if let Err(clearing) = self.clear(spec.bay).await {
             tracing::warn!(bay = %spec.bay, error = %clearing, "could not clear a failed restore");

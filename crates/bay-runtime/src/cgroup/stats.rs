@@ -57,6 +57,16 @@ impl Hierarchies {
         }
     }
 
+    /// Memory of a bay's processes that the kernel cannot take back: without caches, which are no part of a checkpoint.
+    #[must_use]
+    pub fn memory_held(&self, group: &Path) -> Option<u64> {
+        let v1 = self.v1_groups(group).find(|(name, _)| *name == "memory").map(|(_, path)| path);
+        let sum = |text: &str, keys: [&str; 2]| keys.iter().map(|key| keyed(text, key)).sum::<Option<u64>>();
+        let told = |files: &Files, keys| sum(&files.text("memory.stat")?, keys);
+        told(&Files(Some(self.v2.join(group))), ["anon", "shmem"])
+            .or_else(|| told(&Files(v1), ["total_rss", "total_shmem"]))
+    }
+
     fn io(&self, group: &Path, v2: &Files, pid: Option<i32>) -> Option<IoStats> {
         if let Some(text) = v2.text("io.stat") {
             return Some(IoStats::parse_v2(&text));
@@ -156,6 +166,20 @@ mod tests {
         );
         assert_eq!(stats.io.unwrap().write_ops, Some(4));
         assert_eq!(stats.throttled_us, Some(9));
+    }
+
+    #[test]
+    fn memory_that_is_held_is_told_without_caches() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        let v1 = "cache 9000\nrss 1\nshmem 1\ntotal_cache 9000\ntotal_rss 300\ntotal_shmem 40\n";
+        write(&at("memory/g/memory.stat"), v1);
+        let mut hosts = Hierarchies { v2: at("v2"), v1: vec![("memory".to_owned(), at("memory"))] };
+        assert_eq!(hosts.memory_held(Path::new("g")), Some(340));
+        write(&at("v2/g/memory.stat"), "anon 100\nfile 5000\nshmem 20\n");
+        assert_eq!(hosts.memory_held(Path::new("g")), Some(120));
+        hosts = Hierarchies { v2: at("nowhere"), v1: vec![] };
+        assert_eq!(hosts.memory_held(Path::new("g")), None);
     }
 
     #[test]

@@ -25,13 +25,15 @@ const STUCK_AFTER: Duration = Duration::from_millis(200);
 const STUCK_ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Namespaces that processes of a bay must share with its PID 1. (Mount namespaces of their own can be kept.)
-const SHARED: [(&str, &str); 6] = [
+const SHARED: [(&str, &str); 8] = [
     ("user", "a user namespace of its own"),
     ("pid", "a process namespace of its own"),
     ("pid_for_children", "a process namespace for its children"),
     ("net", "a network namespace of its own"),
     ("ipc", "an IPC namespace of its own"),
     ("uts", "a host name of its own"),
+    ("time", "a clock of its own"),
+    ("time_for_children", "a clock for its children"),
 ];
 
 /// What a link below `/proc/PID/fd` begins with, for things that cannot be kept.

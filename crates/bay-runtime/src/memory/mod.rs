@@ -55,6 +55,8 @@ use std::process::Command;
 
 use bay_types::runtime::Criu;
 
+use crate::failure::Failure;
+
 /// Where CRIU is looked for, in this order. The first is where `./quickstart` puts one.
 pub const CRIU_PLACES: [&str; 4] =
     ["/usr/local/lib/workbay/criu/criu", "/usr/local/sbin/criu", "/usr/sbin/criu", "/usr/bin/criu"];
@@ -83,6 +85,14 @@ pub fn find_criu(given: Option<&Path>) -> Result<Criu, String> {
         }
     }
     Err(if found.is_empty() { "not installed".to_owned() } else { found.join(", ") })
+}
+
+/// Whether what these images hold can go on on this machine; a restore looks again.
+///
+/// # Errors
+/// What differs, or that the images are not whole.
+pub fn goes_on_here(images: &Path, criu: &Criu) -> Result<(), Failure> {
+    facts::Facts::for_here(images, criu).map(drop)
 }
 
 fn criu_version(criu: &Path) -> io::Result<String> {

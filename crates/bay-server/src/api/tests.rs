@@ -125,6 +125,7 @@ async fn rig() -> Rig {
         backend: Arc::new(backend),
         bays: Registry::default(),
         fault: Fault::default(),
+        admission: crate::admission::Admission::new(None, 1024),
         host: HostSize { memory_mib: 1024, cpus: 2, disk_mib: 4096 },
         data_dir: dir.path().to_owned(),
         pool_dir: dir.path().join("pool"),

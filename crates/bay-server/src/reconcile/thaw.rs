@@ -1,5 +1,7 @@
 //! Starting a bay: from nothing, or from what ran at a checkpoint.
 
+use std::sync::Arc;
+
 use bay_backend::StartSpec;
 use bay_store::BayRow;
 use bay_types::checkpoint::Point;
@@ -7,6 +9,7 @@ use bay_types::runtime::RuntimeRecord;
 use bay_types::{ApiError, ErrorCode};
 
 use super::{Reconciler, settings};
+use crate::admission::Admitted;
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
 
@@ -45,11 +48,21 @@ impl Reconciler {
         let Some(from) = row.thaw_from else {
             return self.daemon.backend.start(&spec).await.map_err(|e| e.to_api());
         };
+        let daemon = Arc::clone(&self.daemon);
+        let _room = self.room(&daemon, row, from).await?;
+        // What goes on changes files at once. Whoever has to begin again, because this daemon died before it had written
+        // down what runs, gives it the files of its moment first.
+        self.handle.update(&self.daemon.store, None, |row| row.restore_wanted = Some(from)).await?;
         match self.thaw(row, &spec, from).await {
             Ok(record) => Ok(record),
             Err(error) => {
                 // The files are in place: the next start is an ordinary one.
-                self.handle.update(&self.daemon.store, None, |row| row.thaw_from = None).await?;
+                self.handle
+                    .update(&self.daemon.store, None, |row| {
+                        row.thaw_from = None;
+                        row.restore_wanted = None;
+                    })
+                    .await?;
                 Err(ApiError::new(
                     if error.code == ErrorCode::BayFailed {
                         ErrorCode::MemoryUnavailable
@@ -57,10 +70,44 @@ impl Reconciler {
                         error.code
                     },
                     format!("what ran at {} could not be brought back: {}", from.checkpoint, error.message),
-                    format!("its files are in place: `bay start {}` starts it anew from them", row.name),
+                    match from.bay == row.id {
+                        true => format!(
+                            "its files are in place: `bay start {0}` starts it anew from them; `bay restore {0} {1}` tries again",
+                            row.name, from.checkpoint
+                        ),
+                        false => {
+                            format!(
+                                "its files are in place: `bay start {}` starts it anew from them",
+                                row.name
+                            )
+                        }
+                    },
                 ))
             }
         }
+    }
+
+    /// Waits for its turn where others come back too.
+    async fn room<'a>(
+        &self,
+        daemon: &'a Daemon,
+        row: &BayRow,
+        from: Point,
+    ) -> Result<Admitted<'a>, ApiError> {
+        let needed = daemon.with_pool(move |pool| pool.checkpoint_memory_bytes(from)).await?;
+        if let Ok(room) = daemon.admission.enter(needed) {
+            return Ok(room);
+        }
+        let reason = format!("waits until there are {} MiB of memory for what ran", needed.div_ceil(1 << 20));
+        self.handle.update(&daemon.store, None, |row| row.reason = reason).await?;
+        daemon.admission.enter_in_turn(needed).await.map_err(|shortage| {
+            let what = format!("what ran in {} at {}", row.name, from.checkpoint);
+            let next = format!(
+                "it stays on disk: stop other bays, then `bay resume {0}`; `bay stop {0}` and `bay start {0}` start it anew from its files",
+                row.name
+            );
+            shortage.refusal(&what, next)
+        })
     }
 
     async fn thaw(&mut self, row: &BayRow, spec: &StartSpec, from: Point) -> Result<RuntimeRecord, ApiError> {

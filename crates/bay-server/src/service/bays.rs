@@ -113,6 +113,8 @@ pub(crate) async fn stop(
             |row| {
                 row.desired = Desired::Stopped;
                 row.stop_why = None;
+                // What is kept on disk ends like what runs.
+                row.thaw_from = None;
             },
         )
         .await?;
@@ -191,6 +193,8 @@ pub(crate) async fn replace(
             draft,
             |row| {
                 row.replace_with = Some(image);
+                // What was kept on disk ran on the root that goes.
+                row.thaw_from = None;
                 if row.desired == Desired::Paused {
                     row.desired = Desired::Running;
                 }

@@ -73,7 +73,19 @@ pub(crate) async fn take(
     wanted: Wanted,
     caller: Caller,
 ) -> Result<CheckpointView, ApiError> {
+    let _at_work = stand_still(handle).await?;
     take_and(daemon, handle, wanted, caller, false).await
+}
+
+/// Keeps the reconciler, and whoever else wants a checkpoint, from the bay.
+async fn stand_still(handle: &BayHandle) -> Result<tokio::sync::MutexGuard<'_, ()>, ApiError> {
+    tokio::time::timeout(VERB_WITHIN, handle.at_work.lock()).await.map_err(|_| {
+        ApiError::new(
+            ErrorCode::Interrupted,
+            format!("the bay {} was busy for {} s", handle.name, VERB_WITHIN.as_secs()),
+            format!("`bay show {}` tells with what; repeat the command later", handle.name),
+        )
+    })
 }
 
 /// What runs in a bay goes to disk, where it outlives everything but the bay, and nothing of it runs any more.
@@ -87,7 +99,12 @@ pub(crate) async fn pause_to_disk(
         automatic: Some("to pause on disk".to_owned()),
         message: None,
     };
-    let made = take_and(&daemon, &handle, wanted, caller, true).await?;
+    // Until the wish is written down: a reconciler that saw it frozen and wanted running would thaw it.
+    let at_work = stand_still(&handle).await?;
+    let made = take_and(&daemon, &handle, wanted, caller, true).await.inspect_err(|_| {
+        // It may stand still, and is wanted running.
+        handle.wake.notify_one();
+    })?;
     let point = At { bay: handle.id, checkpoint: made.name };
     let draft = Draft::new("bay.pause-asked", json!({ "to_disk": made.name, "by": caller.by() }));
     // It stands still since it was captured, so nothing is lost that comes later.
@@ -101,11 +118,12 @@ pub(crate) async fn pause_to_disk(
                 row.thaw_from = Some(point);
             },
         )
-        .await?;
-    reach(&daemon, &handle, asked, State::Paused, Duration::ZERO).await
+        .await;
+    drop(at_work);
+    reach(&daemon, &handle, asked?, State::Paused, Duration::ZERO).await
 }
 
-/// With `hold` the bay stands still afterwards, when memory was captured.
+/// For a caller that keeps the reconciler away. With `hold` the bay stands still afterwards, when memory was captured.
 async fn take_and(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
@@ -113,13 +131,6 @@ async fn take_and(
     caller: Caller,
     hold: bool,
 ) -> Result<CheckpointView, ApiError> {
-    let _at_work = tokio::time::timeout(VERB_WITHIN, handle.at_work.lock()).await.map_err(|_| {
-        ApiError::new(
-            ErrorCode::Interrupted,
-            format!("the bay {} was busy for {} s", handle.name, VERB_WITHIN.as_secs()),
-            format!("`bay show {}` tells with what; repeat the command later", handle.name),
-        )
-    })?;
     let row = handle.row();
     fits(&row, "captured")?;
     let known = daemon.store.checkpoint_list(row.id).await.map_err(|e| e.to_api())?;
@@ -136,12 +147,22 @@ async fn take_and(
         json!({ "name": point.checkpoint, "automatic": wanted.automatic, "by": caller.by() }),
     );
     daemon.store.event_append(Some(row.id), &asked).await.map_err(|e| e.to_api())?;
-    let (kind, paused, without_memory) = match captured(daemon, handle, &row, wanted.kind, hold).await? {
-        Ok(paused) => (CheckpointKind::Memory, paused, Vec::new()),
-        Err(why) => (CheckpointKind::Files, snapshot(daemon, &row).await?, why),
+    let taken = async {
+        let (kind, paused, without_memory) = match captured(daemon, handle, &row, wanted.kind, hold).await? {
+            Ok(paused) => (CheckpointKind::Memory, paused, Vec::new()),
+            Err(why) => (CheckpointKind::Files, snapshot(daemon, &row).await?, why),
+        };
+        daemon.fault.at(Point::AfterSnapshot);
+        daemon.with_pool(move |pool| pool.checkpoint_keep(point)).await?;
+        Ok((kind, paused, without_memory))
     };
-    daemon.fault.at(Point::AfterSnapshot);
-    daemon.with_pool(move |pool| pool.checkpoint_keep(point)).await?;
+    let (kind, paused, without_memory) = match taken.await {
+        Ok(taken) => taken,
+        Err(error) => {
+            discard(daemon, &row).await;
+            return Err(error);
+        }
+    };
     let new = CheckpointNew {
         bay: row.id,
         name: point.checkpoint,
@@ -165,6 +186,14 @@ async fn take_and(
     let made = made.await?;
     tidy(daemon, handle, caller).await;
     Ok(made.view(Some(made.name), true))
+}
+
+/// What there is of a checkpoint that failed takes up room, and nobody will want it.
+async fn discard(daemon: &Daemon, row: &BayRow) {
+    let id = row.id;
+    if let Err(error) = daemon.with_pool(move |pool| pool.checkpoint_discard(id)).await {
+        tracing::warn!(bay = %row.name, message = %error.message, "a failed checkpoint could not be removed");
+    }
 }
 
 /// Captures memory and files where that is wanted and possible. What stands in the way is a refusal for whoever wants nothing
@@ -229,10 +258,14 @@ fn fits(row: &BayRow, verb: &str) -> Result<(), ApiError> {
         State::Failed if row.disk_ready => {}
         _ => return Err(misfit(row, verb, soon())),
     }
-    if !row.disk_ready || row.restore_wanted.is_some() || row.replace_with.is_some() {
-        return Err(misfit(row, verb, soon()));
-    }
-    Ok(())
+    let busy = match (row.restore_wanted, row.replace_with) {
+        (Some(point), _) => format!("is going back to {}", point.checkpoint),
+        (None, Some(_)) => "gets a fresh root".to_owned(),
+        (None, None) if row.disk_ready => return Ok(()),
+        (None, None) => return Err(misfit(row, verb, soon())),
+    };
+    let what = format!("the bay {} {busy}: it cannot be {verb} now", row.name);
+    Err(ApiError::new(ErrorCode::BayState, what, soon()))
 }
 
 /// After every checkpoint: what the bay sees are the newest, and automatic ones that nobody needs any more go. The
@@ -339,12 +372,29 @@ pub(crate) async fn restore(
     let name = wanted.checkpoint;
     let memory = find(&daemon, &handle, name).await?.kind == CheckpointKind::Memory && !wanted.files_only;
     fits(&handle.row(), "restored")?;
+    if memory {
+        can_come_back(&daemon, &handle, At { bay: handle.id, checkpoint: name }).await?;
+    }
     let why = format!("before the bay went back to {name}");
     let before = take(&daemon, &handle, Wanted::automatic(why), caller).await?;
     let point = At { bay: handle.id, checkpoint: name };
     let draft = Draft::new("bay.restore-asked", json!({ "checkpoint": name, "by": caller.by() }));
     let bay = become_point(&daemon, &handle, point, memory, draft, caller).await?;
     Ok(Restored { bay, before })
+}
+
+/// Refuses what cannot come back on this machine, or has no room there, while the bay still runs. What it holds now will be free by then.
+async fn can_come_back(daemon: &Daemon, handle: &BayHandle, point: At) -> Result<(), ApiError> {
+    let kept = memory::comes_back(daemon, point).await?;
+    let held = daemon.backend.memory_held(handle.id).await.unwrap_or(0);
+    daemon.admission.fits(kept.saturating_sub(held)).map_err(|shortage| {
+        let what = format!("what ran at {} of {}", point.checkpoint, handle.name);
+        let next = format!(
+            "stop other bays; `bay restore {} {} --files-only` starts it anew from its files",
+            handle.name, point.checkpoint
+        );
+        shortage.refusal(&what, next)
+    })
 }
 
 /// Makes the state of one bay another's, which keeps what it was as a checkpoint.

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use bay_store::{BayNew, Draft, NameChoice};
 use bay_types::bay::{BayCreate, BayView, State};
-use bay_types::checkpoint::{CheckpointKind, ForkCreate, Forked, Lineage, MAX_FORKS, SHOWN_INSIDE};
+use bay_types::checkpoint::{CheckpointKind, ForkCreate, Forked, Lineage, MAX_FORKS, Point, SHOWN_INSIDE};
 use bay_types::{ApiError, BayName, ErrorCode};
 use serde_json::json;
 
 use super::checkpoints::{self, Wanted};
-use super::{Caller, bays};
+use super::{Caller, bays, memory};
 use crate::daemon::Daemon;
 use crate::reconcile;
 use crate::registry::BayHandle;
@@ -37,6 +37,14 @@ pub(crate) async fn fork(
         Some(given) => crate::validate::name(given)?,
         None => with_suffix(&parent.name),
     };
+    if wanted.from.is_none()
+        && !wanted.files_only
+        && daemon.backend.keeps_memory().await.is_ok()
+        && let Some(held) = daemon.backend.memory_held(parent.id).await
+    {
+        // Before anything is captured: afterwards it is known exactly.
+        has_room(&daemon, &parent, held, wanted.count)?;
+    }
     let point = match wanted.from {
         Some(name) => {
             let current = parent.row().checkpoint;
@@ -52,6 +60,12 @@ pub(crate) async fn fork(
             checkpoints::take(&daemon, &parent, Wanted { kind, message: None, automatic }, caller).await?
         }
     };
+    let live = point.kind == CheckpointKind::Memory && !wanted.files_only;
+    if live {
+        let at = Point { bay: parent.id, checkpoint: point.name };
+        let each = memory::comes_back(&daemon, at).await?;
+        has_room(&daemon, &parent, each, wanted.count)?;
+    }
     let mut children = Vec::new();
     let mut number = 0_u32;
     for index in 0..wanted.count {
@@ -68,7 +82,7 @@ pub(crate) async fn fork(
             name: parent.name.clone(),
             checkpoint: point.name,
             index,
-            memory: point.kind == CheckpointKind::Memory && !wanted.files_only,
+            memory: live,
         };
         children.push(child(&daemon, &parent, name, lineage, caller).await?);
     }
@@ -81,6 +95,18 @@ pub(crate) async fn fork(
         bays.push(bays::reach(&daemon, handle, *asked, State::Running, Duration::ZERO).await?);
     }
     Ok(Forked { checkpoint: point, bays })
+}
+
+/// Refuses children that this host has no memory for, before there is any of them.
+fn has_room(daemon: &Daemon, parent: &BayHandle, each: u64, count: u32) -> Result<(), ApiError> {
+    daemon.admission.fits(each.saturating_mul(u64::from(count))).map_err(|shortage| {
+        let what = match count {
+            1 => format!("a bay that goes on from {}", parent.name),
+            _ => format!("{count} bays that go on from {}", parent.name),
+        };
+        let next = "make fewer, or stop other bays; `--files-only` makes bays that start anew from the files";
+        shortage.refusal(&what, next.to_owned())
+    })
 }
 
 /// The child's row, and its reconciler at work.

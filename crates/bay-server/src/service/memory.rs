@@ -6,6 +6,8 @@ use std::time::Duration;
 use bay_backend::{BackendError, CaptureOrder, Seen};
 use bay_store::BayRow;
 use bay_types::bay::State;
+use bay_types::checkpoint::Point as At;
+use bay_types::runtime::RuntimeRecord;
 use bay_types::{ApiError, ErrorCode};
 
 use crate::daemon::Daemon;
@@ -37,25 +39,52 @@ impl Obstacles {
 
 /// What has to be known to capture the memory of a bay, with nothing stopped so far.
 pub(super) async fn order(daemon: &Daemon, row: &BayRow) -> Result<CaptureOrder, Obstacles> {
-    let record = match (&row.runtime, row.state) {
-        (Some(record), State::Running) if daemon.backend.inspect(row.id, record).await == Seen::Running => {
-            record
-        }
-        _ => return Err(Obstacles::one(format!("it is {}", row.state))),
+    let (Some(record), State::Running) = (&row.runtime, row.state) else {
+        return Err(Obstacles::one(format!("it is {}", row.state)));
     };
+    match daemon.backend.inspect(row.id, record).await {
+        Seen::Running => {}
+        Seen::Paused => return Err(Obstacles::one("it stands still")),
+        Seen::Gone => return Err(Obstacles::one("its guest has just died")),
+    }
     daemon.backend.keeps_memory().await.map_err(|error| Obstacles::one(error.to_string()))?;
-    let told = |error: ApiError| Obstacles::one(error.message);
-    let order = CaptureOrder {
-        bay: start_spec(daemon, row).await.map_err(told)?,
-        record: record.clone(),
-        images: daemon.pool().map_err(told)?.checkpoint_new_memory(row.id),
-        end: false,
-    };
+    let order = order_for(daemon, row, record).await.map_err(|error| Obstacles::one(error.message))?;
+    let held = daemon.backend.memory_held(row.id).await.unwrap_or(0);
+    let room = daemon.with_pool(move |pool| pool.checkpoint_make_room(held)).await;
+    room.map_err(|error| Obstacles::one(error.message))?;
     match daemon.backend.examine(&order).await {
         Ok(obstacles) if obstacles.is_empty() => Ok(order),
         Ok(obstacles) => Err(Obstacles(obstacles.iter().take(MAX_TOLD).map(ToString::to_string).collect())),
         Err(error) => Err(Obstacles::one(error.to_string())),
     }
+}
+
+async fn order_for(daemon: &Daemon, row: &BayRow, record: &RuntimeRecord) -> Result<CaptureOrder, ApiError> {
+    Ok(CaptureOrder {
+        bay: start_spec(daemon, row).await?,
+        record: record.clone(),
+        images: daemon.pool()?.checkpoint_new_memory(row.id),
+        end: false,
+    })
+}
+
+/// Whether an earlier daemon ended in the middle of a capture of this bay.
+pub(crate) fn was_cut_short(daemon: &Daemon, row: &BayRow) -> bool {
+    let images = daemon.pool().map(|pool| pool.checkpoint_new_memory(row.id));
+    row.runtime.is_some() && images.is_ok_and(|images| images.exists())
+}
+
+/// Returns when nobody works any more at the capture that was cut short, and what ran goes on.
+pub(crate) async fn abandon(daemon: &Daemon, row: &BayRow) -> Result<(), ApiError> {
+    let Some(record) = &row.runtime else { return Ok(()) };
+    let order = order_for(daemon, row, record).await?;
+    daemon.backend.abandon(&order).await.map_err(|e| e.to_api())
+}
+
+/// How many bytes of memory come back from a checkpoint, when this machine can bring them back at all.
+pub(super) async fn comes_back(daemon: &Daemon, point: At) -> Result<u64, ApiError> {
+    daemon.backend.can_restore(&daemon.pool()?.checkpoint_memory(point)).await.map_err(|e| e.to_api())?;
+    daemon.with_pool(move |pool| pool.checkpoint_memory_bytes(point)).await
 }
 
 /// Captures memory and files of one moment. With `hold` the bay stands still afterwards too.

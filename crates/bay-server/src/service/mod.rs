@@ -9,7 +9,7 @@ pub(crate) mod fetch;
 pub(crate) mod forks;
 pub(crate) mod images;
 pub(crate) mod inside;
-mod memory;
+pub(crate) mod memory;
 pub(crate) mod repos;
 pub(crate) mod services;
 pub(crate) mod settings;

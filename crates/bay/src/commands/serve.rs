@@ -31,6 +31,9 @@ pub(crate) struct Serve {
     /// The CRIU to keep memory with [default: the first that is 4.2 or newer].
     #[arg(long, env = "BAY_CRIU", value_name = "PATH")]
     criu: Option<PathBuf>,
+    /// Memory that forks and restores of what runs leave to the host [default: a twentieth of it, at least 256].
+    #[arg(long, env = "BAY_MEMORY_RESERVE_MIB", value_name = "N")]
+    memory_reserve_mib: Option<u64>,
     /// Leave the caller's session: its terminal may close.
     #[arg(long, hide = true)]
     detached: bool,
@@ -71,6 +74,7 @@ impl Serve {
             pool_mib: self.pool_mib,
             otlp,
             criu: self.criu,
+            memory_reserve_mib: self.memory_reserve_mib,
             fault: self.fault.filter(|fault| !fault.is_empty()),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
