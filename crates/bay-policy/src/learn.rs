@@ -205,12 +205,14 @@ fn merge_reading(
 
 /// The paths themselves; from too many on, what they have in common.
 fn patterns(paths: &BTreeMap<String, &CanonicalPath>) -> Vec<PathPattern> {
-    let exact: Option<Vec<PathPattern>> = paths.values().map(|path| PathPattern::of(path)).collect();
-    let divided_in_one_way = paths.values().all(|path| path.readings().len() == 1);
-    if let Some(exact) = exact.filter(|exact| exact.len() <= MAX_PATHS_BEFORE_PATTERN && divided_in_one_way) {
+    // A path that can be divided in two ways has to be allowed in both.
+    let readings = || paths.values().flat_map(|path| path.readings());
+    let exact: Option<Vec<PathPattern>> =
+        readings().take(MAX_PATHS_BEFORE_PATTERN + 1).map(exactly).collect();
+    if let Some(exact) = exact.filter(|exact| exact.len() <= MAX_PATHS_BEFORE_PATTERN) {
         return exact;
     }
-    let mut paths = paths.values().flat_map(|path| path.readings());
+    let mut paths = readings();
     let Some(first) = paths.next() else { return Vec::new() };
     let mut common: Vec<&str> = first.segments.iter().map(|segment| &*segment.exact).collect();
     // `*` stands for one segment with something in it.
@@ -228,6 +230,15 @@ fn patterns(paths: &BTreeMap<String, &CanonicalPath>) -> Vec<PathPattern> {
         one_more.iter().all(|(length, ends_in_a_name)| *length == fixed.len() + 1 && *ends_in_a_name);
     let text = format!("{}{}", fixed.concat(), if one_level { "/*" } else { "/**" });
     PathPattern::parse(&text).into_iter().collect()
+}
+
+/// The pattern of this path alone, or `None` where the path has a star of its own.
+fn exactly(reading: &Reading) -> Option<PathPattern> {
+    if reading.segments.iter().any(|segment| segment.exact.contains('*')) {
+        return None;
+    }
+    let segments = reading.segments.iter().map(|segment| format!("/{}", escape(&segment.exact)));
+    PathPattern::parse(&segments.collect::<String>()).ok()
 }
 
 /// How many segments there are, and whether there is something in the last one.

@@ -4,7 +4,7 @@
 //! to the origin from it and from nothing else. Where two servers could read the same bytes as two requests there are
 //! three ways out, and guessing is none of them:
 //!
-//! - spelling that means the same everywhere is normalised (`%7E` and `~`, `GitHub.COM.` and `github.com`);
+//! - spelling that means the same everywhere is normalised (`%7E` and `~`, `Example.COM.` and `example.com`);
 //! - what may mean two things and has an honest use is kept, and both readings must be allowed (`%2F` within a segment,
 //!   which clients of package registries send);
 //! - everything else is refused with its reason (`..`, `//`, `;x`, `\`, NUL, double encoding, invalid UTF-8).

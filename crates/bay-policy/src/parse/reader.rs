@@ -22,12 +22,15 @@ pub(super) struct Word {
 pub(super) struct Reader<'t> {
     file: &'t str,
     text: &'t str,
+    /// Where each line begins.
+    lines: Vec<usize>,
     problems: Vec<Problem>,
 }
 
 impl<'t> Reader<'t> {
     pub(super) fn new(file: &'t str, text: &'t str) -> Self {
-        Self { file, text, problems: Vec::new() }
+        let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        Self { file, text, lines, problems: Vec::new() }
     }
 
     pub(super) fn file(&self) -> &'t str {
@@ -36,9 +39,9 @@ impl<'t> Reader<'t> {
 
     /// Line and column of a byte, both from 1.
     pub(super) fn place(&self, at: usize) -> (usize, usize) {
-        let before = self.text.get(..at.min(self.text.len())).unwrap_or(self.text);
-        let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
-        let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
+        let line = self.lines.partition_point(|begin| *begin <= at);
+        let begin = line.checked_sub(1).and_then(|line| self.lines.get(line)).copied().unwrap_or(0);
+        let column = self.text.get(begin..at).map_or(0, |before| before.chars().count()) + 1;
         (line, column)
     }
 

@@ -117,16 +117,6 @@ impl PathPattern {
         Ok(Self { text: if open { format!("{wire}/**") } else { wire }.into(), segments, open })
     }
 
-    /// The pattern that only this path matches, or `None` where the path has a star of its own.
-    #[must_use]
-    pub fn of(path: &CanonicalPath) -> Option<Self> {
-        let text = path.as_str();
-        if text.contains('*') || path.segments().any(|segment| segment.contains(['*', STAR])) {
-            return None;
-        }
-        Self::parse(text).ok()
-    }
-
     pub(crate) fn matches(&self, reading: &Reading, strictness: Strictness) -> bool {
         match strictness {
             Strictness::Exact => {

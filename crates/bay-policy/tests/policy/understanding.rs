@@ -249,6 +249,8 @@ fn learned_rules_allow_what_was_refused_and_little_else() {
         "GET https://many.test/other",
         "GET https://many.test/pool/a/b",
         "GET https://deep.test/y",
+        "GET https://npm.test/@s%2fother",
+        "GET https://npm.test/",
     ] {
         assert_eq!(outcome(&after, line), "deny", "{line}\n{}", lesson.toml);
     }
