@@ -12,6 +12,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("bay-types", &[]),
     ("bay-sys", &["bay-types"]),
+    ("bay-policy", &["bay-types"]),
     ("bay-store", &["bay-types"]),
     ("bay-diff", &["bay-types", "bay-sys"]),
     ("bay-pool", &["bay-types", "bay-sys"]),
@@ -23,6 +24,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "bay-types",
             "bay-sys",
+            "bay-policy",
             "bay-store",
             "bay-diff",
             "bay-pool",
@@ -36,6 +38,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "bay-types",
             "bay-sys",
+            "bay-policy",
             "bay-store",
             "bay-pool",
             "bay-runtime",

@@ -1,0 +1,71 @@
+//! Requests as a person writes them: `GET https://host/path`, `tcp://host:port`, `tls://host`.
+
+use super::host::parse_authority;
+use super::refusal::{Part, Quoted, Refusal, RefusalCode};
+use super::request::{CanonicalRequest, Connection, RawRequest, Scheme, canonicalise};
+
+impl CanonicalRequest {
+    /// Reads `[METHOD] URL [with HEADER, HEADER…]`. The method is GET unless said; `tcp://HOST:PORT` and
+    /// `tls://HOST[:PORT]` are connections that are not looked into.
+    pub fn from_line(line: &str) -> Result<Self, Refusal> {
+        let line = line.trim();
+        let (line, headers) = line.split_once(" with ").unwrap_or((line, ""));
+        let (method, url) = match line.split_once(' ') {
+            Some((method, url)) => (Some(method), url.trim_start()),
+            None => (None, line),
+        };
+        let Some((scheme, rest)) = url.split_once("://") else { return Err(not_a_line(url)) };
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, target) = rest.split_at(end);
+        let (host, port) = parse_authority(authority)?;
+        let destination = host.to_string();
+        let scheme = match scheme {
+            "http" => Scheme::Http,
+            "https" => Scheme::Https,
+            "tcp" | "tls" if method.is_some() || !target.is_empty() || !headers.is_empty() => {
+                return Err(not_a_line(line));
+            }
+            "tcp" => {
+                let port = port.ok_or_else(|| {
+                    Refusal::new(
+                        Part::Port,
+                        RefusalCode::Empty,
+                        "a TCP connection needs a port",
+                        "write tcp://HOST:PORT",
+                    )
+                })?;
+                return Self::tcp(&destination, port);
+            }
+            "tls" => {
+                let port = port.unwrap_or(Scheme::Https.default_port());
+                return Self::passthrough(&Connection {
+                    destination: &destination,
+                    port,
+                    sni: Some(&destination),
+                });
+            }
+            _ => return Err(not_a_line(url)),
+        };
+        let port = port.unwrap_or(scheme.default_port());
+        let authority = format!("{destination}:{port}");
+        let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
+        let headers: Vec<&str> = headers.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        canonicalise(&RawRequest {
+            connection: Connection { destination: &destination, port, sni: host.name() },
+            scheme,
+            method: method.unwrap_or("GET"),
+            target: &target,
+            authorities: &[&authority],
+            headers: &headers,
+        })
+    }
+}
+
+fn not_a_line(text: &str) -> Refusal {
+    Refusal::new(
+        Part::Path,
+        RefusalCode::Invalid,
+        format!("{} is not a request", Quoted(text)),
+        "write METHOD https://HOST/PATH, tcp://HOST:PORT or tls://HOST",
+    )
+}

@@ -1,0 +1,24 @@
+//! One form for each request, and a reason for each request that has none.
+//!
+//! What is decided on is what is sent: a [`CanonicalRequest`] can only be made here, and the gateway builds the request
+//! to the origin from it and from nothing else. Where two servers could read the same bytes as two requests there are
+//! three ways out, and guessing is none of them:
+//!
+//! - spelling that means the same everywhere is normalised (`%7E` and `~`, `Example.COM.` and `example.com`);
+//! - what may mean two things and has an honest use is kept, and both readings must be allowed (`%2F` within a segment,
+//!   which clients of package registries send);
+//! - everything else is refused with its reason (`..`, `//`, `;x`, `\`, NUL, double encoding, invalid UTF-8).
+
+pub mod host;
+mod line;
+pub mod path;
+mod percent;
+pub mod query;
+pub mod refusal;
+pub mod request;
+
+pub use host::{Host, HostWarning};
+pub use path::CanonicalPath;
+pub use query::CanonicalQuery;
+pub use refusal::{Part, Refusal, RefusalCode};
+pub use request::{CanonicalRequest, Connection, Http, RawRequest, Scheme, What, canonicalise};

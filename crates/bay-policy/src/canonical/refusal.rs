@@ -1,0 +1,95 @@
+//! Why a request has no canonical form.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Longest part of a request that is repeated in a reason.
+const MAX_QUOTED_CHARS: usize = 80;
+
+/// The part of a request that is at fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    Host,
+    Port,
+    Method,
+    Path,
+    Query,
+    Header,
+    /// The names of one connection (looked up, SNI, Host, `:authority`), taken together.
+    Names,
+}
+
+/// What is wrong with it. The words are stable: they stand in the ledger and in answers to agents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RefusalCode {
+    Empty,
+    TooLong,
+    Invalid,
+    ControlCharacter,
+    BadPercentEncoding,
+    DoubleEncoding,
+    NotUtf8,
+    NotAscii,
+    Backslash,
+    DotSegment,
+    EmptySegment,
+    PathParameters,
+    Fragment,
+    NotAbsolute,
+    Userinfo,
+    Ipv4Notation,
+    Ipv6Zone,
+    /// A method that must not pass through a gateway at all.
+    MethodRefused,
+    /// A header or query that would make the origin serve another request than the one decided on.
+    Override,
+    NamesDiffer,
+    NameMissing,
+}
+
+/// A request without a canonical form: never sent, whatever the rules say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("{why}; {next}")]
+pub struct Refusal {
+    pub part: Part,
+    pub code: RefusalCode,
+    pub why: String,
+    pub next: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(
+        part: Part,
+        code: RefusalCode,
+        why: impl Into<String>,
+        next: impl Into<String>,
+    ) -> Self {
+        Self { part, code, why: why.into(), next: next.into() }
+    }
+}
+
+/// Foreign text within a message: escaped, so that it can neither move a cursor nor forge a line, and cut.
+pub(crate) struct Quoted<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`")?;
+        for (at, char) in self.0.chars().enumerate() {
+            if at == MAX_QUOTED_CHARS {
+                f.write_str("…")?;
+                break;
+            }
+            // Beside control characters also what turns the direction of text or has no width.
+            let hidden = matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+            if char.is_control() || hidden {
+                write!(f, "{}", char.escape_unicode())?;
+            } else {
+                write!(f, "{char}")?;
+            }
+        }
+        f.write_str("`")
+    }
+}

@@ -1,0 +1,388 @@
+//! Whole requests: every name of a connection must be the same one, and nothing may point past what was decided on.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::host::{Host, parse_authority, parse_port};
+use super::path::CanonicalPath;
+use super::query::CanonicalQuery;
+use super::refusal::{Part, Quoted, Refusal, RefusalCode};
+
+/// Longest method.
+pub const MAX_METHOD_BYTES: usize = 32;
+/// Most headers whose names are looked at.
+pub const MAX_HEADERS: usize = 256;
+
+/// Headers that make some servers serve another host, path or method than the request line says.
+pub const OVERRIDING_HEADERS: &[&str] = &[
+    "x-forwarded-host",
+    "x-host",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-host",
+    "x-original-url",
+    "x-rewrite-url",
+];
+/// The query that does the same for the method in several frameworks.
+const OVERRIDING_QUERY: &str = "_method";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scheme {
+    Http,
+    Https,
+}
+
+impl Scheme {
+    #[must_use]
+    pub fn default_port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
+
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+}
+
+/// The connection a request came on.
+#[derive(Debug, Clone, Copy)]
+pub struct Connection<'a> {
+    /// The name whose look-up gave the address that was connected to, the address itself where there was none, or the
+    /// host of a CONNECT.
+    pub destination: &'a str,
+    pub port: u16,
+    /// The server name of the TLS handshake.
+    pub sni: Option<&'a str>,
+}
+
+/// A request as it was read, in pieces, before anything is known of it.
+#[derive(Debug, Clone, Copy)]
+pub struct RawRequest<'a> {
+    pub connection: Connection<'a>,
+    pub scheme: Scheme,
+    pub method: &'a str,
+    /// The request target: `/path?query`, or a whole URL where a proxy was spoken to.
+    pub target: &'a str,
+    /// Every `Host` and `:authority`, all of them.
+    pub authorities: &'a [&'a str],
+    /// Names of all headers.
+    pub headers: &'a [&'a str],
+}
+
+/// A request in its canonical form: what is decided on, and what is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct CanonicalRequest {
+    host: Host,
+    port: u16,
+    #[serde(flatten)]
+    what: What,
+}
+
+/// How much of it the gateway sees.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum What {
+    Http(Http),
+    /// Bytes to a host and port.
+    Tcp,
+    /// TLS that is not looked into: the looked-up name and the SNI are all there is.
+    Passthrough,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Http {
+    scheme: Scheme,
+    method: String,
+    path: CanonicalPath,
+    query: CanonicalQuery,
+    /// Lower case, in order, each once.
+    headers: Vec<String>,
+}
+
+impl Http {
+    #[must_use]
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    #[must_use]
+    pub fn method(&self) -> &str {
+        &self.method
+    }
+
+    #[must_use]
+    pub fn path(&self) -> &CanonicalPath {
+        &self.path
+    }
+
+    #[must_use]
+    pub fn query(&self) -> &CanonicalQuery {
+        &self.query
+    }
+
+    #[must_use]
+    pub fn has_header(&self, name: &str) -> bool {
+        self.headers.binary_search_by(|header| header.as_str().cmp(name)).is_ok()
+    }
+
+    #[must_use]
+    pub fn headers(&self) -> &[String] {
+        &self.headers
+    }
+}
+
+impl CanonicalRequest {
+    /// A connection for bytes of any protocol.
+    pub fn tcp(destination: &str, port: u16) -> Result<Self, Refusal> {
+        Ok(Self { host: Host::parse(destination)?, port: checked_port(port)?, what: What::Tcp })
+    }
+
+    /// A TLS connection that is passed on unread: the SNI must be there and be the name that was looked up.
+    pub fn passthrough(connection: &Connection<'_>) -> Result<Self, Refusal> {
+        let host = Host::parse(connection.destination)?;
+        same_sni(&host, connection.sni)?;
+        if host.name().is_none() {
+            return Err(Refusal::new(
+                Part::Names,
+                RefusalCode::NameMissing,
+                "TLS to a bare address carries no name to decide on",
+                "connect to the name",
+            ));
+        }
+        Ok(Self { host, port: checked_port(connection.port)?, what: What::Passthrough })
+    }
+
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    #[must_use]
+    pub fn what(&self) -> &What {
+        &self.what
+    }
+
+    #[must_use]
+    pub fn http(&self) -> Option<&Http> {
+        match &self.what {
+            What::Http(http) => Some(http),
+            What::Tcp | What::Passthrough => None,
+        }
+    }
+
+    /// The `Host` header and `:authority` to send.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        match &self.what {
+            What::Http(http) if http.scheme.default_port() == self.port => self.host.to_string(),
+            _ => format!("{}:{}", self.host, self.port),
+        }
+    }
+
+    /// The request target to send.
+    #[must_use]
+    pub fn target(&self) -> String {
+        self.http().map(|http| format!("{}{}", http.path, http.query)).unwrap_or_default()
+    }
+}
+
+/// One line that [`CanonicalRequest::from_line`] reads back.
+impl fmt::Display for CanonicalRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.what {
+            What::Tcp => write!(f, "tcp://{}:{}", self.host, self.port),
+            What::Passthrough => write!(f, "tls://{}:{}", self.host, self.port),
+            What::Http(http) => {
+                let scheme = http.scheme.as_str();
+                write!(f, "{} {scheme}://{}{}{}", http.method, self.authority(), http.path, http.query)
+            }
+        }
+    }
+}
+
+/// Brings a request into its canonical form.
+pub fn canonicalise(raw: &RawRequest<'_>) -> Result<CanonicalRequest, Refusal> {
+    let host = Host::parse(raw.connection.destination)?;
+    let port = checked_port(raw.connection.port)?;
+    if raw.scheme == Scheme::Https {
+        same_sni(&host, raw.connection.sni)?;
+    }
+    let method = method(raw.method)?;
+    let target = origin_form(raw, &host, port)?;
+    if raw.authorities.is_empty() {
+        return Err(Refusal::new(
+            Part::Names,
+            RefusalCode::NameMissing,
+            "the request has neither Host nor :authority",
+            "send one",
+        ));
+    }
+    for authority in raw.authorities {
+        same_authority("Host or :authority", authority, raw.scheme, &host, port)?;
+    }
+    let headers = header_names(raw.headers)?;
+    let (path, query) = match target.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (target, None),
+    };
+    let path = CanonicalPath::parse(path)?;
+    let query = CanonicalQuery::parse(query)?;
+    let overridden =
+        query.readings().flatten().any(|(name, value)| name == OVERRIDING_QUERY && *value != method);
+    if overridden {
+        return Err(Refusal::new(
+            Part::Query,
+            RefusalCode::Override,
+            format!("the query `{OVERRIDING_QUERY}` asks for another method than {method}"),
+            "send the method that is meant",
+        ));
+    }
+    let http = Http { scheme: raw.scheme, method, path, query, headers };
+    Ok(CanonicalRequest { host, port, what: What::Http(http) })
+}
+
+fn checked_port(port: u16) -> Result<u16, Refusal> {
+    if port == 0 { parse_port("0") } else { Ok(port) }
+}
+
+/// Methods are compared letter by letter by some servers and not by others: only capitals are sent.
+fn method(text: &str) -> Result<String, Refusal> {
+    let letters =
+        |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_');
+    let fits = (1..=MAX_METHOD_BYTES).contains(&text.len()) && text.bytes().all(letters);
+    if !fits {
+        return Err(Refusal::new(
+            Part::Method,
+            RefusalCode::Invalid,
+            format!("{} is not a method in capital letters", Quoted(text)),
+            "send it in capitals, such as GET",
+        ));
+    }
+    match text {
+        // A tunnel has no request to decide on, and TRACE shows the caller the headers the gateway added.
+        "CONNECT" | "TRACE" | "TRACK" => Err(Refusal::new(
+            Part::Method,
+            RefusalCode::MethodRefused,
+            format!("{text} does not go through the gateway"),
+            "use another method",
+        )),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// The path and query of the target; where the target is a whole URL its authority must be that of the connection.
+fn origin_form<'a>(raw: &RawRequest<'a>, host: &Host, port: u16) -> Result<&'a str, Refusal> {
+    if raw.target.starts_with('/') {
+        return Ok(raw.target);
+    }
+    let differs = |why: String| {
+        Refusal::new(Part::Names, RefusalCode::NamesDiffer, why, "connect to the host that is meant")
+    };
+    let Some((scheme, rest)) = raw.target.split_once("://") else {
+        return Err(Refusal::new(
+            Part::Path,
+            RefusalCode::NotAbsolute,
+            format!("the target {} is neither a path nor a URL", Quoted(raw.target)),
+            "send a path that begins with a slash",
+        ));
+    };
+    if scheme != raw.scheme.as_str() {
+        return Err(differs(format!(
+            "the target says {} on a connection of {}",
+            Quoted(scheme),
+            raw.scheme.as_str()
+        )));
+    }
+    let Some(at) = rest.find(['/', '?']).filter(|at| rest.as_bytes()[*at] == b'/') else {
+        return Err(Refusal::new(
+            Part::Path,
+            RefusalCode::NotAbsolute,
+            "the URL has no path".to_owned(),
+            "end the host with a slash",
+        ));
+    };
+    same_authority("the target", &rest[..at], raw.scheme, host, port)?;
+    Ok(&rest[at..])
+}
+
+fn same_authority(source: &str, text: &str, scheme: Scheme, host: &Host, port: u16) -> Result<(), Refusal> {
+    let (named, named_port) = parse_authority(text)?;
+    if named == *host && named_port.unwrap_or(scheme.default_port()) == port {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Part::Names,
+        RefusalCode::NamesDiffer,
+        format!("{source} says {} on a connection to {host}:{port}", Quoted(text)),
+        "connect to the host that is meant",
+    ))
+}
+
+fn same_sni(host: &Host, sni: Option<&str>) -> Result<(), Refusal> {
+    match (host, sni) {
+        // RFC 6066: there is no server name for an address.
+        (Host::Address(_), None) => Ok(()),
+        (Host::Name(_), None) => Err(Refusal::new(
+            Part::Names,
+            RefusalCode::NameMissing,
+            format!("the TLS handshake for {host} names no server"),
+            "use a client that sends SNI, without encrypting it",
+        )),
+        (_, Some(sni)) if Host::parse(sni)? == *host => Ok(()),
+        (_, Some(sni)) => Err(Refusal::new(
+            Part::Names,
+            RefusalCode::NamesDiffer,
+            format!("the TLS handshake names {} on a connection to {host}", Quoted(sni)),
+            "connect to the host that is meant",
+        )),
+    }
+}
+
+fn header_names(names: &[&str]) -> Result<Vec<String>, Refusal> {
+    let refuse = |code, why: String, next: &str| Err(Refusal::new(Part::Header, code, why, next));
+    if names.len() > MAX_HEADERS {
+        return refuse(
+            RefusalCode::TooLong,
+            format!("there are more than {MAX_HEADERS} headers"),
+            "send fewer",
+        );
+    }
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let mut headers = Vec::with_capacity(names.len());
+    for name in names {
+        if name.is_empty() || !name.bytes().all(token) {
+            return refuse(
+                RefusalCode::Invalid,
+                format!("{} is not a name of a header", Quoted(name)),
+                "remove it",
+            );
+        }
+        let name = name.to_ascii_lowercase();
+        // Some servers read an underscore as a hyphen.
+        if OVERRIDING_HEADERS.contains(&name.replace('_', "-").as_str()) {
+            return refuse(
+                RefusalCode::Override,
+                format!("the header {name} makes some servers serve another request than the one decided on"),
+                "send the request that is meant, without this header",
+            );
+        }
+        headers.push(name);
+    }
+    headers.sort_unstable();
+    headers.dedup();
+    Ok(headers)
+}

@@ -1,0 +1,170 @@
+//! Layers made ready for deciding: every rule is found by the host and by a segment of the path it speaks of.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use serde::{Serialize, Serializer};
+
+use crate::index::Index;
+use crate::parse::{LayerPolicy, NEVER, Otherwise};
+use crate::pattern::HostPattern;
+use crate::rule::{Grant, Kind, Layer, Matcher, Origin, Outcome, Rule};
+
+/// The layers of one bay, those that exist.
+#[derive(Debug, Clone, Default)]
+pub struct Layers {
+    pub host: Option<LayerPolicy>,
+    pub project: Option<LayerPolicy>,
+    pub bay: Option<LayerPolicy>,
+}
+
+/// A rule as decisions name it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RuleHead {
+    pub id: String,
+    pub origin: Origin,
+    pub outcome: Outcome,
+    pub kind: Kind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
+    /// Networks that are named as hosts, and those to which names may lead.
+    #[serde(skip)]
+    pub(crate) named: Vec<IpNet>,
+}
+
+/// A rule that decisions share: cheap to copy, and alive as long as one of them is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleRef(Arc<RuleHead>);
+
+impl Deref for RuleRef {
+    type Target = RuleHead;
+
+    fn deref(&self) -> &RuleHead {
+        &self.0
+    }
+}
+
+impl Serialize for RuleRef {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.as_ref().serialize(serializer)
+    }
+}
+
+/// What every request of a bay is decided by. Never changed: a new policy is a new value that takes its place.
+#[derive(Debug, Clone, Default)]
+pub struct CompiledPolicy {
+    pub(crate) layers: Vec<CompiledLayer>,
+    pub(crate) grants: Vec<CompiledGrant>,
+    pub(crate) grant_index: Index,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct CompiledLayer {
+    pub(crate) source: LayerPolicy,
+    pub(crate) layer: Layer,
+    pub(crate) otherwise: Otherwise,
+    pub(crate) rules: Vec<CompiledRule>,
+    pub(crate) index: Index,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct CompiledRule {
+    pub(crate) outcome: Outcome,
+    pub(crate) matcher: Matcher,
+    pub(crate) expires: Timestamp,
+    pub(crate) head: RuleRef,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct CompiledGrant {
+    pub(crate) grant: Grant,
+    pub(crate) head: RuleRef,
+}
+
+impl CompiledPolicy {
+    #[must_use]
+    pub fn new(layers: Layers) -> Self {
+        let mut policy = Self::default();
+        for (layer, source) in
+            [(Layer::Host, layers.host), (Layer::Project, layers.project), (Layer::Bay, layers.bay)]
+        {
+            let Some(source) = source else { continue };
+            let mut index = Index::default();
+            for (at, rule) in source.rules.iter().enumerate() {
+                index.insert(at, &rule.matcher);
+            }
+            if layer == Layer::Bay {
+                policy.grants = source.grants.iter().map(CompiledGrant::new).collect();
+            }
+            let rules = source.rules.iter().map(CompiledRule::new).collect();
+            policy.layers.push(CompiledLayer { layer, otherwise: source.otherwise, rules, index, source });
+        }
+        for (at, grant) in policy.grants.iter().enumerate() {
+            policy.grant_index.insert(at, &grant.grant.matcher);
+        }
+        policy
+    }
+
+    /// Whether ports of the bay may be reached from outside: every layer that speaks of it must say so.
+    #[must_use]
+    pub fn ingress(&self) -> bool {
+        self.layers.iter().all(|layer| layer.source.ingress.unwrap_or(true))
+    }
+
+    /// The layers it was made of.
+    pub fn layers(&self) -> impl Iterator<Item = &LayerPolicy> {
+        self.layers.iter().map(|layer| &layer.source)
+    }
+
+    /// All rules, host layer first.
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.layers().flat_map(|layer| &layer.rules)
+    }
+}
+
+fn named(matcher: &Matcher) -> Vec<IpNet> {
+    let hosts = matcher.hosts.iter().filter_map(|host| match host {
+        HostPattern::Network(network) => Some(*network),
+        _ => None,
+    });
+    hosts.chain(matcher.addresses.iter().copied()).collect()
+}
+
+impl CompiledRule {
+    fn new(rule: &Rule) -> Self {
+        let head = RuleHead {
+            id: rule.id.clone(),
+            origin: rule.origin.clone(),
+            outcome: rule.outcome,
+            kind: rule.matcher.kind,
+            reason: rule.reason.clone(),
+            expires: rule.expires,
+            named: named(&rule.matcher),
+        };
+        Self {
+            outcome: rule.outcome,
+            matcher: rule.matcher.clone(),
+            expires: rule.expires.unwrap_or(NEVER),
+            head: RuleRef(Arc::new(head)),
+        }
+    }
+}
+
+impl CompiledGrant {
+    fn new(grant: &Grant) -> Self {
+        let head = RuleHead {
+            id: grant.id.clone(),
+            origin: grant.origin.clone(),
+            outcome: Outcome::Allow,
+            kind: grant.matcher.kind,
+            reason: grant.reason.clone(),
+            expires: Some(grant.expires),
+            named: named(&grant.matcher),
+        };
+        Self { grant: grant.clone(), head: RuleRef(Arc::new(head)) }
+    }
+}

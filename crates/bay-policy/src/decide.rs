@@ -1,0 +1,381 @@
+//! Decisions.
+//!
+//! Within a layer: a deny beats all; an allow beats an ask only where it is narrower in every respect, that is where the
+//! ask speaks of all that the allow speaks of and of more; otherwise it is asked. Between layers the most restrictive
+//! word holds, so a layer can narrow what the layers before it leave and never widen it. Where a path can be divided in
+//! two ways both are decided on, and again the most restrictive word holds.
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::address::{self, AddressClass};
+use crate::canonical::path::Reading;
+use crate::canonical::{CanonicalRequest, Host, Scheme};
+use crate::compile::{CompiledLayer, CompiledPolicy, CompiledRule, RuleHead, RuleRef};
+use crate::index::Wanted;
+use crate::rule::{Kind, Layer, Outcome};
+
+/// What was decided, and by what.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Decision {
+    pub outcome: Outcome,
+    pub cause: Cause,
+    /// What each layer said.
+    pub layers: Vec<LayerVerdict>,
+    /// Whether the gateway may put credentials into it: only into what it allowed, reads and encrypts.
+    pub credentials: bool,
+}
+
+/// What a decision rests on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "because")]
+pub enum Cause {
+    /// A rule; of several layers that agree, that of the first one which says it.
+    Rule { rule: RuleRef },
+    /// An allow and an ask of one layer, neither of them the narrower one.
+    Tie { rule: RuleRef, allow: RuleRef },
+    /// A grant, which answered an ask or stood in for a rule.
+    Grant { grant: RuleRef },
+    /// No rule of this layer speaks of it.
+    NoRule { layer: Layer, file: String },
+    /// There is no policy at all.
+    NoPolicy,
+}
+
+/// What one layer said.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LayerVerdict {
+    pub layer: Layer,
+    /// Nothing where it leaves the word to the layers before it.
+    pub outcome: Option<Outcome>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<RuleRef>,
+    #[serde(skip)]
+    allow_in_tie: Option<RuleRef>,
+}
+
+impl Decision {
+    /// The rule or grant it rests on.
+    #[must_use]
+    pub fn rule(&self) -> Option<&RuleHead> {
+        match &self.cause {
+            Cause::Rule { rule } | Cause::Tie { rule, .. } | Cause::Grant { grant: rule } => Some(rule),
+            Cause::NoRule { .. } | Cause::NoPolicy => None,
+        }
+    }
+}
+
+/// Decides on a request.
+#[must_use]
+pub fn decide(policy: &CompiledPolicy, request: &CanonicalRequest, now: Timestamp) -> Decision {
+    let mut decision: Option<Decision> = None;
+    let readings = request.http().map_or(&[][..], |http| http.path().readings());
+    let readings = readings.iter().map(Some).chain(readings.is_empty().then_some(None));
+    for reading in readings {
+        let next = decide_reading(policy, request, reading, now);
+        if decision.as_ref().is_none_or(|decision| decision.outcome < next.outcome) {
+            decision = Some(next);
+        }
+    }
+    // There is always a reading: a path has one, and the absence of a path is one.
+    decision.unwrap_or_else(|| denied(Cause::NoPolicy, Vec::new()))
+}
+
+fn denied(cause: Cause, layers: Vec<LayerVerdict>) -> Decision {
+    Decision { outcome: Outcome::Deny, cause, layers, credentials: false }
+}
+
+fn decide_reading(
+    policy: &CompiledPolicy,
+    request: &CanonicalRequest,
+    reading: Option<&Reading>,
+    now: Timestamp,
+) -> Decision {
+    let layers: Vec<LayerVerdict> =
+        policy.layers.iter().map(|layer| layer.judge(request, reading, now)).collect();
+    let worst = layers.iter().filter_map(|verdict| verdict.outcome).max();
+    let Some(worst) = worst else { return denied(Cause::NoPolicy, layers) };
+    let credentials = request.http().is_some_and(|http| http.scheme() == Scheme::Https);
+    if worst != Outcome::Allow
+        && layers.iter().all(LayerVerdict::may_be_granted)
+        && let Some(grant) = policy.grant_for(request, reading, now)
+    {
+        return Decision { outcome: Outcome::Allow, cause: Cause::Grant { grant }, layers, credentials };
+    }
+    // The first layer that says it is the one whose owner was asked last, and the one to change first.
+    let cause =
+        layers.iter().find(|verdict| verdict.outcome == Some(worst)).map(|verdict| verdict.cause(policy));
+    let credentials = credentials && worst == Outcome::Allow;
+    Decision { outcome: worst, cause: cause.unwrap_or(Cause::NoPolicy), layers, credentials }
+}
+
+impl LayerVerdict {
+    fn may_be_granted(&self) -> bool {
+        match (self.outcome, &self.rule) {
+            (None | Some(Outcome::Allow | Outcome::Ask), _) => true,
+            (Some(Outcome::Deny), None) => self.layer != Layer::Host,
+            (Some(Outcome::Deny), Some(_)) => false,
+        }
+    }
+
+    fn cause(&self, policy: &CompiledPolicy) -> Cause {
+        match (&self.rule, &self.allow_in_tie) {
+            (Some(rule), Some(allow)) => Cause::Tie { rule: rule.clone(), allow: allow.clone() },
+            (Some(rule), None) => Cause::Rule { rule: rule.clone() },
+            (None, _) => {
+                let source = policy.layers.iter().find(|layer| layer.layer == self.layer);
+                Cause::NoRule {
+                    layer: self.layer,
+                    file: source.map(|layer| layer.source.file.clone()).unwrap_or_default(),
+                }
+            }
+        }
+    }
+}
+
+impl CompiledLayer {
+    fn judge(&self, request: &CanonicalRequest, reading: Option<&Reading>, now: Timestamp) -> LayerVerdict {
+        let mut deny: Option<&CompiledRule> = None;
+        let (mut allows, mut asks): (Vec<&CompiledRule>, Vec<&CompiledRule>) = (Vec::new(), Vec::new());
+        self.index.visit(request.host(), &Wanted::matching(request, reading), &mut |at| {
+            let rule = &self.rules[at];
+            if now < rule.expires && rule.matcher.matches_reading(request, reading, rule.outcome) {
+                match rule.outcome {
+                    Outcome::Deny => deny = deny.or(Some(rule)),
+                    Outcome::Ask => asks.push(rule),
+                    Outcome::Allow => allows.push(rule),
+                }
+            }
+        });
+        let (rule, allow_in_tie) = match deny {
+            Some(deny) => (Some(deny), None),
+            None => most_restrictive_unless_narrower(&allows, &asks),
+        };
+        LayerVerdict {
+            layer: self.layer,
+            outcome: rule.map(|rule| rule.outcome).or(self.otherwise.outcome()),
+            rule: rule.map(|rule| rule.head.clone()),
+            allow_in_tie: allow_in_tie.map(|rule| rule.head.clone()),
+        }
+    }
+}
+
+/// The rule that holds, and the allow that did not prevail against it.
+fn most_restrictive_unless_narrower<'r>(
+    allows: &[&'r CompiledRule],
+    asks: &[&'r CompiledRule],
+) -> (Option<&'r CompiledRule>, Option<&'r CompiledRule>) {
+    let nearest = |rules: &[&'r CompiledRule]| -> Option<&'r CompiledRule> {
+        // Of equally near ones the first that was written.
+        rules.iter().rev().copied().max_by_key(|rule| nearness(rule))
+    };
+    if asks.is_empty() {
+        return (nearest(allows), None);
+    }
+    let narrower = |allow: &CompiledRule, ask: &CompiledRule| {
+        ask.matcher.covers(&allow.matcher) && !allow.matcher.covers(&ask.matcher)
+    };
+    let narrower_than_all: Vec<&CompiledRule> =
+        allows.iter().copied().filter(|allow| asks.iter().all(|ask| narrower(allow, ask))).collect();
+    match nearest(&narrower_than_all) {
+        Some(allow) => (Some(allow), None),
+        None => (nearest(asks), nearest(allows)),
+    }
+}
+
+/// How near a rule is to a single request; for choosing which of several that agree is named.
+fn nearness(rule: &CompiledRule) -> impl Ord + use<> {
+    let matcher = &rule.matcher;
+    (
+        matcher.hosts.iter().map(|host| host.nearness()).max(),
+        matcher.paths.iter().map(|path| path.nearness()).max(),
+        matcher.query.nearness(),
+        matcher.headers.len(),
+    )
+}
+
+impl CompiledPolicy {
+    fn grant_for(
+        &self,
+        request: &CanonicalRequest,
+        reading: Option<&Reading>,
+        now: Timestamp,
+    ) -> Option<RuleRef> {
+        let mut found = None;
+        self.grant_index.visit(request.host(), &Wanted::matching(request, reading), &mut |at| {
+            let grant = &self.grants[at];
+            let fits = now < grant.grant.expires
+                && grant.grant.matcher.matches_reading(request, reading, Outcome::Allow);
+            if fits && found.is_none() {
+                found = Some(grant.head.clone());
+            }
+        });
+        found
+    }
+}
+
+/// What the gateway does with a connection of which only host and port are known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "route")]
+pub enum Route {
+    /// Read requests and decide on each.
+    Inspect,
+    /// Pass bytes on, if the decision says so.
+    Tcp { decision: Decision },
+    /// Pass TLS on unread, if the decision says so and the SNI is the name.
+    Passthrough { decision: Decision },
+    /// Nothing of it can be allowed. Where an answer is possible the gateway still reads the request and gives one.
+    Refuse { decision: Decision },
+}
+
+/// Decides what a connection is, before anything was sent on it. Where rules of several kinds speak of it the one that
+/// names the host most nearly prevails, and reading prevails over passing on.
+#[must_use]
+pub fn route(policy: &CompiledPolicy, host: &Host, port: u16, now: Timestamp) -> Route {
+    let destination = host.to_string();
+    let tcp = CanonicalRequest::tcp(&destination, port);
+    let passthrough = CanonicalRequest::passthrough(&crate::canonical::Connection {
+        destination: &destination,
+        port,
+        sni: host.name(),
+    });
+    let decided =
+        |request: Result<CanonicalRequest, _>| request.ok().map(|request| decide(policy, &request, now));
+    let (tcp, passthrough) = (decided(tcp), decided(passthrough));
+    let not_denied = |decision: &Option<Decision>| {
+        decision.as_ref().is_some_and(|decision| decision.outcome != Outcome::Deny)
+    };
+    let inspect = policy.nearest_on_connection(host, port, Kind::Http, now);
+    let reach = |kind, possible: bool| {
+        if possible { policy.nearest_on_connection(host, port, kind, now) } else { None }
+    };
+    let tcp_reach = reach(Kind::Tcp, not_denied(&tcp));
+    let passthrough_reach = reach(Kind::Passthrough, not_denied(&passthrough));
+    let best = inspect.max(tcp_reach).max(passthrough_reach);
+    match (best, tcp, passthrough) {
+        (Some(_), _, _) if best == inspect => Route::Inspect,
+        (Some(_), _, Some(decision)) if best == passthrough_reach => Route::Passthrough { decision },
+        (Some(_), Some(decision), _) => Route::Tcp { decision },
+        // Whatever may still be asked about is read: each request is decided on again.
+        (None, Some(decision), _) if decision.outcome != Outcome::Deny => Route::Inspect,
+        (_, Some(decision), _) => Route::Refuse { decision },
+        (_, None, _) => Route::Refuse { decision: denied(Cause::NoPolicy, Vec::new()) },
+    }
+}
+
+impl CompiledPolicy {
+    /// How nearly the host is named by what may permit traffic of this kind, if every layer has something that may.
+    fn nearest_on_connection(
+        &self,
+        host: &Host,
+        port: u16,
+        kind: Kind,
+        now: Timestamp,
+    ) -> Option<crate::pattern::host::Nearness> {
+        let fits = |matcher: &crate::rule::Matcher| {
+            let port_fits = match kind {
+                Kind::Http => matcher.schemes.iter().any(|scheme| matcher.ports.contains(port, *scheme)),
+                _ => matcher.ports.contains(port, Scheme::Https),
+            };
+            let near = matcher
+                .hosts
+                .iter()
+                .filter(|pattern| pattern.permits(host))
+                .map(|pattern| pattern.nearness());
+            near.max().filter(|_| matcher.kind == kind && port_fits)
+        };
+        let mut nearest = None;
+        let mut granted = None;
+        self.grant_index.visit(host, &Wanted::Everything, &mut |at| {
+            let grant = &self.grants[at].grant;
+            granted = granted.max(fits(&grant.matcher).filter(|_| now < grant.expires));
+        });
+        for layer in &self.layers {
+            let (mut reach, mut denied) = (None, false);
+            layer.index.visit(host, &Wanted::Everything, &mut |at| {
+                let rule = &layer.rules[at];
+                if now >= rule.expires {
+                    return;
+                }
+                match rule.outcome {
+                    Outcome::Allow | Outcome::Ask => reach = reach.max(fits(&rule.matcher)),
+                    Outcome::Deny => denied |= forbids_all(&rule.matcher, host, port),
+                }
+            });
+            if denied {
+                return None;
+            }
+            let Some(silent) = layer.otherwise.outcome() else {
+                nearest = nearest.max(reach);
+                continue;
+            };
+            // Silence that asks lets a connection be read, and nothing else.
+            let asks = (silent == Outcome::Ask && kind == Kind::Http).then_some((0, 0));
+            let granted = granted.filter(|_| layer.layer != Layer::Host);
+            let reach = reach.max(granted).max(asks)?;
+            nearest = nearest.max(Some(reach));
+        }
+        nearest
+    }
+}
+
+/// Whether a deny leaves nothing of a connection.
+fn forbids_all(matcher: &crate::rule::Matcher, host: &Host, port: u16) -> bool {
+    matcher.kind == Kind::Any
+        && matcher.hosts.iter().any(|pattern| pattern.forbids(host))
+        && matcher.ports.contains(port, Scheme::Https)
+}
+
+/// An address that a connection must not be made to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("{host} leads to {address}, {}; {next}", class.describe())]
+pub struct AddressRefusal {
+    pub host: Host,
+    pub address: IpAddr,
+    pub class: AddressClass,
+    pub next: String,
+}
+
+/// Whether the connection of an allowed request may be made to this address, the one that is dialled and no other.
+/// `own` are the addresses of the host. Public addresses may be dialled; all others have to be named by every rule that
+/// the decision rests on.
+pub fn check_address(
+    decision: &Decision,
+    request: &CanonicalRequest,
+    address: IpAddr,
+    own: &[IpAddr],
+) -> Result<(), AddressRefusal> {
+    let class = address::classify_with(address, own);
+    let refuse = |next: String| Err(AddressRefusal { host: request.host().clone(), address, class, next });
+    if decision.outcome != Outcome::Allow {
+        return refuse("the request is not allowed in the first place".to_owned());
+    }
+    if let Host::Address(wanted) = request.host()
+        && *wanted != address
+    {
+        return refuse("connect to the address that was asked for".to_owned());
+    }
+    if class == AddressClass::Public {
+        return Ok(());
+    }
+    let grant = match &decision.cause {
+        Cause::Grant { grant } => Some(grant),
+        _ => None,
+    };
+    let names_it =
+        |rule: &RuleHead| rule.named.iter().any(|network| address::named_by(network, address, class));
+    for verdict in decision.layers.iter().filter(|verdict| verdict.outcome.is_some()) {
+        let responsible = verdict.rule.as_ref().or(grant);
+        if !responsible.is_some_and(|rule| names_it(rule)) {
+            return refuse(match responsible {
+                Some(rule) => {
+                    format!("if that is wanted, add address = \"{address}\" to {} ({})", rule.id, rule.origin)
+                }
+                None => format!("if that is wanted, name {address} in a rule"),
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,280 @@
+//! The narrowest rules that would allow what was refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::address::{self, AddressClass, NameClass};
+use crate::canonical::path::Reading;
+use crate::canonical::{CanonicalPath, CanonicalRequest, Host, Http, Scheme, What};
+use crate::compile::CompiledPolicy;
+use crate::decide::{Cause, decide};
+use crate::pattern::query::ValuePattern;
+use crate::pattern::{HostPattern, Methods, PathPattern, Ports, QueryPattern};
+use crate::rule::{Grant, Kind, Layer, Matcher, Origin, Outcome, Rule};
+use crate::write::rule_to_toml;
+
+/// From how many paths of one kind on they become a pattern.
+pub const MAX_PATHS_BEFORE_PATTERN: usize = 12;
+/// Most requests that are learned from at once.
+pub const MAX_REQUESTS: usize = 10_000;
+
+/// What would allow the refused requests.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Lesson {
+    pub rules: Vec<Rule>,
+    /// The rules as they are written into a policy file.
+    pub toml: String,
+    /// Requests that no added rule can allow, and why.
+    pub not_learned: Vec<NotLearned>,
+    /// Requests that were left out because there were too many.
+    pub left_out: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NotLearned {
+    pub request: String,
+    pub why: String,
+}
+
+/// What requests have to have in common to become one rule.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Group {
+    host: String,
+    port: u16,
+    kind: Kind,
+    scheme: Option<Scheme>,
+    method: String,
+    /// The service that git asks for: the difference between fetching and pushing.
+    git_service: Option<String>,
+    has_query: bool,
+}
+
+/// Proposes rules for `layer` that allow these requests and as little else as can be written down.
+#[must_use]
+pub fn learn(policy: &CompiledPolicy, refused: &[CanonicalRequest], layer: Layer, now: Timestamp) -> Lesson {
+    let mut groups: BTreeMap<Group, (HostPattern, BTreeMap<String, &CanonicalPath>)> = BTreeMap::new();
+    let mut not_learned = Vec::new();
+    for request in refused.iter().take(MAX_REQUESTS) {
+        if let Some(why) = obstacle(policy, request, layer, now) {
+            not_learned.push(NotLearned { request: request.to_string(), why });
+            continue;
+        }
+        let Ok(host) = HostPattern::parse(&request.host().to_string()) else { continue };
+        let (_, paths) = groups.entry(group(request)).or_insert((host, BTreeMap::new()));
+        if let Some(http) = request.http() {
+            paths.insert(http.path().as_str().to_owned(), http.path());
+        }
+    }
+    not_learned.sort_by(|a, b| a.request.cmp(&b.request));
+    not_learned.dedup();
+    let groups = merge_reading(groups);
+    let mut rules: Vec<Rule> = Vec::new();
+    for (group, (methods, host, paths)) in groups {
+        let matcher = matcher(&group, methods, host, patterns(&paths));
+        if rules.iter().any(|rule| rule.matcher.covers(&matcher)) {
+            continue;
+        }
+        rules.push(Rule {
+            id: format!("learned-{}", rules.len() + 1),
+            origin: Origin { layer, file: "learned".to_owned(), line: 0 },
+            outcome: Outcome::Allow,
+            matcher,
+            reason: None,
+            expires: None,
+            examples: Vec::new(),
+            counterexamples: Vec::new(),
+        });
+    }
+    let toml = rules.iter().map(rule_to_toml).collect::<Vec<_>>().join("\n");
+    Lesson { rules, toml, not_learned, left_out: refused.len().saturating_sub(MAX_REQUESTS) }
+}
+
+/// The rule that allows this request and, as far as it can be written down, no other.
+#[must_use]
+pub fn narrowest(request: &CanonicalRequest) -> Option<Matcher> {
+    let host = HostPattern::parse(&request.host().to_string()).ok()?;
+    let group = group(request);
+    let paths =
+        request.http().map(|http| (http.path().as_str().to_owned(), http.path())).into_iter().collect();
+    let methods = BTreeSet::from([group.method.clone()]);
+    let mut matcher = matcher(&group, methods, host, patterns(&paths));
+    if let (Some(http), QueryPattern::Any) = (request.http(), &matcher.query) {
+        matcher.query = exact_query(http);
+    }
+    Some(matcher)
+}
+
+/// A grant for exactly this request, as an approval makes it.
+#[must_use]
+pub fn grant_for(request: &CanonicalRequest, id: &str, origin: Origin, expires: Timestamp) -> Option<Grant> {
+    Some(Grant { id: id.to_owned(), origin, matcher: narrowest(request)?, reason: None, expires })
+}
+
+/// The names and values of a query, where none of them comes twice.
+fn exact_query(http: &Http) -> QueryPattern {
+    let mut pairs = BTreeMap::new();
+    for (name, value) in http.query().pairs() {
+        let once = pairs.insert(name.to_owned(), ValuePattern::OneOf(vec![value.to_owned()])).is_none();
+        if !once || value == "*" {
+            return QueryPattern::Any;
+        }
+    }
+    let pattern = if pairs.is_empty() { QueryPattern::Nothing } else { QueryPattern::Pairs(pairs) };
+    if pattern.matches(http.query(), crate::pattern::Strictness::Exact) { pattern } else { QueryPattern::Any }
+}
+
+/// Why a rule added to this layer would not help.
+fn obstacle(
+    policy: &CompiledPolicy,
+    request: &CanonicalRequest,
+    layer: Layer,
+    now: Timestamp,
+) -> Option<String> {
+    let special = match request.host() {
+        Host::Address(address) => Some(address::classify(*address))
+            .filter(|class| *class != AddressClass::Public)
+            .map(AddressClass::describe),
+        Host::Name(name) => {
+            (address::classify_name(name) == NameClass::Metadata).then_some(AddressClass::Metadata.describe())
+        }
+    };
+    if let Some(special) = special {
+        return Some(format!("{} is {special}, and such a rule is for a person to write", request.host()));
+    }
+    let decision = decide(policy, request, now);
+    if decision.outcome == Outcome::Allow {
+        return Some("it is allowed by now".to_owned());
+    }
+    if let Cause::Rule { rule } = &decision.cause
+        && rule.outcome == Outcome::Deny
+    {
+        return Some(format!("{} denies it ({})", rule.id, rule.origin));
+    }
+    let before = decision
+        .layers
+        .iter()
+        .find(|verdict| verdict.layer != layer && !matches!(verdict.outcome, None | Some(Outcome::Allow)));
+    before.map(|verdict| format!("the {} layer does not allow it, and no other layer can", verdict.layer))
+}
+
+fn group(request: &CanonicalRequest) -> Group {
+    let mut group = Group {
+        host: request.host().to_string(),
+        port: request.port(),
+        kind: request.kind(),
+        scheme: None,
+        method: String::new(),
+        git_service: None,
+        has_query: false,
+    };
+    if let What::Http(http) = request.what() {
+        group.scheme = Some(http.scheme());
+        group.method = http.method().to_owned();
+        group.has_query = http.query().as_str().is_some();
+        if http.path().as_str().ends_with("/info/refs") {
+            let service = http.query().pairs().find(|(name, _)| *name == "service");
+            group.git_service = service.map(|(_, value)| value.to_owned());
+        }
+    }
+    group
+}
+
+type Merged<'a> = (BTreeSet<String>, HostPattern, BTreeMap<String, &'a CanonicalPath>);
+
+/// GET and HEAD of the same paths are one rule: who may read may look.
+fn merge_reading(
+    groups: BTreeMap<Group, (HostPattern, BTreeMap<String, &CanonicalPath>)>,
+) -> Vec<(Group, Merged<'_>)> {
+    let mut merged: Vec<(Group, Merged<'_>)> = Vec::new();
+    for (group, (host, paths)) in groups {
+        let same = merged.iter_mut().find(|(other, (methods, _, known))| {
+            let alike = Group { method: other.method.clone(), ..group.clone() } == *other;
+            alike && methods.contains("GET") && group.method == "HEAD" && *known == paths
+        });
+        match same {
+            Some((_, (methods, _, _))) => {
+                methods.insert(group.method);
+            }
+            None => merged.push((group.clone(), (BTreeSet::from([group.method]), host, paths))),
+        }
+    }
+    merged
+}
+
+/// The paths themselves; from too many on, what they have in common.
+fn patterns(paths: &BTreeMap<String, &CanonicalPath>) -> Vec<PathPattern> {
+    // A path that can be divided in two ways has to be allowed in both.
+    let readings = || paths.values().flat_map(|path| path.readings());
+    let exact: Option<Vec<PathPattern>> =
+        readings().take(MAX_PATHS_BEFORE_PATTERN + 1).map(exactly).collect();
+    if let Some(exact) = exact.filter(|exact| exact.len() <= MAX_PATHS_BEFORE_PATTERN) {
+        return exact;
+    }
+    let mut paths = readings();
+    let Some(first) = paths.next() else { return Vec::new() };
+    let mut common: Vec<&str> = first.segments.iter().map(|segment| &*segment.exact).collect();
+    // `*` stands for one segment with something in it.
+    let mut one_more: Vec<(usize, bool)> = vec![shape(first)];
+    for reading in paths {
+        let alike =
+            common.iter().zip(&reading.segments).take_while(|(own, other)| ***own == *other.exact).count();
+        common.truncate(alike);
+        one_more.push(shape(reading));
+    }
+    let plain = |segment: &&&str| !segment.is_empty() && !segment.contains(['/', '*']);
+    let fixed: Vec<String> =
+        common.iter().take_while(plain).map(|segment| format!("/{}", escape(segment))).collect();
+    let one_level =
+        one_more.iter().all(|(length, ends_in_a_name)| *length == fixed.len() + 1 && *ends_in_a_name);
+    let text = format!("{}{}", fixed.concat(), if one_level { "/*" } else { "/**" });
+    PathPattern::parse(&text).into_iter().collect()
+}
+
+/// The pattern of this path alone, or `None` where the path has a star of its own.
+fn exactly(reading: &Reading) -> Option<PathPattern> {
+    if reading.segments.iter().any(|segment| segment.exact.contains('*')) {
+        return None;
+    }
+    let segments = reading.segments.iter().map(|segment| format!("/{}", escape(&segment.exact)));
+    PathPattern::parse(&segments.collect::<String>()).ok()
+}
+
+/// How many segments there are, and whether there is something in the last one.
+fn shape(reading: &Reading) -> (usize, bool) {
+    (reading.segments.len(), reading.segments.last().is_some_and(|last| !last.exact.is_empty()))
+}
+
+/// A decoded segment as a path writes it.
+fn escape(segment: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()+,=:@".contains(&byte);
+    segment
+        .bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+fn matcher(group: &Group, methods: BTreeSet<String>, host: HostPattern, paths: Vec<PathPattern>) -> Matcher {
+    let usual = group.scheme.map(Scheme::default_port) == Some(group.port)
+        || (group.kind == Kind::Passthrough && group.port == Scheme::Https.default_port());
+    let query = match (&group.git_service, group.has_query) {
+        (Some(service), _) => {
+            QueryPattern::Pairs([("service".to_owned(), ValuePattern::OneOf(vec![service.clone()]))].into())
+        }
+        (None, false) if group.kind == Kind::Http => QueryPattern::Nothing,
+        (None, _) => QueryPattern::Any,
+    };
+    let is_http = group.kind == Kind::Http;
+    Matcher {
+        kind: group.kind,
+        hosts: vec![host],
+        ports: if usual { Ports::Default } else { Ports::ranges(vec![(group.port, group.port)]) },
+        schemes: vec![group.scheme.unwrap_or(Scheme::Https)],
+        methods: if is_http { Methods::set(methods.into_iter().collect()) } else { Methods::reading() },
+        paths: if is_http { paths } else { PathPattern::parse("/**").into_iter().collect() },
+        query,
+        headers: Vec::new(),
+        addresses: Vec::new(),
+    }
+}

@@ -1,0 +1,67 @@
+//! What may leave a bay: rules, the canonical form of requests, decisions and their explanation.
+//!
+//! Pure: no files, no clock, no network, no state. The gateway hands in what it read and the time; whoever owns the
+//! files hands in their text.
+//!
+//! ```text
+//!  policy files ── parse ──► LayerPolicy ─┐
+//!  presets + places found ── parse ───────┼─ CompiledPolicy::new ──► CompiledPolicy ─┐
+//!                                         │                                          ├─ decide ──► Decision
+//!  bytes of a request ── canonicalise ──► CanonicalRequest ──────────────────────────┘      │
+//!                             │                  └─ what is sent upstream                   ├─ explain
+//!                             └─► Refusal: ambiguous, never sent, whatever rules say        └─ check_address(dialled)
+//! ```
+//!
+//! Failure is closed everywhere: a file with one mistake has no effect, a request with two readings must be allowed in
+//! both, a policy without layers denies, and an address that is not public must be named by every rule that the
+//! decision rests on.
+//!
+//! | module        | for                                                                  |
+//! |---------------|----------------------------------------------------------------------|
+//! | [`canonical`] | one form for each request, or the reason why it has none             |
+//! | [`pattern`]   | what rules compare requests with                                     |
+//! | [`rule`]      | rules and grants                                                     |
+//! | [`mod@parse`] | policy files, every mistake with its line                            |
+//! | [`compile`]   | layers made ready for deciding                                       |
+//! | [`mod@decide`]| decisions, the route of a connection, the check of dialled addresses |
+//! | [`address`]   | classes of addresses and names                                       |
+//! | [`mod@explain`], [`mod@lint`], [`mod@diff`], [`mod@learn`], [`mod@show`] | policies that can be understood |
+//! | [`preset`], [`place`], [`found`] | policies that ship, and the settings of tools that fill them |
+//! | [`write`]     | rules as text                                                        |
+//! | [`bench`]     | policies of a size, for measuring                                    |
+#![forbid(unsafe_code)]
+
+pub mod address;
+pub mod bench;
+pub mod canonical;
+pub mod compile;
+pub mod decide;
+pub mod diff;
+pub mod explain;
+pub mod found;
+mod index;
+pub mod learn;
+pub mod lint;
+pub mod parse;
+pub mod pattern;
+pub mod place;
+pub mod preset;
+mod problem;
+pub mod rule;
+pub mod show;
+pub mod write;
+
+pub use address::{AddressClass, classify};
+pub use canonical::{CanonicalRequest, Connection, Host, RawRequest, Refusal, Scheme, canonicalise};
+pub use compile::{CompiledPolicy, Layers, RuleHead, RuleRef};
+pub use decide::{AddressRefusal, Cause, Decision, Route, check_address, decide, route};
+pub use diff::{PolicyDiff, diff};
+pub use explain::{Explanation, explain};
+pub use learn::{Lesson, learn};
+pub use lint::{Finding, lint};
+pub use parse::{LayerPolicy, parse};
+pub use place::{Place, Places};
+pub use preset::Preset;
+pub use problem::{Problem, Problems};
+pub use rule::{Grant, Kind, Layer, Outcome, Rule};
+pub use show::{Shown, show};

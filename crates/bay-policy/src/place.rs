@@ -1,0 +1,130 @@
+//! Places: the beginning of URLs, as settings of tools and rules name them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+use crate::canonical::host::parse_authority;
+use crate::canonical::refusal::{Part, Quoted, RefusalCode};
+use crate::canonical::{CanonicalPath, Host, Refusal, Scheme};
+use crate::pattern::PathPattern;
+
+/// A scheme, a host, a port and the path below which everything belongs to it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Place {
+    scheme: Scheme,
+    host: Host,
+    port: u16,
+    /// Without a slash at the end; empty for the whole host.
+    prefix: String,
+}
+
+impl Place {
+    /// Reads a URL. Credentials and fragments in it are refused, a query too.
+    pub fn parse(url: &str) -> Result<Self, Refusal> {
+        let not_a_place = || {
+            Refusal::new(
+                Part::Path,
+                RefusalCode::Invalid,
+                format!("{} is not a place", Quoted(url)),
+                "write https://HOST/PATH",
+            )
+        };
+        let (scheme, rest) = url.split_once("://").ok_or_else(not_a_place)?;
+        let scheme = match scheme {
+            "https" => Scheme::Https,
+            "http" => Scheme::Http,
+            _ => return Err(not_a_place()),
+        };
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        let (host, port) = parse_authority(authority)?;
+        let path = CanonicalPath::parse(if path.is_empty() { "/" } else { path })?;
+        if path.as_str().contains('*') {
+            return Err(not_a_place());
+        }
+        let prefix = path.as_str().trim_end_matches('/').to_owned();
+        Ok(Self { scheme, host, port: port.unwrap_or(scheme.default_port()), prefix })
+    }
+
+    #[must_use]
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The pattern of a path below this place.
+    pub(crate) fn pattern(&self, below: &str) -> Result<PathPattern, Refusal> {
+        PathPattern::parse(&format!("{}{below}", self.prefix))
+    }
+
+    /// The same repository as git servers also name it: with and without `.git`.
+    #[must_use]
+    pub fn git_spellings(&self) -> Vec<Self> {
+        let bare = self.prefix.strip_suffix(".git").unwrap_or(&self.prefix);
+        if bare.is_empty() {
+            return vec![self.clone()];
+        }
+        let with = |prefix: String| Self { prefix, ..self.clone() };
+        vec![with(bare.to_owned()), with(format!("{bare}.git"))]
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme.as_str(), self.host)?;
+        if self.port != self.scheme.default_port() {
+            write!(f, ":{}", self.port)?;
+        }
+        write!(f, "{}/", self.prefix)
+    }
+}
+
+impl Serialize for Place {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Places that are found on the operator's machine and that rules refer to as `@NAME`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Places {
+    /// Package registries that the operator's tools are configured for.
+    pub registries: Vec<Place>,
+    /// The repository of the bay.
+    pub forge: Vec<Place>,
+    /// What only files of the repository name.
+    pub proposed: Vec<Place>,
+    /// What the operator listed for this bay.
+    pub listed: Vec<Place>,
+}
+
+impl Places {
+    pub const NAMES: [&str; 4] = ["registries", "forge", "proposed", "listed"];
+
+    pub(crate) fn named(&self, name: &str) -> Option<Vec<Place>> {
+        let mut places = match name {
+            "registries" => self.registries.clone(),
+            "forge" => self.forge.iter().flat_map(Place::git_spellings).collect(),
+            // What the operator has too needs no proposal.
+            "proposed" => {
+                self.proposed.iter().filter(|place| !self.registries.contains(place)).cloned().collect()
+            }
+            "listed" => self.listed.clone(),
+            _ => return None,
+        };
+        let mut seen = BTreeMap::new();
+        places.retain(|place| seen.insert(place.to_string(), ()).is_none());
+        Some(places)
+    }
+}

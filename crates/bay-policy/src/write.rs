@@ -1,0 +1,135 @@
+//! Rules as the text that [`parse`](crate::parse()) reads back.
+
+use std::fmt::Write as _;
+
+use crate::canonical::Scheme;
+use crate::pattern::query::ValuePattern;
+use crate::pattern::{Methods, Ports, QueryPattern};
+use crate::rule::{Grant, Kind, Matcher, Outcome, Rule};
+
+/// The `[[rule]]` table of a rule.
+#[must_use]
+pub fn rule_to_toml(rule: &Rule) -> String {
+    let mut text = String::from("[[rule]]\n");
+    pair(&mut text, "id", &string(&rule.id.replace('/', "-")));
+    pair(&mut text, "outcome", &string(&rule.outcome.to_string()));
+    matcher(&mut text, &rule.matcher, rule.outcome);
+    if let Some(reason) = &rule.reason {
+        pair(&mut text, "reason", &string(reason));
+    }
+    if let Some(expires) = rule.expires {
+        pair(&mut text, "expires", &expires.to_string());
+    }
+    for (key, examples) in [("match", &rule.examples), ("not_match", &rule.counterexamples)] {
+        if !examples.is_empty() {
+            pair(&mut text, key, &strings(examples.iter().map(String::as_str)));
+        }
+    }
+    text
+}
+
+/// The `[[grant]]` table of a grant.
+#[must_use]
+pub fn grant_to_toml(grant: &Grant) -> String {
+    let mut text = String::from("[[grant]]\n");
+    pair(&mut text, "id", &string(&grant.id));
+    matcher(&mut text, &grant.matcher, Outcome::Allow);
+    if let Some(reason) = &grant.reason {
+        pair(&mut text, "reason", &string(reason));
+    }
+    pair(&mut text, "expires", &grant.expires.to_string());
+    text
+}
+
+/// Everything that is not what a rule of this outcome says by saying nothing.
+fn matcher(text: &mut String, matcher: &Matcher, outcome: Outcome) {
+    let deny = outcome == Outcome::Deny;
+    if matches!(matcher.kind, Kind::Tcp | Kind::Passthrough) || (matcher.kind == Kind::Http && deny) {
+        pair(text, "kind", &string(matcher.kind.as_str()));
+    }
+    pair(text, "host", &strings(matcher.hosts.iter().map(ToString::to_string)));
+    match (&matcher.ports, deny) {
+        (Ports::Any, true) | (Ports::Default, false) => {}
+        (Ports::Default, true) => pair(text, "port", "[443, 80]"),
+        (Ports::Any, false) => pair(text, "port", &string("*")),
+        (Ports::Ranges(ranges), _) => {
+            let range = |(first, last): &(u16, u16)| {
+                if first == last { first.to_string() } else { string(&format!("{first}-{last}")) }
+            };
+            let ranges: Vec<String> = ranges.iter().map(range).collect();
+            pair(text, "port", &list(&ranges));
+        }
+    }
+    if matcher.kind == Kind::Http {
+        http(text, matcher, deny);
+    }
+    if !matcher.addresses.is_empty() {
+        pair(text, "address", &strings(matcher.addresses.iter().map(ToString::to_string)));
+    }
+}
+
+fn http(text: &mut String, matcher: &Matcher, deny: bool) {
+    let usual = if deny { matcher.schemes.len() == 2 } else { matcher.schemes == [Scheme::Https] };
+    if !usual {
+        pair(text, "scheme", &strings(matcher.schemes.iter().map(|scheme| scheme.as_str())));
+    }
+    let usual = if deny { Methods::Any } else { Methods::reading() };
+    if matcher.methods != usual {
+        pair(text, "method", &strings(matcher.methods.as_strings()));
+    }
+    if !matcher.paths.iter().any(|path| path.is_any()) {
+        pair(text, "path", &strings(matcher.paths.iter().map(|path| path.as_str())));
+    }
+    match &matcher.query {
+        QueryPattern::Any => {}
+        QueryPattern::Nothing => pair(text, "query", &string("none")),
+        QueryPattern::Pairs(pairs) => {
+            let pairs: Vec<String> = pairs
+                .iter()
+                .map(|(name, values)| match values {
+                    ValuePattern::Any => format!("{} = \"*\"", string(name)),
+                    ValuePattern::OneOf(values) => {
+                        format!("{} = {}", string(name), strings(values.iter().map(String::as_str)))
+                    }
+                })
+                .collect();
+            pair(text, "query", &format!("{{ {} }}", pairs.join(", ")));
+        }
+    }
+    if !matcher.headers.is_empty() {
+        pair(text, "header", &strings(matcher.headers.iter().map(String::as_str)));
+    }
+}
+
+fn pair(text: &mut String, key: &str, value: &str) {
+    let _ = writeln!(text, "{key} = {value}");
+}
+
+fn list(values: &[String]) -> String {
+    match values {
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
+    }
+}
+
+fn strings<S: AsRef<str>>(values: impl IntoIterator<Item = S>) -> String {
+    list(&values.into_iter().map(|value| string(value.as_ref())).collect::<Vec<String>>())
+}
+
+/// A basic string of TOML.
+fn string(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for char in text.chars() {
+        match char {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            char if char.is_control() => {
+                let _ = write!(quoted, "\\u{:04X}", u32::from(char));
+            }
+            char => quoted.push(char),
+        }
+    }
+    quoted.push('"');
+    quoted
+}

@@ -1,0 +1,196 @@
+//! Policy files: every mistake has its line, its reason and a way out.
+
+use bay_policy::write::{grant_to_toml, rule_to_toml};
+use bay_policy::{Layer, Places, parse};
+
+use super::{layer, policy};
+
+/// Line, column and the whole message of each problem.
+fn problems(text: &str) -> Vec<(usize, usize, String)> {
+    let problems = parse(Layer::Bay, "p.toml", text, &Places::default()).expect_err(text);
+    problems.0.into_iter().map(|problem| (problem.line, problem.column, problem.to_string())).collect()
+}
+
+#[track_caller]
+fn one(text: &str, line: usize, column: usize, words: &str) {
+    let problems = problems(text);
+    let [(at_line, at_column, message)] = problems.as_slice() else { panic!("{problems:?}") };
+    assert_eq!((*at_line, *at_column), (line, column), "{message}");
+    assert!(message.contains(words), "{message}");
+}
+
+#[test]
+fn unknown_keys_are_told_with_their_place_and_a_guess() {
+    one(
+        "[[rule]]\noutcome = \"allow\"\nhsot = \"ok.test\"\nhost = \"ok.test\"",
+        3,
+        1,
+        "did you mean `host`?",
+    );
+    one("ingres = \"deny\"", 1, 1, "did you mean `ingress`?");
+    one("[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\n  colour = 1", 4, 3, "use one of id, outcome");
+    one(
+        "[[grant]]\nhost = \"ok.test\"\noutcome = \"allow\"\nexpires = 2030-01-01T00:00:00Z",
+        3,
+        1,
+        "a grant has no such key",
+    );
+}
+
+#[test]
+fn wrong_values_are_told_at_the_value() {
+    let rule = |rest: &str| format!("[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\n{rest}");
+    one("[[rule]]\noutcome = \"maybe\"\nhost = \"ok.test\"", 2, 11, "use allow, ask, deny");
+    one("[[rule]]\nhost = \"ok.test\"", 1, 1, "no outcome");
+    one("[[rule]]\noutcome = \"allow\"", 1, 1, "no host");
+    one("[[rule]]\noutcome = \"allow\"\nhost = 7", 3, 8, "type integer");
+    one("[[rule]]\noutcome = \"allow\"\nhost = [\"ok.test\", \"0x7f.1\"]", 3, 20, "different IPv4 addresses");
+    one("[[rule]]\noutcome = \"allow\"\nhost = \"ok.*.test\"", 3, 8, "not a host of a rule");
+    one("[[rule]]\noutcome = \"allow\"\nhost = \"10.0.0.1/8\"", 3, 8, "not a host of a rule");
+    one("[[rule]]\noutcome = \"allow\"\nhost = []", 3, 8, "0 entries");
+    one(&rule("path = \"/a/../b\""), 4, 8, "segment of dots");
+    one(&rule("path = \"/a/**/b\""), 4, 8, "** before its end");
+    one(&rule("path = \"/a*b*c\""), 4, 8, "two stars");
+    one(&rule("path = \"a\""), 4, 8, "does not begin with a slash");
+    one(&rule("port = 0"), 4, 8, "from 1 to 65535");
+    one(&rule("port = 65536"), 4, 8, "neither a port nor a range");
+    one(&rule("port = \"90-80\""), 4, 8, "neither a port nor a range");
+    one(&rule("port = 0x1bb"), 4, 8, "type integer");
+    one(&rule("method = \"get\""), 4, 10, "in capital letters");
+    one(&rule("method = \"TRACE\""), 4, 10, "does not go through");
+    one(&rule("method = [\"GET\", \"*\"]"), 4, 18, "not a method");
+    one(&rule("scheme = \"ftp\""), 4, 10, "use https, http");
+    one(&rule("query = \"some\""), 4, 9, "use none");
+    one(&rule("query = {}"), 4, 9, "NAME");
+    one(&rule("header = \"a b\""), 4, 10, "not a name of a header");
+    one(&rule("header = \"a, b\""), 4, 10, "one by one");
+    one(&rule("address = \"ok.test\""), 4, 11, "is a name");
+    one(&rule("expires = 2030-01-01"), 4, 11, "offset from UTC");
+    one(&rule("expires = 2030-01-01T00:00:00"), 4, 11, "offset from UTC");
+    one(&rule("reason = \"a\\nb\""), 4, 10, "control characters");
+    one(&rule("id = \"a b\""), 4, 6, "not an id");
+    one(&rule("place = \"https://ok.test/\""), 1, 1, "stands beside");
+    one("[[rule]]\noutcome = \"allow\"\nplace = \"@mirrors\"", 3, 9, "@registries");
+    one("[[rule]]\noutcome = \"allow\"\nplace = \"https://user:pw@ok.test/\"", 3, 9, "user name or password");
+    one("[rule]\noutcome = \"allow\"", 1, 1, "[[rule]]");
+    one("otherwise = \"allow\"", 1, 13, "use deny, ask, inherit");
+    one("extends = \"codign\"", 1, 11, "closed, coding");
+    one("version = 2", 1, 11, "version 1");
+}
+
+#[test]
+fn kinds_have_only_what_can_be_seen_of_them() {
+    let rule = |rest: &str| format!("[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\n{rest}");
+    one(&rule("kind = \"tcp\""), 1, 1, "has no port");
+    one(&rule("kind = \"tcp\"\nport = 22\npath = \"/x\""), 6, 8, "host and the port only");
+    one(&rule("kind = \"passthrough\"\nmethod = \"GET\""), 5, 10, "host and the port only");
+    one(&rule("kind = \"passthrough\"\nheader = \"authorization\""), 5, 10, "host and the port only");
+    one(
+        "[[rule]]\noutcome = \"allow\"\nkind = \"passthrough\"\nhost = \"192.0.2.1\"",
+        1,
+        1,
+        "no server name",
+    );
+}
+
+#[test]
+fn an_example_that_fails_is_an_error_at_its_line() {
+    let text = "[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\npath = \"/ok/**\"\nmatch = [\n  \"GET https://ok.test/ok/1\",\n  \"GET https://ok.test/no\",\n]";
+    one(text, 7, 3, "does not match `GET https://ok.test/no`");
+    let text = "[[rule]]\noutcome = \"allow\"\nhost = \"*.ok.test\"\nnot_match = \"GET https://a.ok.test/\"";
+    one(text, 4, 13, "which it must not");
+    let text = "[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\nmatch = \"GET https://ok.test/a/../b\"";
+    one(text, 4, 9, "no rule can match it");
+    policy(
+        "[[rule]]\noutcome = \"deny\"\nhost = \"ok.test\"\nmatch = [\"tcp://ok.test:1\", \"PUT https://ok.test/\"]\nnot_match = [\"GET https://not.test/\", \"GET https://ok.test//\"]",
+    );
+}
+
+#[test]
+fn grants_are_temporary_and_for_one_bay() {
+    one("[[grant]]\nhost = \"ok.test\"", 1, 1, "grants are temporary");
+    let problems = parse(Layer::Host, "p", "[[grant]]\nhost = \"ok.test\"", &Places::default()).unwrap_err();
+    assert!(problems.to_string().contains("policy of the bay"), "{problems}");
+    let problems = parse(Layer::Host, "p", "otherwise = \"inherit\"", &Places::default()).unwrap_err();
+    assert!(problems.to_string().contains("nothing to inherit"), "{problems}");
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_in_order_and_bounded() {
+    let text = "[[rule]]\noutcome = \"no\"\n[[rule]]\noutcome = \"allow\"\nhost = \"a b\"\n[[rule]]\noutcome = \"allow\"\nhost = \"ok.test\"\nport = 0";
+    let lines: Vec<usize> = problems(text).into_iter().map(|(line, _, _)| line).collect();
+    assert_eq!(lines, [2, 5, 9]);
+    assert_eq!(problems(&"[[rule]]\n".repeat(500)).len(), parse::MAX_PROBLEMS);
+    one(
+        "[[rule]]\nid = \"x\"\noutcome = \"allow\"\nhost = \"a.test\"\n[[rule]]\nid = \"x\"\noutcome = \"allow\"\nhost = \"b.test\"",
+        5,
+        1,
+        "called `x`",
+    );
+    one("a = [", 1, 6, "not TOML");
+    one(&"#".repeat((1 << 20) + 1), 1, 1, "longer than");
+}
+
+#[test]
+fn rules_are_written_as_they_are_read() {
+    let text = r#"
+[[rule]]
+id = "everything"
+outcome = "ask"
+host = ["a.test", "*.b.test", "192.0.2.0/24", "2001:db8::1"]
+port = [443, "8000-8099"]
+scheme = ["https", "http"]
+method = ["GET", "POST"]
+path = ["/a/*/c", "/x-*.json", "/caf%C3%A9/**"]
+query = { service = ["a", "b\"c"], any = "*" }
+header = ["x-reason"]
+address = ["10.0.0.0/8", "fd00::1"]
+reason = "a \"reason\""
+expires = 2030-01-01T00:00:00Z
+match = "GET https://a.test/a/b/c?service=a&any=1 with x-reason"
+[[rule]]
+id = "deny-all"
+outcome = "deny"
+host = "*"
+[[rule]]
+id = "deny-path"
+outcome = "deny"
+host = "*"
+path = "/x"
+query = "none"
+[[rule]]
+id = "tcp"
+outcome = "allow"
+kind = "tcp"
+host = "db.test"
+port = "*"
+[[rule]]
+id = "tls"
+outcome = "allow"
+kind = "passthrough"
+host = "pinned.test"
+[[rule]]
+id = "any-method"
+outcome = "allow"
+host = "rw.test"
+method = "*"
+[[grant]]
+id = "g"
+host = "ok.test"
+method = "PUT"
+expires = 2030-01-01T00:00:00Z
+"#;
+    let read = layer(Layer::Bay, text);
+    let mut written: String = read.rules.iter().map(rule_to_toml).collect();
+    written.extend(read.grants.iter().map(grant_to_toml));
+    let again = layer(Layer::Bay, &written);
+    for (before, after) in read.rules.iter().zip(&again.rules) {
+        assert_eq!((&before.id, &before.matcher), (&after.id, &after.matcher));
+        assert_eq!(
+            (before.outcome, before.expires, &before.reason),
+            (after.outcome, after.expires, &after.reason)
+        );
+    }
+    assert_eq!(read.grants[0].matcher, again.grants[0].matcher);
+    assert_eq!(read.rules.len(), again.rules.len());
+}

@@ -1,0 +1,48 @@
+//! The policy as its users meet it: evasions of its rules first, then what it says and how it explains itself.
+#![forbid(unsafe_code)]
+
+mod addresses;
+mod decisions;
+mod docs;
+mod files;
+mod hosts;
+mod layers;
+mod paths;
+mod presets;
+mod properties;
+mod requests;
+mod settings;
+mod understanding;
+
+use bay_policy::{CanonicalRequest, CompiledPolicy, Decision, Layer, Layers, Places, decide, parse};
+use jiff::Timestamp;
+
+fn now() -> Timestamp {
+    "2026-11-16T12:00:00Z".parse().unwrap()
+}
+
+fn layer(layer: Layer, text: &str) -> bay_policy::LayerPolicy {
+    parse(layer, &format!("{layer}.toml"), text, &Places::default())
+        .unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+/// A policy of the bay's layer alone.
+fn policy(text: &str) -> CompiledPolicy {
+    CompiledPolicy::new(Layers { bay: Some(layer(Layer::Bay, text)), ..Layers::default() })
+}
+
+fn request(line: &str) -> CanonicalRequest {
+    CanonicalRequest::from_line(line).unwrap_or_else(|refusal| panic!("{line}: {refusal}"))
+}
+
+fn decided(policy: &CompiledPolicy, line: &str) -> Decision {
+    decide(policy, &request(line), now())
+}
+
+/// `allow`, `ask`, `deny`, or `refused` for what has no canonical form.
+fn outcome(policy: &CompiledPolicy, line: &str) -> String {
+    match CanonicalRequest::from_line(line) {
+        Ok(request) => decide(policy, &request, now()).outcome.to_string(),
+        Err(_) => "refused".to_owned(),
+    }
+}
