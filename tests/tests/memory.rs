@@ -155,3 +155,42 @@ fn a_bay_that_somebody_is_attached_to_is_captured_and_the_client_comes_back() {
     let all: Vec<String> = (1..=60).map(|n| n.to_string()).collect();
     assert_eq!(counted.ok().text(), all.join("\n"), "nothing is said twice or left out");
 }
+
+#[test]
+fn services_that_failed_or_end_again_and_again_keep_no_memory_from_being_captured() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    for (name, restart) in [("once", "never"), ("loop", "always")] {
+        let add = ["services", "add", "b", name, "--restart", restart, "--no-wait", "--", "false"];
+        let _ = daemon.bay(&add).ok();
+    }
+    until("both to have ended", || {
+        let all = daemon.bay(&["services", "ls", "b", "--json"]).ok().json();
+        let ended = |one: &Value| !one["runs"][0]["exit"].is_null();
+        all.as_array().is_some_and(|all| all.len() == 2 && all.iter().all(ended)).then_some(())
+    });
+    let made = daemon.bay(&["checkpoint", "b", "--memory", "--json"]).ok().json();
+    assert_eq!(made["kind"], "memory", "{made}");
+}
+
+#[test]
+fn what_cannot_be_captured_is_named_with_its_process_and_the_reason() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let hold = "import os, time; d = '/sys/fs/cgroup/unified'; d = d if os.path.isdir(d) else '/sys/fs/cgroup'\n\
+                os.mkdir(d + '/mine'); f = os.open(d + '/mine', os.O_RDONLY); os.rmdir(d + '/mine')\n\
+                open('/workspace/held', 'w'); time.sleep(1000)";
+    let _ = daemon.bay(&["exec", "b", "-d", "--", "python3", "-c", hold]).ok();
+    until("it to hold on", || (daemon.sh("b", "test -e held").code == 0).then_some(()));
+    let refused = daemon.bay(&["checkpoint", "b", "--memory"]);
+    let said = refused.errors();
+    for word in ["python3", "a control group that was removed", "CRIU cannot keep it"] {
+        assert!(said.contains(word), "{said}");
+    }
+}

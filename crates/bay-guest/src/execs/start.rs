@@ -82,6 +82,7 @@ pub(super) fn clone(place: &Place, spec: &ExecSpec) -> Result<Cloned, ApiError> 
     let cwd = CString::new(directory.as_str()).map_err(|_| invalid("the directory contains a NUL"))?;
     // Only root can change who it is; a guest that is not root (in tests) runs everything as itself.
     let identity = rustix::process::geteuid().is_root().then_some(&user.identity);
+    let group = leaf.as_ref().and_then(|leaf| leaf.dir());
     let command = Command {
         programs: &programs,
         argv: &argv,
@@ -90,7 +91,7 @@ pub(super) fn clone(place: &Place, spec: &ExecSpec) -> Result<Cloned, ApiError> 
         stdio: ends.child.each_ref().map(AsFd::as_fd),
         terminal: spec.tty.is_some(),
         identity,
-        cgroup: leaf.as_ref().map(|l| l.dir()),
+        cgroup: group.as_deref().map(AsFd::as_fd),
         open_files: place.open_files,
     };
     let spawned = spawn::spawn(&command).map_err(|e| {
