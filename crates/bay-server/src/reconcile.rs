@@ -356,6 +356,8 @@ impl Reconciler {
             return Err(error);
         }
         self.daemon.fault.at(Point::AfterDisk);
+        // Those of a bay that was paused on disk: what ran there does not come back.
+        execs::close_all(&self.daemon, &self.handle, EndReason::Stopped).await;
         let whose = match self.daemon.bays.find(&point.bay.to_string()) {
             Ok(other) if other.id != id => format!(" of {}", other.name),
             _ => String::new(),
@@ -389,9 +391,12 @@ impl Reconciler {
         self.update(Draft::new("bay.replaced", json!({ "image": image })), |row| {
             row.image_id = image;
             row.replace_with = None;
+            // What was paused on disk ran on the root that is gone.
+            row.thaw_from = None;
             row.reason = "its root was made anew".to_owned();
         })
         .await?;
+        execs::close_all(&self.daemon, &self.handle, EndReason::Stopped).await;
         self.why = "started with a fresh root".to_owned();
         Ok(())
     }
@@ -540,13 +545,18 @@ impl Reconciler {
                 None => "stopped on request".to_owned(),
             };
             row.runtime = None;
+            if row.restore_wanted.is_none() {
+                // What was paused on disk is not what the next start goes on with.
+                row.thaw_from = None;
+            }
         })
         .await?;
         execs::close_all(&self.daemon, &self.handle, EndReason::Stopped).await;
         Ok(())
     }
 
-    /// Everything that runs is on disk: it goes without being asked.
+    /// Everything that runs is on disk: it goes without being asked. Its execs are not over: they stand still, and whoever
+    /// follows one waits for them.
     async fn let_go(&mut self) -> Result<(), ApiError> {
         self.clear_runtime().await?;
         self.update(Draft::new("bay.paused", json!({ "on_disk": true })), |row| {
@@ -558,7 +568,6 @@ impl Reconciler {
             };
         })
         .await?;
-        execs::close_all(&self.daemon, &self.handle, EndReason::Stopped).await;
         Ok(())
     }
 

@@ -3,12 +3,14 @@
 use bay_backend::StartSpec;
 use bay_store::BayRow;
 use bay_types::checkpoint::Point;
+use bay_types::exec::EndReason;
 use bay_types::runtime::RuntimeRecord;
 use bay_types::{ApiError, ErrorCode};
 
 use super::{Reconciler, settings};
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
+use crate::service::execs;
 
 /// How much a woken guest may say of what went wrong.
 const MAX_NOTES: usize = 4;
@@ -50,6 +52,7 @@ impl Reconciler {
             Err(error) => {
                 // The files are in place: the next start is an ordinary one.
                 self.handle.update(&self.daemon.store, None, |row| row.thaw_from = None).await?;
+                execs::close_all(&self.daemon, &self.handle, EndReason::Lost).await;
                 Err(ApiError::new(
                     if error.code == ErrorCode::BayFailed {
                         ErrorCode::MemoryUnavailable

@@ -100,7 +100,7 @@ impl Services {
             Verb::Show(one) => one.target(global)?.show(&mut client).await,
             Verb::Logs { one, follow, since_offset } => {
                 let path = one.target(global)?.path("/output");
-                logs::Source { path, follow, since_offset }.show(global).await
+                logs::Source { bay: &one.name, path, follow, since_offset }.show(global).await
             }
             Verb::Start { one, no_wait } => {
                 one.target(global)?.ask(&mut client, ServiceVerb::Start, no_wait).await
