@@ -24,8 +24,6 @@ use crate::http::invalid;
 use crate::settings;
 use crate::users::{self, User};
 
-/// Ours comes last: it hides nothing of the bay's.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/.bay/bin";
 const DEFAULT_TERM: &str = "xterm-256color";
 pub(super) const EXEC_ID_VARIABLE: &str = "BAY_EXEC_ID";
 /// Size of the pipe behind standard output. Larger than the default, so that bulk output needs fewer turns.
@@ -164,7 +162,7 @@ fn strings(texts: impl Iterator<Item = String>) -> Result<Vec<CString>, ApiError
 fn environment(place: &Place, spec: &ExecSpec, user: &User) -> Vec<(String, String)> {
     let (bay_id, hostname) = place.who.now();
     let mut all: Vec<(String, String)> = [
-        ("PATH", DEFAULT_PATH),
+        ("PATH", settings::DEFAULT_PATH),
         ("HOME", &user.home),
         ("USER", &user.name),
         ("LOGNAME", &user.name),
