@@ -6,6 +6,7 @@ use std::process::{ChildStderr, ChildStdout, Stdio};
 
 use bay_tests::suite::{self, Lack};
 use bay_tests::{Daemon, image, until};
+use bay_types::ErrorCode;
 use serde_json::Value;
 
 /// Whether this host can capture memory; where it cannot, the test is skipped.
@@ -332,4 +333,38 @@ fn what_was_paused_on_disk_does_not_come_back_after_a_stop_or_on_a_fresh_root() 
     let _ = daemon.bay(&["pause", "b", "--to-disk"]).ok();
     let _ = daemon.bay(&["replace", "b"]).ok();
     ended(&exec);
+}
+
+#[test]
+fn a_bay_that_is_paused_or_stopped_says_what_can_be_done_with_it() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let _ = daemon.bay(&["pause", "b"]).ok();
+    let (message, next) = daemon.bay(&["pause", "b", "--to-disk"]).fails_with(ErrorCode::BayState);
+    assert!(
+        message.contains("frozen in memory") && next.contains("`bay resume b` first"),
+        "{message} {next}"
+    );
+    let _ = daemon.bay(&["resume", "b"]).ok();
+    for _ in 0..2 {
+        assert_eq!(daemon.bay(&["pause", "b", "--to-disk", "--json"]).ok().json()["state"], "paused");
+    }
+    let all = daemon.bay(&["checkpoints", "ls", "b", "--json"]).ok().json();
+    assert_eq!(all.as_array().unwrap().len(), 1, "{all}");
+    let (message, next) = daemon.bay(&["checkpoints", "rm", "b", "v1"]).fails_with(ErrorCode::BayState);
+    assert!(
+        message.contains("b is paused on it") && next.contains("`bay resume b` first"),
+        "{message} {next}"
+    );
+    let made = daemon.bay(&["checkpoint", "b"]).ok();
+    assert!(made.errors().contains("what ran is in v1"), "{made}");
+    let _ = daemon.bay(&["stop", "b"]).ok();
+    let (_, next) = daemon.bay(&["pause", "b", "--to-disk"]).fails_with(ErrorCode::BayState);
+    assert!(next.contains("`bay start b`"), "{next}");
+    let made = daemon.bay(&["checkpoint", "b"]).ok();
+    assert!(made.errors().contains("nothing runs in it: it is stopped"), "{made}");
+    let _ = daemon.bay(&["checkpoints", "rm", "b", "v1"]).ok();
 }

@@ -11,7 +11,7 @@
 //! | `DELETE /v1/hold`          | [`Hold`]                                     |
 //! | `GET /v1/checkpoints`      | array of [`CheckpointView`](crate::checkpoint::CheckpointView) |
 //! | `POST /v1/checkpoints` [`Message`] | `CheckpointView`; for root of the bay only |
-//! | `POST /v1/restore/{checkpoint}` | none: the bay goes back; for root of the bay only |
+//! | `POST /v1/restore/{checkpoint}` | `CheckpointView` of what was before, right before the bay goes back; for root of the bay only |
 //! | `… /v1/services…`          | as in [`guest`](crate::guest); what is no `GET` for root of the bay only, and variables shown to root only |
 //!
 //! A connection is cut after some seconds, so a log is not followed but asked for again from where it ended.

@@ -137,8 +137,10 @@ impl Ctl {
                 })
             }
             Verb::Restore { checkpoint } => {
-                let _: serde_json::Value = guest.post(&format!("/v1/restore/{checkpoint}"), &()).await?;
-                Ok(0)
+                let before: CheckpointView = guest.post(&format!("/v1/restore/{checkpoint}"), &()).await?;
+                self.print(&before, || {
+                    format!("this bay goes back to {checkpoint} now; what it was before is {}", before.name)
+                })
             }
             Verb::Services(services) => services.run(guest, self.json).await,
             Verb::Release => {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bay_types::checkpoint::{CheckpointCreate, CheckpointKind, Restore};
+use bay_types::checkpoint::{CheckpointCreate, CheckpointKind, CheckpointName};
 use bay_types::inside::{Answered, Ask};
 use bay_types::{ApiError, ErrorCode};
 use http::Method;
@@ -22,6 +22,8 @@ use crate::registry::BayHandle;
 const MAX_WAITING: usize = 4;
 /// Between two changes of one bay that it asked for itself.
 const PAUSE: Duration = Duration::from_millis(500);
+/// What a process has, after it was told that the bay goes back, to say so.
+const READ_WITHIN: Duration = Duration::from_millis(300);
 /// Checkpoints made from inside that a bay may have. An operator's own have room besides.
 const MAX_FROM_INSIDE: usize = 200;
 
@@ -51,10 +53,13 @@ pub(crate) fn heard(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, ask:
         {
             tokio::time::sleep_until(last + PAUSE).await;
         }
-        let outcome = grant(&daemon, &handle, ask).await;
+        if let Ask::Restore { checkpoint } = ask {
+            restore(&daemon, &handle, id, checkpoint).await;
+        } else {
+            let outcome = grant(&daemon, &handle, ask).await;
+            answer(&handle, id, outcome).await;
+        }
         *last = Some(Instant::now());
-        drop(last);
-        answer(&handle, id, outcome).await;
     });
     true
 }
@@ -82,6 +87,22 @@ async fn answer(handle: &BayHandle, id: u64, outcome: Result<Value, ApiError>) {
     let _ = handle.guest.bytes(Method::POST, &format!("/v1/asks/{id}"), body.into(), ANSWER_WITHIN).await;
 }
 
+/// Whoever asks for it ends with it. So it is answered as soon as nothing can be wrong with it any more, and done when the
+/// answer had time to be read.
+async fn restore(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, checkpoint: CheckpointName) {
+    let caller = Caller::inside();
+    match checkpoints::keep_before_restore(daemon, handle, checkpoint, caller).await {
+        Err(error) => answer(handle, id, Err(error)).await,
+        Ok(before) => {
+            answer(handle, id, serde_json::to_value(before).map_err(|e| ApiError::internal(&e))).await;
+            tokio::time::sleep(READ_WITHIN).await;
+            if let Err(error) = checkpoints::go_back(daemon, handle, checkpoint, false, caller).await {
+                tracing::warn!(bay = %handle.name, message = %error.message, "a restore asked for inside failed");
+            }
+        }
+    }
+}
+
 async fn grant(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, ask: Ask) -> Result<Value, ApiError> {
     let caller = Caller::inside();
     let told = |value| serde_json::to_value(value).map_err(|e| ApiError::internal(&e));
@@ -103,10 +124,7 @@ async fn grant(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, ask: Ask) -> Resul
             let made = checkpoints::create(Arc::clone(daemon), Arc::clone(handle), create, caller).await?;
             told(made)
         }
-        Ask::Restore { checkpoint } => {
-            let wanted = Restore { checkpoint, files_only: true };
-            let done = checkpoints::restore(Arc::clone(daemon), Arc::clone(handle), wanted, caller).await?;
-            told(done.before)
-        }
+        // It has an answer of its own.
+        Ask::Restore { .. } => Ok(Value::Null),
     }
 }

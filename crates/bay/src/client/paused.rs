@@ -9,16 +9,18 @@ use super::{Client, bay_path};
 
 /// How often a paused bay is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// How long the daemon may be away meanwhile.
+/// How long the daemon may be away, or the bay on its way, meanwhile.
 const AWAY_FOR: Duration = Duration::from_secs(60);
 
-/// Waits for as long as the bay is paused, which is said once. What it is then; nothing when it was not paused.
+/// Waits for as long as the bay is paused, which is said once, or on its way from one state to another, as when it goes back
+/// to a checkpoint. What it is then; nothing when there was nothing to wait for.
 pub(crate) async fn wait(
     client: &Client,
     bay: &str,
     say: impl FnOnce(&str),
 ) -> Result<Option<BayView>, ApiError> {
     let mut say = Some(say);
+    let mut waited = false;
     let mut away_since: Option<Instant> = None;
     loop {
         let found = client.another_without_starting().get::<BayView>(&bay_path(bay, "")).await;
@@ -29,16 +31,20 @@ pub(crate) async fn wait(
                     say(&said(&view));
                 }
             }
-            // It is on its way.
-            Ok(view) if view.state == State::Starting && say.is_none() => away_since = None,
-            Ok(view) => return Ok(say.is_none().then_some(view)),
-            Err(error) if error.code == ErrorCode::DaemonUnreachable && say.is_none() => {
+            Ok(view) => {
+                let on_its_way = matches!(view.state, State::Starting | State::Stopping);
+                if !on_its_way || away_since.get_or_insert_with(Instant::now).elapsed() > AWAY_FOR {
+                    return Ok(waited.then_some(view));
+                }
+            }
+            Err(error) if error.code == ErrorCode::DaemonUnreachable && waited => {
                 if away_since.get_or_insert_with(Instant::now).elapsed() > AWAY_FOR {
                     return Err(error);
                 }
             }
             Err(error) => return Err(error),
         }
+        waited = true;
         tokio::time::sleep(LOOK_AGAIN).await;
     }
 }

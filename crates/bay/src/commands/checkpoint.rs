@@ -41,7 +41,7 @@ impl Checkpoint {
         }
         crate::output::data(&said(bay, &made))?;
         for why in &made.without_memory {
-            crate::output::talk(&format!("not captured: {}", visible(why)));
+            crate::output::talk(&format!("without memory: {}", visible(why)));
         }
         Ok(0)
     }
