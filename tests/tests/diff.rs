@@ -33,6 +33,45 @@ fn passing(daemon: &Daemon) -> usize {
 }
 
 #[test]
+fn links_empty_files_and_empty_directories_do_not_keep_a_patch_from_being_applied() {
+    let daemon = Daemon::start();
+    let repo = Repository::sample();
+    let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, repo.path().join(name)).unwrap();
+    link("old", "changes");
+    link("old", "goes");
+    link("old", "becomes-a-file");
+    repo.write("emptied", "x\n");
+    repo.write("empty-goes", "");
+    repo.commit("with links");
+    let _up = daemon.bay(&["up", &repo.arg(), "--name", "b", "--image", bay_tests::SMALL]).ok();
+    let script = "ln -s src/main.txt comes; ln -sfn new changes; rm goes empty-goes becomes-a-file run; \
+                  echo text > becomes-a-file; ln -s /etc run; : > emptied; : > nothing; \
+                  mkdir -p empty/deep; mkfifo fifo; chmod 600 README.md; chown 1000 src/main.txt";
+    let _changed = daemon.sh("b", script).ok();
+    let shown = daemon.bay(&["diff", "b"]).ok();
+    // `empty` is told by what is in it.
+    assert!(shown.errors().contains("2 directories or special files that git cannot carry"), "{shown}");
+    for note in ["# README.md: mode 644 -> 600\n", "# src/main.txt: owner 0:0 -> 1000:0"] {
+        assert!(shown.text().contains(note), "{shown}");
+    }
+    let stat = daemon.bay(&["diff", "b", "--stat"]).ok().text();
+    assert!(stat.contains("empty/deep") && stat.contains("fifo"), "{stat}");
+    let patch = daemon.data_dir.join("patch");
+    std::fs::write(&patch, &shown.stdout).unwrap();
+    repo.git(&["apply", "--index", patch.to_str().unwrap()]);
+    let leads = |name: &str| std::fs::read_link(repo.path().join(name)).unwrap();
+    assert_eq!(leads("comes"), std::path::Path::new("src/main.txt"));
+    assert_eq!(leads("changes"), std::path::Path::new("new"));
+    assert_eq!(leads("run"), std::path::Path::new("/etc"));
+    for gone in ["goes", "empty-goes"] {
+        assert!(repo.path().join(gone).symlink_metadata().is_err(), "{gone}");
+    }
+    for (name, text) in [("becomes-a-file", "text\n"), ("emptied", ""), ("nothing", "")] {
+        assert_eq!(std::fs::read_to_string(repo.path().join(name)).unwrap(), text, "{name}");
+    }
+}
+
+#[test]
 fn a_person_sees_what_changed_since_the_repository_as_git_would_show_it() {
     let daemon = Daemon::start();
     let repo = Repository::sample();

@@ -359,12 +359,14 @@ impl Reconciler {
         // Those of a bay that was paused on disk: what ran there does not come back.
         execs::close_all(&self.daemon, &self.handle, EndReason::Stopped).await;
         let whose = match self.daemon.bays.find(&point.bay.to_string()) {
-            Ok(other) if other.id != id => format!(" of {}", other.name),
-            _ => String::new(),
+            Ok(other) if other.id != id => Some(other.name.clone()),
+            _ => None,
         };
+        let of = whose.clone();
+        let whose = whose.map_or_else(String::new, |name| format!(" of {name}"));
         let reason = format!("its files are those of {}{whose}", point.checkpoint);
         self.update(
-            Draft::new("bay.restored", json!({ "checkpoint": point.checkpoint, "bay": point.bay })),
+            Draft::new("bay.restored", json!({ "checkpoint": point.checkpoint, "bay": point.bay, "of": of })),
             |row| {
                 row.restore_wanted = None;
                 if point.bay == id {

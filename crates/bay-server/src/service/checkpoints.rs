@@ -179,7 +179,31 @@ async fn take_and(
     });
     let made = made.await?;
     tidy(daemon, handle, caller).await;
-    Ok(made.view(Some(made.name), true))
+    let mut view = made.view(Some(made.name), true);
+    measure(daemon, handle, std::slice::from_mut(&mut view)).await?;
+    Ok(view)
+}
+
+/// Adds what captured memory takes on disk.
+async fn measure(daemon: &Daemon, handle: &BayHandle, views: &mut [CheckpointView]) -> Result<(), ApiError> {
+    let with_memory = |view: &&mut CheckpointView| view.kind == CheckpointKind::Memory;
+    let points: Vec<At> = views
+        .iter_mut()
+        .filter(with_memory)
+        .map(|view| At { bay: handle.id, checkpoint: view.name })
+        .collect();
+    if points.is_empty() {
+        return Ok(());
+    }
+    let sizes = daemon
+        .with_pool(move |pool| {
+            Ok(points.into_iter().map(|point| pool.checkpoint_memory_bytes(point)).collect::<Vec<_>>())
+        })
+        .await?;
+    for (view, size) in views.iter_mut().filter(with_memory).zip(sizes) {
+        view.memory_bytes = size;
+    }
+    Ok(())
 }
 
 /// Captures memory and files where that is wanted and possible. What stands in the way is a refusal for whoever wants nothing
@@ -286,7 +310,10 @@ pub(crate) async fn list(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<Chec
     let rows = daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?;
     let current = handle.row().checkpoint;
     let older = rows.len().saturating_sub(SHOWN_INSIDE);
-    Ok(rows.iter().enumerate().map(|(index, row)| row.view(current, index >= older)).collect())
+    let mut views: Vec<CheckpointView> =
+        rows.iter().enumerate().map(|(index, row)| row.view(current, index >= older)).collect();
+    measure(daemon, handle, &mut views).await?;
+    Ok(views)
 }
 
 pub(crate) async fn find(

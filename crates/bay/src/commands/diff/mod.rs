@@ -12,6 +12,7 @@ use crate::output::escape::visible;
 use crate::output::progress::Meter;
 use crate::output::{count, talk};
 
+mod git;
 mod patch;
 mod stat;
 
@@ -98,6 +99,9 @@ struct Shown {
     colours: bool,
     stat: Option<stat::Stat>,
     packages: bool,
+    part: Part,
+    /// Entries that no patch can carry.
+    left_out: u64,
 }
 
 impl Shown {
@@ -109,6 +113,8 @@ impl Shown {
             colours,
             stat: stat.then(|| stat::Stat::new(colours)),
             packages: false,
+            part: Part::default(),
+            left_out: 0,
         }
     }
 
@@ -147,10 +153,18 @@ impl Shown {
                 } else if summary.changed() == 0 && summary.directories == 0 {
                     talk("nothing changed");
                 }
+                if self.left_out > 0 {
+                    let what = match self.left_out {
+                        1 => "1 directory or special file that git cannot carry is".to_owned(),
+                        n => format!("{n} directories or special files that git cannot carry are"),
+                    };
+                    talk(&format!("{what} not in this patch: --stat lists them"));
+                }
                 remarks(&summary);
                 return Ok(ControlFlow::Break(()));
             }
             DiffLine::Begin { from, to, part, .. } => {
+                self.part = part;
                 if crate::output::watched() {
                     talk(&format!("{} from {from} to {to}", part_named(part)));
                 }
@@ -166,7 +180,14 @@ impl Shown {
         }
         match &mut self.stat {
             Some(stat) => stat.add(entry),
-            None => crate::output::data(&patch::render(entry, self.colours)),
+            None if self.part == Part::Root => crate::output::data(&patch::render(entry, self.colours)),
+            None => match git::render(entry, self.colours) {
+                Some(text) => crate::output::data(&text),
+                None => {
+                    self.left_out += 1;
+                    Ok(())
+                }
+            },
         }
     }
 }
