@@ -94,8 +94,8 @@ impl Services {
         match self.verb {
             Verb::Add(add) => add.run(global).await,
             Verb::Ls { name } => {
-                let none = "no services: `bay services add NAME SERVICE -- CMD` defines one";
-                list(&mut client, &base(&name)?, global.json, none).await
+                let none = format!("no services: `bay services add {name} SERVICE -- CMD` defines one");
+                list(&mut client, &base(&name)?, global.json, &none).await
             }
             Verb::Show(one) => one.target(global)?.show(&mut client).await,
             Verb::Logs { one, follow, since_offset } => {
