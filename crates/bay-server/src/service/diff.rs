@@ -106,6 +106,15 @@ async fn newest(daemon: &Daemon, handle: &BayHandle) -> Result<Moment, ApiError>
     Ok(name.map_or(Moment::Base, Moment::Checkpoint))
 }
 
+/// How a comparison is made for somebody who reads it.
+pub(crate) fn shown(part: Part, patch: bool) -> Options {
+    let git = match part {
+        Part::Workspace => bay_diff::GitDirectories::LeftOut,
+        Part::Root => bay_diff::GitDirectories::All,
+    };
+    Options { git, ..Options::shown(patch) }
+}
+
 /// What is told of a comparison.
 #[derive(Debug)]
 pub(crate) enum Found {

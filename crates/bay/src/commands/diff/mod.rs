@@ -28,6 +28,13 @@ pub(crate) struct Diff {
     /// Name or id of the bay.
     name: String,
     #[command(flatten)]
+    what: What,
+}
+
+/// What of the differences is wanted.
+#[derive(Debug, Args)]
+pub(crate) struct What {
+    #[command(flatten)]
     span: Span,
     /// Only the numbers of lines per file.
     #[arg(long)]
@@ -35,6 +42,13 @@ pub(crate) struct Diff {
     /// The system instead of the workspace: packages, and files outside of it.
     #[arg(long)]
     root: bool,
+}
+
+impl What {
+    pub(crate) fn ask(&self) -> DiffAsk {
+        let part = if self.root { Part::Root } else { Part::Workspace };
+        DiffAsk { from: self.span.from, to: self.span.to, part, patch: !self.stat }
+    }
 }
 
 /// From when to when.
@@ -66,14 +80,24 @@ pub(crate) fn query(ask: &DiffAsk) -> String {
 impl Diff {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
-        let part = if self.root { Part::Root } else { Part::Workspace };
-        let ask = DiffAsk { from: self.span.from, to: self.span.to, part, patch: !self.stat };
+        let ask = self.what.ask();
         let mut client = global.client();
         let body = client.download(&bay_path(bay, &format!("/diff{}", query(&ask)))).await?;
-        let mut shown = Shown::new(global.json, self.stat);
+        let mut shown = Shown::new(global.json, self.what.stat);
         lines(body, MAX_LINE, |line: DiffLine| shown.take(line)).await?;
         Ok(0)
     }
+}
+
+/// Shows what was told all at once.
+pub(crate) fn show(lines: Vec<DiffLine>, what: &What, json: bool) -> Result<(), Failure> {
+    let mut shown = Shown::new(json, what.stat);
+    for line in lines {
+        if shown.take(line)?.is_break() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Only the numbers of a comparison.
