@@ -359,3 +359,20 @@ fn ten_thousand_changed_files_are_all_told() {
     let done = told.last().unwrap();
     assert_eq!((&done["modified"], &done["lines_added"]), (&10_000.into(), &10_000.into()));
 }
+
+#[test]
+fn a_review_counts_what_the_repository_ignores_and_an_agents_own_rules_hide_nothing() {
+    let daemon = Daemon::start();
+    let repo = Repository::sample();
+    repo.write(".gitignore", "build/\n*.log\n");
+    repo.commit("rules");
+    let _up = daemon.bay(&["up", &repo.arg(), "--name", "b", "--image", bay_tests::SMALL]).ok();
+    let script = "k='PRIVATE KEY'; printf -- '-----BEGIN %s-----\\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7\\n' \"$k\" > a.log; \
+                  mkdir build; cp a.log build/out";
+    let _changed = daemon.sh("b", script).ok();
+    let clean = daemon.bay(&["review", "b"]).ok();
+    assert!(clean.errors().contains("nothing found") && clean.errors().contains("2 new files"), "{clean}");
+    let _changed = daemon.sh("b", "echo hidden >> .gitignore; cp a.log hidden").ok();
+    let found = daemon.bay(&["review", "b"]).exits(1);
+    assert!(found.text().contains("hidden:1"), "{found}");
+}

@@ -60,6 +60,7 @@ impl Lines {
         let _ = self.line(&DiffLine::Begin { bay, from, to, part });
         run(comparison, options, &mut |found| match found {
             Found::Package(change) => self.line(&DiffLine::Package(change)),
+            Found::Ignored => ControlFlow::Continue(()),
             Found::Told(Told::Entry(entry)) => self.line(&DiffLine::Entry(entry)),
             Found::Told(Told::Progress(progress)) => {
                 if self.told.is_some_and(|at| at.elapsed() < TELL_EVERY) {

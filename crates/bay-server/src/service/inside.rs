@@ -175,7 +175,7 @@ async fn diff(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, ask: &DiffAsk) -> R
             let line = match told {
                 Found::Package(change) => DiffLine::Package(change),
                 Found::Told(Told::Entry(entry)) => DiffLine::Entry(entry),
-                Found::Told(Told::Progress(_)) => return going_on(until),
+                Found::Told(Told::Progress(_)) | Found::Ignored => return going_on(until),
             };
             let size = serde_json::to_vec(&line).map_or(usize::MAX, |line| line.len());
             // Nothing small is told behind something large that was left out: what is there is a beginning.

@@ -62,6 +62,9 @@ fn checkpoints_and_what_is_made_of_them_have_words() {
 fn every_kind_that_is_written_has_words() {
     fn read(dir: &std::path::Path, all: &mut String) {
         for entry in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.file_name().is_some_and(|name| name.to_string_lossy().contains("tests")) {
+                continue;
+            }
             if entry.is_dir() {
                 read(&entry, all);
             } else if entry.extension().is_some_and(|ext| ext == "rs") {
@@ -82,7 +85,7 @@ fn every_kind_that_is_written_has_words() {
     let kinds: std::collections::BTreeSet<&str> =
         drafted.filter(|kind| of_bays.iter().any(|noun| kind.starts_with(noun))).collect();
     assert!(kinds.len() > 20, "{kinds:?}");
-    for kind in kinds.iter().filter(|kind| !["bay.x", "bay.y"].contains(kind)) {
+    for kind in kinds {
         assert!(!what(kind, &json!({ "x": 1 })).starts_with(kind), "{kind}");
     }
 }
