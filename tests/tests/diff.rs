@@ -34,6 +34,45 @@ fn passing(daemon: &Daemon) -> usize {
 }
 
 #[test]
+fn links_empty_files_and_empty_directories_do_not_keep_a_patch_from_being_applied() {
+    let daemon = Daemon::start();
+    let repo = Repository::sample();
+    let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, repo.path().join(name)).unwrap();
+    link("old", "changes");
+    link("old", "goes");
+    link("old", "becomes-a-file");
+    repo.write("emptied", "x\n");
+    repo.write("empty-goes", "");
+    repo.commit("with links");
+    let _up = daemon.bay(&["up", &repo.arg(), "--name", "b", "--image", bay_tests::SMALL]).ok();
+    let script = "ln -s src/main.txt comes; ln -sfn new changes; rm goes empty-goes becomes-a-file run; \
+                  echo text > becomes-a-file; ln -s /etc run; : > emptied; : > nothing; \
+                  mkdir -p empty/deep; mkfifo fifo; chmod 600 README.md; chown 1000 src/main.txt";
+    let _changed = daemon.sh("b", script).ok();
+    let shown = daemon.bay(&["diff", "b"]).ok();
+    // `empty` is told by what is in it.
+    assert!(shown.errors().contains("2 directories or special files that git cannot carry"), "{shown}");
+    for note in ["# README.md: mode 644 -> 600\n", "# src/main.txt: owner 0:0 -> 1000:0"] {
+        assert!(shown.text().contains(note), "{shown}");
+    }
+    let stat = daemon.bay(&["diff", "b", "--stat"]).ok().text();
+    assert!(stat.contains("empty/deep") && stat.contains("fifo"), "{stat}");
+    let patch = daemon.data_dir.join("patch");
+    std::fs::write(&patch, &shown.stdout).unwrap();
+    repo.git(&["apply", "--index", patch.to_str().unwrap()]);
+    let leads = |name: &str| std::fs::read_link(repo.path().join(name)).unwrap();
+    assert_eq!(leads("comes"), std::path::Path::new("src/main.txt"));
+    assert_eq!(leads("changes"), std::path::Path::new("new"));
+    assert_eq!(leads("run"), std::path::Path::new("/etc"));
+    for gone in ["goes", "empty-goes"] {
+        assert!(repo.path().join(gone).symlink_metadata().is_err(), "{gone}");
+    }
+    for (name, text) in [("becomes-a-file", "text\n"), ("emptied", ""), ("nothing", "")] {
+        assert_eq!(std::fs::read_to_string(repo.path().join(name)).unwrap(), text, "{name}");
+    }
+}
+
+#[test]
 fn a_person_sees_what_changed_since_the_repository_as_git_would_show_it() {
     let daemon = Daemon::start();
     let repo = Repository::sample();
@@ -338,8 +377,11 @@ fn a_tree_of_very_many_files_is_compared_in_bounded_memory_with_progress() {
     let _made = daemon.sh("b", &make).ok();
     let before = memory_peak_kib(daemon.pid());
     let answer = daemon.rest("GET", "/v1/bays/b/diff?patch=false", &Value::Null);
-    let told: Vec<Value> =
-        String::from_utf8(answer.body).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told: Vec<Value> = String::from_utf8(answer.body)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     let of = |kind: &str| told.iter().filter(|line| line["line"] == kind).count();
     assert_eq!(told.last().unwrap()["added"], files);
     assert_eq!(of("entry"), files);
@@ -352,4 +394,21 @@ fn memory_peak_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn a_review_counts_what_the_repository_ignores_and_an_agents_own_rules_hide_nothing() {
+    let daemon = Daemon::start();
+    let repo = Repository::sample();
+    repo.write(".gitignore", "build/\n*.log\n");
+    repo.commit("rules");
+    let _up = daemon.bay(&["up", &repo.arg(), "--name", "b", "--image", bay_tests::SMALL]).ok();
+    let script = "k='PRIVATE KEY'; printf -- '-----BEGIN %s-----\\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7\\n' \"$k\" > a.log; \
+                  mkdir build; cp a.log build/out";
+    let _changed = daemon.sh("b", script).ok();
+    let clean = daemon.bay(&["review", "b"]).ok();
+    assert!(clean.errors().contains("nothing found") && clean.errors().contains("2 new files"), "{clean}");
+    let _changed = daemon.sh("b", "echo hidden >> .gitignore; cp a.log hidden").ok();
+    let found = daemon.bay(&["review", "b"]).exits(1);
+    assert!(found.text().contains("hidden:1"), "{found}");
 }

@@ -262,3 +262,58 @@ fn a_flood_of_the_bays_own_socket_keeps_the_daemon_from_nothing() {
         (ran.code == 0).then_some(())
     });
 }
+
+#[test]
+fn an_agent_sees_what_it_changed_as_its_operator_does_and_only_root_may() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let _ = daemon.sh("b", "printf 'one\\n' > f; bay-ctl checkpoint").ok();
+    let _ = daemon.sh("b", "printf 'two\\n' >> f; ln -s f l; mkdir empty").ok();
+    for flags in
+        [&[][..], &["--stat"], &["--from", "base"], &["--from", "v1", "--to", "now"], &["--root", "--stat"]]
+    {
+        let outside = daemon.bay(&[&["diff", "b"], flags].concat()).ok();
+        let inside = daemon.bay(&[&["exec", "b", "--", "bay-ctl", "diff"], flags].concat()).ok();
+        assert_eq!(inside.text(), outside.text(), "{flags:?}");
+        assert_eq!(inside.errors(), outside.errors(), "{flags:?}");
+    }
+    let lines = daemon.bay(&["exec", "b", "--", "bay-ctl", "diff", "--json"]).ok().text();
+    assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{lines}");
+    let other = daemon.bay(&["exec", "b", "--user", "65534", "--", "bay-ctl", "diff"]);
+    assert!(other.code != 0 && other.errors().contains("only root"), "{other}");
+    let wrong = daemon.sh("b", "bay-ctl diff --from v9");
+    assert!(wrong.code != 0 && wrong.errors().contains("v9"), "{wrong}");
+    // More than fits is cut, and said to be.
+    let many = "i=0; while [ $i -lt 12 ]; do seq 1 80000 > big$i; i=$((i+1)); done";
+    let _ = daemon.sh("b", many).ok();
+    let cut = daemon.sh("b", "bay-ctl diff").ok();
+    assert!(
+        cut.errors().contains("more than can be shown") && cut.stdout.len() < 5 << 20,
+        "{}",
+        cut.errors()
+    );
+}
+
+#[test]
+fn what_is_changed_from_inside_is_in_the_record() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let script = "bay-ctl services add web --no-wait -- sleep 1000; bay-ctl services restart web --no-wait; \
+                  bay-ctl services rm web; bay-ctl hold 30m; bay-ctl release";
+    let _ = daemon.sh("b", script).ok();
+    let wanted = ["service.define", "service.restart", "service.remove", "hold.taken", "hold.released"];
+    let lines = until("all of it to be told", || {
+        let told = daemon.bay(&["timeline", "b", "--json"]).ok().text();
+        let lines: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let of_inside: Vec<Value> =
+            lines.into_iter().filter(|line| line["details"]["by"] == "inside").collect();
+        (of_inside.len() >= wanted.len()).then_some(of_inside)
+    });
+    let kinds: Vec<&str> = lines.iter().map(|line| line["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, wanted);
+    assert_eq!(lines[0]["what"], "service web defined: sleep 1000, by inside");
+    // A flood of them is not a flood of the record.
+    let _ = daemon.sh("b", "for n in $(seq 100); do bay-ctl hold 1m >/dev/null; done").ok();
+    let told = daemon.bay(&["timeline", "b", "--limit", "0", "--json"]).ok().text();
+    assert!(told.lines().filter(|line| line.contains("hold.taken")).count() <= 60, "{told}");
+}

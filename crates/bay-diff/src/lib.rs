@@ -23,6 +23,7 @@
 //! | `content`    | comparing contents                                                      |
 //! | [`patch`]    | unified patches                                                         |
 //! | [`packages`] | packages of the distribution on both sides                              |
+//! | [`ignored`]  | what the repository ignored before                                      |
 //! | [`mod@review`] | secrets, weakened tests, files that run code                          |
 #![forbid(unsafe_code)]
 
@@ -35,6 +36,7 @@ use bay_types::progress::Progress;
 
 mod compare;
 mod content;
+pub mod ignored;
 pub mod packages;
 pub mod patch;
 mod renames;

@@ -17,12 +17,15 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::log::Log;
-use crate::{Bounds, Config, ctl, spool};
+use crate::{Bounds, Config, ctl, settings, spool};
 
 /// Longest configuration that is read.
 const MAX_CONFIG: u64 = 64 << 10;
 /// Longest existing file that is compared with what it should be.
 const MAX_ETC: u64 = 64 << 10;
+/// Directories of `PATH` in which a git is looked for.
+const MAX_GITS: usize = 64;
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 /// First line of files that we made. What an agent adds below is kept.
 const MARK: &str = "# written by Workbay when the bay first started; kept as it is from then on";
 
@@ -83,7 +86,44 @@ pub(crate) fn prepare_root(guest: &GuestConfig, root: &Path, log: &Log) {
     }
     if let Some(author) = &guest.author {
         attempt("/etc/gitconfig", name_author(etc.as_fd(), author));
+        for prefix in other_gits(root.as_fd()) {
+            let named = open_etc_of(root.as_fd(), &prefix).and_then(|etc| name_author(etc.as_fd(), author));
+            attempt(&format!("{prefix}/etc/gitconfig"), named);
+        }
     }
+}
+
+/// Where else a git that commands find is installed. One below `/usr` has its settings in `/etc`, any other in the `etc`
+/// beside its `bin`: the host's own in `/usr/local` above all.
+fn other_gits(root: BorrowedFd<'_>) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for dir in settings::path(root).split(':').take(MAX_GITS) {
+        let Ok(bin) = open_below(root, dir.trim_start_matches('/'), DIRECTORY, ResolveFlags::IN_ROOT) else {
+            continue;
+        };
+        if !dir.starts_with('/') || rustix::fs::statat(&bin, "git", AtFlags::SYMLINK_NOFOLLOW).is_err() {
+            continue;
+        }
+        // A link tells where it really is.
+        let link = rustix::fs::readlinkat(&bin, "git", Vec::new()).ok().and_then(|l| l.into_string().ok());
+        let real = link.filter(|link| link.starts_with('/'));
+        for place in [Some(format!("{dir}/git")), real].into_iter().flatten() {
+            let prefix = place.strip_suffix("/bin/git").filter(|prefix| !matches!(*prefix, "" | "/usr"));
+            found.extend(prefix.filter(|prefix| !found.iter().any(|f| f == prefix)).map(str::to_owned));
+        }
+    }
+    found
+}
+
+fn open_etc_of(root: BorrowedFd<'_>, prefix: &str) -> io::Result<OwnedFd> {
+    let prefix = open_below(root, prefix.trim_start_matches('/'), DIRECTORY, ResolveFlags::IN_ROOT)?;
+    match rustix::fs::mkdirat(&prefix, "etc", Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(e) => return Err(e.into()),
+    }
+    // No link: it could lead anywhere.
+    let strict = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    Ok(open_below(prefix.as_fd(), "etc", DIRECTORY, strict)?)
 }
 
 /// Adds the author to git's settings for all users of the bay, unless they name one. A user's or a repository's own
@@ -242,6 +282,36 @@ mod tests {
         symlink("elsewhere", &file).unwrap();
         boot(temp.path());
         assert!(fs::symlink_metadata(&file).unwrap().is_symlink());
+    }
+
+    #[test]
+    fn a_git_outside_usr_learns_it_where_it_looks() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |path: &str| temp.path().join(path);
+        for dir in ["usr/bin", "usr/local/bin", "opt/git/bin", "etc"] {
+            fs::create_dir_all(at(dir)).unwrap();
+        }
+        for git in ["usr/bin/git", "usr/local/bin/git"] {
+            fs::write(at(git), "").unwrap();
+        }
+        boot(temp.path());
+        for told in ["etc/gitconfig", "usr/local/etc/gitconfig"] {
+            assert!(fs::read_to_string(at(told)).unwrap().contains("ann@example.invalid"), "{told}");
+        }
+        assert!(!at("usr/etc").exists() && !at("opt/git/etc").exists());
+        // Found by a link, or by the bay's own PATH.
+        fs::remove_file(at("usr/local/bin/git")).unwrap();
+        symlink("/opt/git/bin/git", at("usr/local/bin/git")).unwrap();
+        fs::create_dir_all(at("srv/tools/bin/git")).unwrap();
+        fs::write(at("etc/environment"), "PATH=/usr/local/bin:/srv/tools/bin\n").unwrap();
+        boot(temp.path());
+        assert!(at("opt/git/etc/gitconfig").exists() && at("srv/tools/etc/gitconfig").exists());
+        // Nothing is followed out of its place.
+        let outside = tempfile::tempdir().unwrap();
+        fs::remove_dir_all(at("opt/git/etc")).unwrap();
+        symlink(outside.path(), at("opt/git/etc")).unwrap();
+        boot(temp.path());
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
     }
 
     #[test]

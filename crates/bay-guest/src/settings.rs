@@ -7,6 +7,9 @@ use std::os::fd::BorrowedFd;
 
 use crate::users;
 
+/// Ours comes last: it hides nothing of the bay's.
+pub(crate) const DEFAULT_PATH: &str =
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/.bay/bin";
 /// Most variables that are taken from the file, and how long they may be together: the kernel starts nothing with an
 /// environment that is too long, and a file that says so must not keep anybody from running what mends it.
 const MAX_VARIABLES: usize = 256;
@@ -22,6 +25,13 @@ pub(crate) fn apply(environment: &mut Vec<(String, String)>, root: BorrowedFd<'_
             None => environment.push((key, value)),
         }
     }
+}
+
+/// Where programs are looked for when a command does not say.
+pub(crate) fn path(root: BorrowedFd<'_>) -> String {
+    let mut all = vec![("PATH".to_owned(), DEFAULT_PATH.to_owned())];
+    apply(&mut all, root);
+    all.swap_remove(0).1
 }
 
 fn parse(text: &str) -> Vec<(String, String)> {

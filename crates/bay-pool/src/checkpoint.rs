@@ -12,7 +12,7 @@
 //! was cut short, and goes with the next [`Pool::checkpoint_sweep`].
 
 use std::ffi::OsStr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use bay_sys::btrfs::{self, Qgroup};
@@ -31,6 +31,8 @@ const STATE: &str = "state";
 const MEMORY: &str = "memory";
 /// What the names of files with the pages of processes begin with, among the images of memory.
 const PAGES: &[u8] = b"pages-";
+/// What the kernel counts files' blocks in.
+const BLOCK: u64 = 512;
 /// Below a bay's state: what its services are.
 const SERVICES: &str = "services";
 /// Most definitions of services that are taken over. A bay has fewer.
@@ -89,6 +91,14 @@ impl Pool {
             }
         }
         Ok(bytes)
+    }
+
+    /// What the images of a memory checkpoint take on disk; nothing where there are none.
+    #[must_use]
+    pub fn checkpoint_disk_bytes(&self, point: Point) -> Option<u64> {
+        let images = std::fs::read_dir(self.checkpoint_memory(point)).ok()?;
+        let blocks = images.flatten().filter_map(|entry| entry.metadata().ok()).map(|about| about.blocks());
+        Some(blocks.sum::<u64>().saturating_mul(BLOCK))
     }
 
     /// The same for one that is being made; nothing is there yet.

@@ -153,7 +153,10 @@ async fn look_again(
         // What happened before is not known to have happened while it ran.
         handle.exec_began(exec.id, daemon.backend.limit_events(handle.id));
     }
+    let on_disk = handle.row().desired == Desired::Paused && handle.row().thaw_from.is_some();
     match record {
+        // Its end is no loss, whoever saw it.
+        Some(_) if on_disk => {}
         Some(record) if daemon.backend.inspect(handle.id, &record).await == Seen::Gone => {
             let rebooted = boot.is_some_and(|boot| boot != record.boot_id);
             let reason = if rebooted {
@@ -172,6 +175,8 @@ async fn look_again(
             }
         }
         Some(_) => {}
+        // They stand still on disk, and go on when the bay does.
+        None if on_disk => {}
         // No runtime and open execs: the daemon died between clearing the one and closing the others.
         None => {
             let stopped = handle.row().desired == Desired::Stopped;

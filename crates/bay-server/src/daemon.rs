@@ -7,7 +7,7 @@ use std::time::Duration;
 use bay_backend::{Backend, Seen};
 use bay_pool::{Pool, PoolError};
 use bay_store::Store;
-use bay_types::bay::{BayView, State};
+use bay_types::bay::{BayView, Desired, State};
 use bay_types::{ApiError, ErrorCode};
 use jiff::Timestamp;
 use tokio::sync::{Mutex, RwLock, RwLockWriteGuard, Semaphore, SemaphorePermit};
@@ -134,8 +134,13 @@ impl Daemon {
             && let Some(record) = record
             && self.backend.inspect(handle.id, &record).await == Seen::Gone
         {
-            view.state = State::Stopped;
-            view.reason = "the guest died just now".to_owned();
+            (view.state, view.reason) = match handle.row() {
+                // Everything that ran is on disk: its end is no loss.
+                row if row.desired == Desired::Paused && row.thaw_from.is_some() => {
+                    (State::Paused, "what runs in it is on disk".to_owned())
+                }
+                _ => (State::Stopped, "the guest died just now".to_owned()),
+            };
             view.host_pid = None;
         }
         view

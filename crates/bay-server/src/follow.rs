@@ -117,6 +117,7 @@ async fn heard(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, line: &[u8], greet
             true
         }
         Ok(GuestEvent::Asked { id, ask }) => inside::heard(daemon, handle, id, ask),
+        Ok(GuestEvent::Changed { change }) => inside::changed(daemon, handle, change).await,
         Ok(GuestEvent::Hello | GuestEvent::ExecEnded { .. }) | Err(_) => false,
     }
 }

@@ -364,13 +364,17 @@ impl Reconciler {
             return Err(error);
         }
         self.daemon.fault.at(Point::AfterDisk);
+        // Those of a bay that was paused on disk: what ran there does not come back.
+        execs::close_all(&self.daemon, &self.handle, EndReason::Stopped).await;
         let whose = match self.daemon.bays.find(&point.bay.to_string()) {
-            Ok(other) if other.id != id => format!(" of {}", other.name),
-            _ => String::new(),
+            Ok(other) if other.id != id => Some(other.name.clone()),
+            _ => None,
         };
+        let of = whose.clone();
+        let whose = whose.map_or_else(String::new, |name| format!(" of {name}"));
         let reason = format!("its files are those of {}{whose}", point.checkpoint);
         self.update(
-            Draft::new("bay.restored", json!({ "checkpoint": point.checkpoint, "bay": point.bay })),
+            Draft::new("bay.restored", json!({ "checkpoint": point.checkpoint, "bay": point.bay, "of": of })),
             |row| {
                 row.restore_wanted = None;
                 if point.bay == id {
@@ -397,9 +401,12 @@ impl Reconciler {
         self.update(Draft::new("bay.replaced", json!({ "image": image })), |row| {
             row.image_id = image;
             row.replace_with = None;
+            // What was paused on disk ran on the root that is gone.
+            row.thaw_from = None;
             row.reason = "its root was made anew".to_owned();
         })
         .await?;
+        execs::close_all(&self.daemon, &self.handle, EndReason::Stopped).await;
         self.why = "started with a fresh root".to_owned();
         Ok(())
     }
@@ -556,13 +563,18 @@ impl Reconciler {
                 None => "stopped on request".to_owned(),
             };
             row.runtime = None;
+            if row.restore_wanted.is_none() {
+                // What was paused on disk is not what the next start goes on with.
+                row.thaw_from = None;
+            }
         })
         .await?;
         execs::close_all(&self.daemon, &self.handle, EndReason::Stopped).await;
         Ok(())
     }
 
-    /// Everything that runs is on disk: it goes without being asked.
+    /// Everything that runs is on disk: it goes without being asked. Its execs are not over: they stand still, and whoever
+    /// follows one waits for them.
     async fn let_go(&mut self) -> Result<(), ApiError> {
         self.clear_runtime().await?;
         self.update(Draft::new("bay.paused", json!({ "on_disk": true })), |row| {
@@ -574,7 +586,6 @@ impl Reconciler {
             };
         })
         .await?;
-        execs::close_all(&self.daemon, &self.handle, EndReason::Stopped).await;
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!  wanted    true now                          step
 //!  deleted   anything                          Delete
-//!  any       a recorded PID 1 that is gone     NoteLoss      (unless we were stopping it: Stop)
+//!  any       a recorded PID 1 that is gone     NoteLoss      (unless we were stopping it: Stop; or it is on disk: LetGo)
 //!  any       failed                            Clear what is left, then Rest until somebody asks again
 //!  any       settings that do not hold yet     Apply         (what runs gets them at once, without a stop)
 //!  any       to be as at a checkpoint          Stop, then Restore
@@ -82,7 +82,11 @@ pub(crate) fn next_step(look: Look) -> Step {
         // A stop that failed leaves the bay failed, and is no loss when it comes true later.
         let stopping =
             look.state == State::Stopping || (look.state, look.desired) == (State::Failed, Desired::Stopped);
-        return if stopping { Step::Stop } else { Step::NoteLoss };
+        return match (stopping, look.desired == Desired::Paused && look.on_disk) {
+            (true, _) => Step::Stop,
+            (false, true) => Step::LetGo,
+            (false, false) => Step::NoteLoss,
+        };
     }
     if look.settings_due {
         return Step::Apply;
@@ -185,8 +189,12 @@ mod tests {
                 look.state = State::Starting;
             }
             Step::Restore => look.restore = false,
-            Step::ReplaceRoot => look.replace = false,
+            Step::ReplaceRoot => {
+                look.replace = false;
+                look.on_disk = false;
+            }
             Step::Start => {
+                look.on_disk = false;
                 look.recorded = true;
                 look.seen = Seen::Running;
                 look.state = State::Starting;
@@ -201,6 +209,7 @@ mod tests {
                 look.state = State::Running;
             }
             Step::Stop => {
+                look.on_disk &= look.restore;
                 look.recorded = false;
                 look.seen = Seen::Gone;
                 look.state = State::Stopped;
@@ -278,6 +287,24 @@ mod tests {
                 prop_assert!(!matches!(next_step(at), Step::Start | Step::MakeDisk | Step::Resume));
             }
         }
+    }
+
+    #[test]
+    fn the_end_of_a_bay_that_is_on_disk_is_no_loss() {
+        let at = Look {
+            desired: Desired::Paused,
+            state: State::Running,
+            seen: Seen::Gone,
+            recorded: true,
+            disk_ready: true,
+            restore: false,
+            replace: false,
+            on_disk: true,
+            settings_due: false,
+            backing_off: false,
+        };
+        assert_eq!(next_step(at), Step::LetGo);
+        assert_eq!(walk(at).state, State::Paused);
     }
 
     #[test]

@@ -62,6 +62,8 @@ impl CheckpointRow {
             after_exec: self.after_exec,
             current: current == Some(self.name),
             shown_inside: shown,
+            // The store knows of rows; what lies on disk, the pool.
+            memory_bytes: None,
             without_memory: self.without_memory.clone(),
         }
     }

@@ -60,7 +60,7 @@ macro_rules! text_enum {
                 match given {
                     $( $text => Ok($ty::$variant), )*
                     _ => Err(crate::id::ParseIdError {
-                        kind: stringify!($ty), given: given.to_owned(), why: "it is not one of the known words",
+                        kind: stringify!($ty), given: given.to_owned(), why: concat!("the words are" $(, " `", $text, "`")*),
                     }),
                 }
             }

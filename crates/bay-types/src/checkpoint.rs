@@ -128,6 +128,9 @@ pub struct CheckpointView {
     pub current: bool,
     /// It can be read inside the bay below [`INSIDE`].
     pub shown_inside: bool,
+    /// What the captured memory takes on disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
     /// Why there are only files, where memory was not refused outright: one line per obstacle.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_memory: Vec<String>,

@@ -359,6 +359,9 @@ pub struct Review {
     pub to: Moment,
     #[serde(flatten)]
     pub found: Findings,
+    /// New files that the repository ignores: they do not leave with the work, and were not looked at.
+    #[serde(default)]
+    pub ignored: u64,
     pub summary: DiffSummary,
 }
 

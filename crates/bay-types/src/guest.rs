@@ -55,7 +55,7 @@ use serde::{Deserialize, Serialize};
 use crate::bay::{Author, text_enum};
 use crate::exec::{ExecEnd, Exit};
 use crate::id::ExecId;
-use crate::inside::{About, Ask};
+use crate::inside::{About, Ask, InsideChange};
 
 /// Version of this protocol. A daemon talks to a guest of the same number only; an older running guest keeps its bay
 /// alive and is asked to be replaced.
@@ -156,6 +156,11 @@ pub enum GuestEvent {
         id: u64,
         #[serde(flatten)]
         ask: Ask,
+    },
+    /// A process of the bay changed something by `bay-ctl`.
+    Changed {
+        #[serde(flatten)]
+        change: InsideChange,
     },
 }
 

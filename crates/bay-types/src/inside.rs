@@ -11,7 +11,8 @@
 //! | `DELETE /v1/hold`          | [`Hold`]                                     |
 //! | `GET /v1/checkpoints`      | array of [`CheckpointView`](crate::checkpoint::CheckpointView) |
 //! | `POST /v1/checkpoints` [`Message`] | `CheckpointView`; for root of the bay only |
-//! | `POST /v1/restore/{checkpoint}` | none: the bay goes back; for root of the bay only |
+//! | `POST /v1/restore/{checkpoint}` | `CheckpointView` of what was before, right before the bay goes back; for root of the bay only |
+//! | `POST /v1/diff` [`DiffAsk`](crate::diff::DiffAsk) | [`InsideDiff`]; for root of the bay only |
 //! | `… /v1/services…`          | as in [`guest`](crate::guest); what is no `GET` for root of the bay only, and variables shown to root only |
 //!
 //! A connection is cut after some seconds, so a log is not followed but asked for again from where it ended.
@@ -24,9 +25,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::bay::{Isolation, Limits, text_enum};
 use crate::checkpoint::CheckpointName;
+use crate::diff::{DiffLine, Moment, Part};
 use crate::error::ApiError;
 use crate::id::ExecId;
-use crate::service::ServiceName;
+use crate::service::{ServiceName, ServiceVerb};
 
 /// Inside the bay: where `bay-ctl` finds the guest of its own bay.
 pub const CTL_SOCKET: &str = "/.bay/ctl.sock";
@@ -101,6 +103,39 @@ pub enum Ask {
     Checkpoints,
     Checkpoint { message: Option<String> },
     Restore { checkpoint: CheckpointName },
+    Diff { from: Option<Moment>, to: Option<Moment>, part: Part, patch: bool },
+}
+
+/// What came of [`Ask::Diff`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InsideDiff {
+    pub lines: Vec<DiffLine>,
+    /// There was more than fits: lines before the last are missing.
+    #[serde(default)]
+    pub cut: bool,
+}
+
+/// What a process of the bay changed by asking its guest, told to the daemon for the record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "change", rename_all = "kebab-case")]
+pub enum InsideChange {
+    ServiceDefined {
+        service: ServiceName,
+        /// The beginning of its command.
+        argv: Vec<String>,
+        arguments_left_out: usize,
+    },
+    ServiceAsked {
+        service: ServiceName,
+        verb: ServiceVerb,
+    },
+    ServiceRemoved {
+        service: ServiceName,
+    },
+    HoldTaken {
+        until: Option<Timestamp>,
+    },
+    HoldReleased,
 }
 
 /// `POST /v1/asks/{id}` of the guest: what came of it.

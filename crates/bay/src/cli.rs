@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use bay_types::ApiError;
 use bay_types::trace::TRACEPARENT_VARIABLE;
 use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
+use clap::error::{ContextKind, ContextValue};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::bench::Bench;
@@ -134,7 +135,7 @@ enum Verb {
 pub(crate) fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return misused(&error, std::env::args_os()),
+        Err(error) => return misused(error, std::env::args_os()),
     };
     let json = cli.global.json;
     let outcome = match cli.verb {
@@ -148,13 +149,24 @@ pub(crate) fn run() -> ExitCode {
 
 /// Says what is wrong with the command line, to a program in the shape of every other error. Help and the version that
 /// were asked for are no errors.
-fn misused(error: &clap::Error, line: impl Iterator<Item = OsString>) -> ExitCode {
+fn misused(mut error: clap::Error, line: impl Iterator<Item = OsString>) -> ExitCode {
+    without_common_options(&mut error);
     let json = line.take_while(|word| word != "--").any(|word| word == "--json");
     if !json || !error.use_stderr() {
         let _ = error.print();
         return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
     }
     ExitCode::from(Failure::from(usage(&error.render().to_string())).report(true))
+}
+
+/// Options that say where the daemon is come from the environment more often than not, and are no part of how a verb is used.
+fn without_common_options(error: &mut clap::Error) {
+    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else { return };
+    let mut plain = usage.to_string();
+    for option in [" --data-dir <DIR>", " --socket <PATH>", " --pool <DIR>", " --no-autostart", " --json"] {
+        plain = plain.replace(option, "");
+    }
+    error.insert(ContextKind::Usage, ContextValue::StyledStr(plain.into()));
 }
 
 /// The first paragraph is what is wrong; a tip, where there is one, is what to do.
@@ -264,6 +276,22 @@ mod tests {
         assert!(missing.message.contains("<NAME>"), "{missing:?}");
         assert!(missing.next.contains("--help"), "{missing:?}");
         assert_eq!(error(&["bay"]).message, "a command is missing");
+    }
+
+    #[test]
+    fn a_usage_does_not_tell_where_the_daemon_is() {
+        let mut error =
+            Cli::try_parse_from(["bay", "--data-dir", "/d", "--no-autostart", "checkpoint"]).unwrap_err();
+        without_common_options(&mut error);
+        let said = error.render().to_string();
+        assert!(said.contains("Usage: bay checkpoint <NAME>"), "{said}");
+    }
+
+    #[test]
+    fn words_that_can_be_chosen_from_are_named() {
+        let line = ["bay", "services", "add", "b", "x", "--restart", "sometimes", "--", "true"];
+        let said = Cli::try_parse_from(line).unwrap_err().render().to_string();
+        assert!(said.contains("`always` `on-failure` `never`"), "{said}");
     }
 
     #[test]

@@ -6,13 +6,13 @@ use std::process::ExitCode;
 use bay_types::CheckpointName;
 use bay_types::bay::Limits;
 use bay_types::checkpoint::CheckpointView;
-use bay_types::inside::{CTL_SOCKET, Can, Hold, Message, Port, WhoAmI};
+use bay_types::inside::{CTL_SOCKET, Can, Hold, InsideDiff, Message, Port, WhoAmI};
 use bay_types::{ApiError, ErrorCode};
 use clap::{Parser, Subcommand};
 use jiff::Timestamp;
 
 use crate::client::{Client, Home};
-use crate::commands::{checkpoint, checkpoints, ports};
+use crate::commands::{checkpoint, checkpoints, diff, ports};
 use crate::failure::{Failure, Outcome};
 use crate::output::escape::visible;
 
@@ -68,6 +68,9 @@ enum Verb {
         /// Where to go back to: v1, v2, …
         checkpoint: CheckpointName,
     },
+    /// Show what changed in the bay (root only), as `bay diff` does for whoever runs it: since the last checkpoint, or from and
+    /// to any other.
+    Diff(diff::What),
     Services(services::Services),
 }
 
@@ -137,7 +140,20 @@ impl Ctl {
                 })
             }
             Verb::Restore { checkpoint } => {
-                let _: serde_json::Value = guest.post(&format!("/v1/restore/{checkpoint}"), &()).await?;
+                let before: CheckpointView = guest.post(&format!("/v1/restore/{checkpoint}"), &()).await?;
+                self.print(&before, || {
+                    format!("this bay goes back to {checkpoint} now; what it was before is {}", before.name)
+                })
+            }
+            Verb::Diff(what) => {
+                let found: InsideDiff = guest.post("/v1/diff", &what.ask()).await?;
+                let cut = found.cut;
+                diff::show(found.lines, &what, self.json)?;
+                if cut {
+                    crate::output::talk(
+                        "there is more than can be shown here: --stat, or a later --from, shows less",
+                    );
+                }
                 Ok(0)
             }
             Verb::Services(services) => services.run(guest, self.json).await,

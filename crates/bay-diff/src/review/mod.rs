@@ -130,7 +130,11 @@ impl Reviewer {
         }
         let lines = self.removed.saturating_sub(self.added);
         if self.deleted >= MASS_DELETION_FILES || lines >= MASS_DELETION_LINES {
-            let why = format!("{} files are deleted, and {lines} more lines go than come", self.deleted);
+            let files = match self.deleted {
+                1 => "1 file is".to_owned(),
+                n => format!("{n} files are"),
+            };
+            let why = format!("{files} deleted, and {lines} more lines go than come");
             self.keep("", None, Hit::new(Severity::Warn, "mass-deletion", why));
         }
         self.thin(MAX_FINDINGS);

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bay_types::guest::GuestEvent;
-use bay_types::inside::{Answered, Ask};
+use bay_types::inside::{Answered, Ask, InsideChange};
 use bay_types::{ApiError, ErrorCode};
 use serde_json::Value;
 use tokio::sync::{broadcast, oneshot};
@@ -64,6 +64,11 @@ impl Asks {
             Ok(Ok(Answered { value, .. })) => Ok(value),
             Ok(Err(_)) | Err(_) => Err(away("no answer came")),
         }
+    }
+
+    /// Tells the daemon what was done, for its record. Where nobody listens, nobody is told.
+    pub(super) fn tell(&self, change: InsideChange) {
+        let _ = self.events.send(GuestEvent::Changed { change });
     }
 
     /// The daemon's answer. One that nobody waits for any more is dropped.

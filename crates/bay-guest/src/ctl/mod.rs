@@ -1,5 +1,5 @@
 //! What the bay's own processes may ask: who they are, what they may do, how the services are, and that the bay stays
-//! awake.
+//! awake. What they change so is told to the daemon, which records it.
 //!
 //! Everything that comes in here is hostile. A request has no more than a short time, and no body but for the definition
 //! of a service; there is one per connection, and no more connections at once than [`MAX_CONNECTIONS`], none of them
@@ -19,9 +19,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bay_types::bay::Limits;
+use bay_types::diff::DiffAsk;
 use bay_types::guest::{GuestConfig, WORKSPACE};
 use bay_types::id::ParseIdError;
-use bay_types::inside::{Activity, Ask, CTL_SOCKET, Can, Hold, MAX_HOLD_S, Message, Network, WhoAmI};
+use bay_types::inside::{
+    Activity, Ask, CTL_SOCKET, Can, Hold, InsideChange, MAX_HOLD_S, Message, Network, WhoAmI,
+};
 use bay_types::{ApiError, ErrorCode, ExecId, VERSION};
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
@@ -224,9 +227,12 @@ impl Ctl {
             (&Method::GET, ["v1", "ports"]) => ports::route(Some(peer.uid), self.services.as_deref()).await,
             (&Method::POST, ["v1", "hold"]) => {
                 let seconds = query.number("seconds", 10)?.ok_or_else(|| invalid("seconds= is missing"))?;
-                Ok(json(StatusCode::OK, &self.hold(seconds)?))
+                let hold = self.hold(seconds)?;
+                self.asks.tell(InsideChange::HoldTaken { until: hold.hold_until });
+                Ok(json(StatusCode::OK, &hold))
             }
             (&Method::DELETE, ["v1", "hold"]) => {
+                self.asks.tell(InsideChange::HoldReleased);
                 *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 Ok(json(StatusCode::OK, &Hold::default()))
             }
@@ -241,8 +247,18 @@ impl Ctl {
                 let checkpoint = checkpoint.parse().map_err(|e: ParseIdError| invalid(e.to_string()))?;
                 self.ask(Ask::Restore { checkpoint }, asking).await
             }
+            (&Method::POST, ["v1", "diff"]) => {
+                root_only(peer)?;
+                let DiffAsk { from, to, part, patch } = require_json(request.into_body()).await?;
+                self.ask(Ask::Diff { from, to, part, patch }, asking).await
+            }
             (_, ["v1", "services", rest @ ..]) => {
-                services::route(self.services.as_ref(), peer.uid, rest, &query, request).await
+                let method = request.method().clone();
+                let answer = services::route(self.services.as_ref(), peer.uid, rest, &query, request).await?;
+                if let Some(change) = services::changed(self.services.as_ref(), &method, rest).await {
+                    self.asks.tell(change);
+                }
+                Ok(answer)
             }
             _ => Err(ApiError::new(
                 ErrorCode::InvalidInput,

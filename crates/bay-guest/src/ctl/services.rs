@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bay_types::inside::InsideChange;
 use bay_types::service::ServiceView;
 use bay_types::{ApiError, ErrorCode};
 use http::{Method, Request, StatusCode};
@@ -11,6 +12,9 @@ use crate::http::{Answer, Query, json};
 use crate::services::{self, Services};
 
 const ROOT: u32 = 0;
+/// Arguments of a service's command that the record gets, and their bytes.
+const TOLD_ARGUMENTS: usize = 32;
+const TOLD_COMMAND: usize = 4096;
 
 /// Answers what is below `/v1/services`; `rest` is the path after that.
 pub(super) async fn route(
@@ -44,6 +48,37 @@ pub(super) async fn route(
             format!("only root of the bay may change its services, and this is user {uid}"),
             "run it as root of the bay; `bay-ctl services ls`, `show` and `logs` work for every user",
         )),
+    }
+}
+
+/// What a request that succeeded changed.
+pub(super) async fn changed(
+    services: Option<&Arc<Services>>,
+    method: &Method,
+    rest: &[&str],
+) -> Option<InsideChange> {
+    match (method, rest) {
+        (&Method::PUT, [name]) => {
+            let service = services::parse(name).ok()?;
+            let argv = services?.get(&service).await.ok().and_then(|view| view.spec)?.argv;
+            let mut room = TOLD_COMMAND;
+            let fits = |word: &&String| {
+                let left = room.checked_sub(word.len());
+                room = left.unwrap_or(0);
+                left.is_some()
+            };
+            let told: Vec<String> = argv.iter().take(TOLD_ARGUMENTS).take_while(fits).cloned().collect();
+            let arguments_left_out = argv.len() - told.len();
+            Some(InsideChange::ServiceDefined { service, argv: told, arguments_left_out })
+        }
+        (&Method::DELETE, [name]) => {
+            Some(InsideChange::ServiceRemoved { service: services::parse(name).ok()? })
+        }
+        (&Method::POST, [name, verb]) => Some(InsideChange::ServiceAsked {
+            service: services::parse(name).ok()?,
+            verb: verb.parse().ok()?,
+        }),
+        _ => None,
     }
 }
 

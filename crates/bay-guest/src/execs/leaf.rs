@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bay_sys::spawn::signal_process;
 use bay_types::ExecId;
@@ -23,7 +23,9 @@ const SIGKILL: i32 = 9;
 pub(crate) struct Leaf {
     parent: Arc<OwnedFd>,
     name: String,
-    dir: OwnedFd,
+    /// Let go of with the group, however long somebody remembers the exec: with the directory of a removed group open,
+    /// the memory of the bay could not be captured.
+    dir: Mutex<Option<Arc<OwnedFd>>>,
 }
 
 impl Leaf {
@@ -34,11 +36,16 @@ impl Leaf {
             Err(e) => return Err(e.into()),
         }
         let dir = open_dir((**parent).as_fd(), name.as_bytes())?;
-        Ok(Self { parent: Arc::clone(parent), name, dir })
+        Ok(Self { parent: Arc::clone(parent), name, dir: Mutex::new(Some(Arc::new(dir))) })
     }
 
-    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
-        self.dir.as_fd()
+    /// Its directory, until it is removed.
+    pub(crate) fn dir(&self) -> Option<Arc<OwnedFd>> {
+        self.dir.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn open_dir(&self) -> io::Result<Arc<OwnedFd>> {
+        self.dir().ok_or_else(|| Errno::NODEV.into())
     }
 
     pub(crate) fn is_of(&self, id: ExecId) -> bool {
@@ -47,8 +54,8 @@ impl Leaf {
 
     /// Kills every process in it and below, forks in flight included.
     pub(crate) fn kill(&self) -> io::Result<()> {
-        let file =
-            rustix::fs::openat(&self.dir, "cgroup.kill", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let dir = self.open_dir()?;
+        let file = rustix::fs::openat(&dir, "cgroup.kill", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
         rustix::io::write(&file, b"1")?;
         Ok(())
     }
@@ -56,21 +63,27 @@ impl Leaf {
     /// Every process in it and below.
     pub(crate) fn pids(&self) -> Vec<i32> {
         let mut pids = Vec::new();
-        collect_pids(self.dir.as_fd(), 0, &mut pids);
+        if let Some(dir) = self.dir() {
+            collect_pids((*dir).as_fd(), 0, &mut pids);
+        }
         pids
     }
 
     /// A small file of it in one read: these are made up by the kernel as a whole.
     pub(crate) fn read<'a>(&self, file: &str, buffer: &'a mut [u8]) -> Option<&'a str> {
-        let file =
-            rustix::fs::openat(&self.dir, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let dir = self.dir()?;
+        let file = rustix::fs::openat(&dir, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
         let read = rustix::io::read(&file, &mut *buffer).ok()?;
         std::str::from_utf8(&buffer[..read]).ok()
     }
 
     /// Removes it, with the groups an agent made below, once nothing lives in there. False when something does.
     pub(crate) fn remove(&self) -> bool {
-        remove_groups((*self.parent).as_fd(), self.name.as_bytes(), 0)
+        let removed = remove_groups((*self.parent).as_fd(), self.name.as_bytes(), 0);
+        if removed {
+            *self.dir.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        removed
     }
 }
 

@@ -24,8 +24,6 @@ use crate::http::invalid;
 use crate::settings;
 use crate::users::{self, User};
 
-/// Ours comes last: it hides nothing of the bay's.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/.bay/bin";
 const DEFAULT_TERM: &str = "xterm-256color";
 pub(super) const EXEC_ID_VARIABLE: &str = "BAY_EXEC_ID";
 /// Size of the pipe behind standard output. Larger than the default, so that bulk output needs fewer turns.
@@ -82,6 +80,7 @@ pub(super) fn clone(place: &Place, spec: &ExecSpec) -> Result<Cloned, ApiError> 
     let cwd = CString::new(directory.as_str()).map_err(|_| invalid("the directory contains a NUL"))?;
     // Only root can change who it is; a guest that is not root (in tests) runs everything as itself.
     let identity = rustix::process::geteuid().is_root().then_some(&user.identity);
+    let group = leaf.as_ref().and_then(|leaf| leaf.dir());
     let command = Command {
         programs: &programs,
         argv: &argv,
@@ -90,7 +89,7 @@ pub(super) fn clone(place: &Place, spec: &ExecSpec) -> Result<Cloned, ApiError> 
         stdio: ends.child.each_ref().map(AsFd::as_fd),
         terminal: spec.tty.is_some(),
         identity,
-        cgroup: leaf.as_ref().map(|l| l.dir()),
+        cgroup: group.as_deref().map(AsFd::as_fd),
         open_files: place.open_files,
     };
     let spawned = spawn::spawn(&command).map_err(|e| {
@@ -163,7 +162,7 @@ fn strings(texts: impl Iterator<Item = String>) -> Result<Vec<CString>, ApiError
 fn environment(place: &Place, spec: &ExecSpec, user: &User) -> Vec<(String, String)> {
     let (bay_id, hostname) = place.who.now();
     let mut all: Vec<(String, String)> = [
-        ("PATH", DEFAULT_PATH),
+        ("PATH", settings::DEFAULT_PATH),
         ("HOME", &user.home),
         ("USER", &user.name),
         ("LOGNAME", &user.name),

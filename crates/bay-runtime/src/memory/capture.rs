@@ -17,7 +17,7 @@ use rustix::mount::{MountPropagationFlags, mount_change};
 use super::examine::processes_in;
 use super::facts::{Facts, Machine};
 use super::view::cover_namespaces;
-use super::worker::{Request, Worker, common_options, complaints, option};
+use super::worker::{Complaints, Request, Worker, common_options, complaints, option};
 use super::{PROGRAM, WORK_DIR, examine, leftovers, mount_name, netfilter};
 use crate::cgroup::Hierarchies;
 use crate::failure::{Failure, Try};
@@ -141,9 +141,13 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
     Ok(RuntimeReply::Captured { pause_ms: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX) })
 }
 
-/// With the reason from CRIU's log instead of a pointer to it.
-pub(super) fn told(failure: Failure, said: &str) -> Failure {
-    Failure { source: io::Error::other(format!("{} ({said})", failure.source)), ..failure }
+/// With the process and the reason from CRIU's log instead of a pointer to it.
+pub(super) fn told(failure: Failure, complaints: &Complaints) -> Failure {
+    let what = match complaints.pid.and_then(examine::called_inside) {
+        Some(process) => format!("process {process} has something that cannot be kept"),
+        None => failure.what,
+    };
+    Failure { what, source: io::Error::other(format!("CRIU says: {}", complaints.said)), ..failure }
 }
 
 /// The owner of the bay's user namespace has every right in it, also on hosts where root itself lacks some. Where this

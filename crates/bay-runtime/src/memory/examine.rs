@@ -55,7 +55,10 @@ pub(crate) fn examine(spec: &CaptureSpec) -> Result<Vec<Obstacle>, Failure> {
     let table = fs::read_to_string(format!("/proc/{first}/mountinfo"))
         .at(STEP, || "could not read the bay's mounts".to_owned())?;
     let mut found = in_mounts(&table, spec)?;
-    let queues = devices_of(&table, |kind| kind == "mqueue");
+    let odd = Odd {
+        queues: devices_of(&table, |kind| kind == "mqueue"),
+        groups: devices_of(&table, |kind| kind == "cgroup2" || kind == "cgroup"),
+    };
     let processes = processes_in(&groups.v2.join(&spec.runtime.place.cgroup));
     let parents: HashMap<i32, i32> = processes.iter().filter_map(|&pid| Some((pid, parent(pid)?))).collect();
     let own = namespaces(first);
@@ -65,15 +68,27 @@ pub(crate) fn examine(spec: &CaptureSpec) -> Result<Vec<Obstacle>, Failure> {
         }
         // One that has ended meanwhile is no obstacle.
         let Some(process) = Process::look(pid) else { continue };
-        found.extend(process.obstacles(first, &own, &parents, &queues));
+        found.extend(process.obstacles(first, &own, &parents, &odd));
     }
     found.truncate(MOST_TOLD);
     Ok(found)
 }
 
+/// Devices of filesystems in which not everything can be kept.
+struct Odd {
+    queues: HashSet<u64>,
+    groups: HashSet<u64>,
+}
+
 struct Process {
     pid: i32,
     status: String,
+}
+
+/// How a process is called in the bay, for what CRIU says of it by its number on the host: `12 (python3)`.
+pub(super) fn called_inside(pid: i32) -> Option<String> {
+    let about = Process::look(pid)?.obstacle("", "");
+    Some(format!("{} ({})", about.pid?, about.program))
 }
 
 impl Process {
@@ -107,7 +122,7 @@ impl Process {
         first: i32,
         own: &HashMap<&'static str, PathBuf>,
         parents: &HashMap<i32, i32>,
-        queues: &HashSet<u64>,
+        odd: &Odd,
     ) -> Vec<Obstacle> {
         let mut found = Vec::new();
         let tracer = self.field("TracerPid");
@@ -126,7 +141,7 @@ impl Process {
         let mut told = HashSet::new();
         let open = fs::read_dir(format!("/proc/{}/fd", self.pid)).into_iter().flatten().flatten();
         for path in open.map(|entry| entry.path()) {
-            let what = descriptor(&path, queues);
+            let what = descriptor(&path, odd);
             if let Some(what) = what.filter(|what| told.insert(*what)) {
                 found.push(self.obstacle(what, NOT_KEPT));
             }
@@ -158,17 +173,22 @@ impl Process {
 }
 
 /// What is behind a descriptor, if that cannot be kept. Asks no filesystem, which might be one that never answers.
-fn descriptor(path: &Path, queues: &HashSet<u64>) -> Option<&'static str> {
+fn descriptor(path: &Path, odd: &Odd) -> Option<&'static str> {
     let link = fs::read_link(path).ok()?;
     let link = link.to_str()?;
     if let Some((_, what)) = DESCRIPTORS.iter().find(|(begins, _)| link.starts_with(begins)) {
         return Some(what);
     }
-    if queues.is_empty() || !link.starts_with('/') {
+    let removed = link.ends_with(" (deleted)");
+    if (odd.queues.is_empty() && !removed) || !link.starts_with('/') {
         return None;
     }
     let about = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
-    queues.contains(&makedev(about.stx_dev_major, about.stx_dev_minor)).then_some("a POSIX message queue")
+    let device = makedev(about.stx_dev_major, about.stx_dev_minor);
+    if removed && odd.groups.contains(&device) {
+        return Some("a control group that was removed, still open");
+    }
+    odd.queues.contains(&device).then_some("a POSIX message queue")
 }
 
 fn in_mounts(table: &str, spec: &CaptureSpec) -> Result<Vec<Obstacle>, Failure> {

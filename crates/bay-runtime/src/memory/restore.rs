@@ -20,7 +20,7 @@ use super::facts::Facts;
 use super::view::tmpfs;
 use super::wake::wake;
 use super::wire::Message;
-use super::worker::{Request, Worker, common_options, complaints, descriptor, option};
+use super::worker::{Complaints, Request, Worker, common_options, complaints, descriptor, option};
 use super::{WORK_DIR, mount_name};
 use crate::cgroup::Hierarchies;
 use crate::clear::clear_locked;
@@ -138,7 +138,8 @@ fn restore_locked(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
     let pid = match ran {
         Ok(Some(pid)) => pid,
         Ok(None) => return Err(Failure::new(STEP, "CRIU did not name PID 1", io::ErrorKind::InvalidData)),
-        Err(failure) => return Err(told(failure, &complaints(&work_dir))),
+        // Numbers it names are of processes that are not, or of the host's own.
+        Err(failure) => return Err(told(failure, &Complaints { pid: None, ..complaints(&work_dir) })),
     };
     let record = place::record_of(pid).at(STEP, || "PID 1 has ended".to_owned())?;
     groups.enable_for_leaves(group);

@@ -264,23 +264,52 @@ fn leave() -> ! {
 }
 
 /// What CRIU complained about, for the message of a failure.
-pub(super) fn complaints(work_dir: &Path) -> String {
+pub(super) struct Complaints {
+    /// Number on the host of the process at which it failed.
+    pub(super) pid: Option<i32>,
+    pub(super) said: String,
+}
+
+pub(super) fn complaints(work_dir: &Path) -> Complaints {
     let log = fs::read(work_dir.join(LOG)).unwrap_or_default();
-    let log = String::from_utf8_lossy(&log);
+    read_complaints(&String::from_utf8_lossy(&log))
+}
+
+fn read_complaints(log: &str) -> Complaints {
     let errors = log.lines().filter_map(|line| line.split_once("Error (")).map(|(_, rest)| {
         let said = rest.split_once("): ").map_or(rest, |(_, said)| said);
         said.chars().take(TOLD_LENGTH).collect::<String>()
     });
-    let told: Vec<String> = errors
-        .filter(|said| !HARMLESS.iter().any(|harmless| said.contains(harmless)))
-        .take(TOLD_LINES)
-        .collect();
-    if told.is_empty() { "it does not say why".to_owned() } else { told.join("; ") }
+    let (mut pid, mut told) = (None, Vec::new());
+    for said in errors.filter(|said| !HARMLESS.iter().any(|harmless| said.contains(harmless))) {
+        // Its summings-up say where, and nothing of why.
+        match said.split_once("(pid: ").and_then(|(_, rest)| rest.split_once(')')?.0.parse().ok()) {
+            Some(at) => pid = pid.or(Some(at)),
+            None if said.starts_with("Dumping FAILED") => {}
+            None if told.len() < TOLD_LINES => told.push(said),
+            None => {}
+        }
+    }
+    let said = if told.is_empty() { "it does not say why".to_owned() } else { told.join("; ") };
+    Complaints { pid, said }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_criu_says_is_told_with_the_process_it_is_about() {
+        let log = "(00.01) Error (criu/rlimit.c:20): rlimit: Can't setup RLIMIT_NOFILE for self\n\
+                   (00.05) Error (criu/files-reg.c:1): Can't link remap to /x/y: Operation not permitted\n\
+                   (00.06) Error (criu/cr-dump.c:1): Dump files (pid: 6380) failed with -1\n\
+                   (00.07) Error (criu/cr-dump.c:2): Dumping FAILED.\n";
+        let read = read_complaints(log);
+        assert_eq!(read.pid, Some(6380));
+        assert_eq!(read.said, "Can't link remap to /x/y: Operation not permitted");
+        let nothing = read_complaints("(00.01) Warn  (criu/x.c:1): hm\n");
+        assert_eq!((nothing.pid, nothing.said.as_str()), (None, "it does not say why"));
+    }
 
     #[test]
     fn only_what_nobody_writes_any_more_is_removed() {

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::{Failure, Shared};
 use crate::daemon::blocking;
 use crate::news::{self, IN_FLIGHT, TELL_EVERY};
-use crate::service::diff::{Comparison, Found, prepare, run};
+use crate::service::diff::{Comparison, Found, prepare, run, shown};
 
 /// How long a reader may leave lines unread, a person in a pager perhaps, before its place is given to others.
 const READ_WITHIN: Duration = Duration::from_secs(15 * 60);
@@ -28,13 +28,7 @@ pub(super) async fn diff(
     let handle = daemon.bays.find(&bay)?;
     let comparison = prepare(&daemon, &handle, &ask, None).await?;
     let (to, from) = mpsc::channel(IN_FLIGHT);
-    let options = Options {
-        git: match ask.part {
-            Part::Workspace => bay_diff::GitDirectories::LeftOut,
-            Part::Root => bay_diff::GitDirectories::All,
-        },
-        ..Options::shown(ask.patch)
-    };
+    let options = shown(ask.part, ask.patch);
     tokio::spawn(async move {
         let lines = Lines { to: to.clone(), runtime: Handle::current(), told: None };
         let part = ask.part;
@@ -66,6 +60,7 @@ impl Lines {
         let _ = self.line(&DiffLine::Begin { bay, from, to, part });
         run(comparison, options, &mut |found| match found {
             Found::Package(change) => self.line(&DiffLine::Package(change)),
+            Found::Ignored => ControlFlow::Continue(()),
             Found::Told(Told::Entry(entry)) => self.line(&DiffLine::Entry(entry)),
             Found::Told(Told::Progress(progress)) => {
                 if self.told.is_some_and(|at| at.elapsed() < TELL_EVERY) {

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request};
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, State};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, patch, post};
 use bay_types::trace::{TRACEPARENT, Traceparent};
@@ -32,10 +33,12 @@ mod workspaces;
 
 /// Longest JSON body: a command line with every byte escaped.
 const MAX_JSON: usize = 8 << 20;
+/// Longest body of an error.
+const MAX_ERROR: usize = 64 << 10;
 /// Longest body of the router's own that is turned into an [`ApiError`].
 const MAX_PLAIN_ERROR: usize = 4096;
 
-type Shared = axum::extract::State<Arc<Daemon>>;
+type Shared = State<Arc<Daemon>>;
 
 /// Everything the daemon answers to.
 pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
@@ -97,6 +100,7 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         })
         .layer(DefaultBodyLimit::max(MAX_JSON))
         .layer(axum::middleware::map_response(plain_to_json))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&daemon), name_in_hints))
         .with_state(daemon)
 }
 
@@ -204,6 +208,24 @@ impl<S: Send + Sync> FromRequestParts<S> for Parent {
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
         let given = parts.headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
         Ok(Self(given.and_then(|text| text.trim().parse().ok())))
+    }
+}
+
+/// Much of what goes wrong in a bay is told by those who do not know what it is called; they write `NAME`.
+async fn name_in_hints(State(daemon): Shared, request: Request, next: Next) -> Response {
+    let given = request.uri().path().strip_prefix("/v1/bays/").and_then(|rest| rest.split('/').next());
+    let name = given.and_then(|given| daemon.bays.find(given).ok()).map(|handle| handle.name.to_string());
+    let response = next.run(request).await;
+    let failed = response.status().is_client_error() || response.status().is_server_error();
+    let Some(name) = name.filter(|_| failed) else { return response };
+    let (parts, body) = response.into_parts();
+    let body = axum::body::to_bytes(body, MAX_ERROR).await.unwrap_or_default();
+    match serde_json::from_slice::<ApiError>(&body) {
+        Ok(mut error) if error.next.contains(" NAME") => {
+            error.next = error.next.replace(" NAME", &format!(" {name}"));
+            (parts.status, Json(error)).into_response()
+        }
+        _ => Response::from_parts(parts, body.into()),
     }
 }
 

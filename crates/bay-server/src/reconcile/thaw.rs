@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bay_backend::StartSpec;
 use bay_store::BayRow;
 use bay_types::checkpoint::Point;
+use bay_types::exec::EndReason;
 use bay_types::runtime::RuntimeRecord;
 use bay_types::{ApiError, ErrorCode};
 
@@ -12,6 +13,7 @@ use super::{Reconciler, settings};
 use crate::admission::Admitted;
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
+use crate::service::execs;
 
 /// How much a woken guest may say of what went wrong.
 const MAX_NOTES: usize = 4;
@@ -63,6 +65,7 @@ impl Reconciler {
                         row.restore_wanted = None;
                     })
                     .await?;
+                execs::close_all(&self.daemon, &self.handle, EndReason::Lost).await;
                 Err(ApiError::new(
                     if error.code == ErrorCode::BayFailed {
                         ErrorCode::MemoryUnavailable

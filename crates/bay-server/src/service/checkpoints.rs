@@ -94,6 +94,21 @@ pub(crate) async fn pause_to_disk(
     handle: Arc<BayHandle>,
     caller: Caller,
 ) -> Result<BayView, ApiError> {
+    let row = handle.row();
+    not_deleting(&row, "paused")?;
+    match row.state {
+        State::Running => {}
+        // It is what was asked for already.
+        State::Paused if row.thaw_from.is_some() => return Ok(daemon.view(&handle)),
+        State::Paused => {
+            let next = format!("`bay resume {0}` first, then `bay pause {0} --to-disk`", row.name);
+            return Err(misfit(&row, "paused on disk", next));
+        }
+        State::Stopped | State::Failed => {
+            return Err(misfit(&row, "paused", format!("`bay start {}` starts it", row.name)));
+        }
+        _ => return Err(misfit(&row, "paused", "repeat the command in a moment".to_owned())),
+    }
     let wanted = Wanted {
         kind: Some(CheckpointKind::Memory),
         automatic: Some("to pause on disk".to_owned()),
@@ -185,7 +200,31 @@ async fn take_and(
     });
     let made = made.await?;
     tidy(daemon, handle, caller).await;
-    Ok(made.view(Some(made.name), true))
+    let mut view = made.view(Some(made.name), true);
+    measure(daemon, handle, std::slice::from_mut(&mut view)).await?;
+    Ok(view)
+}
+
+/// Adds what captured memory takes on disk.
+async fn measure(daemon: &Daemon, handle: &BayHandle, views: &mut [CheckpointView]) -> Result<(), ApiError> {
+    let with_memory = |view: &&mut CheckpointView| view.kind == CheckpointKind::Memory;
+    let points: Vec<At> = views
+        .iter_mut()
+        .filter(with_memory)
+        .map(|view| At { bay: handle.id, checkpoint: view.name })
+        .collect();
+    if points.is_empty() {
+        return Ok(());
+    }
+    let sizes = daemon
+        .with_pool(move |pool| {
+            Ok(points.into_iter().map(|point| pool.checkpoint_disk_bytes(point)).collect::<Vec<_>>())
+        })
+        .await?;
+    for (view, size) in views.iter_mut().filter(with_memory).zip(sizes) {
+        view.memory_bytes = size;
+    }
+    Ok(())
 }
 
 /// What there is of a checkpoint that failed takes up room, and nobody will want it.
@@ -205,10 +244,15 @@ async fn captured(
     kind: Option<CheckpointKind>,
     hold: bool,
 ) -> Result<Result<Duration, Vec<String>>, ApiError> {
-    // A bay in which nothing runs is whole without memory.
-    let nothing_runs = kind.is_none() && row.runtime.is_none();
-    if kind == Some(CheckpointKind::Files) || nothing_runs {
+    if kind == Some(CheckpointKind::Files) {
         return Ok(Err(Vec::new()));
+    }
+    // A bay in which nothing runs is whole without memory, which is said all the same.
+    if kind.is_none() && row.runtime.is_none() {
+        return Ok(Err(vec![match &row.thaw_from {
+            Some(from) => format!("it is paused on disk, and what ran is in {}", from.checkpoint),
+            None => format!("nothing runs in it: it is {}", row.state),
+        }]));
     }
     let outcome = match memory::order(daemon, row).await {
         Ok(order) => memory::capture(daemon, handle, &order, hold).await,
@@ -216,7 +260,7 @@ async fn captured(
     };
     match outcome {
         Ok(paused) => Ok(Ok(paused)),
-        Err(obstacles) if kind == Some(CheckpointKind::Memory) => Err(obstacles.refusal(handle)),
+        Err(obstacles) if kind == Some(CheckpointKind::Memory) => Err(obstacles.refusal(handle, hold)),
         Err(obstacles) => Ok(Err(obstacles.0)),
     }
 }
@@ -299,7 +343,10 @@ pub(crate) async fn list(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<Chec
     let rows = daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?;
     let current = handle.row().checkpoint;
     let older = rows.len().saturating_sub(SHOWN_INSIDE);
-    Ok(rows.iter().enumerate().map(|(index, row)| row.view(current, index >= older)).collect())
+    let mut views: Vec<CheckpointView> =
+        rows.iter().enumerate().map(|(index, row)| row.view(current, index >= older)).collect();
+    measure(daemon, handle, &mut views).await?;
+    Ok(views)
 }
 
 pub(crate) async fn find(
@@ -317,15 +364,30 @@ pub(crate) async fn find(
     })
 }
 
-/// The name of a bay that is just being made from this checkpoint.
-fn in_use(daemon: &Daemon, point: At) -> Option<String> {
-    let from = |row: &BayRow| {
+/// What a checkpoint is needed for at this moment, and until when.
+struct Use {
+    what: String,
+    next: String,
+}
+
+fn in_use(daemon: &Daemon, point: At) -> Option<Use> {
+    let soon = || "repeat the command in a moment".to_owned();
+    let of = |row: BayRow| {
         let files = row.forked_from.as_ref().map(|from| At { bay: from.bay, checkpoint: from.checkpoint });
-        (!row.disk_ready && files == Some(point))
-            || row.thaw_from == Some(point)
-            || row.restore_wanted == Some(point)
+        let name = &row.name;
+        if row.thaw_from == Some(point) && row.state == State::Paused {
+            return Some(Use {
+                what: format!("{name} is paused on it"),
+                next: format!("`bay resume {name}` first; `bay stop {name}` lets go of what ran in it"),
+            });
+        }
+        if row.restore_wanted == Some(point) {
+            return Some(Use { what: format!("{name} is going back to it"), next: soon() });
+        }
+        let made = (!row.disk_ready && files == Some(point)) || row.thaw_from == Some(point);
+        made.then(|| Use { what: format!("{name} is being made from it"), next: soon() })
     };
-    daemon.bays.list().iter().map(|handle| handle.row()).find(from).map(|row| row.name.to_string())
+    daemon.bays.list().iter().find_map(|handle| of(handle.row()))
 }
 
 pub(crate) async fn remove(
@@ -336,11 +398,11 @@ pub(crate) async fn remove(
 ) -> Result<(), ApiError> {
     let _at_work = handle.at_work.lock().await;
     let row = find(&daemon, &handle, name).await?;
-    if let Some(bay) = in_use(&daemon, At { bay: handle.id, checkpoint: name }) {
+    if let Some(Use { what, next }) = in_use(&daemon, At { bay: handle.id, checkpoint: name }) {
         return Err(ApiError::new(
             ErrorCode::BayState,
-            format!("{name} of {} cannot be removed now: {bay} is being made from it", handle.name),
-            "repeat the command in a moment",
+            format!("{name} of {} cannot be removed now: {what}", handle.name),
+            next,
         ));
     }
     forget(&daemon, &handle, &row, "asked", caller).await?;
@@ -369,18 +431,41 @@ pub(crate) async fn restore(
     wanted: Restore,
     caller: Caller,
 ) -> Result<Restored, ApiError> {
-    let name = wanted.checkpoint;
-    let memory = find(&daemon, &handle, name).await?.kind == CheckpointKind::Memory && !wanted.files_only;
+    let kind = find(&daemon, &handle, wanted.checkpoint).await?.kind;
+    let memory = kind == CheckpointKind::Memory && !wanted.files_only;
+    let before = keep_before_restore(&daemon, &handle, wanted.checkpoint, memory, caller).await?;
+    let bay = go_back(&daemon, &handle, wanted.checkpoint, memory, caller).await?;
+    Ok(Restored { bay, before })
+}
+
+/// The first half of a restore: what the bay is now becomes a checkpoint, if it can go back to that one.
+pub(crate) async fn keep_before_restore(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    name: CheckpointName,
+    memory: bool,
+    caller: Caller,
+) -> Result<CheckpointView, ApiError> {
+    find(daemon, handle, name).await?;
     fits(&handle.row(), "restored")?;
     if memory {
-        can_come_back(&daemon, &handle, At { bay: handle.id, checkpoint: name }).await?;
+        can_come_back(daemon, handle, At { bay: handle.id, checkpoint: name }).await?;
     }
     let why = format!("before the bay went back to {name}");
-    let before = take(&daemon, &handle, Wanted::automatic(why), caller).await?;
+    take(daemon, handle, Wanted::automatic(why), caller).await
+}
+
+/// The second half.
+pub(crate) async fn go_back(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    name: CheckpointName,
+    memory: bool,
+    caller: Caller,
+) -> Result<BayView, ApiError> {
     let point = At { bay: handle.id, checkpoint: name };
     let draft = Draft::new("bay.restore-asked", json!({ "checkpoint": name, "by": caller.by() }));
-    let bay = become_point(&daemon, &handle, point, memory, draft, caller).await?;
-    Ok(Restored { bay, before })
+    become_point(daemon, handle, point, memory, draft, caller).await
 }
 
 /// Refuses what cannot come back on this machine, or has no room there, while the bay still runs. What it holds now will be free by then.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bay_diff::review::Reviewer;
 use bay_diff::{DiffError, Hear, Options, Told};
 use bay_pool::{DiffSide, Pool, Side, WorkspaceFrom};
-use bay_types::diff::{DiffAsk, DiffSummary, Moment, PackageChange, Part, Review};
+use bay_types::diff::{Change, DiffAsk, DiffSummary, Moment, PackageChange, Part, Review};
 use bay_types::progress::Progress;
 use bay_types::{ApiError, ErrorCode};
 use tokio::sync::OwnedSemaphorePermit;
@@ -106,11 +106,22 @@ async fn newest(daemon: &Daemon, handle: &BayHandle) -> Result<Moment, ApiError>
     Ok(name.map_or(Moment::Base, Moment::Checkpoint))
 }
 
+/// How a comparison is made for somebody who reads it.
+pub(crate) fn shown(part: Part, patch: bool) -> Options {
+    let git = match part {
+        Part::Workspace => bay_diff::GitDirectories::LeftOut,
+        Part::Root => bay_diff::GitDirectories::All,
+    };
+    Options { git, ..Options::shown(patch) }
+}
+
 /// What is told of a comparison.
 #[derive(Debug)]
 pub(crate) enum Found {
     Package(PackageChange),
     Told(Told),
+    /// A new file that the repository ignores; told by comparisons for a review alone.
+    Ignored,
 }
 
 /// Compares on the calling thread, which may take long. [`ControlFlow::Break`] gives it up.
@@ -153,7 +164,14 @@ pub(crate) fn run(
             }
         }
     }
-    let listen: Hear<'_> = &mut |told| hear(Found::Told(told));
+    let reviewing = options.git == bay_diff::GitDirectories::WhatRuns;
+    let mut ignored = bay_diff::ignored::Ignored::new(before.top());
+    let listen: Hear<'_> = &mut |told| match told {
+        Told::Entry(entry) if reviewing && entry.change == Change::Added && ignored.has(&entry.path) => {
+            hear(Found::Ignored)
+        }
+        told => hear(Found::Told(told)),
+    };
     let summary = bay_diff::compare(before.top(), after.top(), &options, listen).map_err(|e| failed(&e))?;
     for (side, moment) in [(&before, comparison.from), (&after, comparison.to)] {
         if !side.is_whole() {
@@ -220,14 +238,19 @@ pub(crate) fn reviewed(
     hear: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Review, ApiError> {
     let mut reviewer = Reviewer::default();
+    let mut ignored = 0;
     let summary = run(&comparison, &Options::reviewed(), &mut |found| match found {
         Found::Told(Told::Progress(progress)) => hear(progress),
         Found::Told(Told::Entry(entry)) => {
             reviewer.look(&entry);
             ControlFlow::Continue(())
         }
+        Found::Ignored => {
+            ignored += 1;
+            ControlFlow::Continue(())
+        }
         Found::Package(_) => ControlFlow::Continue(()),
     })?;
     let Comparison { bay, from, to, .. } = comparison;
-    Ok(Review { bay, from, to, found: reviewer.finish(), summary })
+    Ok(Review { bay, from, to, found: reviewer.finish(), ignored, summary })
 }

@@ -384,6 +384,8 @@ pub(crate) async fn end_of(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> R
         // It may have become lost just now.
         Ok(()) if !handle.execs_starting().contains(&id) => drop(refresh(daemon, handle, id).await),
         Ok(()) => {}
+        // It stands still with its bay, or is about to go on: no end of it is near.
+        Err(_) if matches!(handle.row().state, State::Paused | State::Starting) => {}
         Err(_) => handle.exec_is_over(id, END_WITHIN).await,
     }
     let row = daemon.store.exec_get(handle.id, id).await.map_err(|e| e.to_api())?;

@@ -27,12 +27,17 @@ impl Obstacles {
         Self(vec![why.into()])
     }
 
-    /// For a caller who will have nothing else.
-    pub(super) fn refusal(&self, bay: &BayHandle) -> ApiError {
+    /// For a caller who will have nothing else: a checkpoint, or with `hold` a pause.
+    pub(super) fn refusal(&self, bay: &BayHandle, hold: bool) -> ApiError {
+        let instead = if hold {
+            format!("`bay pause {}` freezes it in memory", bay.name)
+        } else {
+            "`--files-only` captures the files".to_owned()
+        };
         ApiError::new(
             ErrorCode::MemoryUnavailable,
             format!("what runs in {} cannot be captured: {}", bay.name, self.0.join("; ")),
-            "end what is named and try again; `--files-only` captures the files; `bay doctor` tells what this host can do",
+            format!("end what is named and try again; {instead}; `bay doctor` tells what this host can do"),
         )
     }
 }

@@ -7,6 +7,7 @@ mod body;
 mod daemon;
 mod frames;
 mod news;
+pub(crate) mod paused;
 
 use std::path::PathBuf;
 

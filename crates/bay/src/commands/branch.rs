@@ -48,7 +48,7 @@ impl Branch {
         // Whether it can arrive is known before the bay is asked for anything.
         let target = match &self.push {
             Some(remote) => Target::Remote(push::address(remote).await?),
-            None => Target::Here(here().await?),
+            None => Target::Here(here(bay).await?),
         };
         let mut client = global.client();
         let view: BayView = client.get(&bay_path(bay, "")).await?;
@@ -132,13 +132,13 @@ impl Arrived {
     }
 }
 
-async fn here() -> Result<LocalRepo, ApiError> {
+async fn here(bay: &str) -> Result<LocalRepo, ApiError> {
     let dir = std::env::current_dir().map_err(|e| local("finding the current directory", &e))?;
     discover(&dir).await?.ok_or_else(|| {
         ApiError::new(
             ErrorCode::RepoNotFound,
             format!("{} is in no git repository that could get a branch", dir.display()),
-            "go into one, or name a remote with --push; `bay bundle NAME > FILE` needs neither",
+            format!("go into one, or name a remote with --push; `bay bundle {bay} > FILE` needs neither"),
         )
     })
 }

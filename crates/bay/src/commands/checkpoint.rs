@@ -41,7 +41,7 @@ impl Checkpoint {
         }
         crate::output::data(&said(bay, &made))?;
         for why in &made.without_memory {
-            crate::output::talk(&format!("not captured: {}", visible(why)));
+            crate::output::talk(&format!("without memory: {}", visible(why)));
         }
         Ok(0)
     }
@@ -50,8 +50,11 @@ impl Checkpoint {
 /// One line of what there is now.
 pub(crate) fn said(bay: &str, made: &CheckpointView) -> String {
     let what = match made.kind {
-        CheckpointKind::Files => "files",
-        CheckpointKind::Memory => "files and memory",
+        CheckpointKind::Files => "files".to_owned(),
+        CheckpointKind::Memory => {
+            let size = made.memory_bytes.map(|bytes| format!(" ({} on disk)", crate::output::size(bytes)));
+            format!("files and memory{}", size.unwrap_or_default())
+        }
     };
     let still = if made.pause_ms > 0.0 {
         format!("; it stood still for {:.0} ms", made.pause_ms.ceil())

@@ -79,7 +79,7 @@ impl Checkpoints {
 }
 
 pub(crate) fn render(all: &[CheckpointView], now: Timestamp) -> String {
-    let mut table = table::table(&["", "NAME", "PARENT", "MADE", "KIND", "WHAT"]);
+    let mut table = table::table(&["", "NAME", "PARENT", "MADE", "KIND", "MEMORY", "WHAT"]);
     for one in all {
         let what = match (&one.message, &one.automatic) {
             (Some(message), _) => one_line(message),
@@ -92,6 +92,7 @@ pub(crate) fn render(all: &[CheckpointView], now: Timestamp) -> String {
             one.parent.map_or_else(|| "-".to_owned(), |parent| parent.to_string()),
             format!("{} ago", since(one.created_at, now)),
             one.kind.to_string(),
+            one.memory_bytes.map_or_else(|| "-".to_owned(), crate::output::size),
             what,
         ]);
     }

@@ -40,7 +40,7 @@ impl Fork {
             return Ok(0);
         }
         for why in &made.checkpoint.without_memory {
-            crate::output::talk(&format!("what runs did not come along: {}", one_line(why)));
+            crate::output::talk(&format!("started anew from the files: {}", one_line(why)));
         }
         for child in &made.bays {
             crate::output::data(&format!(

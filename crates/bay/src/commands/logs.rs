@@ -1,7 +1,7 @@
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use bay_types::exec::Exit;
+use bay_types::exec::{EndReason, Exit};
 use bay_types::frame::{Frame, Gap, GapReason};
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use serde::Serialize;
 
 use crate::cli::Global;
-use crate::client::{Client, FrameReader, bay_path, broken, encode};
+use crate::client::{Client, FrameReader, bay_path, broken, encode, paused};
 use crate::failure::{Failure, Outcome};
 use crate::output::{talk, written};
 
@@ -52,30 +52,44 @@ impl Logs {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         let path = bay_path(bay, &format!("/execs/{}/output", encode(&self.exec)));
-        Source { path, follow: self.follow, since_offset: self.since_offset }.show(global).await
+        Source { bay, path, follow: self.follow, since_offset: self.since_offset }.show(global).await
     }
 }
 
 /// Kept output of an exec or a service.
-pub(super) struct Source {
+pub(super) struct Source<'a> {
+    pub(super) bay: &'a str,
     pub(super) path: String,
     pub(super) follow: bool,
     pub(super) since_offset: u64,
 }
 
-impl Source {
-    /// Prints it, and goes on over a daemon that restarts.
+impl Source<'_> {
+    /// Prints it, and goes on over a daemon that restarts and a bay that is paused.
     pub(super) async fn show(self, global: &Global) -> Outcome {
         let mut offset = self.since_offset;
         let mut away_since = None;
+        let mut followed = false;
         loop {
             let before = offset;
-            match self.read(global, &mut offset, away_since.is_none()).await {
+            let read = self.read(global, &mut offset, away_since.is_none()).await;
+            followed |= offset > before || matches!(read, Ok(End::Cut));
+            match read {
                 Ok(End::Done) => return Ok(0),
                 Ok(End::Cut) if !self.follow => return Err(broken("the output ended in the middle").into()),
                 Ok(End::Cut) => {}
                 Err(Failure::Api { error, .. })
                     if self.follow && passing(&error) && (offset > 0 || away_since.is_some()) => {}
+                // It stands still, and what it says goes on where it was.
+                Err(Failure::Api { error, .. })
+                    if followed
+                        && self.follow
+                        && error.code == ErrorCode::BayState
+                        && self.was_paused(global).await? =>
+                {
+                    away_since = None;
+                    continue;
+                }
                 Err(failure) => return Err(failure),
             }
             if offset > before {
@@ -88,12 +102,17 @@ impl Source {
         }
     }
 
+    async fn was_paused(&self, global: &Global) -> Result<bool, ApiError> {
+        let say = |text: &str| talk(&format!("bay: {text}"));
+        Ok(paused::wait(&global.client(), self.bay, say).await?.is_some())
+    }
+
     async fn read(&self, global: &Global, offset: &mut u64, may_start: bool) -> Result<End, Failure> {
         let follow = if self.follow { "&follow=true" } else { "" };
         let path = format!("{}?since={offset}{follow}", self.path);
         let client = global.client();
         let mut client = if may_start { client } else { client.another_without_starting() };
-        let end = read(&mut client, &path, offset, global.json).await?;
+        let end = read(&mut client, &path, offset, global.json, self.follow).await?;
         // Without an exit frame a finished body means: this is all there is so far.
         Ok(end.unwrap_or(if self.follow { End::Cut } else { End::Done }))
     }
@@ -105,6 +124,7 @@ pub(crate) async fn read(
     path: &str,
     offset: &mut u64,
     json: bool,
+    follow: bool,
 ) -> Result<Option<End>, Failure> {
     let mut body = client.download(path).await?;
     let mut frames = FrameReader::new((), &[]);
@@ -113,12 +133,30 @@ pub(crate) async fn read(
         let Some(data) = piece.data_ref() else { continue };
         frames.feed(data);
         while let Some(frame) = frames.next().map_err(|e| broken(&e.to_string()))? {
+            if let Frame::Exit(exit) = &frame
+                && follow
+                && !json
+            {
+                say_why(*exit);
+            }
             if let Some(end) = show(frame, offset, json)? {
                 return Ok(Some(end));
             }
         }
     }
     Ok(None)
+}
+
+/// For somebody who followed: an end that the command did not choose.
+fn say_why(exit: Exit) {
+    let why = match exit.reason {
+        EndReason::Stopped => "its bay was stopped",
+        EndReason::Lost => "the bay's first process died under it",
+        EndReason::TimedOut => "its time was up",
+        EndReason::Killed => "it was killed by `bay kill`",
+        EndReason::Exited | EndReason::Signaled => return,
+    };
+    talk(&format!("bay: the command was ended: {why}"));
 }
 
 fn passing(error: &ApiError) -> bool {

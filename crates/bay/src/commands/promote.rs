@@ -6,7 +6,9 @@ use crate::client::bay_path;
 use crate::failure::Outcome;
 use crate::output::escape::one_line;
 
-/// Make the state of one bay another's, as the best of several forks becomes the parent. What the other was is kept.
+/// Make the files of one bay another's, as the best of several forks becomes the parent. What the other was is kept.
+///
+/// Files alone: what runs in the other bay ends, and it starts anew from them.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay promote web-fork-2 --into web")]
 pub(crate) struct Promote {
@@ -33,6 +35,9 @@ impl Promote {
             view.state,
             one_line(&view.reason)
         ))?;
+        crate::output::talk(
+            "files alone were taken: what ran in it has ended, and what runs there did not come along",
+        );
         crate::output::talk(&format!(
             "what it was before is {0}: `bay restore {parent} {0}`",
             done.before.name

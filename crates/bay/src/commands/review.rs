@@ -71,6 +71,12 @@ fn summed(review: &Reviewed) {
         n => count(n, "finding"),
     };
     talk(&format!("{found} in {files} from {} to {}", review.from, review.to));
+    if review.ignored > 0 {
+        let files = count(review.ignored, "new file");
+        talk(&format!(
+            "not looked at: {files} that the repository ignores, which do not leave with the work"
+        ));
+    }
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ impl Shell {
             if terminal::stdin_is_nothing() {
                 return Err(crate::failure::invalid(
                     "a shell reads what it is to do from standard input, and there is nothing to read",
-                    "run it on a terminal, or `bay exec NAME -- CMD` for one command",
+                    format!("run it on a terminal, or `bay exec {bay} -- CMD` for one command"),
                 )
                 .into());
             }

@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use bay_types::bay::{BayView, State};
 use bay_types::watch::WatchLine;
 use bay_types::{ApiError, ErrorCode};
@@ -8,19 +10,22 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::cli::Global;
-use crate::client::{bay_path, broken, encode};
+use crate::client::{Client, bay_path, broken, encode, paused};
 use crate::failure::{Failure, Outcome};
 use crate::output::escape::visible;
 use crate::output::talk;
 
 /// Longest line of a watch: a path of the kernel's longest length, twice, with every byte escaped.
 const MAX_LINE: usize = 64 << 10;
+/// How long a running bay may take to be watched again after a stream broke off.
+const AWAY_FOR: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
 const WORKSPACE: &str = bay_types::guest::WORKSPACE;
 
 /// Tell what changes below a directory of a bay, as it happens.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay watch web\n  bay watch web /workspace/src --shallow\n  bay watch web --json | jq -r 'select(.kind == \"create\").path'\n\nA rename is `rename` at the old name, then `create` at the new one. Ends at Ctrl-C, or when the directory or the bay goes away.\nWith --json every line is an object: {\"event\": \"hello\" | \"change\" | \"dropped\" | \"gone\", …}."
+    after_help = "Examples:\n  bay watch web\n  bay watch web /workspace/src --shallow\n  bay watch web --json | jq -r 'select(.kind == \"create\").path'\n\nA rename is `rename` at the old name, then `create` at the new one. Ends at Ctrl-C, or when the directory or the bay goes away.\nGoes on over a capture of memory and a pause; that something may have been missed meanwhile is said (`dropped`).\nWith --json every line is an object: {\"event\": \"hello\" | \"change\" | \"dropped\" | \"gone\", …}."
 )]
 pub(crate) struct Watch {
     /// Name or id of the bay.
@@ -40,7 +45,32 @@ impl Watch {
             if self.path.starts_with('/') { self.path.clone() } else { format!("{WORKSPACE}/{}", self.path) };
         let query = format!("/watch?path={}&recursive={}", encode(&path), !self.shallow);
         let mut client = global.client();
-        let mut body = client.download(&bay_path(bay, &query)).await?;
+        let mut away_since: Option<Instant> = None;
+        loop {
+            match self.read(&mut client, &bay_path(bay, &query), &path, &mut away_since, global.json).await {
+                Ok(()) => {}
+                // A bay whose memory is captured has no ear for a moment.
+                Err(Failure::Api { error, .. }) if away_since.is_some() && passing(&error) => {}
+                Err(Failure::Api { error, .. })
+                    if away_since.is_some() && error.code == ErrorCode::BayState => {}
+                Err(failure) => return Err(failure),
+            }
+            self.goes_on(global, &mut away_since).await?;
+            client = client.another_without_starting();
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Tells what one connection says, to its end. `away_since` is when the one before was cut.
+    async fn read(
+        &self,
+        client: &mut Client,
+        request: &str,
+        path: &str,
+        away_since: &mut Option<Instant>,
+        json: bool,
+    ) -> Result<(), Failure> {
+        let mut body = client.download(request).await?;
         let mut lines = BytesMut::new();
         while let Some(Ok(piece)) = body.frame().await {
             let Some(data) = piece.data_ref() else { continue };
@@ -49,35 +79,54 @@ impl Watch {
                 let line = lines.split_to(end + 1);
                 let line: WatchLine = serde_json::from_slice(&line)
                     .map_err(|e| broken(&format!("a line is not understood: {e}")))?;
-                show(&line, &path, global.json)?;
+                if matches!(line, WatchLine::Hello) && away_since.take().is_some() {
+                    // Nobody was watching in between.
+                    show(&WatchLine::Dropped { at: Timestamp::now() }, path, json)?;
+                }
+                show(&line, path, json)?;
                 if matches!(line, WatchLine::Gone { .. }) {
-                    return Err(gone(&path).into());
+                    return Err(gone(path).into());
                 }
             }
             if lines.len() > MAX_LINE {
                 return Err(broken("a line has no end").into());
             }
         }
-        Err(self.why_it_ended(global).await.into())
+        Ok(())
     }
 
-    /// The bay's own state says why a stream of it broke off.
-    async fn why_it_ended(&self, global: &Global) -> ApiError {
-        let mut client = global.client().another_without_starting();
-        match client.get::<BayView>(&bay_path(&self.name, "")).await {
-            Err(error) => error,
-            Ok(bay) if bay.state == State::Running => ApiError::new(
+    /// After a stream that broke off: the bay's own state says whether there is something to come back to. Waits for as long
+    /// as it is paused.
+    async fn goes_on(&self, global: &Global, away_since: &mut Option<Instant>) -> Result<(), ApiError> {
+        let client = global.client().another_without_starting();
+        let say = |text: &str| talk(&format!("bay: {text}"));
+        let was_paused = paused::wait(&client, &self.name, say).await?;
+        if was_paused.is_some() {
+            *away_since = Some(Instant::now());
+        }
+        let bay = match was_paused {
+            Some(bay) => bay,
+            None => client.another_without_starting().get::<BayView>(&bay_path(&self.name, "")).await?,
+        };
+        let away = away_since.get_or_insert_with(Instant::now).elapsed();
+        match bay.state {
+            State::Running | State::Starting if away <= AWAY_FOR => Ok(()),
+            State::Running => Err(ApiError::new(
                 ErrorCode::Interrupted,
                 "the watch broke off; what changes from now on is not seen",
                 "run it again",
-            ),
-            Ok(bay) => ApiError::new(
+            )),
+            _ => Err(ApiError::new(
                 ErrorCode::BayState,
                 format!("the watch has ended: the bay {} is {} ({})", bay.name, bay.state, bay.reason),
                 format!("`bay start {}` and watch again", bay.name),
-            ),
+            )),
         }
     }
+}
+
+fn passing(error: &ApiError) -> bool {
+    matches!(error.code, ErrorCode::GuestUnreachable | ErrorCode::Interrupted)
 }
 
 fn gone(path: &str) -> ApiError {

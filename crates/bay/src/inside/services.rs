@@ -116,7 +116,7 @@ async fn show_log(guest: &mut Client, target: &Target, follow: bool, mut offset:
     loop {
         let before = offset;
         let path = target.path(&format!("/output?since={offset}"));
-        match logs::read(guest, &path, &mut offset, target.json).await? {
+        match logs::read(guest, &path, &mut offset, target.json, false).await? {
             Some(End::Cut) if offset == before => {
                 return Err(broken("the output ended in the middle").into());
             }

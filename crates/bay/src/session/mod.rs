@@ -6,8 +6,9 @@
 //!                              │     ▲                            ▲
 //!            connection lost   ▼     │ attached again at byte N   │
 //!                           searching ────────────────────────────┤ the bay stopped: the rest is read from its record
-//!                              │ deadline, or Ctrl-C
-//!                              ▼
+//!                           │  │ ▲ │ deadline, or Ctrl-C
+//!                           │  └─┘ the bay is paused: for as long as that
+//!                           ▼
 //!                     daemon-unreachable, or 130 (the command goes on; `bay logs` shows the rest)
 //! ```
 //! The id of an exec is chosen here, so a start whose answer was lost is simply asked for again. Output is counted,
@@ -31,7 +32,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::client::{Client, FrameReader, bay_path, broken, encode};
+use crate::client::{Client, FrameReader, bay_path, broken, encode, paused};
 use crate::failure::{Failure, Outcome};
 use crate::terminal::{self, RawMode};
 use input::{Chunks, Outbox};
@@ -188,7 +189,7 @@ impl<'a> Session<'a> {
                 End::Interrupted(number) => return Ok(ended_by(number)),
                 End::Lost => {
                     if self.outbox.rewind() {
-                        self.note("the daemon went away while input was sent; some of it may be lost");
+                        self.note("the connection was cut while input was sent; some of it may be lost");
                     }
                     // In raw mode Ctrl-C would be a byte for a command that nobody can bring it to.
                     let was_raw = self.raw.take().is_some();
@@ -212,22 +213,30 @@ impl<'a> Session<'a> {
         };
         let (bay, exec) = (&self.bay, &self.spec.id);
         self.note(&format!(
-            "ended while the daemon was away; the command goes on: `bay logs {bay} {exec} --follow` shows it, \
-             `bay kill {bay} {exec}` ends it"
+            "not waiting for the command any longer; it goes on, or does so when its bay is resumed: \
+             `bay logs {bay} {exec} --follow` shows it, `bay kill {bay} {exec}` ends it"
         ));
         Ok(Found::Exit(ended_by(number)))
     }
 
     async fn find(&mut self) -> Result<Found, Failure> {
-        match self.attach_again(true).await {
-            Ok(stream) => Ok(Found::Stream(stream)),
-            Err(error) => match self.rest_from_record(&error).await {
+        loop {
+            let error = match self.attach_again(true).await {
+                Ok(stream) => return Ok(Found::Stream(stream)),
+                Err(error) => error,
+            };
+            let stands_still = error.code == ErrorCode::BayState
+                && paused::wait(self.client, &self.bay, |text| self.note(text)).await?.is_some();
+            if stands_still {
+                continue;
+            }
+            return match self.rest_from_record(&error).await {
                 Some(exit) => {
                     self.drain().await?;
                     Ok(Found::Exit(exit))
                 }
                 None => Err(error.into()),
-            },
+            };
         }
     }
 

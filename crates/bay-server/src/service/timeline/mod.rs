@@ -75,7 +75,9 @@ pub(crate) async fn open(
     };
     let (to, from) = mpsc::channel(IN_FLIGHT);
     tokio::spawn(async move {
-        if let Err(error) = tell(&daemon, bay, begin, wanted.follow, &to).await {
+        // What happens while the last lines are read is not among them.
+        let most = wanted.limit.filter(|_| !wanted.follow);
+        if let Err(error) = tell(&daemon, bay, begin, wanted.follow, most, &to).await {
             // The reader sees a stream without an end, and comes back.
             tracing::warn!(%bay, %error, "a timeline broke off");
         }
@@ -88,6 +90,7 @@ async fn tell(
     bay: BayId,
     begin: Begin,
     follow: bool,
+    most: Option<u32>,
     to: &mpsc::Sender<Bytes>,
 ) -> Result<(), bay_store::StoreError> {
     let mut newest = daemon.store.events_told();
@@ -97,10 +100,12 @@ async fn tell(
         descent.push(bay, &event);
     }
     let mut after = begin.after;
+    let mut left = most;
     loop {
         // Asked before the page is read: the last event of a bay is written before it is forgotten.
         let removed = daemon.bays.find(&bay.to_string()).is_err();
-        let page = daemon.store.timeline_page(bay, after, PAGE).await?;
+        let page = daemon.store.timeline_page(bay, after, left.map_or(PAGE, |left| left.min(PAGE))).await?;
+        left = left.map(|left| left.saturating_sub(u32::try_from(page.len()).unwrap_or(u32::MAX)));
         for event in &page {
             after = event.seq;
             if event.seq > known {
@@ -111,7 +116,7 @@ async fn tell(
                 return Ok(());
             }
         }
-        if page.len() == PAGE as usize {
+        if page.len() == PAGE as usize && left != Some(0) {
             continue;
         }
         let end = match (removed, follow) {

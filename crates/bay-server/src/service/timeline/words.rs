@@ -110,10 +110,30 @@ pub(super) fn what(kind: &str, body: &Value) -> String {
                 if body.read("archive") == Some(true) { "files written below" } else { "file written:" };
             format!("{what} {}{by}", body.text("path").unwrap_or_default())
         }
+        "exec.revived" => revived(&body),
+        "checkpoint.asked" => {
+            let why = body.after(": ", "automatic");
+            format!("checkpoint {} begun{why}{by}", body.text("name").unwrap_or_default())
+        }
         "checkpoint.made" => checkpoint(&body),
         "checkpoint.removed" => format!("checkpoint {} removed{by}", body.text("name").unwrap_or_default()),
         "bay.restore-asked" => format!("restore asked for{}{by}", body.after(" of ", "checkpoint")),
-        "bay.restored" => format!("restored{}", body.after(" to ", "checkpoint")),
+        "bay.restored" => format!("restored{}{}", body.after(" to ", "checkpoint"), body.after(" of ", "of")),
+        "bay.promote-asked" => {
+            format!(
+                "promotion asked for{}{}{by}",
+                body.after(" of ", "from"),
+                body.after(" as it is in ", "checkpoint")
+            )
+        }
+        "bay.protocol" => format!(
+            "its guest speaks protocol {}, this daemon {}",
+            body.text("guest").unwrap_or_default(),
+            body.text("daemon").unwrap_or_default()
+        ),
+        "bay.disk-unknown" => "files of a bay that no record knows were found".to_owned(),
+        "hold.taken" => format!("to be kept awake{}{by}", body.after(" until ", "until")),
+        "hold.released" => format!("need not be kept awake any more{by}"),
         "bay.forked" => {
             format!("forked{}{}{by}", body.after(" from ", "checkpoint"), body.after(" into ", "children"))
         }
@@ -126,7 +146,24 @@ fn created(body: &Body<'_>) -> String {
     let origin = body.0.get("origin").map(Body);
     let of = origin.as_ref().map(|origin| origin.after(" of ", "location")).unwrap_or_default();
     let branch = origin.as_ref().map(|origin| origin.after(" at ", "branch")).unwrap_or_default();
-    format!("made{}{of}{branch}{}", body.after(" as ", "name"), body.by())
+    let from = body.0.get("forked_from").filter(|from| !from.is_null()).map(Body);
+    let from = from.map(|from| {
+        let ran = if from.read("memory") == Some(true) { ", with what ran" } else { "" };
+        format!(" from{}{}{ran}", from.after(" ", "checkpoint"), from.after(" of ", "name"))
+    });
+    format!("made{}{of}{branch}{}{}", body.after(" as ", "name"), from.unwrap_or_default(), body.by())
+}
+
+fn revived(body: &Body<'_>) -> String {
+    let from = body.0.get("from").map(|from| Body(from).after(" from ", "checkpoint")).unwrap_or_default();
+    match body.0.get("execs").and_then(Value::as_array).map_or(0, Vec::len) {
+        0 => format!(
+            "no exec was running{}",
+            if from.is_empty() { from } else { format!(" in what goes on{from}") }
+        ),
+        1 => format!("1 exec goes on{from}"),
+        n => format!("{n} execs go on{from}"),
+    }
 }
 
 fn service(body: &Body<'_>) -> String {
@@ -200,8 +237,12 @@ fn names(changes: &FileChanges) -> String {
     }
     let told = changes.names.iter().take(FileChanges::NAMES);
     let list = told.map(|name| clip(&plain_text(name), TEXT)).collect::<Vec<_>>().join(", ");
-    let files = changes.created.saturating_add(changes.changed).max(changes.directories);
-    let more = if files > changes.names.len() as u64 { ", …" } else { "" };
+    // Directories are named where nothing else is.
+    let named = match changes.created.saturating_add(changes.changed) {
+        0 => changes.directories,
+        files => files,
+    };
+    let more = if named > changes.names.len() as u64 { ", …" } else { "" };
     format!(": {list}{more}")
 }
 
@@ -217,8 +258,8 @@ fn checkpoint(body: &Body<'_>) -> String {
             let _ = write!(line, " · by itself, {}", short(why, TEXT));
         }
     }
-    if let Some(ms) = body.read::<f64>("pause_ms") {
-        let _ = write!(line, " · paused for {}", duration(ms / 1000.0));
+    if let Some(us) = body.read::<f64>("pause_us").filter(|us| *us > 0.0) {
+        let _ = write!(line, " · paused for {}", duration(us / 1e6));
     }
     line.push_str(&body.by());
     line

@@ -30,13 +30,15 @@ fn changed_files_are_counted_and_some_of_them_named() {
     assert_eq!(what("exec.files", &body), "exec 2: 4 files created, 1 changed while it ran: src/a.rs, b, …");
     let body = json!({ "number": 2, "created": 0, "changed": 1, "directories": 0, "at_least": true, "names": ["b"] });
     assert_eq!(what("exec.files", &body), "exec 2: at least 1 file changed while it ran: b");
+    let body = json!({ "number": 2, "created": 1, "changed": 0, "directories": 3, "names": ["a/b/c"] });
+    assert_eq!(what("exec.files", &body), "exec 2: 1 file created while it ran: a/b/c");
     let body = json!({ "number": 2, "created": 0, "changed": 0, "directories": 1, "names": ["src/"] });
     assert_eq!(what("exec.files", &body), "exec 2: entries of 1 directory changed while it ran: src/");
 }
 
 #[test]
 fn checkpoints_and_what_is_made_of_them_have_words() {
-    let made = json!({ "name": "v3", "parent": "v2", "kind": "files", "message": "before the migration", "automatic": null, "pause_ms": 12.4 });
+    let made = json!({ "name": "v3", "parent": "v2", "kind": "files", "message": "before the migration", "automatic": null, "pause_us": 12400 });
     assert_eq!(
         what("checkpoint.made", &made),
         "checkpoint v3 made (files) after v2: before the migration · paused for 12 ms"
@@ -46,7 +48,46 @@ fn checkpoints_and_what_is_made_of_them_have_words() {
     assert_eq!(what("bay.restored", &json!({ "checkpoint": "v1" })), "restored to v1");
     let forked = json!({ "checkpoint": "v1", "children": ["a", "b"] });
     assert_eq!(what("bay.forked", &forked), "forked from v1 into a, b");
+    let from = json!({ "name": "web-fork-1", "forked_from": { "bay": "bay_x", "name": "web", "checkpoint": "v1", "index": 0, "memory": true }, "by": "uid 0" });
+    assert_eq!(what("bay.create", &from), "made as web-fork-1 from v1 of web, with what ran, by uid 0");
+    let asked = json!({ "name": "v2", "automatic": "to pause on disk", "by": "uid 0" });
+    assert_eq!(what("checkpoint.asked", &asked), "checkpoint v2 begun: to pause on disk, by uid 0");
+    let revived = json!({ "execs": ["exec_a", "exec_b"], "from": { "bay": "bay_x", "checkpoint": "v2" } });
+    assert_eq!(what("exec.revived", &revived), "2 execs go on from v2");
     assert_eq!(what("bay.promoted", &json!({ "from": "web-2" })), "took over the state of web-2");
+}
+
+/// Whatever this daemon writes down of a bay has words of its own.
+#[test]
+fn every_kind_that_is_written_has_words() {
+    fn read(dir: &std::path::Path, all: &mut String) {
+        for entry in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.file_name().is_some_and(|name| name.to_string_lossy().contains("tests")) {
+                continue;
+            }
+            if entry.is_dir() {
+                read(&entry, all);
+            } else if entry.extension().is_some_and(|ext| ext == "rs") {
+                all.push_str(&std::fs::read_to_string(&entry).unwrap());
+            }
+        }
+    }
+    let mut source = String::new();
+    let own = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    for dir in [own.join("src"), own.join("../bay-store/src")] {
+        read(&dir, &mut source);
+    }
+    let drafted = source
+        .split("Draft::new(")
+        .skip(1)
+        .filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next());
+    let of_bays = ["bay.", "exec.", "checkpoint.", "service.", "file.", "hold."];
+    let kinds: std::collections::BTreeSet<&str> =
+        drafted.filter(|kind| of_bays.iter().any(|noun| kind.starts_with(noun))).collect();
+    assert!(kinds.len() > 20, "{kinds:?}");
+    for kind in kinds {
+        assert!(!what(kind, &json!({ "x": 1 })).starts_with(kind), "{kind}");
+    }
 }
 
 #[test]

@@ -38,8 +38,9 @@ pub(super) fn render(rows: &[Row]) -> String {
             cells.push(value(row.tests.map(count_words), row, best_tests, row.tests.map(score)));
         }
         if diff {
-            let words =
-                row.diff.map(|diff| format!("{} files +{} -{}", diff.files, diff.added, diff.removed));
+            let words = row.diff.map(|diff| {
+                format!("{} +{} -{}", crate::output::count(diff.files, "file"), diff.added, diff.removed)
+            });
             cells.push(value::<()>(words, row, None, None));
         }
         cells.push(value(row.wall_s.map(seconds), row, time, row.wall_s));

@@ -12,6 +12,7 @@ use crate::output::escape::visible;
 use crate::output::progress::Meter;
 use crate::output::{count, talk};
 
+mod git;
 mod patch;
 mod stat;
 
@@ -27,6 +28,13 @@ pub(crate) struct Diff {
     /// Name or id of the bay.
     name: String,
     #[command(flatten)]
+    what: What,
+}
+
+/// What of the differences is wanted.
+#[derive(Debug, Args)]
+pub(crate) struct What {
+    #[command(flatten)]
     span: Span,
     /// Only the numbers of lines per file.
     #[arg(long)]
@@ -34,6 +42,13 @@ pub(crate) struct Diff {
     /// The system instead of the workspace: packages, and files outside of it.
     #[arg(long)]
     root: bool,
+}
+
+impl What {
+    pub(crate) fn ask(&self) -> DiffAsk {
+        let part = if self.root { Part::Root } else { Part::Workspace };
+        DiffAsk { from: self.span.from, to: self.span.to, part, patch: !self.stat }
+    }
 }
 
 /// From when to when.
@@ -65,14 +80,24 @@ pub(crate) fn query(ask: &DiffAsk) -> String {
 impl Diff {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
-        let part = if self.root { Part::Root } else { Part::Workspace };
-        let ask = DiffAsk { from: self.span.from, to: self.span.to, part, patch: !self.stat };
+        let ask = self.what.ask();
         let mut client = global.client();
         let body = client.download(&bay_path(bay, &format!("/diff{}", query(&ask)))).await?;
-        let mut shown = Shown::new(global.json, self.stat);
+        let mut shown = Shown::new(global.json, self.what.stat);
         lines(body, MAX_LINE, |line: DiffLine| shown.take(line)).await?;
         Ok(0)
     }
+}
+
+/// Shows what was told all at once.
+pub(crate) fn show(lines: Vec<DiffLine>, what: &What, json: bool) -> Result<(), Failure> {
+    let mut shown = Shown::new(json, what.stat);
+    for line in lines {
+        if shown.take(line)?.is_break() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Only the numbers of a comparison.
@@ -98,6 +123,9 @@ struct Shown {
     colours: bool,
     stat: Option<stat::Stat>,
     packages: bool,
+    part: Part,
+    /// Entries that no patch can carry.
+    left_out: u64,
 }
 
 impl Shown {
@@ -109,6 +137,8 @@ impl Shown {
             colours,
             stat: stat.then(|| stat::Stat::new(colours)),
             packages: false,
+            part: Part::default(),
+            left_out: 0,
         }
     }
 
@@ -147,10 +177,18 @@ impl Shown {
                 } else if summary.changed() == 0 && summary.directories == 0 {
                     talk("nothing changed");
                 }
+                if self.left_out > 0 {
+                    let what = match self.left_out {
+                        1 => "1 directory or special file that git cannot carry is".to_owned(),
+                        n => format!("{n} directories or special files that git cannot carry are"),
+                    };
+                    talk(&format!("{what} not in this patch: --stat lists them"));
+                }
                 remarks(&summary);
                 return Ok(ControlFlow::Break(()));
             }
             DiffLine::Begin { from, to, part, .. } => {
+                self.part = part;
                 if crate::output::watched() {
                     talk(&format!("{} from {from} to {to}", part_named(part)));
                 }
@@ -166,7 +204,14 @@ impl Shown {
         }
         match &mut self.stat {
             Some(stat) => stat.add(entry),
-            None => crate::output::data(&patch::render(entry, self.colours)),
+            None if self.part == Part::Root => crate::output::data(&patch::render(entry, self.colours)),
+            None => match git::render(entry, self.colours) {
+                Some(text) => crate::output::data(&text),
+                None => {
+                    self.left_out += 1;
+                    Ok(())
+                }
+            },
         }
     }
 }

@@ -67,7 +67,7 @@ pub(super) fn render(entry: &DiffEntry, colours: bool) -> String {
     text
 }
 
-fn sizes(entry: &DiffEntry) -> String {
+pub(super) fn sizes(entry: &DiffEntry) -> String {
     let of = |node: &Option<Node>| {
         let file = node.as_ref().filter(|node| node.kind == NodeKind::File);
         file.map_or_else(|| "nothing".to_owned(), |node| size(node.size))
@@ -136,7 +136,7 @@ fn targets(entry: &DiffEntry, colours: bool) -> Vec<String> {
     [line("-", before, REMOVED), line("+", after, ADDED)].into_iter().flatten().collect()
 }
 
-fn hunk_line(line: &str, colours: bool) -> String {
+pub(super) fn hunk_line(line: &str, colours: bool) -> String {
     let colour = match line.as_bytes().first() {
         Some(b'+') => ADDED,
         Some(b'-') => REMOVED,

@@ -49,7 +49,7 @@ impl Execs {
         if global.json {
             crate::output::json(&execs)?;
         } else if execs.is_empty() {
-            crate::output::talk("no commands: `bay exec NAME -- CMD` runs one");
+            crate::output::talk(&format!("no commands: `bay exec {bay} -- CMD` runs one"));
         } else {
             crate::output::data(&render(&execs, Timestamp::now()))?;
         }

@@ -94,13 +94,13 @@ impl Services {
         match self.verb {
             Verb::Add(add) => add.run(global).await,
             Verb::Ls { name } => {
-                let none = "no services: `bay services add NAME SERVICE -- CMD` defines one";
-                list(&mut client, &base(&name)?, global.json, none).await
+                let none = format!("no services: `bay services add {name} SERVICE -- CMD` defines one");
+                list(&mut client, &base(&name)?, global.json, &none).await
             }
             Verb::Show(one) => one.target(global)?.show(&mut client).await,
             Verb::Logs { one, follow, since_offset } => {
                 let path = one.target(global)?.path("/output");
-                logs::Source { path, follow, since_offset }.show(global).await
+                logs::Source { bay: &one.name, path, follow, since_offset }.show(global).await
             }
             Verb::Start { one, no_wait } => {
                 one.target(global)?.ask(&mut client, ServiceVerb::Start, no_wait).await

@@ -1,0 +1,55 @@
+//! Coming back to a bay that was paused under somebody who follows something in it.
+
+use std::time::{Duration, Instant};
+
+use bay_types::bay::{BayView, State};
+use bay_types::{ApiError, ErrorCode};
+
+use super::{Client, bay_path};
+
+/// How often a paused bay is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// How long the daemon may be away, or the bay on its way, meanwhile.
+const AWAY_FOR: Duration = Duration::from_secs(60);
+
+/// Waits for as long as the bay is paused, which is said once, or on its way from one state to another, as when it goes back
+/// to a checkpoint. What it is then; nothing when there was nothing to wait for.
+pub(crate) async fn wait(
+    client: &Client,
+    bay: &str,
+    say: impl FnOnce(&str),
+) -> Result<Option<BayView>, ApiError> {
+    let mut say = Some(say);
+    let mut waited = false;
+    let mut away_since: Option<Instant> = None;
+    loop {
+        let found = client.another_without_starting().get::<BayView>(&bay_path(bay, "")).await;
+        match found {
+            Ok(view) if view.state == State::Paused => {
+                away_since = None;
+                if let Some(say) = say.take() {
+                    say(&said(&view));
+                }
+            }
+            Ok(view) => {
+                let on_its_way = matches!(view.state, State::Starting | State::Stopping);
+                if !on_its_way || away_since.get_or_insert_with(Instant::now).elapsed() > AWAY_FOR {
+                    return Ok(waited.then_some(view));
+                }
+            }
+            Err(error) if error.code == ErrorCode::DaemonUnreachable && waited => {
+                if away_since.get_or_insert_with(Instant::now).elapsed() > AWAY_FOR {
+                    return Err(error);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        waited = true;
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn said(view: &BayView) -> String {
+    let reason = crate::output::escape::one_line(&view.reason);
+    format!("the bay {0} is paused ({reason}); this goes on after `bay resume {0}`", view.name)
+}
