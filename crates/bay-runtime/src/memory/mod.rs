@@ -38,6 +38,7 @@ mod examine;
 mod facts;
 mod netfilter;
 mod restore;
+mod room;
 mod view;
 mod wake;
 mod wire;

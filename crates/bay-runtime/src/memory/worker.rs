@@ -56,6 +56,7 @@ pub(super) mod option {
     pub(in crate::memory) const GHOST_LIMIT: u64 = 35;
     pub(in crate::memory) const EXTERNAL: u64 = 37;
     pub(in crate::memory) const EMPTY_NAMESPACES: u64 = 38;
+    pub(in crate::memory) const CGROUP_YARD: u64 = 60;
     pub(in crate::memory) const NETWORK_LOCK: u64 = 64;
     pub(in crate::memory) const ANY_FILE_MODE: u64 = 66;
 }
