@@ -18,7 +18,7 @@ use super::facts::{Facts, Machine};
 use super::room::Room;
 use super::view::cover_namespaces;
 use super::worker::{Request, Worker, common_options, complaints, option};
-use super::{PROGRAM, WORK_DIR, examine, mount_name, netfilter};
+use super::{PROGRAM, WORK_DIR, examine, mount_name, netfilter, sets};
 use crate::cgroup::Hierarchies;
 use crate::failure::{Failure, Try};
 use crate::inner::DEVICES;
@@ -126,7 +126,8 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
         let said = complaints(&work_dir);
         return Err(if failure.step == GO_ON_STEP { failure } else { told(failure, &said) });
     }
-    let written = open_images(images)
+    let written = sets::unite(images)
+        .and_then(|()| open_images(images))
         .and_then(|()| Facts::new(machine, runtime.id_base, listener, kept_groups).write(images));
     written.at(STEP, || format!("could not finish {}", images.display()))?;
     let _ = fs::remove_dir_all(&work_dir);

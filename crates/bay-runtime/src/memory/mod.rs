@@ -39,6 +39,7 @@ mod facts;
 mod netfilter;
 mod restore;
 mod room;
+mod sets;
 mod view;
 mod wake;
 mod wire;
