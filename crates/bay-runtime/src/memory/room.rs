@@ -13,7 +13,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use bay_types::runtime::{Criu, RuntimePlace};
-use rustix::fs::{CWD, Mode, OFlags, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, renameat, unlinkat};
 use rustix::mount::{MoveMountFlags, move_mount};
 
 use super::view::tmpfs;
@@ -26,6 +26,8 @@ const RUN: &str = "/run";
 const KERNEL: &str = "/run/criu.kdat";
 /// Where the groups are.
 const GROUPS: &str = "/run/groups";
+/// What the names begin with under which it is kept for the next one.
+const KEPT: &str = ".kernel-";
 /// More than CRIU keeps.
 const MAX_KERNEL_BYTES: u64 = 1 << 20;
 
@@ -33,7 +35,8 @@ pub(super) struct Room {
     /// The run directory of all bays, and a name in it.
     dir: OwnedFd,
     kept: String,
-    known: bool,
+    /// What CRIU was given to begin with.
+    given: Vec<u8>,
 }
 
 fn what() -> String {
@@ -58,7 +61,7 @@ impl Room {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = openat(CWD, above, flags, Mode::empty()).at(STEP, what)?;
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").at(STEP, what)?;
-        Ok(Some(Self { dir, kept: kept_name(&boot, criu), known: false }))
+        Ok(Some(Self { dir, kept: kept_name(&boot, criu), given: Vec::new() }))
     }
 
     /// Covers `/run` in the mount namespace of the caller, which must be its own. Answers where CRIU finds the groups,
@@ -69,8 +72,8 @@ impl Room {
         move_mount(memory, "", CWD, RUN, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).at(STEP, what)?;
         // What cannot be read, CRIU finds out again; what is not its own, it throws away.
         if let Ok(kernel) = self.read_kept() {
-            fs::write(KERNEL, kernel).at(STEP, what)?;
-            self.known = true;
+            fs::write(KERNEL, &kernel).at(STEP, what)?;
+            self.given = kernel;
         }
         let Some(links) = group_links(&named, groups) else { return Ok(None) };
         fs::create_dir(GROUPS).at(STEP, what)?;
@@ -94,24 +97,36 @@ impl Room {
 
     /// Keeps what CRIU has found out, for the next one. Called where the room is still to be seen.
     pub(super) fn keep(&self) {
-        if !self.known
-            && let Err(error) = self.write_kept()
-        {
+        if let Err(error) = self.write_kept() {
             eprintln!("what CRIU knows of the kernel could not be kept: {error}");
         }
     }
 
     fn write_kept(&self) -> io::Result<()> {
         let kernel = fs::read(KERNEL)?;
+        if kernel == self.given {
+            return Ok(());
+        }
+        self.forget_others();
         let new = format!("{}.{}", self.kept, std::process::id());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = openat(&self.dir, &new, flags, Mode::from(0o600))?;
         let written = fs::File::from(file).write_all(&kernel);
         let done = written.and_then(|()| Ok(renameat(&self.dir, &new, &self.dir, &self.kept)?));
         if done.is_err() {
-            let _ = unlinkat(&self.dir, &new, rustix::fs::AtFlags::empty());
+            let _ = unlinkat(&self.dir, &new, AtFlags::empty());
         }
         done
+    }
+
+    /// Those of earlier boots and of other versions.
+    fn forget_others(&self) {
+        for name in Dir::read_from(&self.dir).into_iter().flatten().flatten() {
+            let name = name.file_name();
+            if name.to_bytes().starts_with(KEPT.as_bytes()) {
+                let _ = unlinkat(&self.dir, name, AtFlags::empty());
+            }
+        }
     }
 }
 
@@ -120,7 +135,7 @@ fn kept_name(boot: &str, criu: &Criu) -> String {
     let plain = |text: &str| -> String {
         text.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).collect()
     };
-    format!(".kernel-{}-{}", plain(boot), plain(&criu.version))
+    format!("{KEPT}{}-{}", plain(boot), plain(&criu.version))
 }
 
 /// Every hierarchy that a process is in, by the name CRIU gives it, with where it is mounted. None when one is not known.

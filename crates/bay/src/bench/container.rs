@@ -5,14 +5,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bay_runtime::CRIU_PLACES;
-use bay_types::ApiError;
+use bay_types::{ApiError, ImageId};
 use serde_json::{Value, json};
 
 use super::contest::{Series, Unit};
 use super::durable::postgres_programs;
 use super::memory::{ASK_GAP, Scripts, number, scripts};
 use super::peers::{said, timed};
-use super::place::PROGRAMS;
 use super::scene::Scene;
 
 /// Bit of the right to read other users' limits, which CRIU needs for processes of other users.
@@ -40,6 +39,10 @@ enum Tool {
 pub(super) struct Container {
     tool: Tool,
     dir: PathBuf,
+    /// The image that the bay has, and a snapshot of it: directories of the host that are mounted in a container are not
+    /// brought back by CRIU.
+    image: PathBuf,
+    root: PathBuf,
     scripts: Scripts,
     id: String,
     seen: Series,
@@ -51,13 +54,13 @@ pub(super) struct Container {
 
 impl Container {
     /// One of each tool that was asked for and is there, with everything in it running.
-    pub(super) fn all(scene: &Scene) -> Vec<Self> {
+    pub(super) async fn all(scene: &Scene, image: ImageId) -> Vec<Self> {
         let mut all = Vec::new();
         for (tool, wanted) in [(Tool::Runc, scene.peers.has_runc()), (Tool::Podman, scene.peers.has_podman())]
         {
             if wanted {
-                let mut container = Self::new(tool, scene);
-                if let Err(why) = container.start() {
+                let mut container = Self::new(tool, scene, image);
+                if let Err(why) = container.start().await {
                     container.give_up("could not be started", &why);
                 }
                 all.push(container);
@@ -66,8 +69,9 @@ impl Container {
         all
     }
 
-    fn new(tool: Tool, scene: &Scene) -> Self {
+    fn new(tool: Tool, scene: &Scene, image: ImageId) -> Self {
         let name = tool.name();
+        let id = format!("workbay-bench-{}-{name}", std::process::id());
         let ms = |what: &str| Series::of(format!("{name}: {what}"), Unit::Milliseconds, &[]);
         let mut notes = Vec::new();
         let mut postgres = postgres_programs().ok();
@@ -81,7 +85,9 @@ impl Container {
             tool,
             dir: scene.work.join(format!("live-{name}")),
             scripts: scripts(postgres.as_deref()),
-            id: format!("workbay-bench-{}-{name}", std::process::id()),
+            image: scene.pool.join("images").join(image.to_string()).join("root"),
+            root: scene.pool.join(&id),
+            id,
             seen: ms("pause seen by a process inside"),
             kept: ms("checkpoint, left running"),
             back: ms("checkpoint, restore → it has answered"),
@@ -90,14 +96,17 @@ impl Container {
         }
     }
 
-    fn start(&mut self) -> Result<(), ApiError> {
+    async fn start(&mut self) -> Result<(), ApiError> {
         let local = |error: std::io::Error| crate::failure::local("preparing a container", &error);
-        let root = self.dir.join("root");
-        for dir in PROGRAMS.iter().map(|dir| dir.trim_start_matches('/')).chain(["proc", "dev", "sys", "tmp"])
-        {
-            std::fs::create_dir_all(root.join(dir)).map_err(local)?;
+        std::fs::create_dir_all(&self.dir).map_err(local)?;
+        timed(Command::new("btrfs").args(["subvolume", "snapshot"]).arg(&self.image).arg(&self.root))?;
+        for dir in ["workspace", "proc", "dev", "sys", "tmp"] {
+            std::fs::create_dir_all(self.root.join(dir)).map_err(local)?;
         }
-        std::fs::create_dir_all(root.join("workspace")).map_err(local)?;
+        // The tools' own network has no loopback after a restore.
+        timed(Command::new("ip").args(["netns", "add", &self.id]))?;
+        timed(Command::new("ip").args(["-n", &self.id, "link", "set", "lo", "up"]))?;
+        let network = format!("/run/netns/{}", self.id);
         let waits = format!("{}\nexec sleep 86400", self.scripts.start);
         match self.tool {
             Tool::Runc => {
@@ -105,16 +114,16 @@ impl Container {
                 let path = self.dir.join("config.json");
                 let config = std::fs::read(&path).map_err(local)?;
                 let config: Value = serde_json::from_slice(&config).map_err(|e| ApiError::internal(&e))?;
-                std::fs::write(&path, for_runc(config, &root, &waits).to_string()).map_err(local)?;
+                std::fs::write(&path, for_runc(config, &self.root, &network, &waits).to_string())
+                    .map_err(local)?;
                 timed(self.command().args(["run", "-d", "--bundle"]).arg(&self.dir).arg(&self.id))?;
             }
             Tool::Podman => {
                 let mut run = self.command();
-                run.args(["run", "-d", "--network", "none", "--name", &self.id]);
-                for dir in PROGRAMS {
-                    run.args(["-v", &format!("{dir}:{dir}:ro")]);
-                }
-                timed(run.arg("--rootfs").arg(&root).args(["/bin/sh", "-c", &waits]))?;
+                run.args(["run", "-d", "--network", &format!("ns:{network}"), "--name", &self.id]);
+                // More than this host gives would be refused.
+                run.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]);
+                timed(run.arg("--rootfs").arg(&self.root).args(["/bin/sh", "-c", &waits]))?;
             }
         }
         let until = Instant::now() + READY_WITHIN;
@@ -122,7 +131,7 @@ impl Container {
             match timed(&mut self.exec(&self.scripts.ask)) {
                 Ok(_) => return Ok(()),
                 Err(why) if Instant::now() > until => return Err(why),
-                Err(_) => std::thread::sleep(LOOK_AGAIN),
+                Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
             }
         }
     }
@@ -179,9 +188,7 @@ impl Container {
                     command.args(["container", "checkpoint", "--tcp-established", "--file-locks"]);
                 }
             }
-            command.args(leave.then_some("--leave-running")).arg(&self.id);
-            let took = timed(&mut command);
-            took
+            timed(command.args(leave.then_some("--leave-running")).arg(&self.id))
         };
         let kept = checkpoint(true)?;
         let seen = number(&said(&mut self.exec(ASK_GAP))?)?;
@@ -215,6 +222,8 @@ impl Container {
             Tool::Runc => timed(self.command().args(["delete", "--force", &self.id])),
             Tool::Podman => timed(self.command().args(["rm", "--force", "--time", "0", &self.id])),
         };
+        let _ = timed(Command::new("ip").args(["netns", "del", &self.id]));
+        let _ = timed(Command::new("btrfs").args(["subvolume", "delete"]).arg(&self.root));
     }
 
     pub(super) fn into_series(self) -> [Series; 3] {
@@ -231,19 +240,17 @@ impl Tool {
     }
 }
 
-/// The tool's own defaults, with the host's programs and what PostgreSQL needs.
-fn for_runc(mut config: Value, root: &Path, script: &str) -> Value {
+/// The tool's own defaults, with a network that is there and what PostgreSQL needs.
+fn for_runc(mut config: Value, root: &Path, network: &str, script: &str) -> Value {
     config["process"]["terminal"] = false.into();
     config["process"]["args"] = json!(["/bin/sh", "-c", script]);
     for set in ["bounding", "effective", "permitted"] {
         config["process"]["capabilities"][set] = json!(CAPABILITIES);
     }
     config["root"] = json!({ "path": root, "readonly": false });
-    if let Some(mounts) = config["mounts"].as_array_mut() {
-        for dir in PROGRAMS {
-            mounts.push(
-                json!({ "destination": dir, "source": dir, "type": "bind", "options": ["rbind", "ro"] }),
-            );
+    for namespace in config["linux"]["namespaces"].as_array_mut().into_iter().flatten() {
+        if namespace["type"] == "network" {
+            namespace["path"] = network.into();
         }
     }
     config

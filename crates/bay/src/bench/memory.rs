@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use bay_types::bay::BayView;
 use bay_types::checkpoint::Forked;
 use bay_types::{ApiError, CheckpointName, ErrorCode};
 
@@ -12,6 +13,7 @@ use super::contest::{Bar, Scored, Series, Unit, score};
 use super::durable::postgres_programs;
 use super::peers::{installed, said, timed};
 use super::scene::Scene;
+use crate::client::bay_path;
 
 /// What every process together has resident at least, in MiB.
 const RESIDENT_MIB: f64 = 300.0;
@@ -108,7 +110,8 @@ pub(super) async fn memory(scene: &mut Scene, rounds: usize) -> Result<Scored, A
     };
     let scripts = scripts(Some(&postgres));
     let parent = scene.up_host(vec![]).await?;
-    let mut containers = Container::all(scene);
+    let view: BayView = scene.client.get(&bay_path(&parent, "")).await?;
+    let mut containers = Container::all(scene, view.image_id).await;
     let measured = measure(scene, &parent, &scripts, &mut containers, &mut measures, rounds);
     let mut notes = Vec::new();
     for container in &mut containers {

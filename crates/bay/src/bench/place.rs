@@ -6,7 +6,7 @@ use std::process::Command;
 use super::scene::Scene;
 
 /// Directories of the host that hold its programs; the peers' containers get them read-only.
-pub(super) const PROGRAMS: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc"];
+const PROGRAMS: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc"];
 
 #[derive(Debug, Clone)]
 pub(super) enum Place {
