@@ -262,10 +262,11 @@ fetch_criu() {
      loader=$(cd "$work/root" && find . -name 'ld-linux-x86-64.so.2' | head -n 1) && [ -n "$loader" ]
   then
     rm -rf "$work/root/usr/share"
-    # Relative to itself, so that the directory may be moved.
+    # Relative to itself, so that the directory may be moved; without other programs where it can, because somebody waits.
     cat > "$work/root/criu" <<SCRIPT
 #!/bin/sh
-home=\$(dirname "\$(readlink -f "\$0")")
+home=\${0%/*}
+[ ! -L "\$0" ] || home=\$(dirname "\$(readlink -f "\$0")")
 exec "\$home/${loader#./}" --library-path "\$home/usr/lib/x86_64-linux-gnu" "\$home/usr/sbin/criu" "\$@"
 SCRIPT
     chmod 755 "$work/root" "$work/root/criu"

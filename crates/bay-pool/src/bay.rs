@@ -79,15 +79,21 @@ impl Pool {
         };
         make_private_dir(&self.bay_dir(bay))?;
         self.checkpoints_shown(bay)?;
-        match from {
+        let make_state = || match from {
             WorkspaceFrom::Checkpoint { point, state } if !subvolume::exists(&disk.state) => {
-                self.state_from(*point, &disk.state, *state, STATE_MODE)?;
+                self.state_from(*point, &disk.state, *state, STATE_MODE)
             }
-            _ => subvolume::create(&disk.state, STATE_MODE, None)?,
+            _ => subvolume::create(&disk.state, STATE_MODE, None),
+        };
+        // A quota is called after the state, which then has to be there first.
+        let mut group = None;
+        if let Some(mib) = disk_mib {
+            make_state()?;
+            group = Some(self.quota_begin(&disk, mib)?);
         }
-        let group = disk_mib.map(|mib| self.quota_begin(&disk, mib)).transpose()?;
-        // Both snapshots wait for a commit of the filesystem: side by side they can share one.
+        // All of them wait for a commit of the filesystem: side by side they can share one.
         std::thread::scope(|scope| {
+            let state = group.is_none().then(|| scope.spawn(make_state));
             let root = root_from
                 .as_ref()
                 .map(|root_from| scope.spawn(|| subvolume::snapshot(root_from, &disk.root, group)));
@@ -95,9 +101,12 @@ impl Pool {
                 Some(begin) => subvolume::snapshot(begin, &disk.workspace, group),
                 None => subvolume::create(&disk.workspace, WORKSPACE_MODE, group),
             };
-            let root = root
-                .map_or(Ok(()), |root| root.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            workspace.and(root)
+            let end = |part: Option<std::thread::ScopedJoinHandle<'_, Result<()>>>| {
+                part.map_or(Ok(()), |part| {
+                    part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+            };
+            workspace.and(end(root)).and(end(state))
         })?;
         Ok(disk)
     }

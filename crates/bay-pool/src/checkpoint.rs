@@ -129,12 +129,10 @@ impl Pool {
             self.trash().remove(&new)?;
             make_private_dir(&new)?;
         }
-        let disk = self.bay_disk(bay);
-        for part in [&disk.workspace, &disk.root] {
-            let dir = open_dir(part).doing(|| format!("open {}", part.display()))?;
-            rustix::fs::syncfs(&dir).doing(|| format!("flush {}", part.display()))?;
-        }
-        Ok(())
+        // All parts are on one filesystem.
+        let part = self.bay_disk(bay).workspace;
+        let dir = open_dir(&part).doing(|| format!("open {}", part.display()))?;
+        rustix::fs::syncfs(&dir).doing(|| format!("flush {}", part.display()))
     }
 
     /// Snapshots the bay as it is at this moment. Whoever calls this keeps it from changing.

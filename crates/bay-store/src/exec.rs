@@ -142,10 +142,11 @@ impl Store {
         let started_at = now();
 
         let mut writer = self.writer().await;
-        let mut transaction = writer.begin().await?;
+        let mut transaction = writer.before_begin().await;
         let connection = transaction.connection();
         // An id that exists makes the insert do nothing; only then is the other row looked at.
         let inserted = sqlx::query(concat!(
+            "BEGIN IMMEDIATE; ",
             "INSERT INTO execs (id, bay, number, spec, spec_hash, started_at, usage, output_bytes, trace) ",
             "VALUES ($1, $2, (SELECT COALESCE(MAX(number), 0) + 1 FROM execs WHERE bay = $2), $3, $4, $5, $6, 0, $7) ",
             "ON CONFLICT (bay, id) DO NOTHING RETURNING number"

@@ -59,6 +59,18 @@ impl Writer<'_> {
     }
 
     pub(crate) async fn begin(&mut self) -> Result<Txn<'_>> {
+        let path = self.path;
+        let mut transaction = self.before_begin().await;
+        sqlx::query("BEGIN IMMEDIATE")
+            .execute(transaction.connection())
+            .await
+            .map_err(|source| StoreError::query(path, "beginning a transaction", source))?;
+        Ok(transaction)
+    }
+
+    /// The same for a caller whose first statements begin with `BEGIN IMMEDIATE`: one message less for the database's
+    /// thread.
+    pub(crate) async fn before_begin(&mut self) -> Txn<'_> {
         let pen = &mut *self.pen;
         if pen.unfinished {
             // Fails when there is nothing to roll back, which is as good.
@@ -66,11 +78,7 @@ impl Writer<'_> {
             pen.head = None;
         }
         pen.unfinished = true;
-        sqlx::query("BEGIN IMMEDIATE")
-            .execute(&mut pen.connection)
-            .await
-            .map_err(|source| StoreError::query(self.path, "beginning a transaction", source))?;
-        Ok(Txn { pen, path: self.path, written: self.written, told: self.told })
+        Txn { pen, path: self.path, written: self.written, told: self.told }
     }
 }
 

@@ -16,9 +16,10 @@ use rustix::mount::{MountPropagationFlags, mount_change};
 
 use super::examine::processes_in;
 use super::facts::{Facts, Machine};
+use super::room::Room;
 use super::view::cover_namespaces;
 use super::worker::{Complaints, Request, Worker, common_options, complaints, option};
-use super::{PROGRAM, WORK_DIR, examine, leftovers, mount_name, netfilter};
+use super::{PROGRAM, WORK_DIR, examine, leftovers, mount_name, netfilter, sets};
 use crate::cgroup::Hierarchies;
 use crate::failure::{Failure, Try};
 use crate::inner::DEVICES;
@@ -100,8 +101,14 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
         .and_then(|()| Ok(mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?))
         .at(STEP, || "could not leave the host's mount namespace".to_owned())?;
     let namespaces = cover_namespaces(pid, STEP)?;
+    let mut room = Room::find(&runtime.place, images, &spec.criu, &groups)?;
 
     let mut options = common_options(images_dir.as_fd(), work.as_fd());
+    if let Some(room) = &mut room
+        && let Some(yard) = room.enter(&groups)?
+    {
+        options.bytes(option::CGROUP_YARD, yard.as_bytes());
+    }
     options.number(option::PID, pid.unsigned_abs().into());
     if !spec.end {
         options.flag(option::LEAVE_RUNNING);
@@ -130,11 +137,15 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
     });
     let pause = stopped_at.map(|at| at.elapsed()).unwrap_or_default();
     drop(worker);
+    if let Some(room) = room {
+        room.keep();
+    }
     if let Err(failure) = dumped {
         let said = complaints(&work_dir);
         return Err(if failure.step == GO_ON_STEP { failure } else { told(failure, &said) });
     }
-    let written = open_images(images)
+    let written = sets::unite(images)
+        .and_then(|()| open_images(images))
         .and_then(|()| Facts::new(machine, runtime.id_base, listener, kept_groups).write(images));
     written.at(STEP, || format!("could not finish {}", images.display()))?;
     let _ = fs::remove_dir_all(&work_dir);

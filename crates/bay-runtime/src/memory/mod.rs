@@ -40,6 +40,8 @@ mod facts;
 mod leftovers;
 mod netfilter;
 mod restore;
+mod room;
+mod sets;
 mod view;
 mod wake;
 mod wire;

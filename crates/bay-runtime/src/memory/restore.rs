@@ -17,6 +17,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::capture::{become_owner, make_work_dir, told};
 use super::facts::Facts;
+use super::room::Room;
 use super::view::tmpfs;
 use super::wake::wake;
 use super::wire::Message;
@@ -84,11 +85,17 @@ fn restore_locked(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
         shift_ids(&spec.images, &work_dir.join(ID_MAPS), runtime.id_base)?;
     }
     let (images, work) = (open_file(&spec.images)?, open_file(&work_dir)?);
-    // From here on paths of the host that lead through the place for temporary files lead nowhere.
+    let mut room = Room::find(&runtime.place, &spec.images, &spec.criu, &groups)?;
+    // From here on paths of the host that lead through the place for temporary files, or `/run`, lead nowhere.
     stage(runtime, user_namespace.as_fd())?;
     let staged = Path::new(STAGED);
 
     let mut options = common_options(images.as_fd(), work.as_fd());
+    if let Some(room) = &mut room
+        && let Some(yard) = room.enter(&groups)?
+    {
+        options.bytes(option::CGROUP_YARD, yard.as_bytes());
+    }
     options.bytes(option::ROOT, staged.join(ROOT).as_os_str().as_encoded_bytes());
     for (name, at) in staged_mounts(runtime, staged)? {
         options.bytes(option::EXTERNAL, format!("mnt[{name}]:{}", at.display()).as_bytes());
@@ -133,6 +140,9 @@ fn restore_locked(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
         _ => Ok(()),
     });
     drop((worker, first_socket, program));
+    if let Some(room) = room {
+        room.keep();
+    }
     move_into_link_name_space(host_mounts.as_fd(), Some(LinkNameSpaceType::Mount))
         .at(STEP, || "could not return to the host's mount namespace".to_owned())?;
     let pid = match ran {

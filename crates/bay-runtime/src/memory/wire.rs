@@ -5,7 +5,9 @@
 pub(super) struct Message(Vec<u8>);
 
 const VARINT: u64 = 0;
+const EIGHT: u64 = 1;
 const BYTES: u64 = 2;
+const FOUR: u64 = 5;
 
 impl Message {
     pub(super) fn number(&mut self, field: u64, value: u64) -> &mut Self {
@@ -73,6 +75,43 @@ fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, Value<'a>)> {
     Some((key >> 3, value))
 }
 
+/// A message with other numbers at one place, a path of fields, and everything else as it was. None when it is broken.
+pub(super) fn replaced(message: &[u8], place: &[u64], number: &impl Fn(u64) -> u64) -> Option<Vec<u8>> {
+    let (&here, below) = place.split_first()?;
+    let mut written = Message::default();
+    let mut rest = message;
+    while !rest.is_empty() {
+        let begun = rest;
+        let key = varint(&mut rest)?;
+        let length = match key & 7 {
+            VARINT => {
+                let value = varint(&mut rest)?;
+                if key >> 3 == here && below.is_empty() {
+                    written.number(here, number(value));
+                    continue;
+                }
+                0
+            }
+            BYTES => {
+                let length = usize::try_from(varint(&mut rest)?).ok()?;
+                if key >> 3 == here && !below.is_empty() {
+                    let (inner, after) = rest.split_at_checked(length)?;
+                    written.bytes(here, &replaced(inner, below, number)?);
+                    rest = after;
+                    continue;
+                }
+                length
+            }
+            EIGHT => 8,
+            FOUR => 4,
+            _ => return None,
+        };
+        rest = rest.get(length..)?;
+        written.0.extend_from_slice(&begun[..begun.len() - rest.len()]);
+    }
+    Some(written.0)
+}
+
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
@@ -101,6 +140,22 @@ mod tests {
         assert_eq!(read[2], (40, Value::Bytes(b"words")));
         let Value::Bytes(bytes) = read[1].1 else { panic!("{read:?}") };
         assert_eq!(fields(bytes), [(2, Value::Number(883_359_744)), (3, Value::Number(1))]);
+    }
+
+    #[test]
+    fn only_the_number_at_the_place_is_replaced() {
+        let message = |value: u64| {
+            let mut inner = Message::default();
+            inner.number(9, value).number(2, 5);
+            // A number of eight bytes and one of four, which are kept as they are.
+            inner.0.extend([(3 << 3 | 1), 1, 2, 3, 4, 5, 6, 7, 8, (4 << 3 | 5), 1, 2, 3, 4]);
+            let mut outer = Message::default();
+            outer.number(9, 5).message(3, &inner).bytes(4, b"words");
+            outer.0
+        };
+        let larger = |old: u64| if old == 5 { 500 } else { old };
+        assert_eq!(replaced(&message(5), &[3, 9], &larger).unwrap(), message(500));
+        assert_eq!(replaced(&message(5)[..7], &[3, 9], &larger), None);
     }
 
     #[test]

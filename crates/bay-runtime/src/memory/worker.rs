@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use bay_sys::namespace::{Cloned, clone_process};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -57,6 +56,7 @@ pub(super) mod option {
     pub(in crate::memory) const GHOST_LIMIT: u64 = 35;
     pub(in crate::memory) const EXTERNAL: u64 = 37;
     pub(in crate::memory) const EMPTY_NAMESPACES: u64 = 38;
+    pub(in crate::memory) const CGROUP_YARD: u64 = 60;
     pub(in crate::memory) const NETWORK_LOCK: u64 = 64;
     pub(in crate::memory) const ANY_FILE_MODE: u64 = 66;
 }
@@ -111,7 +111,6 @@ impl Worker {
         passed: &[BorrowedFd<'_>],
     ) -> Result<Self, Failure> {
         let what = || format!("could not start {}", criu.display());
-        remove_stale(Path::new(UNFINISHED_CACHE), STALE_AFTER);
         let flags = SocketFlags::CLOEXEC;
         let (socket, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).at(step, what)?;
@@ -245,19 +244,6 @@ impl Drop for Worker {
 /// Where CRIU finds `tar`, which it keeps the content of tmpfs with.
 const TOOLS: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// CRIU keeps here what it has found out about the kernel, until it has written all of it. One that was killed meanwhile
-/// leaves it behind, and every other one finds everything out anew, which takes longer than most captures.
-const UNFINISHED_CACHE: &str = "/run/criu.kdat.tmp";
-/// It is written in a few milliseconds; after this nobody does.
-const STALE_AFTER: Duration = Duration::from_secs(10);
-
-fn remove_stale(path: &Path, after: Duration) {
-    let written = fs::symlink_metadata(path).and_then(|found| found.modified());
-    if written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > after)) {
-        let _ = fs::remove_file(path);
-    }
-}
-
 #[allow(clippy::disallowed_methods, reason = "a clone must not run its parent's destructors")]
 fn leave() -> ! {
     std::process::exit(1)
@@ -309,18 +295,5 @@ mod tests {
         assert_eq!(read.said, "Can't link remap to /x/y: Operation not permitted");
         let nothing = read_complaints("(00.01) Warn  (criu/x.c:1): hm\n");
         assert_eq!((nothing.pid, nothing.said.as_str()), (None, "it does not say why"));
-    }
-
-    #[test]
-    fn only_what_nobody_writes_any_more_is_removed() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("unfinished");
-        remove_stale(&path, STALE_AFTER);
-        let file = fs::File::create(&path).unwrap();
-        remove_stale(&path, STALE_AFTER);
-        assert!(path.exists());
-        file.set_modified(std::time::SystemTime::now() - STALE_AFTER * 2).unwrap();
-        remove_stale(&path, STALE_AFTER);
-        assert!(!path.exists());
     }
 }

@@ -112,7 +112,7 @@ pub(super) async fn postgres(scene: &mut Scene, rounds: usize) -> Result<Scored,
 }
 
 /// The directory of the newest PostgreSQL server of Debian's packages.
-fn postgres_programs() -> Result<PathBuf, ApiError> {
+pub(super) fn postgres_programs() -> Result<PathBuf, ApiError> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = versions.map(|version| version.path().join("bin")).collect();
     found.retain(|bin| bin.join("initdb").exists() && Path::new("/usr/bin/pgbench").exists());

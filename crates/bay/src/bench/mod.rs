@@ -5,10 +5,12 @@
 
 mod branching;
 mod cases;
+mod container;
 mod contest;
 mod crowd;
 mod durable;
 mod flow;
+mod memory;
 mod peers;
 mod place;
 mod scene;
@@ -83,6 +85,9 @@ pub(crate) enum Contest {
     Checkpoint,
     /// A fork to the first command in the child.
     Fork,
+    /// How long a bay with databases stands still while its memory is kept, and how soon children and a restored one
+    /// answer. Needs them on the host: only when asked for by name.
+    Memory,
     /// Two hundred commands a second over twenty bays. Minutes: only when asked for by name.
     Storm,
 }
@@ -149,6 +154,9 @@ impl Bench {
         if self.only.contains(&Contest::Checkpoint) {
             scored.push(branching::checkpoint(scene, self.rounds, self.data_mib).await?);
             scored.push(branching::many(scene).await?);
+        }
+        if self.only.contains(&Contest::Memory) {
+            scored.push(memory::memory(scene, self.rounds).await?);
         }
         if self.only.contains(&Contest::Storm) {
             scored.push(flow::storm(scene, self.seconds).await?);

@@ -13,6 +13,7 @@ pub(crate) enum Peer {
     Docker,
     Runsc,
     Bwrap,
+    Podman,
 }
 
 /// The peers that work here, each with the same tree the bays use.
@@ -23,6 +24,7 @@ pub(super) struct Peers {
     docker: Option<Docker>,
     bwrap: bool,
     runsc: bool,
+    podman: bool,
     runs: usize,
     /// What was asked for and could not be had, and why.
     pub(super) absent: Vec<String>,
@@ -42,6 +44,7 @@ impl Peers {
             docker: None,
             bwrap: false,
             runsc: false,
+            podman: false,
             runs: 0,
             absent: Vec::new(),
         };
@@ -51,6 +54,7 @@ impl Peers {
                 Peer::Docker => docker(tree).map(|docker| peers.docker = Some(docker)),
                 Peer::Runsc => timed(Command::new("runsc").arg("--version")).map(|_| peers.runsc = true),
                 Peer::Bwrap => timed(Command::new("bwrap").arg("--version")).map(|_| peers.bwrap = true),
+                Peer::Podman => timed(Command::new("podman").arg("--version")).map(|_| peers.podman = true),
             };
             if let Err(why) = found {
                 let name = peer.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default();
@@ -58,6 +62,14 @@ impl Peers {
             }
         }
         peers
+    }
+
+    pub(super) fn has_runc(&self) -> bool {
+        self.bundle.is_some()
+    }
+
+    pub(super) fn has_podman(&self) -> bool {
+        self.podman
     }
 
     pub(super) fn runc_run(&mut self) -> Option<Result<Duration, ApiError>> {
@@ -135,6 +147,10 @@ pub(super) fn timed(command: &mut Command) -> Result<Duration, ApiError> {
 /// Runs to the end and says what it said.
 pub(super) fn said(command: &mut Command) -> Result<String, ApiError> {
     run(command).map(|(_, output)| String::from_utf8_lossy(&output).into_owned())
+}
+
+pub(super) fn installed(program: &str) -> bool {
+    timed(Command::new("sh").args(["-c", "command -v \"$0\"", program])).is_ok()
 }
 
 fn run(command: &mut Command) -> Result<(Duration, Vec<u8>), ApiError> {

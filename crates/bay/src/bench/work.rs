@@ -9,7 +9,7 @@ use bay_types::ApiError;
 use bay_types::bay::Mount;
 
 use super::contest::{Bar, Scored, Series, Unit, score};
-use super::peers::{said, timed};
+use super::peers::{installed, said, timed};
 use super::place::{Place, docker_mounts};
 use super::scene::Scene;
 
@@ -223,10 +223,6 @@ fn bring(scene: &Scene, place: &Place, from: &Path, name: &str) -> Result<(), Ap
         }
     }
     .map(drop)
-}
-
-fn installed(program: &str) -> bool {
-    timed(Command::new("sh").args(["-c", "command -v \"$0\"", program])).is_ok()
 }
 
 fn sysroot() -> Option<PathBuf> {

@@ -1,0 +1,122 @@
+//! Which groups each thread was in, as CRIU wrote it down, made shorter.
+//!
+//! CRIU means to note every combination of groups once. In a bay, which has a cgroup namespace, it never finds the one
+//! it has already (it compares before it fills in where the namespace begins), so each thread gets a combination of its
+//! own, and a restore moves every single thread through every hierarchy. Equal ones are given one number here; a thread
+//! with the number of its process then needs no move.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::wire::{Value, fields, replaced};
+
+const GROUPS: &str = "cgroup.img";
+const CORE: &str = "core-";
+/// Two numbers that say what kind of image it is, and the length of the only entry.
+const HEAD: usize = 12;
+/// Where an entry of a thread names its combination: of its process, and its own.
+const PLACES: [[u64; 2]; 2] = [[3, 9], [5, 16]];
+
+/// Images that are not as expected stay as they are: they are right, only slower.
+pub(super) fn unite(images: &Path) -> io::Result<()> {
+    let groups = fs::read(images.join(GROUPS))?;
+    let numbers = entry(&groups).map(same).unwrap_or_default();
+    if numbers.is_empty() {
+        return Ok(());
+    }
+    for file in fs::read_dir(images)? {
+        let file = file?;
+        if file.file_name().as_encoded_bytes().starts_with(CORE.as_bytes()) {
+            let core = fs::read(file.path())?;
+            if let Some(new) = renumbered(&core, &numbers) {
+                fs::write(file.path(), new)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What an image of one entry holds.
+fn entry(image: &[u8]) -> Option<&[u8]> {
+    let (head, entry) = image.split_at_checked(HEAD)?;
+    let length = u32::from_le_bytes(*head.last_chunk()?);
+    (usize::try_from(length).ok()? == entry.len()).then_some(entry)
+}
+
+/// For each number of a combination that was there before, the first one's.
+fn same(groups: &[u8]) -> HashMap<u64, u64> {
+    let mut first: HashMap<Vec<&[u8]>, u64> = HashMap::new();
+    let mut numbers = HashMap::new();
+    for (field, value) in fields(groups) {
+        let (1, Value::Bytes(set)) = (field, value) else { continue };
+        let (mut id, mut members) = (None, Vec::new());
+        for part in fields(set) {
+            match part {
+                (1, Value::Number(number)) => id = Some(number),
+                (2, Value::Bytes(member)) => members.push(member),
+                _ => {}
+            }
+        }
+        let Some(id) = id else { continue };
+        let known = *first.entry(members).or_insert(id);
+        if known != id {
+            numbers.insert(id, known);
+        }
+    }
+    numbers
+}
+
+/// The image with other numbers, when there is anything to change in it.
+fn renumbered(core: &[u8], numbers: &HashMap<u64, u64>) -> Option<Vec<u8>> {
+    let before = entry(core)?;
+    let number = |old: u64| numbers.get(&old).copied().unwrap_or(old);
+    let mut after = before.to_vec();
+    for place in PLACES {
+        after = replaced(&after, &place, &number)?;
+    }
+    if after == before {
+        return None;
+    }
+    let length = u32::try_from(after.len()).ok()?.to_le_bytes();
+    Some([&core[..HEAD - length.len()], &length, &after].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire::Message;
+    use super::*;
+
+    fn image(entry: &Message) -> Vec<u8> {
+        let length = u32::try_from(entry.as_bytes().len()).unwrap().to_le_bytes();
+        [&[7; 8][..], &length, entry.as_bytes()].concat()
+    }
+
+    fn set(id: u64, path: &[u8]) -> Message {
+        let mut member = Message::default();
+        member.bytes(1, b"cpu").bytes(2, path).number(3, 62);
+        let mut set = Message::default();
+        set.number(1, id).message(2, &member);
+        set
+    }
+
+    #[test]
+    fn threads_in_the_same_groups_have_the_same_number() {
+        let mut groups = Message::default();
+        groups.message(1, &set(2, b"/a")).message(1, &set(3, b"/b")).message(1, &set(4, b"/b"));
+        let numbers = same(entry(&image(&groups)).unwrap());
+        assert_eq!(numbers, HashMap::from([(4, 3)]));
+
+        let core = |number: u64| {
+            let (mut task, mut thread, mut core) = <(Message, Message, Message)>::default();
+            task.number(1, 4).number(9, number);
+            thread.number(1, 300).number(16, number).bytes(20, b"rest");
+            core.number(1, 1).message(3, &task).message(5, &thread);
+            image(&core)
+        };
+        assert_eq!(renumbered(&core(4), &numbers).unwrap(), core(3));
+        assert_eq!(renumbered(&core(3), &numbers), None);
+        assert_eq!(renumbered(&core(4)[..20], &numbers), None);
+    }
+}

@@ -1,0 +1,199 @@
+//! Memory checkpoints, forks and restores of a bay with a server and two databases in it.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use bay_types::bay::BayView;
+use bay_types::checkpoint::Forked;
+use bay_types::{ApiError, CheckpointName, ErrorCode};
+
+use super::container::Container;
+use super::contest::{Bar, Scored, Series, Unit, score};
+use super::durable::postgres_programs;
+use super::peers::{installed, said, timed};
+use super::scene::Scene;
+use crate::client::bay_path;
+
+/// What every process together has resident at least, in MiB.
+const RESIDENT_MIB: f64 = 300.0;
+/// What must be on the host, because the bay has the host's programs.
+const PROGRAMS: [(&str, &str); 4] =
+    [("redis-server", "redis-server"), ("redis-cli", "redis-tools"), ("node", "nodejs"), ("curl", "curl")];
+/// What children of this contest are called, with the process behind it.
+const CHILD: &str = "bench-live";
+
+/// A server as people run while they write one: it watches the files, has a connection to a database open, and notes the
+/// longest time for which it did not run.
+const SERVER: &str = r"
+const http = require('http'), net = require('net'), fs = require('fs');
+const kept = [];
+for (let i = 0; i < 40; i++) kept.push(Buffer.alloc(1 << 20, i + 1));
+let changes = 0; fs.watch('.', () => changes++);
+let last = process.hrtime.bigint(), gap = 0n;
+setInterval(() => { const now = process.hrtime.bigint(); if (now - last > gap) gap = now - last; last = now; }, 1);
+const redis = net.connect(6379, '127.0.0.1'), waiting = [];
+redis.on('data', data => { const next = waiting.shift(); if (next) next(data); });
+http.createServer((request, response) => {
+  if (request.url === '/gap') { response.end(String(Number(gap) / 1e6)); gap = 0n; return; }
+  waiting.push(data => response.end(data)); redis.write('GET key:7\r\n');
+}).listen(3000, '127.0.0.1');
+";
+
+/// Scripts for one place: what starts everything and waits until it answers, and what asks each of them one question.
+pub(super) struct Scripts {
+    pub(super) start: String,
+    pub(super) ask: String,
+}
+
+pub(super) fn scripts(postgres: Option<&Path>) -> Scripts {
+    // What PostgreSQL would have had, redis gets.
+    let keys = if postgres.is_some() { 200_000 } else { 240_000 };
+    let mut start = format!(
+        "set -e; cd /workspace; chmod 777 .; printf '%s' \"$SERVER\" > server.js; export UV_USE_IO_URING=0
+        (setsid redis-server --port 6379 --bind 127.0.0.1 --save '' </dev/null >/dev/null 2>&1 &)
+        until redis-cli ping; do sleep 0.05; done
+        redis-cli eval \"for i = 1, {keys} do redis.call('set', 'key:' .. i, string.rep('x', 900)) end\" 0
+        (setsid node server.js </dev/null >/dev/null 2>&1 &)
+        until curl -sf 127.0.0.1:3000/; do sleep 0.05; done\n"
+    );
+    let mut ask =
+        "redis-cli get key:7 > /dev/null & a=$!; curl -sf 127.0.0.1:3000/ > /dev/null & b=$!; ".to_owned();
+    if let Some(bin) = postgres {
+        let bin = bin.display();
+        let psql = format!("{bin}/psql -h 127.0.0.1 -U bench postgres -Atqc");
+        start.push_str(&format!(
+            "nobody='setpriv --reuid=65534 --regid=65534 --clear-groups'
+            $nobody {bin}/initdb -A trust -U bench -D pg
+            (setsid $nobody {bin}/postgres -D pg -k /workspace -c listen_addresses=127.0.0.1 -c shared_buffers=64MB </dev/null >/dev/null 2>&1 &)
+            until {psql} 'select 1'; do sleep 0.05; done
+            {psql} \"create table t as select n, repeat('y', 500) y from generate_series(1, 60000) n\"
+            {psql} 'select sum(length(y)) from t'\n"
+        ));
+        ask.push_str(&format!("{psql} 'select y from t where n = 7' > /dev/null & c=$!; "));
+    }
+    ask.push_str("wait $a && wait $b && wait $c");
+    Scripts { start: format!("exec > /dev/null 2>&1; SERVER=$(cat <<'EOF'{SERVER}EOF\n)\n{start}"), ask }
+}
+
+/// What a process inside saw as the longest time it did not run, in milliseconds, since it was last asked.
+pub(super) const ASK_GAP: &str = "curl -sf 127.0.0.1:3000/gap";
+const RESIDENT: &str =
+    "cat /proc/[0-9]*/smaps_rollup 2>/dev/null | awk '/^Pss:/ { sum += $2 } END { print sum / 1024 }'";
+
+struct Measures {
+    pause: Series,
+    seen: Series,
+    first: Series,
+    further: Series,
+    restore: Series,
+}
+
+pub(super) async fn memory(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+    let postgres = postgres_programs()?;
+    let lacking: Vec<&str> =
+        PROGRAMS.iter().filter(|(program, _)| !installed(program)).map(|(_, package)| *package).collect();
+    if !lacking.is_empty() {
+        return Err(ApiError::new(
+            ErrorCode::HostUnfit,
+            format!("this host lacks what the bay is to run: {}", lacking.join(", ")),
+            format!("apt-get install {}", lacking.join(" ")),
+        ));
+    }
+    let ms = |name: &str, bar: f64| Series::of(name, Unit::Milliseconds, &[Bar::Is(bar)]);
+    let mut measures = Measures {
+        pause: ms("pause of the parent", 600.0),
+        seen: ms("the same, seen by a process inside", 600.0),
+        first: ms("fork → the first child has answered", 1000.0),
+        further: ms("each further child of the same capture", 400.0),
+        restore: ms("restore in place → it has answered", 1000.0),
+    };
+    let scripts = scripts(Some(&postgres));
+    let parent = scene.up_host(vec![]).await?;
+    let view: BayView = scene.client.get(&bay_path(&parent, "")).await?;
+    let mut containers = Container::all(scene, view.image_id).await;
+    let measured = measure(scene, &parent, &scripts, &mut containers, &mut measures, rounds);
+    let mut notes = Vec::new();
+    for container in &mut containers {
+        notes.append(&mut container.notes);
+        container.remove();
+    }
+    timed(&mut scene.bay(&["rm", "--yes", &parent]))?;
+    let resident = measured?;
+    notes.insert(
+        0,
+        format!(
+            "redis, a Node server and PostgreSQL with {resident:.0} MiB resident; each answer is of all three"
+        ),
+    );
+    notes.extend(scene.peers.absent.iter().cloned());
+    let mut series = vec![measures.pause, measures.seen, measures.first, measures.further, measures.restore];
+    series.extend(containers.into_iter().flat_map(Container::into_series));
+    series.retain(|one| !one.is_empty());
+    Ok(score("memory of a bay kept, forked and brought back, through the CLI", &series, notes))
+}
+
+fn measure(
+    scene: &Scene,
+    parent: &str,
+    scripts: &Scripts,
+    containers: &mut [Container],
+    measures: &mut Measures,
+    rounds: usize,
+) -> Result<f64, ApiError> {
+    let sh = |bay: &str, script: &str| scene.bay(&["exec", bay, "--", "/bin/sh", "-c", script]);
+    timed(&mut sh(parent, &scripts.start))?;
+    timed(&mut sh(parent, &scripts.ask))?;
+    let resident = number(&said(&mut sh(parent, RESIDENT))?)?;
+    if resident < RESIDENT_MIB {
+        let message =
+            format!("the bay has {resident:.0} MiB resident, less than the {RESIDENT_MIB:.0} of the bar");
+        return Err(ApiError::new(ErrorCode::Internal, message, "this is a defect of the bench"));
+    }
+    // One round that does not count: what is read for the first time is read.
+    for round in 0..=rounds {
+        said(&mut sh(parent, ASK_GAP))?;
+        let forked = |from: Option<CheckpointName>| -> Result<(Forked, String, Duration), ApiError> {
+            let prefix = format!("{CHILD}-{}-{round}-{}", std::process::id(), u8::from(from.is_some()));
+            let name = from.map(|from| from.to_string());
+            let mut words = vec!["--json", "fork", parent, "--name", &prefix];
+            words.extend(name.iter().flat_map(|name| ["--from", name]));
+            let began = Instant::now();
+            let text = said(&mut scene.bay(&words))?;
+            let forked: Forked = serde_json::from_str(&text).map_err(|error| ApiError::internal(&error))?;
+            let child = forked.bays.first().map(|bay| bay.name.to_string()).unwrap_or_default();
+            let answered = timed(&mut sh(&child, &scripts.ask));
+            let took = began.elapsed();
+            answered.map(|_| (forked, child, took))
+        };
+        let (first, child, to_first) = forked(None)?;
+        let seen = number(&said(&mut sh(parent, ASK_GAP))?)?;
+        timed(&mut scene.bay(&["rm", "--yes", &child]))?;
+        let (_, child, to_further) = forked(Some(first.checkpoint.name))?;
+        timed(&mut scene.bay(&["rm", "--yes", &child]))?;
+        let point = first.checkpoint.name.to_string();
+        let began = Instant::now();
+        timed(&mut scene.bay(&["restore", parent, &point]))?;
+        timed(&mut sh(parent, &scripts.ask))?;
+        let to_restored = began.elapsed();
+        if round > 0 {
+            measures.pause.was(first.checkpoint.pause_ms);
+            measures.seen.was(seen);
+            measures.first.took(to_first);
+            measures.further.took(to_further);
+            measures.restore.took(to_restored);
+        }
+        timed(&mut scene.bay(&["checkpoints", "rm", parent, &point]))?;
+        for container in containers.iter_mut() {
+            container.round(round > 0);
+        }
+        // What was written is on disk before the next round, which is not to wait for it.
+        timed(Command::new("sync").arg("-f").arg(&scene.pool))?;
+    }
+    Ok(resident)
+}
+
+pub(super) fn number(text: &str) -> Result<f64, ApiError> {
+    let said = || ApiError::new(ErrorCode::Internal, format!("{text:?} is no number"), "");
+    text.trim().parse().map_err(|_| said())
+}
