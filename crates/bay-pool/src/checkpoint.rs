@@ -135,6 +135,13 @@ impl Pool {
         rustix::fs::syncfs(&dir).doing(|| format!("flush {}", part.display()))
     }
 
+    /// Everything of a checkpoint is on disk when this returns, the images of memory too.
+    pub fn checkpoint_flush(&self, point: Point) -> Result<()> {
+        let path = self.checkpoint_inner(point);
+        let dir = std::fs::File::open(&path).doing(|| format!("open {}", path.display()))?;
+        rustix::fs::syncfs(&dir).doing(|| format!("flush {}", path.display()))
+    }
+
     /// Snapshots the bay as it is at this moment. Whoever calls this keeps it from changing.
     pub fn checkpoint_take(&self, bay: BayId) -> Result<()> {
         let (disk, top) = (self.bay_disk(bay), self.checkpoints(bay));

@@ -116,12 +116,18 @@ pub(crate) async fn pause_to_disk(
     };
     // Until the wish is written down: a reconciler that saw it frozen and wanted running would thaw it.
     let at_work = stand_still(&handle).await?;
-    let made = take_and(&daemon, &handle, wanted, caller, true).await.inspect_err(|_| {
+    let kept = async {
+        let made = take_and(&daemon, &handle, wanted, caller, true).await?;
+        let point = At { bay: handle.id, checkpoint: made.name };
+        // What is ended next must outlive a power cut right after.
+        daemon.with_pool(move |pool| pool.checkpoint_flush(point)).await?;
+        Ok(point)
+    };
+    let point = kept.await.inspect_err(|_: &ApiError| {
         // It may stand still, and is wanted running.
         handle.wake.notify_one();
     })?;
-    let point = At { bay: handle.id, checkpoint: made.name };
-    let draft = Draft::new("bay.pause-asked", json!({ "to_disk": made.name, "by": caller.by() }));
+    let draft = Draft::new("bay.pause-asked", json!({ "to_disk": point.checkpoint, "by": caller.by() }));
     // It stands still since it was captured, so nothing is lost that comes later.
     let asked = handle
         .ask(
