@@ -31,6 +31,8 @@ const STATE: &str = "state";
 const MEMORY: &str = "memory";
 /// What the names of files with the pages of processes begin with, among the images of memory.
 const PAGES: &[u8] = b"pages-";
+/// The guest's executable among the images (`bay_runtime::PROGRAM`), which shares its blocks with the one that runs.
+const PROGRAM: &str = "program";
 /// What the kernel counts files' blocks in.
 const BLOCK: u64 = 512;
 /// Below a bay's state: what its services are.
@@ -97,7 +99,8 @@ impl Pool {
     #[must_use]
     pub fn checkpoint_disk_bytes(&self, point: Point) -> Option<u64> {
         let images = std::fs::read_dir(self.checkpoint_memory(point)).ok()?;
-        let blocks = images.flatten().filter_map(|entry| entry.metadata().ok()).map(|about| about.blocks());
+        let images = images.flatten().filter(|entry| entry.file_name() != PROGRAM);
+        let blocks = images.filter_map(|entry| entry.metadata().ok()).map(|about| about.blocks());
         Some(blocks.sum::<u64>().saturating_mul(BLOCK))
     }
 

@@ -235,7 +235,19 @@ impl GuestChannel {
     /// Turns a connection into a stream of frames.
     pub(crate) async fn upgrade(&self, path: &str, body: Bytes) -> Result<Upgraded, ApiError> {
         let plain = Plain { method: Method::POST, path, body };
-        let sent = tokio::time::timeout(ANSWER_WITHIN, self.send(&plain, true));
+        let cuts = *self.cuts.borrow();
+        let upgraded = self.upgrade_once(&plain).await;
+        if upgraded.is_err() && *self.cuts.borrow() != cuts {
+            // As for a plain request: an exec that was started already is found by its id.
+            drop(self.gate.read().await);
+            return self.upgrade_once(&plain).await;
+        }
+        upgraded
+    }
+
+    async fn upgrade_once(&self, plain: &Plain<'_>) -> Result<Upgraded, ApiError> {
+        let path = plain.path;
+        let sent = tokio::time::timeout(ANSWER_WITHIN, self.send(plain, true));
         let (response, _sender) = sent.await.map_err(|_| self.silent(path, ANSWER_WITHIN))??;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             let (parts, body) = response.into_parts();
