@@ -366,13 +366,15 @@ fn ten_thousand_changed_files_are_all_told() {
 #[test]
 fn a_tree_of_very_many_files_is_compared_in_bounded_memory_with_progress() {
     const FILES_A_ROUND: usize = 2_000;
+    const FILES_A_DIRECTORY: usize = 1_000;
     const MORE_MEMORY_KIB: u64 = 128 << 10;
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let files = rounds() * FILES_A_ROUND;
+    let directories = files / FILES_A_DIRECTORY;
     let make = format!(
-        "mkdir /workspace/d; cd /workspace/d; seq 1 {} | xargs mkdir; for i in *; do (cd $i; seq 1 1000 | xargs touch); done",
-        files / 1000
+        "mkdir /workspace/d; cd /workspace/d; seq 1 {directories} | xargs mkdir; \
+         for i in *; do (cd $i; seq 1 {FILES_A_DIRECTORY} | xargs touch); done"
     );
     let _made = daemon.sh("b", &make).ok();
     let before = memory_peak_kib(daemon.pid());
@@ -383,8 +385,9 @@ fn a_tree_of_very_many_files_is_compared_in_bounded_memory_with_progress() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     let of = |kind: &str| told.iter().filter(|line| line["line"] == kind).count();
-    assert_eq!(told.last().unwrap()["added"], files);
-    assert_eq!(of("entry"), files);
+    let all = files + directories + 1;
+    assert_eq!(told.last().unwrap()["added"], all);
+    assert_eq!(of("entry"), all);
     assert!(of("progress") > 0, "nothing was said on the way");
     let more = memory_peak_kib(daemon.pid()) - before;
     assert!(more < MORE_MEMORY_KIB, "{more} KiB more for {files} files");

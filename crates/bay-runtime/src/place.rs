@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use bay_types::runtime::{RuntimePlace, RuntimeRecord};
 use rustix::event::{Timespec, poll};
@@ -24,6 +25,11 @@ pub fn guest_socket(run_dir: &Path) -> PathBuf {
     run_dir.join(GUEST_SOCKET)
 }
 
+/// In the run directory: the process that took the lock last.
+const HOLDER: &str = "holder";
+/// How often it is looked who keeps a lock, and how long a CRIU that is left alone may take to undo what it did.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const UNDONE_WITHIN: Duration = Duration::from_secs(20);
 /// How often a lock that somebody else has is tried.
 const LOCK_ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
@@ -68,42 +74,101 @@ pub(crate) fn lock(place: &RuntimePlace) -> Result<File, Failure> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(Failure::new(STEP, format!("could not open {}", dir.display()), error)),
         };
+        let mut orphans = Orphans::of(dir);
         while let Err(error) = flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
             if error != Errno::WOULDBLOCK {
                 return Err(Failure::new(STEP, format!("could not lock {}", dir.display()), error));
             }
-            end_stopped_holders(dir);
+            orphans.look();
             let _ = poll(&mut [], Some(&LOCK_ROUND));
         }
         // The directory we locked may have been removed by the helper we waited for.
         let held = file.metadata().map(|m| m.ino()).ok();
         if held.is_some() && held == std::fs::metadata(dir).map(|m| m.ino()).ok() {
+            // For whoever waits for it: whether it is ours, or only held by what we left behind.
+            let own = process_id().and_then(|pid| Ok(format!("{pid} {}", process_start_ticks(pid)?)));
+            own.and_then(|own| std::fs::write(dir.join(HOLDER), own))
+                .at(STEP, || format!("could not say in {} who locked it", dir.display()))?;
             return Ok(file);
         }
     }
 }
 
-/// Ends stopped processes that hold the run directory, and so its lock. A capture hands the lock to CRIU, which shares it
-/// with the processes it tries the kernel's tracing on: when CRIU is killed meanwhile, such a one stays stopped for ever.
-/// Nothing of ours that is at work is ever stopped.
-fn end_stopped_holders(dir: &Path) {
-    let holds = |process: &Path| {
-        let open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-        open.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|target| target == dir)
-    };
-    let stopped = |process: &Path| {
-        let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
-        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
-    };
-    for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let pid = process.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
-        if let Some(pid) = pid
-            && stopped(&process.path())
-            && holds(&process.path())
-        {
-            let _ = kill_process(pid, Signal::KILL);
+fn process_id() -> io::Result<i32> {
+    i32::try_from(std::process::id()).map_err(io::Error::other)
+}
+
+/// Processes that keep the lock of a run directory although whoever took it is gone. A capture hands the lock to CRIU, so
+/// that nobody comes in between while it undoes what it did, and CRIU shares it with processes that it tries the kernel
+/// on. When CRIU is killed those stay for ever, stopped or asleep; and a CRIU may wait for what cannot come.
+struct Orphans<'a> {
+    dir: &'a Path,
+    since: Instant,
+    looked: Option<Instant>,
+}
+
+impl<'a> Orphans<'a> {
+    fn of(dir: &'a Path) -> Self {
+        Self { dir, since: Instant::now(), looked: None }
+    }
+
+    /// Ends those that nothing good can come from any more.
+    fn look(&mut self) {
+        if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        let taken_by = std::fs::read_to_string(self.dir.join(HOLDER)).unwrap_or_default();
+        if taken_by.split_once(' ').is_some_and(|(pid, ticks)| lives(pid, ticks)) {
+            return;
+        }
+        let all = self.since.elapsed() > UNDONE_WITHIN;
+        for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let path = process.path();
+            if let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok())
+                && (all || is_stopped(&path))
+                && self.is_held_by(&path)
+                && !is_helper(&path)
+                && let Some(pid) = Pid::from_raw(pid)
+            {
+                let _ = kill_process(pid, Signal::KILL);
+            }
         }
     }
+
+    fn is_held_by(&self, process: &Path) -> bool {
+        let open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        open.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|target| target == self.dir)
+    }
+}
+
+fn lives(pid: &str, ticks: &str) -> bool {
+    let began = pid.parse().ok().and_then(|pid| process_start_ticks(pid).ok());
+    began.is_some() && began == ticks.parse().ok()
+}
+
+fn is_stopped(process: &Path) -> bool {
+    let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+    fields(&stat).first().is_some_and(|state| matches!(*state, "T" | "t"))
+}
+
+/// One of ours, waiting for the lock as we do.
+fn is_helper(process: &Path) -> bool {
+    let line = std::fs::read(process.join("cmdline")).unwrap_or_default();
+    line.split(|byte| *byte == 0).nth(1) == Some(b"__runtime")
+}
+
+/// Whether a process is on its way out, or gone.
+pub(crate) fn is_ending(pid: i32) -> bool {
+    /// The kernel's mark for a process that ends.
+    const PF_EXITING: u64 = 4;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    fields(&stat).get(6).and_then(|flags| flags.parse().ok()).is_none_or(|flags: u64| flags & PF_EXITING != 0)
+}
+
+/// What follows the name in `/proc/PID/stat`. The name is in parentheses and may hold anything, parentheses included.
+fn fields(stat: &str) -> Vec<&str> {
+    stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default().split_ascii_whitespace().collect()
 }
 
 /// The record of a process that is alive now.
@@ -118,9 +183,7 @@ pub(crate) fn record_of(pid: i32) -> io::Result<RuntimeRecord> {
 /// When there is no such process, or only its zombie.
 pub fn process_start_ticks(pid: i32) -> io::Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The command name is in parentheses and may hold anything, parentheses included.
-    let after_name = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
-    let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
+    let fields = fields(&stat);
     match (fields.first(), fields.get(19).and_then(|ticks| ticks.parse().ok())) {
         (Some(&("Z" | "X")), _) => Err(io::Error::new(io::ErrorKind::NotFound, "the process has ended")),
         (_, Some(ticks)) => Ok(ticks),

@@ -15,6 +15,7 @@ use tokio::sync::{Mutex, RwLock, RwLockWriteGuard, Semaphore, SemaphorePermit};
 use crate::admission::Admission;
 use crate::changes::Changes;
 use crate::fault::Fault;
+use crate::reconcile::paused_on;
 use crate::registry::{BayHandle, Registry};
 use crate::telemetry::Telemetry;
 use crate::top::Looks;
@@ -134,11 +135,10 @@ impl Daemon {
             && let Some(record) = record
             && self.backend.inspect(handle.id, &record).await == Seen::Gone
         {
-            (view.state, view.reason) = match handle.row() {
+            let row = handle.row();
+            (view.state, view.reason) = match row.thaw_from {
                 // Everything that ran is on disk: its end is no loss.
-                row if row.desired == Desired::Paused && row.thaw_from.is_some() => {
-                    (State::Paused, "what runs in it is on disk".to_owned())
-                }
+                Some(from) if row.desired == Desired::Paused => (State::Paused, paused_on(from.checkpoint)),
                 _ => (State::Stopped, "the guest died just now".to_owned()),
             };
             view.host_pid = None;

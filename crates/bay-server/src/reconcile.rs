@@ -15,7 +15,7 @@ use bay_backend::Seen;
 use bay_pool::WorkspaceFrom;
 use bay_store::{BayRow, Draft};
 use bay_types::bay::{Desired, Source, State};
-use bay_types::checkpoint::Point as CheckpointPoint;
+use bay_types::checkpoint::{CheckpointName, Point as CheckpointPoint};
 use bay_types::exec::EndReason;
 use bay_types::guest::{GuestInfo, Shutdown};
 use bay_types::runtime::RuntimeRecord;
@@ -580,10 +580,8 @@ impl Reconciler {
         self.update(Draft::new("bay.paused", json!({ "on_disk": true })), |row| {
             row.runtime = None;
             row.state = State::Paused;
-            row.reason = match &row.thaw_from {
-                Some(from) => format!("on disk as {}; it outlives a reboot", from.checkpoint),
-                None => "on disk".to_owned(),
-            };
+            row.reason =
+                row.thaw_from.map_or_else(|| "on disk".to_owned(), |from| paused_on(from.checkpoint));
         })
         .await?;
         Ok(())
@@ -627,6 +625,11 @@ impl Reconciler {
         self.daemon.telemetry.costs.forget(row.id);
         Ok(Pass::Deleted { kept_workspace })
     }
+}
+
+/// Why a bay is paused whose processes are all in a checkpoint.
+pub(crate) fn paused_on(checkpoint: CheckpointName) -> String {
+    format!("on disk as {checkpoint}; it outlives a reboot")
 }
 
 /// A bay's PID 1 is gone without anybody asking: the record says so, what it left is cleared, its execs are closed.

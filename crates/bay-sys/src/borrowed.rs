@@ -51,6 +51,9 @@ mod platform {
     use std::mem::MaybeUninit;
     use std::ops::Range;
     use std::ptr;
+    use std::time::{Duration, Instant};
+
+    use rustix::event::{Timespec, poll};
 
     /// The two bytes of the instruction `syscall`.
     const SYSCALL: i64 = 0x050f;
@@ -59,8 +62,10 @@ mod platform {
     /// In the place of a system call's number: none that the kernel would begin again.
     const NO_CALL: u64 = u64::MAX;
 
-    /// More stops than any process comes by before the one that was asked for; a hostile one must not keep us.
-    const MAX_STOPS: usize = 100;
+    /// How long a process may take to stop. One that sleeps in the kernel, or gets one signal after another, must not
+    /// keep us.
+    const STOPS_WITHIN: Duration = Duration::from_secs(1);
+    const ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
     /// More than any `vdso` is long.
     const MAX_SEARCHED: u64 = 64 << 10;
 
@@ -137,11 +142,17 @@ mod platform {
 
         /// Waits for a certain stop. Signals that come before it are kept for later.
         fn wait(&self, wanted: impl Fn(i32) -> bool, go_on: libc::c_uint) -> io::Result<()> {
-            for _ in 0..MAX_STOPS {
+            let until = Instant::now() + STOPS_WITHIN;
+            while Instant::now() < until {
                 let mut status = 0;
                 // SAFETY: `status` is valid for writing. Needed because the library's wrapper does not know __WALL.
-                if unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) } < 0 {
-                    return Err(io::Error::last_os_error());
+                match unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL | libc::WNOHANG) } {
+                    0 => {
+                        let _ = poll(&mut [], Some(&ROUND));
+                        continue;
+                    }
+                    found if found < 0 => return Err(io::Error::last_os_error()),
+                    _ => {}
                 }
                 if !libc::WIFSTOPPED(status) {
                     return Err(io::ErrorKind::NotFound.into());

@@ -37,8 +37,8 @@ pub(crate) const CHUNK: usize = 256 << 10;
 /// Chunks between a thread and a connection.
 pub(crate) const QUEUE: usize = 4;
 /// Of a body whose fate is settled, this much is still taken in, so that its sender hears the answer, for so long at most.
-const HEARD_OUT_BYTES: usize = 4 << 20;
-const HEARD_OUT_WITHIN: Duration = Duration::from_secs(2);
+const HEARD_OUT_BYTES: usize = 1 << 30;
+const HEARD_OUT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Why a path could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -253,7 +253,7 @@ async fn receive<T: Send + 'static>(
 /// The same, with whatever the work returns. A sender that is silent for longer than `patience` has broken off.
 pub(crate) async fn receive_with<T: Send + 'static>(
     files: &Arc<Files>,
-    mut body: impl Body<Data = Bytes> + Unpin,
+    mut body: impl Body<Data = Bytes, Error: Send> + Send + Unpin + 'static,
     turn: OwnedSemaphorePermit,
     patience: Option<Duration>,
     work: impl FnOnce(&Files, Source) -> T + Send + 'static,
@@ -284,7 +284,7 @@ pub(crate) async fn receive_with<T: Send + 'static>(
         }
         // A receiver that is gone has its answer already.
         if sender.send(part).await.is_err() {
-            let _ = tokio::time::timeout(HEARD_OUT_WITHIN, hear_out(&mut body)).await;
+            tokio::spawn(tokio::time::timeout(HEARD_OUT_WITHIN, hear_out(body)));
             break;
         }
     }
@@ -292,9 +292,9 @@ pub(crate) async fn receive_with<T: Send + 'static>(
     thread.await
 }
 
-/// Takes in some more of a body that nobody wants. Whoever is still sending when the connection closes finds it broken, and
-/// not the answer that says why.
-async fn hear_out(body: &mut (impl Body<Data = Bytes> + Unpin)) {
+/// Takes in some more of a body that nobody wants, while the answer is on its way already. Whoever is still sending when the
+/// connection closes finds it broken, and not the answer that says why.
+async fn hear_out(mut body: impl Body<Data = Bytes> + Unpin) {
     let mut left = HEARD_OUT_BYTES;
     while let Some(Ok(frame)) = body.frame().await {
         left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));

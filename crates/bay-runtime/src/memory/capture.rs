@@ -120,7 +120,7 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
 
     // With the lock: who comes after us waits for CRIU, also when we are killed.
     let passed: Vec<_> = namespaces.iter().map(AsFd::as_fd).chain([lock.as_fd()]).collect();
-    let worker = Worker::start(&spec.criu.program, STEP, None, &passed)?;
+    let worker = Worker::start(&spec.criu.program, STEP, None, &passed)?.watching(pid);
     let mut stopped_at = None;
     let mut kept_groups = Vec::new();
     let dumped = worker.run(Request::Dump, &options, |stage, _| match stage {

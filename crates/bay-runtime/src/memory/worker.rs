@@ -8,19 +8,22 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use bay_sys::namespace::{Cloned, clone_process};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 
 use super::wire::{Message, Value, fields};
 use crate::failure::{Failure, Try};
+use crate::place;
 
 /// Longest message CRIU sends.
 const MAX_MESSAGE: usize = 64 << 10;
 /// Lines of CRIU's log that are told when it fails, and how long each may be.
 const TOLD_LINES: usize = 4;
 const TOLD_LENGTH: usize = 300;
+/// How often somebody looks whether the bay is still there.
+const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Names of the log in the work directory.
 const LOG: &str = "criu.log";
 /// Said on every host that gives no right to raise limits, and of no consequence.
@@ -100,6 +103,9 @@ pub(super) struct Worker {
     socket: OwnedFd,
     handle: OwnedFd,
     step: &'static str,
+    /// PID 1 of the bay whose processes it has stopped. When that is killed it waits for the end of the others, which wait
+    /// for CRIU, which waits for PID 1: somebody has to see that.
+    watched: Option<i32>,
 }
 
 impl Worker {
@@ -118,7 +124,7 @@ impl Worker {
             Cloned::Parent { pid } => {
                 let own = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound).at(step, what)?;
                 let handle = pidfd_open(own, PidfdFlags::empty()).at(step, what)?;
-                Ok(Self { pid, socket, handle, step })
+                Ok(Self { pid, socket, handle, step, watched: None })
             }
             Cloned::Child => {
                 for fd in passed.iter().chain([&theirs.as_fd()]) {
@@ -140,6 +146,11 @@ impl Worker {
                 leave()
             }
         }
+    }
+
+    pub(super) fn watching(mut self, first_process: i32) -> Self {
+        self.watched = Some(first_process);
+        self
     }
 
     /// Asks for one thing and answers everything CRIU says on the way, until it is done. What `on` refuses fails the
@@ -205,7 +216,12 @@ impl Worker {
     fn receive(&self) -> Result<Vec<u8>, Failure> {
         // Its children share the socket: that it is gone itself is seen by its handle alone.
         let mut events = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.handle, PollFlags::IN)];
-        poll(&mut events, None).at(self.step, || "CRIU does not answer".to_owned())?;
+        while poll(&mut events, Some(&LOOK_EVERY)).at(self.step, || "CRIU does not answer".to_owned())? == 0 {
+            if self.watched.is_some_and(place::is_ending) {
+                let ended = io::Error::from(io::ErrorKind::NotFound);
+                return Err(Failure::new(self.step, "the bay ended meanwhile", ended));
+            }
+        }
         if !events[0].revents().contains(PollFlags::IN) {
             let ended = io::Error::from(io::ErrorKind::UnexpectedEof);
             return Err(Failure::new(self.step, "CRIU ended without an answer", ended));

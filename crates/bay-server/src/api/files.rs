@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Failure, Json, Shared};
+use super::{Failure, Json, Shared, hearing_out};
 use crate::channel::{ANSWER_WITHIN, query_value};
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
@@ -108,13 +108,19 @@ async fn into(
     );
     daemon.store.event_append(Some(handle.id), &event).await.map_err(|e| e.to_api())?;
     let length = request.headers().get(header::CONTENT_LENGTH).cloned();
-    let mut onward =
-        Request::put(query.uri(noun)).body(request.into_body()).map_err(|e| ApiError::internal(&e))?;
+    let (body, returned) = hearing_out::lend(request.into_body());
+    let mut onward = Request::put(query.uri(noun)).body(body).map_err(|e| ApiError::internal(&e))?;
     if let Some(length) = length {
         onward.headers_mut().insert(header::CONTENT_LENGTH, length);
     }
     // No deadline: the answer comes after the last byte, and the caller sets the pace.
-    let response = handle.guest.stream(onward, None).await?;
+    let response = match handle.guest.stream(onward, None).await {
+        Ok(response) => response,
+        Err(error) => {
+            returned.hear_out();
+            return Err(error.into());
+        }
+    };
     let rest = Limited::new(response.into_body(), MAX_UPLOAD_ANSWER).collect();
     let rest = tokio::time::timeout(UPLOAD_ANSWER_WITHIN, rest).await;
     Ok(rest.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default())

@@ -23,6 +23,7 @@ mod checkpoints;
 mod diff;
 mod execs;
 mod files;
+mod hearing_out;
 mod images;
 mod inside;
 mod metrics;

@@ -1,0 +1,99 @@
+//! Uploads that are refused before their end. Whoever is still sending when the connection closes finds it broken, and not
+//! the answer that says why; so what is still coming is taken in for a while, and thrown away.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Frame, SizeHint};
+use tokio::sync::oneshot;
+
+/// How much more of a refused upload is taken in, and for how long.
+const HEARD_OUT_BYTES: usize = 1 << 30;
+const HEARD_OUT_WITHIN: Duration = Duration::from_secs(10);
+
+/// Lends a request's body to whoever passes it on; what that one leaves of it comes back.
+pub(super) fn lend(body: Body) -> (Body, Returned) {
+    let (back, returned) = oneshot::channel();
+    (Body::new(Lent { body, back: Some(back) }), Returned(returned))
+}
+
+pub(super) struct Returned(oneshot::Receiver<Body>);
+
+impl Returned {
+    /// Takes in the rest, while the answer is on its way already.
+    pub(super) fn hear_out(self) {
+        tokio::spawn(async move {
+            let heard = async {
+                let Ok(mut body) = self.0.await else { return };
+                let mut left = HEARD_OUT_BYTES;
+                while let Some(Ok(frame)) = body.frame().await {
+                    left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+                    if left == 0 {
+                        return;
+                    }
+                }
+            };
+            let _ = tokio::time::timeout(HEARD_OUT_WITHIN, heard).await;
+        });
+    }
+}
+
+struct Lent {
+    body: Body,
+    back: Option<oneshot::Sender<Body>>,
+}
+
+impl hyper::body::Body for Lent {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(back) = self.back.take() {
+            // Nobody waits for what was read to its end.
+            let _ = back.send(std::mem::take(&mut self.body));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+    use tokio::sync::mpsc;
+
+    #[tokio::test]
+    async fn what_is_left_of_a_body_is_taken_in() {
+        let (sender, receiver) = mpsc::channel::<Result<Bytes, std::io::Error>>(1);
+        let parts =
+            stream::unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) });
+        let (mut lent, returned) = lend(Body::from_stream(parts));
+        sender.send(Ok(Bytes::from_static(b"first"))).await.unwrap();
+        assert_eq!(lent.frame().await.unwrap().unwrap().into_data().unwrap(), "first");
+        drop(lent);
+        returned.hear_out();
+        for _ in 0..100 {
+            sender.send(Ok(Bytes::from_static(b"more"))).await.unwrap();
+        }
+    }
+}
