@@ -510,20 +510,18 @@ impl Reconciler {
     async fn stop(&mut self, row: &BayRow, seen: Seen) -> Result<(), ApiError> {
         let replacing = row.replace_with.is_some();
         let restoring = row.restore_wanted.is_some();
-        if row.state != State::Stopping {
+        // One that failed and is tried again by itself stays what it was called, with the reason.
+        if row.state != State::Stopping && self.told_failed.is_none() {
             let reason = match (restoring, replacing) {
                 (true, _) => "it goes back to a checkpoint",
                 (_, true) => "its root is to be replaced",
                 _ => "its processes are asked to end",
             };
-            let draft = Draft::new("bay.stopping", json!({ "reason": reason }));
-            let draft = self.told_failed.is_none().then_some(draft);
-            self.handle
-                .update(&self.daemon.store, draft, |row| {
-                    row.state = State::Stopping;
-                    row.reason = reason.to_owned();
-                })
-                .await?;
+            self.update(Draft::new("bay.stopping", json!({ "reason": reason })), |row| {
+                row.state = State::Stopping;
+                row.reason = reason.to_owned();
+            })
+            .await?;
         }
         let grace = self.handle.take_grace();
         // What goes back to a checkpoint is not asked to end: nothing it could still write will be there.
