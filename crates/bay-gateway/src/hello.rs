@@ -1,0 +1,90 @@
+//! The beginning of TLS that is passed on unread: the server name, and whether another one may be hidden in it.
+
+use std::io::Cursor;
+use std::time::Duration;
+
+use rustls::server::Acceptor;
+use tokio::time::timeout;
+
+use crate::limits::MAX_CLIENT_HELLO;
+use crate::stream::Prefixed;
+
+/// Extensions that hide the name of the server: encrypted ClientHello, and its forerunner.
+const HIDING: &[u16] = &[0xfe0d, 0xffce];
+
+/// What a ClientHello says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    pub server_name: Option<String>,
+    /// It may name another server where only that server can read it.
+    pub hides_name: bool,
+}
+
+/// Reads a ClientHello that may lie in several records; nothing where there is not enough of it yet.
+pub fn parse(bytes: &[u8]) -> Result<Option<Hello>, &'static str> {
+    let mut acceptor = Acceptor::default();
+    let mut rest = Cursor::new(bytes);
+    let mut accepted = None;
+    while accepted.is_none() {
+        match acceptor.read_tls(&mut rest) {
+            Ok(0) => return Ok(None),
+            Ok(_) => {}
+            Err(_) => return Err("it does not begin with a TLS ClientHello"),
+        }
+        accepted = acceptor.accept().map_err(|_| "it does not begin with a valid TLS ClientHello")?;
+    }
+    let server_name = accepted.and_then(|accepted| accepted.client_hello().server_name().map(str::to_owned));
+    let hides_name = extensions(&handshake(bytes)).any(|extension| HIDING.contains(&extension));
+    Ok(Some(Hello { server_name, hides_name }))
+}
+
+/// The bytes of the handshake, without the records around them.
+fn handshake(mut bytes: &[u8]) -> Vec<u8> {
+    let mut whole = Vec::new();
+    while let [0x16, _, _, high, low, rest @ ..] = bytes {
+        let length = usize::from(u16::from_be_bytes([*high, *low])).min(rest.len());
+        whole.extend_from_slice(&rest[..length]);
+        bytes = &rest[length..];
+    }
+    whole
+}
+
+/// The types of the extensions of a ClientHello, which rustls has found to be well made.
+fn extensions(hello: &[u8]) -> impl Iterator<Item = u16> {
+    // Message type and length, version, random.
+    let rest = hello.get(4 + 2 + 32..).unwrap_or_default();
+    let rest = after_vector(rest, 1);
+    let rest = after_vector(rest, 2);
+    let rest = after_vector(rest, 1);
+    let mut rest = rest.get(2..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let kind = u16::from_be_bytes([*rest.first()?, *rest.get(1)?]);
+        rest = after_vector(&rest[2..], 2);
+        Some(kind)
+    })
+}
+
+/// What follows a vector with a length of so many bytes.
+fn after_vector(bytes: &[u8], length_bytes: usize) -> &[u8] {
+    let Some(length) = bytes.get(..length_bytes) else { return &[] };
+    let length = length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+    bytes.get(length_bytes + length..).unwrap_or_default()
+}
+
+/// Waits for a whole ClientHello, which stays in the stream.
+pub(crate) async fn read(stream: &mut Prefixed, within: Duration) -> Result<Hello, &'static str> {
+    let reading = async {
+        loop {
+            if let Some(hello) = parse(stream.seen())? {
+                return Ok(hello);
+            }
+            if stream.seen().len() > MAX_CLIENT_HELLO {
+                return Err("its TLS ClientHello is too long");
+            }
+            if !stream.more().await.unwrap_or(false) {
+                return Err("it ended within the TLS ClientHello");
+            }
+        }
+    };
+    timeout(within, reading).await.unwrap_or(Err("its TLS ClientHello did not come in time"))
+}
