@@ -9,9 +9,10 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::decider::Failure;
+use crate::limits::{MAX_REST_BYTES, REST_WITHIN};
 use crate::origin::Lease;
 use crate::progress::{Direction, Progress};
 
@@ -33,9 +34,43 @@ pub(crate) fn full(bytes: impl Into<Bytes>) -> AnswerBody {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
+/// The body of a request, of which the rest is read and thrown away if nobody wants it. Clients that are answered before
+/// they have sent everything may otherwise see a stream that was reset, and not the answer.
+pub(crate) struct Source {
+    inner: Option<Incoming>,
+    read_rest: bool,
+}
+
+impl Source {
+    /// `read_rest` is off for bodies that the client only sends when it is told to go on.
+    pub(crate) fn new(inner: Incoming, read_rest: bool) -> Self {
+        Self { inner: Some(inner), read_rest }
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        let Some(mut body) = self.inner.take().filter(|body| self.read_rest && !body.is_end_stream()) else {
+            return;
+        };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            let mut left = MAX_REST_BYTES;
+            let rest = async {
+                while let Some(Ok(frame)) = body.frame().await {
+                    let length = frame.data_ref().map_or(0, Bytes::len);
+                    let Some(next) = left.checked_sub(length) else { return };
+                    left = next;
+                }
+            };
+            timeout(REST_WITHIN, rest).await.ok();
+        });
+    }
+}
+
 /// A body that is passed on.
 pub(crate) struct Metered {
-    inner: Incoming,
+    inner: Source,
     direction: Direction,
     progress: Arc<Progress>,
     idle: std::time::Duration,
@@ -47,7 +82,7 @@ pub(crate) struct Metered {
 
 impl Metered {
     pub(crate) fn new(
-        inner: Incoming,
+        inner: Source,
         direction: Direction,
         progress: Arc<Progress>,
         idle: std::time::Duration,
@@ -97,7 +132,8 @@ impl Body for Metered {
             self.ended = true;
             return Poll::Ready(Some(Err(BodyError::Revoked)));
         }
-        match Pin::new(&mut self.inner).poll_frame(context) {
+        let Some(inner) = self.inner.inner.as_mut() else { return Poll::Ready(None) };
+        match Pin::new(inner).poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.waiting = None;
                 if let Some(data) = frame.data_ref() {
@@ -127,18 +163,18 @@ impl Body for Metered {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.inner.inner.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        self.inner.inner.as_ref().map(Body::size_hint).unwrap_or_default()
     }
 }
 
 impl Drop for Metered {
     fn drop(&mut self) {
         // Whoever knows from a length that this was all does not ask for the end.
-        if self.inner.is_end_stream() {
+        if self.is_end_stream() {
             self.finished();
         }
     }

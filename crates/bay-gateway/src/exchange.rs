@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use bay_policy::{CanonicalRequest, Connection, Host, Outcome, RawRequest, Refusal, Scheme, canonicalise};
-use http::header::{CONTENT_LENGTH, HOST, HeaderValue};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 
 use crate::answers;
-use crate::body::{AnswerBody, Metered, full};
+use crate::body::{AnswerBody, Metered, Source, full};
 use crate::decider::{Caller, Ending, Failure, RecordId, Refused, Ruling};
 use crate::gateway::Shared;
 use crate::headers::{self, Upgrade};
@@ -53,7 +53,9 @@ impl Site {
         if two_hosts || headers::two_lengths(request.headers()) {
             let why = "the request has two lengths, or two Host headers";
             let id = self.refuse(&Refused::Protocol { host, port, why });
-            return Err(answers::plain(StatusCode::BAD_REQUEST, &id, why));
+            let mut answer = answers::plain(StatusCode::BAD_REQUEST, &id, why);
+            answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            return Err(answer);
         }
         let upgrade = headers::upgrade(request.method(), request.version(), request.headers());
         if let Upgrade::Refused(why) = upgrade {
@@ -62,6 +64,7 @@ impl Site {
         }
         let from_bay = matches!(upgrade, Upgrade::WebSocket { .. }).then(|| hyper::upgrade::on(&mut request));
         let (head, body) = request.into_parts();
+        let body = Source::new(body, !head.headers.contains_key(EXPECT));
         let named = authorities(&head.uri, head.version, &head.headers);
         let headers = headers::for_origin(head.headers);
         let canonical = self.canonical(&head.method, &head.uri, head.version, &named, &headers);
@@ -143,6 +146,7 @@ impl Site {
         progress.set_status(head.status.as_u16());
         let idle = self.shared.timeouts.body_idle;
         let whole = body.is_end_stream();
+        let body = Source::new(body, false);
         let body = Metered::new(body, Direction::In, progress, idle).with_lease(Some(lease));
         let mut answer = Response::new(if whole {
             drop(body);

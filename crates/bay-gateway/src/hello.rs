@@ -88,3 +88,82 @@ pub(crate) async fn read(stream: &mut Prefixed, within: Duration) -> Result<Hell
     };
     timeout(within, reading).await.unwrap_or(Err("its TLS ClientHello did not come in time"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn hello(sni: bool) -> Vec<u8> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        config.enable_sni = sni;
+        let mut client =
+            rustls::ClientConnection::new(Arc::new(config), "ok.test".try_into().unwrap()).unwrap();
+        let mut bytes = Vec::new();
+        client.write_tls(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// The same handshake in records of so many bytes.
+    fn in_records(bytes: &[u8], size: usize) -> Vec<u8> {
+        let records = bytes[5..].chunks(size).flat_map(|part| {
+            let mut record = vec![0x16, 3, 1];
+            record.extend(u16::try_from(part.len()).unwrap().to_be_bytes());
+            record.extend(part);
+            record
+        });
+        records.collect()
+    }
+
+    /// The same with one more extension, whose content is that of an encrypted ClientHello.
+    fn with_extension(bytes: &[u8], kind: u16) -> Vec<u8> {
+        let mut message = bytes[9..].to_vec();
+        let at = message.len() - extensions_length(&message) - 2;
+        message.extend(kind.to_be_bytes());
+        message.extend([0, 11, 0, 0, 1, 0, 1, 5, 0, 0, 0, 1, 0xaa]);
+        let length = u16::try_from(message.len() - at - 2).unwrap();
+        message[at..at + 2].copy_from_slice(&length.to_be_bytes());
+        let mut whole = vec![1];
+        whole.extend(&u32::try_from(message.len()).unwrap().to_be_bytes()[1..]);
+        whole.extend(message);
+        let mut record = vec![0x16, 3, 1];
+        record.extend(u16::try_from(whole.len()).unwrap().to_be_bytes());
+        record.extend(whole);
+        record
+    }
+
+    fn extensions_length(message: &[u8]) -> usize {
+        after_vector(after_vector(after_vector(&message[34..], 1), 2), 1).len() - 2
+    }
+
+    #[test]
+    fn the_name_is_found_in_whatever_pieces_it_comes() {
+        let whole = hello(true);
+        let found = Hello { server_name: Some("ok.test".to_owned()), hides_name: false };
+        for size in [1, 7, 100, 16_000] {
+            let bytes = in_records(&whole, size);
+            assert_eq!(parse(&bytes).unwrap(), Some(found.clone()), "{size}");
+            assert_eq!(parse(&bytes[..bytes.len() - 1]).unwrap(), None, "{size}");
+        }
+        assert_eq!(parse(&hello(false)).unwrap().unwrap().server_name, None);
+        assert!(parse(b"GET / HTTP/1.1\r\n\r\n").is_err());
+    }
+
+    #[test]
+    fn a_hidden_name_is_noticed_also_across_records() {
+        let whole = hello(true);
+        for kind in HIDING {
+            let bytes = with_extension(&whole, *kind);
+            for size in [3, 16_000] {
+                assert!(parse(&in_records(&bytes, size)).unwrap().unwrap().hides_name, "{kind:x} {size}");
+            }
+        }
+        assert!(!parse(&with_extension(&whole, 0x1234)).unwrap().unwrap().hides_name);
+    }
+}

@@ -38,6 +38,9 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 pub const SEND_BUFFER_BYTES: usize = 256 * 1024;
 /// Largest frame of HTTP/2 that is accepted.
 pub const MAX_FRAME_BYTES: u32 = 64 * 1024;
+/// How much of a request's body is read and thrown away after it was answered, and for how long.
+pub const MAX_REST_BYTES: usize = 4 * 1024 * 1024;
+pub const REST_WITHIN: Duration = Duration::from_secs(5);
 /// Connections to origins that are kept for later, of one origin and in all.
 pub const MAX_IDLE_PER_ORIGIN: usize = 16;
 pub const MAX_IDLE: usize = 128;

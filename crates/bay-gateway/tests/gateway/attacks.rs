@@ -88,6 +88,7 @@ async fn http_smuggle_nothing_reaches_an_origin_but_what_was_decided() {
         assert!(lengths + chunked <= 1, "{head:?}");
     }
     lab.ledger.refused("Protocol").await;
+    lab.ledger.all_ended_once().await;
 }
 
 #[tokio::test]
@@ -96,19 +97,30 @@ async fn http_path_what_has_two_readings_is_refused_before_rules_are_asked() {
     let door = lab.open("ok.test").await;
     let host = lab.authority("ok.test");
     let paths = [
-        "/open/../closed", "/open/%2e%2e/closed", "/open/%252e%252e/closed", "/open//a", "/open/./a", "/open/a;x",
-        "/open/a\\b", "/open/%00", "/open/%c0%ae", "/open/%zz", "/open/%5c..%5cx",
+        "/open/../closed",
+        "/open/%2e%2e/closed",
+        "/open/%252e%252e/closed",
+        "/open//a",
+        "/open/./a",
+        "/open/a;x",
+        "/open/a\\b",
+        "/open/%00",
+        "/open/%c0%ae",
+        "/open/%zz",
+        "/open/%5c..%5cx",
     ];
     for path in paths {
         let answer =
-            raw(door, format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes()).await;
+            raw(door, format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes())
+                .await;
         let refused = answer.starts_with("HTTP/1.1 403") || answer.starts_with("HTTP/1.1 400");
         assert!(refused, "{path}: {answer}");
     }
     // As deny reads it: other capitals and a dot at the end are the same to forgiving servers.
     for path in ["/open/SECRET/a", "/open/secret./a", "/open/secret%2Fa"] {
         let answer =
-            raw(door, format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes()).await;
+            raw(door, format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes())
+                .await;
         assert!(answer.starts_with("HTTP/1.1 403"), "{path}: {answer}");
     }
     let lines = [
@@ -174,9 +186,11 @@ async fn net_front_sni_a_handshake_in_many_small_pieces_still_works() {
         tokio::io::copy_bidirectional_with_sizes(&mut far, &mut stream, 1, 1).await.ok();
     });
     let connector = tokio_rustls::TlsConnector::from(client::config(&lab.bay_authority, &["http/1.1"]));
-    let stream = timeout(PATIENCE, connector.connect("ok.test".try_into().unwrap(), near)).await.unwrap().unwrap();
+    let stream =
+        timeout(PATIENCE, connector.connect("ok.test".try_into().unwrap(), near)).await.unwrap().unwrap();
     let answer = send(&mut client::http1_over(stream).await, lab.get("ok.test", "/open/a")).await;
     assert_eq!(answer.status, 200);
+    lab.ledger.all_ended_once().await;
 }
 
 #[tokio::test]
@@ -272,7 +286,10 @@ async fn http_slowloris_a_head_that_never_ends_and_a_silent_client_are_let_go() 
     for stream in [&mut slow, &mut silent, &mut half_tls] {
         timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it is closed").ok();
     }
-    timeout(PATIENCE, idle_h2.read_to_end(&mut rest)).await.expect("an idle HTTP/2 connection is closed").ok();
+    timeout(PATIENCE, idle_h2.read_to_end(&mut rest))
+        .await
+        .expect("an idle HTTP/2 connection is closed")
+        .ok();
     assert_eq!(seen.connections(), 0);
 }
 
@@ -324,4 +341,5 @@ async fn http_h2_rapid_reset_ends_the_connection_and_not_the_gateway() {
     let request = lab.get("ok.test", "/open/a");
     let answer = timeout(Duration::from_secs(5), send(&mut client, request)).await.unwrap();
     assert_eq!(answer.status, 200);
+    lab.ledger.all_ended_once().await;
 }

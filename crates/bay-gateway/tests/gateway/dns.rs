@@ -44,6 +44,12 @@ async fn no_type_of_question_leaves_and_none_but_addresses_is_answered() {
         assert_eq!(answer.metadata.response_code, ResponseCode::NXDomain, "{kind}");
     }
     assert!(lab.net.resolved.lock().unwrap().is_empty());
+    let on_record = |name: &str, answered: bool| {
+        let same = |entry: &&Entry| matches!(entry, Entry::LookedUp { name: n, answered: a, .. } if n == name && *a == answered);
+        lab.ledger.entries().iter().filter(same).count()
+    };
+    assert_eq!(on_record("c2vjcmv0.ok.test", true), kinds.len());
+    assert_eq!(on_record("c2vjcmv0.evil.example", false), kinds.len());
     assert!(lab.gateway.names().names.is_empty(), "what is not an address takes none");
 }
 

@@ -54,8 +54,13 @@ async fn an_origin_that_goes_away_or_talks_nonsense_is_a_502() {
     fails("", false, 502, Failure::Broken).await;
     fails("SSH-2.0-thing\r\n", false, 502, Failure::BadAnswer).await;
     fails("HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", false, 502, Failure::BadAnswer).await;
-    fails("HTTP/1.1 101 Switching Protocols\r\nUpgrade: foo\r\nConnection: upgrade\r\n\r\n", true, 502, Failure::BadAnswer)
-        .await;
+    fails(
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: foo\r\nConnection: upgrade\r\n\r\n",
+        true,
+        502,
+        Failure::BadAnswer,
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -92,7 +97,8 @@ async fn a_body_that_stops_moving_is_cut() {
 
 #[tokio::test]
 async fn more_than_was_announced_is_not_taken_for_the_next_answer() {
-    let two = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
+    let two =
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
     let (mut lab, read) = said(two.into(), true).await;
     assert_eq!(&read.unwrap().body[..], b"ok");
     let mut client = lab.https("ok.test").await;
@@ -115,10 +121,9 @@ async fn a_certificate_that_is_not_the_origins_is_a_502_and_nothing_is_sent() {
         let mut lab = Lab::with(POLICY, quick()).await;
         let other = origin::OriginAuthority::new();
         let authority = if own_authority { &lab.origins } else { &other };
-        let (place, seen) = origin::serve(Some(authority.server(name, change)), |_| async {
-            http::Response::new(text(""))
-        })
-        .await;
+        let (place, seen) =
+            origin::serve(Some(authority.server(name, change)), |_| async { http::Response::new(text("")) })
+                .await;
         lab.net.lead("ok.test", "192.0.2.10", place);
         let mut client = lab.https("ok.test").await;
         let answer = send(&mut client, lab.get("ok.test", "/open/a")).await;

@@ -290,4 +290,5 @@ async fn what_a_changed_policy_no_longer_allows_ends_and_the_rest_goes_on() {
         _ => None,
     };
     lab.ledger.wait(abandoned).await;
+    lab.ledger.all_ended_once().await;
 }

@@ -22,16 +22,16 @@ use tokio_rustls::client::TlsStream;
 
 use super::{Lab, PATIENCE};
 
-pub type Body = Full<Bytes>;
+pub(crate) type Body = Full<Bytes>;
 
-pub fn question(name: &str, kind: RecordType) -> Message {
+pub(crate) fn question(name: &str, kind: RecordType) -> Message {
     let mut message = Message::query();
     message.metadata.recursion_desired = true;
     message.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
     message
 }
 
-pub async fn ask(dns: SocketAddr, message: &[u8]) -> Option<Message> {
+pub(crate) async fn ask(dns: SocketAddr, message: &[u8]) -> Option<Message> {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     socket.send_to(message, dns).await.unwrap();
     let mut buffer = [0; 2048];
@@ -39,7 +39,7 @@ pub async fn ask(dns: SocketAddr, message: &[u8]) -> Option<Message> {
     Some(Message::from_vec(&buffer[..length]).unwrap())
 }
 
-pub async fn look_up(dns: SocketAddr, name: &str) -> Option<IpAddr> {
+pub(crate) async fn look_up(dns: SocketAddr, name: &str) -> Option<IpAddr> {
     let answer = ask(dns, &question(name, RecordType::A).to_vec().unwrap()).await?;
     assert!(answer.answers.is_empty() || answer.metadata.response_code == ResponseCode::NoError);
     answer.answers.first().map(|record| match &record.data {
@@ -48,11 +48,11 @@ pub async fn look_up(dns: SocketAddr, name: &str) -> Option<IpAddr> {
     })
 }
 
-pub fn first_address(gateway: &Gateway) -> IpAddr {
+pub(crate) fn first_address(gateway: &Gateway) -> IpAddr {
     gateway.names().pools.v4.network().into()
 }
 
-pub fn config(authority: &CertificateDer<'static>, alpn: &[&str]) -> Arc<ClientConfig> {
+pub(crate) fn config(authority: &CertificateDer<'static>, alpn: &[&str]) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(authority.clone()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -66,21 +66,21 @@ pub fn config(authority: &CertificateDer<'static>, alpn: &[&str]) -> Arc<ClientC
 }
 
 impl Lab {
-    pub async fn tls(&mut self, name: &str, sni: &str, alpn: &[&str]) -> TlsStream<TcpStream> {
+    pub(crate) async fn tls(&mut self, name: &str, sni: &str, alpn: &[&str]) -> TlsStream<TcpStream> {
         let stream = TcpStream::connect(self.open(name).await).await.unwrap();
         let connector = TlsConnector::from(config(&self.bay_authority, alpn));
         connector.connect(ServerName::try_from(sni.to_owned()).unwrap(), stream).await.unwrap()
     }
 
-    pub async fn https(&mut self, name: &str) -> http1::SendRequest<Body> {
+    pub(crate) async fn https(&mut self, name: &str) -> http1::SendRequest<Body> {
         http1_over(self.tls(name, name, &["http/1.1"]).await).await
     }
 
-    pub async fn http(&mut self, name: &str) -> http1::SendRequest<Body> {
+    pub(crate) async fn http(&mut self, name: &str) -> http1::SendRequest<Body> {
         http1_over(TcpStream::connect(self.open(name).await).await.unwrap()).await
     }
 
-    pub async fn http2(&mut self, name: &str) -> http2::SendRequest<Body> {
+    pub(crate) async fn http2(&mut self, name: &str) -> http2::SendRequest<Body> {
         let stream = self.tls(name, name, &["h2"]).await;
         let (sender, connection) =
             http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
@@ -89,11 +89,17 @@ impl Lab {
     }
 
     /// A GET over HTTP/1.1.
-    pub fn get(&self, name: &str, target: &str) -> Request<Body> {
+    pub(crate) fn get(&self, name: &str, target: &str) -> Request<Body> {
         self.request("GET", name, target, "")
     }
 
-    pub fn request(&self, method: &str, name: &str, target: &str, body: impl Into<Bytes>) -> Request<Body> {
+    pub(crate) fn request(
+        &self,
+        method: &str,
+        name: &str,
+        target: &str,
+        body: impl Into<Bytes>,
+    ) -> Request<Body> {
         Request::builder()
             .method(method)
             .uri(target)
@@ -103,7 +109,7 @@ impl Lab {
     }
 }
 
-pub async fn http1_over(
+pub(crate) async fn http1_over(
     io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
 ) -> http1::SendRequest<Body> {
     let (sender, connection) = http1::handshake(TokioIo::new(io)).await.unwrap();
@@ -113,39 +119,39 @@ pub async fn http1_over(
 
 /// An answer, read to its end.
 #[derive(Debug)]
-pub struct Read {
-    pub status: u16,
-    pub headers: http::HeaderMap,
-    pub body: Bytes,
-    pub trailers: Option<http::HeaderMap>,
+pub(crate) struct Read {
+    pub(crate) status: u16,
+    pub(crate) headers: http::HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) trailers: Option<http::HeaderMap>,
 }
 
 impl Read {
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap()
     }
 }
 
-pub async fn read(response: Response<Incoming>) -> Result<Read, hyper::Error> {
+pub(crate) async fn read(response: Response<Incoming>) -> Result<Read, hyper::Error> {
     let (head, body) = response.into_parts();
     let body = timeout(PATIENCE, body.collect()).await.expect("the body ends")?;
     let trailers = body.trailers().cloned();
     Ok(Read { status: head.status.as_u16(), headers: head.headers, body: body.to_bytes(), trailers })
 }
 
-pub async fn send(sender: &mut http1::SendRequest<Body>, request: Request<Body>) -> Read {
+pub(crate) async fn send(sender: &mut http1::SendRequest<Body>, request: Request<Body>) -> Read {
     timeout(PATIENCE, sender.ready()).await.unwrap().unwrap();
     let response = timeout(PATIENCE, sender.send_request(request)).await.expect("an answer in time").unwrap();
     read(response).await.unwrap()
 }
 
-pub async fn send2(sender: &mut http2::SendRequest<Body>, request: Request<Body>) -> Read {
+pub(crate) async fn send2(sender: &mut http2::SendRequest<Body>, request: Request<Body>) -> Read {
     let response = timeout(PATIENCE, sender.send_request(request)).await.expect("an answer in time").unwrap();
     read(response).await.unwrap()
 }
 
 /// Sends bytes and reads all that comes until the end.
-pub async fn raw(address: SocketAddr, bytes: &[u8]) -> String {
+pub(crate) async fn raw(address: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(bytes).await.unwrap();
     let mut answer = Vec::new();

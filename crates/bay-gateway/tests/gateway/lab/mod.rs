@@ -1,7 +1,7 @@
 //! The rig: a decider over a real policy that keeps its records, a resolver that leads to loopback, and origins.
 
-pub mod client;
-pub mod origin;
+pub(crate) mod client;
+pub(crate) mod origin;
 
 use std::collections::HashMap;
 use std::io;
@@ -26,10 +26,10 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Notify;
 
 /// How long a test waits for what must happen.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Allows everything under ok.test but one path, on every port.
-pub const POLICY: &str = r#"
+pub(crate) const POLICY: &str = r#"
 [[rule]]
 id = "ok"
 outcome = "allow"
@@ -48,14 +48,14 @@ path = "/open/secret/**"
 
 /// One thing that was told to the decider.
 #[derive(Debug, Clone)]
-pub enum Entry {
+pub(crate) enum Entry {
     Decided { id: String, request: String, allowed: bool },
     Ended { id: String, ended: Ended },
     Refused(String),
     LookedUp { name: String, answered: bool, new: bool },
 }
 
-pub struct Ledger {
+pub(crate) struct Ledger {
     policy: Mutex<Arc<CompiledPolicy>>,
     entries: Mutex<Vec<Entry>>,
     next: AtomicU64,
@@ -68,12 +68,12 @@ impl Ledger {
         self.told.notify_waiters();
     }
 
-    pub fn entries(&self) -> Vec<Entry> {
+    pub(crate) fn entries(&self) -> Vec<Entry> {
         self.entries.lock().unwrap().clone()
     }
 
     /// Waits for an entry.
-    pub async fn wait<T>(&self, find: impl Fn(&Entry) -> Option<T>) -> T {
+    pub(crate) async fn wait<T>(&self, find: impl Fn(&Entry) -> Option<T>) -> T {
         let waiting = async {
             loop {
                 let told = self.told.notified();
@@ -89,7 +89,7 @@ impl Ledger {
         waited.unwrap_or_else(|_| panic!("no such entry among {:#?}", self.entries()))
     }
 
-    pub async fn ended(&self) -> Ended {
+    pub(crate) async fn ended(&self) -> Ended {
         self.wait(|entry| match entry {
             Entry::Ended { ended, .. } => Some(ended.clone()),
             _ => None,
@@ -97,7 +97,38 @@ impl Ledger {
         .await
     }
 
-    pub async fn refused(&self, with: &str) -> String {
+    /// Waits until every ruling was told its end, and sees that none was told two.
+    pub(crate) async fn all_ended_once(&self) {
+        let ids = |entries: &[Entry], ended: bool| {
+            let mut ids: Vec<String> = Vec::new();
+            for entry in entries {
+                match entry {
+                    Entry::Decided { id, .. } if !ended => ids.push(id.clone()),
+                    Entry::Ended { id, .. } if ended => ids.push(id.clone()),
+                    _ => {}
+                }
+            }
+            ids.sort();
+            ids
+        };
+        let waiting = async {
+            loop {
+                let told = self.told.notified();
+                tokio::pin!(told);
+                told.as_mut().enable();
+                let entries = self.entries();
+                let (decided, ended) = (ids(&entries, false), ids(&entries, true));
+                assert!(ended.windows(2).all(|pair| pair[0] != pair[1]), "{entries:#?}");
+                if decided == ended {
+                    return;
+                }
+                told.await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.expect("every ruling has an end");
+    }
+
+    pub(crate) async fn refused(&self, with: &str) -> String {
         self.wait(|entry| match entry {
             Entry::Refused(what) if what.contains(with) => Some(what.clone()),
             _ => None,
@@ -162,11 +193,11 @@ impl Decider for Ledger {
 
 /// Names lead to documentation addresses, which count as public, and those to loopback.
 #[derive(Default)]
-pub struct LabNet {
+pub(crate) struct LabNet {
     names: Mutex<HashMap<String, Vec<IpAddr>>>,
     places: Mutex<HashMap<IpAddr, SocketAddr>>,
-    pub resolved: Mutex<Vec<String>>,
-    pub dialled: Mutex<Vec<SocketAddr>>,
+    pub(crate) resolved: Mutex<Vec<String>>,
+    pub(crate) dialled: Mutex<Vec<SocketAddr>>,
 }
 
 #[async_trait]
@@ -190,35 +221,35 @@ impl Upstream for LabNet {
 
 impl LabNet {
     /// Has a name lead to an address, and that to a place on loopback.
-    pub fn lead(&self, name: &str, address: &str, place: SocketAddr) {
+    pub(crate) fn lead(&self, name: &str, address: &str, place: SocketAddr) {
         let address: IpAddr = address.parse().unwrap();
         self.names.lock().unwrap().insert(name.to_owned(), vec![address]);
         self.places.lock().unwrap().insert(address, place);
     }
 }
 
-pub struct Lab {
-    pub gateway: Gateway,
-    pub ledger: Arc<Ledger>,
-    pub net: Arc<LabNet>,
+pub(crate) struct Lab {
+    pub(crate) gateway: Gateway,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) net: Arc<LabNet>,
     /// The port of all listeners in the gateway's place.
-    pub port: u16,
-    pub bay_authority: CertificateDer<'static>,
-    pub dns: SocketAddr,
-    pub proxy: SocketAddr,
-    pub origins: origin::OriginAuthority,
+    pub(crate) port: u16,
+    pub(crate) bay_authority: CertificateDer<'static>,
+    pub(crate) dns: SocketAddr,
+    pub(crate) proxy: SocketAddr,
+    pub(crate) origins: origin::OriginAuthority,
     names: HashMap<String, SocketAddr>,
 }
 
 /// Each lab has a network of loopback addresses of its own.
 static NEXT: AtomicU16 = AtomicU16::new(0);
 
-pub fn compiled(text: &str) -> CompiledPolicy {
+pub(crate) fn compiled(text: &str) -> CompiledPolicy {
     let bay = parse(Layer::Bay, "bay.toml", text, &Places::default()).unwrap();
     CompiledPolicy::new(Layers { bay: Some(bay), ..Layers::default() })
 }
 
-pub fn quick() -> Timeouts {
+pub(crate) fn quick() -> Timeouts {
     Timeouts {
         first_byte: Duration::from_millis(800),
         refused_first_byte: Duration::from_millis(200),
@@ -234,11 +265,11 @@ pub fn quick() -> Timeouts {
 }
 
 impl Lab {
-    pub async fn new(policy: &str) -> Self {
+    pub(crate) async fn new(policy: &str) -> Self {
         Self::with(policy, Timeouts::default()).await
     }
 
-    pub async fn with(policy: &str, timeouts: Timeouts) -> Self {
+    pub(crate) async fn with(policy: &str, timeouts: Timeouts) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         // Tests may run as processes side by side; the process keeps their networks apart, ports do the rest.
         let second = 64 + (std::process::id() % 128) as u8;
@@ -275,7 +306,7 @@ impl Lab {
     }
 
     /// Looks a name up and opens the door behind its synthetic address.
-    pub async fn open(&mut self, name: &str) -> SocketAddr {
+    pub(crate) async fn open(&mut self, name: &str) -> SocketAddr {
         if let Some(address) = self.names.get(name) {
             return *address;
         }
@@ -288,7 +319,7 @@ impl Lab {
     }
 
     /// A door at an address that was never given to a name.
-    pub async fn open_address(&self, last: u8) -> SocketAddr {
+    pub(crate) async fn open_address(&self, last: u8) -> SocketAddr {
         let [a, b, c, _] = match client::first_address(&self.gateway) {
             IpAddr::V4(address) => address.octets(),
             IpAddr::V6(_) => unreachable!(),
@@ -300,13 +331,13 @@ impl Lab {
         address
     }
 
-    pub fn set_policy(&self, text: &str) {
+    pub(crate) fn set_policy(&self, text: &str) {
         *self.ledger.policy.lock().unwrap() = Arc::new(compiled(text));
         self.gateway.policy_changed();
     }
 
     /// The `Host` of a name, with the lab's port.
-    pub fn authority(&self, name: &str) -> String {
+    pub(crate) fn authority(&self, name: &str) -> String {
         format!("{name}:{}", self.port)
     }
 }

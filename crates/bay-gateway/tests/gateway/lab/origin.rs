@@ -20,19 +20,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-pub fn text(text: impl Into<Bytes>) -> Body {
+pub(crate) fn text(text: impl Into<Bytes>) -> Body {
     Full::new(text.into()).boxed_unsync()
 }
 
-pub struct OriginAuthority {
+pub(crate) struct OriginAuthority {
     certificate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl OriginAuthority {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -40,11 +40,15 @@ impl OriginAuthority {
         Self { certificate, issuer: Issuer::new(params, key) }
     }
 
-    pub fn certificate(&self) -> CertificateDer<'static> {
+    pub(crate) fn certificate(&self) -> CertificateDer<'static> {
         self.certificate.clone()
     }
 
-    pub fn server(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Arc<ServerConfig> {
+    pub(crate) fn server(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Arc<ServerConfig> {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         change(&mut params);
@@ -63,24 +67,24 @@ impl OriginAuthority {
 
 /// What an origin saw.
 #[derive(Debug, Default)]
-pub struct Seen {
-    pub connections: AtomicUsize,
-    pub requests: Mutex<Vec<http::request::Parts>>,
+pub(crate) struct Seen {
+    pub(crate) connections: AtomicUsize,
+    pub(crate) requests: Mutex<Vec<http::request::Parts>>,
 }
 
 impl Seen {
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
-    pub fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         let requests = self.requests.lock().unwrap();
         requests.iter().map(|head| format!("{} {}", head.method, head.uri)).collect()
     }
 }
 
 /// An origin that speaks HTTP; over TLS where it has a configuration.
-pub async fn serve<F, A>(tls: Option<Arc<ServerConfig>>, answer: F) -> (SocketAddr, Arc<Seen>)
+pub(crate) async fn serve<F, A>(tls: Option<Arc<ServerConfig>>, answer: F) -> (SocketAddr, Arc<Seen>)
 where
     F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
     A: Future<Output = Response<Body>> + Send + 'static,
@@ -118,7 +122,7 @@ where
 }
 
 /// An origin that does with its connections what it wants.
-pub async fn accept<F, A>(serve: F) -> SocketAddr
+pub(crate) async fn accept<F, A>(serve: F) -> SocketAddr
 where
     F: Fn(TcpStream) -> A + Send + 'static,
     A: Future<Output = ()> + Send + 'static,
@@ -134,7 +138,7 @@ where
 }
 
 /// An origin that does with its TLS connections what it wants.
-pub async fn accept_tls<F, A>(mut config: Arc<ServerConfig>, serve: F) -> SocketAddr
+pub(crate) async fn accept_tls<F, A>(mut config: Arc<ServerConfig>, serve: F) -> SocketAddr
 where
     F: Fn(TlsStream<TcpStream>) -> A + Clone + Send + Sync + 'static,
     A: Future<Output = ()> + Send + 'static,
