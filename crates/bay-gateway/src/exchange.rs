@@ -98,9 +98,9 @@ impl Site {
             (Upgrade::WebSocket { accept }, Some(from_bay))
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS =>
             {
-                self.websocket(response, &accept, from_bay, &progress)
+                Ok(self.websocket(response, &accept, from_bay, &progress))
             }
-            _ => self.pass_on(response, lease, progress),
+            _ => Ok(self.pass_on(response, lease, progress)),
         }
     }
 
@@ -131,17 +131,12 @@ impl Site {
     }
 
     /// Passes an answer on as it comes.
-    fn pass_on(
-        &self,
-        response: Response<Incoming>,
-        lease: Lease,
-        progress: Arc<Progress>,
-    ) -> Result<Answer, Answer> {
+    fn pass_on(&self, response: Response<Incoming>, lease: Lease, progress: Arc<Progress>) -> Answer {
         let (head, body) = response.into_parts();
         if head.status.is_informational() {
             progress.end_failed(Failure::BadAnswer);
             let why = format!("the origin changed the protocol without being asked ({})", head.status);
-            return Err(answers::failed(progress.id(), Failure::BadAnswer, &why));
+            return answers::failed(progress.id(), Failure::BadAnswer, &why);
         }
         progress.set_status(head.status.as_u16());
         let idle = self.shared.timeouts.body_idle;
@@ -156,7 +151,7 @@ impl Site {
         });
         *answer.status_mut() = head.status;
         *answer.headers_mut() = headers::for_bay(head.headers);
-        Ok(answer)
+        answer
     }
 
     /// Passes the frames of a WebSocket on, once both ends have agreed on it.
@@ -166,11 +161,11 @@ impl Site {
         accept: &str,
         from_bay: OnUpgrade,
         progress: &Arc<Progress>,
-    ) -> Result<Answer, Answer> {
+    ) -> Answer {
         if !headers::is_websocket(response.headers(), accept) {
             progress.end_failed(Failure::BadAnswer);
             let why = "the origin's answer to the WebSocket handshake is not the one that its key asks for";
-            return Err(answers::failed(progress.id(), Failure::BadAnswer, why));
+            return answers::failed(progress.id(), Failure::BadAnswer, why);
         }
         progress.set_status(response.status().as_u16());
         let from_origin = hyper::upgrade::on(&mut response);
@@ -189,7 +184,7 @@ impl Site {
         *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         *answer.headers_mut() = headers::for_bay(std::mem::take(response.headers_mut()));
         headers::say_websocket(answer.headers_mut());
-        Ok(answer)
+        answer
     }
 }
 

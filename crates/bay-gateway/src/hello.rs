@@ -155,6 +155,17 @@ mod tests {
         assert!(parse(b"GET / HTTP/1.1\r\n\r\n").is_err());
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(at in 0usize..200, byte: u8, noise: Vec<u8>) {
+            let mut bytes = hello(true);
+            bytes[at] = byte;
+            let _ = parse(&bytes);
+            let _ = parse(&noise);
+            let _: Vec<u16> = extensions(&noise).collect();
+        }
+    }
+
     #[test]
     fn a_hidden_name_is_noticed_also_across_records() {
         let whole = hello(true);

@@ -2,6 +2,7 @@
 
 use hickory_proto::op::{Message, OpCode, ResponseCode};
 use hickory_proto::rr::{RData, RecordType};
+use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 
@@ -76,6 +77,26 @@ async fn what_is_no_question_gets_an_error_or_nothing() {
         assert_eq!(ask(lab.dns, &odd).await.unwrap().metadata.response_code, ResponseCode::NXDomain);
     }
     assert!(look_up(lab.dns, "ok.test").await.is_some(), "it goes on");
+}
+
+#[tokio::test]
+async fn whatever_comes_is_answered_with_its_own_id_or_not_at_all() {
+    let lab = Lab::new(POLICY).await;
+    let names = std::sync::Mutex::new(bay_gateway::Names::new(bay_gateway::Pools::default()));
+    let good = question("ok.test", RecordType::A).to_vec().unwrap();
+    let bent = (any::<Vec<u8>>(), 0..good.len(), any::<u8>(), any::<bool>());
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) };
+    proptest!(config, |((noise, at, byte, whole) in bent)| {
+        let mut message = good.clone();
+        message[at] = byte;
+        message.extend(&noise);
+        let message = if whole { message } else { noise };
+        let answer = bay_gateway::dns::answer(&message, lab.dns, &*lab.ledger, &names);
+        if let Some(answer) = answer {
+            prop_assert_eq!(&answer[..2], &message[..2]);
+            prop_assert!(answer[2] & 0x80 != 0 && answer.len() <= message.len() + 64);
+        }
+    });
 }
 
 #[tokio::test]
