@@ -239,8 +239,10 @@ impl Pinned {
     /// Passes bytes on, if that is allowed.
     async fn pass(self, stream: Prefixed, request: CanonicalRequest) {
         let shared = &self.shared;
+        let decided_in = shared.generation();
         let ruling = shared.decider.decide(&self.caller, &request).await;
-        let progress = Progress::new(shared, ruling.id.clone(), request.clone(), self.busy.clone());
+        let progress =
+            Progress::new(shared, ruling.id.clone(), request.clone(), decided_in, self.busy.clone());
         if ruling.decision.outcome != Outcome::Allow {
             return progress.end(Ending::Refused);
         }
@@ -272,7 +274,6 @@ pub(crate) fn http1_server(shared: &Shared) -> http1::Builder {
         .header_read_timeout(shared.timeouts.head)
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)
-        .half_close(true)
         .auto_date_header(false);
     builder
 }

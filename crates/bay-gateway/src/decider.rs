@@ -166,7 +166,8 @@ pub trait Decider: Send + Sync + 'static {
     /// What a connection is, before anything was read.
     fn route(&self, host: &Host, port: u16) -> Route;
 
-    /// Decides on a request and records that, before anything of it is sent. May wait for a person.
+    /// Decides on a request and records that, before anything of it is sent. May wait for a person; the
+    /// future is dropped where the bay goes away meanwhile, and then nothing was sent and no end is told.
     async fn decide(&self, caller: &Caller, request: &CanonicalRequest) -> Ruling;
 
     /// Decides on what is under way once more, after [`Gateway::policy_changed`](crate::Gateway::policy_changed).

@@ -73,8 +73,10 @@ impl Site {
             answers::malformed(&id, &refusal)
         })?;
 
+        let decided_in = self.shared.generation();
         let ruling = self.shared.decider.decide(&self.caller, &canonical).await;
-        let progress = Progress::new(&self.shared, ruling.id.clone(), canonical.clone(), self.busy.clone());
+        let progress =
+            Progress::new(&self.shared, ruling.id.clone(), canonical.clone(), decided_in, self.busy.clone());
         if ruling.decision.outcome != Outcome::Allow {
             progress.end(Ending::Refused);
             let what = canonical.to_string();
@@ -89,6 +91,7 @@ impl Site {
             progress.end_failed(error.failure());
             match &error {
                 DialError::Address(refusal) => answers::address(&ruling.id, refusal),
+                DialError::Revoked => answers::plain(StatusCode::FORBIDDEN, &ruling.id, &error.to_string()),
                 DialError::Failed { failure, why } => {
                     answers::failed(&ruling.id, progress.noted().unwrap_or(*failure), why)
                 }
@@ -228,6 +231,9 @@ impl Sending<'_> {
         let mut lease = origin::lease(shared, decision, self.canonical, may_be_http2, false).await?;
         let mut request = self.request(outgoing, lease.is_http2())?;
         loop {
+            if !self.progress.still_allowed() {
+                return Err(DialError::Revoked);
+            }
             let limit = shared.timeouts.answer;
             let sent = {
                 let sending = lease.send(request);

@@ -44,17 +44,19 @@ pub(crate) enum Direction {
 }
 
 impl Progress {
+    /// `decided_in` is the generation of the policy from before the decision: a change during it leads to a review.
     pub(crate) fn new(
         shared: &Arc<Shared>,
         id: RecordId,
         request: CanonicalRequest,
+        decided_in: u64,
         busy: Arc<dyn Send + Sync>,
     ) -> Arc<Self> {
         Arc::new(Self {
             id,
             request,
             begun: Instant::now(),
-            reviewed: AtomicU64::new(shared.generation()),
+            reviewed: AtomicU64::new(decided_in),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
             moved_ms: AtomicU64::new(0),

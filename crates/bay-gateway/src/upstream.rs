@@ -55,6 +55,8 @@ impl Upstream for SystemUpstream {
 pub(crate) enum DialError {
     #[error("{0}")]
     Address(AddressRefusal),
+    #[error("the policy changed while it was under way and no longer allows it")]
+    Revoked,
     #[error("{why}")]
     Failed { failure: Failure, why: String },
 }
@@ -67,6 +69,8 @@ impl DialError {
     pub(crate) fn failure(&self) -> Failure {
         match self {
             Self::Address(_) => Failure::Address,
+            // Told as revoked already, which is what counts.
+            Self::Revoked => Failure::Broken,
             Self::Failed { failure, .. } => *failure,
         }
     }

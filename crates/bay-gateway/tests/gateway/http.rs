@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::lab::client::{self, send, send2};
@@ -291,4 +292,40 @@ async fn what_a_changed_policy_no_longer_allows_ends_and_the_rest_goes_on() {
     };
     lab.ledger.wait(abandoned).await;
     lab.ledger.all_ended_once().await;
+}
+
+#[tokio::test]
+async fn a_policy_that_changes_while_a_request_is_held_counts_for_it() {
+    let (mut lab, seen) = tls_lab().await;
+    let mut client = lab.https("ok.test").await;
+    let (reached, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    *lab.ledger.hold.lock().unwrap() = Some((reached.clone(), go_on.clone()));
+    let request = lab.get("ok.test", "/open/a");
+    let asked = tokio::spawn(async move { send(&mut client, request).await });
+    timeout(PATIENCE, reached.notified()).await.unwrap();
+    lab.set_policy(&POLICY.replace("/open/secret/**", "/open/a"));
+    go_on.notify_one();
+    assert_eq!(asked.await.unwrap().status, 403);
+    assert_eq!(lab.ledger.ended().await.ending, Ending::Revoked);
+    assert!(seen.lines().is_empty(), "nothing of it was sent");
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_while_it_is_held_is_let_go() {
+    let (mut lab, _) = tls_lab().await;
+    let door = lab.open("ok.test").await;
+    let (reached, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    *lab.ledger.hold.lock().unwrap() = Some((reached.clone(), go_on.clone()));
+    let mut stream = tokio::net::TcpStream::connect(door).await.unwrap();
+    let head = format!("GET /open/a HTTP/1.1\r\nHost: {}\r\n\r\n", lab.authority("ok.test"));
+    stream.write_all(head.as_bytes()).await.unwrap();
+    timeout(PATIENCE, reached.notified()).await.unwrap();
+    drop(stream);
+    // The decision is no longer waited for: nobody but the test holds what it waits on.
+    let let_go = async {
+        while Arc::strong_count(&go_on) > 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, let_go).await.expect("it is let go");
 }

@@ -60,6 +60,8 @@ pub(crate) struct Ledger {
     entries: Mutex<Vec<Entry>>,
     next: AtomicU64,
     told: Notify,
+    /// Where the next decision says that it is made, and what it then waits for.
+    pub(crate) hold: Mutex<Option<(Arc<Notify>, Arc<Notify>)>>,
 }
 
 impl Ledger {
@@ -174,6 +176,11 @@ impl Decider for Ledger {
         let allowed = decision.outcome == bay_policy::Outcome::Allow;
         self.tell(Entry::Decided { id: id.0.clone(), request: request.to_string(), allowed });
         let explanation = explain(&policy, request, &decision, now);
+        let held = self.hold.lock().unwrap().take();
+        if let Some((reached, go_on)) = held {
+            reached.notify_one();
+            go_on.notified().await;
+        }
         Ruling { id, decision, explanation: Some(Box::new(explanation)) }
     }
 
@@ -283,6 +290,7 @@ impl Lab {
             entries: Mutex::default(),
             next: AtomicU64::new(1),
             told: Notify::new(),
+            hold: Mutex::default(),
         });
         let net = Arc::new(LabNet::default());
         let origins = origin::OriginAuthority::new();
