@@ -13,6 +13,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bay-types", &[]),
     ("bay-sys", &["bay-types"]),
     ("bay-policy", &["bay-types"]),
+    ("bay-gateway", &["bay-types", "bay-policy"]),
     ("bay-store", &["bay-types"]),
     ("bay-diff", &["bay-types", "bay-sys"]),
     ("bay-pool", &["bay-types", "bay-sys"]),
