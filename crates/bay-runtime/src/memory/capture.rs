@@ -17,6 +17,7 @@ use rustix::mount::{MountPropagationFlags, mount_change};
 use super::examine::processes_in;
 use super::facts::{Facts, Machine};
 use super::room::Room;
+use super::vetting::vet;
 use super::view::cover_namespaces;
 use super::worker::{Complaints, Request, Worker, common_options, complaints, option};
 use super::{PROGRAM, WORK_DIR, examine, leftovers, mount_name, netfilter, sets};
@@ -74,7 +75,8 @@ pub(crate) fn mend(spec: &CaptureSpec) -> Result<(), Failure> {
 
 /// Takes away what a CRIU that was killed has left in the bay.
 fn undo(spec: &CaptureSpec) -> Result<(), Failure> {
-    leftovers::undo(&processes_in(&Hierarchies::ready()?.v2.join(&spec.runtime.place.cgroup)));
+    let group = &spec.runtime.place.cgroup;
+    leftovers::undo(&processes_in(&Hierarchies::ready()?.v2.join(group)), group);
     netfilter::end_lock(&spec.record)?;
     let _ = fs::remove_dir_all(work_dir(spec));
     Ok(())
@@ -130,6 +132,7 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
             Ok(())
         }
         "post-dump" => {
+            vet(images, listener).at(VETTING_STEP, || "what runs in the bay cannot be kept".to_owned())?;
             kept_groups = groups_below(&groups.v2.join(&runtime.place.cgroup));
             ask_to_go_on()
         }
@@ -142,7 +145,8 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
     }
     if let Err(failure) = dumped {
         let said = complaints(&work_dir);
-        return Err(if failure.step == GO_ON_STEP { failure } else { told(failure, &said) });
+        let ours = [GO_ON_STEP, VETTING_STEP].contains(&failure.step);
+        return Err(if ours { failure } else { told(failure, &said) });
     }
     let written = sets::unite(images)
         .and_then(|()| open_images(images))
@@ -182,6 +186,7 @@ pub(super) fn make_work_dir(path: &Path) -> io::Result<()> {
 }
 
 const GO_ON_STEP: &str = "stopped";
+const VETTING_STEP: &str = "vet";
 
 /// The daemon takes its snapshots between these two lines.
 fn ask_to_go_on() -> Result<(), Failure> {

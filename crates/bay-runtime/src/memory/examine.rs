@@ -62,12 +62,21 @@ pub(crate) fn examine(spec: &CaptureSpec) -> Result<Vec<Obstacle>, Failure> {
     let processes = processes_in(&groups.v2.join(&spec.runtime.place.cgroup));
     let parents: HashMap<i32, i32> = processes.iter().filter_map(|&pid| Some((pid, parent(pid)?))).collect();
     let own = namespaces(first);
+    let points = our_points(spec)?;
+    let ours = our_devices(&table, &points);
+    found.extend(in_kinds(&table, &ours, &points));
+    let mount_namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let mut looked_at: HashSet<PathBuf> = mount_namespace(first).into_iter().collect();
     for &pid in &processes {
         if found.len() >= MOST_TOLD {
             break;
         }
         // One that has ended meanwhile is no obstacle.
         let Some(process) = Process::look(pid) else { continue };
+        if mount_namespace(pid).is_some_and(|namespace| looked_at.insert(namespace)) {
+            let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+            found.extend(in_kinds(&table, &ours, &points));
+        }
         found.extend(process.obstacles(first, &own, &parents, &odd));
     }
     found.truncate(MOST_TOLD);
@@ -191,13 +200,49 @@ fn descriptor(path: &Path, odd: &Odd) -> Option<&'static str> {
     odd.queues.contains(&device).then_some("a POSIX message queue")
 }
 
+/// Kinds of filesystems that a bay can mount by itself and that come back.
+const KEPT_KINDS: [&str; 7] = ["proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2"];
+/// The kind that names paths, which are others where CRIU mounts it.
+const OVERLAY: &str = "overlay";
+
+/// Mounts of one mount namespace that would not come back as they were. What is found here is found once more in what
+/// CRIU has written ([`super::vetting`]).
+fn in_kinds(table: &str, ours: &HashSet<u64>, points: &HashSet<PathBuf>) -> Vec<Obstacle> {
+    let about = |resource: String| Obstacle {
+        pid: None,
+        program: String::new(),
+        resource,
+        reason: NOT_KEPT.to_owned(),
+    };
+    let unkept = |(point, kind, root, device): (PathBuf, &str, &str, u64)| {
+        let part_of_ours = ours.contains(&device) && kind != OVERLAY;
+        if kind.starts_with("fuse") {
+            None
+        } else if !KEPT_KINDS.contains(&kind) && !part_of_ours {
+            Some(about(format!("a filesystem of the kind {kind} at {}", point.display())))
+        } else if root.ends_with("//deleted") && !points.contains(&point) {
+            Some(about(format!("a mount at {} of something that was removed", point.display())))
+        } else {
+            None
+        }
+    };
+    parsed(table).filter_map(unkept).take(MOST_TOLD).collect()
+}
+
+/// Devices of the filesystems that our mounts are of.
+fn our_devices(table: &str, points: &HashSet<PathBuf>) -> HashSet<u64> {
+    let root = Path::new("/");
+    let of_ours = parsed(table).filter(|(point, ..)| point == root || points.contains(point));
+    of_ours.map(|(_, _, _, device)| device).collect()
+}
+
+fn our_points(spec: &CaptureSpec) -> Result<HashSet<PathBuf>, Failure> {
+    let points = mounts::outer(&spec.runtime)?.into_iter().map(|mount| mount.point).chain(device_points());
+    Ok(points.map(|point| Path::new("/").join(point)).collect())
+}
+
 fn in_mounts(table: &str, spec: &CaptureSpec) -> Result<Vec<Obstacle>, Failure> {
-    let ours: HashSet<PathBuf> = mounts::outer(&spec.runtime)?
-        .into_iter()
-        .map(|mount| mount.point)
-        .chain(device_points())
-        .map(|point| Path::new("/").join(point))
-        .collect();
+    let ours = our_points(spec)?;
     let about = |resource: String, reason: &str| Obstacle {
         pid: None,
         program: String::new(),
@@ -289,6 +334,27 @@ mod tests {
         assert!(descends(12, 10, &parents));
         assert!(!descends(20, 10, &parents));
         assert!(!descends(30, 10, &parents));
+    }
+
+    #[test]
+    fn mounts_that_would_come_back_otherwise_are_named() {
+        let table = "\
+1 0 0:47 /root / rw - btrfs /dev/loop0 rw
+2 1 0:47 /workspace/q /q rw - btrfs /dev/loop0 rw
+3 1 0:50 / /m rw - tmpfs none rw
+4 1 0:50 /d/s//deleted /t rw - tmpfs none rw
+5 1 0:60 / /o rw - overlay overlay ro,lowerdir=/etc:/home
+6 1 0:61 / /r rw - ramfs none rw";
+        let found = in_kinds(table, &HashSet::from([makedev(0, 47)]), &HashSet::new());
+        let resources: Vec<&str> = found.iter().map(|obstacle| obstacle.resource.as_str()).collect();
+        assert_eq!(
+            resources,
+            [
+                "a mount at /t of something that was removed",
+                "a filesystem of the kind overlay at /o",
+                "a filesystem of the kind ramfs at /r"
+            ]
+        );
     }
 
     #[test]

@@ -1,0 +1,85 @@
+//! What a bay prepares so that its captured memory, when it goes on, gets it further than it was.
+#![forbid(unsafe_code)]
+
+use bay_tests::keeper::able;
+use bay_tests::{Daemon, Ran, until};
+use bay_types::ErrorCode;
+
+fn captured(daemon: &Daemon, bay: &str) -> Ran {
+    daemon.bay(&["checkpoint", bay, "--memory"])
+}
+
+/// The capture is refused for this reason, and the bay lives on.
+#[track_caller]
+fn refused(daemon: &Daemon, bay: &str, reason: &str) {
+    let (said, _) = captured(daemon, bay).fails_with(ErrorCode::MemoryUnavailable);
+    assert!(said.contains(reason), "{said}");
+    let _lives = daemon.sh(bay, "true").ok();
+}
+
+/// Starts something in the bay that stays, and waits for its first word.
+fn stays(daemon: &Daemon, bay: &str, argv: &[&str]) -> String {
+    let exec = daemon.bay(&[&["exec", bay, "-d", "--json", "--"], argv].concat()).ok().json();
+    let exec = exec["id"].as_str().unwrap().to_owned();
+    let said = || daemon.bay(&["logs", bay, &exec]).text();
+    until("it to be ready", || said().contains("ready").then_some(()));
+    exec
+}
+
+#[test]
+fn mounts_that_come_back_lead_nowhere_on_the_host() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    // Whoever mounts it again finds the layers where he is himself.
+    let overlay = "mount -t overlay overlay -o lowerdir=/etc:/home,userxattr /o";
+    let _made = daemon.sh("b", &format!("mkdir -p /o && {overlay}")).ok();
+    refused(&daemon, "b", "overlay at /o");
+    let _gone = daemon.sh("b", "umount /o").ok();
+    // In a mount namespace that PID 1 does not see into.
+    let hidden = format!("{overlay} && echo ready && exec sleep 1000");
+    let exec = stays(&daemon, "b", &["unshare", "-m", "sh", "-c", &hidden]);
+    refused(&daemon, "b", "overlay at /o");
+    let _ended = daemon.bay(&["kill", "b", &exec]).ok();
+    // What was mounted is removed, and the way to it leads elsewhere.
+    let removed = "
+        mkdir -p /m /t && mount -t tmpfs none /m
+        mkdir /m/d && echo here > /m/d/f && touch /t/f && mount --bind /m/d/f /t/f
+        rm -r /m/d && ln -s /var/tmp /m/d";
+    let _made = daemon.sh("b", removed).ok();
+    refused(&daemon, "b", "/t/f of something that was removed");
+    let _gone = daemon.sh("b", "umount /t/f").ok();
+    let _made = captured(&daemon, "b").ok();
+    let _back = daemon.bay(&["restore", "b", "v1"]).ok();
+    assert_eq!(daemon.sh("b", "readlink /m/d").ok().text(), "/var/tmp");
+}
+
+/// Has a file open whose name is what the guest's socket is called among the images.
+const IMPOSTOR: &str = r#"
+import time
+listening = "00010000"
+lines = [line.split() for line in open("/proc/net/unix") if "guest.sock" in line]
+inode = [line[6] for line in lines if line[3] == listening][0]
+file = open("/socket:[%s]" % inode, "w")
+print("ready", flush=True)
+time.sleep(1000)
+"#;
+
+#[test]
+fn no_file_is_taken_for_the_socket_of_the_guest() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let exec = stays(&daemon, "b", &["python3", "-c", IMPOSTOR]);
+    refused(&daemon, "b", "like the guest's socket");
+    let (said, _) = daemon.bay(&["pause", "b", "--to-disk"]).fails_with(ErrorCode::MemoryUnavailable);
+    assert!(said.contains("like the guest's socket"), "{said}");
+    assert_eq!(daemon.show("b")["state"], "running");
+    let _ended = daemon.bay(&["kill", "b", &exec]).ok();
+    let _made = captured(&daemon, "b").ok();
+    let _back = daemon.bay(&["restore", "b", "v1"]).ok();
+}
