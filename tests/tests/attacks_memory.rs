@@ -1,4 +1,5 @@
-//! What a bay prepares so that its captured memory, when it goes on, gets it further than it was.
+//! What a bay prepares so that its captured memory, when it goes on, gets it further than it was; and what it does to PID 1,
+//! which is ready to be captured.
 #![forbid(unsafe_code)]
 
 use bay_tests::keeper::able;
@@ -82,4 +83,38 @@ fn no_file_is_taken_for_the_socket_of_the_guest() {
     let _ended = daemon.bay(&["kill", "b", &exec]).ok();
     let _made = captured(&daemon, "b").ok();
     let _back = daemon.bay(&["restore", "b", "v1"]).ok();
+}
+
+/// Processes that send PID 1 what a breakpoint would, as fast as they can.
+const FLOOD: &str = r#"
+import os, signal
+if os.fork() and os.fork():
+    print("ready", flush=True)
+while True:
+    os.kill(1, signal.SIGTRAP)
+"#;
+
+#[test]
+fn a_flood_of_traps_does_not_fill_the_stack_of_pid_1() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let first = daemon.host_pid("b");
+    let stack = || {
+        let status = std::fs::read_to_string(format!("/proc/{first}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmStk:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    let before = stack();
+    let exec = stays(&daemon, "b", &["python3", "-c", FLOOD]);
+    // So often that one comes while another is being looked at.
+    for _ in 0..20 {
+        let _lives = daemon.sh("b", "true").ok();
+    }
+    let after = stack();
+    let _ended = daemon.bay(&["kill", "b", &exec]).ok();
+    assert!(after <= before + 64, "its stack was {before} kB and is {after} kB");
+    assert_eq!(daemon.host_pid("b"), first);
 }
