@@ -118,3 +118,54 @@ fn a_flood_of_traps_does_not_fill_the_stack_of_pid_1() {
     assert!(after <= before + 64, "its stack was {before} kB and is {after} kB");
     assert_eq!(daemon.host_pid("b"), first);
 }
+
+/// Has many removed files open that share what they hold: little for the bay, and much for whoever copies each.
+const SHARED_FILES: &str = r#"
+import fcntl, os, time
+FICLONE = 0x40049409
+def removed(path):
+    file = open(path, "wb+")
+    os.unlink(path)
+    return file
+first = removed("/workspace/first")
+for _ in range(64):
+    first.write(os.urandom(1 << 20))
+first.flush()
+os.fsync(first.fileno())
+others = [removed("/workspace/other") for _ in range(20)]
+for other in others:
+    fcntl.ioctl(other.fileno(), FICLONE, first.fileno())
+    os.fsync(other.fileno())
+print("ready", flush=True)
+time.sleep(1000)
+"#;
+
+/// Many processes with the same memory, which is kept for each.
+const SHARED_MEMORY: &str = r#"
+import os, time
+kept = bytearray(os.urandom(1 << 20) * 40)
+for _ in range(40):
+    if os.fork() == 0:
+        break
+else:
+    print("ready", flush=True)
+time.sleep(1000)
+"#;
+
+#[test]
+fn what_costs_a_bay_little_and_a_capture_much_does_not_fill_the_pool() {
+    let daemon = Daemon::setup().own_pool(900).start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let exec = stays(&daemon, "b", &["python3", "-c", SHARED_FILES]);
+    refused(&daemon, "b", "files that were removed and are still open");
+    let _ended = daemon.bay(&["kill", "b", &exec]).ok();
+    let exec = stays(&daemon, "b", &["python3", "-c", SHARED_MEMORY]);
+    refused(&daemon, "b", "and no room for it");
+    // Nobody was lost, and what was written is gone.
+    assert_eq!(daemon.sh("b", "pidof python3 | wc -w").ok().text(), "41");
+    let _room = daemon.sh("b", "dd if=/dev/zero of=/workspace/f bs=1M count=100 conv=fsync").ok();
+    let _ended = daemon.bay(&["kill", "b", &exec]).ok();
+}

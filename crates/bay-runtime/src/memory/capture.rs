@@ -19,7 +19,7 @@ use super::facts::{Facts, Machine};
 use super::room::Room;
 use super::vetting::vet;
 use super::view::cover_namespaces;
-use super::worker::{Complaints, Request, Worker, common_options, complaints, option};
+use super::worker::{Complaints, Request, TOO_LARGE, Worker, common_options, complaints, option};
 use super::{PROGRAM, WORK_DIR, examine, leftovers, mount_name, netfilter, sets};
 use crate::cgroup::Hierarchies;
 use crate::failure::{Failure, Try};
@@ -122,7 +122,9 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
 
     // With the lock: who comes after us waits for CRIU, also when we are killed.
     let passed: Vec<_> = namespaces.iter().map(AsFd::as_fd).chain([lock.as_fd()]).collect();
-    let worker = Worker::start(&spec.criu.program, STEP, None, &passed)?;
+    let mut worker = Worker::start(&spec.criu.program, STEP, None, &passed)?;
+    let (held, group) = (Hierarchies::ready()?, runtime.place.cgroup.clone());
+    worker.bound(images, move || held.memory_held(&group).unwrap_or(u64::MAX));
     let mut stopped_at = None;
     let mut kept_groups = Vec::new();
     let dumped = worker.run(Request::Dump, &options, |stage, _| match stage {
@@ -145,7 +147,7 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
     }
     if let Err(failure) = dumped {
         let said = complaints(&work_dir);
-        let ours = [GO_ON_STEP, VETTING_STEP].contains(&failure.step);
+        let ours = [GO_ON_STEP, VETTING_STEP].contains(&failure.step) || failure.what == TOO_LARGE;
         return Err(if ours { failure } else { told(failure, &said) });
     }
     let written = sets::unite(images)

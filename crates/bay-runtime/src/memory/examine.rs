@@ -3,6 +3,7 @@
 //! What a look cannot find: Landlock rules (the kernel shows them nowhere) and what happens between the look and the
 //! dump. The latter fails the dump, with CRIU's own words; the former are lost by a restore.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,9 +11,10 @@ use std::time::Duration;
 
 use bay_types::runtime::{CaptureSpec, Obstacle};
 use rustix::event::{Timespec, poll};
-use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, makedev, statx};
 
 use super::capture::device_points;
+use super::worker::MAX_GHOST_BYTES;
 use crate::cgroup::Hierarchies;
 use crate::failure::{Failure, Try};
 use crate::{mounts, place};
@@ -22,6 +24,8 @@ const STEP: &str = "examine";
 const MOST_TOLD: usize = 20;
 /// How long a process may be seen in uninterruptible sleep before it counts as stuck there.
 const STUCK_AFTER: Duration = Duration::from_millis(200);
+/// What the kernel counts the size of files in.
+const BLOCK: u64 = 512;
 const STUCK_ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Namespaces that processes of a bay must share with its PID 1. (Mount namespaces of their own can be kept.)
@@ -58,6 +62,7 @@ pub(crate) fn examine(spec: &CaptureSpec) -> Result<Vec<Obstacle>, Failure> {
     let odd = Odd {
         queues: devices_of(&table, |kind| kind == "mqueue"),
         groups: devices_of(&table, |kind| kind == "cgroup2" || kind == "cgroup"),
+        removed: RefCell::default(),
     };
     let processes = processes_in(&groups.v2.join(&spec.runtime.place.cgroup));
     let parents: HashMap<i32, i32> = processes.iter().filter_map(|&pid| Some((pid, parent(pid)?))).collect();
@@ -79,14 +84,22 @@ pub(crate) fn examine(spec: &CaptureSpec) -> Result<Vec<Obstacle>, Failure> {
         }
         found.extend(process.obstacles(first, &own, &parents, &odd));
     }
+    let removed = odd.removed.borrow().values().fold(0_u64, |all, bytes| all.saturating_add(*bytes));
+    if removed > MAX_GHOST_BYTES {
+        let resource = format!("{} MiB of files that were removed and are still open", removed >> 20);
+        let reason = format!("they are copied with the memory, up to {} MiB", MAX_GHOST_BYTES >> 20);
+        found.push(Obstacle { pid: None, program: String::new(), resource, reason });
+    }
     found.truncate(MOST_TOLD);
     Ok(found)
 }
 
-/// Devices of filesystems in which not everything can be kept.
+/// Devices of filesystems in which not everything can be kept, and how large the files are that were removed and are still
+/// open, each once.
 struct Odd {
     queues: HashSet<u64>,
     groups: HashSet<u64>,
+    removed: RefCell<HashMap<(u64, u64), u64>>,
 }
 
 struct Process {
@@ -192,8 +205,14 @@ fn descriptor(path: &Path, odd: &Odd) -> Option<&'static str> {
     if (odd.queues.is_empty() && !removed) || !link.starts_with('/') {
         return None;
     }
-    let about = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
+    let wanted = StatxFlags::TYPE | StatxFlags::INO | StatxFlags::NLINK | StatxFlags::BLOCKS;
+    let about = statx(CWD, path, AtFlags::STATX_DONT_SYNC, wanted).ok()?;
     let device = makedev(about.stx_dev_major, about.stx_dev_minor);
+    let is_file = FileType::from_raw_mode(about.stx_mode.into()) == FileType::RegularFile;
+    // What is in memory only is kept as memory.
+    if removed && is_file && about.stx_nlink == 0 && !link.starts_with("/memfd:") {
+        odd.removed.borrow_mut().insert((device, about.stx_ino), about.stx_blocks.saturating_mul(BLOCK));
+    }
     if removed && odd.groups.contains(&device) {
         return Some("a control group that was removed, still open");
     }
