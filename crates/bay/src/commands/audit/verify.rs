@@ -145,16 +145,15 @@ impl Verify {
         known: &[(&'static str, Head)],
         key: &PublicKey,
     ) -> Result<(), Failure> {
-        for ((from, head), standing) in known.iter().zip(&verified.standing) {
-            if *standing != Standing::Older {
-                continue;
-            }
-            // A bundle may well be older than what was seen since; the live record, or one that is held against a given
-            // head, may not.
-            if self.file.is_none() || *from == "given" {
-                let flaw = Flaw::Behind { size: verified.head.size, known: head.size, time: head.time };
-                return Err(flawed(key, &flaw));
-            }
+        // A bundle may well be older than what was seen since; the live record, or one that is held against a given head,
+        // may not.
+        let older =
+            || known.iter().zip(&verified.standing).filter(|(_, standing)| **standing == Standing::Older);
+        if let Some(((_, head), _)) = older().find(|((from, _), _)| self.file.is_none() || *from == "given") {
+            let flaw = Flaw::Behind { size: verified.head.size, known: head.size, time: head.time };
+            return Err(flawed(key, &flaw));
+        }
+        for ((_, head), _) in older() {
             talk(&format!(
                 "bay: the bundle ends at {}; a head of {} was verified here before",
                 count(verified.head.size, "event"),
