@@ -15,6 +15,7 @@ use tokio::sync::{Mutex, RwLock, RwLockWriteGuard, Semaphore, SemaphorePermit};
 use crate::admission::Admission;
 use crate::changes::Changes;
 use crate::fault::Fault;
+use crate::ledger::Ledger;
 use crate::reconcile::paused_on;
 use crate::registry::{BayHandle, Registry};
 use crate::telemetry::Telemetry;
@@ -30,6 +31,7 @@ const ALONE_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Daemon {
     pub(crate) store: Store,
+    pub(crate) ledger: Ledger,
     /// Set once the pool is open; whatever needs disk before that is told to come back.
     pub(crate) pool: OnceLock<Pool>,
     pub(crate) backend: Arc<dyn Backend>,

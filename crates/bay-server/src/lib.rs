@@ -53,6 +53,7 @@ mod daemon;
 mod fault;
 mod follow;
 mod idle;
+mod ledger;
 mod line;
 mod listen;
 mod news;
@@ -133,6 +134,8 @@ pub enum ServeError {
     },
     #[error("{address} can be reached by others: the API listens on loopback only")]
     NotLoopback { address: SocketAddr },
+    #[error("the ledger's key {} cannot be used: {why}", path.display())]
+    LedgerKey { path: PathBuf, why: String },
     #[error("the fault cannot be injected: {0}")]
     Fault(String),
     #[error("signals cannot be received")]
@@ -178,6 +181,13 @@ impl ServeError {
                 ErrorCode::InvalidInput,
                 format!("use --listen 127.0.0.1:{}, and a tunnel to reach it from elsewhere", address.port()),
             ),
+            Self::LedgerKey { path, .. } => (
+                ErrorCode::LedgerBroken,
+                format!(
+                    "restore the file from a backup; moving the directory {} away begins with a new key, which everybody who verifies must be given",
+                    path.parent().unwrap_or(path).display()
+                ),
+            ),
             Self::Fault(_) => (ErrorCode::InvalidInput, "write runtime:STEP or daemon:POINT".to_owned()),
             Self::Signals(_) => return ApiError::internal(self),
         };
@@ -210,6 +220,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     startup::harden();
 
     let store = Store::open(&config.data_dir.join("bay.db")).await?;
+    let ledger = ledger::Ledger::open(&config.data_dir, &store).await?;
     let guest = {
         let (data_dir, executable) = (config.data_dir.clone(), config.executable.clone());
         tokio::task::spawn_blocking(move || startup::guest_copy(&data_dir, &executable))
@@ -232,6 +243,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     let host = HostSize::here();
     let daemon = Arc::new(Daemon {
         store,
+        ledger,
         pool: OnceLock::from(pool),
         backend: Arc::new(backend),
         bays: registry::Registry::default(),
@@ -284,6 +296,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         std::future::pending::<()>().await;
     });
     tokio::spawn(grow_pool(Arc::clone(&daemon)));
+    tokio::spawn(ledger::keep_heads(Arc::clone(&daemon)));
     tokio::spawn(changes::watch(Arc::clone(&daemon)));
     tokio::spawn(telemetry::cost::watch(Arc::clone(&daemon)));
     tokio::spawn(telemetry::cost::watch_disks(Arc::clone(&daemon)));
@@ -292,6 +305,9 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     telemetry::cost::save(&daemon).await;
     if let Some(spans) = &daemon.telemetry.spans {
         spans.flush(FLUSH_WITHIN).await;
+    }
+    if let Err(error) = daemon.ledger.sign().await {
+        tracing::warn!(message = %error.message, "the last head of the ledger was not kept");
     }
     daemon.store.close().await;
     Ok(())

@@ -169,7 +169,7 @@ impl Store {
         let failed = self.failed("recording a new bay");
         let mut machine = [0_u8; 16];
         random_bytes(&mut machine)
-            .map_err(|source| StoreError::Reach { path: self.inner.path.clone(), source })?;
+            .map_err(|source| StoreError::Reach { path: self.inner.desk.path.clone(), source })?;
 
         let mut writer = self.writer().await;
         let mut transaction = writer.begin().await?;

@@ -4,8 +4,8 @@
 //!   writer: one connection behind a lock          readers: a small pool
 //!      BEGIN IMMEDIATE                                SELECT …
 //!        change a row
-//!        append its event (seq, hash of the one before)
-//!        move the head (seq, hash)
+//!        append its event (a leaf of the ledger's tree)
+//!        move the tree's frontier (size, hashes)
 //!      COMMIT ── wakes ──► the sync task: one fdatasync of the log within 50 ms for all commits since
 //! ```
 //!
@@ -22,7 +22,9 @@
 //!   [`StoreError::ReadOnly`], and what was there before stays.
 //! * **A caller that goes away in the middle**: its transaction is rolled back before the next one begins. Only the end of
 //!   the event record is remembered outside the file, and forgotten by anything that was not seen to commit.
-//! * **An edited, removed or reordered event**: [`Store::events_verify`] names the first place where the chain breaks.
+//! * **An edited, removed or reordered event**: [`Store::events_verify`] names the first that does not hold. What a
+//!   stranger to the database needs for the same are proofs (`ledger_…`) against a head that was signed before.
+//! * **A log that cannot be flushed**: said loudly, and [`Store::event_durable`] fails from then on.
 //!
 //! The SQL is portable (`$1`, text timestamps, no upserts beyond `ON CONFLICT`), so that another database can take the
 //! same statements later.
@@ -37,15 +39,18 @@ use sqlx::sqlite::{
     SqliteSynchronous,
 };
 use sqlx::{ConnectOptions, Connection, Row};
-use tokio::sync::{Mutex, Notify, watch};
+use tokio::sync::{Mutex, Notify, mpsc, watch};
 
+mod append;
 mod bay;
 mod checkpoint;
 mod cost;
+mod durable;
 mod error;
 mod event;
 mod exec;
 mod ids;
+mod ledger;
 mod schema;
 mod timeline;
 mod write;
@@ -54,9 +59,10 @@ pub use bay::{BayNew, BayRow, NameChoice};
 pub use checkpoint::{CheckpointNew, CheckpointRow};
 pub use cost::CostRow;
 pub use error::StoreError;
-pub use event::{Draft, Verdict};
+pub use event::Draft;
 pub use exec::{ExecRow, Inserted};
 pub use ids::{FIRST_ID_BASE, LAST_ID_BASE};
+pub use ledger::Verdict;
 pub use timeline::{Begin, DESCENT_KINDS};
 
 pub(crate) type Result<T> = std::result::Result<T, StoreError>;
@@ -78,13 +84,13 @@ pub struct Store {
 
 #[derive(Debug)]
 struct Inner {
-    path: PathBuf,
-    pen: Mutex<write::Pen>,
+    desk: Arc<write::Desk>,
     readers: SqlitePool,
-    written: Arc<Notify>,
-    /// Number of the newest event.
-    told: watch::Sender<u64>,
-    sync_task: tokio::task::JoinHandle<()>,
+    /// Somebody waits for the disk.
+    urgent: Arc<Notify>,
+    durable: watch::Sender<durable::Durable>,
+    appends: mpsc::Sender<append::Waiting>,
+    tasks: [tokio::task::JoinHandle<()>; 2],
     daemon_id: String,
     first_slot: u32,
     reserved: Vec<ids::Reserved>,
@@ -92,7 +98,9 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.sync_task.abort();
+        for task in &self.tasks {
+            task.abort();
+        }
     }
 }
 
@@ -134,8 +142,8 @@ impl Store {
                 path: path.to_owned(),
                 what: "the daemon's id is missing".to_owned(),
             })?;
-        event::head_check(&mut writer, path).await?;
-        let head = event::head(&mut writer).await?.seq;
+        ledger::adopt(&mut writer, path).await?;
+        let end = ledger::end_check(&mut writer, path).await?;
 
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
@@ -147,18 +155,37 @@ impl Store {
             .await
             .map_err(failed("opening the database"))?;
 
-        let written = Arc::new(Notify::new());
-        let sync_task = tokio::spawn(sync_forever(log_path(path), Arc::clone(&written)));
+        let desk = Arc::new(write::Desk {
+            path: path.to_owned(),
+            pen: Mutex::new(write::Pen::new(writer)),
+            written: Notify::new(),
+            told: watch::Sender::new(end.size()),
+            committed: watch::Sender::new(end),
+        });
+        // What an earlier daemon wrote last may not be on the disk yet.
+        desk.written.notify_one();
+        let urgent = Arc::new(Notify::new());
+        let durable = watch::Sender::new(durable::Durable::default());
+        let (appends, queue) = append::queue();
+        let tasks = [
+            tokio::spawn(durable::sync_forever(
+                log_path(path),
+                Arc::clone(&desk),
+                Arc::clone(&urgent),
+                durable.clone(),
+            )),
+            tokio::spawn(append::append_forever(Arc::clone(&desk), queue)),
+        ];
         let first_slot = ids::first_slot(&daemon_id);
         let reserved = ids::reserved_on_host();
         Ok(Self {
             inner: Arc::new(Inner {
-                path: path.to_owned(),
-                pen: Mutex::new(write::Pen::new(writer)),
+                desk,
                 readers,
-                written,
-                told: watch::Sender::new(head),
-                sync_task,
+                urgent,
+                durable,
+                appends,
+                tasks,
                 daemon_id,
                 first_slot,
                 reserved,
@@ -175,13 +202,13 @@ impl Store {
     /// Brings everything into the one file and flushes it. Everything acknowledged is on the disk when this returns.
     pub async fn close(&self) {
         self.inner.readers.close().await;
-        let mut pen = self.inner.pen.lock().await;
+        let mut pen = self.inner.desk.pen.lock().await;
         // What cannot be moved stays in the log, where the next daemon finds it.
         if let Err(error) = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut pen.connection).await
         {
             tracing::warn!(%error, "the database's log could not be folded in");
         }
-        let log = log_path(&self.inner.path);
+        let log = log_path(self.path());
         let synced = tokio::task::spawn_blocking(move || sync_file(&log)).await;
         if let Ok(Err(error)) = synced {
             tracing::warn!(%error, "the database's log could not be flushed");
@@ -189,7 +216,11 @@ impl Store {
     }
 
     fn failed(&self, what: &'static str) -> impl Fn(sqlx::Error) -> StoreError + '_ {
-        move |source| StoreError::query(&self.inner.path, what, source)
+        move |source| StoreError::query(self.path(), what, source)
+    }
+
+    fn path(&self) -> &Path {
+        &self.inner.desk.path
     }
 }
 
@@ -256,18 +287,6 @@ fn sync_file(path: &Path) -> std::io::Result<()> {
         Ok(file) => file.sync_data(),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(e),
-    }
-}
-
-async fn sync_forever(log: PathBuf, written: Arc<Notify>) {
-    loop {
-        written.notified().await;
-        tokio::time::sleep(SYNC_GATHER).await;
-        let log = log.clone();
-        let synced = tokio::task::spawn_blocking(move || sync_file(&log)).await;
-        if let Ok(Err(error)) = synced {
-            tracing::error!(%error, "the database's log could not be flushed: a power cut now would lose changes");
-        }
     }
 }
 

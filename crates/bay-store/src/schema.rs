@@ -9,9 +9,18 @@ use sqlx::{Connection, Row};
 
 use crate::{Result, StoreError};
 
-const MIGRATIONS: &[&[&str]] = &[BAYS_EXECS_EVENTS, LIMITS_HIT, TRACES_AND_COSTS, LIVE_SETTINGS, CHECKPOINTS];
+const MIGRATIONS: &[&[&str]] =
+    &[BAYS_EXECS_EVENTS, LIMITS_HIT, TRACES_AND_COSTS, LIVE_SETTINGS, CHECKPOINTS, LEDGER];
 
 const LIMITS_HIT: &[&str] = &["ALTER TABLE execs ADD COLUMN limits_hit TEXT NOT NULL DEFAULT '[]'"];
+
+/// The inside of the tree over all events. What an earlier release hashed in a chain is taken over by `ledger::adopt`.
+const LEDGER: &[&str] = &["CREATE TABLE ledger_nodes (
+        level BIGINT NOT NULL,
+        place BIGINT NOT NULL,
+        hash TEXT NOT NULL,
+        PRIMARY KEY (level, place)
+    )"];
 
 /// What may be changed of a living bay, and why one was stopped that nobody asked to be.
 const LIVE_SETTINGS: &[&str] =

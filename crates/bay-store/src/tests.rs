@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod ledger;
 mod upgrade;
 
 async fn store() -> (TempDir, Store) {

@@ -28,7 +28,7 @@ impl Store {
     /// The number of the newest event, whenever it changes.
     #[must_use]
     pub fn events_told(&self) -> watch::Receiver<u64> {
-        self.inner.told.subscribe()
+        self.inner.desk.told.subscribe()
     }
 
     /// Events of a bay after `since`, oldest first, at most so many.

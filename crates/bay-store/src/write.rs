@@ -4,15 +4,28 @@
 //! goes away drops a transaction in the middle: in both cases nobody but the database knows whether one is still open.
 //! So the next one begins with a rollback whenever the last one was not seen to commit.
 
-use std::path::Path;
+use std::path::PathBuf;
 
+use bay_ledger::Frontier;
 use sqlx::sqlite::SqliteConnection;
-use tokio::sync::{MutexGuard, Notify, watch};
+use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 
 use bay_types::BayId;
 
-use crate::event::{self, Draft, Head};
-use crate::{Result, Store, StoreError};
+use crate::event::Draft;
+use crate::{Result, Store, StoreError, ledger};
+
+/// Where writing happens: the pen, and who is to hear of what was written.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    pub(crate) path: PathBuf,
+    pub(crate) pen: Mutex<Pen>,
+    pub(crate) written: Notify,
+    /// Number of the newest event.
+    pub(crate) told: watch::Sender<u64>,
+    /// Where the event record ends.
+    pub(crate) committed: watch::Sender<Frontier>,
+}
 
 /// The writing connection, and whether a transaction may be open on it.
 #[derive(Debug)]
@@ -20,35 +33,36 @@ pub(crate) struct Pen {
     pub(crate) connection: SqliteConnection,
     unfinished: bool,
     /// Where the event record ends, as of the last commit seen; unknown after anything that was not seen to commit.
-    head: Option<Head>,
+    frontier: Option<Frontier>,
 }
 
 impl Pen {
     pub(crate) fn new(connection: SqliteConnection) -> Self {
-        Self { connection, unfinished: false, head: None }
+        Self { connection, unfinished: false, frontier: None }
     }
 }
 
 /// The pen, for as long as this is held.
 pub(crate) struct Writer<'a> {
     pen: MutexGuard<'a, Pen>,
-    path: &'a Path,
-    written: &'a Notify,
-    told: &'a watch::Sender<u64>,
+    desk: &'a Desk,
 }
 
 /// Undone when dropped without [`Txn::commit`].
 pub(crate) struct Txn<'a> {
     pen: &'a mut Pen,
-    path: &'a Path,
-    written: &'a Notify,
-    told: &'a watch::Sender<u64>,
+    desk: &'a Desk,
+}
+
+impl Desk {
+    pub(crate) async fn writer(&self) -> Writer<'_> {
+        Writer { pen: self.pen.lock().await, desk: self }
+    }
 }
 
 impl Store {
     pub(crate) async fn writer(&self) -> Writer<'_> {
-        let inner = &self.inner;
-        Writer { pen: inner.pen.lock().await, path: &inner.path, written: &inner.written, told: &inner.told }
+        self.inner.desk.writer().await
     }
 }
 
@@ -59,7 +73,7 @@ impl Writer<'_> {
     }
 
     pub(crate) async fn begin(&mut self) -> Result<Txn<'_>> {
-        let path = self.path;
+        let path = &self.desk.path;
         let mut transaction = self.before_begin().await;
         sqlx::query("BEGIN IMMEDIATE")
             .execute(transaction.connection())
@@ -75,10 +89,10 @@ impl Writer<'_> {
         if pen.unfinished {
             // Fails when there is nothing to roll back, which is as good.
             let _ = sqlx::query("ROLLBACK").execute(&mut pen.connection).await;
-            pen.head = None;
+            pen.frontier = None;
         }
         pen.unfinished = true;
-        Txn { pen, path: self.path, written: self.written, told: self.told }
+        Txn { pen, desk: self.desk }
     }
 }
 
@@ -87,20 +101,25 @@ impl Txn<'_> {
         &mut self.pen.connection
     }
 
-    /// Appends the event that records this change, and commits both. The end of the record, the event and the commit go
-    /// to the database's thread as one message: on an idle machine each one costs a sleeping thread's wake-up.
+    /// Appends the event that records this change, and commits both. Returns its number.
     pub(crate) async fn commit_with(self, bay: Option<BayId>, draft: &Draft) -> Result<u64> {
-        let Pen { connection, head, .. } = &mut *self.pen;
-        let before = match head.take() {
-            Some(head) => head,
-            None => event::head(connection).await?,
+        self.commit_with_all(&[(bay, draft)]).await
+    }
+
+    /// The same with several events, which must be at least one. Returns the number of the last.
+    pub(crate) async fn commit_with_all(self, drafts: &[(Option<BayId>, &Draft)]) -> Result<u64> {
+        let Pen { connection, frontier, .. } = &mut *self.pen;
+        let before = match frontier.take() {
+            Some(frontier) => frontier,
+            None => ledger::frontier(connection).await?,
         };
-        let after = event::append_and_commit(connection, self.path, &before, bay, draft).await?;
-        let seq = after.seq;
-        self.pen.head = Some(after);
+        let after = ledger::append_and_commit(connection, &self.desk.path, before, drafts).await?;
+        let seq = after.size();
+        self.pen.frontier = Some(after.clone());
         self.pen.unfinished = false;
-        self.written.notify_one();
-        self.told.send_replace(seq);
+        self.desk.committed.send_replace(after);
+        self.desk.written.notify_one();
+        self.desk.told.send_replace(seq);
         Ok(seq)
     }
 
@@ -108,9 +127,9 @@ impl Txn<'_> {
         sqlx::query("COMMIT")
             .execute(&mut self.pen.connection)
             .await
-            .map_err(|source| StoreError::query(self.path, "committing a transaction", source))?;
+            .map_err(|source| StoreError::query(&self.desk.path, "committing a transaction", source))?;
         self.pen.unfinished = false;
-        self.written.notify_one();
+        self.desk.written.notify_one();
         Ok(())
     }
 }

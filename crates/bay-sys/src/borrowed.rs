@@ -6,6 +6,10 @@
 
 use std::io;
 use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// How long a program of ours may take to stop.
+const STOPS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Gives a process that waits in a system call other ids, real, effective and saved, while its capabilities stay, and
 /// lets its files below `/proc` belong to them.
@@ -17,7 +21,7 @@ pub fn change_ids(pid: i32, id: u32) -> io::Result<()> {
     const KEEP_CAPABILITIES: u64 = 1 << 2;
     const DUMPABLE: u64 = 1;
     let id = u64::from(id);
-    platform::Stopped::new(pid)?.make_calls(
+    platform::Stopped::new(pid, Instant::now() + STOPS_WITHIN)?.make_calls(
         None,
         &[
             (libc::SYS_prctl, [libc::PR_SET_SECUREBITS.unsigned_abs().into(), KEEP_CAPABILITIES, 0]),
@@ -29,15 +33,25 @@ pub fn change_ids(pid: i32, id: u32) -> io::Result<()> {
 }
 
 /// Makes a process give up ranges of its memory. It makes the calls with the instruction it waits in, or with one from
-/// its `vdso`.
+/// its `vdso`. Once it is stopped its number cannot become another's, and `is_it` is asked whether it has already.
 ///
 /// # Errors
-/// What the kernel says; `ErrorKind::WouldBlock` while it runs code in one of the ranges; `ErrorKind::Unsupported` on
+/// What the kernel says; `ErrorKind::NotFound` when it is another process; `ErrorKind::TimedOut` when it does not stop in
+/// time, as one that waits for its own child; `ErrorKind::WouldBlock` while it runs code in one of the ranges; `ErrorKind::Unsupported` on
 /// processors this was not written for, and when no instruction is found.
-pub fn unmap(pid: i32, ranges: &[Range<u64>], vdso: Option<Range<u64>>) -> io::Result<()> {
+pub fn unmap(
+    pid: i32,
+    is_it: impl FnOnce() -> bool,
+    until: Instant,
+    ranges: &[Range<u64>],
+    vdso: Option<Range<u64>>,
+) -> io::Result<()> {
     let calls: Vec<_> =
         ranges.iter().map(|range| (libc::SYS_munmap, [range.start, range.end - range.start, 0])).collect();
-    let stopped = platform::Stopped::new(pid)?;
+    let stopped = platform::Stopped::new(pid, until)?;
+    if !is_it() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
     if ranges.iter().any(|range| range.contains(&stopped.at())) {
         return Err(io::ErrorKind::WouldBlock.into());
     }
@@ -51,7 +65,7 @@ mod platform {
     use std::mem::MaybeUninit;
     use std::ops::Range;
     use std::ptr;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use rustix::event::{Timespec, poll};
 
@@ -62,10 +76,11 @@ mod platform {
     /// In the place of a system call's number: none that the kernel would begin again.
     const NO_CALL: u64 = u64::MAX;
 
-    /// How long a process may take to stop. One that sleeps in the kernel, or gets one signal after another, must not
-    /// keep us.
-    const STOPS_WITHIN: Duration = Duration::from_secs(1);
-    const ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
+    /// How often it is looked whether a process has stopped; the longer it takes, the less often.
+    const FIRST_ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
+    const LONGEST_ROUND: i64 = 5_000_000;
+    /// More stops than any process comes by before the one that was asked for; a hostile one must not keep us.
+    const MAX_STOPS: usize = 100;
     /// More than any `vdso` is long.
     const MAX_SEARCHED: u64 = 64 << 10;
 
@@ -75,13 +90,15 @@ mod platform {
         registers: libc::user_regs_struct,
         /// Signals that came meanwhile.
         signals: RefCell<Vec<i32>>,
+        /// When no stop is waited for any longer. A process that waits for something in the kernel may never come to one.
+        until: Instant,
     }
 
     impl Stopped {
-        pub(super) fn new(pid: i32) -> io::Result<Self> {
+        pub(super) fn new(pid: i32, until: Instant) -> io::Result<Self> {
             ask(libc::PTRACE_SEIZE, pid, 0, ptr::null_mut())?;
             // From here on it is let go when this is dropped.
-            let mut stopped = Self { pid, registers: empty(), signals: RefCell::default() };
+            let mut stopped = Self { pid, registers: empty(), signals: RefCell::default(), until };
             ask(libc::PTRACE_INTERRUPT, pid, 0, ptr::null_mut())?;
             stopped.wait(|status| status >> 16 == libc::PTRACE_EVENT_STOP, libc::PTRACE_CONT)?;
             // What it forbids itself is no business of ours. Not every kernel can.
@@ -142,18 +159,8 @@ mod platform {
 
         /// Waits for a certain stop. Signals that come before it are kept for later.
         fn wait(&self, wanted: impl Fn(i32) -> bool, go_on: libc::c_uint) -> io::Result<()> {
-            let until = Instant::now() + STOPS_WITHIN;
-            while Instant::now() < until {
-                let mut status = 0;
-                // SAFETY: `status` is valid for writing. Needed because the library's wrapper does not know __WALL.
-                match unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL | libc::WNOHANG) } {
-                    0 => {
-                        let _ = poll(&mut [], Some(&ROUND));
-                        continue;
-                    }
-                    found if found < 0 => return Err(io::Error::last_os_error()),
-                    _ => {}
-                }
+            for _ in 0..MAX_STOPS {
+                let status = self.next_status()?;
                 if !libc::WIFSTOPPED(status) {
                     return Err(io::ErrorKind::NotFound.into());
                 }
@@ -166,6 +173,22 @@ mod platform {
                 ask(go_on, self.pid, 0, ptr::null_mut())?;
             }
             Err(io::ErrorKind::TimedOut.into())
+        }
+
+        fn next_status(&self) -> io::Result<i32> {
+            let mut round = FIRST_ROUND;
+            loop {
+                let mut status = 0;
+                let flags = libc::__WALL | libc::WNOHANG;
+                // SAFETY: `status` is valid for writing. Needed because the library's wrapper does not know __WALL.
+                match unsafe { libc::waitpid(self.pid, &raw mut status, flags) } {
+                    0 if Instant::now() > self.until => return Err(io::ErrorKind::TimedOut.into()),
+                    0 => drop(poll(&mut [], Some(&round))),
+                    pid if pid < 0 => return Err(io::Error::last_os_error()),
+                    _ => return Ok(status),
+                }
+                round.tv_nsec = LONGEST_ROUND.min(round.tv_nsec * 2);
+            }
         }
 
         fn read_registers(&self) -> io::Result<libc::user_regs_struct> {
@@ -216,11 +239,12 @@ mod platform {
 mod platform {
     use std::io;
     use std::ops::Range;
+    use std::time::Instant;
 
     pub(super) struct Stopped;
 
     impl Stopped {
-        pub(super) fn new(_pid: i32) -> io::Result<Self> {
+        pub(super) fn new(_pid: i32, _until: Instant) -> io::Result<Self> {
             Err(io::Error::new(io::ErrorKind::Unsupported, "written for x86-64 only"))
         }
 

@@ -66,6 +66,11 @@ pub fn work_apart(work: impl FnOnce() -> i32 + Send + 'static) -> io::Result<std
             if libc::gettid() != libc::getpid() {
                 libc::_exit(128 + libc::SIGTRAP);
             }
+            // It may come again while this waits.
+            let mut breakpoint: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut breakpoint);
+            libc::sigaddset(&raw mut breakpoint, libc::SIGTRAP);
+            libc::sigprocmask(libc::SIG_UNBLOCK, &raw const breakpoint, std::ptr::null_mut());
             wait_for_ever()
         }
     }
@@ -74,8 +79,8 @@ pub fn work_apart(work: impl FnOnce() -> i32 + Send + 'static) -> io::Result<std
     let done = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = at_breakpoint as extern "C" fn(_, _, _) as libc::sighandler_t;
-        // It may come again while the handler waits.
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
+        // Blocked while the handler runs: the stack would not hold what a flood of them leaves on it.
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
         libc::sigaction(libc::SIGTRAP, &raw const action, std::ptr::null_mut())
     };
     if done != 0 {

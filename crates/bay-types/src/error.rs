@@ -92,6 +92,9 @@ error_codes! {
     PoolDamaged = "pool-damaged", 500, 6;
     PoolReadOnly = "pool-read-only", 500, 6;
     StoreDamaged = "store-damaged", 500, 6;
+    EventNotFound = "event-not-found", 404, 3;
+    /// The record is not what was signed: edited, cut, reordered, forked, or signed by another key.
+    LedgerBroken = "ledger-broken", 500, 6;
     /// Another daemon owns this data directory.
     DataDirBusy = "data-dir-busy", 409, 6;
     /// The host lacks something that bays cannot do without; `bay doctor` tells what.

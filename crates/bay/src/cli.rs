@@ -13,8 +13,8 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
-    branch, bundle, checkpoint, checkpoints, compare, completions, cp, diff, doctor, exec, execs, fork,
-    images, kill, logs, ls, pause, ports, promote, replace, repos, restore, resume, review, rm, serve,
+    audit, branch, bundle, checkpoint, checkpoints, compare, completions, cp, diff, doctor, exec, execs,
+    fork, images, kill, logs, ls, pause, ports, promote, replace, repos, restore, resume, review, rm, serve,
     services, set, shell, show, start, stop, timeline, up, watch, workspaces,
 };
 use crate::failure::{Failure, Outcome};
@@ -119,6 +119,7 @@ enum Verb {
     Bundle(bundle::Bundle),
     Branch(branch::Branch),
     Timeline(timeline::Timeline),
+    Audit(audit::Audit),
     Compare(compare::Compare),
     Watch(watch::Watch),
     Ports(ports::Ports),
@@ -213,6 +214,7 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Bundle(verb) => verb.run(&global).await,
         Verb::Branch(verb) => verb.run(&global).await,
         Verb::Timeline(verb) => verb.run(&global).await,
+        Verb::Audit(verb) => verb.run(&global).await,
         Verb::Compare(verb) => verb.run(&global).await,
         Verb::Watch(verb) => verb.run(&global).await,
         Verb::Ports(verb) => verb.run(&global).await,

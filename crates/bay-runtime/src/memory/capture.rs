@@ -17,8 +17,9 @@ use rustix::mount::{MountPropagationFlags, mount_change};
 use super::examine::processes_in;
 use super::facts::{Facts, Machine};
 use super::room::Room;
+use super::vetting::vet;
 use super::view::cover_namespaces;
-use super::worker::{Complaints, Request, Worker, common_options, complaints, option};
+use super::worker::{Complaints, Request, TOO_LARGE, Worker, common_options, complaints, option};
 use super::{PROGRAM, WORK_DIR, examine, leftovers, mount_name, netfilter, sets};
 use crate::cgroup::Hierarchies;
 use crate::failure::{Failure, Try};
@@ -74,7 +75,8 @@ pub(crate) fn mend(spec: &CaptureSpec) -> Result<(), Failure> {
 
 /// Takes away what a CRIU that was killed has left in the bay.
 fn undo(spec: &CaptureSpec) -> Result<(), Failure> {
-    leftovers::undo(&processes_in(&Hierarchies::ready()?.v2.join(&spec.runtime.place.cgroup)));
+    let group = &spec.runtime.place.cgroup;
+    leftovers::undo(&processes_in(&Hierarchies::ready()?.v2.join(group)), group);
     netfilter::end_lock(&spec.record)?;
     let _ = fs::remove_dir_all(work_dir(spec));
     Ok(())
@@ -120,7 +122,9 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
 
     // With the lock: who comes after us waits for CRIU, also when we are killed.
     let passed: Vec<_> = namespaces.iter().map(AsFd::as_fd).chain([lock.as_fd()]).collect();
-    let worker = Worker::start(&spec.criu.program, STEP, None, &passed)?.watching(pid);
+    let mut worker = Worker::start(&spec.criu.program, STEP, None, &passed)?.watching(pid);
+    let (held, group) = (Hierarchies::ready()?, runtime.place.cgroup.clone());
+    worker.bound(images, move || held.memory_held(&group).unwrap_or(u64::MAX));
     let mut stopped_at = None;
     let mut kept_groups = Vec::new();
     let dumped = worker.run(Request::Dump, &options, |stage, _| match stage {
@@ -130,6 +134,7 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
             Ok(())
         }
         "post-dump" => {
+            vet(images, listener).at(VETTING_STEP, || "what runs in the bay cannot be kept".to_owned())?;
             kept_groups = groups_below(&groups.v2.join(&runtime.place.cgroup));
             ask_to_go_on()
         }
@@ -142,7 +147,8 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
     }
     if let Err(failure) = dumped {
         let said = complaints(&work_dir);
-        return Err(if failure.step == GO_ON_STEP { failure } else { told(failure, &said) });
+        let ours = [GO_ON_STEP, VETTING_STEP].contains(&failure.step) || failure.what == TOO_LARGE;
+        return Err(if ours { failure } else { told(failure, &said) });
     }
     let written = sets::unite(images)
         .and_then(|()| open_images(images))
@@ -182,6 +188,7 @@ pub(super) fn make_work_dir(path: &Path) -> io::Result<()> {
 }
 
 const GO_ON_STEP: &str = "stopped";
+const VETTING_STEP: &str = "vet";
 
 /// The daemon takes its snapshots between these two lines.
 fn ask_to_go_on() -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 //! What a look cannot find: Landlock rules (the kernel shows them nowhere) and what happens between the look and the
 //! dump. The latter fails the dump, with CRIU's own words; the former are lost by a restore.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,9 +11,10 @@ use std::time::Duration;
 
 use bay_types::runtime::{CaptureSpec, Obstacle};
 use rustix::event::{Timespec, poll};
-use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, makedev, statx};
 
 use super::capture::device_points;
+use super::worker::MAX_GHOST_BYTES;
 use crate::cgroup::Hierarchies;
 use crate::failure::{Failure, Try};
 use crate::{mounts, place};
@@ -22,6 +24,8 @@ const STEP: &str = "examine";
 const MOST_TOLD: usize = 20;
 /// How long a process may be seen in uninterruptible sleep before it counts as stuck there.
 const STUCK_AFTER: Duration = Duration::from_millis(200);
+/// What the kernel counts the size of files in.
+const BLOCK: u64 = 512;
 const STUCK_ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Namespaces that processes of a bay must share with its PID 1. (Mount namespaces of their own can be kept.)
@@ -58,26 +62,44 @@ pub(crate) fn examine(spec: &CaptureSpec) -> Result<Vec<Obstacle>, Failure> {
     let odd = Odd {
         queues: devices_of(&table, |kind| kind == "mqueue"),
         groups: devices_of(&table, |kind| kind == "cgroup2" || kind == "cgroup"),
+        removed: RefCell::default(),
     };
     let processes = processes_in(&groups.v2.join(&spec.runtime.place.cgroup));
     let parents: HashMap<i32, i32> = processes.iter().filter_map(|&pid| Some((pid, parent(pid)?))).collect();
     let own = namespaces(first);
+    let points = our_points(spec)?;
+    let ours = our_devices(&table, &points);
+    found.extend(in_kinds(&table, &ours, &points));
+    let mount_namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let mut looked_at: HashSet<PathBuf> = mount_namespace(first).into_iter().collect();
     for &pid in &processes {
         if found.len() >= MOST_TOLD {
             break;
         }
         // One that has ended meanwhile is no obstacle.
         let Some(process) = Process::look(pid) else { continue };
+        if mount_namespace(pid).is_some_and(|namespace| looked_at.insert(namespace)) {
+            let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+            found.extend(in_kinds(&table, &ours, &points));
+        }
         found.extend(process.obstacles(first, &own, &parents, &odd));
+    }
+    let removed = odd.removed.borrow().values().fold(0_u64, |all, bytes| all.saturating_add(*bytes));
+    if removed > MAX_GHOST_BYTES {
+        let resource = format!("{} MiB of files that were removed and are still open", removed >> 20);
+        let reason = format!("they are copied with the memory, up to {} MiB", MAX_GHOST_BYTES >> 20);
+        found.push(Obstacle { pid: None, program: String::new(), resource, reason });
     }
     found.truncate(MOST_TOLD);
     Ok(found)
 }
 
-/// Devices of filesystems in which not everything can be kept.
+/// Devices of filesystems in which not everything can be kept, and how large the files are that were removed and are still
+/// open, each once.
 struct Odd {
     queues: HashSet<u64>,
     groups: HashSet<u64>,
+    removed: RefCell<HashMap<(u64, u64), u64>>,
 }
 
 struct Process {
@@ -183,21 +205,63 @@ fn descriptor(path: &Path, odd: &Odd) -> Option<&'static str> {
     if (odd.queues.is_empty() && !removed) || !link.starts_with('/') {
         return None;
     }
-    let about = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
+    let wanted = StatxFlags::TYPE | StatxFlags::INO | StatxFlags::NLINK | StatxFlags::BLOCKS;
+    let about = statx(CWD, path, AtFlags::STATX_DONT_SYNC, wanted).ok()?;
     let device = makedev(about.stx_dev_major, about.stx_dev_minor);
+    let is_file = FileType::from_raw_mode(about.stx_mode.into()) == FileType::RegularFile;
+    // What is in memory only is kept as memory.
+    if removed && is_file && about.stx_nlink == 0 && !link.starts_with("/memfd:") {
+        odd.removed.borrow_mut().insert((device, about.stx_ino), about.stx_blocks.saturating_mul(BLOCK));
+    }
     if removed && odd.groups.contains(&device) {
         return Some("a control group that was removed, still open");
     }
     odd.queues.contains(&device).then_some("a POSIX message queue")
 }
 
+/// Kinds of filesystems that a bay can mount by itself and that come back.
+const KEPT_KINDS: [&str; 7] = ["proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2"];
+/// The kind that names paths, which are others where CRIU mounts it.
+const OVERLAY: &str = "overlay";
+
+/// Mounts of one mount namespace that would not come back as they were. What is found here is found once more in what
+/// CRIU has written ([`super::vetting`]).
+fn in_kinds(table: &str, ours: &HashSet<u64>, points: &HashSet<PathBuf>) -> Vec<Obstacle> {
+    let about = |resource: String| Obstacle {
+        pid: None,
+        program: String::new(),
+        resource,
+        reason: NOT_KEPT.to_owned(),
+    };
+    let unkept = |(point, kind, root, device): (PathBuf, &str, &str, u64)| {
+        let part_of_ours = ours.contains(&device) && kind != OVERLAY;
+        if kind.starts_with("fuse") {
+            None
+        } else if !KEPT_KINDS.contains(&kind) && !part_of_ours {
+            Some(about(format!("a filesystem of the kind {kind} at {}", point.display())))
+        } else if root.ends_with("//deleted") && !points.contains(&point) {
+            Some(about(format!("a mount at {} of something that was removed", point.display())))
+        } else {
+            None
+        }
+    };
+    parsed(table).filter_map(unkept).take(MOST_TOLD).collect()
+}
+
+/// Devices of the filesystems that our mounts are of.
+fn our_devices(table: &str, points: &HashSet<PathBuf>) -> HashSet<u64> {
+    let root = Path::new("/");
+    let of_ours = parsed(table).filter(|(point, ..)| point == root || points.contains(point));
+    of_ours.map(|(_, _, _, device)| device).collect()
+}
+
+fn our_points(spec: &CaptureSpec) -> Result<HashSet<PathBuf>, Failure> {
+    let points = mounts::outer(&spec.runtime)?.into_iter().map(|mount| mount.point).chain(device_points());
+    Ok(points.map(|point| Path::new("/").join(point)).collect())
+}
+
 fn in_mounts(table: &str, spec: &CaptureSpec) -> Result<Vec<Obstacle>, Failure> {
-    let ours: HashSet<PathBuf> = mounts::outer(&spec.runtime)?
-        .into_iter()
-        .map(|mount| mount.point)
-        .chain(device_points())
-        .map(|point| Path::new("/").join(point))
-        .collect();
+    let ours = our_points(spec)?;
     let about = |resource: String, reason: &str| Obstacle {
         pid: None,
         program: String::new(),
@@ -289,6 +353,27 @@ mod tests {
         assert!(descends(12, 10, &parents));
         assert!(!descends(20, 10, &parents));
         assert!(!descends(30, 10, &parents));
+    }
+
+    #[test]
+    fn mounts_that_would_come_back_otherwise_are_named() {
+        let table = "\
+1 0 0:47 /root / rw - btrfs /dev/loop0 rw
+2 1 0:47 /workspace/q /q rw - btrfs /dev/loop0 rw
+3 1 0:50 / /m rw - tmpfs none rw
+4 1 0:50 /d/s//deleted /t rw - tmpfs none rw
+5 1 0:60 / /o rw - overlay overlay ro,lowerdir=/etc:/home
+6 1 0:61 / /r rw - ramfs none rw";
+        let found = in_kinds(table, &HashSet::from([makedev(0, 47)]), &HashSet::new());
+        let resources: Vec<&str> = found.iter().map(|obstacle| obstacle.resource.as_str()).collect();
+        assert_eq!(
+            resources,
+            [
+                "a mount at /t of something that was removed",
+                "a filesystem of the kind overlay at /o",
+                "a filesystem of the kind ramfs at /r"
+            ]
+        );
     }
 
     #[test]

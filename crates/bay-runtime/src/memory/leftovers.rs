@@ -2,61 +2,97 @@
 //! the work. When CRIU is killed that code finds its way back to where the process was, but stays mapped, and no later
 //! CRIU gets by it; or the few bytes stay as they are. This undoes both.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, poll};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 
 /// How CRIU's code is called in the list of what is mapped. A process that gives something of its own this name loses it.
 const NAME: &str = "/memfd:CRIUMFD";
 const VDSO: &str = "[vdso]";
 /// How long CRIU's code may take to find its way back.
 const DEADLINE: Duration = Duration::from_secs(2);
+/// What each process has to stop, also when others have used up the time.
+const LEAST: Duration = Duration::from_millis(2);
 /// A system call and breakpoints: what CRIU writes over the beginning of the first code that is mapped.
 const OVERWRITTEN: [u8; 8] = [0x0f, 0x05, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc];
 const ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// A process that does not let go of it in time is left alone: the next capture says what it is.
-pub(super) fn undo(processes: &[i32]) {
+/// A process that does not let go of it in time is left alone: the next capture says what it is. All are of the given
+/// group; one that is not has the number of one that was, and has nothing to do with it.
+pub(super) fn undo(processes: &[i32], group: &Path) {
     let until = Instant::now() + DEADLINE;
-    for &pid in processes {
-        loop {
-            let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-            if let Err(error) = restore_code(pid, &maps) {
-                eprintln!("what CRIU wrote over the code of process {pid} stays there: {error}");
-            }
-            let left = ranges(&maps, NAME);
-            if left.is_empty() {
-                break;
-            }
-            match bay_sys::borrowed::unmap(pid, &left, ranges(&maps, VDSO).pop()) {
-                Ok(()) => break,
-                Err(_) if Instant::now() < until => {
-                    let _ = poll(&mut [], Some(&ROUND));
-                }
-                Err(error) => {
-                    eprintln!("what CRIU left in process {pid} stays there: {error}");
-                    break;
-                }
-            }
+    for process in processes.iter().filter_map(|&pid| Process::of(pid, group)) {
+        if let Err(error) = process.undo(until) {
+            eprintln!("what CRIU left in process {} stays there: {error}", process.pid);
         }
     }
 }
 
-/// Puts back what was overwritten, from the file it is mapped from.
-fn restore_code(pid: i32, maps: &str) -> io::Result<()> {
-    let Some(code) = maps.lines().find_map(Code::of) else { return Ok(()) };
-    let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
-    let mut bytes = OVERWRITTEN;
-    memory.read_exact_at(&mut bytes, code.start)?;
-    if bytes != OVERWRITTEN {
-        return Ok(());
+/// A process that cannot be mistaken for a later one of the same number.
+struct Process {
+    pid: i32,
+    /// Its directory below `/proc`, which is empty when it has ended.
+    dir: OwnedFd,
+}
+
+impl Process {
+    fn of(pid: i32, group: &Path) -> Option<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let process = Self { pid, dir: openat(CWD, format!("/proc/{pid}"), flags, Mode::empty()).ok()? };
+        let groups = process.read("cgroup").ok()?;
+        let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+        Path::new(own).starts_with(group).then_some(process)
     }
-    File::open(format!("/proc/{pid}/map_files/{}", code.range))?.read_exact_at(&mut bytes, code.offset)?;
-    memory.write_all_at(&bytes, code.start)
+
+    fn undo(&self, until: Instant) -> io::Result<()> {
+        loop {
+            let maps = self.read("maps").unwrap_or_default();
+            if let Err(error) = self.restore_code(&maps) {
+                eprintln!("what CRIU wrote over the code of process {} stays there: {error}", self.pid);
+            }
+            let left = ranges(&maps, NAME);
+            if left.is_empty() {
+                return Ok(());
+            }
+            let is_it = || self.read("stat").is_ok();
+            let stops = until.max(Instant::now() + LEAST);
+            match bay_sys::borrowed::unmap(self.pid, is_it, stops, &left, ranges(&maps, VDSO).pop()) {
+                Err(error) if error.kind() != io::ErrorKind::TimedOut && Instant::now() < until => {
+                    let _ = poll(&mut [], Some(&ROUND));
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Puts back what was overwritten, from the file it is mapped from.
+    fn restore_code(&self, maps: &str) -> io::Result<()> {
+        let Some(code) = maps.lines().find_map(Code::of) else { return Ok(()) };
+        let memory = self.open("mem", OFlags::RDWR)?;
+        let mut bytes = OVERWRITTEN;
+        memory.read_exact_at(&mut bytes, code.start)?;
+        if bytes != OVERWRITTEN {
+            return Ok(());
+        }
+        let mapped = self.open(&format!("map_files/{}", code.range), OFlags::RDONLY)?;
+        mapped.read_exact_at(&mut bytes, code.offset)?;
+        memory.write_all_at(&bytes, code.start)
+    }
+
+    fn read(&self, name: &str) -> io::Result<String> {
+        io::read_to_string(self.open(name, OFlags::RDONLY)?)
+    }
+
+    fn open(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        Ok(openat(&self.dir, name, flags | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?.into())
+    }
 }
 
 /// Code that is mapped from a file.
@@ -95,7 +131,56 @@ fn ranges(maps: &str, name: &str) -> Vec<Range<u64>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
     use super::*;
+
+    /// Something with the name, and a child of the kind that is waited for until it ends, which it never does.
+    const NEVER_STOPS: &str = r#"
+import ctypes, mmap, os, sys
+libc = ctypes.CDLL(None)
+named = os.memfd_create("CRIUMFD", 0)
+os.ftruncate(named, 4096)
+kept = mmap.mmap(named, 4096)
+print("ready", flush=True)
+CLONE, CLONE_VFORK, SIGCHLD = 56, 0x4000, 17
+libc.syscall(CLONE, CLONE_VFORK | SIGCHLD, 0, 0, 0, 0)
+sys.stdin.read()
+"#;
+
+    #[test]
+    fn a_process_that_never_stops_holds_nobody_up_and_another_group_is_left_alone() {
+        let Ok(mut hostile) = Command::new("python3")
+            .args(["-c", NEVER_STOPS])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+        else {
+            return;
+        };
+        let pid = i32::try_from(hostile.id()).unwrap();
+        let mut said = String::new();
+        BufReader::new(hostile.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+        let status = || fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        while !status().contains("State:\tD") {
+            std::thread::yield_now();
+        }
+        let named = || fs::read_to_string(format!("/proc/{pid}/maps")).unwrap().contains(NAME);
+        let begun = Instant::now();
+        undo(&[pid], Path::new("no/such/group"));
+        assert!(Process::of(pid, Path::new("no/such/group")).is_none());
+        undo(&[pid; 20], Path::new(""));
+        assert!(begun.elapsed() < DEADLINE * 3, "{:?}", begun.elapsed());
+        assert!(named(), "it was not stopped: {}", status());
+        let process = Process::of(pid, Path::new("")).unwrap();
+        hostile.kill().unwrap();
+        // Its child sees the end of its input.
+        drop(hostile.stdin.take());
+        hostile.wait().unwrap();
+        assert!(process.read("stat").is_err(), "whoever has the number now is another");
+    }
 
     #[test]
     fn only_what_has_the_name_is_found() {

@@ -3,7 +3,7 @@
 //! ```text
 //!  capture                                            restore
 //!  ───────                                            ───────
-//!  examine   name what cannot be kept                 identity  same kernel, processor, CRIU?
+//!  examine   name what cannot be kept                 identity  same kernel, processor, CRIU? nothing hostile in it?
 //!  idle      no connection to the guest is open       groups    the bay's, and those its processes were in
 //!  program   the guest's executable, kept too         gateway, socket, user-ns, mounts: as for a start, but side by side
 //!  dump      CRIU stops everything, keeps memory      criu      makes the namespaces …
@@ -21,6 +21,9 @@
 //! * The user namespace belongs to the bay's first id, as for a start: CRIU is made to act as that id while it makes it
 //!   ([`bay_sys::borrowed`]), and as root again afterwards. During a dump that is also what lets it read the limits of the
 //!   bay's processes on hosts that keep `CAP_SYS_RESOURCE` to themselves.
+//! * Images are looked through before they are restored, and before a capture counts: nothing that the bay had mounted may
+//!   make CRIU follow a path that the bay has chosen ([`vetting`]). Where it follows one nevertheless, next to nothing of
+//!   the host is there to be found ([`hidden`]).
 //! * The guest's executable is unreadable inside, but CRIU opens it with the rights of the bay. So a restored bay has a
 //!   copy of its own, which can be read until its first process runs.
 //!
@@ -37,11 +40,13 @@
 mod capture;
 mod examine;
 mod facts;
+mod hidden;
 mod leftovers;
 mod netfilter;
 mod restore;
 mod room;
 mod sets;
+mod vetting;
 mod view;
 mod wake;
 mod wire;
@@ -57,7 +62,7 @@ use std::process::Command;
 
 use bay_types::runtime::Criu;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Try};
 
 /// Where CRIU is looked for, in this order. The first is where `./quickstart` puts one.
 pub const CRIU_PLACES: [&str; 4] =
@@ -92,9 +97,10 @@ pub fn find_criu(given: Option<&Path>) -> Result<Criu, String> {
 /// Whether what these images hold can go on on this machine; a restore looks again.
 ///
 /// # Errors
-/// What differs, or that the images are not whole.
+/// What differs, what must not go on anywhere, or that the images are not whole.
 pub fn goes_on_here(images: &Path, criu: &Criu) -> Result<(), Failure> {
-    facts::Facts::for_here(images, criu).map(drop)
+    let facts = facts::Facts::for_here(images, criu)?;
+    vetting::vet(images, facts.listener).at(facts::STEP, || vetting::MUST_NOT.to_owned())
 }
 
 fn criu_version(criu: &Path) -> io::Result<String> {

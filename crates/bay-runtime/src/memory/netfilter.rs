@@ -63,12 +63,13 @@ fn end_repairs(first: i32) {
     let mut seen = HashSet::new();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let name = process.file_name();
-        let Some(pid) = name.to_str().filter(|pid| network(pid).is_some_and(|ns| own.as_ref() == Some(&ns)))
-        else {
-            continue;
-        };
+        let Some(pid) = name.to_str() else { continue };
         let Some(number) = pid.parse().ok().and_then(Pid::from_raw) else { continue };
+        // The handle first, then the look: what is taken with it is of the process that was looked at, or of none.
         let Ok(handle) = pidfd_open(number, PidfdFlags::empty()) else { continue };
+        if network(pid).is_none_or(|ns| own.as_ref() != Some(&ns)) {
+            continue;
+        }
         for open in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
             let is_new = fs::read_link(open.path()).is_ok_and(|link| {
                 link.as_os_str().as_encoded_bytes().starts_with(b"socket:[") && seen.insert(link)

@@ -17,7 +17,9 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::capture::{become_owner, make_work_dir, told};
 use super::facts::Facts;
+use super::hidden::hide_host;
 use super::room::Room;
+use super::vetting::{MUST_NOT, vet};
 use super::view::tmpfs;
 use super::wake::wake;
 use super::wire::Message;
@@ -56,6 +58,7 @@ fn restore_locked(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
     let runtime = &spec.runtime;
     let (run_dir, group) = (&runtime.place.run_dir, &runtime.place.cgroup);
     let facts = Facts::for_here(&spec.images, &spec.criu)?;
+    vet(&spec.images, facts.listener).at(STEP, || MUST_NOT.to_owned())?;
     clear_locked(&runtime.place)?;
     let groups = Hierarchies::ready()?;
     groups.make(group, &runtime.limits, placing(runtime), runtime.id_base)?;
@@ -96,6 +99,10 @@ fn restore_locked(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
     {
         options.bytes(option::CGROUP_YARD, yard.as_bytes());
     }
+    let program_dir = spec.criu.program.parent().unwrap_or(Path::new("/"));
+    let mut needed = vec![program_dir, groups.v2.as_path()];
+    needed.extend(groups.v1.iter().map(|(_, point)| point.as_path()));
+    hide_host(&needed, room.is_some())?;
     options.bytes(option::ROOT, staged.join(ROOT).as_os_str().as_encoded_bytes());
     for (name, at) in staged_mounts(runtime, staged)? {
         options.bytes(option::EXTERNAL, format!("mnt[{name}]:{}", at.display()).as_bytes());

@@ -4,11 +4,12 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use bay_sys::namespace::{Cloned, clone_process};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::statvfs;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
@@ -22,12 +23,21 @@ const MAX_MESSAGE: usize = 64 << 10;
 /// Lines of CRIU's log that are told when it fails, and how long each may be.
 const TOLD_LINES: usize = 4;
 const TOLD_LENGTH: usize = 300;
-/// How often somebody looks whether the bay is still there.
+/// How often somebody looks whether the bay is still there, and how much was written.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Names of the log in the work directory.
 const LOG: &str = "criu.log";
 /// Said on every host that gives no right to raise limits, and of no consequence.
 const HARMLESS: [&str; 2] = ["rlimit: Can't setup RLIMIT_NOFILE", "cgroupd: recv req error"];
+
+/// How large the open files that were deleted may be: each for CRIU, which copies them, and all for us. Many may share what
+/// they hold, which counts once for the bay, and is copied for each.
+pub(super) const MAX_GHOST_BYTES: u64 = 1 << 30;
+/// Said when it is given up.
+pub(super) const TOO_LARGE: &str = "there is more to be kept than the bay has memory, and no room for it: memory that processes share after a fork, \
+     and files that were removed and are still open, are kept for each";
+/// A part of the filesystem of this size is left to others.
+const RESERVED_PART: u64 = 10;
 
 /// What CRIU is asked for; the numbers are its protocol's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,8 +82,6 @@ pub(super) fn common_options(images: BorrowedFd<'_>, work_dir: BorrowedFd<'_>) -
     const SOFT: u64 = 3;
     /// Without a program of the host's.
     const NFTABLES: u64 = 2;
-    /// Of open files that were deleted.
-    const MAX_GHOST_BYTES: u64 = 1 << 30;
     let mut options = Message::default();
     options
         .number(option::IMAGES, descriptor(images))
@@ -106,6 +114,23 @@ pub(super) struct Worker {
     /// PID 1 of the bay whose processes it has stopped. When that is killed it waits for the end of the others, which wait
     /// for CRIU, which waits for PID 1: somebody has to see that.
     watched: Option<i32>,
+    bound: Option<Bound>,
+}
+
+/// How much may be written to a directory: as much as was foreseen, and beyond that as long as there is room.
+struct Bound {
+    dir: PathBuf,
+    /// What there was of it in the beginning. What is written counts there only some time later.
+    room: u64,
+    foreseen: Box<dyn Fn() -> u64>,
+}
+
+impl Bound {
+    fn is_passed(&self) -> bool {
+        let written = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let written: u64 = written.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum();
+        written > self.room && written > (self.foreseen)()
+    }
 }
 
 impl Worker {
@@ -124,7 +149,7 @@ impl Worker {
             Cloned::Parent { pid } => {
                 let own = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound).at(step, what)?;
                 let handle = pidfd_open(own, PidfdFlags::empty()).at(step, what)?;
-                Ok(Self { pid, socket, handle, step, watched: None })
+                Ok(Self { pid, socket, handle, step, watched: None, bound: None })
             }
             Cloned::Child => {
                 for fd in passed.iter().chain([&theirs.as_fd()]) {
@@ -151,6 +176,14 @@ impl Worker {
     pub(super) fn watching(mut self, first_process: i32) -> Self {
         self.watched = Some(first_process);
         self
+    }
+
+    /// It is given up when it writes more than was foreseen to its images, and comes near to filling what they are on.
+    pub(super) fn bound(&mut self, images: &Path, foreseen: impl Fn() -> u64 + 'static) {
+        let room = statvfs(images).map_or(u64::MAX, |room| {
+            room.f_bavail.saturating_sub(room.f_blocks / RESERVED_PART).saturating_mul(room.f_frsize)
+        });
+        self.bound = Some(Bound { dir: images.to_owned(), room, foreseen: Box::new(foreseen) });
     }
 
     /// Asks for one thing and answers everything CRIU says on the way, until it is done. What `on` refuses fails the
@@ -220,6 +253,10 @@ impl Worker {
             if self.watched.is_some_and(place::is_ending) {
                 let ended = io::Error::from(io::ErrorKind::NotFound);
                 return Err(Failure::new(self.step, "the bay ended meanwhile", ended));
+            }
+            if self.bound.as_ref().is_some_and(Bound::is_passed) {
+                let larger = io::Error::from(io::ErrorKind::FileTooLarge);
+                return Err(Failure::new(self.step, TOO_LARGE, larger));
             }
         }
         if !events[0].revents().contains(PollFlags::IN) {

@@ -51,16 +51,26 @@ pub(super) async fn events(
     Ok(Json(events))
 }
 
-/// Walks the whole record and checks every hash.
+/// Walks the whole record and checks every hash, and that it continues the head that was signed last.
 pub(super) async fn verify_events(
     _: NoQuery,
     State(daemon): Shared,
 ) -> Result<Json<EventsVerified>, Failure> {
     let verdict = daemon.store.events_verify().await.map_err(|e| e.to_api())?;
     Ok(Json(match verdict {
-        Verdict::Intact { events, head } => {
-            EventsVerified { ok: true, events, head_hash: Some(head), first_bad: None, why: None }
-        }
+        Verdict::Intact { events, root } => match daemon.ledger.sound().await {
+            Ok(()) => {
+                let head_hash = Some(root.to_string());
+                EventsVerified { ok: true, events, head_hash, first_bad: None, why: None }
+            }
+            Err(error) => EventsVerified {
+                ok: false,
+                events: 0,
+                head_hash: None,
+                first_bad: None,
+                why: Some(error.message),
+            },
+        },
         Verdict::Broken { seq, why } => EventsVerified {
             ok: false,
             events: seq.saturating_sub(1),

@@ -18,6 +18,7 @@ use crate::channel::plain_text;
 use crate::daemon::Daemon;
 use crate::service::Caller;
 
+mod audit;
 mod bays;
 mod checkpoints;
 mod diff;
@@ -48,6 +49,11 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/health", get(bays::health))
         .route("/v1/events", get(bays::events))
         .route("/v1/events/verify", get(bays::verify_events))
+        .route("/v1/audit/key", get(audit::key))
+        .route("/v1/audit/head", get(audit::head))
+        .route("/v1/audit/export", get(audit::export))
+        .route("/v1/audit/proof/{event}", get(audit::proof))
+        .route("/v1/audit/consistency", get(audit::consistency))
         .route("/v1/top", get(bays::top))
         .route("/v1/bays", get(bays::list).post(bays::create))
         .route("/v1/bays/{bay}", get(bays::show).delete(bays::remove))

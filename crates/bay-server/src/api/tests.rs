@@ -119,8 +119,10 @@ async fn rig() -> Rig {
         defect: Arc::clone(&defect),
         oom_kills: Arc::clone(&oom_kills),
     };
+    let ledger = crate::ledger::Ledger::open(dir.path(), &store).await.unwrap();
     let daemon = Arc::new(Daemon {
         store,
+        ledger,
         pool: OnceLock::new(),
         backend: Arc::new(backend),
         bays: Registry::default(),

@@ -31,9 +31,32 @@ async fn a_database_of_version_1_is_taken_over_with_everything_in_it() {
         assert_eq!((execs[0].usage.user_us, execs[0].usage.max_rss_kib), (Some(1420), Some(1960)));
         assert_eq!((execs[0].usage.memory_peak_bytes, execs[0].trace), (None, None));
         assert_eq!(store.cost_list().await.unwrap(), []);
-        assert_eq!(store.events_head().await.unwrap(), 12);
+        // Its twelve events, and the one that tells of the upgrade.
+        assert_eq!(store.events_head().await.unwrap(), 13);
         let verdict = store.events_verify().await.unwrap();
-        assert!(matches!(verdict, Verdict::Intact { events: 12, .. }), "{verdict:?}");
+        assert!(matches!(verdict, Verdict::Intact { events: 13, .. }), "{verdict:?}");
+        let events = store.events_list(0, None).await.unwrap();
+        assert_eq!((events[0].seq, events[11].seq), (1, 12));
+        assert_eq!((events[12].kind.as_str(), &events[12].body["first_bad"]), ("ledger.begun", &json!(null)));
+        store.close().await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_done_to_an_older_record_is_not_forgotten_by_taking_it_over() {
+    for (sql, bad) in [
+        ("UPDATE events SET body = '{}' WHERE seq = 4", 4),
+        ("DELETE FROM events WHERE seq = 5", 5),
+        ("DELETE FROM events WHERE seq > 10", 11),
+        ("UPDATE events SET hash = replace(hash, 'a', 'b') WHERE seq = 12", 12),
+    ] {
+        let (dir, path) = earlier(include_str!("version-1.sql")).await;
+        tamper(&dir, sql).await;
+        let store = Store::open(&path).await.unwrap();
+        let verdict = store.events_verify().await.unwrap();
+        assert!(matches!(verdict, Verdict::Broken { seq, .. } if seq == bad), "{sql}: {verdict:?}");
+        let last = store.events_list(12, None).await.unwrap();
+        assert_eq!(last[0].body["first_bad"], bad, "{sql}");
         store.close().await;
     }
 }

@@ -1,5 +1,6 @@
 //! One file per verb.
 
+pub(crate) mod audit;
 pub(crate) mod branch;
 pub(crate) mod bundle;
 pub(crate) mod checkpoint;

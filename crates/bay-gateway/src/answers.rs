@@ -1,0 +1,111 @@
+//! What the gateway itself answers: refusals and failures, as JSON and as one plain line.
+
+use bay_policy::{AddressRefusal, Decision, Explanation, Refusal};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::{Response, StatusCode};
+use serde::Serialize;
+
+use crate::body::{AnswerBody, full};
+use crate::decider::{Failure, RecordId};
+
+/// The header with the plain line, which `curl -v` and logs show.
+pub const LINE_HEADER: &str = "x-workbay-refused";
+/// The header with the plain line of a failure that is the origin's.
+pub const FAILURE_HEADER: &str = "x-workbay-failed";
+/// The header with the number in the record, for `bay policy explain`.
+pub const RECORD_HEADER: &str = "x-workbay-record";
+/// Longest plain line in a header.
+const MAX_LINE_CHARS: usize = 1000;
+
+/// A refusal as the agent reads it.
+#[derive(Debug, Serialize)]
+struct Told<'a> {
+    error: &'static str,
+    /// What was refused, why, and what would allow it, in one line.
+    line: &'a str,
+    record: &'a RecordId,
+    #[serde(flatten)]
+    details: Details<'a>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Details<'a> {
+    Explained(&'a Explanation),
+    Decided { decision: &'a Decision },
+    Form { refusal: &'a Refusal },
+    Address { address: &'a AddressRefusal },
+    Failed { failure: Failure },
+    None {},
+}
+
+pub(crate) fn decided(
+    id: &RecordId,
+    what: &str,
+    decision: &Decision,
+    explanation: Option<&Explanation>,
+) -> Response<AnswerBody> {
+    let line = match explanation {
+        Some(explanation) => explanation.line(),
+        None => match decision.rule() {
+            Some(rule) => {
+                format!("{}: {what}: rule {} at {} says so", decision.outcome, rule.id, rule.origin)
+            }
+            None => format!("{}: {what}: no rule allows it", decision.outcome),
+        },
+    };
+    let details = explanation.map_or(Details::Decided { decision }, Details::Explained);
+    answer(StatusCode::FORBIDDEN, LINE_HEADER, &Told { error: "refused", line: &line, record: id, details })
+}
+
+pub(crate) fn malformed(id: &RecordId, refusal: &Refusal) -> Response<AnswerBody> {
+    let line = format!("refused: {refusal}");
+    let details = Details::Form { refusal };
+    answer(StatusCode::FORBIDDEN, LINE_HEADER, &Told { error: "refused", line: &line, record: id, details })
+}
+
+pub(crate) fn plain(status: StatusCode, id: &RecordId, why: &str) -> Response<AnswerBody> {
+    let line = format!("refused: {why}");
+    let details = Details::None {};
+    answer(status, LINE_HEADER, &Told { error: "refused", line: &line, record: id, details })
+}
+
+pub(crate) fn address(id: &RecordId, refusal: &AddressRefusal) -> Response<AnswerBody> {
+    let line = format!("refused: {refusal}");
+    let details = Details::Address { address: refusal };
+    answer(StatusCode::FORBIDDEN, LINE_HEADER, &Told { error: "refused", line: &line, record: id, details })
+}
+
+pub(crate) fn failed(id: &RecordId, failure: Failure, why: &str) -> Response<AnswerBody> {
+    let status = match failure {
+        Failure::NameTimeout | Failure::ConnectTimeout | Failure::AnswerTimeout | Failure::Stalled => {
+            StatusCode::GATEWAY_TIMEOUT
+        }
+        Failure::RequestBody => StatusCode::BAD_REQUEST,
+        _ => StatusCode::BAD_GATEWAY,
+    };
+    let line = format!("failed: {why} ({})", failure.as_str());
+    let details = Details::Failed { failure };
+    answer(status, FAILURE_HEADER, &Told { error: "upstream", line: &line, record: id, details })
+}
+
+fn answer(status: StatusCode, line_header: &'static str, told: &Told<'_>) -> Response<AnswerBody> {
+    // Serialising owned text and numbers does not fail.
+    let mut body = serde_json::to_vec(told).unwrap_or_default();
+    body.push(b'\n');
+    let mut response = Response::new(full(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(line_header, one_line(told.line));
+    headers.insert(RECORD_HEADER, one_line(&told.record.0));
+    response
+}
+
+/// Text as the value of a header: printable ASCII, one line, not too long.
+fn one_line(text: &str) -> HeaderValue {
+    let plain = text.chars().take(MAX_LINE_CHARS);
+    let plain: String = plain.map(|char| if matches!(char, ' '..='~') { char } else { '?' }).collect();
+    HeaderValue::from_str(&plain).unwrap_or(HeaderValue::from_static("refused"))
+}

@@ -1,0 +1,198 @@
+//! The bay's own certificate authority, and the certificates it makes for the names the bay connects to.
+//!
+//! The authority is trusted inside one bay and nowhere else. All leaves share one key, which lives as long as the
+//! gateway: making one is a signature, and those that are used least are forgotten.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use lru::LruCache;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PublicKeyData,
+};
+use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::{ServerSessionMemoryCache, StoresServerSessions};
+use serde::{Deserialize, Serialize};
+
+use crate::limits::MAX_LEAVES;
+
+/// How long the authority of a bay is valid: longer than any bay lives.
+const AUTHORITY_DAYS: i64 = 3650;
+/// How long a leaf is valid, and after how long it is made anew.
+const LEAF_DAYS: i64 = 30;
+const LEAF_RENEWAL: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Clocks in a bay may differ.
+const BACKDATED_DAYS: i64 = 2;
+/// TLS sessions that can be resumed, of all names together.
+const MAX_SESSIONS: usize = 1024;
+
+/// An authority as it is kept: to be encrypted at rest, since it has the key.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedAuthority {
+    pub name: String,
+    pub certificate_der: Vec<u8>,
+    pub key_der: Vec<u8>,
+}
+
+impl fmt::Debug for SavedAuthority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SavedAuthority").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    #[error("the certificate or its key cannot be made")]
+    Make(#[from] rcgen::Error),
+    #[error("TLS does not take the certificate")]
+    Tls(#[from] rustls::Error),
+    #[error("the key that was kept is not the one of the certificate; make a new authority")]
+    OtherKey,
+}
+
+/// A certificate authority for one bay.
+pub struct Authority {
+    name: String,
+    certificate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Authority {
+    /// Makes one. The name is what persons see in a list of authorities.
+    pub fn generate(name: &str) -> Result<Self, AuthorityError> {
+        let key = KeyPair::generate()?;
+        let params = authority_params(name);
+        let certificate = params.self_signed(&key)?.der().clone();
+        Ok(Self { name: name.to_owned(), certificate, issuer: Issuer::new(params, key) })
+    }
+
+    pub fn load(saved: &SavedAuthority) -> Result<Self, AuthorityError> {
+        let key = KeyPair::try_from(saved.key_der.as_slice())?;
+        let public = key.der_bytes();
+        if !saved.certificate_der.windows(public.len()).any(|window| window == public) {
+            return Err(AuthorityError::OtherKey);
+        }
+        Ok(Self {
+            name: saved.name.clone(),
+            certificate: saved.certificate_der.clone().into(),
+            issuer: Issuer::new(authority_params(&saved.name), key),
+        })
+    }
+
+    #[must_use]
+    pub fn saved(&self) -> SavedAuthority {
+        SavedAuthority {
+            name: self.name.clone(),
+            certificate_der: self.certificate.to_vec(),
+            key_der: self.issuer.key().serialize_der(),
+        }
+    }
+
+    /// What is put into the bay's stores of trust.
+    #[must_use]
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+}
+
+fn authority_params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.remove(DnType::CommonName);
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    valid(&mut params, AUTHORITY_DAYS);
+    params
+}
+
+/// Sets validity from and until midnight of days counted from now.
+fn valid(params: &mut CertificateParams, days: i64) {
+    let day = |days: i64| {
+        let seconds = Timestamp::now().as_second() + days * 24 * 3600;
+        let at = Timestamp::from_second(seconds).unwrap_or_default().to_zoned(TimeZone::UTC);
+        // jiff's months and days are in their ranges, so neither falls back.
+        let (month, day) = (u8::try_from(at.month()), u8::try_from(at.day()));
+        rcgen::date_time_ymd(i32::from(at.year()), month.unwrap_or(1), day.unwrap_or(1))
+    };
+    params.not_before = day(-BACKDATED_DAYS);
+    params.not_after = day(days);
+}
+
+/// The servers that a bay sees: one TLS configuration for each name.
+pub(crate) struct Leaves {
+    authority: Authority,
+    key: KeyPair,
+    provider: Arc<CryptoProvider>,
+    sessions: Arc<dyn StoresServerSessions>,
+    made: Mutex<LruCache<String, (Instant, Arc<ServerConfig>)>>,
+}
+
+impl fmt::Debug for Leaves {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leaves").field("authority", &self.authority).finish_non_exhaustive()
+    }
+}
+
+impl Leaves {
+    pub(crate) fn new(authority: Authority, provider: Arc<CryptoProvider>) -> Result<Self, AuthorityError> {
+        Ok(Self {
+            authority,
+            key: KeyPair::generate()?,
+            provider,
+            sessions: ServerSessionMemoryCache::new(MAX_SESSIONS),
+            made: Mutex::new(LruCache::new(NonZeroUsize::new(MAX_LEAVES).unwrap_or(NonZeroUsize::MIN))),
+        })
+    }
+
+    /// The server for a canonical name or an address.
+    pub(crate) fn server(&self, host: &str) -> Result<Arc<ServerConfig>, AuthorityError> {
+        let now = Instant::now();
+        {
+            let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((at, config)) = made.get(host)
+                && now.saturating_duration_since(*at) < LEAF_RENEWAL
+            {
+                return Ok(config.clone());
+            }
+        }
+        let config = Arc::new(self.make(host)?);
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.put(host.to_owned(), (now, config.clone()));
+        Ok(config)
+    }
+
+    fn make(&self, host: &str) -> Result<ServerConfig, AuthorityError> {
+        let mut params = CertificateParams::new(vec![host.to_owned()])?;
+        params.distinguished_name.remove(DnType::CommonName);
+        params.distinguished_name.push(DnType::OrganizationName, "Workbay gateway");
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        valid(&mut params, LEAF_DAYS);
+        let leaf = params.signed_by(&self.key, &self.authority.issuer)?;
+        let chain = vec![leaf.der().clone(), self.authority.certificate.clone()];
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key.serialize_der()));
+        let mut config = ServerConfig::builder_with_provider(self.provider.clone())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        // One store for all: rustls resumes a session for the name it was made for only.
+        config.session_storage = self.sessions.clone();
+        Ok(config)
+    }
+}

@@ -1,0 +1,181 @@
+//! Bodies on their way: passed on frame by frame, counted, never collected.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use crate::decider::Failure;
+use crate::limits::{MAX_REST_BYTES, REST_WITHIN};
+use crate::origin::Lease;
+use crate::progress::{Direction, Progress};
+
+/// Why a body broke off.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error("the body broke off")]
+    Broken(#[source] hyper::Error),
+    #[error("the body stopped moving")]
+    Stalled,
+    #[error("the policy no longer allows it")]
+    Revoked,
+}
+
+/// The body of what the gateway answers.
+pub(crate) type AnswerBody = UnsyncBoxBody<Bytes, BodyError>;
+
+pub(crate) fn full(bytes: impl Into<Bytes>) -> AnswerBody {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// The body of a request, of which the rest is read and thrown away if nobody wants it. Clients that are answered before
+/// they have sent everything may otherwise see a stream that was reset, and not the answer.
+pub(crate) struct Source {
+    inner: Option<Incoming>,
+    read_rest: bool,
+}
+
+impl Source {
+    /// `read_rest` is off for bodies that the client only sends when it is told to go on.
+    pub(crate) fn new(inner: Incoming, read_rest: bool) -> Self {
+        Self { inner: Some(inner), read_rest }
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        let Some(mut body) = self.inner.take().filter(|body| self.read_rest && !body.is_end_stream()) else {
+            return;
+        };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            let mut left = MAX_REST_BYTES;
+            let rest = async {
+                while let Some(Ok(frame)) = body.frame().await {
+                    let length = frame.data_ref().map_or(0, Bytes::len);
+                    let Some(next) = left.checked_sub(length) else { return };
+                    left = next;
+                }
+            };
+            timeout(REST_WITHIN, rest).await.ok();
+        });
+    }
+}
+
+/// A body that is passed on.
+pub(crate) struct Metered {
+    inner: Source,
+    direction: Direction,
+    progress: Arc<Progress>,
+    idle: std::time::Duration,
+    waiting: Option<Pin<Box<Sleep>>>,
+    /// Given back when the answer is through.
+    lease: Option<Lease>,
+    ended: bool,
+}
+
+impl Metered {
+    pub(crate) fn new(
+        inner: Source,
+        direction: Direction,
+        progress: Arc<Progress>,
+        idle: std::time::Duration,
+    ) -> Self {
+        Self { inner, direction, progress, idle, waiting: None, lease: None, ended: false }
+    }
+
+    pub(crate) fn with_lease(mut self, lease: Option<Lease>) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Where the bay's own body breaks off that is all there is to say, and the origin's answer may still come.
+    fn failed(&mut self, of_origin: Failure) {
+        self.lease = None;
+        self.ended = true;
+        match self.direction {
+            Direction::Out => self.progress.note(Failure::RequestBody),
+            Direction::In => self.progress.end_failed(of_origin),
+        }
+    }
+
+    fn finished(&mut self) {
+        if self.ended {
+            return;
+        }
+        self.ended = true;
+        if let Some(lease) = self.lease.take() {
+            lease.give_back();
+        }
+        if self.direction == Direction::In {
+            self.progress.end_answered();
+        }
+    }
+}
+
+impl Body for Metered {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if !self.progress.still_allowed() {
+            self.lease = None;
+            self.ended = true;
+            return Poll::Ready(Some(Err(BodyError::Revoked)));
+        }
+        let Some(inner) = self.inner.inner.as_mut() else { return Poll::Ready(None) };
+        match Pin::new(inner).poll_frame(context) {
+            Poll::Ready(Some(Ok(frame))) => {
+                self.waiting = None;
+                if let Some(data) = frame.data_ref() {
+                    self.progress.moved(self.direction, data.len());
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => {
+                self.failed(Failure::Broken);
+                Poll::Ready(Some(Err(BodyError::Broken(error))))
+            }
+            Poll::Ready(None) => {
+                self.finished();
+                Poll::Ready(None)
+            }
+            Poll::Pending => {
+                let idle = self.idle;
+                let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(idle)));
+                if waiting.as_mut().poll(context).is_pending() {
+                    return Poll::Pending;
+                }
+                waiting.as_mut().reset(Instant::now() + idle);
+                self.failed(Failure::Stalled);
+                Poll::Ready(Some(Err(BodyError::Stalled)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.inner.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.inner.as_ref().map(Body::size_hint).unwrap_or_default()
+    }
+}
+
+impl Drop for Metered {
+    fn drop(&mut self) {
+        // Whoever knows from a length that this was all does not ask for the end.
+        if self.is_end_stream() {
+            self.finished();
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! One connection of the bay, from its first byte: what it is, and who serves it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bay_policy::{CanonicalRequest, Connection, Host, Outcome, Route, Scheme};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::server::Acceptor;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::LazyConfigAcceptor;
+
+use crate::decider::{Caller, Ending, Refused};
+use crate::exchange::{self, Site};
+use crate::gateway::Shared;
+use crate::hello;
+use crate::limits::{
+    CONNECTION_WINDOW_BYTES, HEADER_TABLE_BYTES, MAX_FRAME_BYTES, MAX_HEAD_BYTES, MAX_HEADER_LIST_BYTES,
+    MAX_HEADERS, MAX_RESET_STREAMS, MAX_STREAMS, SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES,
+};
+use crate::names::Meaning;
+use crate::progress::Progress;
+use crate::proxy;
+use crate::stream::{Io, Prefixed};
+use crate::tunnel;
+use crate::upstream::dial;
+
+/// The first byte of a TLS record with a handshake in it.
+const TLS_HANDSHAKE: u8 = 0x16;
+/// How often old connections to origins are looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(20);
+/// How long accepting rests where the system has no more to give.
+const ACCEPT_REST: Duration = Duration::from_millis(20);
+/// Ports whose clients speak first.
+const SPEAKING_PORTS: &[u16] = &[80, 443];
+
+/// What a listener is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Door {
+    Transparent,
+    Proxy,
+}
+
+pub(crate) async fn serve_listener(shared: Arc<Shared>, listener: TcpListener, door: Door) {
+    let mut connections = JoinSet::new();
+    let mut sweep = tokio::time::interval(SWEEP_EVERY);
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => {
+                    if let Some(serving) = begin(&shared, stream, peer, door) {
+                        connections.spawn(serving);
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "accepting a connection of a bay");
+                    tokio::time::sleep(ACCEPT_REST).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+            _ = sweep.tick() => shared.origins.forget_old(),
+        }
+    }
+}
+
+/// Says who it is and whether there is room.
+fn begin(
+    shared: &Arc<Shared>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    door: Door,
+) -> Option<impl Future<Output = ()> + Send + 'static> {
+    let local = stream.local_addr().ok()?;
+    let local = SocketAddr::new(local.ip().to_canonical(), local.port());
+    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+    stream.set_nodelay(true).ok();
+    let caller = Caller { peer, local, known: shared.decider.attribute(peer, local) };
+    let Ok(permit) = shared.room.clone().try_acquire_owned() else {
+        shared.decider.refused(&caller, &Refused::TooMany { destination: local });
+        return None;
+    };
+    let busy: Arc<dyn Send + Sync> = Arc::new(permit);
+    let shared = shared.clone();
+    Some(async move {
+        match door {
+            Door::Proxy => proxy::serve(shared, stream, caller, busy).await,
+            Door::Transparent => {
+                let meant = host_at(&shared, local.ip());
+                let Some(host) = meant else {
+                    shared.decider.refused(&caller, &Refused::Nameless { destination: local });
+                    return;
+                };
+                let pinned = Pinned { shared, caller, host, port: local.port(), busy };
+                pinned.serve(Prefixed::new(stream)).await;
+            }
+        }
+    })
+}
+
+/// Whom the bay means by an address; nobody where it is one of the pool that no name has.
+pub(crate) fn host_at(shared: &Shared, address: std::net::IpAddr) -> Option<Host> {
+    let names = shared.names.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    match names.meaning(address) {
+        Meaning::Name(name) => Some(Host::Name((*name).into())),
+        Meaning::Nobody => None,
+        Meaning::Foreign => Some(Host::Address(address)),
+    }
+}
+
+/// A connection whose destination is known.
+pub(crate) struct Pinned {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) caller: Caller,
+    pub(crate) host: Host,
+    pub(crate) port: u16,
+    pub(crate) busy: Arc<dyn Send + Sync>,
+}
+
+impl Pinned {
+    pub(crate) async fn serve(self, stream: Prefixed) {
+        let timeouts = &self.shared.timeouts;
+        let first = timeouts.first_byte;
+        match self.shared.decider.route(&self.host, self.port) {
+            Route::Tcp { .. } => self.pass_tcp(stream).await,
+            Route::Passthrough { .. } => self.pass_tls(stream).await,
+            Route::Inspect => self.inspect(stream, first, None).await,
+            Route::Refuse { decision } => {
+                let speaks = SPEAKING_PORTS.contains(&self.port);
+                let within = if speaks { first } else { timeouts.refused_first_byte };
+                self.inspect(stream, within, Some(decision)).await;
+            }
+        }
+    }
+
+    fn refused_protocol(&self, why: &str) {
+        let what = Refused::Protocol { host: &self.host, port: self.port, why };
+        self.shared.decider.refused(&self.caller, &what);
+    }
+
+    /// Reads what is spoken and has each request decided on. Where nothing can be allowed, that is what is answered.
+    async fn inspect(self, mut stream: Prefixed, within: Duration, refused: Option<bay_policy::Decision>) {
+        let first = timeout(within, stream.first()).await;
+        match (first, refused) {
+            (Ok(Ok(Some(TLS_HANDSHAKE))), _) => self.serve_tls(stream).await,
+            // Methods are words.
+            (Ok(Ok(Some(byte))), _) if byte.is_ascii_alphabetic() => self.serve_plain(stream).await,
+            (_, Some(decision)) => {
+                let what = Refused::Connection { host: &self.host, port: self.port, decision: &decision };
+                self.shared.decider.refused(&self.caller, &what);
+            }
+            (Ok(Ok(Some(_))), None) => self.refused_protocol("it is neither TLS nor HTTP"),
+            // A client that opened a connection in advance and had no use for it.
+            (Ok(Ok(None) | Err(_)), None) => {}
+            (Err(_), None) => self.refused_protocol("it said nothing"),
+        }
+    }
+
+    fn site(self, sni: Option<String>, scheme: Scheme) -> Site {
+        Site {
+            shared: self.shared,
+            caller: self.caller,
+            host: self.host,
+            port: self.port,
+            sni,
+            scheme,
+            busy: self.busy,
+        }
+    }
+
+    async fn serve_plain(self, stream: Prefixed) {
+        serve_http1(self.site(None, Scheme::Http), stream).await;
+    }
+
+    async fn serve_tls(self, stream: Prefixed) {
+        let within = self.shared.timeouts.handshake;
+        let handshake = async {
+            let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+            let sni = start.client_hello().server_name().map(str::to_owned);
+            // A certificate for the name that the client asks for, so that it can be told why that name is refused.
+            let name = match sni.as_deref().map(Host::parse) {
+                Some(Ok(host)) => host,
+                Some(Err(_)) | None => self.host.clone(),
+            };
+            let name = match name {
+                Host::Name(name) => name.into_string(),
+                Host::Address(address) => address.to_string(),
+            };
+            let config = self.shared.leaves.server(&name).map_err(io::Error::other)?;
+            Ok::<_, io::Error>((sni, start.into_stream(config).await?))
+        };
+        let (sni, stream) = match timeout(within, handshake).await {
+            Ok(Ok(done)) => done,
+            Ok(Err(error)) => return self.refused_protocol(&format!("the TLS handshake failed: {error}")),
+            Err(_) => return self.refused_protocol("the TLS handshake took too long"),
+        };
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        let site = self.site(sni, Scheme::Https);
+        if is_http2 {
+            serve_http2(site, stream).await;
+        } else {
+            serve_http1(site, stream).await;
+        }
+    }
+
+    async fn pass_tcp(self, stream: Prefixed) {
+        match CanonicalRequest::tcp(&self.host.to_string(), self.port) {
+            Ok(request) => self.pass(stream, request).await,
+            Err(refusal) => {
+                let what = Refused::Form { host: &self.host, port: self.port, refusal: &refusal };
+                self.shared.decider.refused(&self.caller, &what);
+            }
+        }
+    }
+
+    async fn pass_tls(self, mut stream: Prefixed) {
+        let hello = match hello::read(&mut stream, self.shared.timeouts.handshake).await {
+            Ok(hello) => hello,
+            Err(why) => return self.refused_protocol(why),
+        };
+        if hello.hides_name {
+            return self
+                .refused_protocol("its TLS handshake hides the name of a server (ECH); turn that off");
+        }
+        let destination = self.host.to_string();
+        let connection =
+            Connection { destination: &destination, port: self.port, sni: hello.server_name.as_deref() };
+        match CanonicalRequest::passthrough(&connection) {
+            Ok(request) => self.pass(stream, request).await,
+            // The client can still be told: its handshake is answered, and each request refused for its names.
+            Err(_) => self.serve_tls(stream).await,
+        }
+    }
+
+    /// Passes bytes on, if that is allowed.
+    async fn pass(self, stream: Prefixed, request: CanonicalRequest) {
+        let shared = &self.shared;
+        let decided_in = shared.generation();
+        let ruling = shared.decider.decide(&self.caller, &request).await;
+        let progress =
+            Progress::new(shared, ruling.id.clone(), request.clone(), decided_in, self.busy.clone());
+        if ruling.decision.outcome != Outcome::Allow {
+            return progress.end(Ending::Refused);
+        }
+        match dial(&*shared.upstream, &shared.timeouts, &ruling.decision, &request).await {
+            Ok(dialled) => {
+                let idle = shared.timeouts.tunnel_idle;
+                tunnel::run(stream, dialled.stream, progress, idle, shared.changes.clone()).await;
+            }
+            Err(error) => progress.end_failed(error.failure()),
+        }
+    }
+}
+
+async fn serve_http1(site: Site, stream: impl Io) {
+    let site = Arc::new(site);
+    let service = service_fn({
+        let site = site.clone();
+        move |request| exchange::serve(site.clone(), request)
+    });
+    let served =
+        http1_server(&site.shared).serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+    tell_parse_error(&site, served);
+}
+
+pub(crate) fn http1_server(shared: &Shared) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(shared.timeouts.head)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .max_headers(MAX_HEADERS)
+        .auto_date_header(false);
+    builder
+}
+
+/// What hyper could not read was answered by it with a 400 or 431, and is recorded here.
+fn tell_parse_error(site: &Site, served: Result<(), hyper::Error>) {
+    if let Err(error) = served
+        && error.is_parse()
+    {
+        let why = format!("not HTTP as it should be: {error}");
+        site.refuse(&Refused::Protocol { host: &site.host, port: site.port, why: &why });
+    }
+}
+
+async fn serve_http2(site: Site, stream: impl Io) {
+    let site = Arc::new(site);
+    let service = service_fn({
+        let site = site.clone();
+        move |request| exchange::serve(site.clone(), request)
+    });
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_pending_accept_reset_streams(MAX_RESET_STREAMS)
+        .max_local_error_reset_streams(MAX_RESET_STREAMS)
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .header_table_size(HEADER_TABLE_BYTES)
+        .max_frame_size(MAX_FRAME_BYTES)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_send_buf_size(SEND_BUFFER_BYTES)
+        .auto_date_header(false)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let idle = site.shared.timeouts.head;
+    let mut was_idle = false;
+    loop {
+        match timeout(idle, connection.as_mut()).await {
+            Ok(served) => return tell_parse_error(&site, served),
+            // The site holds it once; everything under way holds it once more.
+            Err(_) if Arc::strong_count(&site.busy) > 1 => was_idle = false,
+            Err(_) if was_idle => return,
+            Err(_) => {
+                connection.as_mut().graceful_shutdown();
+                was_idle = true;
+            }
+        }
+    }
+}

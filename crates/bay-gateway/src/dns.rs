@@ -1,0 +1,214 @@
+//! DNS for a bay: every answer is made here, no question leaves.
+//!
+//! A and AAAA get the name's synthetic address, all other types an empty answer: a bay has no use for them, and TXT,
+//! NULL and the like are what tunnels are made of. HTTPS records are among them, so no client learns of HTTP/3 or of
+//! encrypted server names. What is no question is answered with an error where it has an id to answer to, and floods are
+//! dropped before they are read.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bay_policy::Host;
+use hickory_proto::op::{Edns, Message, MessageType, OpCode, ResponseCode};
+use hickory_proto::rr::rdata::{A, AAAA};
+use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::decider::{Decider, LookUp};
+use crate::gateway::Shared;
+use crate::limits::{
+    DNS_IDLE, DNS_QUERIES_PER_SECOND, DNS_TTL_SECONDS, MAX_DNS_CONNECTIONS, MAX_DNS_MESSAGE,
+};
+use crate::names::Names;
+
+/// The answer to a message, or nothing where none is due. Pure but for what the decider records.
+pub fn answer(
+    question: &[u8],
+    peer: SocketAddr,
+    decider: &dyn Decider,
+    names: &std::sync::Mutex<Names>,
+) -> Option<Vec<u8>> {
+    // What is too short to have an id cannot be answered, and an answer must not be answered.
+    let id = u16::from_be_bytes([*question.first()?, *question.get(1)?]);
+    if question.len() < 12 || question[2] & 0x80 != 0 {
+        return None;
+    }
+    let error = |op_code, code| Message::error_msg(id, op_code, code).to_vec().ok();
+    if question.len() > MAX_DNS_MESSAGE {
+        return error(OpCode::Query, ResponseCode::FormErr);
+    }
+    let Ok(asked) = Message::from_vec(question) else {
+        return error(OpCode::Query, ResponseCode::FormErr);
+    };
+    if asked.metadata.op_code != OpCode::Query {
+        return error(asked.metadata.op_code, ResponseCode::NotImp);
+    }
+    let [query] = &asked.queries[..] else { return error(OpCode::Query, ResponseCode::FormErr) };
+
+    let mut answer = Message::new(id, MessageType::Response, OpCode::Query);
+    answer.metadata.recursion_desired = asked.metadata.recursion_desired;
+    answer.metadata.recursion_available = true;
+    answer.add_query(query.clone());
+    if asked.edns.is_some() {
+        let mut edns = Edns::new();
+        edns.set_max_payload(u16::try_from(MAX_DNS_MESSAGE).unwrap_or(u16::MAX));
+        answer.set_edns(edns);
+    }
+    answer.metadata.response_code = if query.query_class() != DNSClass::IN {
+        ResponseCode::Refused
+    } else {
+        let (code, record) = look_up(query, peer, decider, names);
+        if let Some(record) = record {
+            answer.add_answer(record);
+        }
+        code
+    };
+    answer.to_vec().ok()
+}
+
+fn look_up(
+    query: &hickory_proto::op::Query,
+    peer: SocketAddr,
+    decider: &dyn Decider,
+    names: &std::sync::Mutex<Names>,
+) -> (ResponseCode, Option<Record>) {
+    let text = query.name().to_ascii();
+    let kind = query.query_type();
+    let host = match Host::parse(&text) {
+        Ok(host @ Host::Name(_)) => host,
+        // An address is no name, and neither is what has no canonical form.
+        Ok(Host::Address(_)) | Err(_) => {
+            decider.looked_up(peer, &text, &kind.to_string(), LookUp::NoSuchName, false);
+            return (ResponseCode::NXDomain, None);
+        }
+    };
+    let name = host.name().unwrap_or_default();
+    let said = decider.look_up(&host);
+    let mut new = false;
+    let (code, data) = match said {
+        LookUp::NoSuchName => (ResponseCode::NXDomain, None),
+        LookUp::Refused => (ResponseCode::Refused, None),
+        LookUp::Answer if matches!(kind, RecordType::A | RecordType::AAAA) => {
+            let mut names = names.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            match names.number(name) {
+                Some((number, is_new)) => {
+                    new = is_new;
+                    let data = match kind {
+                        RecordType::A => RData::A(A(names.v4(number))),
+                        _ => RData::AAAA(AAAA(names.v6(number))),
+                    };
+                    (ResponseCode::NoError, Some(data))
+                }
+                // All addresses are taken; this bay can learn no more names.
+                None => (ResponseCode::ServFail, None),
+            }
+        }
+        LookUp::Answer => (ResponseCode::NoError, None),
+    };
+    decider.looked_up(peer, name, &kind.to_string(), said, new);
+    (code, data.map(|data| Record::from_rdata(query.name().clone(), DNS_TTL_SECONDS, data)))
+}
+
+/// Questions that may still be asked: refilled with time, up to one second's worth.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    left: f64,
+    at: Instant,
+}
+
+impl Allowance {
+    pub(crate) fn new() -> Self {
+        Self { left: f64::from(DNS_QUERIES_PER_SECOND), at: Instant::now() }
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
+        let full = f64::from(DNS_QUERIES_PER_SECOND);
+        let gone = now.saturating_duration_since(self.at).as_secs_f64();
+        self.left = (self.left + gone * full).min(full);
+        self.at = now;
+        let may = self.left >= 1.0;
+        if may {
+            self.left -= 1.0;
+        }
+        may
+    }
+}
+
+impl Shared {
+    fn answer(&self, question: &[u8], peer: SocketAddr) -> Option<Vec<u8>> {
+        let may = {
+            let mut allowance = self.allowance.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            allowance.take(Instant::now())
+        };
+        if !may {
+            self.counts.dns_dropped();
+            return None;
+        }
+        answer(question, peer, &*self.decider, &self.names)
+    }
+}
+
+pub(crate) async fn serve_udp(shared: Arc<Shared>, socket: UdpSocket) {
+    let mut buffer = vec![0; MAX_DNS_MESSAGE + 1];
+    loop {
+        let (length, peer) = match socket.recv_from(&mut buffer).await {
+            Ok(received) => received,
+            // An ICMP error for an earlier answer; the socket goes on.
+            Err(error) => {
+                tracing::debug!(%error, "DNS socket");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                continue;
+            }
+        };
+        if let Some(answer) = shared.answer(&buffer[..length], peer) {
+            // A full queue drops it, as networks do; the bay asks again.
+            socket.try_send_to(&answer, peer).ok();
+        }
+    }
+}
+
+pub(crate) async fn serve_tcp(shared: Arc<Shared>, listener: TcpListener) {
+    let room = Arc::new(Semaphore::new(MAX_DNS_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                let Ok((stream, peer)) = accepted else {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    continue;
+                };
+                let Ok(permit) = room.clone().try_acquire_owned() else {
+                    shared.counts.dns_dropped();
+                    continue;
+                };
+                let shared = shared.clone();
+                connections.spawn(async move {
+                    serve_stream(&shared, stream, peer).await.ok();
+                    drop(permit);
+                });
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn serve_stream(shared: &Shared, mut stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
+    let mut question = vec![0; MAX_DNS_MESSAGE];
+    loop {
+        let length = usize::from(timeout(DNS_IDLE, stream.read_u16()).await??);
+        if length > MAX_DNS_MESSAGE {
+            return Ok(());
+        }
+        timeout(DNS_IDLE, stream.read_exact(&mut question[..length])).await??;
+        let Some(answer) = shared.answer(&question[..length], peer) else { return Ok(()) };
+        let Ok(length) = u16::try_from(answer.len()) else { return Ok(()) };
+        let mut message = length.to_be_bytes().to_vec();
+        message.extend(answer);
+        timeout(DNS_IDLE, stream.write_all(&message)).await??;
+    }
+}

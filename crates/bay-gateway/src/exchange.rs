@@ -1,0 +1,320 @@
+//! One HTTP request: read, brought into its canonical form, decided on, built anew, sent, and its answer passed on.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bay_policy::{CanonicalRequest, Connection, Host, Outcome, RawRequest, Refusal, Scheme, canonicalise};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderValue};
+use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::time::timeout;
+
+use crate::answers;
+use crate::body::{AnswerBody, Metered, Source, full};
+use crate::decider::{Caller, Ending, Failure, RecordId, Refused, Ruling};
+use crate::gateway::Shared;
+use crate::headers::{self, Upgrade};
+use crate::origin::{self, Lease};
+use crate::progress::{Direction, Progress};
+use crate::tunnel;
+use crate::upstream::{DialError, seconds};
+
+/// The connection a request came on, and what is pinned by it.
+#[derive(Clone)]
+pub(crate) struct Site {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) caller: Caller,
+    pub(crate) host: Host,
+    pub(crate) port: u16,
+    pub(crate) sni: Option<String>,
+    pub(crate) scheme: Scheme,
+    /// Held as long as anything of the connection goes on.
+    pub(crate) busy: Arc<dyn Send + Sync>,
+}
+
+type Answer = Response<AnswerBody>;
+
+pub(crate) async fn serve(site: Arc<Site>, request: Request<Incoming>) -> Result<Answer, Infallible> {
+    Ok(site.answer(request).await.unwrap_or_else(|refused| refused))
+}
+
+impl Site {
+    pub(crate) fn refuse(&self, what: &Refused<'_>) -> RecordId {
+        self.shared.decider.refused(&self.caller, what)
+    }
+
+    /// The answer of the origin, or that of the gateway.
+    async fn answer(&self, mut request: Request<Incoming>) -> Result<Answer, Answer> {
+        let (host, port) = (&self.host, self.port);
+        let two_hosts = request.headers().get_all(HOST).iter().count() > 1;
+        if two_hosts || headers::two_lengths(request.headers()) {
+            let why = "the request has two lengths, or two Host headers";
+            let id = self.refuse(&Refused::Protocol { host, port, why });
+            let mut answer = answers::plain(StatusCode::BAD_REQUEST, &id, why);
+            answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            return Err(answer);
+        }
+        let upgrade = headers::upgrade(request.method(), request.version(), request.headers());
+        if let Upgrade::Refused(why) = upgrade {
+            let id = self.refuse(&Refused::Upgrade { host, port, why });
+            return Err(answers::plain(StatusCode::FORBIDDEN, &id, why));
+        }
+        let from_bay = matches!(upgrade, Upgrade::WebSocket { .. }).then(|| hyper::upgrade::on(&mut request));
+        let (head, body) = request.into_parts();
+        let body = Source::new(body, !head.headers.contains_key(EXPECT));
+        let named = authorities(&head.uri, head.version, &head.headers);
+        let headers = headers::for_origin(head.headers);
+        let canonical = self.canonical(&head.method, &head.uri, head.version, &named, &headers);
+        let canonical = canonical.map_err(|refusal| {
+            let id = self.refuse(&Refused::Form { host, port, refusal: &refusal });
+            answers::malformed(&id, &refusal)
+        })?;
+
+        let decided_in = self.shared.generation();
+        let ruling = self.shared.decider.decide(&self.caller, &canonical).await;
+        let progress =
+            Progress::new(&self.shared, ruling.id.clone(), canonical.clone(), decided_in, self.busy.clone());
+        if ruling.decision.outcome != Outcome::Allow {
+            progress.end(Ending::Refused);
+            let what = canonical.to_string();
+            return Err(answers::decided(&ruling.id, &what, &ruling.decision, ruling.explanation.as_deref()));
+        }
+
+        let may_be_http2 = head.version == Version::HTTP_2;
+        let body = Metered::new(body, Direction::Out, progress.clone(), self.shared.timeouts.body_idle);
+        let mut sending = Sending { site: self, ruling: &ruling, canonical: &canonical, progress: &progress };
+        let outgoing = Outgoing { headers, body, websocket: from_bay.is_some() };
+        let (response, lease) = sending.send(outgoing, may_be_http2).await.map_err(|error| {
+            progress.end_failed(error.failure());
+            match &error {
+                DialError::Address(refusal) => answers::address(&ruling.id, refusal),
+                DialError::Revoked => answers::plain(StatusCode::FORBIDDEN, &ruling.id, &error.to_string()),
+                DialError::Failed { failure, why } => {
+                    answers::failed(&ruling.id, progress.noted().unwrap_or(*failure), why)
+                }
+            }
+        })?;
+        match (upgrade, from_bay) {
+            (Upgrade::WebSocket { accept }, Some(from_bay))
+                if response.status() == StatusCode::SWITCHING_PROTOCOLS =>
+            {
+                Ok(self.websocket(response, &accept, from_bay, &progress))
+            }
+            _ => Ok(self.pass_on(response, lease, progress)),
+        }
+    }
+
+    fn canonical(
+        &self,
+        method: &http::Method,
+        uri: &Uri,
+        version: Version,
+        named: &[String],
+        headers: &HeaderMap,
+    ) -> Result<CanonicalRequest, Refusal> {
+        let destination = self.host.to_string();
+        // HTTP/2 has the authority beside the target; a whole URL over HTTP/1.1 is read as one.
+        let target = match (version, uri.path_and_query()) {
+            (Version::HTTP_2, Some(target)) => target.as_str().to_owned(),
+            _ => uri.to_string(),
+        };
+        let authorities: Vec<&str> = named.iter().map(String::as_str).collect();
+        let headers: Vec<&str> = headers.keys().map(http::HeaderName::as_str).collect();
+        canonicalise(&RawRequest {
+            connection: Connection { destination: &destination, port: self.port, sni: self.sni.as_deref() },
+            scheme: self.scheme,
+            method: method.as_str(),
+            target: &target,
+            authorities: &authorities,
+            headers: &headers,
+        })
+    }
+
+    /// Passes an answer on as it comes.
+    fn pass_on(&self, response: Response<Incoming>, lease: Lease, progress: Arc<Progress>) -> Answer {
+        let (head, body) = response.into_parts();
+        if head.status.is_informational() {
+            progress.end_failed(Failure::BadAnswer);
+            let why = format!("the origin changed the protocol without being asked ({})", head.status);
+            return answers::failed(progress.id(), Failure::BadAnswer, &why);
+        }
+        progress.set_status(head.status.as_u16());
+        let idle = self.shared.timeouts.body_idle;
+        let whole = body.is_end_stream();
+        let body = Source::new(body, false);
+        let body = Metered::new(body, Direction::In, progress, idle).with_lease(Some(lease));
+        let mut answer = Response::new(if whole {
+            drop(body);
+            full("")
+        } else {
+            body.boxed_unsync()
+        });
+        *answer.status_mut() = head.status;
+        *answer.headers_mut() = headers::for_bay(head.headers);
+        answer
+    }
+
+    /// Passes the frames of a WebSocket on, once both ends have agreed on it.
+    fn websocket(
+        &self,
+        mut response: Response<Incoming>,
+        accept: &str,
+        from_bay: OnUpgrade,
+        progress: &Arc<Progress>,
+    ) -> Answer {
+        if !headers::is_websocket(response.headers(), accept) {
+            progress.end_failed(Failure::BadAnswer);
+            let why = "the origin's answer to the WebSocket handshake is not the one that its key asks for";
+            return answers::failed(progress.id(), Failure::BadAnswer, why);
+        }
+        progress.set_status(response.status().as_u16());
+        let from_origin = hyper::upgrade::on(&mut response);
+        let (progress, changes) = (progress.clone(), self.shared.changes.clone());
+        let idle = self.shared.timeouts.tunnel_idle;
+        let within = self.shared.timeouts.handshake;
+        tokio::spawn(async move {
+            match timeout(within, async { tokio::try_join!(from_bay, from_origin) }).await {
+                Ok(Ok((bay, origin))) => {
+                    tunnel::run(TokioIo::new(bay), TokioIo::new(origin), progress, idle, changes).await;
+                }
+                _ => progress.end_failed(Failure::Broken),
+            }
+        });
+        let mut answer = Response::new(full(""));
+        *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        *answer.headers_mut() = headers::for_bay(std::mem::take(response.headers_mut()));
+        headers::say_websocket(answer.headers_mut());
+        answer
+    }
+}
+
+/// Every name that a request gives its host.
+fn authorities(uri: &Uri, version: Version, headers: &HeaderMap) -> Vec<String> {
+    let mut named = Vec::new();
+    if version == Version::HTTP_2
+        && let Some(authority) = uri.authority()
+    {
+        named.push(authority.to_string());
+    }
+    // What is not text is no name, and is refused as one.
+    let hosts = headers.get_all(HOST).iter();
+    named.extend(hosts.map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned()));
+    named
+}
+
+/// What is sent to the origin.
+struct Outgoing {
+    headers: HeaderMap,
+    body: Metered,
+    websocket: bool,
+}
+
+/// One allowed request on its way to its origin.
+struct Sending<'a> {
+    site: &'a Site,
+    ruling: &'a Ruling,
+    canonical: &'a CanonicalRequest,
+    progress: &'a Arc<Progress>,
+}
+
+impl Sending<'_> {
+    async fn send(
+        &mut self,
+        outgoing: Outgoing,
+        may_be_http2: bool,
+    ) -> Result<(Response<Incoming>, Lease), DialError> {
+        let shared = &self.site.shared;
+        let decision = &self.ruling.decision;
+        let mut lease = origin::lease(shared, decision, self.canonical, may_be_http2, false).await?;
+        let mut request = self.request(outgoing, lease.is_http2())?;
+        loop {
+            if !self.progress.still_allowed() {
+                return Err(DialError::Revoked);
+            }
+            let limit = shared.timeouts.answer;
+            let sent = {
+                let sending = lease.send(request);
+                tokio::pin!(sending);
+                loop {
+                    match timeout(limit, &mut sending).await {
+                        Ok(sent) => break sent,
+                        // A long upload is not a silent origin.
+                        Err(_) if self.progress.idle() < limit => {}
+                        Err(_) => {
+                            let why =
+                                format!("{} did not answer within {}", self.canonical.host(), seconds(limit));
+                            return Err(DialError::failed(Failure::AnswerTimeout, why));
+                        }
+                    }
+                }
+            };
+            match sent {
+                Ok(response) => return Ok((response, lease)),
+                Err(mut error) => match error.take_message() {
+                    // A kept connection that was closed meanwhile; nothing of the request was sent.
+                    Some(unsent) if lease.reused => {
+                        let was_http2 = lease.is_http2();
+                        lease = origin::lease(shared, decision, self.canonical, may_be_http2, true).await?;
+                        request = unsent;
+                        if was_http2 != lease.is_http2() {
+                            let why = format!("{} changed its protocol", self.canonical.host());
+                            return Err(DialError::failed(Failure::Broken, why));
+                        }
+                    }
+                    _ => return Err(broken(self.canonical.host(), error.error())),
+                },
+            }
+        }
+    }
+
+    /// The request to the origin, from its canonical form and from nothing else.
+    fn request(&self, outgoing: Outgoing, http2: bool) -> Result<Request<Metered>, DialError> {
+        let http = self.canonical.http();
+        let authority = self.canonical.authority();
+        let target = self.canonical.target();
+        let scheme = http.map_or(Scheme::Https, |http| http.scheme());
+        let uri = if http2 { format!("{}://{authority}{target}", scheme.as_str()) } else { target };
+        let unsendable =
+            |why: String| DialError::failed(Failure::BadAnswer, format!("it cannot be sent: {why}"));
+        let mut request = Request::new(outgoing.body);
+        *request.method_mut() = http
+            .map_or("GET", |http| http.method())
+            .parse()
+            .map_err(|error: http::method::InvalidMethod| unsendable(error.to_string()))?;
+        *request.uri_mut() =
+            uri.parse().map_err(|error: http::uri::InvalidUri| unsendable(error.to_string()))?;
+        *request.headers_mut() = outgoing.headers;
+        if http2 {
+            *request.version_mut() = Version::HTTP_2;
+        } else {
+            let host = HeaderValue::from_str(&authority).map_err(|error| unsendable(error.to_string()))?;
+            request.headers_mut().insert(HOST, host);
+        }
+        if outgoing.websocket {
+            headers::say_websocket(request.headers_mut());
+            request.headers_mut().remove(CONTENT_LENGTH);
+        }
+        Ok(request)
+    }
+}
+
+fn broken(host: &Host, error: &hyper::Error) -> DialError {
+    let failure = if error.is_parse() || error.is_parse_too_large() {
+        Failure::BadAnswer
+    } else if error.is_timeout() {
+        Failure::AnswerTimeout
+    } else {
+        Failure::Broken
+    };
+    // The chain says what hyper's own words leave out.
+    let mut why = format!("{host}: {error}");
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        why = format!("{why}: {inner}");
+        source = inner.source();
+    }
+    DialError::failed(failure, why)
+}

@@ -1,0 +1,147 @@
+//! The gateway of one bay: what its parts share, and the doors they listen at.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::RootCertStore;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::{Semaphore, watch};
+
+use crate::authority::{Authority, AuthorityError, Leaves};
+use crate::connection;
+use crate::decider::Decider;
+use crate::dns::{self, Allowance};
+use crate::limits::{MAX_CONNECTIONS, Timeouts};
+use crate::names::{Names, SavedNames};
+use crate::origin::Origins;
+use crate::upstream::Upstream;
+
+/// What a gateway begins with.
+#[derive(Debug)]
+pub struct Settings {
+    pub authority: Authority,
+    pub names: Names,
+    /// The authorities that certificates of origins are checked against.
+    pub roots: RootCertStore,
+    pub timeouts: Timeouts,
+}
+
+/// How much was dropped without a record of its own.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    dns_dropped: AtomicU64,
+}
+
+impl Counts {
+    pub(crate) fn dns_dropped(&self) {
+        self.dns_dropped.fetch_add(1, Relaxed);
+    }
+}
+
+/// What all parts of one gateway see.
+pub(crate) struct Shared {
+    pub(crate) decider: Arc<dyn Decider>,
+    pub(crate) upstream: Arc<dyn Upstream>,
+    pub(crate) names: Mutex<Names>,
+    pub(crate) leaves: Leaves,
+    pub(crate) origins: Origins,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) allowance: Mutex<Allowance>,
+    pub(crate) counts: Counts,
+    pub(crate) room: Arc<Semaphore>,
+    pub(crate) changes: watch::Receiver<u64>,
+    generation: Arc<AtomicU64>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Which policy is in force, counted.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Relaxed)
+    }
+}
+
+/// The egress of one bay. Dropping it ends the tunnels that are open; whoever runs the `serve_…` futures ends the rest
+/// by dropping those.
+pub struct Gateway {
+    shared: Arc<Shared>,
+    generation: Arc<AtomicU64>,
+    changes: watch::Sender<u64>,
+}
+
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gateway").finish_non_exhaustive()
+    }
+}
+
+impl Gateway {
+    pub fn new(
+        settings: Settings,
+        decider: Arc<dyn Decider>,
+        upstream: Arc<dyn Upstream>,
+    ) -> Result<Self, AuthorityError> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let generation = Arc::new(AtomicU64::new(0));
+        let (changes, seen) = watch::channel(0);
+        let shared = Shared {
+            decider,
+            upstream,
+            names: Mutex::new(settings.names),
+            leaves: Leaves::new(settings.authority, provider.clone())?,
+            origins: Origins::new(settings.roots, provider, &settings.timeouts)?,
+            timeouts: settings.timeouts,
+            allowance: Mutex::new(Allowance::new()),
+            counts: Counts::default(),
+            room: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            changes: seen,
+            generation: generation.clone(),
+        };
+        Ok(Self { shared: Arc::new(shared), generation, changes })
+    }
+
+    /// Serves connections that the bay made to whatever address: the listener's namespace makes every address local, and
+    /// the local end of an accepted connection is where the bay wanted to go.
+    pub fn serve_tcp(&self, listener: TcpListener) -> impl Future<Output = ()> + Send + 'static {
+        connection::serve_listener(self.shared.clone(), listener, connection::Door::Transparent)
+    }
+
+    /// Serves clients that were told of a proxy: CONNECT, and whole URLs.
+    pub fn serve_proxy(&self, listener: TcpListener) -> impl Future<Output = ()> + Send + 'static {
+        connection::serve_listener(self.shared.clone(), listener, connection::Door::Proxy)
+    }
+
+    /// Serves DNS. The socket is bound to the resolver's address: an answer must come from where the question went.
+    pub fn serve_dns_udp(&self, socket: UdpSocket) -> impl Future<Output = ()> + Send + 'static {
+        dns::serve_udp(self.shared.clone(), socket)
+    }
+
+    pub fn serve_dns_tcp(&self, listener: TcpListener) -> impl Future<Output = ()> + Send + 'static {
+        dns::serve_tcp(self.shared.clone(), listener)
+    }
+
+    /// The names that have addresses, to be kept.
+    #[must_use]
+    pub fn names(&self) -> SavedNames {
+        self.shared.names.lock().unwrap_or_else(PoisonError::into_inner).saved()
+    }
+
+    /// Has everything that is under way decided on once more; what is no longer allowed ends before its next byte.
+    pub fn policy_changed(&self) {
+        let now = self.generation.fetch_add(1, Relaxed) + 1;
+        self.changes.send_replace(now);
+    }
+
+    /// DNS questions that were dropped because there were too many.
+    #[must_use]
+    pub fn dns_dropped(&self) -> u64 {
+        self.shared.counts.dns_dropped.load(Relaxed)
+    }
+}

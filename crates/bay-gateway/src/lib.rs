@@ -1,0 +1,68 @@
+//! The one door out of a bay: DNS, TLS and HTTP, ended here and begun anew towards the origin.
+//!
+//! A [`Gateway`] serves one bay on listeners that somebody else opened in the bay's gateway namespace, where every
+//! address is local: the local end of a connection is where the bay wanted to go. It has no store, no clock of policy and
+//! no rules; it asks a [`Decider`], and reaches origins through an [`Upstream`].
+//!
+//! ```text
+//!  bay ─ DNS ──► dns ──► names: one synthetic address for each name, for ever; nothing leaves
+//!
+//!  bay ─ TCP ──► connection: address → name ── Decider::route
+//!                  ├─ inspect ─ TLS (certificate by the bay's own authority) or plain ─ HTTP/1.1, HTTP/2
+//!                  │              └─► exchange: one request ── Decider::decide ──► origin
+//!                  ├─ passthrough ─ ClientHello: name = SNI ── Decider::decide ──► tunnel
+//!                  ├─ tcp ──────────────────────────────────── Decider::decide ──► tunnel
+//!                  └─ refuse ─ answered with a reason where it speaks TLS or HTTP, closed otherwise
+//!  bay ─ proxy ► CONNECT: `connection` with the host it names; a whole URL: `exchange`
+//! ```
+//!
+//! The order of checks on a request, each of which ends it with an answer and a record:
+//!
+//! | step | if it fails |
+//! |---|---|
+//! | there is room for the connection | closed, recorded |
+//! | the address has a name, or is itself the destination | closed, recorded |
+//! | it is TLS or HTTP within bounds of size and time | 400 or 431 where HTTP was begun, closed, recorded |
+//! | one length, one `Host`; the only upgrade is a whole WebSocket handshake | 400, 403 |
+//! | name of the address = SNI = `Host` = `:authority`, and a canonical form ([`bay_policy::canonicalise`]) | 403 |
+//! | [`Decider::decide`] says allow, and has it on record | 403 with the explanation |
+//! | the address that is dialled, or that a kept connection has, is permitted ([`bay_policy::check_address`]) | 403 |
+//! | name, connection, TLS with a verified certificate | 502, 504 |
+//! | the head of the answer, within bounds of size and time | 502, 504 |
+//! | the bodies go on moving, and the policy still allows it | the stream is cut, recorded |
+//!
+//! What is sent is built from the canonical request and from headers that were read, never from the bay's bytes: what
+//! two parsers could read in two ways does not survive. Bodies are passed on frame by frame. Redirects are answers like
+//! others. `Alt-Svc` and headers of one connection are taken out. A WebSocket is passed on only after the origin proved
+//! that it took part in the handshake.
+//!
+//! Every ruling is told its end exactly once ([`Decider::ended`]), also where the bay goes away in the middle.
+//! All memory is bounded by [`limits`].
+#![forbid(unsafe_code)]
+
+mod answers;
+pub mod authority;
+mod body;
+mod connection;
+pub mod decider;
+pub mod dns;
+mod exchange;
+mod gateway;
+mod headers;
+pub mod hello;
+pub mod limits;
+pub mod names;
+mod origin;
+mod progress;
+mod proxy;
+mod stream;
+mod tunnel;
+pub mod upstream;
+
+pub use answers::{FAILURE_HEADER, LINE_HEADER, RECORD_HEADER};
+pub use authority::{Authority, AuthorityError, SavedAuthority};
+pub use decider::{Caller, Decider, Ended, Ending, Failure, Known, LookUp, RecordId, Refused, Ruling};
+pub use gateway::{Gateway, Settings};
+pub use limits::Timeouts;
+pub use names::{Names, NamesError, Pools, SavedNames};
+pub use upstream::{SystemUpstream, Upstream};

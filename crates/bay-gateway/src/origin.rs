@@ -1,0 +1,291 @@
+//! Connections to origins: made for allowed requests, kept for the next one to the same place.
+//!
+//! A kept connection has an address. The request that takes it must be allowed to reach that address by its own decision,
+//! whatever the one before it was allowed.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use bay_policy::{CanonicalRequest, Decision, Host, Scheme, check_address};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::{TrySendError, http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::body::Metered;
+use crate::decider::Failure;
+use crate::gateway::Shared;
+use crate::limits::{
+    CONNECTION_WINDOW_BYTES, HEADER_TABLE_BYTES, MAX_FRAME_BYTES, MAX_HEAD_BYTES, MAX_HEADER_LIST_BYTES,
+    MAX_HEADERS, MAX_IDLE, MAX_IDLE_PER_ORIGIN, MAX_RESET_STREAMS, SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES,
+    Timeouts,
+};
+use crate::stream::Io;
+use crate::upstream::{DialError, dial, seconds};
+
+/// How often an HTTP/2 connection to an origin is asked whether it is still there, and how long it may take to say so.
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_WITHIN: Duration = Duration::from_secs(20);
+/// How long a connection may take to be ready for its next request.
+const READY_WITHIN: Duration = Duration::from_secs(5);
+
+/// Where a connection leads, and what is spoken on it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    host: Host,
+    port: u16,
+    scheme: Scheme,
+    may_be_http2: bool,
+}
+
+enum Sender {
+    Http1(http1::SendRequest<Metered>),
+    Http2(http2::SendRequest<Metered>),
+}
+
+impl Sender {
+    fn usable(&self) -> bool {
+        match self {
+            Self::Http1(sender) => sender.is_ready(),
+            Self::Http2(sender) => sender.is_ready(),
+        }
+    }
+}
+
+struct Idle {
+    sender: Sender,
+    address: IpAddr,
+    since: Instant,
+}
+
+/// The connections of one bay to origins.
+pub(crate) struct Origins {
+    any: Arc<ClientConfig>,
+    http1: Arc<ClientConfig>,
+    idle: Mutex<HashMap<Key, Vec<Idle>>>,
+    keep: Duration,
+}
+
+impl fmt::Debug for Origins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Origins").finish_non_exhaustive()
+    }
+}
+
+/// A connection in use. Without being given back it ends with its request.
+pub(crate) struct Lease {
+    key: Key,
+    sender: Sender,
+    address: IpAddr,
+    origins: Weak<Shared>,
+    pub(crate) reused: bool,
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("key", &self.key)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Origins {
+    pub(crate) fn new(
+        roots: RootCertStore,
+        provider: Arc<rustls::crypto::CryptoProvider>,
+        timeouts: &Timeouts,
+    ) -> Result<Self, rustls::Error> {
+        let mut http1 = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let mut any = http1.clone();
+        http1.alpn_protocols = vec![b"http/1.1".to_vec()];
+        any.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let idle = Mutex::new(HashMap::new());
+        Ok(Self { any: Arc::new(any), http1: Arc::new(http1), idle, keep: timeouts.keep_idle })
+    }
+
+    /// A kept connection that this request may use.
+    fn kept(
+        &self,
+        key: &Key,
+        decision: &Decision,
+        request: &CanonicalRequest,
+        own: &[IpAddr],
+    ) -> Option<(Sender, IpAddr)> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = idle.get_mut(key)?;
+        kept.retain(|idle| idle.sender.usable() && idle.since.elapsed() < self.keep);
+        let at = kept.iter().rposition(|idle| check_address(decision, request, idle.address, own).is_ok())?;
+        let address = kept[at].address;
+        let sender = match &kept[at].sender {
+            // Many requests share one connection, which stays where it is.
+            Sender::Http2(sender) => {
+                let sender = Sender::Http2(sender.clone());
+                kept[at].since = Instant::now();
+                sender
+            }
+            Sender::Http1(_) => kept.swap_remove(at).sender,
+        };
+        Some((sender, address))
+    }
+
+    fn keep(&self, key: Key, sender: Sender, address: IpAddr) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.values().map(Vec::len).sum::<usize>() >= MAX_IDLE {
+            return;
+        }
+        let kept = idle.entry(key).or_default();
+        if kept.len() < MAX_IDLE_PER_ORIGIN {
+            kept.push(Idle { sender, address, since: Instant::now() });
+        }
+    }
+
+    /// Ends connections that nobody used for long.
+    pub(crate) fn forget_old(&self) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|_, kept| {
+            kept.retain(|idle| idle.sender.usable() && idle.since.elapsed() < self.keep);
+            !kept.is_empty()
+        });
+    }
+}
+
+/// A connection for an allowed request: a kept one, or a new one.
+pub(crate) async fn lease(
+    shared: &Arc<Shared>,
+    decision: &Decision,
+    request: &CanonicalRequest,
+    may_be_http2: bool,
+    fresh: bool,
+) -> Result<Lease, DialError> {
+    let scheme = request.http().map_or(Scheme::Https, |http| http.scheme());
+    let may_be_http2 = may_be_http2 && scheme == Scheme::Https;
+    let key = Key { host: request.host().clone(), port: request.port(), scheme, may_be_http2 };
+    let origins = Arc::downgrade(shared);
+    if !fresh {
+        let own = shared.upstream.own_addresses();
+        if let Some((sender, address)) = shared.origins.kept(&key, decision, request, &own) {
+            return Ok(Lease { key, sender, address, origins, reused: true });
+        }
+    }
+    let dialled = dial(&*shared.upstream, &shared.timeouts, decision, request).await?;
+    let address = dialled.address;
+    let handshake = async {
+        match scheme {
+            Scheme::Http => http1_on(dialled.stream).await,
+            Scheme::Https => {
+                let config = if may_be_http2 { &shared.origins.any } else { &shared.origins.http1 };
+                let name = match request.host() {
+                    Host::Name(name) => ServerName::try_from(name.to_string()).map_err(|error| {
+                        DialError::failed(
+                            Failure::Certificate,
+                            format!("{name} cannot be in a certificate: {error}"),
+                        )
+                    })?,
+                    Host::Address(address) => ServerName::from(*address),
+                };
+                let connector = TlsConnector::from(config.clone());
+                let stream = connector
+                    .connect(name, dialled.stream)
+                    .await
+                    .map_err(|error| tls_error(request.host(), &error))?;
+                let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                if is_http2 { http2_on(stream).await } else { http1_on(stream).await }
+            }
+        }
+    };
+    let sender = timeout(shared.timeouts.connect, handshake).await.unwrap_or_else(|_| {
+        let within = seconds(shared.timeouts.connect);
+        let why = format!("{} at {address} did not finish the handshake within {within}", request.host());
+        Err(DialError::failed(Failure::ConnectTimeout, why))
+    })?;
+    if let Sender::Http2(sender) = &sender {
+        shared.origins.keep(key.clone(), Sender::Http2(sender.clone()), address);
+    }
+    Ok(Lease { key, sender, address, origins, reused: false })
+}
+
+fn tls_error(host: &Host, error: &io::Error) -> DialError {
+    let certificate =
+        error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some_and(|error| {
+            matches!(error, rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented)
+        });
+    let failure = if certificate { Failure::Certificate } else { Failure::Tls };
+    DialError::failed(failure, format!("TLS with {host} failed: {error}"))
+}
+
+fn not_http(error: &hyper::Error) -> DialError {
+    DialError::failed(Failure::BadAnswer, format!("the origin does not speak HTTP: {error}"))
+}
+
+async fn http1_on(io: impl Io) -> Result<Sender, DialError> {
+    let (sender, connection) = http1::Builder::new()
+        .max_buf_size(MAX_HEAD_BYTES)
+        .max_headers(MAX_HEADERS)
+        .handshake(TokioIo::new(io))
+        .await
+        .map_err(|error| not_http(&error))?;
+    tokio::spawn(connection.with_upgrades());
+    Ok(Sender::Http1(sender))
+}
+
+async fn http2_on(io: impl Io) -> Result<Sender, DialError> {
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(MAX_FRAME_BYTES)
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .header_table_size(HEADER_TABLE_BYTES)
+        .max_send_buf_size(SEND_BUFFER_BYTES)
+        .max_pending_accept_reset_streams(MAX_RESET_STREAMS)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_WITHIN)
+        .handshake(TokioIo::new(io))
+        .await
+        .map_err(|error| not_http(&error))?;
+    tokio::spawn(connection);
+    Ok(Sender::Http2(sender))
+}
+
+impl Lease {
+    pub(crate) fn is_http2(&self) -> bool {
+        matches!(self.sender, Sender::Http2(_))
+    }
+
+    pub(crate) async fn send(
+        &mut self,
+        request: Request<Metered>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Metered>>> {
+        match &mut self.sender {
+            Sender::Http1(sender) => sender.try_send_request(request).await,
+            Sender::Http2(sender) => sender.try_send_request(request).await,
+        }
+    }
+
+    /// Keeps the connection for the next request. HTTP/2 connections are kept from the beginning.
+    pub(crate) fn give_back(self) {
+        let Sender::Http1(mut sender) = self.sender else { return };
+        let (key, address, origins) = (self.key, self.address, self.origins);
+        // Nothing to wait for where the runtime is going away.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            if let Ok(Ok(())) = timeout(READY_WITHIN, sender.ready()).await
+                && let Some(shared) = origins.upgrade()
+            {
+                shared.origins.keep(key, Sender::Http1(sender), address);
+            }
+        });
+    }
+}

@@ -1,0 +1,151 @@
+//! What became of one recorded request: counted while it goes on, told once at its end.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bay_policy::{CanonicalRequest, Outcome};
+
+use crate::decider::{Ended, Ending, Failure, RecordId};
+use crate::gateway::Shared;
+
+/// Shared by the two bodies of a request, or the two directions of a tunnel. When the last of them is gone and nobody
+/// said how it ended, the bay went away.
+pub(crate) struct Progress {
+    shared: Arc<Shared>,
+    id: RecordId,
+    request: CanonicalRequest,
+    begun: Instant,
+    /// The policy it was last held against.
+    reviewed: AtomicU64,
+    sent: AtomicU64,
+    received: AtomicU64,
+    moved_ms: AtomicU64,
+    status: AtomicU16,
+    failure: Mutex<Option<Failure>>,
+    told: AtomicBool,
+    /// Keeps the connection it came on from being taken for idle, and counted.
+    _busy: Arc<dyn Send + Sync>,
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Progress").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// From the bay.
+    Out,
+    /// To the bay.
+    In,
+}
+
+impl Progress {
+    /// `decided_in` is the generation of the policy from before the decision: a change during it leads to a review.
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        id: RecordId,
+        request: CanonicalRequest,
+        decided_in: u64,
+        busy: Arc<dyn Send + Sync>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            request,
+            begun: Instant::now(),
+            reviewed: AtomicU64::new(decided_in),
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            moved_ms: AtomicU64::new(0),
+            status: AtomicU16::new(0),
+            failure: Mutex::new(None),
+            told: AtomicBool::new(false),
+            _busy: busy,
+            shared: shared.clone(),
+        })
+    }
+
+    pub(crate) fn id(&self) -> &RecordId {
+        &self.id
+    }
+
+    pub(crate) fn moved(&self, direction: Direction, bytes: usize) {
+        let count = match direction {
+            Direction::Out => &self.sent,
+            Direction::In => &self.received,
+        };
+        count.fetch_add(bytes as u64, Relaxed);
+        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.moved_ms.store(now, Relaxed);
+    }
+
+    /// How long nothing has moved.
+    pub(crate) fn idle(&self) -> Duration {
+        self.begun.elapsed().saturating_sub(Duration::from_millis(self.moved_ms.load(Relaxed)))
+    }
+
+    /// Whether what goes on here is still allowed. Costs a load unless the policy changed.
+    pub(crate) fn still_allowed(&self) -> bool {
+        let now = self.shared.generation();
+        if self.reviewed.load(Relaxed) == now {
+            return true;
+        }
+        let allowed = self.shared.decider.review(&self.request).outcome == Outcome::Allow;
+        if allowed {
+            self.reviewed.store(now, Relaxed);
+        } else {
+            self.end(Ending::Revoked);
+        }
+        allowed
+    }
+
+    pub(crate) fn set_status(&self, status: u16) {
+        self.status.store(status, Relaxed);
+    }
+
+    /// Notes what broke first; later failures are its consequences.
+    pub(crate) fn note(&self, failure: Failure) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+    }
+
+    pub(crate) fn noted(&self) -> Option<Failure> {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The whole answer was passed on.
+    pub(crate) fn end_answered(&self) {
+        self.end(Ending::Answered { status: self.status.load(Relaxed) });
+    }
+
+    pub(crate) fn end_failed(&self, failure: Failure) {
+        self.note(failure);
+        let failure = self.noted().unwrap_or(failure);
+        self.end(match self.status.load(Relaxed) {
+            0 => Ending::Failed { failure },
+            status => Ending::Broken { status, failure },
+        });
+    }
+
+    /// Tells the end; only the first one counts.
+    pub(crate) fn end(&self, ending: Ending) {
+        if self.told.swap(true, Relaxed) {
+            return;
+        }
+        let ended = Ended {
+            ending,
+            sent: self.sent.load(Relaxed),
+            received: self.received.load(Relaxed),
+            took: self.begun.elapsed(),
+        };
+        self.shared.decider.ended(&self.id, &ended);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.end(Ending::Abandoned);
+    }
+}

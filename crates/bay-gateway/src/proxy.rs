@@ -1,0 +1,142 @@
+//! The explicit proxy: for clients that were told of one. The same code serves what they ask for.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bay_policy::canonical::host::parse_authority;
+use bay_policy::{Host, Refusal, Route, Scheme};
+use http::header::HOST;
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::answers;
+use crate::body::{AnswerBody, full};
+use crate::connection::{Pinned, host_at, http1_server};
+use crate::decider::{Caller, Refused};
+use crate::exchange::{self, Site};
+use crate::gateway::Shared;
+use crate::stream::Prefixed;
+
+struct Proxy {
+    shared: Arc<Shared>,
+    caller: Caller,
+    busy: Arc<dyn Send + Sync>,
+}
+
+pub(crate) async fn serve(
+    shared: Arc<Shared>,
+    stream: TcpStream,
+    caller: Caller,
+    busy: Arc<dyn Send + Sync>,
+) {
+    let local = Host::Address(caller.local.ip());
+    let proxy = Arc::new(Proxy { shared, caller, busy });
+    let service = service_fn({
+        let proxy = proxy.clone();
+        move |request| {
+            let proxy = proxy.clone();
+            async move { proxy.answer(request).await }
+        }
+    });
+    let served =
+        http1_server(&proxy.shared).serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+    if let Err(error) = served
+        && error.is_parse()
+    {
+        let why = format!("not HTTP as it should be: {error}");
+        let what = Refused::Protocol { host: &local, port: proxy.caller.local.port(), why: &why };
+        proxy.shared.decider.refused(&proxy.caller, &what);
+    }
+}
+
+impl Proxy {
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<AnswerBody>, Infallible> {
+        if request.method() == Method::CONNECT {
+            return Ok(self.connect(request));
+        }
+        // Over https the client itself must see that it speaks with the right server, so it has to use CONNECT.
+        let plain = request.uri().scheme_str() == Some("http");
+        let Some(authority) = request.uri().authority().filter(|_| plain) else {
+            let why = "a proxy takes CONNECT, or a whole URL that begins with http://";
+            return Ok(self.malformed(why));
+        };
+        match self.destination(authority.as_str()) {
+            Ok((host, port)) => {
+                let port = port.unwrap_or(Scheme::Http.default_port());
+                let (shared, caller, busy) = (self.shared.clone(), self.caller.clone(), self.busy.clone());
+                let site = Site { shared, caller, host, port, sni: None, scheme: Scheme::Http, busy };
+                exchange::serve(Arc::new(site), request).await
+            }
+            Err(refusal) => Ok(self.refused(&refusal)),
+        }
+    }
+
+    /// Opens a tunnel to the gateway itself: what comes through it is served like any other connection.
+    fn connect(&self, mut request: Request<Incoming>) -> Response<AnswerBody> {
+        let authority = request.uri().authority().map(ToString::to_string).unwrap_or_default();
+        let (host, port) = match self.destination(&authority) {
+            Ok((host, Some(port))) => (host, port),
+            Ok((_, None)) => return self.malformed("CONNECT needs a host and a port"),
+            Err(refusal) => return self.refused(&refusal),
+        };
+        // A second name would be somebody else's to believe.
+        let agrees = |value: &http::HeaderValue| {
+            let named = value.to_str().ok().and_then(|text| self.destination(text).ok());
+            named.is_some_and(|(named, at)| named == host && at.is_none_or(|at| at == port))
+        };
+        if !request.headers().get_all(HOST).iter().all(agrees) {
+            return self.malformed("CONNECT and its Host header name different hosts");
+        }
+        if let Route::Refuse { decision } = self.shared.decider.route(&host, port) {
+            let what = Refused::Connection { host: &host, port, decision: &decision };
+            let id = self.shared.decider.refused(&self.caller, &what);
+            return answers::decided(&id, &format!("CONNECT {host}:{port}"), &decision, None);
+        }
+        let (shared, caller, busy) = (self.shared.clone(), self.caller.clone(), self.busy.clone());
+        let upgraded = hyper::upgrade::on(&mut request);
+        tokio::spawn(async move {
+            let mut changes = shared.changes.clone();
+            let closed = async { while changes.changed().await.is_ok() {} };
+            let serving = async {
+                let within = shared.timeouts.handshake;
+                if let Ok(Ok(upgraded)) = timeout(within, upgraded).await {
+                    let pinned = Pinned { shared, caller, host, port, busy };
+                    pinned.serve(Prefixed::new(TokioIo::new(upgraded))).await;
+                }
+            };
+            tokio::select! {
+                () = serving => {}
+                () = closed => {}
+            }
+        });
+        Response::new(full(""))
+    }
+
+    /// The host that is meant: a client may have looked its name up and say the synthetic address.
+    fn destination(&self, authority: &str) -> Result<(Host, Option<u16>), Refusal> {
+        let (host, port) = parse_authority(authority)?;
+        let host = match host {
+            Host::Address(address) => host_at(&self.shared, address).unwrap_or(Host::Address(address)),
+            host @ Host::Name(_) => host,
+        };
+        Ok((host, port))
+    }
+
+    fn malformed(&self, why: &str) -> Response<AnswerBody> {
+        let local = Host::Address(self.caller.local.ip());
+        let what = Refused::Protocol { host: &local, port: self.caller.local.port(), why };
+        let id = self.shared.decider.refused(&self.caller, &what);
+        answers::plain(StatusCode::BAD_REQUEST, &id, why)
+    }
+
+    fn refused(&self, refusal: &Refusal) -> Response<AnswerBody> {
+        let local = Host::Address(self.caller.local.ip());
+        let what = Refused::Form { host: &local, port: self.caller.local.port(), refusal };
+        let id = self.shared.decider.refused(&self.caller, &what);
+        answers::malformed(&id, refusal)
+    }
+}

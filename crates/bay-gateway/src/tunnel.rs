@@ -1,0 +1,81 @@
+//! Bytes passed on unread: raw TCP, TLS that is not looked into, WebSockets.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::watch;
+
+use crate::decider::{Ending, Failure};
+use crate::progress::{Direction, Progress};
+use crate::stream::Io;
+
+/// What is read at once in one direction.
+const BUFFER_BYTES: usize = 32 * 1024;
+/// How often a tunnel is looked at that may have been idle for too long.
+const LONGEST_LOOK: Duration = Duration::from_secs(30);
+
+/// Passes bytes on in both directions until both have ended, nothing moves, or it is no longer allowed.
+pub(crate) async fn run(
+    bay: impl Io,
+    origin: impl Io,
+    progress: Arc<Progress>,
+    idle: Duration,
+    mut changed: watch::Receiver<u64>,
+) {
+    let (bay_reader, bay_writer) = tokio::io::split(bay);
+    let (origin_reader, origin_writer) = tokio::io::split(origin);
+    let out = pump(bay_reader, origin_writer, Direction::Out, &progress);
+    let back = pump(origin_reader, bay_writer, Direction::In, &progress);
+    let watchdog = async {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(idle.min(LONGEST_LOOK)) => {
+                    if progress.idle() >= idle {
+                        return Some(Failure::Stalled);
+                    }
+                }
+                said = changed.changed() => {
+                    // Nobody is left to say anything: the gateway is closed.
+                    if said.is_err() || !progress.still_allowed() {
+                        return None;
+                    }
+                }
+            }
+        }
+    };
+    tokio::select! {
+        moved = async { tokio::try_join!(out, back) } => match moved {
+            Ok(_) => progress.end(Ending::Closed),
+            Err(_) => progress.end_failed(Failure::Broken),
+        },
+        stopped = watchdog => match stopped {
+            Some(failure) => progress.end_failed(failure),
+            None => progress.end(Ending::Revoked),
+        },
+    }
+}
+
+async fn pump(
+    mut reader: impl AsyncRead + Unpin,
+    mut writer: impl AsyncWrite + Unpin,
+    direction: Direction,
+    progress: &Progress,
+) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let length = reader.read(&mut buffer).await?;
+        if length == 0 {
+            // The other direction may go on.
+            writer.shutdown().await.ok();
+            return Ok(());
+        }
+        if !progress.still_allowed() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        writer.write_all(&buffer[..length]).await?;
+        writer.flush().await?;
+        progress.moved(direction, length);
+    }
+}

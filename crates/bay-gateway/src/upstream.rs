@@ -1,0 +1,139 @@
+//! The way to origins: looking names up and connecting, and the check that lies between the two.
+//!
+//! The address that is checked is the address that is connected to: names are resolved once, each address is held
+//! against the decision, and the connection is made to that address and to no name.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bay_policy::{AddressRefusal, CanonicalRequest, Decision, Host, check_address};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::decider::Failure;
+use crate::limits::{MAX_ADDRESSES, Timeouts};
+
+/// Where names are looked up and connections made. A seam for labs; [`SystemUpstream`] is the real one.
+#[async_trait]
+pub trait Upstream: Send + Sync + 'static {
+    async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>>;
+
+    async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream>;
+
+    /// The addresses of this host, public ones included.
+    fn own_addresses(&self) -> Vec<IpAddr>;
+}
+
+/// The system's resolver and the system's network.
+#[derive(Debug, Clone, Default)]
+pub struct SystemUpstream {
+    /// See [`Upstream::own_addresses`]. Whoever makes this has them from the kernel.
+    pub own: Vec<IpAddr>,
+}
+
+#[async_trait]
+impl Upstream for SystemUpstream {
+    async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        // The dot at the end keeps search domains of the host out of it.
+        let found = tokio::net::lookup_host((format!("{name}."), 0)).await?;
+        Ok(found.map(|address| address.ip()).collect())
+    }
+
+    async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        TcpStream::connect(address).await
+    }
+
+    fn own_addresses(&self) -> Vec<IpAddr> {
+        self.own.clone()
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DialError {
+    #[error("{0}")]
+    Address(AddressRefusal),
+    #[error("the policy changed while it was under way and no longer allows it")]
+    Revoked,
+    #[error("{why}")]
+    Failed { failure: Failure, why: String },
+}
+
+impl DialError {
+    pub(crate) fn failed(failure: Failure, why: impl Into<String>) -> Self {
+        Self::Failed { failure, why: why.into() }
+    }
+
+    pub(crate) fn failure(&self) -> Failure {
+        match self {
+            Self::Address(_) => Failure::Address,
+            // Told as revoked already, which is what counts.
+            Self::Revoked => Failure::Broken,
+            Self::Failed { failure, .. } => *failure,
+        }
+    }
+}
+
+/// A connection, and the address that was checked for it.
+#[derive(Debug)]
+pub(crate) struct Dialled {
+    pub(crate) stream: TcpStream,
+    pub(crate) address: IpAddr,
+}
+
+/// Connects to the host of an allowed request.
+pub(crate) async fn dial(
+    upstream: &dyn Upstream,
+    timeouts: &Timeouts,
+    decision: &Decision,
+    request: &CanonicalRequest,
+) -> Result<Dialled, DialError> {
+    let host = request.host();
+    let found = match host {
+        Host::Address(address) => vec![*address],
+        Host::Name(name) => match timeout(timeouts.resolve, upstream.resolve(name)).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => {
+                return Err(DialError::failed(Failure::Name, format!("{name} cannot be looked up: {error}")));
+            }
+            Err(_) => {
+                let why = format!("looking up {name} took longer than {}", seconds(timeouts.resolve));
+                return Err(DialError::failed(Failure::NameTimeout, why));
+            }
+        },
+    };
+    let own = upstream.own_addresses();
+    let mut refused = None;
+    let mut last = DialError::failed(Failure::Name, format!("{host} has no address"));
+    for address in found.into_iter().take(MAX_ADDRESSES) {
+        if let Err(refusal) = check_address(decision, request, address, &own) {
+            refused = refused.or(Some(refusal));
+            continue;
+        }
+        let to = SocketAddr::new(address, request.port());
+        match timeout(timeouts.connect, upstream.connect(to)).await {
+            Ok(Ok(stream)) => {
+                // Small messages matter more than full packets.
+                stream.set_nodelay(true).ok();
+                return Ok(Dialled { stream, address });
+            }
+            Ok(Err(error)) => {
+                let why = format!("no connection to {host} at {to}: {error}");
+                last = DialError::failed(Failure::Connect, why);
+            }
+            Err(_) => {
+                let within = seconds(timeouts.connect);
+                let why = format!("{host} at {to} took no connection within {within}");
+                last = DialError::failed(Failure::ConnectTimeout, why);
+            }
+        }
+    }
+    // A name of which one address is not permitted is told as such: that is the more urgent news.
+    Err(refused.map_or(last, DialError::Address))
+}
+
+pub(crate) fn seconds(time: Duration) -> String {
+    format!("{} s", time.as_secs_f32())
+}

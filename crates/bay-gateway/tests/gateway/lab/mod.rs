@@ -1,0 +1,351 @@
+//! The rig: a decider over a real policy that keeps its records, a resolver that leads to loopback, and origins.
+
+pub(crate) mod client;
+pub(crate) mod origin;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bay_gateway::{
+    Authority, Caller, Decider, Ended, Gateway, Known, LookUp, Names, Pools, RecordId, Refused, Ruling,
+    Settings, Timeouts, Upstream,
+};
+use bay_policy::{
+    CanonicalRequest, CompiledPolicy, Decision, Host, Layer, Layers, Places, Route, decide, explain, parse,
+    route,
+};
+use jiff::Timestamp;
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Notify;
+
+/// How long a test waits for what must happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Allows everything under ok.test but one path, on every port.
+pub(crate) const POLICY: &str = r#"
+[[rule]]
+id = "ok"
+outcome = "allow"
+host = ["ok.test", "*.ok.test"]
+scheme = ["https", "http"]
+port = "*"
+method = "*"
+path = "/open/**"
+
+[[rule]]
+id = "never"
+outcome = "deny"
+host = "ok.test"
+path = "/open/secret/**"
+"#;
+
+/// One thing that was told to the decider.
+#[derive(Debug, Clone)]
+pub(crate) enum Entry {
+    Decided { id: String, request: String, allowed: bool },
+    Ended { id: String, ended: Ended },
+    Refused(String),
+    LookedUp { name: String, answered: bool, new: bool },
+}
+
+pub(crate) struct Ledger {
+    policy: Mutex<Arc<CompiledPolicy>>,
+    entries: Mutex<Vec<Entry>>,
+    next: AtomicU64,
+    told: Notify,
+    /// Where the next decision says that it is made, and what it then waits for.
+    pub(crate) hold: Mutex<Option<(Arc<Notify>, Arc<Notify>)>>,
+}
+
+impl Ledger {
+    fn tell(&self, entry: Entry) {
+        self.entries.lock().unwrap().push(entry);
+        self.told.notify_waiters();
+    }
+
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        self.entries.lock().unwrap().clone()
+    }
+
+    /// Waits for an entry.
+    pub(crate) async fn wait<T>(&self, find: impl Fn(&Entry) -> Option<T>) -> T {
+        let waiting = async {
+            loop {
+                let told = self.told.notified();
+                tokio::pin!(told);
+                told.as_mut().enable();
+                if let Some(found) = self.entries().iter().find_map(&find) {
+                    return found;
+                }
+                told.await;
+            }
+        };
+        let waited = tokio::time::timeout(PATIENCE, waiting).await;
+        waited.unwrap_or_else(|_| panic!("no such entry among {:#?}", self.entries()))
+    }
+
+    pub(crate) async fn ended(&self) -> Ended {
+        self.wait(|entry| match entry {
+            Entry::Ended { ended, .. } => Some(ended.clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Waits until every ruling was told its end, and sees that none was told two.
+    pub(crate) async fn all_ended_once(&self) {
+        let ids = |entries: &[Entry], ended: bool| {
+            let mut ids: Vec<String> = Vec::new();
+            for entry in entries {
+                match entry {
+                    Entry::Decided { id, .. } if !ended => ids.push(id.clone()),
+                    Entry::Ended { id, .. } if ended => ids.push(id.clone()),
+                    _ => {}
+                }
+            }
+            ids.sort();
+            ids
+        };
+        let waiting = async {
+            loop {
+                let told = self.told.notified();
+                tokio::pin!(told);
+                told.as_mut().enable();
+                let entries = self.entries();
+                let (decided, ended) = (ids(&entries, false), ids(&entries, true));
+                assert!(ended.windows(2).all(|pair| pair[0] != pair[1]), "{entries:#?}");
+                if decided == ended {
+                    return;
+                }
+                told.await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.expect("every ruling has an end");
+    }
+
+    pub(crate) async fn refused(&self, with: &str) -> String {
+        self.wait(|entry| match entry {
+            Entry::Refused(what) if what.contains(with) => Some(what.clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    fn policy(&self) -> Arc<CompiledPolicy> {
+        self.policy.lock().unwrap().clone()
+    }
+
+    fn id(&self) -> RecordId {
+        RecordId(format!("r{}", self.next.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+#[async_trait]
+impl Decider for Ledger {
+    fn attribute(&self, _peer: SocketAddr, _local: SocketAddr) -> Known {
+        Arc::new(())
+    }
+
+    fn look_up(&self, name: &Host) -> LookUp {
+        if name.name().is_some_and(|name| name.ends_with(".test")) {
+            LookUp::Answer
+        } else {
+            LookUp::NoSuchName
+        }
+    }
+
+    fn looked_up(&self, _peer: SocketAddr, name: &str, _kind: &str, answer: LookUp, new: bool) {
+        self.tell(Entry::LookedUp { name: name.to_owned(), answered: answer == LookUp::Answer, new });
+    }
+
+    fn route(&self, host: &Host, port: u16) -> Route {
+        route(&self.policy(), host, port, Timestamp::now())
+    }
+
+    async fn decide(&self, _caller: &Caller, request: &CanonicalRequest) -> Ruling {
+        let (policy, now) = (self.policy(), Timestamp::now());
+        let decision = decide(&policy, request, now);
+        let id = self.id();
+        let allowed = decision.outcome == bay_policy::Outcome::Allow;
+        self.tell(Entry::Decided { id: id.0.clone(), request: request.to_string(), allowed });
+        let explanation = explain(&policy, request, &decision, now);
+        let held = self.hold.lock().unwrap().take();
+        if let Some((reached, go_on)) = held {
+            reached.notify_one();
+            go_on.notified().await;
+        }
+        Ruling { id, decision, explanation: Some(Box::new(explanation)) }
+    }
+
+    fn review(&self, request: &CanonicalRequest) -> Decision {
+        decide(&self.policy(), request, Timestamp::now())
+    }
+
+    fn refused(&self, _caller: &Caller, what: &Refused<'_>) -> RecordId {
+        self.tell(Entry::Refused(format!("{what:?}")));
+        self.id()
+    }
+
+    fn ended(&self, id: &RecordId, ended: &Ended) {
+        self.tell(Entry::Ended { id: id.0.clone(), ended: ended.clone() });
+    }
+}
+
+/// Names lead to documentation addresses, which count as public, and those to loopback.
+#[derive(Default)]
+pub(crate) struct LabNet {
+    names: Mutex<HashMap<String, Vec<IpAddr>>>,
+    places: Mutex<HashMap<IpAddr, SocketAddr>>,
+    pub(crate) resolved: Mutex<Vec<String>>,
+    pub(crate) dialled: Mutex<Vec<SocketAddr>>,
+}
+
+#[async_trait]
+impl Upstream for LabNet {
+    async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        self.resolved.lock().unwrap().push(name.to_owned());
+        let found = self.names.lock().unwrap().get(name).cloned();
+        found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such name in the lab"))
+    }
+
+    async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        self.dialled.lock().unwrap().push(address);
+        let place = self.places.lock().unwrap().get(&address.ip()).copied();
+        TcpStream::connect(place.ok_or(io::ErrorKind::ConnectionRefused)?).await
+    }
+
+    fn own_addresses(&self) -> Vec<IpAddr> {
+        Vec::new()
+    }
+}
+
+impl LabNet {
+    /// Has a name lead to an address, and that to a place on loopback.
+    pub(crate) fn lead(&self, name: &str, address: &str, place: SocketAddr) {
+        let address: IpAddr = address.parse().unwrap();
+        self.names.lock().unwrap().insert(name.to_owned(), vec![address]);
+        self.places.lock().unwrap().insert(address, place);
+    }
+}
+
+pub(crate) struct Lab {
+    pub(crate) gateway: Gateway,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) net: Arc<LabNet>,
+    /// The port of all listeners in the gateway's place.
+    pub(crate) port: u16,
+    pub(crate) bay_authority: CertificateDer<'static>,
+    pub(crate) dns: SocketAddr,
+    pub(crate) proxy: SocketAddr,
+    pub(crate) origins: origin::OriginAuthority,
+    names: HashMap<String, SocketAddr>,
+}
+
+/// Each lab has a network of loopback addresses of its own.
+static NEXT: AtomicU16 = AtomicU16::new(0);
+
+pub(crate) fn compiled(text: &str) -> CompiledPolicy {
+    let bay = parse(Layer::Bay, "bay.toml", text, &Places::default()).unwrap();
+    CompiledPolicy::new(Layers { bay: Some(bay), ..Layers::default() })
+}
+
+pub(crate) fn quick() -> Timeouts {
+    Timeouts {
+        first_byte: Duration::from_millis(800),
+        refused_first_byte: Duration::from_millis(200),
+        handshake: Duration::from_secs(2),
+        head: Duration::from_secs(1),
+        resolve: Duration::from_secs(1),
+        connect: Duration::from_secs(1),
+        answer: Duration::from_millis(700),
+        body_idle: Duration::from_millis(700),
+        tunnel_idle: Duration::from_secs(5),
+        keep_idle: Duration::from_secs(5),
+    }
+}
+
+impl Lab {
+    pub(crate) async fn new(policy: &str) -> Self {
+        Self::with(policy, Timeouts::default()).await
+    }
+
+    pub(crate) async fn with(policy: &str, timeouts: Timeouts) -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        // Tests may run as processes side by side; the process keeps their networks apart, ports do the rest.
+        let second = 64 + (std::process::id() % 128) as u8;
+        let third = (number % 250) as u8;
+        let base = Ipv4Addr::new(127, second, third, 0);
+        let pools = Pools { v4: ipnet::Ipv4Net::new(base, 24).unwrap(), ..Pools::default() };
+        let authority = Authority::generate("lab bay").unwrap();
+        let bay_authority = authority.certificate().clone();
+        let ledger = Arc::new(Ledger {
+            policy: Mutex::new(Arc::new(compiled(policy))),
+            entries: Mutex::default(),
+            next: AtomicU64::new(1),
+            told: Notify::new(),
+            hold: Mutex::default(),
+        });
+        let net = Arc::new(LabNet::default());
+        let origins = origin::OriginAuthority::new();
+        let mut roots = RootCertStore::empty();
+        roots.add(origins.certificate()).unwrap();
+        let settings = Settings { authority, names: Names::new(pools), roots, timeouts };
+        let gateway = Gateway::new(settings, ledger.clone(), net.clone()).unwrap();
+
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let dns = socket.local_addr().unwrap();
+        tokio::spawn(gateway.serve_dns_udp(socket));
+        tokio::spawn(gateway.serve_dns_tcp(TcpListener::bind(dns).await.unwrap()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = listener.local_addr().unwrap();
+        tokio::spawn(gateway.serve_proxy(listener));
+        // A port that is free on all of loopback, as far as anybody can tell.
+        let listener = TcpListener::bind((Ipv4Addr::new(127, second, third, 254), 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(gateway.serve_tcp(listener));
+        Self { gateway, ledger, net, port, bay_authority, dns, proxy, origins, names: HashMap::new() }
+    }
+
+    /// Looks a name up and opens the door behind its synthetic address.
+    pub(crate) async fn open(&mut self, name: &str) -> SocketAddr {
+        if let Some(address) = self.names.get(name) {
+            return *address;
+        }
+        let address = client::look_up(self.dns, name).await.expect("the name has an address");
+        let address = SocketAddr::new(address, self.port);
+        let listener = TcpListener::bind(address).await.unwrap();
+        tokio::spawn(self.gateway.serve_tcp(listener));
+        self.names.insert(name.to_owned(), address);
+        address
+    }
+
+    /// A door at an address that was never given to a name.
+    pub(crate) async fn open_address(&self, last: u8) -> SocketAddr {
+        let [a, b, c, _] = match client::first_address(&self.gateway) {
+            IpAddr::V4(address) => address.octets(),
+            IpAddr::V6(_) => unreachable!(),
+        };
+        let address = SocketAddr::new(Ipv4Addr::new(a, b, c, last).into(), self.port);
+        if let Ok(listener) = TcpListener::bind(address).await {
+            tokio::spawn(self.gateway.serve_tcp(listener));
+        }
+        address
+    }
+
+    pub(crate) fn set_policy(&self, text: &str) {
+        *self.ledger.policy.lock().unwrap() = Arc::new(compiled(text));
+        self.gateway.policy_changed();
+    }
+
+    /// The `Host` of a name, with the lab's port.
+    pub(crate) fn authority(&self, name: &str) -> String {
+        format!("{name}:{}", self.port)
+    }
+}

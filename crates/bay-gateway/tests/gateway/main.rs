@@ -1,0 +1,9 @@
+//! A client, the gateway and an origin, with real sockets and real TLS on loopback.
+#![forbid(unsafe_code)]
+
+mod attacks;
+mod dns;
+mod faults;
+mod http;
+mod lab;
+mod tunnels;

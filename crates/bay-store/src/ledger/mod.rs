@@ -1,0 +1,178 @@
+//! The record as a Merkle tree (RFC 6962): appending, checking and proving. The tree itself is in `bay-ledger`; here is
+//! what is kept of it.
+//!
+//! ```text
+//!   events.hash       the leaves, by number
+//!   ledger_nodes      every 8th level above them: one hash in 256 events
+//!   meta "ledger"     size and frontier, moved in the transaction that appends
+//! ```
+//!
+//! Appending goes on from the kept frontier, not from the last row: a removed tail stays visible as a gap. Nothing is
+//! hashed again at start-up.
+
+mod adopt;
+mod prove;
+mod verify;
+
+use std::fmt::Write;
+use std::path::Path;
+
+use bay_ledger::{EventRecord, Frontier, Hash, Node};
+use bay_types::BayId;
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{AssertSqlSafe, Row};
+
+pub(crate) use adopt::adopt;
+pub use verify::Verdict;
+
+use crate::event::{Draft, now, to_i64, to_u64};
+use crate::{Result, Store, StoreError, meta_get};
+
+const FRONTIER: &str = "ledger";
+
+/// An event with everything that the store adds to it.
+struct Finished {
+    seq: u64,
+    at: String,
+    bay: Option<String>,
+    kind: &'static str,
+    body: String,
+    leaf: Hash,
+}
+
+fn frontier_text(frontier: &Frontier) -> String {
+    let mut text = frontier.size().to_string();
+    for peak in frontier.peaks() {
+        let _ = write!(text, " {peak}");
+    }
+    text
+}
+
+fn parse_frontier(text: &str) -> Option<Frontier> {
+    let mut words = text.split(' ');
+    let size = words.next()?.parse().ok()?;
+    Frontier::new(size, words.map(Hash::parse).collect::<Option<_>>()?)
+}
+
+/// Where the record ends.
+pub(crate) async fn frontier(connection: &mut SqliteConnection) -> Result<Frontier> {
+    let text = meta_get(connection, FRONTIER)
+        .await
+        .map_err(|source| StoreError::Query { what: "reading the end of the event record", source })?;
+    match text {
+        None => Ok(Frontier::default()),
+        Some(text) => parse_frontier(&text)
+            .ok_or_else(|| StoreError::column("meta", "the end of the event record is malformed")),
+    }
+}
+
+/// Adds a leaf to the tree, and to `nodes` what is to be kept of its inside.
+fn grow(frontier: &mut Frontier, leaf: Hash, nodes: &mut Vec<(Node, Hash)>) -> Result<()> {
+    let grown = frontier.push(leaf, |node, hash| {
+        if node.is_kept() {
+            nodes.push((node, hash));
+        }
+    });
+    if grown { Ok(()) } else { Err(StoreError::column("meta", "the event record is full")) }
+}
+
+/// `($1, $2), ($3, $4)`, beginning with parameter `first`.
+fn values(sql: &mut String, rows: usize, columns: usize, first: usize) {
+    for row in 0..rows {
+        sql.push_str(if row == 0 { "(" } else { ", (" });
+        for column in 0..columns {
+            let _ = write!(sql, "{}${}", if column == 0 { "" } else { ", " }, first + row * columns + column);
+        }
+        sql.push(')');
+    }
+}
+
+/// What appends `events` events and `nodes` nodes, moves the frontier and commits.
+fn append_sql(events: usize, nodes: usize) -> String {
+    let mut sql = String::from("INSERT INTO events (seq, at, bay, kind, body, hash) VALUES ");
+    values(&mut sql, events, 6, 1);
+    if nodes > 0 {
+        sql.push_str("; INSERT INTO ledger_nodes (level, place, hash) VALUES ");
+        values(&mut sql, nodes, 3, 1 + 6 * events);
+    }
+    let last = 1 + 6 * events + 3 * nodes;
+    let _ = write!(
+        sql,
+        "; INSERT INTO meta (key, value) VALUES (${last}, ${}) ON CONFLICT (key) DO UPDATE SET value = excluded.value; COMMIT",
+        last + 1
+    );
+    sql
+}
+
+/// Writes events behind `frontier` and commits the transaction of the change that they record. All of it goes to the
+/// database's thread as one message: on an idle machine each one costs a sleeping thread's wake-up.
+pub(crate) async fn append_and_commit(
+    connection: &mut SqliteConnection,
+    path: &Path,
+    mut frontier: Frontier,
+    drafts: &[(Option<BayId>, &Draft)],
+) -> Result<Frontier> {
+    let mut finished = Vec::with_capacity(drafts.len());
+    let mut nodes = Vec::new();
+    for (bay, draft) in drafts {
+        let (seq, at) = (frontier.size() + 1, now().to_string());
+        let (bay, body) = (bay.map(|bay| bay.to_string()), draft.body());
+        let leaf = EventRecord::leaf_of(seq, &at, bay.as_deref().unwrap_or(""), draft.kind, &body);
+        grow(&mut frontier, leaf, &mut nodes)?;
+        finished.push(Finished { seq, at, bay, kind: draft.kind, body, leaf });
+    }
+    let sql = append_sql(finished.len(), nodes.len());
+    // One event at a time is what comes most; a statement for every other number would only crowd those out.
+    let keep = finished.len() == 1 && nodes.is_empty();
+    let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(keep);
+    for event in finished {
+        query = query
+            .bind(to_i64(event.seq))
+            .bind(event.at)
+            .bind(event.bay)
+            .bind(event.kind)
+            .bind(event.body)
+            .bind(event.leaf.to_string());
+    }
+    for (node, hash) in nodes {
+        query = query.bind(i64::from(node.level)).bind(to_i64(node.index)).bind(hash.to_string());
+    }
+    query
+        .bind(FRONTIER)
+        .bind(frontier_text(&frontier))
+        .execute(&mut *connection)
+        .await
+        .map_err(|source| StoreError::query(path, "writing an event", source))?;
+    Ok(frontier)
+}
+
+/// Says at start-up when the record's end is not where it was left. Work goes on, and the gap stays visible.
+pub(crate) async fn end_check(connection: &mut SqliteConnection, path: &Path) -> Result<Frontier> {
+    let failed = |source| StoreError::query(path, "reading the event record", source);
+    let kept = frontier(connection).await?;
+    let row = sqlx::query("SELECT COALESCE(MAX(seq), 0) FROM events")
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(failed)?;
+    let last = to_u64(row.try_get(0).map_err(failed)?);
+    if kept.size() != last {
+        tracing::error!(
+            kept_seq = kept.size(),
+            found_seq = last,
+            "the end of the event record is not where it was left: it was changed behind the daemon's back"
+        );
+    }
+    Ok(kept)
+}
+
+impl Store {
+    /// Number of the last event.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn events_head(&self) -> Result<u64> {
+        let mut connection =
+            self.inner.readers.acquire().await.map_err(self.failed("reading the end of the event record"))?;
+        Ok(frontier(&mut connection).await?.size())
+    }
+}

@@ -1,0 +1,103 @@
+//! Whether the whole record holds.
+
+use std::path::Path;
+
+use bay_ledger::{EventRecord, Frontier, Hash};
+use sqlx::Row;
+use sqlx::sqlite::SqliteConnection;
+
+use super::{frontier, grow};
+use crate::event::{PAGE, raw, to_i64};
+use crate::{Result, Store, StoreError};
+
+/// What [`Store::events_verify`] found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    Intact {
+        events: u64,
+        root: Hash,
+    },
+    /// The record does not hold from this event on.
+    Broken {
+        seq: u64,
+        why: String,
+    },
+}
+
+impl Store {
+    /// Walks the whole record and checks every hash, those inside the tree too.
+    ///
+    /// # Errors
+    /// When the database cannot be read; a broken record is a [`Verdict`], not an error.
+    pub async fn events_verify(&self) -> Result<Verdict> {
+        // A transaction keeps frontier and rows together while they are compared. A reading one, and a page at a time: a
+        // long record must not keep anybody from writing.
+        let failed = self.failed("verifying events");
+        let mut transaction = self.inner.readers.begin().await.map_err(&failed)?;
+        let verdict = verify(&mut transaction, self.path()).await;
+        transaction.rollback().await.map_err(failed)?;
+        verdict
+    }
+}
+
+async fn verify(connection: &mut SqliteConnection, path: &Path) -> Result<Verdict> {
+    let failed = |source| StoreError::query(path, "verifying events", source);
+    // A frontier that cannot be read is a broken record too, but only once the events were looked at.
+    let kept = frontier(connection).await.ok();
+    let mut seen = Frontier::default();
+    let mut nodes = Vec::new();
+    let mut nodes_seen = 0_i64;
+    loop {
+        let rows = sqlx::query(
+            "SELECT seq, at, bay, kind, body, hash FROM events WHERE seq > $1 ORDER BY seq LIMIT $2",
+        )
+        .bind(to_i64(seen.size()))
+        .bind(i64::from(PAGE))
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(failed)?;
+        if rows.is_empty() {
+            break;
+        }
+        for row in &rows {
+            let expected = seen.size() + 1;
+            let broken = |why: &str| Ok(Verdict::Broken { seq: expected, why: why.to_owned() });
+            // Another type in a column is not what the daemon wrote there.
+            let Ok(found) = raw(row) else { return broken("its row does not hold what it should") };
+            if found.seq != expected {
+                return broken("it is missing");
+            }
+            let bay = found.bay.as_deref().unwrap_or("");
+            let leaf = EventRecord::leaf_of(found.seq, &found.at, bay, &found.kind, &found.body);
+            if Hash::parse(&found.hash) != Some(leaf) {
+                return broken("its hash does not fit what it says");
+            }
+            grow(&mut seen, leaf, &mut nodes)?;
+            for (node, hash) in nodes.drain(..) {
+                nodes_seen += 1;
+                let row = sqlx::query("SELECT hash FROM ledger_nodes WHERE level = $1 AND place = $2")
+                    .bind(i64::from(node.level))
+                    .bind(to_i64(node.index))
+                    .fetch_optional(&mut *connection)
+                    .await
+                    .map_err(failed)?;
+                let kept = row.and_then(|row| row.try_get::<String, _>(0).ok());
+                if kept.as_deref().and_then(Hash::parse) != Some(hash) {
+                    return broken("a hash inside the tree, which covers it, does not fit");
+                }
+            }
+        }
+    }
+    if kept.as_ref() != Some(&seen) {
+        let size = kept.map_or(seen.size(), |kept| kept.size().min(seen.size()));
+        let seq = if size == seen.size() { size + 1 } else { size };
+        return Ok(Verdict::Broken { seq, why: "the record does not end where it was left".to_owned() });
+    }
+    let row =
+        sqlx::query("SELECT COUNT(*) FROM ledger_nodes").fetch_one(&mut *connection).await.map_err(failed)?;
+    if row.try_get::<i64, _>(0).map_err(failed)? != nodes_seen {
+        let why = "the tree has hashes inside it that belong to no events".to_owned();
+        return Ok(Verdict::Broken { seq: seen.size() + 1, why });
+    }
+    Ok(Verdict::Intact { events: seen.size(), root: seen.root() })
+}

@@ -1,0 +1,126 @@
+//! `bay audit`: the record of events, for people who do not take the daemon's word for it.
+
+mod remembered;
+mod verify;
+
+use std::path::PathBuf;
+
+use bay_types::event::{LedgerHead, LedgerKey};
+use clap::{Args, Subcommand};
+use http_body_util::BodyExt;
+
+use crate::cli::Global;
+use crate::client::broken;
+use crate::failure::{Failure, Outcome};
+use crate::output::{data, json, written};
+
+/// Prove that the record of everything decided and done is whole, here or on another machine.
+///
+/// Every event is a leaf of a Merkle tree (RFC 6962); the daemon signs its root. Whoever has the public key can check a
+/// bundle without the daemon, and whoever has kept an older head sees a record that was cut or forked since.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay audit verify                              the live record\n  bay audit key > ledger.pub                    to give to whoever shall verify\n  bay audit export > events.bundle\n  bay audit verify events.bundle --key ledger.pub    on any machine, without a daemon\n  bay audit proof 1041 > event-1041.proof       one event, and that it is in the record\n\ndocs/audit.md tells what is proved by what."
+)]
+pub(crate) struct Audit {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Verify(verify::Verify),
+    /// Print events as a bundle: a signed head, what ties the events to it, and the events as lines of JSON.
+    Export {
+        /// Number of the first event [default: 1].
+        #[arg(long, value_name = "N")]
+        from: Option<u64>,
+        /// Number of the last event [default: the newest].
+        #[arg(long, value_name = "M")]
+        to: Option<u64>,
+    },
+    /// Print one event with the proof that it is in the record, as a bundle that `verify` checks.
+    Proof {
+        /// Number of the event, as `bay timeline` shows it.
+        #[arg(value_name = "EVENT", required_unless_present = "since")]
+        event: Option<u64>,
+        /// Instead: the proof that the record continues what it was with so many events, for whoever kept that head.
+        #[arg(long, value_name = "EVENTS", conflicts_with = "event")]
+        since: Option<u64>,
+    },
+    /// Print the record's newest head, signed: kept elsewhere, it gives away whatever is done to the record later.
+    Head,
+    /// Print the public key that checks heads and bundles of this daemon.
+    Key,
+}
+
+impl Audit {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        match self.verb {
+            Verb::Verify(verb) => verb.run(global).await,
+            Verb::Export { from, to } => {
+                let mut query = Vec::new();
+                query.extend(from.map(|from| format!("from={from}")));
+                query.extend(to.map(|to| format!("to={to}")));
+                print(global, &format!("/v1/audit/export?{}", query.join("&"))).await
+            }
+            Verb::Proof { event: Some(event), .. } => {
+                print(global, &format!("/v1/audit/proof/{event}")).await
+            }
+            Verb::Proof { since, .. } => {
+                print(global, &format!("/v1/audit/consistency?old={}", since.unwrap_or(0))).await
+            }
+            Verb::Head => {
+                let head: LedgerHead = global.client().get("/v1/audit/head").await?;
+                if global.json {
+                    json(&head)?;
+                } else {
+                    data(head.note.trim_end_matches('\n'))?;
+                }
+                Ok(0)
+            }
+            Verb::Key => {
+                let key: LedgerKey = global.client().get("/v1/audit/key").await?;
+                if global.json {
+                    json(&key)?;
+                } else {
+                    data(&key.key)?;
+                }
+                Ok(0)
+            }
+        }
+    }
+}
+
+/// Passes a bundle on as it comes: it is JSON by itself, and escaped another way it would be no less so.
+async fn print(global: &Global, path: &str) -> Outcome {
+    use std::io::Write;
+    let mut body = global.client().download(path).await?;
+    let mut out = std::io::stdout().lock();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| broken(&format!("the bundle was cut short: {error}")))?;
+        if let Some(bytes) = frame.data_ref() {
+            written(out.write_all(bytes))?;
+        }
+    }
+    written(out.flush())?;
+    Ok(0)
+}
+
+/// A file's whole content, if it is no longer than `longest`.
+fn read(path: &PathBuf, longest: usize) -> Result<String, Failure> {
+    use std::io::Read;
+    let doing = format!("reading {}", path.display());
+    let failed = |error: std::io::Error| crate::failure::local(&doing, &error);
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut text = String::new();
+    file.take(longest as u64 + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() > longest {
+        return Err(crate::failure::invalid(
+            format!("{doing}: it is too long for what it should be"),
+            "check which file is meant",
+        )
+        .into());
+    }
+    Ok(text)
+}
