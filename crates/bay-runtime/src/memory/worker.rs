@@ -287,8 +287,12 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        if let Some(pid) = Pid::from_raw(self.pid) {
+        // With the processes that it tries the kernel on, which it would have ended itself.
+        let others = self.privileged().unwrap_or_default();
+        for pid in [self.pid].into_iter().chain(others).filter_map(Pid::from_raw) {
             let _ = kill_process(pid, Signal::KILL);
+        }
+        if let Some(pid) = Pid::from_raw(self.pid) {
             let _ = waitpid(Some(pid), WaitOptions::empty());
         }
     }
