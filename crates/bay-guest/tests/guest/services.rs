@@ -84,8 +84,10 @@ async fn services_start_in_the_order_of_their_needs_and_stop_in_reverse() {
             "trap 'echo {name} down >> {order}; exit 0' TERM; echo {name} up >> {order}; while :; do sleep 0.05; done"
         )
     };
-    let healthy = |name: &str| by_command(&format!("grep -q '{name} up' {}", order.display()));
-    guest.put("db", &ServiceSpec { health: healthy("db"), ..sh(&script("db")) }).await;
+    // Not healthy before it is let: what needs it has to be seen waiting.
+    let gate = guest.file("gate");
+    let healthy = by_command(&format!("test -e {} && grep -q 'db up' {}", gate.display(), order.display()));
+    guest.put("db", &ServiceSpec { health: healthy, ..sh(&script("db")) }).await;
     // A one-shot that is done lets others through as one that is ready does.
     let migrate = ServiceSpec {
         needs: vec!["db".parse().unwrap()],
@@ -97,6 +99,7 @@ async fn services_start_in_the_order_of_their_needs_and_stop_in_reverse() {
     let first = guest.put("web", &web).await;
     assert_eq!(first.state, ServiceState::Waiting);
     assert!(first.reason.contains("migrate ("), "{}", first.reason);
+    std::fs::write(&gate, "").unwrap();
     let view = guest.becomes("web", ServiceState::Ready).await;
     assert!(view.pid.is_some() && view.wanted, "{view:?}");
     assert_eq!(guest.service("migrate").await.state, ServiceState::Done);
