@@ -39,7 +39,7 @@ impl Decider for Everything {
     fn review(&self, request: &CanonicalRequest) -> Decision {
         decide(&closed(), request, Timestamp::UNIX_EPOCH)
     }
-    fn refused(&self, _: &Caller, _: &Refused<'_>) -> RecordId {
+    async fn refused(&self, _: &Caller, _: &Refused<'_>) -> RecordId {
         RecordId(String::new())
     }
     fn ended(&self, _: &RecordId, _: &Ended) {}

@@ -14,6 +14,7 @@
 //! | `capture` | memory and the caller's snapshots of one moment, and the bay goes on; or nothing is kept       |
 //! | `abandon` | a capture that nobody waits for any more is over, and nothing of it is left                    |
 //! | `restore` | the bay goes on from there and its guest answers, or nothing is left                           |
+//! | `gateway` | every connection of a running bay arrives there, and nowhere else                               |
 //! | `clear`   | ends and removes everything of that bay's runtime; harmless when there is nothing              |
 //! | `leftovers` | every bay id of which this backend still holds anything                                      |
 #![forbid(unsafe_code)]
@@ -33,7 +34,7 @@ use bay_types::stats::BayStats;
 use bay_types::{ApiError, BayId, BayName, ErrorCode};
 use tokio::net::UnixStream;
 
-pub use bay_runtime::NetworkUse;
+pub use bay_runtime::{Counters, Dropped, GatewaySockets, NetworkUse};
 pub use bay_types::runtime::Obstacle;
 
 pub mod local;
@@ -210,6 +211,9 @@ pub trait Backend: Send + Sync + Debug {
     }
     /// What it has to do with the world outside of it.
     async fn network(&self, record: &RuntimeRecord) -> NetworkUse;
+    /// The sockets of the only way out of a running bay. Whoever holds them serves what the bay sends; without them it is
+    /// refused.
+    async fn gateway(&self, bay: BayId) -> io::Result<GatewaySockets>;
     async fn clear(&self, bay: BayId) -> Result<(), BackendError>;
     async fn pause(&self, bay: BayId) -> Result<(), BackendError>;
     async fn resume(&self, bay: BayId) -> Result<(), BackendError>;

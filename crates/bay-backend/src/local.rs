@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bay_runtime::{
-    Failure, GUEST_SOCKET, Hierarchies, LimitEvents, NetworkUse, Placing, guest_socket, network_use,
-    process_start_ticks,
+    Failure, GUEST_SOCKET, GatewaySockets, Hierarchies, LimitEvents, NetworkUse, Placing, guest_socket,
+    network_use, process_start_ticks,
 };
 use bay_types::BayId;
 use bay_types::bay::{Isolation, Limits};
@@ -294,6 +294,11 @@ impl Backend for Local {
     fn limit_events(&self, bay: BayId) -> LimitEvents {
         let group = self.place(bay).cgroup;
         self.groups().map(|groups| LimitEvents::of(groups, &group)).unwrap_or_default()
+    }
+
+    async fn gateway(&self, bay: BayId) -> io::Result<GatewaySockets> {
+        // A few system calls; the thread they are made in is of their own.
+        GatewaySockets::open(&self.place(bay).run_dir)
     }
 
     async fn connect(&self, bay: BayId) -> io::Result<UnixStream> {

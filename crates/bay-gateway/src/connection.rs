@@ -1,11 +1,12 @@
 //! One connection of the bay, from its first byte: what it is, and who serves it.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bay_policy::{CanonicalRequest, Connection, Host, Outcome, Route, Scheme};
+use futures_util::future::Either;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -16,6 +17,7 @@ use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 
 use crate::decider::{Caller, Ending, Refused};
+use crate::dns;
 use crate::exchange::{self, Site};
 use crate::gateway::Shared;
 use crate::hello;
@@ -40,10 +42,41 @@ const ACCEPT_REST: Duration = Duration::from_millis(20);
 const SPEAKING_PORTS: &[u16] = &[80, 443];
 
 /// What a listener is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Door {
     Transparent,
     Proxy,
+    /// All of them: the gateway's own addresses have DNS and the proxy at their ports, every other is somebody's.
+    Any(Own),
+}
+
+/// Where the gateway is to be found for those who address it itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Own {
+    pub addresses: Vec<IpAddr>,
+    pub dns_port: u16,
+    pub proxy_port: u16,
+}
+
+impl Door {
+    /// Which door a connection came to.
+    fn of(&self, local: SocketAddr) -> Entered {
+        match self {
+            Self::Transparent => Entered::Transparent,
+            Self::Proxy => Entered::Proxy,
+            Self::Any(own) if !own.addresses.contains(&local.ip()) => Entered::Transparent,
+            Self::Any(own) if local.port() == own.dns_port => Entered::Dns,
+            Self::Any(own) if local.port() == own.proxy_port => Entered::Proxy,
+            Self::Any(_) => Entered::Transparent,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entered {
+    Transparent,
+    Proxy,
+    Dns,
 }
 
 pub(crate) async fn serve_listener(shared: Arc<Shared>, listener: TcpListener, door: Door) {
@@ -53,7 +86,7 @@ pub(crate) async fn serve_listener(shared: Arc<Shared>, listener: TcpListener, d
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
-                    if let Some(serving) = begin(&shared, stream, peer, door) {
+                    if let Some(serving) = begin(&shared, stream, peer, &door) {
                         connections.spawn(serving);
                     }
                 }
@@ -73,37 +106,44 @@ fn begin(
     shared: &Arc<Shared>,
     stream: TcpStream,
     peer: SocketAddr,
-    door: Door,
-) -> Option<impl Future<Output = ()> + Send + 'static> {
+    door: &Door,
+) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
     let local = stream.local_addr().ok()?;
     let local = SocketAddr::new(local.ip().to_canonical(), local.port());
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     stream.set_nodelay(true).ok();
+    let entered = door.of(local);
+    if entered == Entered::Dns {
+        return dns::begin(shared, stream, peer).map(Either::Left);
+    }
     let caller = Caller { peer, local, known: shared.decider.attribute(peer, local) };
-    let Ok(permit) = shared.room.clone().try_acquire_owned() else {
-        shared.decider.refused(&caller, &Refused::TooMany { destination: local });
-        return None;
-    };
-    let busy: Arc<dyn Send + Sync> = Arc::new(permit);
+    let permit = shared.room.clone().try_acquire_owned();
     let shared = shared.clone();
-    Some(async move {
-        match door {
-            Door::Proxy => proxy::serve(shared, stream, caller, busy).await,
-            Door::Transparent => {
+    Some(Either::Right(async move {
+        let Ok(permit) = permit else {
+            drop(stream);
+            shared.decider.refused(&caller, &Refused::TooMany { destination: local }).await;
+            return;
+        };
+        let busy: Arc<dyn Send + Sync> = Arc::new(permit);
+        match entered {
+            Entered::Dns => {}
+            Entered::Proxy => proxy::serve(shared, stream, caller, busy).await,
+            Entered::Transparent => {
                 let meant = host_at(&shared, local.ip());
                 let Some(host) = meant else {
-                    shared.decider.refused(&caller, &Refused::Nameless { destination: local });
+                    shared.decider.refused(&caller, &Refused::Nameless { destination: local }).await;
                     return;
                 };
                 let pinned = Pinned { shared, caller, host, port: local.port(), busy };
                 pinned.serve(Prefixed::new(stream)).await;
             }
         }
-    })
+    }))
 }
 
 /// Whom the bay means by an address; nobody where it is one of the pool that no name has.
-pub(crate) fn host_at(shared: &Shared, address: std::net::IpAddr) -> Option<Host> {
+pub(crate) fn host_at(shared: &Shared, address: IpAddr) -> Option<Host> {
     let names = shared.names.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     match names.meaning(address) {
         Meaning::Name(name) => Some(Host::Name((*name).into())),
@@ -137,9 +177,9 @@ impl Pinned {
         }
     }
 
-    fn refused_protocol(&self, why: &str) {
+    async fn refused_protocol(&self, why: &str) {
         let what = Refused::Protocol { host: &self.host, port: self.port, why };
-        self.shared.decider.refused(&self.caller, &what);
+        self.shared.decider.refused(&self.caller, &what).await;
     }
 
     /// Reads what is spoken and has each request decided on. Where nothing can be allowed, that is what is answered.
@@ -151,12 +191,12 @@ impl Pinned {
             (Ok(Ok(Some(byte))), _) if byte.is_ascii_alphabetic() => self.serve_plain(stream).await,
             (_, Some(decision)) => {
                 let what = Refused::Connection { host: &self.host, port: self.port, decision: &decision };
-                self.shared.decider.refused(&self.caller, &what);
+                self.shared.decider.refused(&self.caller, &what).await;
             }
-            (Ok(Ok(Some(_))), None) => self.refused_protocol("it is neither TLS nor HTTP"),
+            (Ok(Ok(Some(_))), None) => self.refused_protocol("it is neither TLS nor HTTP").await,
             // A client that opened a connection in advance and had no use for it.
             (Ok(Ok(None) | Err(_)), None) => {}
-            (Err(_), None) => self.refused_protocol("it said nothing"),
+            (Err(_), None) => self.refused_protocol("it said nothing").await,
         }
     }
 
@@ -195,8 +235,10 @@ impl Pinned {
         };
         let (sni, stream) = match timeout(within, handshake).await {
             Ok(Ok(done)) => done,
-            Ok(Err(error)) => return self.refused_protocol(&format!("the TLS handshake failed: {error}")),
-            Err(_) => return self.refused_protocol("the TLS handshake took too long"),
+            Ok(Err(error)) => {
+                return self.refused_protocol(&format!("the TLS handshake failed: {error}")).await;
+            }
+            Err(_) => return self.refused_protocol("the TLS handshake took too long").await,
         };
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         let site = self.site(sni, Scheme::Https);
@@ -212,7 +254,7 @@ impl Pinned {
             Ok(request) => self.pass(stream, request).await,
             Err(refusal) => {
                 let what = Refused::Form { host: &self.host, port: self.port, refusal: &refusal };
-                self.shared.decider.refused(&self.caller, &what);
+                self.shared.decider.refused(&self.caller, &what).await;
             }
         }
     }
@@ -220,11 +262,12 @@ impl Pinned {
     async fn pass_tls(self, mut stream: Prefixed) {
         let hello = match hello::read(&mut stream, self.shared.timeouts.handshake).await {
             Ok(hello) => hello,
-            Err(why) => return self.refused_protocol(why),
+            Err(why) => return self.refused_protocol(why).await,
         };
         if hello.hides_name {
             return self
-                .refused_protocol("its TLS handshake hides the name of a server (ECH); turn that off");
+                .refused_protocol("its TLS handshake hides the name of a server (ECH); turn that off")
+                .await;
         }
         let destination = self.host.to_string();
         let connection =
@@ -264,7 +307,7 @@ async fn serve_http1(site: Site, stream: impl Io) {
     });
     let served =
         http1_server(&site.shared).serve_connection(TokioIo::new(stream), service).with_upgrades().await;
-    tell_parse_error(&site, served);
+    tell_parse_error(&site, served).await;
 }
 
 pub(crate) fn http1_server(shared: &Shared) -> http1::Builder {
@@ -279,12 +322,12 @@ pub(crate) fn http1_server(shared: &Shared) -> http1::Builder {
 }
 
 /// What hyper could not read was answered by it with a 400 or 431, and is recorded here.
-fn tell_parse_error(site: &Site, served: Result<(), hyper::Error>) {
+async fn tell_parse_error(site: &Site, served: Result<(), hyper::Error>) {
     if let Err(error) = served
         && error.is_parse()
     {
         let why = format!("not HTTP as it should be: {error}");
-        site.refuse(&Refused::Protocol { host: &site.host, port: site.port, why: &why });
+        site.refuse(&Refused::Protocol { host: &site.host, port: site.port, why: &why }).await;
     }
 }
 
@@ -312,7 +355,7 @@ async fn serve_http2(site: Site, stream: impl Io) {
     let mut was_idle = false;
     loop {
         match timeout(idle, connection.as_mut()).await {
-            Ok(served) => return tell_parse_error(&site, served),
+            Ok(served) => return tell_parse_error(&site, served).await,
             // The site holds it once; everything under way holds it once more.
             Err(_) if Arc::strong_count(&site.busy) > 1 => was_idle = false,
             Err(_) if was_idle => return,

@@ -150,7 +150,7 @@ pub struct Ended {
     pub took: Duration,
 }
 
-/// The daemon's side. Everything but [`Decider::decide`] is called on the path of packets and must not wait.
+/// The daemon's side. What is not `async` is called on the path of packets and must not wait.
 #[async_trait]
 pub trait Decider: Send + Sync + 'static {
     /// Finds out who opened a connection. Called once for each, before anything is read from it.
@@ -174,7 +174,7 @@ pub trait Decider: Send + Sync + 'static {
     fn review(&self, request: &CanonicalRequest) -> Decision;
 
     /// Records a refusal that no decision was needed for.
-    fn refused(&self, caller: &Caller, what: &Refused<'_>) -> RecordId;
+    async fn refused(&self, caller: &Caller, what: &Refused<'_>) -> RecordId;
 
     /// Records how a request ended. Called exactly once for each ruling.
     fn ended(&self, id: &RecordId, ended: &Ended);

@@ -15,15 +15,12 @@ use hickory_proto::rr::rdata::{A, AAAA};
 use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::decider::{Decider, LookUp};
 use crate::gateway::Shared;
-use crate::limits::{
-    DNS_IDLE, DNS_QUERIES_PER_SECOND, DNS_TTL_SECONDS, MAX_DNS_CONNECTIONS, MAX_DNS_MESSAGE,
-};
+use crate::limits::{DNS_IDLE, DNS_QUERIES_PER_SECOND, DNS_TTL_SECONDS, MAX_DNS_MESSAGE};
 use crate::names::Names;
 
 /// The answer to a message, or nothing where none is due. Pure but for what the decider records.
@@ -173,7 +170,6 @@ pub(crate) async fn serve_udp(shared: Arc<Shared>, socket: UdpSocket) {
 }
 
 pub(crate) async fn serve_tcp(shared: Arc<Shared>, listener: TcpListener) {
-    let room = Arc::new(Semaphore::new(MAX_DNS_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -182,19 +178,30 @@ pub(crate) async fn serve_tcp(shared: Arc<Shared>, listener: TcpListener) {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                     continue;
                 };
-                let Ok(permit) = room.clone().try_acquire_owned() else {
-                    shared.counts.dns_dropped();
-                    continue;
-                };
-                let shared = shared.clone();
-                connections.spawn(async move {
-                    serve_stream(&shared, stream, peer).await.ok();
-                    drop(permit);
-                });
+                if let Some(serving) = begin(&shared, stream, peer) {
+                    connections.spawn(serving);
+                }
             }
             Some(_) = connections.join_next() => {}
         }
     }
+}
+
+/// Serves one connection, if there is room for it.
+pub(crate) fn begin(
+    shared: &Arc<Shared>,
+    stream: TcpStream,
+    peer: SocketAddr,
+) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
+    let Ok(permit) = shared.dns_room.clone().try_acquire_owned() else {
+        shared.counts.dns_dropped();
+        return None;
+    };
+    let shared = shared.clone();
+    Some(async move {
+        serve_stream(&shared, stream, peer).await.ok();
+        drop(permit);
+    })
 }
 
 async fn serve_stream(shared: &Shared, mut stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {

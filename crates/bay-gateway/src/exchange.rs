@@ -42,8 +42,8 @@ pub(crate) async fn serve(site: Arc<Site>, request: Request<Incoming>) -> Result
 }
 
 impl Site {
-    pub(crate) fn refuse(&self, what: &Refused<'_>) -> RecordId {
-        self.shared.decider.refused(&self.caller, what)
+    pub(crate) async fn refuse(&self, what: &Refused<'_>) -> RecordId {
+        self.shared.decider.refused(&self.caller, what).await
     }
 
     /// The answer of the origin, or that of the gateway.
@@ -52,14 +52,14 @@ impl Site {
         let two_hosts = request.headers().get_all(HOST).iter().count() > 1;
         if two_hosts || headers::two_lengths(request.headers()) {
             let why = "the request has two lengths, or two Host headers";
-            let id = self.refuse(&Refused::Protocol { host, port, why });
+            let id = self.refuse(&Refused::Protocol { host, port, why }).await;
             let mut answer = answers::plain(StatusCode::BAD_REQUEST, &id, why);
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             return Err(answer);
         }
         let upgrade = headers::upgrade(request.method(), request.version(), request.headers());
         if let Upgrade::Refused(why) = upgrade {
-            let id = self.refuse(&Refused::Upgrade { host, port, why });
+            let id = self.refuse(&Refused::Upgrade { host, port, why }).await;
             return Err(answers::plain(StatusCode::FORBIDDEN, &id, why));
         }
         let from_bay = matches!(upgrade, Upgrade::WebSocket { .. }).then(|| hyper::upgrade::on(&mut request));
@@ -68,10 +68,13 @@ impl Site {
         let named = authorities(&head.uri, head.version, &head.headers);
         let headers = headers::for_origin(head.headers);
         let canonical = self.canonical(&head.method, &head.uri, head.version, &named, &headers);
-        let canonical = canonical.map_err(|refusal| {
-            let id = self.refuse(&Refused::Form { host, port, refusal: &refusal });
-            answers::malformed(&id, &refusal)
-        })?;
+        let canonical = match canonical {
+            Ok(canonical) => canonical,
+            Err(refusal) => {
+                let id = self.refuse(&Refused::Form { host, port, refusal: &refusal }).await;
+                return Err(answers::malformed(&id, &refusal));
+            }
+        };
 
         let decided_in = self.shared.generation();
         let ruling = self.shared.decider.decide(&self.caller, &canonical).await;

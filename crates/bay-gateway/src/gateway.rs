@@ -10,10 +10,10 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{Semaphore, watch};
 
 use crate::authority::{Authority, AuthorityError, Leaves};
-use crate::connection;
+use crate::connection::{self, Own};
 use crate::decider::Decider;
 use crate::dns::{self, Allowance};
-use crate::limits::{MAX_CONNECTIONS, Timeouts};
+use crate::limits::{MAX_CONNECTIONS, MAX_DNS_CONNECTIONS, Timeouts};
 use crate::names::{Names, SavedNames};
 use crate::origin::Origins;
 use crate::upstream::Upstream;
@@ -51,6 +51,7 @@ pub(crate) struct Shared {
     pub(crate) allowance: Mutex<Allowance>,
     pub(crate) counts: Counts,
     pub(crate) room: Arc<Semaphore>,
+    pub(crate) dns_room: Arc<Semaphore>,
     pub(crate) changes: watch::Receiver<u64>,
     generation: Arc<AtomicU64>,
 }
@@ -101,6 +102,7 @@ impl Gateway {
             allowance: Mutex::new(Allowance::new()),
             counts: Counts::default(),
             room: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            dns_room: Arc::new(Semaphore::new(MAX_DNS_CONNECTIONS)),
             changes: seen,
             generation: generation.clone(),
         };
@@ -111,6 +113,12 @@ impl Gateway {
     /// the local end of an accepted connection is where the bay wanted to go.
     pub fn serve_tcp(&self, listener: TcpListener) -> impl Future<Output = ()> + Send + 'static {
         connection::serve_listener(self.shared.clone(), listener, connection::Door::Transparent)
+    }
+
+    /// Serves all of that at one listener, to which every connection of the bay comes: by the address and port it was made
+    /// to.
+    pub fn serve_any(&self, listener: TcpListener, own: Own) -> impl Future<Output = ()> + Send + 'static {
+        connection::serve_listener(self.shared.clone(), listener, connection::Door::Any(own))
     }
 
     /// Serves clients that were told of a proxy: CONNECT, and whole URLs.

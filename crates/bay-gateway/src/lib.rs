@@ -61,6 +61,7 @@ pub mod upstream;
 
 pub use answers::{FAILURE_HEADER, LINE_HEADER, RECORD_HEADER};
 pub use authority::{Authority, AuthorityError, SavedAuthority};
+pub use connection::Own;
 pub use decider::{Caller, Decider, Ended, Ending, Failure, Known, LookUp, RecordId, Refused, Ruling};
 pub use gateway::{Gateway, Settings};
 pub use limits::Timeouts;

@@ -49,20 +49,20 @@ pub(crate) async fn serve(
     {
         let why = format!("not HTTP as it should be: {error}");
         let what = Refused::Protocol { host: &local, port: proxy.caller.local.port(), why: &why };
-        proxy.shared.decider.refused(&proxy.caller, &what);
+        proxy.shared.decider.refused(&proxy.caller, &what).await;
     }
 }
 
 impl Proxy {
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<AnswerBody>, Infallible> {
         if request.method() == Method::CONNECT {
-            return Ok(self.connect(request));
+            return Ok(self.connect(request).await);
         }
         // Over https the client itself must see that it speaks with the right server, so it has to use CONNECT.
         let plain = request.uri().scheme_str() == Some("http");
         let Some(authority) = request.uri().authority().filter(|_| plain) else {
             let why = "a proxy takes CONNECT, or a whole URL that begins with http://";
-            return Ok(self.malformed(why));
+            return Ok(self.malformed(why).await);
         };
         match self.destination(authority.as_str()) {
             Ok((host, port)) => {
@@ -71,17 +71,17 @@ impl Proxy {
                 let site = Site { shared, caller, host, port, sni: None, scheme: Scheme::Http, busy };
                 exchange::serve(Arc::new(site), request).await
             }
-            Err(refusal) => Ok(self.refused(&refusal)),
+            Err(refusal) => Ok(self.refused(&refusal).await),
         }
     }
 
     /// Opens a tunnel to the gateway itself: what comes through it is served like any other connection.
-    fn connect(&self, mut request: Request<Incoming>) -> Response<AnswerBody> {
+    async fn connect(&self, mut request: Request<Incoming>) -> Response<AnswerBody> {
         let authority = request.uri().authority().map(ToString::to_string).unwrap_or_default();
         let (host, port) = match self.destination(&authority) {
             Ok((host, Some(port))) => (host, port),
-            Ok((_, None)) => return self.malformed("CONNECT needs a host and a port"),
-            Err(refusal) => return self.refused(&refusal),
+            Ok((_, None)) => return self.malformed("CONNECT needs a host and a port").await,
+            Err(refusal) => return self.refused(&refusal).await,
         };
         // A second name would be somebody else's to believe.
         let agrees = |value: &http::HeaderValue| {
@@ -89,11 +89,11 @@ impl Proxy {
             named.is_some_and(|(named, at)| named == host && at.is_none_or(|at| at == port))
         };
         if !request.headers().get_all(HOST).iter().all(agrees) {
-            return self.malformed("CONNECT and its Host header name different hosts");
+            return self.malformed("CONNECT and its Host header name different hosts").await;
         }
         if let Route::Refuse { decision } = self.shared.decider.route(&host, port) {
             let what = Refused::Connection { host: &host, port, decision: &decision };
-            let id = self.shared.decider.refused(&self.caller, &what);
+            let id = self.shared.decider.refused(&self.caller, &what).await;
             return answers::decided(&id, &format!("CONNECT {host}:{port}"), &decision, None);
         }
         let (shared, caller, busy) = (self.shared.clone(), self.caller.clone(), self.busy.clone());
@@ -126,17 +126,17 @@ impl Proxy {
         Ok((host, port))
     }
 
-    fn malformed(&self, why: &str) -> Response<AnswerBody> {
+    async fn malformed(&self, why: &str) -> Response<AnswerBody> {
         let local = Host::Address(self.caller.local.ip());
         let what = Refused::Protocol { host: &local, port: self.caller.local.port(), why };
-        let id = self.shared.decider.refused(&self.caller, &what);
+        let id = self.shared.decider.refused(&self.caller, &what).await;
         answers::plain(StatusCode::BAD_REQUEST, &id, why)
     }
 
-    fn refused(&self, refusal: &Refusal) -> Response<AnswerBody> {
+    async fn refused(&self, refusal: &Refusal) -> Response<AnswerBody> {
         let local = Host::Address(self.caller.local.ip());
         let what = Refused::Form { host: &local, port: self.caller.local.port(), refusal };
-        let id = self.shared.decider.refused(&self.caller, &what);
+        let id = self.shared.decider.refused(&self.caller, &what).await;
         answers::malformed(&id, refusal)
     }
 }

@@ -63,6 +63,14 @@ pub(crate) fn join(bay_pid: u32) -> io::Result<()> {
     v6(route.route(RouteKind::Local, IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0))
 }
 
+/// The part of [`join`] that needs no bay.
+#[cfg(test)]
+pub(crate) fn make_all_local() -> io::Result<()> {
+    let mut route = Route::open()?;
+    route.route(RouteKind::Local, IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)?;
+    v6(route.route(RouteKind::Local, IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0))
+}
+
 /// Called in the bay's namespace by PID 1 before it becomes the guest.
 pub(crate) fn configure_bay() -> io::Result<()> {
     let mut route = Route::open()?;

@@ -15,6 +15,7 @@
 //! | [`namespace`]| clone into new namespaces, id maps, id-mapped mounts (runtime)           |
 //! | [`paths`]    | opening below a directory of somebody else's (pool, runtime, guest)      |
 //! | [`readiness`]| async waiting for any descriptor (guest, backend)                         |
+//! | [`sk_lookup`]| one listener for all ports of a network namespace (runtime)              |
 //! | [`tcp`]      | sockets that a repair left unusable (runtime)                            |
 //! | [`seccomp`]  | installing filters without `no_new_privs` (runtime)                      |
 
@@ -29,5 +30,6 @@ pub mod paths;
 pub mod readiness;
 pub mod seccomp;
 pub mod signals;
+pub mod sk_lookup;
 pub mod spawn;
 pub mod tcp;

@@ -95,6 +95,9 @@ pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
 pub const BAY_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ba, 0, 0, 0, 0, 0, 1);
 pub const BAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ba, 0, 0, 0, 0, 0, 2);
+/// Where the gateway answers at its own addresses: names, and clients that want a proxy.
+pub const DNS_PORT: u16 = 53;
+pub const PROXY_PORT: u16 = 3128;
 
 /// File descriptors the runtime helper leaves open for the guest.
 pub mod fd {

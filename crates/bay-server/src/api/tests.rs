@@ -65,6 +65,9 @@ impl Backend for Scripted {
     async fn network(&self, _: &RuntimeRecord) -> bay_backend::NetworkUse {
         bay_backend::NetworkUse::default()
     }
+    async fn gateway(&self, _: BayId) -> std::io::Result<bay_backend::GatewaySockets> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
     async fn clear(&self, _: BayId) -> Result<(), BackendError> {
         Ok(())
     }

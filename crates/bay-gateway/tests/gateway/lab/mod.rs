@@ -188,7 +188,7 @@ impl Decider for Ledger {
         decide(&self.policy(), request, Timestamp::now())
     }
 
-    fn refused(&self, _caller: &Caller, what: &Refused<'_>) -> RecordId {
+    async fn refused(&self, _caller: &Caller, what: &Refused<'_>) -> RecordId {
         self.tell(Entry::Refused(format!("{what:?}")));
         self.id()
     }

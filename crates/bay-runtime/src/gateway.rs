@@ -1,0 +1,191 @@
+//! The gateway's end of a bay's network: sockets that live in the bay's gateway namespace and belong to the daemon.
+//!
+//! They are made by a thread that enters the namespace and ends: nobody stays there. When the daemon ends they are gone
+//! with it, and the kernel refuses what the bay sends until the next daemon opens them anew.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use bay_sys::sk_lookup::{Steering, steer};
+use bay_types::guest::{DNS_PORT, GATEWAY_V4, GATEWAY_V6};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::place;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// What the gateway of one bay listens at.
+#[derive(Debug)]
+pub struct GatewaySockets {
+    /// Accepts every TCP connection of the bay; the local end of each is where the bay wanted to go.
+    pub tcp: TcpListener,
+    /// One for each address of the resolver.
+    pub dns: Vec<UdpSocket>,
+    steering: Steering,
+    namespace: OwnedFd,
+}
+
+/// Packets that went nowhere, counted by the kernel for as long as the bay runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Datagrams to ports at which nobody listens: everything but DNS, QUIC included.
+    pub udp: u64,
+    pub icmp: u64,
+    /// Packets of protocols that are neither TCP, UDP nor ICMP.
+    pub other: u64,
+}
+
+/// What is needed to look at the counters later.
+#[derive(Debug)]
+pub struct Counters {
+    namespace: OwnedFd,
+    _steering: Steering,
+}
+
+impl GatewaySockets {
+    /// Opens them for a bay that runs.
+    ///
+    /// # Errors
+    /// When there is no such namespace, or the kernel does not let its connections be steered.
+    pub fn open(run_dir: &Path) -> io::Result<Self> {
+        let namespace: OwnedFd = File::open(place::gateway_handle(run_dir))?.into();
+        let (tcp, dns) = inside(&namespace, || Ok((listener()?, resolvers()?)))?;
+        let steering = steer(&namespace, &tcp)?;
+        Ok(Self { tcp, dns, steering, namespace })
+    }
+
+    /// The sockets, and what keeps them useful.
+    #[must_use]
+    pub fn into_parts(self) -> (TcpListener, Vec<UdpSocket>, Counters) {
+        (self.tcp, self.dns, Counters { namespace: self.namespace, _steering: self.steering })
+    }
+}
+
+impl Counters {
+    /// What was dropped so far.
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered.
+    pub fn dropped(&self) -> io::Result<Dropped> {
+        inside(&self.namespace, || {
+            let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/net/{file}"));
+            Ok(dropped(&read("snmp")?, &read("snmp6").unwrap_or_default()))
+        })
+    }
+}
+
+/// Runs `work` in a thread that has entered the network namespace and ends there.
+fn inside<T: Send>(namespace: &OwnedFd, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let entered = scope.spawn(|| {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+            work()
+        });
+        entered.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+    })
+}
+
+/// Bound to a port that the kernel chooses: connections are steered to it, whatever their port.
+fn listener() -> io::Result<TcpListener> {
+    let open = |family, address: IpAddr| {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+        if address.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, false)?;
+        }
+        bind(&socket, &SocketAddr::new(address, 0))?;
+        listen(&socket, BACKLOG)?;
+        io::Result::Ok(TcpListener::from(socket))
+    };
+    // A host without IPv6 has bays without IPv6.
+    open(AddressFamily::INET6, Ipv6Addr::UNSPECIFIED.into())
+        .or_else(|_| open(AddressFamily::INET, Ipv4Addr::UNSPECIFIED.into()))
+}
+
+/// Each has the address that questions are sent to: an answer has to come from there.
+fn resolvers() -> io::Result<Vec<UdpSocket>> {
+    let open = |address: IpAddr| {
+        let socket = UdpSocket::bind((address, DNS_PORT))?;
+        socket.set_nonblocking(true)?;
+        io::Result::Ok(socket)
+    };
+    let mut all = vec![open(GATEWAY_V4.into())?];
+    all.extend(open(GATEWAY_V6.into()).ok());
+    Ok(all)
+}
+
+/// Reads the kernel's tables: two lines for each protocol in the first, a line for each counter in the second.
+fn dropped(v4: &str, v6: &str) -> Dropped {
+    let table = |protocol: &str, counter: &str| {
+        let mut rows = v4.lines().filter_map(|line| line.strip_prefix(protocol)?.strip_prefix(": "));
+        let (names, values) = (rows.next().unwrap_or_default(), rows.next().unwrap_or_default());
+        let mut pairs = names.split_ascii_whitespace().zip(values.split_ascii_whitespace());
+        pairs.find(|(name, _)| *name == counter).and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
+    };
+    let row = |counter: &str| {
+        let mut words = v6.lines().map(str::split_ascii_whitespace);
+        let found =
+            words.find_map(|mut words| words.next().filter(|name| *name == counter).and(words.next()));
+        found.and_then(|value| value.parse().ok()).unwrap_or(0)
+    };
+    let sum = |a: u64, b: u64| a.saturating_add(b);
+    Dropped {
+        udp: sum(table("Udp", "NoPorts"), row("Udp6NoPorts")),
+        icmp: sum(table("Icmp", "InEchos"), row("Icmp6InEchos")),
+        other: sum(table("Ip", "InUnknownProtos"), row("Ip6InUnknownProtos")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    use bay_sys::namespace::{flags, leave_namespaces};
+
+    use super::*;
+    use crate::network;
+
+    #[test]
+    fn every_port_of_every_address_comes_to_one_listener_until_it_is_closed() {
+        let lab = std::thread::spawn(|| {
+            leave_namespaces(flags::NET).unwrap();
+            network::prepare_gateway().unwrap();
+            network::make_all_local().unwrap();
+            let namespace: OwnedFd = File::open("/proc/thread-self/ns/net").unwrap().into();
+            let listener = listener().unwrap();
+            listener.set_nonblocking(false).unwrap();
+            let to = ["192.0.2.7:4444", "198.51.100.1:1", "[2001:db8::5]:65535"];
+            assert!(to.iter().all(|to| TcpStream::connect(to).is_err()), "nobody listens there yet");
+            let steering = steer(&namespace, &listener).unwrap();
+            for to in to {
+                let mut client = TcpStream::connect(to).unwrap();
+                let (mut served, _) = listener.accept().unwrap();
+                let local = served.local_addr().unwrap();
+                let wanted: SocketAddr = to.parse().unwrap();
+                assert_eq!(SocketAddr::new(local.ip().to_canonical(), local.port()), wanted);
+                client.write_all(b"x").unwrap();
+                served.read_exact(&mut [0]).unwrap();
+            }
+            drop(listener);
+            assert!(to.iter().all(|to| TcpStream::connect(to).is_err()), "a closed listener takes nothing");
+            drop(steering);
+        });
+        lab.join().unwrap();
+    }
+
+    #[test]
+    fn what_went_nowhere_is_read_from_both_tables() {
+        let v4 = "Ip: Forwarding InUnknownProtos\nIp: 2 3\nIcmp: InMsgs InEchos\nIcmp: 9 5\n\
+                  IcmpMsg: InType8\nIcmpMsg: 5\nUdp: InDatagrams NoPorts\nUdp: 1 7\nUdpLite: NoPorts\nUdpLite: 8\n";
+        let v6 = "Ip6InUnknownProtos\t1\nIcmp6InEchos\t2\nUdp6NoPorts\t30\n";
+        assert_eq!(dropped(v4, v6), Dropped { udp: 37, icmp: 7, other: 4 });
+        assert_eq!(dropped("", "odd"), Dropped::default());
+        assert_eq!(dropped("Udp: NoPorts\nUdp:", ""), Dropped::default());
+    }
+}
