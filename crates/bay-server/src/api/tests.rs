@@ -177,10 +177,12 @@ impl Rig {
                 mounts: vec![],
                 idle_stop_s: None,
                 author: None,
+        policy: None,
             },
             image_id: ImageId::generate(),
             origin: None,
             forked_from: None,
+        policy: None,
             reason: String::new(),
         };
         let row = self.daemon.store.bay_create(new, |_| Draft::new("bay.create", json!({}))).await.unwrap();
