@@ -73,7 +73,8 @@ impl Place {
     }
 
     /// Whether it is the same place, wherever its name leads.
-    fn is(&self, other: &Self) -> bool {
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
         (self.scheme, &self.host, self.port, &self.prefix)
             == (other.scheme, &other.host, other.port, &other.prefix)
     }
@@ -85,6 +86,41 @@ impl Place {
             Host::Address(address) => address::classify(*address) == AddressClass::Public,
             Host::Name(name) => address::classify_name(name) == NameClass::Ordinary,
         }
+    }
+
+    /// Where a repository can be fetched over HTTPS, by the address it came from. What is reached over SSH is offered at
+    /// the same host; a path of some machine is offered nowhere.
+    #[must_use]
+    pub fn of_repository(location: &str) -> Option<Self> {
+        let without_user = |authority: &str| authority.rsplit('@').next().map(str::to_owned);
+        if let Some((scheme, rest)) = location.split_once("://") {
+            let (authority, path) = rest.split_once('/')?;
+            let host = without_user(authority)?;
+            return match scheme {
+                "https" | "http" => Self::parse(&format!("{scheme}://{host}/{path}")).ok(),
+                // The port is that of another service.
+                "ssh" | "git+ssh" => {
+                    let host = match host.strip_prefix('[') {
+                        Some(rest) => format!("[{}]", rest.split(']').next()?),
+                        None => host.split(':').next()?.to_owned(),
+                    };
+                    Self::parse(&format!("https://{host}/{path}")).ok()
+                }
+                _ => None,
+            };
+        }
+        if location.starts_with('/') {
+            return None;
+        }
+        let (host, path) = location.split_once(':')?;
+        Self::parse(&format!("https://{}/{}", without_user(host)?, path.trim_start_matches('/'))).ok()
+    }
+
+    /// The place above, where this one ends in this segment: indices of packages stand beside the packages.
+    #[must_use]
+    pub fn above(&self, segment: &str) -> Option<Self> {
+        let prefix = self.prefix.strip_suffix(segment)?.strip_suffix('/')?;
+        Some(Self { prefix: prefix.to_owned(), ..self.clone() })
     }
 
     #[must_use]
