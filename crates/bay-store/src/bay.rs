@@ -233,7 +233,9 @@ impl Store {
         .await
         .map_err(&failed)?;
         match (&new.policy, &made.forked_from) {
-            (Some(new), _) => policy::put(connection, &Scope::Bay(made.id), new, at).await.map_err(&failed)?,
+            (Some(new), _) => {
+                policy::put(connection, &Scope::Bay(made.id), new, at).await.map_err(&failed)?
+            }
             (None, Some(from)) => policy::inherit(connection, from.bay, made.id).await.map_err(&failed)?,
             (None, None) => {}
         }

@@ -320,6 +320,15 @@ impl Store {
     /// When the database cannot be written.
     pub async fn grants_drop(&self, bay: BayId, why: &str) -> Result<bool> {
         let failed = self.failed("taking the grants of a bay back");
+        // Most bays have none, and need not wait for the pen to be told so.
+        let any = sqlx::query("SELECT 1 FROM grants WHERE bay = $1 LIMIT 1")
+            .bind(bay.to_string())
+            .fetch_optional(&self.inner.readers)
+            .await
+            .map_err(&failed)?;
+        if any.is_none() {
+            return Ok(false);
+        }
         let mut writer = self.writer().await;
         let mut transaction = writer.begin().await?;
         let connection = transaction.connection();

@@ -44,13 +44,15 @@ pub struct PolicySet {
     pub places: FoundPlaces,
 }
 
-/// What `@registries` and its like stand for, as found when the policy was set. The bay's own repository is known to the
-/// daemon.
+/// What `@registries` and its like stand for, as found when the policy was set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FoundPlaces {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub registries: Vec<FoundPlace>,
+    /// Where the bay's repository can be fetched, when that is not where it came from.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub forge: Vec<FoundPlace>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub proposed: Vec<FoundPlace>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
