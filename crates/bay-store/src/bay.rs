@@ -234,7 +234,7 @@ impl Store {
         .map_err(&failed)?;
         match (&new.policy, &made.forked_from) {
             (Some(new), _) => {
-                policy::put(connection, &Scope::Bay(made.id), new, at).await.map_err(&failed)?
+                policy::put(connection, &Scope::Bay(made.id), new, at).await.map_err(&failed)?;
             }
             (None, Some(from)) => policy::inherit(connection, from.bay, made.id).await.map_err(&failed)?,
             (None, None) => {}

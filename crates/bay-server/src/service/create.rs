@@ -81,6 +81,14 @@ async fn make(
 ) -> Result<BayView, ApiError> {
     create.limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
     let policy = create.policy.take();
+    if let Some(given) = &policy {
+        // A mistake is told before anything is fetched for the bay.
+        let location = match &create.source {
+            Source::Remote { url, .. } => Some(url.clone()),
+            _ => None,
+        };
+        service::policy::prepare(Layer::Bay, given.clone(), location).await?;
+    }
     // Held until the row names image and repository: from then on they count as used.
     let making = daemon.making.read().await;
     if let Source::Kept { workspace } = &mut create.source {

@@ -43,7 +43,8 @@ impl Rig {
 }
 
 fn read<T: DeserializeOwned>(body: Value) -> T {
-    serde_json::from_value(body.clone()).unwrap_or_else(|error| panic!("{error}: {body}"))
+    let text = body.to_string();
+    serde_json::from_value(body).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
 #[tokio::test]

@@ -103,11 +103,11 @@ pub(super) fn grants_of(row: &GrantRow) -> Result<Vec<Grant>, Vec<String>> {
     read(Layer::Bay, &format!("grant {}", row.id), &row.text, &Places::default()).map(|layer| layer.grants)
 }
 
-pub(super) fn compile(texts: &PolicyTexts, forge: Option<Place>) -> Effective {
+pub(super) fn compile(texts: &PolicyTexts, forge: Option<&Place>) -> Effective {
     let mut sources = Vec::new();
     let mut read = |layer: Layer, row: Option<&PolicyRow>| {
         let row = row?;
-        let (policy, problems) = layer_of(layer, row, forge.as_ref());
+        let (policy, problems) = layer_of(layer, row, forge);
         sources.push(Source { layer, set: Some((row.set_at, sha256(&row.text))), problems });
         Some(policy)
     };

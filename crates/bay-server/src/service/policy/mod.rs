@@ -115,7 +115,7 @@ pub(crate) async fn effective_with_origins(daemon: &Daemon, handle: &BayHandle) 
         Err(error) => return Arc::new(Effective::unreadable(&error.to_api().message)),
     };
     let forge = project.as_deref().and_then(Place::of_repository);
-    let made = crate::daemon::blocking(move || Ok(compile::compile(&texts, forge))).await;
+    let made = crate::daemon::blocking(move || Ok(compile::compile(&texts, forge.as_ref()))).await;
     match made {
         Ok(made) => {
             let made = Arc::new(made);

@@ -44,10 +44,11 @@ pub(crate) async fn prepare(
     given: PolicySet,
     location: Option<String>,
 ) -> Result<Prepared, ApiError> {
-    blocking(move || prepare_now(layer, given, location.as_deref().and_then(Place::of_repository))).await
+    let forge = location.as_deref().and_then(Place::of_repository);
+    blocking(move || prepare_now(layer, given, forge.as_ref())).await
 }
 
-fn prepare_now(layer: Layer, given: PolicySet, forge: Option<Place>) -> Result<Prepared, ApiError> {
+fn prepare_now(layer: Layer, given: PolicySet, forge: Option<&Place>) -> Result<Prepared, ApiError> {
     let refuse = |message: String, next: &str| Err(ApiError::new(ErrorCode::InvalidInput, message, next));
     let odd = |c: char| c.is_control();
     if given.name.is_empty() || given.name.len() > MAX_NAME_BYTES || given.name.chars().any(odd) {
@@ -74,7 +75,7 @@ fn prepare_now(layer: Layer, given: PolicySet, forge: Option<Place>) -> Result<P
         );
     }
     let found = places::checked(&given.places)?;
-    let read = compile::read(layer, &name, &text, &places::places(&found, forge.as_ref()));
+    let read = compile::read(layer, &name, &text, &places::places(&found, forge));
     let policy = read.map_err(|problems| invalid(&problems))?;
     let count = |outcome| policy.rules.iter().filter(|rule| rule.outcome == outcome).count();
     let told = json!({

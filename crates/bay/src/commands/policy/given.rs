@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use bay_policy::{Layer, Preset, Problems};
+use bay_policy::{Layer, LayerPolicy, Place, Places, Preset, Problems, parse};
 use bay_types::policy::{FoundPlace, FoundPlaces, MAX_POLICY_BYTES, PolicySet};
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
@@ -105,10 +105,16 @@ impl Given {
         Ok(PolicySet { name: self.name().to_owned(), text, places })
     }
 
-    pub(crate) fn read(&self, layer: Layer) -> Result<bay_policy::LayerPolicy, Problems> {
+    /// As a bay's own layer, with what the operator's tools are set to.
+    pub(crate) fn read(&self) -> Result<LayerPolicy, Problems> {
+        let mut places = Places::default();
+        if operator::wants(self.text(), "@registries") {
+            let found = operator::Settings::of_caller().registries();
+            places.registries = found.iter().filter_map(|found| Place::parse(&found.url).ok()).collect();
+        }
         match self {
-            Self::Preset(preset) => preset.load(layer, &bay_policy::Places::default()),
-            Self::File { name, text } => bay_policy::parse(layer, name, text, &bay_policy::Places::default()),
+            Self::Preset(preset) => preset.load(Layer::Bay, &places),
+            Self::File { name, text } => parse(Layer::Bay, name, text, &places),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use bay_policy::{CompiledPolicy, Layer, Layers};
+use bay_policy::{CompiledPolicy, Layers};
 use bay_types::policy::{Check, Explained, Finding, Lesson, PolicyChange, Recalled, Remedy};
 use bay_types::{ApiError, ErrorCode};
 use jiff::Timestamp;
@@ -112,9 +112,9 @@ pub(super) async fn lint(client: &mut Client, name: &str, as_json: bool) -> Outc
     findings(&found, as_json)
 }
 
-/// Looks a file over without any daemon. What it refers to on the operator's machine is left out.
+/// Looks a file over without any daemon. What it refers to of a repository is left out.
 pub(super) async fn lint_file(file: &str, as_json: bool) -> Outcome {
-    let policy = given(file)?.read(Layer::Bay).map_err(|problems| {
+    let policy = given(file)?.read().map_err(|problems| {
         ApiError::new(
             ErrorCode::PolicyInvalid,
             problems.to_string(),
