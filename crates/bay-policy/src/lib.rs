@@ -25,6 +25,7 @@
 //! | [`compile`]   | layers made ready for deciding                                       |
 //! | [`mod@decide`]| decisions, the route of a connection, the check of dialled addresses |
 //! | [`address`]   | classes of addresses and names                                       |
+//! | [`reach`]     | which hosts can be reached at all                                    |
 //! | [`mod@explain`], [`mod@lint`], [`mod@diff`], [`mod@learn`], [`mod@show`] | policies that can be understood |
 //! | [`preset`], [`place`], [`found`] | policies that ship, and the settings of tools that fill them |
 //! | [`write`]     | rules as text                                                        |
@@ -47,6 +48,7 @@ pub mod pattern;
 pub mod place;
 pub mod preset;
 mod problem;
+pub mod reach;
 pub mod rule;
 pub mod show;
 pub mod write;
@@ -63,5 +65,6 @@ pub use parse::{LayerPolicy, parse};
 pub use place::{Place, Places};
 pub use preset::Preset;
 pub use problem::{Problem, Problems};
+pub use reach::could_name;
 pub use rule::{Grant, Kind, Layer, Outcome, Rule};
 pub use show::{Shown, show};

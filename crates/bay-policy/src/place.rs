@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 
 use serde::{Serialize, Serializer};
 
+use crate::address::{self, AddressClass, NameClass};
 use crate::canonical::host::parse_authority;
 use crate::canonical::refusal::{Part, Quoted, RefusalCode};
 use crate::canonical::{CanonicalPath, Host, Refusal, Scheme};
@@ -18,6 +20,8 @@ pub struct Place {
     port: u16,
     /// Without a slash at the end; empty for the whole host.
     prefix: String,
+    /// Addresses that are not public and to which its name leads.
+    addresses: Vec<IpAddr>,
 }
 
 impl Place {
@@ -45,7 +49,78 @@ impl Place {
             return Err(not_a_place());
         }
         let prefix = path.as_str().trim_end_matches('/').to_owned();
-        Ok(Self { scheme, host, port: port.unwrap_or(scheme.default_port()), prefix })
+        let port = port.unwrap_or(scheme.default_port());
+        Ok(Self { scheme, host, port, prefix, addresses: Vec::new() })
+    }
+
+    /// The same place, whose name leads to these addresses. Private ones are named by the rules that are made of it, as
+    /// whoever runs a mirror inside expects; every other special address is for a person to name.
+    #[must_use]
+    pub fn leading_to(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
+        let private = |address: &IpAddr| {
+            matches!(address::classify(*address), AddressClass::Private | AddressClass::Shared)
+        };
+        self.addresses = addresses.into_iter().filter(private).collect();
+        self.addresses.sort_unstable();
+        self.addresses.dedup();
+        self
+    }
+
+    /// Addresses that rules made of it name.
+    #[must_use]
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    /// Whether it is the same place, wherever its name leads.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        (self.scheme, &self.host, self.port, &self.prefix)
+            == (other.scheme, &other.host, other.port, &other.prefix)
+    }
+
+    /// Whether it is of the public web by its name. What a repository names must be: nobody is to be asked about the
+    /// host's own services because a file in a repository says so.
+    fn is_public(&self) -> bool {
+        match &self.host {
+            Host::Address(address) => address::classify(*address) == AddressClass::Public,
+            Host::Name(name) => address::classify_name(name) == NameClass::Ordinary,
+        }
+    }
+
+    /// Where a repository can be fetched over HTTPS, by the address it came from. What is reached over SSH is offered at
+    /// the same host; a path of some machine is offered nowhere.
+    #[must_use]
+    pub fn of_repository(location: &str) -> Option<Self> {
+        let without_user = |authority: &str| authority.rsplit('@').next().map(str::to_owned);
+        if let Some((scheme, rest)) = location.split_once("://") {
+            let (authority, path) = rest.split_once('/')?;
+            let host = without_user(authority)?;
+            return match scheme {
+                "https" | "http" => Self::parse(&format!("{scheme}://{host}/{path}")).ok(),
+                // The port is that of another service.
+                "ssh" | "git+ssh" => {
+                    let host = match host.strip_prefix('[') {
+                        Some(rest) => format!("[{}]", rest.split(']').next()?),
+                        None => host.split(':').next()?.to_owned(),
+                    };
+                    Self::parse(&format!("https://{host}/{path}")).ok()
+                }
+                _ => None,
+            };
+        }
+        if location.starts_with('/') {
+            return None;
+        }
+        let (host, path) = location.split_once(':')?;
+        Self::parse(&format!("https://{}/{}", without_user(host)?, path.trim_start_matches('/'))).ok()
+    }
+
+    /// The place above, where this one ends in this segment: indices of packages stand beside the packages.
+    #[must_use]
+    pub fn above(&self, segment: &str) -> Option<Self> {
+        let prefix = self.prefix.strip_suffix(segment)?.strip_suffix('/')?;
+        Some(Self { prefix: prefix.to_owned(), ..self.clone() })
     }
 
     #[must_use]
@@ -118,7 +193,9 @@ impl Places {
             "forge" => self.forge.iter().flat_map(Place::git_spellings).collect(),
             // What the operator has too needs no proposal.
             "proposed" => {
-                self.proposed.iter().filter(|place| !self.registries.contains(place)).cloned().collect()
+                let known = |place: &Place| self.registries.iter().any(|own| own.is(place));
+                let proposed = self.proposed.iter().filter(|place| place.is_public() && !known(place));
+                proposed.map(|place| Place { addresses: Vec::new(), ..place.clone() }).collect()
             }
             "listed" => self.listed.clone(),
             _ => return None,

@@ -5,7 +5,9 @@ use serde::Serialize;
 
 use crate::compile::CompiledPolicy;
 use crate::parse::Otherwise;
-use crate::rule::{Grant, Layer, Outcome, Rule};
+use crate::pattern::query::ValuePattern;
+use crate::pattern::{Methods, Ports, QueryPattern};
+use crate::rule::{Grant, Kind, Layer, Matcher, Outcome, Rule};
 
 /// A policy to look at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -100,4 +102,73 @@ pub(crate) fn is_capped(policy: &CompiledPolicy, rule: &Rule, now: Timestamp) ->
             };
             layer.otherwise == Otherwise::Deny && !layer.source.rules.iter().any(permits)
         })
+}
+
+/// Most values of one kind that a description names.
+const MAX_NAMED: usize = 4;
+
+/// What a rule or a grant speaks of, in one line for a person: `GET, HEAD https://host/path/**`.
+#[must_use]
+pub fn describe(matcher: &Matcher) -> String {
+    let hosts = named(matcher.hosts.iter().map(ToString::to_string));
+    let port = match &matcher.ports {
+        Ports::Default => String::new(),
+        Ports::Any => ":*".to_owned(),
+        // The usual port of the one scheme goes without saying.
+        Ports::Ranges(ranges) => match (matcher.schemes.as_slice(), ranges.as_slice()) {
+            ([scheme], [(first, last)]) if first == last && *first == scheme.default_port() => String::new(),
+            _ => format!(":{}", matcher.ports),
+        },
+    };
+    let mut text = match matcher.kind {
+        Kind::Any => format!("everything to {hosts}{port}"),
+        Kind::Tcp => format!("tcp to {hosts}{port}"),
+        Kind::Passthrough => format!("unread TLS to {hosts}{port}"),
+        Kind::Http => {
+            let methods = match &matcher.methods {
+                Methods::Any => "any method".to_owned(),
+                methods => methods.as_strings().join("|"),
+            };
+            let schemes: Vec<&str> = matcher.schemes.iter().map(|scheme| scheme.as_str()).collect();
+            let paths = if matcher.paths.iter().any(|path| path.is_any()) {
+                "/**".to_owned()
+            } else {
+                named(matcher.paths.iter().map(|path| path.as_str().to_owned()))
+            };
+            format!("{methods} {}://{hosts}{port}{paths}", schemes.join("|"))
+        }
+    };
+    match &matcher.query {
+        QueryPattern::Any => {}
+        QueryPattern::Nothing => text.push_str(" without a query"),
+        QueryPattern::Pairs(pairs) => {
+            let pairs = pairs.iter().map(|(name, value)| match value {
+                ValuePattern::Any => format!("{name}=*"),
+                ValuePattern::OneOf(values) => format!("{name}={}", values.join("|")),
+            });
+            text.push_str(&format!(" with {}", named(pairs)));
+        }
+    }
+    if !matcher.headers.is_empty() {
+        text.push_str(&format!(" with the header {}", named(matcher.headers.iter().cloned())));
+    }
+    if !matcher.addresses.is_empty() {
+        let addresses = matcher.addresses.iter().map(|network| {
+            let alone = network.prefix_len() == network.max_prefix_len();
+            if alone { network.addr().to_string() } else { network.to_string() }
+        });
+        text.push_str(&format!(", also at {}", named(addresses)));
+    }
+    text
+}
+
+/// The first few, and how many more there are.
+fn named(values: impl Iterator<Item = String>) -> String {
+    let all: Vec<String> = values.collect();
+    let more = all.len().saturating_sub(MAX_NAMED);
+    let mut text = all[..all.len() - more].join(", ");
+    if all.len() > 1 {
+        text = format!("{{{text}{}}}", if more > 0 { format!(", {more} more") } else { String::new() });
+    }
+    text
 }

@@ -18,6 +18,7 @@ use crate::fault::Fault;
 use crate::ledger::Ledger;
 use crate::reconcile::paused_on;
 use crate::registry::{BayHandle, Registry};
+use crate::service::policy::Policies;
 use crate::telemetry::Telemetry;
 use crate::top::Looks;
 
@@ -55,6 +56,7 @@ pub(crate) struct Daemon {
     pub(crate) diffs: Arc<Semaphore>,
     pub(crate) telemetry: Telemetry,
     pub(crate) changes: Changes,
+    pub(crate) policies: Policies,
 }
 
 /// What the host has to give.

@@ -260,6 +260,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         diffs: Arc::new(Semaphore::new(service::diff::MAX_DIFFS)),
         telemetry,
         changes: changes::Changes::default(),
+        policies: service::policy::Policies::default(),
     });
     adopt::adopt(&daemon).await.map_err(ServeError::Adopt)?;
     startup::drop_old_copies(&current);

@@ -32,7 +32,7 @@ use crate::follow;
 use crate::idle;
 use crate::registry::{BayHandle, Settled};
 use crate::restarts::{MAX_RESTARTS, RESTART_WINDOW, Restarts};
-use crate::service::execs;
+use crate::service::{execs, policy};
 use crate::step::{Look, Step, next_step};
 use crate::telemetry::cost;
 
@@ -153,6 +153,7 @@ impl Reconciler {
                 }
                 Ok(Pass::Deleted { kept_workspace }) => {
                     self.daemon.bays.remove(self.handle.id);
+                    self.daemon.policies.forget(self.handle.id);
                     self.handle.settle(Settled { asked, deleted: true, kept_workspace, error: None });
                     return;
                 }
@@ -568,7 +569,7 @@ impl Reconciler {
         })
         .await?;
         execs::close_all(&self.daemon, &self.handle, EndReason::Stopped).await;
-        Ok(())
+        policy::drop_grants(&self.daemon, &self.handle, "the bay was stopped").await
     }
 
     /// Everything that runs is on disk: it goes without being asked. Its execs are not over: they stand still, and whoever

@@ -12,6 +12,7 @@ use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::event::{Draft, now};
+use crate::policy::{self, PolicyNew, Scope};
 use crate::{Result, Store, StoreError, hex, ids, meta_get, meta_set, random_bytes};
 
 const ID_CURSOR: &str = "id_cursor";
@@ -78,6 +79,8 @@ pub struct BayNew {
     pub image_id: ImageId,
     pub origin: Option<Origin>,
     pub forked_from: Option<Lineage>,
+    /// What may leave it. A fork without one has its parent's.
+    pub policy: Option<PolicyNew>,
     pub reason: String,
 }
 
@@ -229,6 +232,13 @@ impl Store {
         .execute(&mut *connection)
         .await
         .map_err(&failed)?;
+        match (&new.policy, &made.forked_from) {
+            (Some(new), _) => {
+                policy::put(connection, &Scope::Bay(made.id), new, at).await.map_err(&failed)?;
+            }
+            (None, Some(from)) => policy::inherit(connection, from.bay, made.id).await.map_err(&failed)?,
+            (None, None) => {}
+        }
         transaction.commit_with(Some(made.id), &event(&made)).await?;
         Ok(made)
     }
@@ -360,6 +370,7 @@ impl Store {
             .execute(&mut *connection)
             .await
             .map_err(&failed)?;
+        policy::forget(connection, id).await.map_err(&failed)?;
         sqlx::query("DELETE FROM bays WHERE id = $1")
             .bind(id.to_string())
             .execute(&mut *connection)

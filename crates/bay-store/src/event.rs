@@ -122,4 +122,24 @@ impl Store {
         .map_err(&failed)?;
         rows.iter().map(|row| raw(row).map_err(&failed)?.event()).collect()
     }
+
+    /// The newest events of a bay that are of one of two kinds, newest first.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn events_of(&self, bay: BayId, kinds: [&str; 2], limit: u32) -> Result<Vec<Event>> {
+        let failed = self.failed("reading events");
+        let rows = sqlx::query(concat!(
+            "SELECT seq, at, bay, kind, body, hash FROM events WHERE bay = $1 AND kind IN ($2, $3) ",
+            "ORDER BY seq DESC LIMIT $4"
+        ))
+        .bind(bay.to_string())
+        .bind(kinds[0])
+        .bind(kinds[1])
+        .bind(i64::from(limit))
+        .fetch_all(&self.inner.readers)
+        .await
+        .map_err(&failed)?;
+        rows.iter().map(|row| raw(row).map_err(&failed)?.event()).collect()
+    }
 }

@@ -51,6 +51,7 @@ mod event;
 mod exec;
 mod ids;
 mod ledger;
+mod policy;
 mod schema;
 mod timeline;
 mod write;
@@ -63,6 +64,7 @@ pub use event::Draft;
 pub use exec::{ExecRow, Inserted};
 pub use ids::{FIRST_ID_BASE, LAST_ID_BASE};
 pub use ledger::Verdict;
+pub use policy::{GrantRow, PolicyNew, PolicyRow, PolicyTexts, Scope};
 pub use timeline::{Begin, DESCENT_KINDS};
 
 pub(crate) type Result<T> = std::result::Result<T, StoreError>;

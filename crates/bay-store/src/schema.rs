@@ -10,7 +10,7 @@ use sqlx::{Connection, Row};
 use crate::{Result, StoreError};
 
 const MIGRATIONS: &[&[&str]] =
-    &[BAYS_EXECS_EVENTS, LIMITS_HIT, TRACES_AND_COSTS, LIVE_SETTINGS, CHECKPOINTS, LEDGER];
+    &[BAYS_EXECS_EVENTS, LIMITS_HIT, TRACES_AND_COSTS, LIVE_SETTINGS, CHECKPOINTS, LEDGER, POLICIES];
 
 const LIMITS_HIT: &[&str] = &["ALTER TABLE execs ADD COLUMN limits_hit TEXT NOT NULL DEFAULT '[]'"];
 
@@ -21,6 +21,25 @@ const LEDGER: &[&str] = &["CREATE TABLE ledger_nodes (
         hash TEXT NOT NULL,
         PRIMARY KEY (level, place)
     )"];
+
+/// What may leave bays: of the host, of projects and of single bays; and what single bays were granted for a while.
+const POLICIES: &[&str] = &[
+    "CREATE TABLE policies (
+        scope TEXT PRIMARY KEY NOT NULL,
+        name TEXT NOT NULL,
+        text TEXT NOT NULL,
+        places TEXT NOT NULL,
+        set_at TEXT NOT NULL
+    )",
+    "CREATE TABLE grants (
+        bay TEXT NOT NULL REFERENCES bays (id) ON DELETE CASCADE,
+        id TEXT NOT NULL,
+        text TEXT NOT NULL,
+        expires TEXT NOT NULL,
+        created_at TEXT NOT NULL,
+        PRIMARY KEY (bay, id)
+    )",
+];
 
 /// What may be changed of a living bay, and why one was stopped that nobody asked to be.
 const LIVE_SETTINGS: &[&str] =

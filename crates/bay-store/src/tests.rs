@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use super::*;
 
 mod ledger;
+mod policy;
 mod upgrade;
 
 async fn store() -> (TempDir, Store) {
@@ -25,6 +26,7 @@ fn spec() -> BayCreate {
         mounts: vec![],
         idle_stop_s: None,
         author: None,
+        policy: None,
     }
 }
 
@@ -35,6 +37,7 @@ fn new(name: NameChoice) -> BayNew {
         image_id: ImageId::generate(),
         origin: None,
         forked_from: None,
+        policy: None,
         reason: "asked for".to_owned(),
     }
 }

@@ -207,6 +207,9 @@ pub struct BayCreate {
     pub idle_stop_s: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<Author>,
+    /// What may leave it; nothing when absent. Kept beside the bay, not as a part of how it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<crate::policy::PolicySet>,
 }
 
 fn default_image() -> String {

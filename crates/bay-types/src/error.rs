@@ -81,6 +81,9 @@ error_codes! {
     CheckpointNotFound = "checkpoint-not-found", 404, 3;
     /// What runs in the bay cannot be captured or brought back; its files can.
     MemoryUnavailable = "memory-unavailable", 422, 5;
+    /// A policy or a grant with a mistake; nothing of it has any effect.
+    PolicyInvalid = "policy-invalid", 422, 2;
+    GrantNotFound = "grant-not-found", 404, 3;
     PathNotFound = "path-not-found", 404, 3;
     /// A path leaves the place it must stay in, or is of a kind that cannot be copied.
     PathRefused = "path-refused", 422, 2;

@@ -25,6 +25,7 @@
 //! | [`diff`]    | daemon → CLI: what differs between two points, and what is odd about it |
 //! | [`event`]   | the hashed record of everything decided and done     |
 //! | [`timeline`]| daemon → CLI: one bay's life, line by line           |
+//! | [`policy`]  | CLI ↔ daemon: what may leave a bay, and why          |
 //! | [`progress`]| daemon → caller, during long work                    |
 #![forbid(unsafe_code)]
 
@@ -39,6 +40,7 @@ pub mod guest;
 pub mod id;
 pub mod image;
 pub mod inside;
+pub mod policy;
 pub mod progress;
 pub mod repo;
 pub mod runtime;

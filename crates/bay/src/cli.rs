@@ -14,8 +14,8 @@ use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
     audit, branch, bundle, checkpoint, checkpoints, compare, completions, cp, diff, doctor, exec, execs,
-    fork, images, kill, logs, ls, pause, ports, promote, replace, repos, restore, resume, review, rm, serve,
-    services, set, shell, show, start, stop, timeline, up, watch, workspaces,
+    fork, grants, images, kill, logs, ls, pause, policy, ports, promote, replace, repos, restore, resume,
+    review, rm, serve, services, set, shell, show, start, stop, timeline, up, watch, workspaces,
 };
 use crate::failure::{Failure, Outcome};
 use crate::top::Top;
@@ -118,6 +118,8 @@ enum Verb {
     Services(services::Services),
     Bundle(bundle::Bundle),
     Branch(branch::Branch),
+    Policy(policy::Policy),
+    Grants(grants::Grants),
     Timeline(timeline::Timeline),
     Audit(audit::Audit),
     Compare(compare::Compare),
@@ -213,6 +215,8 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Services(verb) => verb.run(&global).await,
         Verb::Bundle(verb) => verb.run(&global).await,
         Verb::Branch(verb) => verb.run(&global).await,
+        Verb::Policy(verb) => verb.run(&global).await,
+        Verb::Grants(verb) => verb.run(&global).await,
         Verb::Timeline(verb) => verb.run(&global).await,
         Verb::Audit(verb) => verb.run(&global).await,
         Verb::Compare(verb) => verb.run(&global).await,

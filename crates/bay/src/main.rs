@@ -30,6 +30,7 @@ mod git;
 mod inside;
 mod multicall;
 mod naming;
+mod operator;
 mod output;
 #[cfg(test)]
 mod reference;

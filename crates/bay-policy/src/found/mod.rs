@@ -9,12 +9,14 @@ mod cargo;
 mod git;
 mod npm;
 mod pip;
+mod usual;
 
 pub use apt::{apt_list, apt_sources};
 pub use cargo::cargo_config;
 pub use git::git_config;
 pub use npm::npmrc;
 pub use pip::pip_conf;
+pub use usual::{Tool, usual};
 
 use serde::Serialize;
 
@@ -33,6 +35,12 @@ pub struct Found {
     pub line: usize,
     /// The name of the setting, for telling a person where it comes from.
     pub setting: String,
+}
+
+/// The place of a URL that a variable of the environment names, with the same care.
+#[must_use]
+pub fn variable(value: &str) -> Option<Place> {
+    if value.len() > MAX_SETTINGS_BYTES { None } else { place(value.trim_start_matches("sparse+")) }
 }
 
 /// Collects places, each once.

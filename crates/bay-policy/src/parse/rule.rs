@@ -327,7 +327,12 @@ impl Fields {
                     paths: below,
                     query: self.query.clone().map(|(query, _)| query).unwrap_or_default(),
                     headers: self.headers.clone().map(|(headers, _)| headers).unwrap_or_default(),
-                    addresses: self.addresses.clone(),
+                    addresses: self
+                        .addresses
+                        .iter()
+                        .copied()
+                        .chain(place.addresses().iter().map(|address| IpNet::from(*address)))
+                        .collect(),
                 });
             }
         }

@@ -10,6 +10,7 @@ mod layers;
 mod paths;
 mod presets;
 mod properties;
+mod reach;
 mod requests;
 mod settings;
 mod understanding;

@@ -1,8 +1,12 @@
 //! Presets, filled with what is found on a machine.
 
-use bay_policy::{CompiledPolicy, Host, Layer, Layers, Place, Places, Preset, Route, lint, parse, route};
+use bay_policy::found::{Tool, usual};
+use bay_policy::{
+    CompiledPolicy, Host, Layer, Layers, Place, Places, Preset, Route, check_address, decide, lint, parse,
+    route,
+};
 
-use super::{now, outcome};
+use super::{now, outcome, request};
 
 fn places() -> Places {
     let place = |url: &str| Place::parse(url).unwrap();
@@ -143,4 +147,72 @@ fn no_place_of_a_repository_becomes_an_allow() {
     let bay = Preset::Coding.load(Layer::Bay, &only_proposed).unwrap();
     assert!(!bay.rules.is_empty());
     assert!(bay.rules.iter().all(|rule| rule.outcome == bay_policy::Outcome::Ask));
+}
+
+#[test]
+fn a_repository_is_fetched_from_where_it_came() {
+    for (location, wanted) in [
+        ("https://git.example.com/team/x.git", Some("https://git.example.com/team/x.git/")),
+        ("http://git.example.com:8080/x", Some("http://git.example.com:8080/x/")),
+        ("https://me:secret@git.example.com/x", Some("https://git.example.com/x/")),
+        ("git@git.example.com:team/x.git", Some("https://git.example.com/team/x.git/")),
+        ("ssh://git@git.example.com:2222/team/x.git", Some("https://git.example.com/team/x.git/")),
+        ("ssh://git@[2001:db8::1]:22/x", Some("https://[2001:db8::1]/x/")),
+        ("/srv/x", None),
+        ("file:///srv/x", None),
+        ("git://git.example.com/x", None),
+        ("", None),
+    ] {
+        assert_eq!(
+            Place::of_repository(location).map(|place| place.to_string()).as_deref(),
+            wanted,
+            "{location}"
+        );
+    }
+}
+
+#[test]
+fn every_tool_has_places_it_goes_to_by_itself() {
+    for tool in Tool::ALL {
+        let places = usual(tool);
+        assert!(!places.is_empty(), "{}", tool.name());
+        assert!(places.iter().all(|place| place.host().name().is_some()), "{places:?}");
+    }
+}
+
+#[test]
+fn a_private_mirror_is_named_with_its_address_and_a_repository_can_name_none() {
+    let place = |url: &str| Place::parse(url).unwrap();
+    let address = |text: &str| text.parse().unwrap();
+    let mirror = place("https://mirror.example.com/simple").leading_to([
+        address("10.0.0.5"),
+        address("192.0.2.1"),
+        address("169.254.169.254"),
+        address("127.0.0.1"),
+        address("100.100.100.200"),
+    ]);
+    assert_eq!(mirror.addresses(), [address("10.0.0.5")]);
+    assert_eq!(mirror.above("simple").unwrap().to_string(), "https://mirror.example.com/");
+    let places = Places {
+        registries: vec![mirror.clone()],
+        proposed: vec![
+            // Known already, at a special address, or of this host: nobody is asked about these.
+            place("https://mirror.example.com/simple"),
+            place("http://169.254.169.254/latest"),
+            place("http://10.0.0.1/"),
+            place("http://localhost:8080/"),
+            place("http://metadata.google.internal/"),
+            place("https://other.example.net/").leading_to([address("10.0.0.9")]),
+        ],
+        ..Places::default()
+    };
+    let bay = Preset::Coding.load(Layer::Bay, &places).unwrap();
+    assert_eq!(bay.rules.len(), 2, "{bay:?}");
+    let policy = CompiledPolicy::new(Layers { bay: Some(bay), ..Layers::default() });
+    let allowed = request("GET https://mirror.example.com/simple/x/");
+    let decision = decide(&policy, &allowed, now());
+    assert!(check_address(&decision, &allowed, address("10.0.0.5"), &[]).is_ok());
+    assert!(check_address(&decision, &allowed, address("10.0.0.6"), &[]).is_err());
+    let asked = policy.rules().find(|rule| rule.id.starts_with("proposed")).unwrap();
+    assert!(asked.matcher.addresses.is_empty(), "what a repository names leads to no private address");
 }

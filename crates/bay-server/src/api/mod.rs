@@ -28,6 +28,7 @@ mod hearing_out;
 mod images;
 mod inside;
 mod metrics;
+mod policy;
 mod repos;
 mod services;
 mod timeline;
@@ -70,6 +71,19 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/bays/{bay}/restore", post(checkpoints::restore))
         .route("/v1/bays/{bay}/forks", post(checkpoints::fork))
         .route("/v1/bays/{bay}/promote", post(checkpoints::promote))
+        .route("/v1/policy/host", get(policy::host).put(policy::set_host).delete(policy::unset_host))
+        .route("/v1/bays/{bay}/policy", get(policy::show).put(policy::set).delete(policy::unset))
+        .route(
+            "/v1/bays/{bay}/policy/project",
+            get(policy::project).put(policy::set_project).delete(policy::unset_project),
+        )
+        .route("/v1/bays/{bay}/policy/check", post(policy::check))
+        .route("/v1/bays/{bay}/policy/explain/{event}", get(policy::explain))
+        .route("/v1/bays/{bay}/policy/lint", get(policy::lint))
+        .route("/v1/bays/{bay}/policy/diff", post(policy::diff))
+        .route("/v1/bays/{bay}/policy/learn", get(policy::learn))
+        .route("/v1/bays/{bay}/grants", get(policy::grants).post(policy::grant_add))
+        .route("/v1/bays/{bay}/grants/{grant}", delete(policy::grant_rm))
         .route("/v1/bays/{bay}/execs", get(execs::list).post(execs::start))
         .route("/v1/bays/{bay}/execs/attach", post(execs::start_attached))
         .route("/v1/bays/{bay}/execs/{exec}", get(execs::show))

@@ -34,6 +34,7 @@ use crate::{follow, reconcile};
 mod bays;
 mod execs;
 mod inside;
+mod policy;
 
 /// A backend whose bays are all one scripted guest behind a socket.
 #[derive(Debug)]
@@ -142,6 +143,7 @@ async fn rig() -> Rig {
         diffs: Arc::new(tokio::sync::Semaphore::new(crate::service::diff::MAX_DIFFS)),
         telemetry: crate::telemetry::Telemetry::default(),
         changes: crate::changes::Changes::default(),
+        policies: crate::service::policy::Policies::default(),
     });
     let router = TowerToHyperService::new(router(Arc::clone(&daemon)));
     Rig { dir, daemon, router, gone, defect, oom_kills }
@@ -180,10 +182,12 @@ impl Rig {
                 mounts: vec![],
                 idle_stop_s: None,
                 author: None,
+                policy: None,
             },
             image_id: ImageId::generate(),
             origin: None,
             forked_from: None,
+            policy: None,
             reason: String::new(),
         };
         let row = self.daemon.store.bay_create(new, |_| Draft::new("bay.create", json!({}))).await.unwrap();

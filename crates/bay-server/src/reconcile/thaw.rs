@@ -13,7 +13,7 @@ use super::{Reconciler, settings};
 use crate::admission::Admitted;
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
-use crate::service::execs;
+use crate::service::{execs, policy};
 
 /// How much a woken guest may say of what went wrong.
 const MAX_NOTES: usize = 4;
@@ -46,6 +46,8 @@ pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpe
 impl Reconciler {
     /// PID 1 of a bay that begins anew, or goes on from where it was.
     pub(super) async fn begin(&mut self, row: &BayRow) -> Result<RuntimeRecord, ApiError> {
+        // Whatever was granted was granted to what ran before.
+        policy::drop_grants(&self.daemon, &self.handle, "the bay begins anew").await?;
         let spec = start_spec(&self.daemon, row).await?;
         let Some(from) = row.thaw_from else {
             return self.daemon.backend.start(&spec).await.map_err(|e| e.to_api());

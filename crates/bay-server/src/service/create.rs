@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use bay_policy::Layer;
 use bay_pool::{Pool, PoolError};
 use bay_store::{BayNew, Draft, NameChoice};
 use bay_types::bay::{BayCreate, BayView, Limits, Origin, Source, State};
@@ -79,6 +80,15 @@ async fn make(
     prepared: &mut Option<Timestamp>,
 ) -> Result<BayView, ApiError> {
     create.limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
+    let policy = create.policy.take();
+    if let Some(given) = &policy {
+        // A mistake is told before anything is fetched for the bay.
+        let location = match &create.source {
+            Source::Remote { url, .. } => Some(url.clone()),
+            _ => None,
+        };
+        service::policy::prepare(Layer::Bay, given.clone(), location).await?;
+    }
     // Held until the row names image and repository: from then on they count as used.
     let making = daemon.making.read().await;
     if let Source::Kept { workspace } = &mut create.source {
@@ -86,6 +96,14 @@ async fn make(
         *workspace = kept.name;
     }
     let (image, origin, teller) = prepare(daemon, &create, caller, teller).await?;
+    let policy = match policy {
+        Some(given) => {
+            let location = origin.as_ref().map(|origin| origin.location.clone());
+            Some(service::policy::prepare(Layer::Bay, given, location).await?)
+        }
+        None => None,
+    };
+    let told = policy.as_ref().map(|policy| policy.told.clone());
     *prepared = Some(Timestamp::now());
     let choice = match name {
         Some(name) => NameChoice::Exact(name),
@@ -98,6 +116,7 @@ async fn make(
         image_id: image.id,
         origin,
         forked_from: None,
+        policy: policy.map(|policy| policy.new),
         reason: "its disk is being made".to_owned(),
     };
     let row = daemon
@@ -105,7 +124,7 @@ async fn make(
         .bay_create(new, |row| {
             Draft::new(
                 "bay.create",
-                json!({ "name": row.name, "image": row.image_id, "origin": row.origin, "limits": row.spec.limits, "mounts": row.spec.mounts, "by": by }),
+                json!({ "name": row.name, "image": row.image_id, "origin": row.origin, "limits": row.spec.limits, "mounts": row.spec.mounts, "policy": told, "by": by }),
             )
         })
         .await

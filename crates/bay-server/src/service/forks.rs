@@ -126,6 +126,7 @@ async fn child(
         origin: row.origin,
         reason: format!("its disk is being made from {} of {}", lineage.checkpoint, lineage.name),
         forked_from: Some(lineage),
+        policy: None,
     };
     let made = daemon.store.bay_create(new, |row| {
         Draft::new(

@@ -10,6 +10,7 @@ pub(crate) mod forks;
 pub(crate) mod images;
 pub(crate) mod inside;
 pub(crate) mod memory;
+pub(crate) mod policy;
 pub(crate) mod repos;
 pub(crate) mod services;
 pub(crate) mod settings;

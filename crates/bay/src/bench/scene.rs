@@ -159,6 +159,7 @@ fn on(name: &str, image: &str, source: Source) -> BayCreate {
         limits: Limits::default(),
         mounts: vec![],
         author: None,
+        policy: None,
         idle_stop_s: None,
     }
 }

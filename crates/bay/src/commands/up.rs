@@ -1,7 +1,9 @@
 use std::path::Path;
 use std::time::Instant;
 
+use bay_policy::Preset;
 use bay_types::bay::{BayCreate, BayView, Source, State, WorkspaceView};
+use bay_types::policy::PolicyView;
 use bay_types::repo::RepoView;
 use bay_types::settings::Settings;
 use bay_types::{ApiError, BayName, ErrorCode};
@@ -9,6 +11,7 @@ use clap::Args;
 use jiff::SignedDuration;
 
 use super::exec::Options;
+use super::policy::{self, Complete, PolicyFlags};
 use super::set::LimitFlags;
 use crate::archive::Packed;
 use crate::cli::Global;
@@ -19,7 +22,7 @@ use crate::output::age::since;
 use crate::output::escape::{one_line, visible};
 use crate::output::progress::Meter;
 use crate::output::{count, escape, size, talk};
-use crate::{git, session, terminal, workspace};
+use crate::{git, operator, session, terminal, workspace};
 
 /// Make a bay: a workstation with a copy of a repository, isolated and kept until `bay rm`.
 ///
@@ -47,6 +50,8 @@ pub(crate) struct Up {
     image: String,
     #[command(flatten)]
     limits: LimitFlags,
+    #[command(flatten)]
+    policy: PolicyFlags,
     /// Show a path of the host in the bay, read-only.
     #[arg(long, value_name = "SRC:DST:ro")]
     mount: Vec<String>,
@@ -106,6 +111,8 @@ impl Up {
         let image = crate::naming::image(&self.image)?;
         // What is lifted at the start was never there: `none` is the same as leaving it out.
         let settings = self.limits.change().over(&Settings::default());
+        let policy = self.policy().await?;
+        let sent = policy.as_ref().map(|policy| policy.policy.clone());
         let create = |name: BayName, source, author| BayCreate {
             name: Some(self.name.clone().unwrap_or_else(|| name.to_string())),
             source,
@@ -114,6 +121,7 @@ impl Up {
             mounts,
             idle_stop_s: settings.idle_stop_s,
             author,
+            policy: sent,
         };
         let mut meter = Meter::new(json);
         if let Some(given) = &self.workspace {
@@ -122,7 +130,8 @@ impl Up {
             let source = Source::Kept { workspace: kept.name.clone() };
             let create = create(BayName::slug(&kept.bay), source, author);
             let view = ask(client, &create, &mut meter).await?;
-            let notes = vec![format!("a copy of the kept {}, which stays as it is", kept.name)];
+            let mut notes = vec![format!("a copy of the kept {}, which stays as it is", kept.name)];
+            notes.extend(self.with_proposals(client, &view, policy).await?);
             return Ok(Made { view, packed: None, notes });
         }
         match crate::naming::target(&self.what, |path| path.exists()) {
@@ -132,7 +141,8 @@ impl Up {
                 let author = git::author(Path::new("/")).await;
                 let create = create(crate::naming::name_of_url(&url), source, author);
                 let view = ask(client, &create, &mut meter).await?;
-                let notes = cached_since(client, &view).await.into_iter().collect();
+                let mut notes: Vec<String> = cached_since(client, &view).await.into_iter().collect();
+                notes.extend(self.with_proposals(client, &view, policy).await?);
                 Ok(Made { view, packed: None, notes })
             }
             Target::Path(path) => {
@@ -157,9 +167,52 @@ impl Up {
                 let packed =
                     workspace::send(client, &bay, plan.overlay, findings).await.map_err(half_made)?;
                 notes.extend(packed.as_ref().and_then(Packed::warning));
+                notes.extend(self.with_proposals(client, &view, policy).await?);
                 Ok(Made { view, packed, notes })
             }
         }
+    }
+}
+
+impl Up {
+    /// The policy that was asked for, with what it refers to on this machine.
+    async fn policy(&self) -> Result<Option<Complete>, ApiError> {
+        let Some(word) = &self.policy.policy else { return Ok(None) };
+        let given = policy::given(word)?;
+        // Where a repository with an address can be fetched is known to the daemon, but not where its name leads.
+        let forge = match crate::naming::target(&self.what, |path| path.exists()) {
+            _ if self.workspace.is_some() => Vec::new(),
+            Target::Url(url) => operator::forge(&without_credentials(&url), "the bay's repository"),
+            Target::Path(path) => policy::forge_of_path(&path).await,
+        };
+        let (places, notes) = operator::places(given.text(), forge, &self.policy.list).await;
+        Ok(Some(Complete { policy: given.with(places)?, notes }))
+    }
+
+    /// What only the repository's own files name is known when they are in the bay: then it is asked about. Until then
+    /// it is refused.
+    async fn with_proposals(
+        &self,
+        client: &mut Client,
+        view: &BayView,
+        complete: Option<Complete>,
+    ) -> Result<Vec<String>, ApiError> {
+        let Some(Complete { mut policy, mut notes }) = complete else { return Ok(Vec::new()) };
+        let text = match &policy.text {
+            Some(text) => text.as_str(),
+            None => Preset::named(&policy.name).map_or("", Preset::text),
+        };
+        let bay = view.id.to_string();
+        if operator::wants(text, "@proposed") {
+            policy.places.proposed = operator::proposals(client, &bay).await;
+        }
+        if !policy.places.proposed.is_empty() {
+            let _: PolicyView = client.put(&bay_path(&bay, "/policy"), &policy).await?;
+            notes.extend(policy.places.proposed.iter().map(|place| {
+                format!("{} is asked about: only {} of the repository names it", place.url, place.from)
+            }));
+        }
+        Ok(notes)
     }
 }
 

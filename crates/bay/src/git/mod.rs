@@ -132,6 +132,11 @@ pub(crate) async fn discover(dir: &Path) -> Result<Option<LocalRepo>, ApiError> 
     Ok(Some(LocalRepo { top, bare: false, shallow, head }))
 }
 
+/// Where the repository that a directory is in was cloned from.
+pub(crate) async fn upstream(dir: &Path) -> Option<String> {
+    discover(dir).await.ok()??.line(&["config", "--get", "remote.origin.url"]).await.ok()?
+}
+
 /// Refuses a repository whose configuration (`core.worktree`) leads to a tree that is not its own: the caller's home,
 /// say, would be taken into the bay.
 async fn same_repository(dir: &Path, top: &Path) -> Result<(), ApiError> {

@@ -126,6 +126,15 @@ pub(super) fn what(kind: &str, body: &Value) -> String {
                 body.after(" as it is in ", "checkpoint")
             )
         }
+        "policy.set" => match body.text("name") {
+            Some(name) => format!("policy {name} set{}{by}", rules(body.0.get("rules"))),
+            None => format!("its own policy taken away{by}"),
+        },
+        "grant.add" => {
+            let request = body.text("request").unwrap_or_default();
+            format!("granted{}: {request}{by}", body.after(" until ", "expires"))
+        }
+        "grant.rm" => format!("grants taken back{}{}{by}", body.after(": ", "ids"), body.after("; ", "why")),
         "bay.protocol" => format!(
             "its guest speaks protocol {}, this daemon {}",
             body.text("guest").unwrap_or_default(),
@@ -140,6 +149,16 @@ pub(super) fn what(kind: &str, body: &Value) -> String {
         "bay.promoted" => format!("took over the state{}{by}", body.after(" of ", "from")),
         other => generic(other, &body),
     }
+}
+
+/// ` (3 allow, 1 ask)`
+fn rules(counts: Option<&Value>) -> String {
+    let count = |word: &str| {
+        let number = counts?.get(word)?.as_u64().filter(|number| *number > 0)?;
+        Some(format!("{number} {word}"))
+    };
+    let counts: Vec<String> = ["allow", "ask", "deny"].into_iter().filter_map(count).collect();
+    if counts.is_empty() { String::new() } else { format!(" ({})", counts.join(", ")) }
 }
 
 fn created(body: &Body<'_>) -> String {

@@ -166,11 +166,28 @@ proptest! {
     #[test]
     fn any_body_makes_one_short_line(
         kind in prop::sample::select(vec!["exec.start", "exec.end", "exec.files", "bay.create", "bay.set-asked", "bay.set",
-            "checkpoint.made", "bay.forked", "service.define", "file.write", "bay.idle-stop", "unheard.of"]),
+            "checkpoint.made", "bay.forked", "service.define", "file.write", "bay.idle-stop", "policy.set", "grant.add", "grant.rm", "unheard.of"]),
         body in any_json(),
     ) {
         let line = what(kind, &body);
         prop_assert!(line.chars().count() < 4000);
         prop_assert!(!line.contains('\n'));
     }
+}
+
+#[test]
+fn policies_and_grants_are_told_with_who_set_them() {
+    let set = json!({ "scope": "bay:x", "name": "p.toml", "rules": { "allow": 2, "ask": 0, "deny": 1 }, "by": "uid 0" });
+    assert_eq!(what("policy.set", &set), "policy p.toml set (2 allow, 1 deny), by uid 0");
+    assert_eq!(
+        what("policy.set", &json!({ "name": null, "by": "uid 0" })),
+        "its own policy taken away, by uid 0"
+    );
+    let add = json!({ "id": "a", "request": "GET https://x.example.com/", "expires": "2030-01-01T00:00:00Z", "by": "uid 0" });
+    assert_eq!(
+        what("grant.add", &add),
+        "granted until 2030-01-01T00:00:00Z: GET https://x.example.com/, by uid 0"
+    );
+    let gone = what("grant.rm", &json!({ "ids": ["a"], "why": "the bay was stopped" }));
+    assert!(gone.starts_with("grants taken back: ") && gone.ends_with("; the bay was stopped"), "{gone}");
 }

@@ -1,0 +1,39 @@
+//! Where tools get packages from while nobody has set them to anything else: `presets/registries.toml`.
+
+use toml::de::DeTable;
+
+use crate::place::Place;
+
+const REGISTRIES: &str = include_str!("../../../../presets/registries.toml");
+
+/// A tool that gets packages from somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Tool {
+    Pip,
+    Npm,
+    Cargo,
+    Apt,
+}
+
+impl Tool {
+    pub const ALL: [Self; 4] = [Self::Pip, Self::Npm, Self::Cargo, Self::Apt];
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pip => "pip",
+            Self::Npm => "npm",
+            Self::Cargo => "cargo",
+            Self::Apt => "apt",
+        }
+    }
+}
+
+/// The places that a tool goes to by itself.
+#[must_use]
+pub fn usual(tool: Tool) -> Vec<Place> {
+    let (table, _) = DeTable::parse_recoverable(REGISTRIES);
+    let listed = table.get_ref().get(tool.name()).and_then(|value| value.get_ref().as_array());
+    let url = |value: &toml::Spanned<toml::de::DeValue<'_>>| Place::parse(value.get_ref().as_str()?).ok();
+    listed.into_iter().flatten().filter_map(url).collect()
+}

@@ -1,0 +1,141 @@
+//! From texts to the policy that holds.
+
+use std::sync::Arc;
+
+use bay_policy::parse::Otherwise;
+use bay_policy::{CompiledPolicy, Grant, Layer, LayerPolicy, Layers, Place, Places, Preset, parse};
+use bay_store::{BayRow, GrantRow, PolicyRow, PolicyTexts};
+use bay_types::policy::FoundPlaces;
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+
+use super::places;
+
+/// What a bay has that was given no policy.
+pub(super) const DEFAULT: Preset = Preset::Closed;
+
+/// The policy that holds for a bay, and where it comes from.
+#[derive(Debug)]
+pub(crate) struct Effective {
+    pub(crate) policy: Arc<CompiledPolicy>,
+    pub(super) sources: Vec<Source>,
+    pub(super) grants: Vec<GrantRow>,
+}
+
+/// Where a layer comes from.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) layer: Layer,
+    /// Nothing for the bay that was given no policy.
+    pub(super) set: Option<(Timestamp, String)>,
+    pub(super) problems: Vec<String>,
+}
+
+impl Effective {
+    /// Nobody can tell what was allowed, so nothing is.
+    pub(super) fn unreadable(why: &str) -> Self {
+        let problems = vec![format!("the policy could not be read: {why}")];
+        let closed = closed(Layer::Bay, "unreadable", &problems);
+        let policy = CompiledPolicy::new(Layers { bay: Some(closed), ..Layers::default() });
+        Self {
+            policy: Arc::new(policy),
+            sources: vec![Source { layer: Layer::Bay, set: None, problems }],
+            grants: Vec::new(),
+        }
+    }
+}
+
+/// The project a bay belongs to: the repository that its workspace began from.
+pub(super) fn project(row: &BayRow) -> Option<String> {
+    row.origin.as_ref().map(|origin| origin.location.clone())
+}
+
+pub(super) fn sha256(text: &str) -> String {
+    let digest = Sha256::digest(text.as_bytes());
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A layer that denies everything because it cannot be read.
+fn closed(layer: Layer, name: &str, problems: &[String]) -> LayerPolicy {
+    LayerPolicy {
+        layer,
+        file: name.to_owned(),
+        description: problems.first().map(|problem| format!("denies everything: {problem}")),
+        extends: None,
+        otherwise: Otherwise::Deny,
+        ingress: Some(false),
+        rules: Vec::new(),
+        grants: Vec::new(),
+    }
+}
+
+/// Reads the text of a layer, or says everything that is wrong with it.
+pub(super) fn read(
+    layer: Layer,
+    name: &str,
+    text: &str,
+    places: &Places,
+) -> Result<LayerPolicy, Vec<String>> {
+    parse(layer, name, text, places)
+        .map_err(|problems| problems.0.iter().map(ToString::to_string).collect::<Vec<_>>())
+}
+
+/// The layer of a row; one that cannot be read denies everything.
+pub(super) fn layer_of(layer: Layer, row: &PolicyRow, forge: Option<&Place>) -> (LayerPolicy, Vec<String>) {
+    let read = match serde_json::from_str::<FoundPlaces>(&row.places) {
+        Ok(found) => read(layer, &row.name, &row.text, &places::places(&found, forge)),
+        Err(error) => Err(vec![format!("the places kept with it cannot be read: {error}")]),
+    };
+    match read {
+        Ok(policy) => (policy, Vec::new()),
+        Err(problems) => (closed(layer, &row.name, &problems), problems),
+    }
+}
+
+pub(super) fn default_layer() -> LayerPolicy {
+    DEFAULT.load(Layer::Bay, &Places::default()).unwrap_or_else(|problems| {
+        closed(Layer::Bay, DEFAULT.name(), &[format!("the preset cannot be read: {problems}")])
+    })
+}
+
+/// The grants of a row: one, unless its text cannot be read any more.
+pub(super) fn grants_of(row: &GrantRow) -> Result<Vec<Grant>, Vec<String>> {
+    read(Layer::Bay, &format!("grant {}", row.id), &row.text, &Places::default()).map(|layer| layer.grants)
+}
+
+pub(super) fn compile(texts: &PolicyTexts, forge: Option<&Place>) -> Effective {
+    let mut sources = Vec::new();
+    let mut read = |layer: Layer, row: Option<&PolicyRow>| {
+        let row = row?;
+        let (policy, problems) = layer_of(layer, row, forge);
+        sources.push(Source { layer, set: Some((row.set_at, sha256(&row.text))), problems });
+        Some(policy)
+    };
+    let host = read(Layer::Host, texts.host.as_ref());
+    let project = read(Layer::Project, texts.project.as_ref());
+    let mut bay = read(Layer::Bay, texts.bay.as_ref()).unwrap_or_else(|| {
+        sources.push(Source { layer: Layer::Bay, set: None, problems: Vec::new() });
+        default_layer()
+    });
+    // A grant stands in for silence, and the silence of what cannot be read is not to be filled.
+    let readable = sources.iter().all(|source| source.problems.is_empty());
+    if readable {
+        for row in &texts.grants {
+            match grants_of(row) {
+                Ok(grants) => bay.grants.extend(grants),
+                Err(problems) => {
+                    if let Some(own) = sources.iter_mut().find(|source| source.layer == Layer::Bay) {
+                        own.problems.extend(problems);
+                    }
+                }
+            }
+        }
+    } else {
+        bay.grants.clear();
+    }
+    Effective {
+        policy: Arc::new(CompiledPolicy::new(Layers { host, project, bay: Some(bay) })),
+        sources,
+        grants: texts.grants.clone(),
+    }
+}

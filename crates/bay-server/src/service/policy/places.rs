@@ -1,0 +1,90 @@
+//! Places as they come from a caller, are kept, and become what rules refer to.
+
+use bay_policy::{Place, Places};
+use bay_types::policy::{FoundPlace, FoundPlaces, MAX_PLACES};
+use bay_types::{ApiError, ErrorCode};
+
+use crate::channel::plain_text;
+
+/// Longest name of the setting that names a place.
+const MAX_FROM: usize = 200;
+
+/// What a caller found, checked and in one form. Credentials in a place are refused, so none is ever kept.
+pub(super) fn checked(found: &FoundPlaces) -> Result<FoundPlaces, ApiError> {
+    let list = |places: &[FoundPlace]| -> Result<Vec<FoundPlace>, ApiError> {
+        if places.len() > MAX_PLACES {
+            return Err(ApiError::new(
+                ErrorCode::InvalidInput,
+                format!("{} places came with the policy", places.len()),
+                format!("at most {MAX_PLACES} of one kind are taken; write rules instead"),
+            ));
+        }
+        places.iter().map(one).collect()
+    };
+    Ok(FoundPlaces {
+        registries: list(&found.registries)?,
+        forge: list(&found.forge)?,
+        proposed: list(&found.proposed)?,
+        listed: list(&found.listed)?,
+    })
+}
+
+fn one(given: &FoundPlace) -> Result<FoundPlace, ApiError> {
+    let place = Place::parse(&given.url).map_err(|refusal| {
+        ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("a place that came with the policy cannot be used: {refusal}"),
+            "places are https://HOST/PATH without credentials, query or fragment",
+        )
+    })?;
+    let place = place.leading_to(given.addresses.iter().copied());
+    Ok(FoundPlace {
+        url: place.to_string(),
+        from: plain_text(&given.from).chars().take(MAX_FROM).collect(),
+        addresses: place.addresses().to_vec(),
+    })
+}
+
+/// What rules refer to. A place that cannot be read any more is no place.
+pub(super) fn places(found: &FoundPlaces, forge: Option<&Place>) -> Places {
+    let list = |places: &[FoundPlace]| {
+        let read = |found: &FoundPlace| {
+            Some(Place::parse(&found.url).ok()?.leading_to(found.addresses.iter().copied()))
+        };
+        places.iter().filter_map(read).collect::<Vec<Place>>()
+    };
+    Places {
+        registries: list(&found.registries),
+        forge: match forge {
+            None => list(&found.forge),
+            // What was found tells besides where its name leads to.
+            Some(forge) => {
+                let same = list(&found.forge).into_iter().find(|place| place.is(forge));
+                vec![same.unwrap_or_else(|| forge.clone())]
+            }
+        },
+        proposed: list(&found.proposed),
+        listed: list(&found.listed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_in_a_place_are_refused_and_public_addresses_are_not_named() {
+        let place = |url: &str| FoundPlace {
+            url: url.to_owned(),
+            from: "a\u{1b}b".to_owned(),
+            addresses: ["10.0.0.5", "192.0.2.1", "127.0.0.1", "169.254.169.254"]
+                .map(|address| address.parse().unwrap())
+                .to_vec(),
+        };
+        assert!(one(&place("https://me:secret@packages.example.com/")).is_err());
+        let kept = one(&place("https://Packages.example.com/simple")).unwrap();
+        assert_eq!(kept.url, "https://packages.example.com/simple/");
+        assert_eq!(kept.addresses, ["10.0.0.5".parse::<std::net::IpAddr>().unwrap()]);
+        assert!(!kept.from.contains('\u{1b}'));
+    }
+}

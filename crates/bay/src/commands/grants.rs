@@ -1,0 +1,117 @@
+use bay_types::policy::{GrantAdd, GrantView};
+use clap::{Args, Subcommand};
+use jiff::{SignedDuration, Timestamp};
+
+use super::policy::grant_line;
+use crate::cli::Global;
+use crate::client::{bay_path, encode};
+use crate::failure::Outcome;
+use crate::naming;
+use crate::output::escape::visible;
+use crate::output::{data, json, talk};
+
+/// Allow a bay a single request for a while, and take that back.
+///
+/// A grant answers what a policy asks about and stands in for a missing rule. It is above no deny and not above the
+/// host's policy, and it ends with its time, or when the bay is stopped, replaced or restored.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay grants add web \"PUT https://files.example.com/report.pdf\" --for 10m\n  bay grants ls web\n  bay grants rm web g-1f00ba12"
+)]
+pub(crate) struct Grants {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List the grants of a bay.
+    Ls {
+        /// Name or id of the bay.
+        name: String,
+    },
+    /// Allow exactly this request for a while.
+    Add {
+        /// Name or id of the bay.
+        name: String,
+        /// `METHOD https://HOST/PATH`, `tcp://HOST:PORT` or `tls://HOST`.
+        request: String,
+        /// For how long, such as 90s, 10m, 2h.
+        #[arg(long = "for", value_name = "TIME", value_parser = time, default_value = "10m")]
+        for_s: u64,
+        /// What to call it [default: a name is made].
+        #[arg(long)]
+        id: Option<String>,
+    },
+    /// Take grants back.
+    Rm {
+        /// Name or id of the bay.
+        name: String,
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+    },
+}
+
+fn time(text: &str) -> Result<u64, String> {
+    let wrong = || "give a time such as 90s, 10m or 2h".to_owned();
+    let time: SignedDuration = text.parse().map_err(|_| wrong())?;
+    u64::try_from(time.as_secs()).ok().filter(|seconds| *seconds > 0).ok_or_else(wrong)
+}
+
+impl Grants {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let mut client = global.client();
+        match self.verb {
+            Verb::Ls { name } => {
+                let bay = naming::bay(&name)?;
+                let all: Vec<GrantView> = client.get(&bay_path(bay, "/grants")).await?;
+                if global.json {
+                    json(&all)?;
+                } else if all.is_empty() {
+                    talk(&format!("{bay} was granted nothing: `bay grants add {bay} REQUEST` does"));
+                }
+                let now = Timestamp::now();
+                for grant in all.iter().filter(|_| !global.json) {
+                    data(&grant_line(grant, now))?;
+                }
+            }
+            Verb::Add { name, request, for_s, id } => {
+                let bay = naming::bay(&name)?;
+                let add = GrantAdd { request, for_s, id };
+                let made: GrantView = client.post(&bay_path(bay, "/grants"), &add).await?;
+                if global.json {
+                    json(&made)?;
+                } else {
+                    data(&grant_line(&made, Timestamp::now()))?;
+                }
+            }
+            Verb::Rm { name, ids } => {
+                let bay = naming::bay(&name)?;
+                for id in ids {
+                    let path = bay_path(bay, &format!("/grants/{}", encode(&id)));
+                    let gone: GrantView = client.delete(&path).await?;
+                    if global.json {
+                        json(&gone)?;
+                    } else {
+                        data(&format!("{} of {bay} is gone", visible(&gone.id)))?;
+                    }
+                }
+            }
+        }
+        Ok(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_has_a_unit_and_an_end() {
+        assert_eq!(time("10m"), Ok(600));
+        assert_eq!(time("1h 30m"), Ok(5400));
+        for odd in ["", "10", "-5m", "0s", "soon"] {
+            assert!(time(odd).is_err(), "{odd}");
+        }
+    }
+}

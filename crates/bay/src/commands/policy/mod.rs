@@ -1,0 +1,265 @@
+mod given;
+mod judge;
+mod render;
+#[cfg(test)]
+mod tests;
+
+use bay_types::ApiError;
+use bay_types::bay::{BayView, State};
+use bay_types::policy::{LayerSet, PolicySet, PolicyView};
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+
+pub(crate) use given::forge_of_path;
+pub(crate) use given::{Given, PolicyFlags, given};
+pub(crate) use render::grant as grant_line;
+
+use crate::cli::Global;
+use crate::client::{Client, bay_path};
+use crate::failure::{Failure, Outcome, invalid};
+use crate::operator;
+use crate::output::{data, json, talk};
+
+/// What may leave a bay: look at it, set it, and ask what it says.
+///
+/// A policy is a preset (closed, coding, research, evaluation, autonomous, open) or a TOML file; docs/policy.md tells how
+/// rules are written. There may be one of the host, one of the bay's repository and one of the bay: the most restrictive
+/// of them holds. A bay that was given none has `closed`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay policy set web coding\n  bay policy set web policy.toml\n  bay policy set --host limits.toml\n  bay policy show web\n  bay policy check web \"POST https://api.example.com/v1/issues\"\n  bay policy learn web >> policy.toml\n\n`check` ends with 0 for allow and 1 for everything else; `lint` with 1 if there is a warning."
+)]
+pub(crate) struct Policy {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Show the policy that holds for a bay, each rule with where it is written.
+    Show {
+        /// Name or id of the bay.
+        #[arg(required_unless_present = "host")]
+        name: Option<String>,
+        /// The host's own layer instead, as it was set.
+        #[arg(long, conflicts_with_all = ["project", "name"])]
+        host: bool,
+        /// The layer of the bay's repository instead, as it was set.
+        #[arg(long)]
+        project: bool,
+    },
+    /// Set a policy. It holds at once, for what runs too.
+    #[command(allow_missing_positional = true)]
+    Set {
+        /// Name or id of the bay.
+        #[arg(required_unless_present = "host")]
+        name: Option<String>,
+        /// A preset, a file, `-` for standard input, or `none` to take away what was set.
+        #[arg(required = true, value_name = "PRESET|FILE")]
+        policy: String,
+        /// For every bay of this host.
+        #[arg(long, conflicts_with_all = ["project", "name"])]
+        host: bool,
+        /// For every bay of the repository that this one was made from.
+        #[arg(long)]
+        project: bool,
+        /// A place that the preset `autonomous`, or a rule with `place = "@listed"`, may reach.
+        #[arg(long, value_name = "URL")]
+        list: Vec<String>,
+    },
+    /// Tell what would be decided on a request, without sending it. Ends with 0 for allow, 1 for anything else.
+    Check {
+        /// Name or id of the bay.
+        name: String,
+        /// `METHOD https://HOST/PATH`, `tcp://HOST:PORT` or `tls://HOST`.
+        request: String,
+    },
+    /// Tell why a request on record was decided so, and what would change it.
+    Explain {
+        /// Name or id of the bay.
+        name: String,
+        /// The number of the decision, as `bay egress` shows it.
+        id: u64,
+    },
+    /// Find rules that are shadowed, dead or wider than is likely to be meant. Ends with 1 if there is a warning.
+    Lint {
+        /// Name or id of the bay.
+        #[arg(required_unless_present = "file")]
+        name: Option<String>,
+        /// A file that is not set anywhere yet.
+        #[arg(long, value_name = "FILE", conflicts_with = "name")]
+        file: Option<String>,
+    },
+    /// Tell what would change if this were the bay's policy.
+    Diff {
+        /// Name or id of the bay.
+        name: String,
+        /// A preset, a file, or `-` for standard input.
+        #[arg(value_name = "PRESET|FILE")]
+        policy: String,
+        /// A place that the preset `autonomous`, or a rule with `place = "@listed"`, may reach.
+        #[arg(long, value_name = "URL")]
+        list: Vec<String>,
+    },
+    /// Propose the narrowest rules that would have allowed what was refused, as TOML.
+    Learn {
+        /// Name or id of the bay.
+        name: String,
+    },
+}
+
+/// Which layer is meant.
+enum Scope<'a> {
+    Host,
+    Project(&'a str),
+    Bay(&'a str),
+}
+
+impl<'a> Scope<'a> {
+    fn new(name: Option<&'a str>, host: bool, project: bool) -> Result<Self, ApiError> {
+        match (host, name) {
+            (true, _) => Ok(Self::Host),
+            (false, Some(name)) if project => Ok(Self::Project(crate::naming::bay(name)?)),
+            (false, Some(name)) => Ok(Self::Bay(crate::naming::bay(name)?)),
+            (false, None) => Err(invalid("no bay is named", "name one, or --host for all of them")),
+        }
+    }
+
+    fn path(&self) -> String {
+        match self {
+            Self::Host => "/v1/policy/host".to_owned(),
+            Self::Project(bay) => bay_path(bay, "/policy/project"),
+            Self::Bay(bay) => bay_path(bay, "/policy"),
+        }
+    }
+
+    fn bay(&self) -> Option<&'a str> {
+        match self {
+            Self::Host => None,
+            Self::Project(bay) | Self::Bay(bay) => Some(bay),
+        }
+    }
+}
+
+impl Policy {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let mut client = global.client();
+        match self.verb {
+            Verb::Show { name, host, project } => {
+                show(&mut client, Scope::new(name.as_deref(), host, project)?, global.json).await
+            }
+            Verb::Set { name, policy, host, project, list } => {
+                let scope = Scope::new(name.as_deref(), host, project)?;
+                set(&mut client, scope, &policy, &list, global.json).await
+            }
+            Verb::Check { name, request } => judge::check(&mut client, &name, request, global.json).await,
+            Verb::Explain { name, id } => judge::explain(&mut client, &name, id, global.json).await,
+            Verb::Lint { name: Some(name), .. } => judge::lint(&mut client, &name, global.json).await,
+            Verb::Lint { name: None, file } => {
+                judge::lint_file(file.as_deref().unwrap_or("-"), global.json).await
+            }
+            Verb::Diff { name, policy, list } => {
+                judge::diff(&mut client, &name, &policy, &list, global.json).await
+            }
+            Verb::Learn { name } => judge::learn(&mut client, &name, global.json).await,
+        }
+    }
+}
+
+async fn show(client: &mut Client, scope: Scope<'_>, as_json: bool) -> Outcome {
+    if let Scope::Bay(_) = scope {
+        let view: PolicyView = client.get(&scope.path()).await?;
+        if as_json {
+            json(&view)?;
+        } else {
+            data(&render::policy(&view, Timestamp::now()))?;
+        }
+        return Ok(0);
+    }
+    let layer: LayerSet = client.get(&scope.path()).await?;
+    match &layer.set {
+        _ if as_json => json(&layer)?,
+        Some(set) => data(&render::layer_text(&layer.scope, set))?,
+        None => talk(&format!("{} has no policy, and so says nothing", render::scope(&layer.scope))),
+    }
+    Ok(0)
+}
+
+async fn set(client: &mut Client, scope: Scope<'_>, policy: &str, list: &[String], as_json: bool) -> Outcome {
+    if policy == "none" {
+        let path = scope.path();
+        let answer: serde_json::Value = client.delete(&path).await?;
+        if as_json {
+            json(&answer)?;
+        } else if let Scope::Bay(bay) = scope {
+            data(&format!("{bay} has no policy of its own now: nothing leaves it"))?;
+        } else {
+            data("the layer is gone: it says nothing now")?;
+        }
+        return Ok(0);
+    }
+    let given = given(policy)?;
+    let set = complete(client, &given, scope.bay(), list).await?;
+    if let Scope::Bay(_) = scope {
+        let view: PolicyView = client.put(&scope.path(), &set.policy).await?;
+        if as_json {
+            json(&view)?;
+        } else {
+            data(&render::summary(&view, &set.policy.places))?;
+        }
+    } else {
+        let layer: LayerSet = client.put(&scope.path(), &set.policy).await?;
+        if as_json {
+            json(&layer)?;
+        } else {
+            data(&format!("{} is the policy of {} now", set.policy.name, render::scope(&layer.scope)))?;
+        }
+    }
+    set.tell();
+    Ok(0)
+}
+
+/// A policy with everything that it refers to.
+pub(crate) struct Complete {
+    pub(crate) policy: PolicySet,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Complete {
+    pub(crate) fn tell(&self) {
+        for note in &self.notes {
+            talk(&format!("note: {}", crate::output::escape::one_line(note)));
+        }
+    }
+}
+
+/// Finds what a policy refers to, for a bay that exists.
+pub(crate) async fn complete(
+    client: &mut Client,
+    given: &Given,
+    bay: Option<&str>,
+    list: &[String],
+) -> Result<Complete, Failure> {
+    let (mut forge, mut proposed, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+    if let Some(bay) = bay
+        && (operator::wants(given.text(), "@forge") || operator::wants(given.text(), "@proposed"))
+    {
+        let view: BayView = client.get(&bay_path(bay, "")).await?;
+        if let Some(origin) = &view.origin {
+            forge = given::forge_of(&origin.location).await;
+        }
+        let wanted = operator::wants(given.text(), "@proposed");
+        if wanted && view.state == State::Running {
+            proposed = operator::proposals(client, bay).await;
+        } else if wanted {
+            notes.push(format!(
+                "{bay} is {}: what its repository's own files name is not known, and not asked about",
+                view.state
+            ));
+        }
+    }
+    let (mut places, more) = operator::places(given.text(), forge, list).await;
+    places.proposed = proposed;
+    notes.extend(more);
+    Ok(Complete { policy: given.with(places)?, notes })
+}

@@ -1,0 +1,41 @@
+//! What only files of a repository name. Whoever wrote them is not the operator, so it is asked about.
+
+use bay_policy::found::{Found, MAX_FOUND, MAX_SETTINGS_BYTES, cargo_config, npmrc, pip_conf};
+use bay_types::guest::{WORKSPACE, escape};
+use bay_types::policy::FoundPlace;
+use http_body_util::{BodyExt, Limited};
+
+use crate::client::{Client, bay_path};
+
+type Parser = fn(&str) -> Vec<Found>;
+
+/// Files at the top of a workspace that tools take settings from.
+const FILES: [(&str, Parser); 5] = [
+    (".npmrc", npmrc),
+    ("pip.conf", pip_conf),
+    (".pip/pip.conf", pip_conf),
+    (".cargo/config.toml", cargo_config),
+    (".cargo/config", cargo_config),
+];
+
+/// The places that files in the workspace of a running bay name. What cannot be read names none.
+pub(crate) async fn proposals(client: &mut Client, bay: &str) -> Vec<FoundPlace> {
+    let mut all: Vec<FoundPlace> = Vec::new();
+    for (name, parser) in FILES {
+        let Some(text) = file(client, bay, &format!("{WORKSPACE}/{name}")).await else { continue };
+        for found in parser(&text) {
+            let url = found.place.to_string();
+            if all.len() < MAX_FOUND && !all.iter().any(|known| known.url == url) {
+                all.push(FoundPlace { url, from: format!("{name}:{}", found.line), addresses: vec![] });
+            }
+        }
+    }
+    all
+}
+
+async fn file(client: &mut Client, bay: &str, path: &str) -> Option<String> {
+    let path = bay_path(bay, &format!("/files?path={}", escape(path.as_bytes())));
+    let body = client.download(&path).await.ok()?;
+    let whole = Limited::new(body, MAX_SETTINGS_BYTES).collect().await.ok()?;
+    String::from_utf8(whole.to_bytes().to_vec()).ok()
+}
