@@ -68,6 +68,7 @@ mod server;
 mod services;
 mod settings;
 pub mod spool;
+mod trust;
 mod users;
 mod wake;
 mod watch;

@@ -50,6 +50,7 @@ pub(crate) fn guest_process() {
             hostname: "testbay".into(),
             machine_id: "0".repeat(32),
             author: None,
+            certificate: None,
             fork_index: None,
             about: About::default(),
         },
