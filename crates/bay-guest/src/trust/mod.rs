@@ -93,8 +93,8 @@ pub(crate) fn install(guest: &GuestConfig, root: BorrowedFd<'_>, log: &Log) {
         Err(error) => return attempt(CERTIFICATE, Err(error)),
     };
     let bundle = system::install(&tree, &wanted, &attempt);
-    attempt(CERTIFICATE_BUNDLE, point_at(&tree, &bundle));
-    java::install(&tree, &wanted, &bundle, &attempt);
+    attempt(CERTIFICATE_BUNDLE, point_at(&tree, bundle));
+    java::install(&tree, &wanted, bundle, &attempt);
     browsers::install(&tree, &wanted, &attempt);
 }
 
