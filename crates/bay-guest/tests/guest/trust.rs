@@ -12,6 +12,8 @@ use crate::origin;
 /// asked for. `$BARE` runs a command without the bay's variables, as `sudo` or a daemon does.
 struct Client(&'static str, &'static str, &'static str, &'static str);
 
+/// Some try again and again what cannot succeed.
+const CLIENT_TIME_S: u64 = 40;
 const BARE: &str = "env -i PATH=\"$PATH\" HOME=\"$HOME\"";
 const CLIENTS: [Client; 25] = [
     Client("curl", "curl", "curl -fsS https://origin.test/curl", "/curl"),
@@ -126,6 +128,7 @@ fn script(text: &str) -> ExecSpec {
     let path = std::env::var("PATH").unwrap_or_default();
     ExecSpec {
         env: BTreeMap::from([("PATH".to_owned(), path)]).into_iter().collect(),
+        timeout_s: Some(CLIENT_TIME_S),
         ..sh(&text.replace("$BARE", BARE))
     }
 }
