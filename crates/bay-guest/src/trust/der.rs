@@ -71,19 +71,33 @@ pub(super) fn pkcs12_certificates(bytes: &[u8]) -> Vec<Certificate> {
     found.take(MAX_CERTIFICATES).collect()
 }
 
-/// What OpenSSL calls a certificate in a directory of them: a hash of its subject, in which case and the amount of blanks
-/// make no difference. `None` for a subject in an encoding that nobody has used for long.
-pub(super) fn subject_hash(certificate: &Certificate) -> Option<String> {
+/// What names a certificate, each as it is encoded.
+pub(super) struct Parts<'a> {
+    pub(super) serial: &'a [u8],
+    pub(super) issuer: &'a [u8],
+    pub(super) subject: &'a [u8],
+}
+
+pub(super) fn parts(certificate: &Certificate) -> Option<Parts<'_>> {
     let (whole, _) = expect(&certificate.0, SEQUENCE)?;
     let (mut rest, _) = expect(whole, SEQUENCE)?;
     if let Some((_, after)) = expect(rest, VERSION) {
         rest = after;
     }
-    // Serial number, algorithm, issuer, validity.
-    for _ in 0..4 {
-        rest = element(rest)?.2;
-    }
-    let (mut subject, _) = expect(rest, SEQUENCE)?;
+    let mut next = || {
+        let after = element(rest)?.2;
+        let (encoded, _) = rest.split_at(rest.len() - after.len());
+        rest = after;
+        Some(encoded)
+    };
+    let (serial, _algorithm, issuer, _validity, subject) = (next()?, next()?, next()?, next()?, next()?);
+    Some(Parts { serial, issuer, subject })
+}
+
+/// What OpenSSL calls a certificate in a directory of them: a hash of its subject, in which case and the amount of blanks
+/// make no difference. `None` for a subject in an encoding that nobody has used for long.
+pub(super) fn subject_hash(certificate: &Certificate) -> Option<String> {
+    let (mut subject, _) = expect(parts(certificate)?.subject, SEQUENCE)?;
     let mut canonical = Vec::new();
     while !subject.is_empty() {
         let (mut set, after) = expect(subject, SET)?;

@@ -10,6 +10,7 @@
 //!  system                   bundle, hashed directory, anchors        OpenSSL, GnuTLS, Go, curl, git, dockerd …
 //!  java                     cacerts of each Java found               JKS; others are made into one
 //!  browsers                 policies of Chromium and Firefox
+//!  nss                      ~/.pki/nssdb, for Chromium without policies
 //!  git                      SSH remotes of forges become HTTPS, which the gateway can read
 //! ```
 //!
@@ -32,6 +33,7 @@ mod der;
 mod git;
 mod java;
 mod jks;
+mod nss;
 mod pem;
 mod system;
 mod tree;
@@ -96,6 +98,7 @@ pub(crate) fn install(guest: &GuestConfig, root: BorrowedFd<'_>, log: &Log) {
     attempt(CERTIFICATE_BUNDLE, point_at(&tree, bundle));
     java::install(&tree, &wanted, bundle, &attempt);
     browsers::install(&tree, &wanted, &attempt);
+    nss::install(&tree, &wanted.trusted, &attempt);
 }
 
 /// Writes the bay's own certificate and what was its own before.

@@ -291,6 +291,50 @@ fn browsers_are_told_by_policies_and_those_of_the_image_stay() {
 }
 
 #[test]
+fn homes_get_a_store_for_chromium_and_one_that_somebody_wrote_to_stays() {
+    let root = Root::new(&["root", "home/dev", "home/own/.pki/nssdb", "home/sly"]);
+    let me = rustix::process::getuid().as_raw();
+    let (dev, service) = (if me == 0 { 1000 } else { me }, 105);
+    root.put(
+        "etc/passwd",
+        format!(
+            "root:x:0:0::/root:/bin/sh\ndev:x:{dev}:{dev}::/home/dev:/bin/sh\nown:x:1001:1001::/home/own:/bin/sh\n\
+             sly:x:1002:1002::/home/sly:/bin/sh\nold:x:1003:1003::/home/old:/bin/sh\n\
+             mail:x:{service}:{service}::/var/mail:/bin/sh\n"
+        ),
+    );
+    fs::create_dir_all(root.at("var/mail")).unwrap();
+    root.put("home/own/.pki/nssdb/cert9.db", "mine");
+    symlink("/etc", root.at("home/sly/.pki")).unwrap();
+    let (first, second) = (authority("Gateway"), authority("Gateway"));
+    root.trust(&first);
+    let store = "home/dev/.pki/nssdb/cert9.db";
+    let before = fs::read(root.at(store)).unwrap();
+    let contains =
+        |bytes: &[u8], certificate: &str| memchr::memmem::find(bytes, &der(certificate).0).is_some();
+    assert!(contains(&before, &first));
+    if me == 0 {
+        for path in ["home/dev/.pki", "home/dev/.pki/nssdb", store] {
+            assert_eq!(fs::metadata(root.at(path)).unwrap().uid(), dev, "{path}");
+        }
+        assert!(contains(&fs::read(root.at("root/.pki/nssdb/cert9.db")).unwrap(), &first));
+    }
+    assert_eq!(root.text("home/own/.pki/nssdb/cert9.db"), "mine");
+    assert!(
+        !root.at("etc/nssdb").exists() && !root.at("var/mail/.pki").exists() && !root.at("home/old").exists()
+    );
+    root.trust(&second);
+    let after = fs::read(root.at(store)).unwrap();
+    assert!(contains(&after, &first) && contains(&after, &second));
+    // SQLite counts who writes.
+    let mut written = after.clone();
+    written[27] = 2;
+    root.put(store, &written);
+    root.trust(&authority("Gateway"));
+    assert_eq!(fs::read(root.at(store)).unwrap(), written);
+}
+
+#[test]
 fn whatever_an_agent_leaves_in_the_way_is_replaced_or_passed_over_and_never_followed_out() {
     let outside = tempfile::tempdir().unwrap();
     let victim = outside.path().join("victim");

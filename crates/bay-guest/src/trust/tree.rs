@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bay_sys::paths::open_below;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
 use rustix::io::Errno;
 
 use crate::spool;
@@ -134,6 +134,16 @@ fn read_whole(file: OwnedFd, most: u64) -> io::Result<Vec<u8>> {
 
 /// Replaces whatever has this name by a file that everybody may read, unless it is that already.
 pub(super) fn write_in(directory: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> io::Result<()> {
+    write_owned_in(directory, name, bytes, None)
+}
+
+/// The same for somebody else, who has it from the moment on that it has its name.
+pub(super) fn write_owned_in(
+    directory: BorrowedFd<'_>,
+    name: &str,
+    bytes: &[u8],
+    owner: Option<(Uid, Gid)>,
+) -> io::Result<()> {
     if read_in(directory, name, bytes.len() as u64).is_some_and(|old| old == bytes) {
         return Ok(());
     }
@@ -146,6 +156,9 @@ pub(super) fn write_in(directory: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> i
         .and_then(|file| {
             // Whatever the umask is.
             rustix::fs::fchmod(&file, readable)?;
+            if let Some((user, group)) = owner {
+                rustix::fs::fchown(&file, Some(user), Some(group))?;
+            }
             File::from(file).write_all(bytes)
         })
         .and_then(|()| Ok(rustix::fs::renameat(directory, &fresh, directory, name)?));

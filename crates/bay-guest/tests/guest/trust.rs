@@ -15,7 +15,7 @@ struct Client(&'static str, &'static str, &'static str, &'static str);
 /// Some try again and again what cannot succeed.
 const CLIENT_TIME_S: u64 = 40;
 const BARE: &str = "env -i PATH=\"$PATH\" HOME=\"$HOME\"";
-const CLIENTS: [Client; 25] = [
+const CLIENTS: [Client; 28] = [
     Client("curl", "curl", "curl -fsS https://origin.test/curl", "/curl"),
     Client("curl, bare", "curl", "$BARE curl -fsS https://origin.test/curl-bare", "/curl-bare"),
     Client("wget", "wget", "wget -qO- https://origin.test/wget", "/wget"),
@@ -111,6 +111,28 @@ const CLIENTS: [Client; 25] = [
         "firefox",
         "$BARE firefox --headless --screenshot /tmp/firefox.png https://origin.test/firefox",
         "/firefox",
+    ),
+    Client(
+        "chromium without policies",
+        "chromium-headless-shell",
+        "$BARE chromium-headless-shell --no-sandbox --disable-gpu --dump-dom https://origin.test/shell",
+        "/shell",
+    ),
+    Client(
+        "the store of NSS is sound",
+        "/usr/bin/python3 -c 'import sqlite3'",
+        "/usr/bin/python3 -c 'import sqlite3, urllib.request as r; \
+         db = sqlite3.connect(\"/root/.pki/nssdb/cert9.db\"); \
+         assert db.execute(\"pragma integrity_check\").fetchall() == [(\"ok\",)]; \
+         assert db.execute(\"select count(*) from nssPublic where id > 0\").fetchall() == [(2,)]; \
+         r.urlopen(\"https://origin.test/sound\")'",
+        "/sound",
+    ),
+    Client(
+        "certutil",
+        "certutil",
+        "certutil -L -d sql:/root/.pki/nssdb | grep -q 'workbay-.*C,,' && curl -fsS https://origin.test/certutil",
+        "/certutil",
     ),
 ];
 
