@@ -141,6 +141,8 @@ pub struct StartSpec {
     pub name: BayName,
     pub machine_id: String,
     pub author: Option<Author>,
+    /// The certificate by which the bay's gateway ends TLS, as PEM; absent where no gateway does.
+    pub certificate: Option<String>,
     pub disk: BayDisk,
     pub mounts: Vec<Mount>,
     pub id_base: u32,

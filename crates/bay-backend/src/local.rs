@@ -150,6 +150,7 @@ impl Local {
             name: spec.name.clone(),
             machine_id: spec.machine_id.clone(),
             author: spec.author.clone(),
+            certificate: spec.certificate.clone(),
             root: spec.disk.root.clone(),
             workspace: spec.disk.workspace.clone(),
             state: spec.disk.state.clone(),

@@ -97,6 +97,7 @@ pub(crate) fn serve(wanted: &Wanted) -> io::Result<()> {
             hostname: NAME.to_owned(),
             machine_id: String::new(),
             author: None,
+            certificate: None,
             fork_index: None,
             about: About::default(),
         },

@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::log::Log;
-use crate::{Bounds, Config, ctl, settings, spool};
+use crate::{Bounds, Config, ctl, settings, spool, trust};
 
 /// Longest configuration that is read.
 const MAX_CONFIG: u64 = 64 << 10;
@@ -84,13 +84,18 @@ pub(crate) fn prepare_root(guest: &GuestConfig, root: &Path, log: &Log) {
     {
         attempt(file, write_unless(etc.as_fd(), file, &text, |old| old == text));
     }
-    if let Some(author) = &guest.author {
-        attempt("/etc/gitconfig", name_author(etc.as_fd(), author));
-        for prefix in other_gits(root.as_fd()) {
-            let named = open_etc_of(root.as_fd(), &prefix).and_then(|etc| name_author(etc.as_fd(), author));
-            attempt(&format!("{prefix}/etc/gitconfig"), named);
-        }
+    let additions = |old: &str| {
+        let author = guest.author.as_ref().and_then(|author| author_section(old, author));
+        let remotes = guest.certificate.as_ref().and_then(|_| trust::over_https(root.as_fd(), old));
+        Some([author, remotes].into_iter().flatten().collect()).filter(|text: &String| !text.is_empty())
+    };
+    attempt("/etc/gitconfig", add_to_gitconfig(etc.as_fd(), additions));
+    for prefix in other_gits(root.as_fd()) {
+        let told =
+            open_etc_of(root.as_fd(), &prefix).and_then(|etc| add_to_gitconfig(etc.as_fd(), additions));
+        attempt(&format!("{prefix}/etc/gitconfig"), told);
     }
+    trust::install(guest, root.as_fd(), log);
 }
 
 /// Where else a git that commands find is installed. One below `/usr` has its settings in `/etc`, any other in the `etc`
@@ -126,9 +131,9 @@ fn open_etc_of(root: BorrowedFd<'_>, prefix: &str) -> io::Result<OwnedFd> {
     Ok(open_below(prefix.as_fd(), "etc", DIRECTORY, strict)?)
 }
 
-/// Adds the author to git's settings for all users of the bay, unless they name one. A user's or a repository's own
-/// settings outrank these.
-fn name_author(etc: BorrowedFd<'_>, author: &Author) -> io::Result<()> {
+/// Adds to git's settings for all users of the bay what these lack. A user's or a repository's own settings outrank
+/// them.
+fn add_to_gitconfig(etc: BorrowedFd<'_>, additions: impl FnOnce(&str) -> Option<String>) -> io::Result<()> {
     let old = match rustix::fs::statat(etc, "gitconfig", AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => String::new(),
         Err(error) => return Err(error.into()),
@@ -139,17 +144,22 @@ fn name_author(etc: BorrowedFd<'_>, author: &Author) -> io::Result<()> {
             None => return Ok(()),
         },
     };
+    let Some(added) = additions(&old) else { return Ok(()) };
+    let gap = if old.is_empty() || old.ends_with('\n') { "" } else { "\n" };
+    write_unless(etc, "gitconfig", &format!("{old}{gap}{added}"), |_| false)
+}
+
+/// Who commits, unless the settings name somebody.
+fn author_section(old: &str, author: &Author) -> Option<String> {
     let section = |line: &str| line.trim_start().to_ascii_lowercase().starts_with("[user]");
     if old.lines().any(section) {
-        return Ok(());
+        return None;
     }
     let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
-    let gap = if old.is_empty() || old.ends_with('\n') { "" } else { "\n" };
     let (name, email) = (quoted(&author.name), quoted(&author.email));
-    let text = format!(
-        "{old}{gap}# the author of commits, from whoever made the bay\n[user]\n\tname = {name}\n\temail = {email}\n"
-    );
-    write_unless(etc, "gitconfig", &text, |_| false)
+    Some(format!(
+        "# the author of commits, from whoever made the bay\n[user]\n\tname = {name}\n\temail = {email}\n"
+    ))
 }
 
 fn open_etc(root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
@@ -168,6 +178,14 @@ fn write_readme(root: BorrowedFd<'_>, guest: &GuestConfig) -> io::Result<()> {
     let home = open_below(root, HOME.trim_start_matches('/'), flags, strict)?;
     let text = ctl::readme(guest);
     write_unless(home.as_fd(), "README.md", &text, |old| old == text)
+}
+
+/// What a bay that goes on from memory gets: its disk may be older than its certificate.
+pub(crate) fn trust_gateway(guest: &GuestConfig, root: &Path, log: &Log) {
+    match File::open(root) {
+        Ok(root) => trust::install(guest, root.as_fd(), log),
+        Err(error) => log.line("trust.skipped", format_args!("what=/ error={error}")),
+    }
 }
 
 /// Tells the agent what has changed since the start. What cannot be written is logged: `bay-ctl` tells it all the same.
@@ -241,6 +259,7 @@ mod tests {
             bay_id: "bay".into(),
             hostname: "alpha".into(),
             machine_id: "0123456789abcdef0123456789abcdef".into(),
+            certificate: None,
             author: Some(Author { name: "Ann \"A\" \\".into(), email: "ann@example.invalid".into() }),
             fork_index: None,
             about: About::default(),

@@ -68,6 +68,7 @@ mod server;
 mod services;
 mod settings;
 pub mod spool;
+mod trust;
 mod users;
 mod wake;
 mod watch;
@@ -138,7 +139,7 @@ pub fn run() -> ExitCode {
 /// PID 1 of a bay, from its beginning to its end.
 fn as_first_process() -> i32 {
     let outcome = boot::inherited().and_then(|config| {
-        boot::prepare_root(&config.guest, &config.root, &log::Log::open(&config.state_dir));
+        prepare(&config);
         serve(config)
     });
     match outcome {
@@ -149,6 +150,11 @@ fn as_first_process() -> i32 {
             1
         }
     }
+}
+
+/// Writes the files that a bay has whatever its image is. What cannot be written is logged.
+pub fn prepare(config: &Config) {
+    boot::prepare_root(&config.guest, &config.root, &log::Log::open(&config.state_dir));
 }
 
 /// Serves until a shutdown is asked for and done.

@@ -34,6 +34,14 @@ pub(crate) fn path(root: BorrowedFd<'_>) -> String {
     all.swap_remove(0).1
 }
 
+/// One variable of the bay's own, where it sets it.
+pub(crate) fn value(root: BorrowedFd<'_>, name: &str) -> Option<String> {
+    parse(&users::read(root, "etc/environment"))
+        .into_iter()
+        .rfind(|(key, _)| key == name)
+        .map(|(_, value)| value)
+}
+
 fn parse(text: &str) -> Vec<(String, String)> {
     let variables = text.lines().filter_map(|line| {
         let line = line.trim();

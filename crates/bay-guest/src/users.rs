@@ -73,6 +73,19 @@ fn resolve(passwd: &str, group: &str, wanted: &str) -> Result<User, UserError> {
     Ok(user)
 }
 
+/// Root and people, with homes of their own; not the users of services.
+pub(crate) fn with_homes(root: BorrowedFd<'_>) -> Vec<User> {
+    const PEOPLE: std::ops::Range<u32> = 1000..60_000;
+    let passwd = read(root, "etc/passwd");
+    let mut found: Vec<User> = passwd
+        .lines()
+        .filter_map(parse_passwd)
+        .filter(|user| PEOPLE.contains(&user.identity.uid) && user.home != "/")
+        .collect();
+    found.insert(0, resolve(&passwd, "", "0").unwrap_or_else(|_| nameless(0)));
+    found
+}
+
 /// A user that no file knows.
 fn nameless(uid: u32) -> User {
     let (name, home) = if uid == 0 { ("root".to_owned(), "/root") } else { (uid.to_string(), "/") };

@@ -54,8 +54,11 @@ async fn woken(guest: &Arc<Guest>, upgrade: hyper::upgrade::OnUpgrade, wake: Wak
     guest.listeners.send(listener).await.map_err(io::Error::other)?;
     let notes = match wake.fork_index {
         None => {
-            guest.ctl.become_other(wake.config);
-            Vec::new()
+            guest.ctl.become_other(wake.config.clone());
+            let (root, log) = (guest.root.clone(), Arc::clone(&guest.execs.place.log));
+            let trusted =
+                tokio::task::spawn_blocking(move || boot::trust_gateway(&wake.config, &root, &log)).await;
+            trusted.err().map(|error| error.to_string()).into_iter().collect()
         }
         Some(index) => become_fork(guest, wake, index).await,
     };

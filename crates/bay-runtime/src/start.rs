@@ -253,6 +253,7 @@ pub(crate) fn guest_config(spec: &RuntimeSpec) -> GuestConfig {
         hostname: spec.name.to_string(),
         machine_id: spec.machine_id.clone(),
         author: spec.author.clone(),
+        certificate: spec.certificate.clone(),
         about: About {
             limits: spec.limits.clone(),
             mounts: spec.mounts.iter().map(|mount| mount.target.clone()).collect(),

@@ -68,6 +68,10 @@ pub const STATE_DIR: &str = "/.bay/state";
 /// Where the agent's tree is.
 pub const WORKSPACE: &str = "/workspace";
 
+/// Inside the bay: the gateway's certificate, and everything that clients are to trust with it.
+pub const CERTIFICATE: &str = "/.bay/ca.crt";
+pub const CERTIFICATE_BUNDLE: &str = "/.bay/ca-bundle.crt";
+
 /// Name of the archive member that lists what to remove.
 pub const DELETE_LIST: &str = ".bay-delete";
 
@@ -121,6 +125,10 @@ pub struct GuestConfig {
     pub author: Option<Author>,
     #[serde(default)]
     pub about: About,
+    /// The certificate, as PEM, by which the bay's gateway ends TLS: what its clients have to trust. Absent where no
+    /// gateway does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
     /// Which of the children of a fork this bay is; absent when it was not forked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork_index: Option<u32>,

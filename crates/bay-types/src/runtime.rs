@@ -110,6 +110,9 @@ pub struct RuntimeSpec {
     pub machine_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<Author>,
+    /// The certificate of the bay's gateway, as PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
     /// Subvolumes on the pool.
     pub root: PathBuf,
     pub workspace: PathBuf,

@@ -100,6 +100,7 @@ impl Rig {
             name: name.parse().unwrap(),
             machine_id: format!("{turn:032x}"),
             author: None,
+            certificate: None,
             disk,
             mounts: mounts.to_vec(),
             fork_index: None,

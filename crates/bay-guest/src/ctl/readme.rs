@@ -46,6 +46,7 @@ mod tests {
             hostname: "alpha".into(),
             machine_id: String::new(),
             author: None,
+            certificate: None,
             fork_index: None,
             about,
         };

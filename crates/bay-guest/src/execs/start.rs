@@ -21,8 +21,8 @@ use super::exec::{Input, winsize};
 use super::leaf::Leaf;
 use super::pump::Source;
 use crate::http::invalid;
-use crate::settings;
 use crate::users::{self, User};
+use crate::{settings, trust};
 
 const DEFAULT_TERM: &str = "xterm-256color";
 pub(super) const EXEC_ID_VARIABLE: &str = "BAY_EXEC_ID";
@@ -173,6 +173,8 @@ fn environment(place: &Place, spec: &ExecSpec, user: &User) -> Vec<(String, Stri
     ]
     .map(|(k, v)| (k.to_owned(), v.replace('\0', "")))
     .into();
+    let trusted = trust::variables(place.root.as_fd());
+    all.extend(trusted.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
     settings::apply(&mut all, place.root.as_fd());
     all.push((EXEC_ID_VARIABLE.to_owned(), spec.id.to_string()));
     if spec.tty.is_some() {

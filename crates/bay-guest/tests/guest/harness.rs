@@ -22,12 +22,33 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
+use crate::origin;
+
 /// Longest any single step of a test may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 const DIR: &str = "BAY_TEST_GUEST_DIR";
 const CGROUP: &str = "BAY_TEST_GUEST_CGROUP";
+const MACHINE: &str = "BAY_TEST_GUEST_MACHINE";
 const BOUNDS: &str = "BAY_TEST_GUEST_BOUNDS";
+
+/// Makes a copy of this machine that costs nothing and goes with its mount namespace, and runs the test's own program
+/// in it. Its arguments: a directory that both see, the program, and what that is given.
+const COPY: &str = r#"
+mkdir "$0/copy"
+mount -t tmpfs -o size=1g tmpfs "$0/copy"
+mkdir "$0/copy/upper" "$0/copy/work" "$0/copy/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$0/copy/upper,workdir=$0/copy/work" "$0/copy/root"
+for seen in /proc /dev /sys "$0" "$(dirname "$1")"; do
+    mkdir -p "$0/copy/root$seen"
+    mount --rbind "$seen" "$0/copy/root$seen"
+done
+mkdir -p "$0/copy/root/.bay" "$0/copy/root/workspace/.git"
+printf '[remote "origin"]\n\turl = git@origin.test:team/x.git\n' > "$0/copy/root/workspace/.git/config"
+ip link set lo up
+ip address add 192.0.2.1/32 dev lo
+exec chroot "$0/copy/root" "$@"
+"#;
 
 /// What the re-executed test binary does: serve on the socket that is its standard input.
 pub(crate) fn guest_process() {
@@ -44,22 +65,29 @@ pub(crate) fn guest_process() {
         bounds.output = spool::Bounds { exec_bytes: numbers[0], segment_bytes: numbers[1] };
         bounds.finished_execs = usize::try_from(numbers[2]).unwrap();
     }
-    bay_guest::serve(Config {
+    let machine = std::env::var_os(MACHINE).is_some();
+    let config = Config {
         guest: GuestConfig {
             bay_id: "bay_test".into(),
             hostname: "testbay".into(),
             machine_id: "0".repeat(32),
             author: None,
+            certificate: machine.then(|| std::fs::read_to_string(dir.join(origin::AUTHORITY)).unwrap()),
             fork_index: None,
             about: About::default(),
         },
         listener: UnixListener::from(listener),
         cgroup: std::env::var_os(CGROUP).map(|path| File::open(path).unwrap().into()),
         state_dir: dir.join("state"),
-        root: dir.join("root"),
+        root: if machine { PathBuf::from("/") } else { dir.join("root") },
         bounds,
-    })
-    .unwrap();
+    };
+    if machine {
+        std::fs::create_dir_all(&config.state_dir).unwrap();
+        bay_guest::prepare(&config);
+        origin::serve(&dir);
+    }
+    bay_guest::serve(config).unwrap();
 }
 
 #[derive(Default)]
@@ -71,6 +99,8 @@ pub(crate) struct Options {
     pub(crate) small_state: bool,
     /// Our own directory in the root, with the socket for the bay's own processes.
     pub(crate) home: bool,
+    /// A copy of this very machine for its root, with a server to talk to and no other network; only as root.
+    pub(crate) machine: bool,
 }
 
 /// A running guest. Everything it started ends with it.
@@ -299,6 +329,9 @@ fn launch(dir: &Path, options: &Options) -> Child {
             let script = "mount -t tmpfs -o size=1m tmpfs \"$0\" && exec \"$@\"";
             unshare.args(["sh", "-c", script]).arg(state);
         }
+        if options.machine {
+            unshare.args(["unshare", "--net", "sh", "-ec", COPY]).arg(dir);
+        }
         unshare.arg(std::env::current_exe().unwrap());
         unshare
     } else {
@@ -309,10 +342,14 @@ fn launch(dir: &Path, options: &Options) -> Child {
         .env(DIR, dir)
         .env_remove(CGROUP)
         .env_remove(BOUNDS)
+        .env_remove(MACHINE)
         .stdin(OwnedFd::from(listener))
         .stdout(Stdio::null());
     if let Some(path) = &options.cgroup {
         command.env(CGROUP, path);
+    }
+    if options.machine {
+        command.env(MACHINE, "1");
     }
     if let Some((exec, segment, finished)) = options.bounds {
         command.env(BOUNDS, format!("{exec},{segment},{finished}"));

@@ -11,8 +11,10 @@ mod harness;
 mod inside;
 mod leaves;
 mod lives;
+mod origin;
 mod services;
 mod streams;
+mod trust;
 
 /// Not a test: the process that the tests start.
 #[test]

@@ -1,0 +1,51 @@
+//! Policies by which browsers trust more than they were made with: for all users, before there are any, and for browsers
+//! that are installed later.
+
+use std::io;
+
+use bay_types::guest::CERTIFICATE;
+use serde_json::{Value, json};
+
+use super::Wanted;
+use super::tree::{Tree, odd};
+
+/// Chromium as distributions have it and as Playwright brings it; Chrome; Chrome for Testing.
+const CHROMIUM: [&str; 3] = [
+    "etc/chromium/policies/managed/workbay.json",
+    "etc/opt/chrome/policies/managed/workbay.json",
+    "etc/opt/chrome_for_testing/policies/managed/workbay.json",
+];
+const FIREFOX: &str = "etc/firefox/policies/policies.json";
+/// Longest policy of an image that is read and added to.
+const MAX_POLICY: u64 = 1 << 20;
+
+pub(super) fn install(tree: &Tree<'_>, wanted: &Wanted, attempt: &impl Fn(&str, io::Result<()>)) {
+    let certificates: Vec<String> = wanted.trusted.iter().map(super::Certificate::base64).collect();
+    let policy = format!("{:#}\n", json!({ "CACertificates": certificates }));
+    for file in CHROMIUM {
+        attempt(file, tree.write(file, policy.as_bytes()));
+    }
+    attempt(FIREFOX, tell_firefox(tree));
+}
+
+/// Firefox has one file for all policies, which may be the image's.
+fn tell_firefox(tree: &Tree<'_>) -> io::Result<()> {
+    let mut policy = match tree.read(FIREFOX, MAX_POLICY)? {
+        None => json!({}),
+        Some(text) => serde_json::from_slice(&text)?,
+    };
+    let mut at = &mut policy;
+    for key in ["policies", "Certificates"] {
+        let object = at.as_object_mut().ok_or_else(|| odd("policies of another shape"))?;
+        at = object.entry(key).or_insert_with(|| json!({}));
+    }
+    let object = at.as_object_mut().ok_or_else(|| odd("policies of another shape"))?;
+    let install = object.entry("Install").or_insert_with(|| json!([]));
+    let list = install.as_array_mut().ok_or_else(|| odd("policies of another shape"))?;
+    let ours = Value::from(CERTIFICATE);
+    if list.contains(&ours) {
+        return Ok(());
+    }
+    list.push(ours);
+    tree.write(FIREFOX, format!("{policy:#}\n").as_bytes())
+}

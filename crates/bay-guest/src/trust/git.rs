@@ -1,0 +1,73 @@
+//! Remotes that speak SSH are asked over HTTPS, which the gateway reads and may answer for.
+
+use std::os::fd::BorrowedFd;
+
+use crate::users;
+
+/// The forges whose addresses people copy.
+const FORGES: [&str; 4] = ["github.com", "gitlab.com", "bitbucket.org", "codeberg.org"];
+/// The settings of the repository that the bay was made for.
+const ORIGIN: &str = "workspace/.git/config";
+/// Longest name of a host.
+const MAX_HOST: usize = 253;
+
+/// What git's settings for all users lack, if anything. Sections that are there stay as they are.
+pub(crate) fn over_https(root: BorrowedFd<'_>, old: &str) -> Option<String> {
+    let origin = origin_host(&users::read(root, ORIGIN));
+    let own = origin.filter(|host| !FORGES.contains(&host.as_str()));
+    let mut text = String::new();
+    for host in FORGES.map(str::to_owned).into_iter().chain(own) {
+        let section = format!("[url \"https://{host}/\"]");
+        if !old.lines().any(|line| line.trim() == section) {
+            text.push_str(&format!(
+                "{section}\n\tinsteadOf = git@{host}:\n\tinsteadOf = ssh://git@{host}/\n"
+            ));
+        }
+    }
+    (!text.is_empty())
+        .then(|| format!("# the bay's gateway speaks HTTPS, so remotes by SSH are asked that way\n{text}"))
+}
+
+/// The host of `origin`, where it is reached by SSH as `git`.
+fn origin_host(config: &str) -> Option<String> {
+    let mut within = false;
+    for line in config.lines().map(str::trim) {
+        if line.starts_with('[') {
+            within = line == "[remote \"origin\"]";
+        }
+        let value = line.strip_prefix("url").map(str::trim_start).and_then(|rest| rest.strip_prefix('='));
+        if let Some(url) = value.map(str::trim).filter(|_| within) {
+            let host = match url.strip_prefix("ssh://git@") {
+                Some(rest) => rest.split('/').next(),
+                None => url.strip_prefix("git@").and_then(|rest| Some(rest.split_once(':')?.0)),
+            };
+            let plain = |host: &&str| {
+                !host.is_empty()
+                    && host.len() <= MAX_HOST
+                    && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
+            };
+            return host.filter(plain).map(str::to_ascii_lowercase);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_of_an_origin_by_ssh_is_found_and_nothing_odd_is_taken_for_one() {
+        let of = |url: &str| {
+            origin_host(&format!("[core]\n\turl = git@no.test:x\n[remote \"origin\"]\n\turl = {url}\n"))
+        };
+        assert_eq!(of("git@Forge.test:team/x.git").as_deref(), Some("forge.test"));
+        assert_eq!(of("ssh://git@forge.test/team/x.git").as_deref(), Some("forge.test"));
+        for odd in
+            ["ssh://git@forge.test:2222/x", "https://forge.test/x", "git@a\"]b:x", "git@:x", "/srv/x", ""]
+        {
+            assert_eq!(of(odd), None, "{odd}");
+        }
+        assert_eq!(origin_host("[remote \"fork\"]\nurl = git@x.test:y\n"), None);
+    }
+}

@@ -1,0 +1,157 @@
+//! Every client in the bay trusts the bay's gateway, without anybody in the bay doing anything for it.
+//!
+//! The gateway ends TLS with a certificate of the bay's own ([`GuestConfig::certificate`]). At the start of a bay, and
+//! when one goes on from memory, that certificate is put wherever a client looks:
+//!
+//! ```text
+//!  /.bay/ca.crt             what the daemon gave                     Node, Deno: "these too"
+//!  /.bay/ca-bundle.crt ──►  the system's bundle, with it in it       those that bring a bundle of their own: "these instead"
+//!  /.bay/ca-earlier.crt     what was trusted before, newest first    kept in all the places below
+//!  system                   bundle, hashed directory, anchors        OpenSSL, GnuTLS, Go, curl, git, dockerd …
+//!  java                     cacerts of each Java found               JKS; others are made into one
+//!  browsers                 policies of Chromium and Firefox
+//!  nss                      ~/.pki/nssdb, for Chromium without policies
+//!  git                      SSH remotes of forges become HTTPS, which the gateway can read
+//! ```
+//!
+//! The root filesystem is the agent's, and its trust is its own affair: it may undo all of this until the next start.
+//! Each file is read up to a bound and written by a rename; what cannot be read or written is logged and passed over.
+//!
+//! A fork has a certificate of its own, and its running processes have loaded their ancestors'. So what was trusted stays
+//! trusted, up to [`MAX_TRUSTED`]: nobody but the daemon has the keys.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use bay_types::guest::{CERTIFICATE, CERTIFICATE_BUNDLE, GuestConfig, HOME};
+use rustix::fs::{AtFlags, OFlags, ResolveFlags};
+
+use crate::log::Log;
+
+mod browsers;
+mod der;
+mod git;
+mod java;
+mod jks;
+mod nss;
+mod pem;
+mod system;
+mod tree;
+
+pub(crate) use git::over_https;
+use pem::Certificate;
+use tree::Tree;
+
+/// Most certificates of gateways that are trusted at once: the bay's own and its nearest ancestors'.
+const MAX_TRUSTED: usize = 8;
+/// Longest certificate, as PEM, that is taken from the daemon.
+const MAX_PEM: usize = 16 << 10;
+/// Longest file of ours that is read again.
+const MAX_OURS: u64 = 256 << 10;
+const EARLIER: &str = "ca-earlier.crt";
+
+/// For clients that bring certificates of their own and ask neither the system nor the browser's policies.
+const VARIABLES: [(&str, &str); 8] = [
+    // These add to what the client has.
+    ("NODE_EXTRA_CA_CERTS", CERTIFICATE),
+    ("DENO_CERT", CERTIFICATE),
+    // These take its place, so they name everything.
+    ("SSL_CERT_FILE", CERTIFICATE_BUNDLE),
+    ("REQUESTS_CA_BUNDLE", CERTIFICATE_BUNDLE),
+    ("GIT_SSL_CAINFO", CERTIFICATE_BUNDLE),
+    ("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", CERTIFICATE_BUNDLE),
+    ("HTTPLIB2_CA_CERTS", CERTIFICATE_BUNDLE),
+    ("CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE", CERTIFICATE_BUNDLE),
+];
+
+/// What is to be trusted, and what is not any more.
+struct Wanted {
+    /// The bay's own first.
+    trusted: Vec<Certificate>,
+    /// Ours from earlier, beyond the bound.
+    dropped: Vec<Certificate>,
+}
+
+/// The variables that a command of this bay has: none where there is no gateway, or no longer what they name.
+pub(crate) fn variables(root: BorrowedFd<'_>) -> &'static [(&'static str, &'static str)] {
+    let there = [CERTIFICATE, CERTIFICATE_BUNDLE].into_iter().all(|path| {
+        bay_sys::paths::open_below(root, path.trim_start_matches('/'), OFlags::PATH, ResolveFlags::IN_ROOT)
+            .is_ok()
+    });
+    if there { &VARIABLES } else { &[] }
+}
+
+/// Makes the bay's clients trust its gateway. Without a certificate nothing is touched.
+pub(crate) fn install(guest: &GuestConfig, root: BorrowedFd<'_>, log: &Log) {
+    let Some(text) = &guest.certificate else { return };
+    let tree = Tree::new(root);
+    let attempt = |what: &str, outcome: io::Result<()>| {
+        if let Err(error) = outcome {
+            log.line("trust.skipped", format_args!("what={what} error={error}"));
+        }
+    };
+    let wanted = match keep_ours(&tree, text) {
+        Ok(wanted) => wanted,
+        Err(error) => return attempt(CERTIFICATE, Err(error)),
+    };
+    let bundle = system::install(&tree, &wanted, &attempt);
+    attempt(CERTIFICATE_BUNDLE, point_at(&tree, bundle));
+    java::install(&tree, &wanted, bundle, &attempt);
+    browsers::install(&tree, &wanted, &attempt);
+    nss::install(&tree, &wanted.trusted, &attempt);
+}
+
+/// Writes the bay's own certificate and what was its own before.
+fn keep_ours(tree: &Tree<'_>, text: &str) -> io::Result<Wanted> {
+    let own = if text.len() <= MAX_PEM { pem::certificates(text.as_bytes()) } else { Vec::new() };
+    if own.is_empty() || own.len() > MAX_TRUSTED {
+        return Err(tree::odd("the gateway's certificate is none"));
+    }
+    let home = home(tree)?;
+    let name = CERTIFICATE.rsplit('/').next().unwrap_or(CERTIFICATE);
+    let mut trusted: Vec<Certificate> = own.iter().map(|(_, certificate)| certificate.clone()).collect();
+    let count = trusted.len();
+    for file in [name, EARLIER] {
+        for (_, certificate) in
+            pem::certificates(&tree::read_in(home.as_fd(), file, MAX_OURS).unwrap_or_default())
+        {
+            if !trusted.contains(&certificate) {
+                trusted.push(certificate);
+            }
+        }
+    }
+    let dropped = trusted.split_off(trusted.len().min(MAX_TRUSTED));
+    // The record of what was trusted comes first: no moment forgets a certificate that is still in a bundle.
+    match &trusted[count..] {
+        [] => tree::remove_in(home.as_fd(), EARLIER)?,
+        earlier => tree::write_in(home.as_fd(), EARLIER, pem::text(earlier).as_bytes())?,
+    }
+    tree::write_in(home.as_fd(), name, pem::text(&trusted[..count]).as_bytes())?;
+    Ok(Wanted { trusted, dropped })
+}
+
+/// Our own directory is a plain one: the runtime refuses to start a bay where it is not.
+fn home(tree: &Tree<'_>) -> io::Result<std::os::fd::OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let strict = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+    Ok(bay_sys::paths::open_below(tree.root(), HOME.trim_start_matches('/'), flags, strict)?)
+}
+
+/// A link, so that what the system's own tools add to the bundle is trusted by all.
+fn point_at(tree: &Tree<'_>, bundle: &str) -> io::Result<()> {
+    let (home, target) = (home(tree)?, format!("/{bundle}"));
+    let name = CERTIFICATE_BUNDLE.rsplit('/').next().unwrap_or(CERTIFICATE_BUNDLE);
+    if rustix::fs::readlinkat(&home, name, Vec::new()).is_ok_and(|old| old.as_bytes() == target.as_bytes()) {
+        return Ok(());
+    }
+    let fresh = tree::fresh(name);
+    crate::spool::remove_tree(home.as_fd(), fresh.as_bytes())?;
+    rustix::fs::symlinkat(&target, &home, &fresh)?;
+    rustix::fs::renameat(&home, &fresh, &home, name).map_err(|error| {
+        let _ = rustix::fs::unlinkat(&home, &fresh, AtFlags::empty());
+        error.into()
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! The system's own certificates: bundle, hashed directory, and where its tools take additions from.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, FileType};
+use rustix::io::Errno;
+
+use super::tree::{Tree, odd, remove_in, write_in};
+use super::{Wanted, der, pem};
+
+/// Where distributions have everything in one file: Debian, Alpine and Arch; Fedora and its kin, twice; openSUSE; musl's
+/// and others' OpenSSL. Some are links to another.
+const BUNDLES: [&str; 5] = [
+    "etc/ssl/certs/ca-certificates.crt",
+    "etc/pki/tls/certs/ca-bundle.crt",
+    "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "etc/ssl/ca-bundle.pem",
+    "etc/ssl/cert.pem",
+];
+/// Made where there is none at all.
+const USUAL_BUNDLE: &str = BUNDLES[0];
+/// Where the tools that make the bundle anew take additions from: Fedora, openSUSE, Arch.
+const ANCHORS: [&str; 3] =
+    ["etc/pki/ca-trust/source/anchors", "etc/pki/trust/anchors", "etc/ca-certificates/trust-source/anchors"];
+/// Debian and Alpine. Made where no other is there: the tools may be installed later.
+const USUAL_ANCHORS: &str = "usr/local/share/ca-certificates";
+/// Debian's directory of one file per certificate, found by a hash of their subjects.
+const HASHED: &str = "etc/ssl/certs";
+/// Certificates with the same subject.
+const MAX_SAME: usize = 16;
+/// Longest bundle that is read.
+const MAX_BUNDLE: u64 = 8 << 20;
+
+/// Tells which bundle is the system's.
+pub(super) fn install(
+    tree: &Tree<'_>,
+    wanted: &Wanted,
+    attempt: &impl Fn(&str, io::Result<()>),
+) -> &'static str {
+    // Additions first: tools that run meanwhile make a bundle with them.
+    let known: Vec<&str> = ANCHORS.into_iter().filter(|dir| tree.has_directory(dir)).collect();
+    let debian = known.is_empty();
+    for anchors in if debian { vec![USUAL_ANCHORS] } else { known } {
+        attempt(anchors, add_anchors(tree, anchors, wanted));
+    }
+    let mut system = None;
+    for bundle in BUNDLES {
+        match tree.read(bundle, MAX_BUNDLE) {
+            Ok(None) => continue,
+            Ok(Some(old)) => attempt(bundle, tree.write(bundle, &updated(&old, wanted))),
+            Err(error) => {
+                attempt(bundle, Err(error));
+                continue;
+            }
+        }
+        system.get_or_insert(bundle);
+    }
+    if system.is_none() {
+        attempt(USUAL_BUNDLE, tree.write(USUAL_BUNDLE, pem::text(&wanted.trusted).as_bytes()));
+    }
+    if debian {
+        attempt(HASHED, add_hashed(tree, wanted));
+    }
+    system.unwrap_or(USUAL_BUNDLE)
+}
+
+/// The bundle with what is wanted and without what is not any more; otherwise as it was.
+fn updated(old: &[u8], wanted: &Wanted) -> Vec<u8> {
+    let found = pem::certificates(old);
+    let mut new = Vec::with_capacity(old.len());
+    let mut done = 0;
+    for (place, _) in found.iter().filter(|(_, certificate)| wanted.dropped.contains(certificate)) {
+        new.extend(&old[done..place.start]);
+        done = place.end;
+    }
+    new.extend(&old[done..]);
+    let missing: Vec<_> = wanted
+        .trusted
+        .iter()
+        .filter(|certificate| !found.iter().any(|(_, there)| there == *certificate))
+        .cloned()
+        .collect();
+    if !missing.is_empty() && new.last().is_some_and(|last| *last != b'\n') {
+        new.push(b'\n');
+    }
+    new.extend(pem::text(&missing).into_bytes());
+    new
+}
+
+/// One certificate in each file: Debian's tools take no others.
+fn add_anchors(tree: &Tree<'_>, directory: &str, wanted: &Wanted) -> io::Result<()> {
+    let at = tree.make_directory(directory)?;
+    for certificate in &wanted.dropped {
+        remove_in(at.as_fd(), &format!("{}.crt", certificate.short_name()))?;
+    }
+    for certificate in &wanted.trusted {
+        let text = pem::text(std::slice::from_ref(certificate));
+        write_in(at.as_fd(), &format!("{}.crt", certificate.short_name()), text.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// What `update-ca-certificates` would make of the additions: a link by name, and one by hash to that.
+fn add_hashed(tree: &Tree<'_>, wanted: &Wanted) -> io::Result<()> {
+    let at = tree.make_directory(HASHED)?;
+    let link_of = |name: &str| {
+        rustix::fs::readlinkat(&at, name, Vec::new()).ok().and_then(|link| link.into_string().ok())
+    };
+    let ours = |name: &str| link_of(name).is_some_and(|link| link.starts_with("workbay-"));
+    for certificate in &wanted.dropped {
+        let name = format!("{}.pem", certificate.short_name());
+        remove_in(at.as_fd(), &name)?;
+        // A hole among links of one hash ends the search for it, so the last one moves there.
+        let Some(hash) = der::subject_hash(certificate) else { continue };
+        let links: Vec<String> = (0..MAX_SAME).map(|n| format!("{hash}.{n}")).collect();
+        let there =
+            links.iter().take_while(|link| rustix::fs::statat(&at, *link, AtFlags::SYMLINK_NOFOLLOW).is_ok());
+        let there: Vec<&String> = there.collect();
+        if let Some(gone) = there.iter().find(|link| link_of(link).as_deref() == Some(&name))
+            && let Some(last) = there.last()
+            && ours(last)
+        {
+            rustix::fs::renameat(&at, *last, &at, *gone)?;
+        }
+    }
+    for certificate in &wanted.trusted {
+        let name = format!("{}.pem", certificate.short_name());
+        let target = format!("/{USUAL_ANCHORS}/{}.crt", certificate.short_name());
+        if link_of(&name).is_none_or(|link| link != target) {
+            remove_in(at.as_fd(), &name)?;
+            rustix::fs::symlinkat(&target, &at, &name)?;
+        }
+        let Some(hash) = der::subject_hash(certificate) else { continue };
+        for number in 0..MAX_SAME {
+            let link = format!("{hash}.{number}");
+            match rustix::fs::statat(&at, &link, AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => {
+                    rustix::fs::symlinkat(&name, &at, &link)?;
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+                Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
+                    if link_of(&link).is_some_and(|target| target == name) {
+                        break;
+                    }
+                }
+                Ok(_) => {}
+            }
+            if number + 1 == MAX_SAME {
+                return Err(odd("too many certificates with the same subject"));
+            }
+        }
+    }
+    Ok(())
+}
