@@ -11,7 +11,7 @@
 //! that passed it on, moved elsewhere or ended; the process is whoever has it open now, as far as it can be seen.
 //!
 //! Failure paths: what is not found is unknown. A process that ends right after sending leaves a socket that still tells,
-//! for [`ORPHANS_TELL`](crate::network::ORPHANS_TELL) seconds at least; after that only the ends are left.
+//! for `ORPHANS_TELL` seconds at least (`network.rs`); after that only the ends are left.
 
 use std::fs::File;
 use std::io;
@@ -32,11 +32,15 @@ mod conntrack;
 mod diag;
 mod groups;
 mod kernel;
+mod outside;
 mod processes;
 
 use groups::{Groups, Purpose};
 use kernel::Kernel;
 use processes::Processes;
+
+pub use outside::can_destroy;
+pub(crate) use outside::destroy_outside;
 
 /// Longest path of a group that is told.
 const MAX_GROUP_NAME: usize = 200;
