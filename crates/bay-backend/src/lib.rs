@@ -15,26 +15,30 @@
 //! | `abandon` | a capture that nobody waits for any more is over, and nothing of it is left                    |
 //! | `restore` | the bay goes on from there and its guest answers, or nothing is left                           |
 //! | `gateway` | every connection of a running bay arrives there, and nowhere else                               |
+//! | `attribution` | who in the bay is behind a connection, from the kernel: that exec, or unknown, never another bay's |
 //! | `clear`   | ends and removes everything of that bay's runtime; harmless when there is nothing              |
 //! | `leftovers` | every bay id of which this backend still holds anything                                      |
 #![forbid(unsafe_code)]
 
 use std::fmt::Debug;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bay_pool::BayDisk;
 pub use bay_runtime::LimitEvents;
 use bay_types::bay::{Author, Isolation, Limits, Mount};
+use bay_types::egress::{Process, Transport, Who};
 use bay_types::runtime::RuntimeRecord;
 use bay_types::stats::BayStats;
 use bay_types::{ApiError, BayId, BayName, ErrorCode};
 use tokio::net::UnixStream;
 
-pub use bay_runtime::{Counters, Dropped, GatewaySockets, NetworkUse};
+pub use bay_runtime::{Counters, Dropped, GatewaySockets, NetworkUse, own_addresses};
 pub use bay_types::runtime::Obstacle;
 
 pub mod local;
@@ -200,6 +204,29 @@ pub enum Seen {
     Gone,
 }
 
+/// Tells who in one running bay is behind a connection. Made anew for every start and restore; what holds it holds the
+/// bay's network, so it is let go of when the bay ends.
+///
+/// An exec is told by the name of its group. Root in the bay can make a group of any name, so whoever knows which execs a
+/// bay has takes no other for one of them.
+pub trait Attribution: Send + Sync + Debug {
+    /// Who opened a connection, or asks from a port: the exec, and what goes with it; not the process. Asked on the path
+    /// of packets: it does not wait.
+    fn who(&self, bay_end: SocketAddr, gateway_end: SocketAddr, transport: Transport) -> Who;
+    /// The process at the bay's end, as far as it can be seen. May take some milliseconds.
+    fn process(
+        &self,
+        _bay_end: SocketAddr,
+        _gateway_end: SocketAddr,
+        _transport: Transport,
+    ) -> Option<Process> {
+        None
+    }
+    /// Takes note of the execs there are, so that they are known by what they left when they are gone. Wanted when one has
+    /// begun.
+    fn note(&self) {}
+}
+
 #[async_trait]
 pub trait Backend: Send + Sync + Debug {
     fn isolation(&self) -> Isolation;
@@ -262,6 +289,13 @@ pub trait Backend: Send + Sync + Debug {
     /// How often a bay was held to its limits so far. Cheap: asked for with every exec. Zero where nobody counts.
     fn limit_events(&self, _bay: BayId) -> LimitEvents {
         LimitEvents::default()
+    }
+    /// A way to find out who in a bay is behind a connection. May take a millisecond.
+    ///
+    /// # Errors
+    /// When the bay does not run, or nobody can tell.
+    fn attribution(&self, _bay: BayId, _record: &RuntimeRecord) -> io::Result<Arc<dyn Attribution>> {
+        Err(io::ErrorKind::Unsupported.into())
     }
     /// A fresh connection to the guest.
     async fn connect(&self, bay: BayId) -> io::Result<UnixStream>;

@@ -2,20 +2,23 @@
 
 use std::fs::File;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bay_runtime::sockets::Callers;
 use bay_runtime::{
     Failure, GUEST_SOCKET, GatewaySockets, Hierarchies, LimitEvents, NetworkUse, Placing, guest_socket,
     network_use, process_start_ticks,
 };
 use bay_types::BayId;
 use bay_types::bay::{Isolation, Limits};
+use bay_types::egress::{Process, Transport, Who};
 use bay_types::runtime::{
     Criu, ID_RANGE, Obstacle, RuntimePlace, RuntimeRecord, RuntimeReply, RuntimeRequest, RuntimeSpec,
 };
@@ -27,7 +30,8 @@ use tokio::process::Command;
 use tokio::sync::OnceCell;
 
 use crate::{
-    Backend, BackendError, CaptureOrder, Captured, LimitSpec, Restored, Seen, StartSpec, WhileStopped,
+    Attribution, Backend, BackendError, CaptureOrder, Captured, LimitSpec, Restored, Seen, StartSpec,
+    WhileStopped,
 };
 
 mod memory;
@@ -302,6 +306,14 @@ impl Backend for Local {
         GatewaySockets::open(&self.place(bay).run_dir)
     }
 
+    fn attribution(&self, bay: BayId, record: &RuntimeRecord) -> io::Result<Arc<dyn Attribution>> {
+        let groups = self.groups().ok_or(io::ErrorKind::NotFound)?;
+        if !is_alive(record) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(Arc::new(LocalAttribution(Callers::of(record, groups.v2.join(self.place(bay).cgroup))?)))
+    }
+
     async fn connect(&self, bay: BayId) -> io::Result<UnixStream> {
         let socket = guest_socket(&self.place(bay).run_dir);
         if socket.as_os_str().len() <= MAX_SOCKET_PATH {
@@ -339,6 +351,24 @@ impl Backend for Local {
         bays.sort_unstable();
         bays.dedup();
         Ok(bays)
+    }
+}
+
+/// By the kernel that the bay shares with this process.
+#[derive(Debug)]
+struct LocalAttribution(Callers);
+
+impl Attribution for LocalAttribution {
+    fn who(&self, bay_end: SocketAddr, gateway_end: SocketAddr, transport: Transport) -> Who {
+        self.0.who(bay_end, gateway_end, transport)
+    }
+
+    fn process(&self, bay_end: SocketAddr, gateway_end: SocketAddr, transport: Transport) -> Option<Process> {
+        self.0.process(bay_end, gateway_end, transport)
+    }
+
+    fn note(&self) {
+        self.0.note();
     }
 }
 

@@ -75,7 +75,7 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    fn services(&self) -> Result<&Arc<Services>, ApiError> {
+    pub(crate) fn services(&self) -> Result<&Arc<Services>, ApiError> {
         self.services.as_ref().map_err(|why| {
             ApiError::new(
                 ErrorCode::PoolDamaged,
@@ -105,6 +105,7 @@ pub(crate) fn settle(ground: Ground) -> io::Result<(Arc<Execs>, Arc<Files>, Arc<
     let log = Arc::new(Log::open(&ground.state_dir));
     let reaper = Arc::new(Reaper::default());
     let place = Place {
+        services: false,
         state: File::open(&ground.state_dir)?.into(),
         root: root.try_clone()?.into(),
         null: File::open("/dev/null")?.into(),

@@ -52,6 +52,9 @@ async fn woken(guest: &Arc<Guest>, upgrade: hyper::upgrade::OnUpgrade, wake: Wak
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
     guest.listeners.send(listener).await.map_err(io::Error::other)?;
+    if let Ok(services) = guest.services() {
+        services.mark_runs();
+    }
     let notes = match wake.fork_index {
         None => {
             guest.ctl.become_other(wake.config.clone());

@@ -63,8 +63,8 @@ const V1_NAMED: &str = "name=";
 const V2_CONTROLLERS: [&str; 5] = ["cpu", "memory", "pids", "io", "cpuset"];
 /// Groups a bay may have below its own, and how deep: room for nested containers, while each group costs the host memory
 /// that no limit of the bay's accounts for.
-const MAX_GROUPS: u32 = 4096;
-const MAX_GROUP_DEPTH: u32 = 32;
+pub(crate) const MAX_GROUPS: u32 = 4096;
+pub(crate) const MAX_GROUP_DEPTH: u32 = 32;
 /// How long killed processes may take to be gone. Uninterruptible sleep on a slow disk is the only thing that takes long.
 const KILL_DEADLINE: Duration = Duration::from_secs(20);
 /// How long freezing may take.

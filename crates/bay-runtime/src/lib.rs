@@ -52,6 +52,7 @@ mod netuse;
 mod network;
 mod own_v2;
 mod place;
+pub mod sockets;
 mod start;
 
 use std::io::{self, BufRead, Read, Write};

@@ -23,7 +23,7 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 /// `lo` is the first device of every network namespace.
 const LOOPBACK_INDEX: u32 = 1;
 /// Both ends of the veth pair get this index, chosen so that nothing has to be looked up.
-const LINK_INDEX: u32 = 2;
+pub(crate) const LINK_INDEX: u32 = 2;
 /// `RT_TABLE_LOCAL`: consulted before every other table.
 const LOCAL_TABLE: u8 = 255;
 const V4_PREFIX: u8 = 24;
@@ -31,6 +31,12 @@ const V6_PREFIX: u8 = 64;
 /// The same in every bay, so that a forked machine finds its own address unchanged.
 const GATEWAY_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 const BAY_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x02];
+
+/// Seconds for which a socket that its process has left tells who that was, when nothing else is to come on it.
+pub(crate) const ORPHANS_TELL: u32 = 3;
+/// The kernel keeps a socket whose process is gone whole for as long as this is more than a minute; below that it keeps the
+/// ends alone. In seconds.
+const FIN_TIMEOUT: u32 = 60 + ORPHANS_TELL;
 
 /// Called in the gateway namespace before the bay exists.
 pub(crate) fn prepare_gateway() -> io::Result<()> {
@@ -78,6 +84,8 @@ pub(crate) fn configure_bay() -> io::Result<()> {
     route.address(BAY_V4.into(), V4_PREFIX)?;
     v6(route.address(BAY_V6.into(), V6_PREFIX))?;
     route.link_up(LINK_INDEX)?;
+    // Without it, who ended right after sending may be unknown; nothing else depends on it.
+    let _ = std::fs::write("/proc/sys/net/ipv4/tcp_fin_timeout", FIN_TIMEOUT.to_string());
     route.route(RouteKind::Default(GATEWAY_V4.into()), IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)?;
     v6(route.route(RouteKind::Default(GATEWAY_V6.into()), IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0))
 }

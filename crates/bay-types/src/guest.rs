@@ -103,6 +103,9 @@ pub const BAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ba, 0, 0, 0, 0, 0, 2);
 pub const DNS_PORT: u16 = 53;
 pub const PROXY_PORT: u16 = 3128;
 
+/// Attribute of the control group of a service's run: the service's name, for whoever looks from the host.
+pub const SERVICE_MARK: &str = "user.bay.service";
+
 /// File descriptors the runtime helper leaves open for the guest.
 pub mod fd {
     /// The listening unix socket.

@@ -23,6 +23,7 @@
 //! | [`top`]     | daemon → CLI: all bays at one moment                 |
 //! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
 //! | [`diff`]    | daemon → CLI: what differs between two points, and what is odd about it |
+//! | [`egress`]  | backend → daemon → CLI: who is behind a connection   |
 //! | [`event`]   | the hashed record of everything decided and done     |
 //! | [`timeline`]| daemon → CLI: one bay's life, line by line           |
 //! | [`policy`]  | CLI ↔ daemon: what may leave a bay, and why          |
@@ -32,6 +33,7 @@
 pub mod bay;
 pub mod checkpoint;
 pub mod diff;
+pub mod egress;
 pub mod error;
 pub mod event;
 pub mod exec;

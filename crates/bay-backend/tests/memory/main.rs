@@ -1,6 +1,7 @@
 //! Memory of bays on the real kernel with the real CRIU: kept, given back in place, and forked.
 #![forbid(unsafe_code)]
 
+mod outside;
 mod rig;
 
 use std::collections::BTreeSet;

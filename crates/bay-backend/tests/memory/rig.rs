@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,8 +16,10 @@ use bay_types::bay::Mount;
 use bay_types::exec::{ExecSpec, ExecStatus};
 use bay_types::image::ImageImport;
 use bay_types::runtime::{ID_RANGE, RuntimeRecord};
+use bay_types::service::ServiceSpec;
 use bay_types::{BayId, ExecId, ImageId};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const POOL_MIB: u64 = 768;
 /// Far from what daemons give to their bays.
@@ -56,11 +59,16 @@ impl Moment {
 impl Rig {
     /// None, with the reason on record, where memory cannot be kept.
     pub(crate) fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || !image::with_python() {
-            return None;
-        }
         if let Err(why) = bay_runtime::find_criu(None) {
             suite::skip(suite::Lack::Installable, &format!("CRIU: {why}"));
+            return None;
+        }
+        Self::without_memory()
+    }
+
+    /// None, with the reason on record, where no bays with python can run.
+    pub(crate) fn without_memory() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() || !image::with_python() {
             return None;
         }
         let dir = suite::fresh("p");
@@ -235,6 +243,17 @@ impl Rig {
         found.into_iter().filter_map(Pid::from_raw).collect()
     }
 
+    /// What `look` answers in the gateway namespace of a bay, where everything that the bay connects to is.
+    pub(crate) fn in_gateway<T: Send>(&self, bay: &Bay, look: impl FnOnce() -> T + Send) -> T {
+        let handle = self.dir.join("run").join(bay.spec.bay.to_string()).join("gateway.netns");
+        let there = || {
+            let namespace = File::open(handle).unwrap();
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            look()
+        };
+        std::thread::scope(|scope| scope.spawn(there).join().unwrap())
+    }
+
     /// Where the groups of a bay are in version 2.
     pub(crate) fn group(&self, bay: &Bay) -> PathBuf {
         let groups = bay_runtime::Hierarchies::mounted().unwrap().unwrap();
@@ -300,6 +319,12 @@ impl Bay {
         let (status, said) = self.ask("PUT", &format!("/v1/execs/{}", spec.id), &body);
         assert_eq!(status, 201, "{said}");
         spec.id
+    }
+
+    pub(crate) fn keep_running(&self, name: &str, spec: &ServiceSpec) {
+        let (status, said) =
+            self.ask("PUT", &format!("/v1/services/{name}"), &serde_json::to_string(spec).unwrap());
+        assert_eq!(status, 201, "{said}");
     }
 
     pub(crate) fn status(&self, exec: ExecId) -> ExecStatus {

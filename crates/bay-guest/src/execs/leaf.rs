@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bay_sys::spawn::signal_process;
 use bay_types::ExecId;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use bay_types::exec::ExecSpec;
+use bay_types::guest::SERVICE_MARK;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 /// Deepest group below a leaf that is visited; an agent may make groups in there.
@@ -37,6 +39,14 @@ impl Leaf {
         }
         let dir = open_dir((**parent).as_fd(), name.as_bytes())?;
         Ok(Self { parent: Arc::clone(parent), name, dir: Mutex::new(Some(Arc::new(dir))) })
+    }
+
+    /// Names the service whose run it is, for whoever looks at the group from outside of the bay. Where the kernel keeps no
+    /// such marks, nobody can tell.
+    pub(crate) fn mark_service(&self, spec: &ExecSpec) {
+        if let (Some(dir), Some((_, name))) = (self.dir(), spec.env.first()) {
+            let _ = rustix::fs::fsetxattr(&*dir, SERVICE_MARK, name.as_bytes(), XattrFlags::empty());
+        }
     }
 
     /// Its directory, until it is removed.

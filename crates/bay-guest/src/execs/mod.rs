@@ -59,6 +59,8 @@ pub(crate) struct Place {
     /// Limit of open files that commands get; the guest raised its own.
     pub(crate) open_files: Option<(u64, u64)>,
     pub(crate) started_at: Timestamp,
+    /// Whether what is started here are runs of services, named in the first of their variables.
+    pub(crate) services: bool,
     /// When any terminal was last used.
     pub(crate) terminals: Arc<TerminalClock>,
     pub(crate) log: Arc<Log>,
@@ -84,8 +86,8 @@ impl Who {
 }
 
 impl Place {
-    /// The same bay, with other output kept elsewhere.
-    pub(crate) fn with_state(&self, state: OwnedFd, bounds: Bounds) -> std::io::Result<Self> {
+    /// The same bay, for runs of services: their output is kept elsewhere.
+    pub(crate) fn for_services(&self, state: OwnedFd, bounds: Bounds) -> std::io::Result<Self> {
         Ok(Self {
             state,
             root: self.root.try_clone()?,
@@ -95,6 +97,7 @@ impl Place {
             bounds,
             open_files: self.open_files,
             started_at: self.started_at,
+            services: true,
             terminals: Arc::clone(&self.terminals),
             log: Arc::clone(&self.log),
         })
@@ -243,6 +246,15 @@ impl Execs {
         tokio::spawn(pump::run(Arc::clone(self), Arc::clone(&exec), attachment));
         pump::started(&exec).await?;
         Ok((Found::Live(exec), true))
+    }
+
+    /// Names the services in the groups of their runs once more: after a restore the groups are new ones.
+    pub(crate) fn mark_services(&self) {
+        for exec in lock(&self.live).values() {
+            if let Some(leaf) = &exec.leaf {
+                leaf.mark_service(&exec.spec);
+            }
+        }
     }
 
     /// Looks in memory, then on disk.

@@ -74,6 +74,9 @@ pub(super) fn clone(place: &Place, spec: &ExecSpec) -> Result<Cloned, ApiError> 
             None
         }
     });
+    if let Some(leaf) = leaf.as_ref().filter(|_| place.services) {
+        leaf.mark_service(spec);
+    }
     let argv = strings(spec.argv.iter().cloned())?;
     let env = strings(environment.iter().map(|(k, v)| format!("{k}={v}")))?;
     let programs = strings(programs.into_iter())?;

@@ -250,6 +250,11 @@ impl All {
 }
 
 impl Services {
+    /// See [`Execs::mark_services`].
+    pub(crate) fn mark_runs(&self) {
+        self.execs.mark_services();
+    }
+
     /// The services of a bay, none of them loaded yet. The place is that of the bay's execs.
     pub(crate) fn open(place: &Place, reaper: &Arc<Reaper>) -> io::Result<Self> {
         let bounds = Bounds {
@@ -258,7 +263,7 @@ impl Services {
             finished_execs: usize::MAX,
             finished_bytes: u64::MAX,
         };
-        let place = place.with_state(store::directory(place.state.as_fd())?, bounds)?;
+        let place = place.for_services(store::directory(place.state.as_fd())?, bounds)?;
         Ok(Self {
             execs: Arc::new(Execs::new(place, Arc::clone(reaper))),
             all: Mutex::default(),

@@ -30,6 +30,7 @@ use crate::clear::clear_locked;
 use crate::failure::{Failure, Try};
 use crate::inner::DEVICES;
 use crate::mounts::{self, attach};
+use crate::sockets::destroy_outside;
 use crate::start::{gateway, guest_config, placing, user_namespace};
 use crate::{network, place};
 
@@ -142,6 +143,7 @@ fn restore_locked(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
         // Everything is in place, and nothing has run yet. PID 1 goes first, alone.
         "pre-resume" => {
             frozen = groups.freeze_leaves(group)?;
+            end_outside_connections()?;
             may_be_read(&program, false)
         }
         _ => Ok(()),
@@ -278,6 +280,15 @@ fn wire_network(pid: i32) -> Result<(), Failure> {
         .at(STEP, || "could not join the bay to its gateway namespace".to_owned())?;
     enter_network(pid)?;
     network::configure_bay().at(STEP, || "could not configure the bay's network".to_owned())
+}
+
+/// In the bay's network namespace, before anything in it runs.
+fn end_outside_connections() -> Result<(), Failure> {
+    match destroy_outside() {
+        // A kernel that cannot: the gateway's namespace, which is new, resets them with the first packet.
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+        other => other.map(drop).at(STEP, || "could not end connections to the outside".to_owned()),
+    }
 }
 
 /// Gives the guest a socket of the bay's own network namespace, under the name of the one it was restored with.

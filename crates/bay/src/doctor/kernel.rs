@@ -75,6 +75,23 @@ pub(super) fn pressure() -> Check {
     if shown.is_empty() { subject.missing("not in this kernel") } else { subject.ok(shown.join(", ")) }
 }
 
+pub(super) fn abort_connections(root: bool) -> Check {
+    let subject = Subject {
+        id: "abort-connections",
+        title: "ending connections of others",
+        required: false,
+        cost: "connections to the outside end with their first packet after a restore from memory, not before it; one that \
+               only waits, over UDP, waits on",
+        mend: "use a kernel with CONFIG_INET_DIAG_DESTROY",
+    };
+    match bay_runtime::sockets::can_destroy() {
+        Ok(true) => subject.ok("works"),
+        Ok(false) => subject.missing("not in this kernel"),
+        Err(_) if !root => subject.unknown("only root may try it"),
+        Err(error) => subject.missing(error.to_string()),
+    }
+}
+
 pub(super) fn seccomp() -> Check {
     let subject = Subject {
         id: "seccomp",

@@ -112,6 +112,7 @@ pub(crate) async fn examine(home: &Home) -> Examined {
         cgroups::kill_and_freeze(root),
         cgroups::clone_into(root),
         kernel::pressure(),
+        kernel::abort_connections(root),
         kernel::seccomp(),
         kernel::landlock(),
         kernel::security_modules(),

@@ -1,0 +1,228 @@
+//! Which exec a control group belongs to. Only the bay's own groups are ever looked at, so that the answer is never an
+//! exec of another bay; and the kernel gives no number twice, so that an answer stays true when the group is gone.
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::os::unix::fs::DirEntryExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use bay_types::ExecId;
+use bay_types::guest::SERVICE_MARK;
+use bay_types::service::ServiceName;
+use lru::LruCache;
+use rustix::fs::lgetxattr;
+
+use crate::cgroup::{MAX_GROUP_DEPTH, MAX_GROUPS};
+
+/// Groups that are remembered, those that are gone included. The longest unused ones are forgotten.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(2 * MAX_GROUPS as usize).unwrap();
+/// How long one look through a bay's groups may take.
+const LOOK_WITHIN: Duration = Duration::from_millis(20);
+/// A bay that makes and removes groups must not keep the host looking for them: looking may take this part of the time, and
+/// this much at once.
+const LOOKING_PART: u32 = 5;
+const LOOKING_AT_ONCE: Duration = Duration::from_millis(100);
+
+/// What a group is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Guest,
+    Exec(ExecId),
+    /// Made by the bay for itself, beside its execs: containers do.
+    Other,
+}
+
+/// A group of the bay.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) purpose: Purpose,
+    /// Below the bay's own.
+    pub(super) path: PathBuf,
+    service: OnceLock<String>,
+}
+
+/// The groups of one bay by their numbers.
+#[derive(Debug)]
+pub(super) struct Groups {
+    bay: PathBuf,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    known: LruCache<u64, Arc<Group>>,
+    /// Numbers that belong to no group: gone before anybody looked.
+    missed: LruCache<u64, ()>,
+    /// Time for looking that was left, and when.
+    left: (Duration, Instant),
+}
+
+impl Seen {
+    fn time_left(&self) -> Duration {
+        let (left, at) = self.left;
+        (left + at.elapsed() / LOOKING_PART).min(LOOKING_AT_ONCE)
+    }
+
+    fn look(&mut self, bay: &Path, wanted: Option<u64>) -> bool {
+        let (time, began) = (self.time_left(), Instant::now());
+        let complete = look(bay, &mut self.known, wanted, began + time.min(LOOK_WITHIN));
+        let now = Instant::now();
+        self.left = (time.saturating_sub(now - began), now);
+        complete
+    }
+}
+
+impl Groups {
+    /// `bay` is the bay's own group in version 2.
+    pub(super) fn of(bay: PathBuf) -> Self {
+        let seen = Seen {
+            known: LruCache::new(REMEMBERED),
+            missed: LruCache::new(REMEMBERED),
+            left: (LOOKING_AT_ONCE, Instant::now()),
+        };
+        Self { bay, seen: Mutex::new(seen) }
+    }
+
+    pub(super) fn find(&self, number: u64) -> Option<Arc<Group>> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(group) = seen.known.get(&number) {
+            return Some(Arc::clone(group));
+        }
+        if seen.missed.contains(&number) || seen.time_left().is_zero() {
+            return None;
+        }
+        let complete = seen.look(&self.bay, Some(number));
+        let found = seen.known.get(&number).map(Arc::clone);
+        if found.is_none() && complete {
+            seen.missed.put(number, ());
+        }
+        found
+    }
+
+    /// Takes note of the groups there are now, so that they are known when they are gone.
+    pub(super) fn note(&self) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.look(&self.bay, None);
+    }
+
+    /// Where the processes of a group, and of those below it, are listed; those of its exec where it has one.
+    pub(super) fn directory(&self, group: &Group) -> PathBuf {
+        let depth = if matches!(group.purpose, Purpose::Exec(_)) { 2 } else { usize::MAX };
+        self.bay.join(group.path.iter().take(depth).collect::<PathBuf>())
+    }
+
+    /// The service whose run an exec is, as its guest has marked it. After a restore it does so again, later.
+    pub(super) fn service(&self, group: &Group) -> Option<String> {
+        let marked = || {
+            let mut name = [0; ServiceName::MAX_LEN];
+            let length = lgetxattr(self.directory(group), SERVICE_MARK, &mut name).ok()?;
+            let name: ServiceName = std::str::from_utf8(name.get(..length)?).ok()?.parse().ok()?;
+            Some(name.to_string())
+        };
+        match group.purpose {
+            Purpose::Exec(_) if group.service.get().is_none() => {
+                marked().map(|name| group.service.get_or_init(|| name).clone())
+            }
+            _ => group.service.get().cloned(),
+        }
+    }
+}
+
+/// Goes through the bay's groups, those near its own first, until the wanted one is among them. False when some were left
+/// out.
+fn look(bay: &Path, known: &mut LruCache<u64, Arc<Group>>, wanted: Option<u64>, until: Instant) -> bool {
+    let mut level = vec![PathBuf::new()];
+    let mut count = 0;
+    for _ in 0..MAX_GROUP_DEPTH {
+        let mut below = Vec::new();
+        for path in &level {
+            if Instant::now() > until {
+                return false;
+            }
+            // Gone meanwhile.
+            let Ok(entries) = fs::read_dir(bay.join(path)) else { continue };
+            for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+                count += 1;
+                if count > MAX_GROUPS {
+                    return false;
+                }
+                let path = path.join(entry.file_name());
+                below.push(path.clone());
+                if let Some(purpose) = purpose(&path)
+                    && !known.contains(&entry.ino())
+                {
+                    known.put(entry.ino(), Arc::new(Group { purpose, path, service: OnceLock::new() }));
+                }
+            }
+        }
+        if wanted.is_some_and(|wanted| known.contains(&wanted)) {
+            return true;
+        }
+        if below.is_empty() {
+            return true;
+        }
+        // Execs are all on the second level; without anybody to find, the rest is not needed.
+        if wanted.is_none() && below.iter().all(|path| path.iter().count() >= 2) {
+            return true;
+        }
+        level = below;
+    }
+    false
+}
+
+/// By its path below the bay's group; none for what holds no processes.
+fn purpose(path: &Path) -> Option<Purpose> {
+    let mut parts = path.iter().map(|part| part.to_str().unwrap_or_default());
+    match (parts.next(), parts.next()) {
+        (Some("guest"), _) => Some(Purpose::Guest),
+        (Some("execs"), Some(id)) => Some(id.parse().map_or(Purpose::Other, Purpose::Exec)),
+        (Some("execs") | None, None) => None,
+        _ => Some(Purpose::Other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    fn number(path: &Path) -> u64 {
+        fs::metadata(path).unwrap().ino()
+    }
+
+    #[test]
+    fn groups_are_known_by_their_number_also_when_they_are_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let exec = ExecId::generate();
+        let leaf = dir.path().join("execs").join(exec.to_string());
+        for part in [leaf.join("inner/deep"), dir.path().join("guest"), dir.path().join("docker/abc")] {
+            fs::create_dir_all(part).unwrap();
+        }
+        let groups = Groups::of(dir.path().to_owned());
+        let purpose = |at: u64| groups.find(at).map(|group| group.purpose);
+        let deep = number(&leaf.join("inner/deep"));
+        assert_eq!(purpose(deep), Some(Purpose::Exec(exec)));
+        assert_eq!(groups.directory(&groups.find(deep).unwrap()), leaf);
+        assert_eq!(purpose(number(&dir.path().join("guest"))), Some(Purpose::Guest));
+        let container = groups.find(number(&dir.path().join("docker/abc"))).unwrap();
+        assert_eq!((container.purpose, container.path.as_path()), (Purpose::Other, Path::new("docker/abc")));
+        assert_eq!(purpose(number(&dir.path().join("execs"))), None);
+        fs::remove_dir_all(&leaf).unwrap();
+        assert_eq!(purpose(deep), Some(Purpose::Exec(exec)));
+    }
+
+    #[test]
+    fn groups_outside_of_the_bay_are_never_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let [own, other] = ["own", "other"].map(|bay| dir.path().join(bay).join("execs"));
+        let exec = ExecId::generate().to_string();
+        fs::create_dir_all(own.join(&exec)).unwrap();
+        fs::create_dir_all(other.join(&exec)).unwrap();
+        std::os::unix::fs::symlink(&other, own.join("link")).unwrap();
+        let groups = Groups::of(dir.path().join("own"));
+        assert!(groups.find(number(&other.join(&exec))).is_none());
+    }
+}
