@@ -180,6 +180,7 @@ impl Daemon {
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", self.data_dir.join("home"));
         command.env("BAY_DATA_DIR", &self.data_dir).env("BAY_POOL", &self.pool);
+        command.env("BAY_KEY_FILE", self.data_dir.with_extension("key"));
         // A daemon that a test killed stays dead until the test says otherwise.
         command.env("BAY_NO_AUTOSTART", "1");
         command.stdin(Stdio::null());

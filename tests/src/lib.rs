@@ -29,6 +29,8 @@ pub mod image;
 pub mod keeper;
 pub mod leaks;
 pub mod machine;
+pub mod origin;
+pub mod outside;
 pub mod ran;
 pub mod remote;
 pub mod repository;

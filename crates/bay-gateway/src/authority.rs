@@ -102,6 +102,12 @@ impl Authority {
         }
     }
 
+    /// The certificate as stores of trust take it.
+    #[must_use]
+    pub fn pem(&self) -> String {
+        pem::encode(&pem::Pem::new("CERTIFICATE", self.certificate.to_vec()))
+    }
+
     /// What is put into the bay's stores of trust.
     #[must_use]
     pub fn certificate(&self) -> &CertificateDer<'static> {

@@ -67,6 +67,7 @@ pub use gateway::{Counters, Dropped, GatewaySockets};
 pub use limit_events::LimitEvents;
 pub use memory::{CRIU_FLOOR, CRIU_PLACES, PROGRAM, find_criu, goes_on_here};
 pub use netuse::{NetworkUse, network_use};
+pub use network::own_addresses;
 pub use own_v2::{OWN_V2, detached_v2};
 pub use place::{GUEST_SOCKET, guest_socket, process_start_ticks};
 pub use start::STEPS;

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bay_types::guest::{BAY_V4, BAY_V6, GATEWAY_V4, GATEWAY_V6};
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{
@@ -75,6 +75,46 @@ pub(crate) fn make_all_local() -> io::Result<()> {
     let mut route = Route::open()?;
     route.route(RouteKind::Local, IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)?;
     v6(route.route(RouteKind::Local, IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0))
+}
+
+/// Every address that this host has, in the namespace of whoever asks.
+///
+/// # Errors
+/// When the kernel does not tell.
+pub fn own_addresses() -> io::Result<Vec<IpAddr>> {
+    let mut route = Route::open()?;
+    route.sequence += 1;
+    let mut packet = NetlinkMessage::from(RouteNetlinkMessage::GetAddress(AddressMessage::default()));
+    packet.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+    packet.header.sequence_number = route.sequence;
+    packet.finalize();
+    let mut bytes = vec![0; packet.buffer_len()];
+    packet.serialize(&mut bytes);
+    route.socket.send(&bytes, 0)?;
+    let mut found = Vec::new();
+    loop {
+        let (answer, _) = route.socket.recv_from_full()?;
+        let mut rest = answer.as_slice();
+        while !rest.is_empty() {
+            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+            let length = usize::try_from(message.header.length).unwrap_or(usize::MAX);
+            match message.payload {
+                NetlinkPayload::Done(_) => return Ok(found),
+                NetlinkPayload::Error(error) => return Err(error.to_io()),
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(one)) => {
+                    found.extend(one.attributes.into_iter().filter_map(|attribute| match attribute {
+                        AddressAttribute::Address(address) | AddressAttribute::Local(address) => {
+                            Some(address)
+                        }
+                        _ => None,
+                    }));
+                }
+                _ => {}
+            }
+            rest = rest.get(length.max(1)..).unwrap_or_default();
+        }
+    }
 }
 
 /// Called in the bay's namespace by PID 1 before it becomes the guest.

@@ -14,6 +14,7 @@ use tokio::sync::{Mutex, RwLock, RwLockWriteGuard, Semaphore, SemaphorePermit};
 
 use crate::admission::Admission;
 use crate::changes::Changes;
+use crate::egress::Egress;
 use crate::fault::Fault;
 use crate::ledger::Ledger;
 use crate::reconcile::paused_on;
@@ -33,6 +34,7 @@ const ALONE_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) struct Daemon {
     pub(crate) store: Store,
     pub(crate) ledger: Ledger,
+    pub(crate) egress: Egress,
     /// Set once the pool is open; whatever needs disk before that is told to come back.
     pub(crate) pool: OnceLock<Pool>,
     pub(crate) backend: Arc<dyn Backend>,

@@ -50,9 +50,11 @@ mod api;
 mod changes;
 mod channel;
 mod daemon;
+mod egress;
 mod fault;
 mod follow;
 mod idle;
+mod keyring;
 mod ledger;
 mod line;
 mod listen;
@@ -69,6 +71,7 @@ mod top;
 mod validate;
 
 use daemon::{Daemon, HostSize, blocking};
+pub use egress::EgressConfig;
 use fault::Fault;
 pub use telemetry::Collector;
 use telemetry::Telemetry;
@@ -97,6 +100,7 @@ pub struct ServerConfig {
     pub criu: Option<PathBuf>,
     /// Memory that bays which go on from theirs leave to the host, instead of a share of it.
     pub memory_reserve_mib: Option<u64>,
+    pub egress: EgressConfig,
     /// Tests: where to die.
     pub fault: Option<String>,
 }
@@ -136,6 +140,8 @@ pub enum ServeError {
     NotLoopback { address: SocketAddr },
     #[error("the ledger's key {} cannot be used: {why}", path.display())]
     LedgerKey { path: PathBuf, why: String },
+    #[error("{} cannot be used for the gateway: {why}", path.display())]
+    Gateway { path: PathBuf, why: String },
     #[error("the fault cannot be injected: {0}")]
     Fault(String),
     #[error("signals cannot be received")]
@@ -188,6 +194,10 @@ impl ServeError {
                     path.parent().unwrap_or(path).display()
                 ),
             ),
+            Self::Gateway { .. } => (
+                ErrorCode::InvalidInput,
+                "mend the file that --gateway-hosts or --gateway-ca names, or leave it out".to_owned(),
+            ),
             Self::Fault(_) => (ErrorCode::InvalidInput, "write runtime:STEP or daemon:POINT".to_owned()),
             Self::Signals(_) => return ApiError::internal(self),
         };
@@ -221,6 +231,8 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
 
     let store = Store::open(&config.data_dir.join("bay.db")).await?;
     let ledger = ledger::Ledger::open(&config.data_dir, &store).await?;
+    let keys = keyring::Keyring::open(config.egress.key_file.as_deref(), &store).await?;
+    let egress = egress::Egress::new(&config.egress, &config.data_dir, keys)?;
     let guest = {
         let (data_dir, executable) = (config.data_dir.clone(), config.executable.clone());
         tokio::task::spawn_blocking(move || startup::guest_copy(&data_dir, &executable))
@@ -244,6 +256,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     let daemon = Arc::new(Daemon {
         store,
         ledger,
+        egress,
         pool: OnceLock::from(pool),
         backend: Arc::new(backend),
         bays: registry::Registry::default(),
@@ -303,6 +316,9 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     tokio::spawn(telemetry::cost::watch_disks(Arc::clone(&daemon)));
     listen::serve(api::router(Arc::clone(&daemon)), unix, tcp, ending).await;
     socket.remove();
+    for handle in daemon.bays.list() {
+        handle.close_egress().await;
+    }
     telemetry::cost::save(&daemon).await;
     if let Some(spans) = &daemon.telemetry.spans {
         spans.flush(FLUSH_WITHIN).await;

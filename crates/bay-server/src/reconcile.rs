@@ -19,6 +19,7 @@ use bay_types::checkpoint::{CheckpointName, Point as CheckpointPoint};
 use bay_types::exec::EndReason;
 use bay_types::guest::{GuestInfo, Shutdown};
 use bay_types::runtime::RuntimeRecord;
+use bay_types::traffic;
 use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
 use http::Method;
@@ -27,6 +28,7 @@ use tokio::time::Instant;
 
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
+use crate::egress::{self, BayEgress};
 use crate::fault::Point;
 use crate::follow;
 use crate::idle;
@@ -76,6 +78,8 @@ struct Reconciler {
     why: String,
     /// Why the newest wish failed, once that is in the ledger: trying the same again every now and then is not told again.
     told_failed: Option<String>,
+    /// Why nothing leaves the bay, once that is in the ledger.
+    told_closed: Option<String>,
     /// Watches a running bay that is to be stopped when idle, and for how many seconds.
     idler: Option<(u64, Follower)>,
     /// What runs is known to have the settings on record. Not so when the bay is found again: an earlier daemon may have
@@ -107,6 +111,7 @@ pub(crate) fn spawn(daemon: Arc<Daemon>, handle: Arc<BayHandle>) {
                 follower: None,
                 why: String::new(),
                 told_failed: None,
+                told_closed: None,
                 idler: None,
                 settings_hold: false,
             };
@@ -199,6 +204,9 @@ impl Reconciler {
             }
             let done = match step {
                 Step::Rest | Step::Wait => {
+                    if look.seen != Seen::Gone {
+                        self.open_egress(&row).await;
+                    }
                     self.follow(&row, look.seen);
                     return Ok(Pass::Settled { refused });
                 }
@@ -286,6 +294,7 @@ impl Reconciler {
 
     /// What was on record is gone: say so, and take away what it left.
     async fn note_loss(&mut self, row: &BayRow) -> Result<(), ApiError> {
+        self.handle.close_egress().await;
         self.follower = None;
         self.idler = None;
         self.handle.guest.reset();
@@ -311,7 +320,30 @@ impl Reconciler {
         Ok(())
     }
 
+    /// Opens the way out of a bay that runs, unless it is open. Without one a bay runs all the same, closed.
+    async fn open_egress(&mut self, row: &BayRow) {
+        if self.handle.egress().is_some() {
+            return;
+        }
+        match BayEgress::open(&self.daemon, &self.handle).await {
+            Ok(open) => {
+                self.handle.set_egress(open);
+                self.told_closed = None;
+            }
+            Err(error) => {
+                tracing::error!(bay = %row.name, message = %error.message, "nothing leaves this bay");
+                if self.told_closed.as_ref() != Some(&error.message) {
+                    let event = Draft::new(traffic::CLOSED, json!({ "why": error.message }));
+                    // Not on record is no reason to keep a bay from running.
+                    let _ = self.daemon.store.event_append(Some(row.id), &event).await;
+                    self.told_closed = Some(error.message);
+                }
+            }
+        }
+    }
+
     async fn clear_runtime(&mut self) -> Result<(), ApiError> {
+        self.handle.close_egress().await;
         self.follower = None;
         self.idler = None;
         self.handle.guest.reset();
@@ -440,6 +472,7 @@ impl Reconciler {
                 row.restore_wanted = None;
             })
             .await?;
+        self.open_egress(row).await;
         Ok(())
     }
 
@@ -622,6 +655,9 @@ impl Reconciler {
         );
         self.daemon.store.bay_delete(row.id, &event).await.map_err(|e| e.to_api())?;
         self.daemon.telemetry.costs.forget(row.id);
+        if let Err(error) = egress::remove(&self.daemon.data_dir, row.id) {
+            tracing::warn!(bay = %row.name, %error, "what the bay's gateway kept could not be removed");
+        }
         Ok(Pass::Deleted { kept_workspace })
     }
 }

@@ -14,6 +14,7 @@ use bay_types::{ApiError, BayId, BayName, CheckpointName, ErrorCode, ExecId};
 use tokio::sync::{Notify, watch};
 
 use crate::channel::GuestChannel;
+use crate::egress::BayEgress;
 use crate::service::inside::Wishes;
 
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(STOP_GRACE_S);
@@ -43,6 +44,8 @@ pub(crate) struct BayHandle {
     pub(crate) at_work: tokio::sync::Mutex<()>,
     /// What its own processes ask for.
     pub(crate) wishes: Wishes,
+    /// The way out, while it runs.
+    egress: Mutex<Option<Arc<BayEgress>>>,
     row: watch::Sender<BayRow>,
     /// Keeps the order of commits and of what is shown here the same.
     edit: tokio::sync::Mutex<()>,
@@ -109,6 +112,7 @@ impl BayHandle {
             wake: Notify::new(),
             at_work: tokio::sync::Mutex::default(),
             wishes: Wishes::default(),
+            egress: Mutex::default(),
             row: watch::Sender::new(row),
             edit: tokio::sync::Mutex::default(),
             asked: AtomicU64::new(0),
@@ -118,6 +122,22 @@ impl BayHandle {
             clients: AtomicU64::new(0),
             uses: AtomicU64::new(0),
             exec_over: Notify::new(),
+        }
+    }
+
+    pub(crate) fn egress(&self) -> Option<Arc<BayEgress>> {
+        self.egress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_egress(&self, open: Arc<BayEgress>) {
+        *self.egress.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
+    }
+
+    /// Nothing leaves from here on; what was only counted is written down.
+    pub(crate) async fn close_egress(&self) {
+        let open = self.egress.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(open) = open {
+            open.close().await;
         }
     }
 

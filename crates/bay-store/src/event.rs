@@ -123,6 +123,23 @@ impl Store {
         rows.iter().map(|row| raw(row).map_err(&failed)?.event()).collect()
     }
 
+    /// How many events of a bay are of kinds that begin like this.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn events_count(&self, bay: BayId, kinds: &'static str) -> Result<u64> {
+        let failed = self.failed("counting events");
+        let row = sqlx::query("SELECT COUNT(*) FROM events WHERE bay = $1 AND kind >= $2 AND kind < $3")
+            .bind(bay.to_string())
+            .bind(kinds)
+            // The first text behind all that begin so.
+            .bind(format!("{kinds}\u{10FFFF}"))
+            .fetch_one(&self.inner.readers)
+            .await
+            .map_err(&failed)?;
+        Ok(to_u64(row.try_get(0).map_err(&failed)?))
+    }
+
     /// The newest events of a bay that are of one of two kinds, newest first.
     ///
     /// # Errors

@@ -292,6 +292,27 @@ fn sync_file(path: &Path) -> std::io::Result<()> {
     }
 }
 
+impl Store {
+    /// A setting of this daemon that is neither a bay's nor an event.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn setting(&self, key: &'static str) -> Result<Option<String>> {
+        let failed = self.failed("reading a setting");
+        let mut reader = self.inner.readers.acquire().await.map_err(&failed)?;
+        meta_get(&mut reader, key).await.map_err(&failed)
+    }
+
+    /// # Errors
+    /// When the database cannot be written.
+    pub async fn setting_set(&self, key: &'static str, value: &str) -> Result<()> {
+        let mut writer = self.writer().await;
+        let mut transaction = writer.begin().await?;
+        meta_set(transaction.connection(), key, value).await.map_err(self.failed("writing a setting"))?;
+        transaction.commit().await
+    }
+}
+
 async fn meta_get(connection: &mut SqliteConnection, key: &str) -> sqlx::Result<Option<String>> {
     sqlx::query("SELECT value FROM meta WHERE key = $1")
         .bind(key)

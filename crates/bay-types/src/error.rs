@@ -98,6 +98,8 @@ error_codes! {
     EventNotFound = "event-not-found", 404, 3;
     /// The record is not what was signed: edited, cut, reordered, forked, or signed by another key.
     LedgerBroken = "ledger-broken", 500, 6;
+    /// The daemon's key, or something that was encrypted with it, is not there or not the right one.
+    KeyUnusable = "key-unusable", 500, 6;
     /// Another daemon owns this data directory.
     DataDirBusy = "data-dir-busy", 409, 6;
     /// The host lacks something that bays cannot do without; `bay doctor` tells what.

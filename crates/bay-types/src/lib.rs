@@ -52,6 +52,7 @@ pub mod stats;
 pub mod timeline;
 pub mod top;
 pub mod trace;
+pub mod traffic;
 pub mod usage;
 pub mod watch;
 

@@ -36,6 +36,7 @@ pub(crate) struct Serve {
     pub(crate) otlp: Option<bay_server::Collector>,
     pub(crate) criu: Option<PathBuf>,
     pub(crate) memory_reserve_mib: Option<u64>,
+    pub(crate) egress: bay_server::EgressConfig,
     pub(crate) fault: Option<String>,
 }
 
@@ -57,6 +58,7 @@ pub(crate) async fn serve(told: Serve) -> Result<(), ApiError> {
         otlp: told.otlp,
         criu: told.criu,
         memory_reserve_mib: told.memory_reserve_mib,
+        egress: told.egress,
         fault: told.fault,
     })
     .await

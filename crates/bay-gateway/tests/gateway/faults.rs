@@ -122,7 +122,7 @@ async fn a_certificate_that_is_not_the_origins_is_a_502_and_nothing_is_sent() {
         ("ok.test", none, false),
     ] {
         let mut lab = Lab::with(POLICY, quick()).await;
-        let other = origin::OriginAuthority::new();
+        let other = origin::OriginAuthority::default();
         let authority = if own_authority { &lab.origins } else { &other };
         let (place, seen) =
             origin::serve(Some(authority.server(name, change)), |_| async { http::Response::new(text("")) })

@@ -22,6 +22,7 @@ mod audit;
 mod bays;
 mod checkpoints;
 mod diff;
+mod egress;
 mod execs;
 mod files;
 mod hearing_out;
@@ -102,6 +103,7 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/bays/{bay}/archive", get(files::pack).put(files::unpack))
         .route("/v1/bays/{bay}/watch", get(inside::watch))
         .route("/v1/bays/{bay}/ports", get(inside::ports))
+        .route("/v1/bays/{bay}/egress", get(egress::state))
         .route("/v1/bays/{bay}/timeline", get(timeline::timeline))
         .route("/v1/images", get(images::list).post(images::import))
         .route("/v1/images/{image}", delete(images::remove))

@@ -124,9 +124,12 @@ async fn rig() -> Rig {
         oom_kills: Arc::clone(&oom_kills),
     };
     let ledger = crate::ledger::Ledger::open(dir.path(), &store).await.unwrap();
+    let keys = crate::keyring::Keyring::open(Some(&dir.path().join("key")), &store).await.unwrap();
+    let egress = crate::egress::Egress::new(&crate::EgressConfig::default(), dir.path(), keys).unwrap();
     let daemon = Arc::new(Daemon {
         store,
         ledger,
+        egress,
         pool: OnceLock::new(),
         backend: Arc::new(backend),
         bays: Registry::default(),

@@ -34,7 +34,7 @@ pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpe
         name: row.name.clone(),
         machine_id: row.machine_id.clone(),
         author: row.spec.author.clone(),
-        certificate: None,
+        certificate: daemon.egress.certificate(row),
         disk: daemon.pool()?.bay_disk(row.id),
         mounts: row.spec.mounts.clone(),
         id_base: row.id_base,

@@ -2,7 +2,7 @@ use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use bay_server::Collector;
+use bay_server::{Collector, EgressConfig};
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
 use tracing_subscriber::EnvFilter;
@@ -34,6 +34,15 @@ pub(crate) struct Serve {
     /// Memory that forks and restores of what runs leave to the host [default: a twentieth of it, at least 256].
     #[arg(long, env = "BAY_MEMORY_RESERVE_MIB", value_name = "N")]
     memory_reserve_mib: Option<u64>,
+    /// The key that what is secret in the data directory is encrypted with [default: made below /etc/workbay/keys].
+    #[arg(long, env = "BAY_KEY_FILE", value_name = "PATH")]
+    key_file: Option<PathBuf>,
+    /// Names that gateways of bays take from this file, written like /etc/hosts, instead of looking them up.
+    #[arg(long, env = "BAY_GATEWAY_HOSTS", value_name = "PATH")]
+    gateway_hosts: Option<PathBuf>,
+    /// Certificates (PEM) of authorities that gateways trust beside those the host trusts; may be given again.
+    #[arg(long, env = "BAY_GATEWAY_CA", value_name = "PATH", value_delimiter = ':')]
+    gateway_ca: Vec<PathBuf>,
     /// Leave the caller's session: its terminal may close.
     #[arg(long, hide = true)]
     detached: bool,
@@ -75,6 +84,11 @@ impl Serve {
             otlp,
             criu: self.criu,
             memory_reserve_mib: self.memory_reserve_mib,
+            egress: EgressConfig {
+                key_file: self.key_file,
+                hosts: self.gateway_hosts,
+                authorities: self.gateway_ca,
+            },
             fault: self.fault.filter(|fault| !fault.is_empty()),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -1,7 +1,7 @@
 //! The rig: a decider over a real policy that keeps its records, a resolver that leads to loopback, and origins.
 
 pub(crate) mod client;
-pub(crate) mod origin;
+pub(crate) use bay_tests::origin;
 
 use std::collections::HashMap;
 use std::io;
@@ -293,7 +293,7 @@ impl Lab {
             hold: Mutex::default(),
         });
         let net = Arc::new(LabNet::default());
-        let origins = origin::OriginAuthority::new();
+        let origins = origin::OriginAuthority::default();
         let mut roots = RootCertStore::empty();
         roots.add(origins.certificate()).unwrap();
         let settings = Settings { authority, names: Names::new(pools), roots, timeouts };

@@ -59,7 +59,6 @@ impl Policies {
     }
 
     /// A number that grows whenever the policy of the bay is not what it was. Closed when the bay is gone.
-    #[allow(dead_code, reason = "asked by the gateway")]
     pub(crate) fn subscribe(&self, bay: BayId) -> watch::Receiver<u64> {
         self.bays().entry(bay).or_default().changes.subscribe()
     }
@@ -97,7 +96,6 @@ impl Policies {
 }
 
 /// What every request of a bay is decided by. Never fails: what cannot be read denies.
-#[allow(dead_code, reason = "asked by the gateway")]
 pub(crate) async fn effective(daemon: &Daemon, handle: &BayHandle) -> Arc<CompiledPolicy> {
     Arc::clone(&effective_with_origins(daemon, handle).await.policy)
 }

@@ -20,35 +20,49 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-pub(crate) fn text(text: impl Into<Bytes>) -> Body {
+pub fn text(text: impl Into<Bytes>) -> Body {
     Full::new(text.into()).boxed_unsync()
 }
 
-pub(crate) struct OriginAuthority {
+pub struct OriginAuthority {
     certificate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
 }
 
-impl OriginAuthority {
-    pub(crate) fn new() -> Self {
+impl std::fmt::Debug for OriginAuthority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OriginAuthority").finish_non_exhaustive()
+    }
+}
+
+impl Default for OriginAuthority {
+    fn default() -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let certificate = params.self_signed(&key).unwrap().der().clone();
         Self { certificate, issuer: Issuer::new(params, key) }
     }
+}
 
-    pub(crate) fn certificate(&self) -> CertificateDer<'static> {
+impl OriginAuthority {
+    pub fn certificate(&self) -> CertificateDer<'static> {
         self.certificate.clone()
     }
 
-    pub(crate) fn server(
-        &self,
-        name: &str,
-        change: impl FnOnce(&mut CertificateParams),
-    ) -> Arc<ServerConfig> {
+    /// Its certificate as a file has it.
+    #[must_use]
+    pub fn pem(&self) -> String {
+        pem::encode(&pem::Pem::new("CERTIFICATE", self.certificate.to_vec()))
+    }
+
+    /// A server for the name, with a leaf that `change` may make odd.
+    ///
+    /// # Panics
+    /// When the change makes it none.
+    pub fn server(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Arc<ServerConfig> {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         change(&mut params);
@@ -67,24 +81,24 @@ impl OriginAuthority {
 
 /// What an origin saw.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
-    pub(crate) connections: AtomicUsize,
-    pub(crate) requests: Mutex<Vec<http::request::Parts>>,
+pub struct Seen {
+    pub connections: AtomicUsize,
+    pub requests: Mutex<Vec<http::request::Parts>>,
 }
 
 impl Seen {
-    pub(crate) fn connections(&self) -> usize {
+    pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn lines(&self) -> Vec<String> {
+    pub fn lines(&self) -> Vec<String> {
         let requests = self.requests.lock().unwrap();
         requests.iter().map(|head| format!("{} {}", head.method, head.uri)).collect()
     }
 }
 
 /// An origin that speaks HTTP; over TLS where it has a configuration.
-pub(crate) async fn serve<F, A>(tls: Option<Arc<ServerConfig>>, answer: F) -> (SocketAddr, Arc<Seen>)
+pub async fn serve<F, A>(tls: Option<Arc<ServerConfig>>, answer: F) -> (SocketAddr, Arc<Seen>)
 where
     F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
     A: Future<Output = Response<Body>> + Send + 'static,
@@ -122,7 +136,7 @@ where
 }
 
 /// An origin that does with its connections what it wants.
-pub(crate) async fn accept<F, A>(serve: F) -> SocketAddr
+pub async fn accept<F, A>(serve: F) -> SocketAddr
 where
     F: Fn(TcpStream) -> A + Send + 'static,
     A: Future<Output = ()> + Send + 'static,
@@ -138,7 +152,7 @@ where
 }
 
 /// An origin that does with its TLS connections what it wants.
-pub(crate) async fn accept_tls<F, A>(mut config: Arc<ServerConfig>, serve: F) -> SocketAddr
+pub async fn accept_tls<F, A>(mut config: Arc<ServerConfig>, serve: F) -> SocketAddr
 where
     F: Fn(TlsStream<TcpStream>) -> A + Clone + Send + Sync + 'static,
     A: Future<Output = ()> + Send + 'static,

@@ -1,0 +1,176 @@
+//! The daemon's answers to the gateway of one bay: its policy, who is behind a connection, and the record.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use async_trait::async_trait;
+use bay_gateway::{Caller, Decider, Ended, Known, LookUp, RecordId, Refused, Ruling};
+use bay_policy::{
+    CanonicalRequest, Cause, CompiledPolicy, Decision, Explanation, Host, Outcome, Route, decide, explain,
+    route,
+};
+use bay_types::egress::Who;
+use bay_types::guest::{DNS_PORT, GATEWAY_V4};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::caller::{Callers, Opener};
+use super::home::NamesFile;
+use super::record::{NotRecorded, Recorder};
+
+/// Of all a request says, as much is put on record.
+const MAX_REQUEST: usize = 4096;
+
+pub(super) struct BayDecider {
+    pub(super) recorder: Arc<Recorder>,
+    pub(super) names: NamesFile,
+    pub(super) callers: Callers,
+    pub(super) policy: RwLock<Arc<CompiledPolicy>>,
+    /// A name could not be kept: no other gets an address, which a later daemon might give to a third.
+    pub(super) names_lost: AtomicBool,
+}
+
+impl BayDecider {
+    pub(super) fn policy(&self) -> Arc<CompiledPolicy> {
+        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_policy(&self, policy: Arc<CompiledPolicy>) {
+        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = policy;
+    }
+}
+
+async fn who(known: &Known) -> Option<Who> {
+    known.downcast_ref::<Opener>()?.who().await
+}
+
+/// The first part of a text that could be long.
+fn clip(text: String) -> String {
+    if text.len() <= MAX_REQUEST {
+        return text;
+    }
+    let mut end = MAX_REQUEST;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}…", &text[..end])
+}
+
+fn decided(who: Option<&Who>, request: &CanonicalRequest, decision: &Decision) -> Value {
+    let rule = decision.rule().map(|rule| json!({ "id": rule.id, "origin": rule.origin.to_string() }));
+    json!({
+        "request": clip(request.to_string()),
+        "host": request.host().to_string(),
+        "port": request.port(),
+        "outcome": decision.outcome,
+        "rule": rule,
+        "by": who,
+    })
+}
+
+/// What is refused for the record's sake alone.
+fn unrecorded(request: &CanonicalRequest, why: &str) -> Ruling {
+    let decision =
+        Decision { outcome: Outcome::Deny, cause: Cause::NoPolicy, layers: Vec::new(), credentials: false };
+    let explanation = Explanation {
+        request: request.to_string(),
+        outcome: Outcome::Deny,
+        reason: format!("{why}; nothing leaves without being on record"),
+        rule: None,
+        layers: Vec::new(),
+        would_allow: Vec::new(),
+        near_misses: Vec::new(),
+        warnings: Vec::new(),
+        credentials: false,
+    };
+    Ruling { id: RecordId("0".to_owned()), decision, explanation: Some(Box::new(explanation)) }
+}
+
+#[async_trait]
+impl Decider for BayDecider {
+    fn attribute(&self, peer: SocketAddr, local: SocketAddr) -> Known {
+        Arc::new(self.callers.opener(peer, local))
+    }
+
+    /// Every name has an address, so that whoever uses it is told why it may not: no question leaves the host, whatever is
+    /// answered. Words without a dot are what a resolver tries for its own network, and there is none.
+    fn look_up(&self, name: &Host) -> LookUp {
+        match name.name() {
+            _ if self.names_lost.load(Ordering::Relaxed) => LookUp::Refused,
+            Some(name) if name.contains('.') => LookUp::Answer,
+            _ => LookUp::NoSuchName,
+        }
+    }
+
+    fn looked_up(&self, peer: SocketAddr, name: &str, kind: &str, answer: LookUp, new: bool) {
+        if new && let Err(error) = self.names.add(name) {
+            self.names_lost.store(true, Ordering::Relaxed);
+            tracing::error!(%error, "a name's address could not be kept; no more names are looked up in this bay");
+        }
+        let recorder = Arc::clone(&self.recorder);
+        let (name, kind) = (clip(name.to_owned()), kind.to_owned());
+        // Now, as long as there is a socket to look at.
+        let who = self.callers.asker(peer, SocketAddr::new(GATEWAY_V4.into(), DNS_PORT));
+        tokio::spawn(async move { recorder.looked_up(peer, &name, &kind, answer, who).await });
+    }
+
+    fn route(&self, host: &Host, port: u16) -> Route {
+        route(&self.policy(), host, port, Timestamp::now())
+    }
+
+    async fn decide(&self, caller: &Caller, request: &CanonicalRequest) -> Ruling {
+        let (policy, now) = (self.policy(), Timestamp::now());
+        let decision = decide(&policy, request, now);
+        let mut body = decided(who(&caller.known).await.as_ref(), request, &decision);
+        if decision.outcome == Outcome::Allow {
+            return match self.recorder.allowed(body).await {
+                Ok(id) => Ruling { id, decision, explanation: None },
+                Err(NotRecorded(why)) => unrecorded(request, &why),
+            };
+        }
+        let explanation = explain(&policy, request, &decision, now);
+        if let Some(body) = body.as_object_mut() {
+            body.insert("explanation".to_owned(), json!(explanation));
+        }
+        let what = if decision.outcome == Outcome::Ask { "ask" } else { "deny" };
+        let of = format!("{}:{}", request.host(), request.port());
+        let id = self.recorder.denied(what, of, body).await;
+        Ruling { id, decision, explanation: Some(Box::new(explanation)) }
+    }
+
+    fn review(&self, request: &CanonicalRequest) -> Decision {
+        decide(&self.policy(), request, Timestamp::now())
+    }
+
+    async fn refused(&self, caller: &Caller, what: &Refused<'_>) -> RecordId {
+        let (what, host, port, why) = match what {
+            Refused::Connection { host, port, decision } => {
+                let why = match decision.rule() {
+                    Some(rule) => format!("rule {} at {} refuses it", rule.id, rule.origin),
+                    None => "no rule speaks of this host and port".to_owned(),
+                };
+                ("connection", host.to_string(), *port, why)
+            }
+            Refused::Nameless { destination } => {
+                let why = "no name has this address: it was never looked up in this bay".to_owned();
+                ("nameless", destination.ip().to_string(), destination.port(), why)
+            }
+            Refused::Form { host, port, refusal } => ("form", host.to_string(), *port, refusal.to_string()),
+            Refused::Protocol { host, port, why } => ("protocol", host.to_string(), *port, (*why).to_owned()),
+            Refused::TooMany { destination } => {
+                let why = "the bay has as many connections as it may have".to_owned();
+                ("too-many", destination.ip().to_string(), destination.port(), why)
+            }
+            Refused::Upgrade { host, port, why } => ("upgrade", host.to_string(), *port, (*why).to_owned()),
+        };
+        let of = format!("{host}:{port}");
+        let body = json!({ "what": what, "host": host, "port": port, "why": clip(why), "by": who(&caller.known).await });
+        self.recorder.refused(what, of, body).await
+    }
+
+    fn ended(&self, id: &RecordId, ended: &Ended) {
+        let (recorder, id, ended) = (Arc::clone(&self.recorder), id.clone(), ended.clone());
+        tokio::spawn(async move { recorder.ended(&id, &ended).await });
+    }
+}

@@ -1,0 +1,163 @@
+//! What a bay's gateway keeps between daemons: its certificate authority, and which name has which address.
+//!
+//! ```text
+//!   data directory/egress/<bay id>/authority.age    encrypted: it has the key
+//!   data directory/egress/<bay id>/names            one name in a line, in the order of their addresses
+//! ```
+//! A fork begins with copies of both. Its processes have loaded the certificate and know the addresses. The key never
+//! leaves the daemon, so sharing the authority gives a child nothing that its parent has.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use bay_gateway::{Authority, Names, Pools, SavedAuthority, SavedNames};
+use bay_types::{ApiError, BayId, ErrorCode};
+
+use crate::keyring::Keyring;
+
+const AUTHORITY: &str = "authority.age";
+const NAMES: &str = "names";
+/// Longest list that is read: as many names as there can be, each as long as a name can be.
+const MAX_NAMES_BYTES: u64 = (bay_gateway::limits::MAX_NAMES as u64) * 256;
+
+pub(super) fn dir(data_dir: &Path, bay: BayId) -> PathBuf {
+    data_dir.join("egress").join(bay.to_string())
+}
+
+fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> ApiError {
+    ApiError::new(
+        ErrorCode::Internal,
+        format!("{what} {} failed: {error}", path.display()),
+        "check the disk of the data directory",
+    )
+}
+
+/// The bay's authority, made when there is none.
+pub(super) fn authority(
+    data_dir: &Path,
+    bay: BayId,
+    forked_from: Option<BayId>,
+    keys: &Keyring,
+) -> Result<Authority, ApiError> {
+    let dir = dir(data_dir, bay);
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| failed("making", &dir, &e))?;
+    let path = dir.join(AUTHORITY);
+    let bad = |error: &dyn std::fmt::Display| failed("using", &path, error);
+    if let Some(kept) = keys.read(&path)? {
+        let saved: SavedAuthority = serde_json::from_slice(&kept).map_err(|e| bad(&e))?;
+        return Authority::load(&saved).map_err(|e| bad(&e));
+    }
+    let made = match forked_from {
+        // Gone when the parent is: then nothing that runs can have loaded it.
+        Some(parent) if self::dir(data_dir, parent).join(AUTHORITY).exists() => {
+            return inherit(data_dir, bay, parent, keys);
+        }
+        _ => Authority::generate(&format!("Workbay bay {}", bay.short())).map_err(|e| bad(&e))?,
+    };
+    keep(&path, &made, keys)?;
+    Ok(made)
+}
+
+fn inherit(data_dir: &Path, bay: BayId, parent: BayId, keys: &Keyring) -> Result<Authority, ApiError> {
+    let (from, to) = (dir(data_dir, parent), dir(data_dir, bay));
+    let authority = authority(data_dir, parent, None, keys)?;
+    match fs::copy(from.join(NAMES), to.join(NAMES)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(failed("copying", &from.join(NAMES), &error));
+        }
+        _ => {}
+    }
+    // Last: whoever finds it finds the names too.
+    keep(&to.join(AUTHORITY), &authority, keys)?;
+    Ok(authority)
+}
+
+fn keep(path: &Path, authority: &Authority, keys: &Keyring) -> Result<(), ApiError> {
+    let text = zeroize::Zeroizing::new(
+        serde_json::to_vec(&authority.saved()).map_err(|e| failed("writing", path, &e))?,
+    );
+    keys.write(path, &text)
+}
+
+/// Forgets a bay that is gone.
+pub(crate) fn remove(data_dir: &Path, bay: BayId) -> io::Result<()> {
+    match fs::remove_dir_all(dir(data_dir, bay)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The list of names on disk, to which new ones are added.
+#[derive(Debug)]
+pub(super) struct NamesFile {
+    file: Mutex<(File, u64)>,
+}
+
+impl NamesFile {
+    /// The names so far. A last line that was cut short by a crash was never answered, and is written over.
+    pub(super) fn open(data_dir: &Path, bay: BayId) -> Result<(Self, Names), ApiError> {
+        let path = dir(data_dir, bay).join(NAMES);
+        let open = || -> io::Result<(File, String)> {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&path)?;
+            let mut text = String::new();
+            (&file).take(MAX_NAMES_BYTES).read_to_string(&mut text)?;
+            Ok((file, text))
+        };
+        let (file, text) = open().map_err(|e| failed("reading", &path, &e))?;
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        let names = text[..whole].lines().map(str::to_owned).collect();
+        let names = Names::load(&SavedNames { pools: Pools::default(), names })
+            .map_err(|e| failed("reading", &path, &e))?;
+        Ok((Self { file: Mutex::new((file, whole as u64)) }, names))
+    }
+
+    /// Adds a name. It outlives the daemon when this returns.
+    pub(super) fn add(&self, name: &str) -> io::Result<()> {
+        let mut held = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = format!("{name}\n");
+        held.0.write_all_at(line.as_bytes(), held.1)?;
+        held.1 += line.len() as u64;
+        Ok(())
+    }
+
+    /// Has it on disk, for memory that outlives the host's next start.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        let mut held = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        held.0.flush()?;
+        held.0.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_outlive_the_daemon_and_a_line_that_was_cut_short_does_not() {
+        let temp = tempfile::tempdir().unwrap();
+        let bay = BayId::generate();
+        fs::create_dir_all(dir(temp.path(), bay)).unwrap();
+        let (file, names) = NamesFile::open(temp.path(), bay).unwrap();
+        assert!(names.saved().names.is_empty());
+        file.add("a.test").unwrap();
+        file.add("b.test").unwrap();
+        let path = dir(temp.path(), bay).join(NAMES);
+        let mut text = fs::read(&path).unwrap();
+        text.extend(b"half.te");
+        fs::write(&path, text).unwrap();
+        let (file, names) = NamesFile::open(temp.path(), bay).unwrap();
+        assert_eq!(names.saved().names, ["a.test", "b.test"]);
+        file.add("c.test").unwrap();
+        let (_, names) = NamesFile::open(temp.path(), bay).unwrap();
+        assert_eq!(names.saved().names, ["a.test", "b.test", "c.test"]);
+    }
+}

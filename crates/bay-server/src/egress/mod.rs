@@ -1,0 +1,235 @@
+//! The way out of each bay: a gateway on the sockets of its gateway namespace, as long as it runs.
+//!
+//! ```text
+//!   bay ──► sockets in its gateway namespace (bay-backend) ──► bay_gateway::Gateway ──► host's network
+//!                                                                  │ asks
+//!                                     policy ◄── BayDecider ◄──────┘
+//!                          record (floods added up) ◄──┘
+//! ```
+//! It is opened when a bay starts, or is found again by a new daemon, and closed when the bay's runtime goes. While no
+//! daemon runs there is nobody at the sockets, and the kernel refuses what the bay sends.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use bay_backend::{Counters, Dropped};
+use bay_gateway::{Authority, Gateway, Own, Settings, Timeouts, Upstream};
+use bay_policy::CompiledPolicy;
+use bay_store::BayRow;
+use bay_types::guest::{DNS_PORT, GATEWAY_V4, GATEWAY_V6, PROXY_PORT};
+use bay_types::traffic::DroppedPackets;
+use bay_types::{ApiError, ErrorCode};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::ServeError;
+use crate::daemon::Daemon;
+use crate::keyring::Keyring;
+use crate::registry::BayHandle;
+use crate::service::policy;
+
+mod caller;
+mod decider;
+mod floods;
+mod home;
+mod record;
+mod upstream;
+
+use caller::Callers;
+use decider::BayDecider;
+use home::NamesFile;
+pub(crate) use home::remove;
+use record::Recorder;
+use upstream::{HostNetwork, MAX_HOSTS_BYTES, parse_hosts};
+
+/// How the way out is set up; parsed by the caller from flags and environment.
+#[derive(Debug, Clone, Default)]
+pub struct EgressConfig {
+    /// The daemon's key, instead of the one below `/etc/workbay/keys`.
+    pub key_file: Option<PathBuf>,
+    /// Names that are not looked up, in the form of `/etc/hosts`.
+    pub hosts: Option<PathBuf>,
+    /// Certificates of authorities that origins may have beside those the host trusts.
+    pub authorities: Vec<PathBuf>,
+}
+
+/// What the gateways of all bays share.
+#[derive(Debug)]
+pub(crate) struct Egress {
+    keys: Keyring,
+    roots: RootCertStore,
+    network: Arc<HostNetwork>,
+    data_dir: PathBuf,
+}
+
+impl Egress {
+    pub(crate) fn new(config: &EgressConfig, data_dir: &Path, keys: Keyring) -> Result<Self, ServeError> {
+        let hosts = match &config.hosts {
+            None => HostNetwork::default(),
+            Some(path) => {
+                let bad = |why: String| ServeError::Gateway { path: path.clone(), why };
+                let text = std::fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
+                if text.len() > MAX_HOSTS_BYTES {
+                    return Err(bad(format!("it is longer than {MAX_HOSTS_BYTES} bytes")));
+                }
+                HostNetwork::new(parse_hosts(&text).map_err(bad)?)
+            }
+        };
+        let roots = roots(&config.authorities)?;
+        Ok(Self { keys, roots, network: Arc::new(hosts), data_dir: data_dir.to_owned() })
+    }
+
+    fn authority(&self, row: &BayRow) -> Result<Authority, ApiError> {
+        let parent = row.forked_from.as_ref().map(|from| from.bay);
+        home::authority(&self.data_dir, row.id, parent, &self.keys)
+    }
+
+    /// What everything in the bay is to trust. A daemon that cannot use its key has nothing to be trusted.
+    pub(crate) fn certificate(&self, row: &BayRow) -> Option<String> {
+        match self.authority(row) {
+            Ok(authority) => Some(authority.pem()),
+            Err(error) => {
+                tracing::error!(bay = %row.name, message = %error.message, "a bay starts without a way out");
+                None
+            }
+        }
+    }
+}
+
+/// Authorities the host trusts, and those that an operator named.
+fn roots(named: &[PathBuf]) -> Result<RootCertStore, ServeError> {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    for error in &found.errors {
+        tracing::warn!(%error, "certificates that the host trusts could not be read");
+    }
+    roots.add_parsable_certificates(found.certs);
+    for path in named {
+        let bad = |why: String| ServeError::Gateway { path: path.clone(), why };
+        let all = CertificateDer::pem_file_iter(path).map_err(|e| bad(e.to_string()))?;
+        let mut any = false;
+        for one in all {
+            let one = one.map_err(|e| bad(e.to_string()))?;
+            roots.add(one).map_err(|e| bad(e.to_string()))?;
+            any = true;
+        }
+        if !any {
+            return Err(bad("it has no certificate in it".to_owned()));
+        }
+    }
+    Ok(roots)
+}
+
+/// The open way out of one bay. Dropping it closes the way.
+pub(crate) struct BayEgress {
+    gateway: Gateway,
+    decider: Arc<BayDecider>,
+    counters: Counters,
+    /// All that is to end with this.
+    serving: Mutex<JoinSet<()>>,
+}
+
+impl std::fmt::Debug for BayEgress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BayEgress").finish_non_exhaustive()
+    }
+}
+
+impl BayEgress {
+    pub(crate) async fn open(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>) -> Result<Arc<Self>, ApiError> {
+        let (egress, row) = (&daemon.egress, &handle.row());
+        // Before the policy is read: a change in between is noticed.
+        let changes = daemon.policies.subscribe(row.id);
+        let policy = policy::effective(daemon, handle).await;
+        let authority = egress.authority(row)?;
+        let (names_file, names) = NamesFile::open(&egress.data_dir, row.id)?;
+        let recorder = Recorder::open(daemon.store.clone(), row.id).await.map_err(|e| e.to_api())?;
+        let recorder = Arc::new(recorder);
+        let found = row.runtime.as_ref().map(|record| daemon.backend.attribution(row.id, record));
+        let attribution = match found {
+            Some(Err(error)) => {
+                tracing::warn!(bay = %row.name, %error, "who is behind a connection of this bay stays unknown");
+                None
+            }
+            found => found.and_then(Result::ok),
+        };
+        let decider = Arc::new(BayDecider {
+            recorder: Arc::clone(&recorder),
+            names: names_file,
+            callers: Callers::new(attribution),
+            policy: std::sync::RwLock::new(policy),
+            names_lost: std::sync::atomic::AtomicBool::new(false),
+        });
+        let settings =
+            Settings { authority, names, roots: egress.roots.clone(), timeouts: Timeouts::default() };
+        let network: Arc<dyn Upstream> = egress.network.clone();
+        let gateway = Gateway::new(settings, decider.clone(), network)
+            .map_err(|error| closed(&bay_types::error::chain(&error)))?;
+
+        let sockets = daemon.backend.gateway(row.id).await.map_err(|error| closed(&error.to_string()))?;
+        let (tcp, dns, counters) = sockets.into_parts();
+        let registered = |error: std::io::Error| closed(&error.to_string());
+        let mut serving = JoinSet::new();
+        let own = Own {
+            addresses: vec![GATEWAY_V4.into(), GATEWAY_V6.into()],
+            dns_port: DNS_PORT,
+            proxy_port: PROXY_PORT,
+        };
+        serving.spawn(gateway.serve_any(TcpListener::from_std(tcp).map_err(registered)?, own));
+        for socket in dns {
+            serving.spawn(gateway.serve_dns_udp(UdpSocket::from_std(socket).map_err(registered)?));
+        }
+        serving.spawn(async move { recorder.tell_sums().await });
+        let open = Arc::new(Self { gateway, decider, counters, serving: Mutex::new(serving) });
+        let following = follow_policy(Arc::clone(daemon), Arc::clone(handle), Arc::downgrade(&open), changes);
+        open.serving.lock().unwrap_or_else(PoisonError::into_inner).spawn(following);
+        Ok(open)
+    }
+
+    /// From now on this holds, also for what is under way.
+    fn set_policy(&self, policy: Arc<CompiledPolicy>) {
+        self.decider.set_policy(policy);
+        self.gateway.policy_changed();
+    }
+
+    /// Packets that went nowhere since the bay started.
+    pub(crate) fn dropped(&self) -> DroppedPackets {
+        let Dropped { udp, icmp, other } = self.counters.dropped().unwrap_or_default();
+        DroppedPackets { udp, icmp, other, dns: self.gateway.dns_dropped() }
+    }
+
+    /// Lets nothing more out, writes down what was only counted so far, and has the names on disk.
+    pub(crate) async fn close(&self) {
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+        self.decider.recorder.turn(true).await;
+        if let Err(error) = self.decider.names.sync() {
+            tracing::warn!(%error, "names and their addresses could not be flushed");
+        }
+    }
+}
+
+/// Has every change of the policy hold at once.
+async fn follow_policy(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    open: Weak<BayEgress>,
+    mut changes: watch::Receiver<u64>,
+) {
+    while changes.changed().await.is_ok() {
+        let policy = policy::effective(&daemon, &handle).await;
+        let Some(open) = open.upgrade() else { return };
+        open.set_policy(policy);
+    }
+}
+
+fn closed(why: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::HostUnfit,
+        format!("the way out of the bay could not be opened: {why}"),
+        "nothing leaves the bay until it is; `bay doctor` tells what this host lacks",
+    )
+}

@@ -1,0 +1,148 @@
+//! What a gateway writes into the record. An act is on record before it is done; refusals in floods are added up.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use bay_gateway::{Ended, Ending, LookUp, RecordId};
+use bay_store::{Draft, Store};
+use bay_types::BayId;
+use bay_types::egress::Who;
+use bay_types::traffic::{DECIDED, ENDED, KINDS, LOOKED_UP, REFUSED, REPEATED};
+use serde_json::{Value, json};
+
+use super::floods::{Floods, Kind, Say, WINDOW};
+
+/// Events of its traffic that one bay may have in the record: some hundred megabytes. It cannot stop the others by filling
+/// the disk.
+const QUOTA: u64 = 1_000_000;
+/// The id of something of which there is no event, because there is no room for one.
+const NOWHERE: &str = "0";
+
+/// The record of one bay's traffic.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    store: Store,
+    bay: BayId,
+    written: AtomicU64,
+    floods: Mutex<Floods>,
+}
+
+/// Why something could not be put on record, and so must not be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NotRecorded(pub(super) String);
+
+impl Recorder {
+    pub(super) async fn open(store: Store, bay: BayId) -> Result<Self, bay_store::StoreError> {
+        let written = AtomicU64::new(store.events_count(bay, KINDS).await?);
+        Ok(Self { store, bay, written, floods: Mutex::new(Floods::new(Instant::now())) })
+    }
+
+    async fn append(&self, kind: &'static str, body: Value) -> Result<u64, NotRecorded> {
+        if self.written.fetch_add(1, Ordering::Relaxed) >= QUOTA {
+            return Err(NotRecorded(format!(
+                "this bay has used up the {QUOTA} events of traffic that the record keeps for one bay"
+            )));
+        }
+        self.store
+            .event_append(Some(self.bay), &Draft::new(kind, body))
+            .await
+            .map_err(|error| NotRecorded(format!("the record cannot be written: {}", error.to_api().message)))
+    }
+
+    /// Puts a decision on record that lets something leave.
+    pub(super) async fn allowed(&self, body: Value) -> Result<RecordId, NotRecorded> {
+        self.append(DECIDED, body).await.map(id)
+    }
+
+    /// Puts one on record that does not.
+    pub(super) async fn denied(&self, what: &'static str, of: String, body: Value) -> RecordId {
+        self.counted(Kind { what, of }, DECIDED, body).await
+    }
+
+    /// Puts on record what never became a request.
+    pub(super) async fn refused(&self, what: &'static str, of: String, body: Value) -> RecordId {
+        self.counted(Kind { what, of }, REFUSED, body).await
+    }
+
+    async fn counted(&self, kind: Kind, event: &'static str, body: Value) -> RecordId {
+        let say = self.floods().add(kind);
+        match say {
+            Say::Counted(last) => id(last),
+            Say::Tell(kind) => match self.append(event, body).await {
+                Ok(seq) => {
+                    self.floods().told(&kind, seq);
+                    id(seq)
+                }
+                Err(NotRecorded(why)) => {
+                    tracing::warn!(bay = %self.bay, %why, "a refusal is not on record");
+                    RecordId(NOWHERE.to_owned())
+                }
+            },
+        }
+    }
+
+    /// The same name asked for again and again is one line and a number.
+    pub(super) async fn looked_up(
+        &self,
+        peer: SocketAddr,
+        name: &str,
+        kind: &str,
+        answer: LookUp,
+        who: Option<Who>,
+    ) {
+        let answered = match answer {
+            LookUp::Answer => "answered",
+            LookUp::NoSuchName => "no-such-name",
+            LookUp::Refused => "refused",
+        };
+        let body = json!({ "name": name, "type": kind, "answer": answered, "port": peer.port(), "by": who });
+        self.counted(Kind { what: answered, of: name.to_owned() }, LOOKED_UP, body).await;
+    }
+
+    /// Puts the end of what was let out on record. That of a refusal is the refusal.
+    pub(super) async fn ended(&self, of: &RecordId, ended: &Ended) {
+        if ended.ending == Ending::Refused {
+            return;
+        }
+        let of: u64 = of.0.parse().unwrap_or(0);
+        let mut body = json!(ended);
+        if let Some(body) = body.as_object_mut() {
+            body.insert("of".to_owned(), of.into());
+            let ms = u64::try_from(ended.took.as_millis()).unwrap_or(u64::MAX);
+            body.insert("ms".to_owned(), ms.into());
+        }
+        if let Err(NotRecorded(why)) = self.append(ENDED, body).await {
+            tracing::warn!(bay = %self.bay, of, %why, "how a request ended is not on record");
+        }
+    }
+
+    /// Writes the sums of floods down, now and then.
+    pub(super) async fn tell_sums(&self) {
+        loop {
+            tokio::time::sleep(WINDOW).await;
+            self.turn(false).await;
+        }
+    }
+
+    pub(super) async fn turn(&self, at_once: bool) {
+        let sums = self.floods().turn(Instant::now(), at_once);
+        for sum in sums {
+            let body = json!({
+                "what": sum.kind.what, "of": sum.kind.of, "like": sum.like, "count": sum.count, "within_s": WINDOW.as_secs(),
+            });
+            if let Err(NotRecorded(why)) = self.append(REPEATED, body).await {
+                tracing::warn!(bay = %self.bay, count = sum.count, %why, "a flood of refusals is not on record");
+            }
+        }
+    }
+
+    fn floods(&self) -> std::sync::MutexGuard<'_, Floods> {
+        self.floods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn id(seq: u64) -> RecordId {
+    RecordId(seq.to_string())
+}

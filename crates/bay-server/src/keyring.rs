@@ -1,0 +1,198 @@
+//! The key that what is secret is encrypted with before it is written to the data directory.
+//!
+//! It lies elsewhere, so that whoever copies the data directory has nothing: `/etc/workbay/keys/<daemon id>` unless told
+//! otherwise. It is made on the first start. A daemon whose key is gone says so and runs all the same: what was
+//! encrypted cannot be used until the key is back, and no new key takes its place unnoticed.
+//!
+//! Files are in the format of `age`, so that an operator with the key needs no Workbay to read them.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use age::secrecy::ExposeSecret;
+use age::x25519::{Identity, Recipient};
+use bay_store::Store;
+use bay_types::{ApiError, ErrorCode};
+use zeroize::Zeroizing;
+
+/// Where keys lie, one for each daemon of the host.
+const KEYS: &str = "/etc/workbay/keys";
+/// In the store: the public half of the key in use.
+const RECIPIENT: &str = "key_recipient";
+/// Longest key file that is read.
+const MAX_KEY_FILE: u64 = 4096;
+/// Longest encrypted file that is read.
+const MAX_SEALED: u64 = 1 << 20;
+
+pub(crate) struct Keyring {
+    path: PathBuf,
+    /// Or why there is none.
+    identity: Result<Identity, String>,
+}
+
+impl fmt::Debug for Keyring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keyring").field("path", &self.path).field("usable", &self.identity.is_ok()).finish()
+    }
+}
+
+impl Keyring {
+    /// Reads the key, or makes it if there never was one.
+    pub(crate) async fn open(given: Option<&Path>, store: &Store) -> Result<Self, bay_store::StoreError> {
+        let path = given.map_or_else(|| Path::new(KEYS).join(store.daemon_id()), Path::to_owned);
+        let known = store.setting(RECIPIENT).await?;
+        let identity = match (read(&path), known) {
+            (Ok(Some(found)), None) => {
+                store.setting_set(RECIPIENT, &found.to_public().to_string()).await?;
+                Ok(found)
+            }
+            (Ok(Some(found)), Some(known)) if found.to_public().to_string() == known => Ok(found),
+            (Ok(Some(_)), Some(known)) => {
+                Err(format!("{} is not the key that was used so far (that of {known})", path.display()))
+            }
+            (Ok(None), Some(known)) => {
+                Err(format!("{} is gone, and only the key of {known} will do", path.display()))
+            }
+            (Ok(None), None) => match make(&path) {
+                Ok(made) => {
+                    store.setting_set(RECIPIENT, &made.to_public().to_string()).await?;
+                    Ok(made)
+                }
+                Err(error) => Err(format!("{} could not be made: {error}", path.display())),
+            },
+            (Err(error), _) => Err(format!("{} cannot be used: {error}", path.display())),
+        };
+        if let Err(why) = &identity {
+            tracing::error!(%why, "what is encrypted cannot be used; bays run without a way out");
+        }
+        Ok(Self { path, identity })
+    }
+
+    fn identity(&self) -> Result<&Identity, ApiError> {
+        self.identity.as_ref().map_err(|why| {
+            ApiError::new(
+                ErrorCode::KeyUnusable,
+                why.clone(),
+                format!("put the key back at {} and start the daemon again", self.path.display()),
+            )
+        })
+    }
+
+    /// Writes something that only this daemon can read, as a whole or not at all.
+    pub(crate) fn write(&self, path: &Path, plain: &[u8]) -> Result<(), ApiError> {
+        let recipient: Recipient = self.identity()?.to_public();
+        let failed = |error: &dyn fmt::Display| {
+            let message = format!("{} could not be written: {error}", path.display());
+            ApiError::new(ErrorCode::KeyUnusable, message, "check the disk of the data directory")
+        };
+        let sealed = age::encrypt(&recipient, plain).map_err(|e| failed(&e))?;
+        let written = || -> io::Result<()> {
+            let new = path.with_extension("new");
+            let _ = fs::remove_file(&new);
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+            file.write_all(&sealed)?;
+            file.sync_all()?;
+            fs::rename(&new, path)
+        };
+        written().map_err(|e| failed(&e))
+    }
+
+    /// What [`Keyring::write`] wrote; nothing where there is no such file.
+    pub(crate) fn read(&self, path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, ApiError> {
+        let failed = |error: &dyn fmt::Display| {
+            let message = format!("{} cannot be read: {error}", path.display());
+            ApiError::new(ErrorCode::KeyUnusable, message, "restore the file from a backup, or remove it")
+        };
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(&error)),
+        };
+        let mut sealed = Vec::new();
+        file.take(MAX_SEALED).read_to_end(&mut sealed).map_err(|e| failed(&e))?;
+        let plain = age::decrypt(self.identity()?, &sealed).map_err(|e| failed(&e))?;
+        Ok(Some(Zeroizing::new(plain)))
+    }
+}
+
+fn read(path: &Path) -> io::Result<Option<Identity>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let about = file.metadata()?;
+    if about.uid() != rustix::process::geteuid().as_raw() || about.permissions().mode() & 0o077 != 0 {
+        return Err(io::Error::other("others may read it; make it the daemon's own, with mode 600"));
+    }
+    let mut text = Zeroizing::new(String::new());
+    file.take(MAX_KEY_FILE).read_to_string(&mut text)?;
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
+    let key = line.ok_or_else(|| io::Error::other("it is empty"))?;
+    key.parse().map(Some).map_err(|why: &str| io::Error::other(why))
+}
+
+fn make(path: &Path) -> io::Result<Identity> {
+    if let Some(dir) = path.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    }
+    let identity = Identity::generate();
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    writeln!(file, "# the key of a Workbay daemon: without it nothing that it encrypted can be read")?;
+    writeln!(file, "# public key: {}", identity.to_public())?;
+    writeln!(file, "{}", identity.to_string().expose_secret())?;
+    file.sync_all()?;
+    Ok(identity)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn open(dir: &Path) -> (Keyring, Store) {
+        let store = Store::open(&dir.join("bay.db")).await.unwrap();
+        (Keyring::open(Some(&dir.join("keys/own")), &store).await.unwrap(), store)
+    }
+
+    #[tokio::test]
+    async fn what_was_encrypted_is_read_by_the_next_daemon_and_is_not_there_in_plain() {
+        let temp = tempfile::tempdir().unwrap();
+        let (keys, store) = open(temp.path()).await;
+        let file = temp.path().join("thing.age");
+        assert!(keys.read(&file).unwrap().is_none());
+        keys.write(&file, b"an unusual word").unwrap();
+        let raw = fs::read(&file).unwrap();
+        assert!(!raw.windows(7).any(|window| window == b"unusual"));
+        store.close().await;
+        let (keys, _store) = open(temp.path()).await;
+        assert_eq!(&**keys.read(&file).unwrap().unwrap(), b"an unusual word");
+    }
+
+    #[tokio::test]
+    async fn a_key_that_is_gone_or_another_is_told_and_not_replaced() {
+        let temp = tempfile::tempdir().unwrap();
+        let (keys, store) = open(temp.path()).await;
+        keys.write(&temp.path().join("thing.age"), b"x").unwrap();
+        store.close().await;
+        let key = temp.path().join("keys/own");
+        let aside = temp.path().join("aside");
+        fs::rename(&key, &aside).unwrap();
+        let (keys, store) = open(temp.path()).await;
+        let error = keys.read(&temp.path().join("thing.age")).unwrap_err();
+        assert_eq!(error.code, ErrorCode::KeyUnusable);
+        assert!(error.message.contains("is gone") && !key.exists(), "{}", error.message);
+        store.close().await;
+        make(&key).unwrap();
+        let (keys, store) = open(temp.path()).await;
+        assert!(keys.write(&temp.path().join("other"), b"x").unwrap_err().message.contains("not the key"));
+        store.close().await;
+        fs::rename(&aside, &key).unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+        let (keys, store) = open(temp.path()).await;
+        assert!(keys.read(&temp.path().join("thing.age")).unwrap_err().message.contains("others may read"));
+        store.close().await;
+    }
+}

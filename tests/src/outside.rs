@@ -1,0 +1,116 @@
+//! The world outside of bays, for tests of what leaves them: servers on loopback, under names that lead there.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use tokio::runtime::Runtime;
+
+use crate::origin::{self, Body, OriginAuthority, Seen};
+
+/// Names that lead to loopback.
+pub const NAMES: &[&str] = &["origin.test", "other.test", "blocked.test", "registry.test"];
+
+/// Servers, the authority of their certificates, and what a daemon is told of both.
+#[derive(Debug)]
+pub struct Outside {
+    authority: OriginAuthority,
+    runtime: Runtime,
+    hosts: PathBuf,
+    roots: PathBuf,
+}
+
+/// One server.
+#[derive(Debug)]
+pub struct Origin {
+    pub name: &'static str,
+    pub address: SocketAddr,
+    pub seen: Arc<Seen>,
+}
+
+impl Origin {
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// A URL of it, by its name.
+    #[must_use]
+    pub fn url(&self, scheme: &str, path: &str) -> String {
+        format!("{scheme}://{}:{}{path}", self.name, self.port())
+    }
+
+    /// A policy that allows requests to it, with what is added to the rule.
+    #[must_use]
+    pub fn allowed(&self, more: &str) -> String {
+        format!(
+            "[[rule]]\nid = \"origin\"\noutcome = \"allow\"\nhost = \"{}\"\nport = {}\naddress = \"127.0.0.1\"\n{more}\n",
+            self.name,
+            self.port()
+        )
+    }
+}
+
+impl Outside {
+    /// Its files lie in `dir`.
+    ///
+    /// # Panics
+    /// When they cannot be written.
+    #[must_use]
+    pub fn new(dir: &Path) -> Self {
+        let authority = OriginAuthority::default();
+        let (hosts, roots) = (dir.join("outside-hosts"), dir.join("outside-roots.pem"));
+        fs::create_dir_all(dir).unwrap();
+        let lines: BTreeSet<String> = NAMES.iter().map(|name| format!("127.0.0.1 {name}\n")).collect();
+        fs::write(&hosts, lines.into_iter().collect::<String>()).unwrap();
+        fs::write(&roots, authority.pem()).unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        Self { authority, runtime, hosts, roots }
+    }
+
+    /// What `bay serve` is told.
+    ///
+    /// # Panics
+    /// When paths are no text.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<String> {
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        vec!["--gateway-hosts".to_owned(), text(&self.hosts), "--gateway-ca".to_owned(), text(&self.roots)]
+    }
+
+    /// A server of HTTP/1.1 and HTTP/2 over TLS.
+    pub fn https<F, A>(&self, name: &'static str, answer: F) -> Origin
+    where
+        F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
+        A: Future<Output = Response<Body>> + Send + 'static,
+    {
+        let tls = self.authority.server(name, |_| {});
+        let (address, seen) = self.runtime.block_on(origin::serve(Some(tls), answer));
+        Origin { name, address, seen }
+    }
+
+    /// A server of plain HTTP/1.1.
+    pub fn http<F, A>(&self, name: &'static str, answer: F) -> Origin
+    where
+        F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
+        A: Future<Output = Response<Body>> + Send + 'static,
+    {
+        let (address, seen) = self.runtime.block_on(origin::serve(None, answer));
+        Origin { name, address, seen }
+    }
+
+    /// A server of anything else.
+    pub fn tcp<F, A>(&self, name: &'static str, serve: F) -> Origin
+    where
+        F: Fn(tokio::net::TcpStream) -> A + Send + 'static,
+        A: Future<Output = ()> + Send + 'static,
+    {
+        let address = self.runtime.block_on(origin::accept(serve));
+        Origin { name, address, seen: Arc::default() }
+    }
+}
