@@ -208,7 +208,7 @@ pub enum Seen {
 /// bay's network, so it is let go of when the bay ends.
 ///
 /// An exec is told by the name of its group. Root in the bay can make a group of any name, so whoever knows which execs a
-/// bay has takes no other for one of them.
+/// bay has takes no other for one of them ([`Who::confined_to`]).
 pub trait Attribution: Send + Sync + Debug {
     /// Who opened a connection, or asks from a port: the exec, and what goes with it; not the process. Asked on the path
     /// of packets: it does not wait.

@@ -41,6 +41,14 @@ pub struct Who {
 }
 
 impl Who {
+    /// Without an exec that is none of the bay's own: root in a bay can give a group any name, also that of an exec it has
+    /// heard of. A run of a service is in no list of execs; it stays known by the service.
+    #[must_use]
+    pub fn confined_to(mut self, is_of_bay: impl FnOnce(ExecId) -> bool) -> Self {
+        self.exec = self.exec.filter(|exec| is_of_bay(*exec));
+        self
+    }
+
     /// Whether nothing is known that leads to somebody.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
@@ -76,5 +84,7 @@ mod tests {
         assert!(!who.is_unknown());
         assert_eq!(serde_json::to_string(&who).unwrap(), format!(r#"{{"exec":"{exec}","uid":0}}"#));
         assert!(Who { uid: Some(0), ..Who::default() }.is_unknown());
+        assert_eq!(who.clone().confined_to(|found| found == exec), who);
+        assert!(who.confined_to(|_| false).is_unknown());
     }
 }

@@ -314,6 +314,53 @@ PY"#,
     assert!(scene.rig.backend.attribution(other.spec.bay, &other.record).is_err(), "it does not run");
 }
 
+/// A bay has thousands of groups and calls from ones that nobody has seen: it hides from the record at most, and costs others
+/// no time.
+#[test]
+fn a_bay_that_makes_groups_without_end_keeps_nobody_waiting() {
+    let Some(scene) = Scene::new() else { return };
+    let flood = scene.begin(
+        r#"
+groups = next(line.split()[1] for line in open("/proc/mounts") if line.split()[2] == "cgroup2")
+own = next(line.strip()[3:] for line in open("/proc/self/cgroup") if line.startswith("0::"))
+for number in range(1500):
+    os.makedirs("%s%s/wide%d/deep" % (groups, own, number))
+kept = []
+for number in range(200):
+    # Made, used and left again: by the time somebody looks it is gone.
+    group = "%s/gone%d" % (groups, number)
+    os.mkdir(group)
+    with open(group + "/cgroup.procs", "w") as procs: procs.write("0")
+    client = socket.create_connection(GATEWAY4)
+    with open(groups + own + "/cgroup.procs", "w") as procs: procs.write("0")
+    os.rmdir(group)
+    tell(client, "gone")
+    kept.append(client)
+tell(socket.create_connection(GATEWAY4), "last")
+time.sleep(600)
+"#,
+    );
+    let mut slowest = std::time::Duration::ZERO;
+    let mut all = std::time::Duration::ZERO;
+    for _ in 0..200 {
+        let called = Called::by(&scene.v4);
+        assert_eq!(called.word, "gone");
+        let begin = Instant::now();
+        let who = scene.who(&called);
+        slowest = slowest.max(begin.elapsed());
+        all += begin.elapsed();
+        // Seen by chance while another was looked for, or not at all.
+        let is_group = |name: &str| name.strip_prefix("gone").is_some_and(|rest| rest.parse::<u32>().is_ok());
+        assert!(who.exec.is_none() && who.nested.as_deref().is_none_or(is_group), "{who:?}");
+    }
+    println!("slowest {slowest:?}, all {all:?}");
+    assert!(slowest < std::time::Duration::from_millis(200), "{slowest:?}");
+    let called = Called::by(&scene.v4);
+    assert_eq!((called.word.as_str(), called.exec), ("last", flood));
+    // Its own group was seen on the way; what it did to hide others does not hide it.
+    assert_eq!(scene.who(&called).exec, Some(flood));
+}
+
 /// ATTR-DOCKER: what containers in a bay send has the bay's own address.
 #[test]
 fn what_comes_from_behind_the_bays_address_tells_the_address_there() {

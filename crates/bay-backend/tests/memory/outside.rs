@@ -59,6 +59,45 @@ for name, address in (("loop4", "127.0.0.1"), ("loop6", "::1"), ("own", OWN)):
     threading.Thread(target=goes_round, args=(name, address)).start()
 "#;
 
+/// Connections in the middle of something: a large upload that nobody takes, an answer that nobody has read yet, one that
+/// is over in one direction.
+const IN_THE_MIDDLE: &str = r#"
+import os, socket, threading, time
+def note(name, text):
+    with open("/workspace/" + name, "a") as out:
+        out.write(text + "\n")
+def uploads(client):
+    try:
+        client.sendall(b"x" * UPLOAD)
+        client.shutdown(socket.SHUT_WR)
+        note("upload", "sent")
+        client.recv(1)
+        note("upload", "end")
+    except OSError as error:
+        note("upload", "error %s" % os.strerror(error.errno))
+def reads_later(client):
+    while not os.path.exists("/workspace/go"):
+        time.sleep(0.01)
+    count = 0
+    try:
+        while data := client.recv(65536):
+            count += len(data)
+        note("answer", "end %d" % count)
+    except OSError as error:
+        note("answer", "error %s" % os.strerror(error.errno))
+def half(client):
+    client.shutdown(socket.SHUT_WR)
+    note("half", "waits")
+    try:
+        note("half", "end " + client.recv(64).decode())
+    except OSError as error:
+        note("half", "error %s" % os.strerror(error.errno))
+for act in (uploads, reads_later, half):
+    client = socket.create_connection(("10.0.2.1", 7000))
+    threading.Thread(target=act, args=(client,)).start()
+"#;
+const UPLOAD: usize = 16 << 20;
+
 /// Connects over and over.
 const CALLS: &str = r#"
 import socket, time
@@ -186,4 +225,49 @@ fn a_service_is_told_by_its_name_before_and_after_a_restore() {
     until("the service to call", || (who(&again, &listener) == before).then_some(()));
     // As after a start: who ends right after sending is known for a while.
     assert_eq!(again.run("cat /proc/sys/net/ipv4/tcp_fin_timeout"), "63");
+}
+
+#[test]
+fn connections_in_the_middle_of_something_are_kept_or_ended_too() {
+    let Some(rig) = Rig::new() else { return };
+    let script = IN_THE_MIDDLE.replace("UPLOAD", &UPLOAD.to_string());
+    let bay = rig.start("middle", &[], |_| {});
+    let listener = rig.in_gateway(&bay, || TcpListener::bind(("0.0.0.0", TCP_PORT)).unwrap());
+    bay.begin(&ExecSpec::new(["python3", "-c", &script]));
+    let [mut upload, mut answer, mut half] = [(); 3].map(|()| listener.accept().unwrap().0);
+    answer.write_all(&[b'y'; 100_000]).unwrap();
+    until("the half of it to be over", || (bay.file("half") == "waits\n").then_some(()));
+    assert_eq!(half.read(&mut [0]).unwrap(), 0);
+    // As much of the upload as fits is on its way, and the rest waits.
+    until("the upload to get stuck", || {
+        let queued = || rustix::io::ioctl_fionread(&upload).unwrap();
+        let before = queued();
+        bay_tests::wait::pause(Duration::from_millis(200));
+        (before > 0 && queued() == before).then_some(())
+    });
+
+    let moment = rig.capture(&bay, "v1");
+    // In the bay that was captured each of them comes to its own end.
+    half.write_all(b"bye").unwrap();
+    drop((half, answer.shutdown(std::net::Shutdown::Write)));
+    std::fs::write(bay.spec.disk.workspace.join("go"), "").unwrap();
+    let mut taken = Vec::new();
+    upload.read_to_end(&mut taken).unwrap();
+    assert!(taken.len() == UPLOAD && taken.iter().all(|byte| *byte == b'x'));
+    drop(upload);
+    for (name, wanted) in
+        [("upload", "sent\nend\n"), ("answer", "end 100000\n"), ("half", "waits\nend bye\n")]
+    {
+        until(&format!("{name} to end"), || (bay.file(name) == wanted).then_some(()));
+    }
+
+    let again = rig.restore_in_place(&bay, &moment);
+    std::fs::write(again.spec.disk.workspace.join("go"), "").unwrap();
+    for name in ["upload", "answer", "half"] {
+        let told = until(&format!("{name} to be told"), || {
+            again.file(name).lines().last().filter(|line| line.contains(' ')).map(ToOwned::to_owned)
+        });
+        println!("{name}: {told}");
+        assert!(told.starts_with("error "), "{name}: {told}");
+    }
 }

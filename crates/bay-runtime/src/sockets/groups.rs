@@ -19,11 +19,11 @@ use crate::cgroup::{MAX_GROUP_DEPTH, MAX_GROUPS};
 /// Groups that are remembered, those that are gone included. The longest unused ones are forgotten.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(2 * MAX_GROUPS as usize).unwrap();
 /// How long one look through a bay's groups may take.
-const LOOK_WITHIN: Duration = Duration::from_millis(20);
+const LOOK_WITHIN: Duration = Duration::from_millis(10);
 /// A bay that makes and removes groups must not keep the host looking for them: looking may take this part of the time, and
 /// this much at once.
-const LOOKING_PART: u32 = 5;
-const LOOKING_AT_ONCE: Duration = Duration::from_millis(100);
+const LOOKING_PART: u32 = 10;
+const LOOKING_AT_ONCE: Duration = Duration::from_millis(50);
 
 /// What a group is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,6 +167,8 @@ fn look(bay: &Path, known: &mut LruCache<u64, Arc<Group>>, wanted: Option<u64>, 
         if wanted.is_none() && below.iter().all(|path| path.iter().count() >= 2) {
             return true;
         }
+        // However many others the bay has made beside them.
+        below.sort_by_key(|path| path != Path::new("execs"));
         level = below;
     }
     false
