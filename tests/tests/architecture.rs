@@ -27,6 +27,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "bay-types",
             "bay-sys",
             "bay-policy",
+            "bay-gateway",
             "bay-ledger",
             "bay-store",
             "bay-diff",

@@ -33,21 +33,17 @@ impl Callers {
 
     /// Called on the path of packets.
     pub(super) fn opener(&self, bay_end: SocketAddr, gateway_end: SocketAddr) -> Opener {
-        let known = self
-            .attribution
-            .as_ref()
-            .map(|attribution| (attribution, attribution.who(bay_end, gateway_end, Transport::Tcp)));
-        let (tell, who) = watch::channel(Who::default());
-        if let Some((attribution, found)) = known {
-            tell.send_replace(found);
-            if let Ok(turn) = Arc::clone(&self.looking).try_acquire_owned() {
-                let attribution = Arc::clone(attribution);
-                tokio::task::spawn_blocking(move || {
-                    let process = attribution.process(bay_end, gateway_end, Transport::Tcp);
-                    tell.send_modify(|who| who.process = process);
-                    drop(turn);
-                });
-            }
+        let Some(attribution) = &self.attribution else {
+            return Opener { who: watch::channel(Who::default()).1 };
+        };
+        let (tell, who) = watch::channel(attribution.who(bay_end, gateway_end, Transport::Tcp));
+        if let Ok(turn) = Arc::clone(&self.looking).try_acquire_owned() {
+            let attribution = Arc::clone(attribution);
+            tokio::task::spawn_blocking(move || {
+                let process = attribution.process(bay_end, gateway_end, Transport::Tcp);
+                tell.send_modify(|who| who.process = process);
+                drop(turn);
+            });
         }
         Opener { who }
     }
@@ -63,7 +59,7 @@ impl Opener {
     /// All that is known of it, after a short wait for what is still looked for.
     pub(super) async fn who(&self) -> Option<Who> {
         let mut told = self.who.clone();
-        // Ends at once where the search is over, or never began.
+        // Ends at once where the search is over, or never began: what was known before it is no change.
         let _ = tokio::time::timeout(FOUND_WITHIN, told.changed()).await;
         let who = told.borrow().clone();
         (!who.is_unknown()).then_some(who)
