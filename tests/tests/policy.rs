@@ -105,9 +105,15 @@ fn a_policy_is_set_shown_asked_and_outlives_daemon_and_restart_of_the_bay() {
 fn a_file_with_a_mistake_is_refused_with_its_line_and_lint_finds_what_is_odd() {
     let daemon = Daemon::start();
     daemon.empty_bay("b");
-    let (_dir, path) = file("[[rule]]\noutcome = \"allow\"\nhots = \"x\"\n");
+    let one = "[[rule]]\noutcome = \"allow\"\nhots = \"x\"\nhost = \"y.example.com\"\n";
+    let (_dir, path) = file(one);
     let (what, _) = daemon.bay(&["policy", "set", "b", &path]).fails_with(ErrorCode::PolicyInvalid);
     assert!(what.contains("policy.toml:3:"), "{what}");
+    let (_other, two) = file(&format!("{one}{one}"));
+    let told = daemon.bay(&["policy", "set", "b", &two]).exits(2).errors();
+    let lines: Vec<&str> = told.lines().collect();
+    assert!(lines[0].starts_with("policy.toml:3:") && lines[1].starts_with("policy.toml:7:"), "{told}");
+    assert!(lines[2].contains("error[policy-invalid]: the policy has 2 mistakes"), "{told}");
     let _ = daemon.bay(&["policy", "lint", "--file", &path]).fails_with(ErrorCode::PolicyInvalid);
     let _ = daemon.bay(&["policy", "set", "b", "codign"]).fails_with(ErrorCode::PathNotFound);
     let wide = format!("{DOCS}\n[[rule]]\nid = \"all\"\noutcome = \"allow\"\nhost = \"*\"\nmethod = \"*\"\n");

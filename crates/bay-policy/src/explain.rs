@@ -65,9 +65,15 @@ impl Explanation {
     pub fn line(&self) -> String {
         let next = match self.would_allow.first() {
             None => String::new(),
-            Some(Remedy::AddRule { layer, file, .. }) => {
-                format!("; to allow it, add a rule to {file} ({layer} layer)")
-            }
+            // A preset is not edited: whoever wants more begins a file with it.
+            Some(Remedy::AddRule { layer, file, .. }) => match file.strip_prefix("preset:") {
+                Some(preset) => {
+                    format!(
+                        "; to allow it, set a policy that extends {preset} and has a rule for it ({layer} layer)"
+                    )
+                }
+                None => format!("; to allow it, add a rule to {file} ({layer} layer)"),
+            },
             Some(Remedy::ChangeRule { rule, origin }) => format!("; to allow it, change {rule} at {origin}"),
             Some(Remedy::Approve { .. }) => "; it waits for a person to approve it".to_owned(),
             Some(Remedy::SetPolicy) => "; to allow it, set a policy for the bay".to_owned(),

@@ -77,11 +77,16 @@ impl Up {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
         let began = Instant::now();
         let mut client = global.client();
-        let made = self.make(&mut client, global.json).await?;
+        let made = self.make(&mut client, global.json).await.map_err(|failure| match failure {
+            Failure::Api { error, exit } => {
+                Failure::Api { error: policy::one_by_one(error, global.json), exit }
+            }
+            other => other,
+        })?;
         let text = if global.json {
             escape::json(serde_json::to_string_pretty(&made.view).map_err(|e| ApiError::internal(&e))?)
         } else {
-            summary(&made, began)
+            summary(&made, self.policy.policy.as_deref(), began)
         };
         if self.command.is_empty() {
             crate::output::data(&text)?;
@@ -275,7 +280,7 @@ fn half_made(view: &BayView, error: &ApiError) -> ApiError {
     )
 }
 
-fn summary(made: &Made, began: Instant) -> String {
+fn summary(made: &Made, policy: Option<&str>, began: Instant) -> String {
     let view = &made.view;
     let name = view.name.as_str();
     let ms = began.elapsed().as_millis();
@@ -302,6 +307,10 @@ fn summary(made: &Made, began: Instant) -> String {
         }
     }
     lines.push(format!("  {}: {content}", visible(&view.workspace)));
+    if let Some(policy) = policy {
+        lines
+            .push(format!("  policy: {}; `bay policy show {name}` tells what may leave it", visible(policy)));
+    }
     lines.extend(made.notes.iter().map(|note| format!("  note: {}", one_line(note))));
     lines.push(String::new());
     lines.push(format!("  bay exec {name} -- CMD    run a command in it"));

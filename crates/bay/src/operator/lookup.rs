@@ -11,9 +11,9 @@ use bay_types::policy::FoundPlace;
 const WITHIN: Duration = Duration::from_secs(3);
 
 /// Adds the private addresses that names lead to, and says so; other special addresses are only spoken of.
-pub(crate) async fn private_addresses(places: &mut [FoundPlace], notes: &mut Vec<String>) {
+pub(super) async fn private_addresses(places: Vec<&mut FoundPlace>) -> Vec<String> {
     let mut names: BTreeMap<String, u16> = BTreeMap::new();
-    for found in places.iter() {
+    for found in &places {
         if let Ok(place) = Place::parse(&found.url)
             && let Some(name) = place.host().name()
         {
@@ -37,6 +37,7 @@ pub(crate) async fn private_addresses(places: &mut [FoundPlace], notes: &mut Vec
             known.insert(name, addresses);
         }
     }
+    let mut notes = Vec::new();
     for (name, addresses) in &known {
         let of = |wanted: fn(AddressClass) -> bool| -> Vec<String> {
             let matching = addresses.iter().filter(|address| wanted(classify(**address)));
@@ -63,4 +64,5 @@ pub(crate) async fn private_addresses(places: &mut [FoundPlace], notes: &mut Vec
         let Some(addresses) = place.host().name().and_then(|name| known.get(name)) else { continue };
         found.addresses = place.leading_to(addresses.iter().copied()).addresses().to_vec();
     }
+    notes
 }

@@ -9,6 +9,7 @@ mod repository;
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use bay_policy::found::{
@@ -17,8 +18,9 @@ use bay_policy::found::{
 };
 use bay_policy::{Place, Preset};
 use bay_types::policy::{FoundPlace, FoundPlaces};
+use rustix::fs::OFlags;
 
-pub(crate) use lookup::private_addresses;
+use lookup::private_addresses;
 pub(crate) use repository::proposals;
 
 /// Most files of one directory of settings.
@@ -212,7 +214,9 @@ fn replaces(tool: Tool, setting: &str) -> bool {
 
 /// The text of a regular file that is not too long.
 fn bounded(path: &Path) -> Option<String> {
-    let file = std::fs::OpenOptions::new().read(true).open(path).ok()?;
+    // A pipe under that name has nobody who writes, and is not waited for.
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(path).ok()?;
     if !file.metadata().ok()?.is_file() {
         return None;
     }
@@ -247,10 +251,8 @@ pub(crate) async fn places(
     }
     let place = |url: &String| FoundPlace { url: url.clone(), from: "--list".to_owned(), addresses: vec![] };
     found.listed = listed.iter().map(place).collect();
-    let mut notes = Vec::new();
-    for list in [&mut found.registries, &mut found.forge, &mut found.listed] {
-        private_addresses(list, &mut notes).await;
-    }
+    let all = found.registries.iter_mut().chain(&mut found.forge).chain(&mut found.listed);
+    let notes = private_addresses(all.collect()).await;
     (found, notes)
 }
 

@@ -106,7 +106,21 @@ fn files_that_are_none_or_too_long_are_passed_over() {
     std::fs::create_dir_all(dir.path().join("etc/pip.conf")).unwrap();
     std::fs::create_dir_all(dir.path().join("home/.pip")).unwrap();
     std::fs::write(dir.path().join("home/.pip/pip.conf"), [0xff, 0xfe, 0]).unwrap();
+    let pipe = dir.path().join("home/.gitconfig");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     assert!(!urls(&settings).iter().any(|url| url.contains("example.com")));
+}
+
+#[tokio::test]
+async fn a_name_of_this_host_is_spoken_of_and_not_named() {
+    let place = |url: &str| FoundPlace { url: url.to_owned(), from: String::new(), addresses: vec![] };
+    let mut places = [place("http://localhost:8080/simple/"), place("http://10.0.0.1/"), place("nonsense")];
+    let notes = private_addresses(places.iter_mut().collect()).await;
+    assert!(
+        notes.len() == 1 && notes[0].contains("localhost leads to") && notes[0].contains("stays refused"),
+        "{notes:?}"
+    );
+    assert!(places.iter().all(|place| place.addresses.is_empty()));
 }
 
 #[test]

@@ -60,10 +60,13 @@ async fn a_bay_has_nothing_until_it_is_given_a_policy_and_then_what_it_says() {
     );
     assert_eq!(rig.outcome("GET https://docs.example.com/guide/a").await, "deny");
 
+    let first = policy::effective(&rig.daemon, &handle).await;
+    assert!(Arc::ptr_eq(&first, &policy::effective(&rig.daemon, &handle).await), "it is kept until a change");
     let mut changes = rig.daemon.policies.subscribe(handle.id);
     let before = *changes.borrow_and_update();
     rig.put_policy("/v1/bays/web/policy", DOCS).await;
     assert!(*changes.borrow_and_update() > before);
+    assert!(!Arc::ptr_eq(&first, &policy::effective(&rig.daemon, &handle).await));
     for (request, wanted) in [
         ("GET https://docs.example.com/guide/a", "allow"),
         ("POST https://docs.example.com/guide/a", "deny"),

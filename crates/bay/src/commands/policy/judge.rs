@@ -7,7 +7,7 @@ use bay_types::policy::{Check, Explained, Finding, Lesson, PolicyChange, Recalle
 use bay_types::{ApiError, ErrorCode};
 use jiff::Timestamp;
 
-use super::{complete, given, render};
+use super::{complete, given, one_by_one, render};
 use crate::client::{Client, bay_path};
 use crate::failure::Outcome;
 use crate::naming;
@@ -56,7 +56,13 @@ pub(super) fn explained(told: &Explained) -> String {
     for remedy in &told.would_allow {
         match remedy {
             Remedy::AddRule { layer, file, toml } => {
-                let _ = write!(text, "\n    add to {} ({} layer)", visible(file), visible(layer));
+                let to = match file.strip_prefix("preset:") {
+                    Some(preset) => {
+                        format!("set a file that begins with extends = \"{}\" and goes on", visible(preset))
+                    }
+                    None => format!("add to {}", visible(file)),
+                };
+                let _ = write!(text, "\n    {to} ({} layer)", visible(layer));
                 for line in toml.lines() {
                     let _ = write!(text, "\n      {}", file_line(line));
                 }
@@ -115,11 +121,8 @@ pub(super) async fn lint(client: &mut Client, name: &str, as_json: bool) -> Outc
 /// Looks a file over without any daemon. What it refers to of a repository is left out.
 pub(super) async fn lint_file(file: &str, as_json: bool) -> Outcome {
     let policy = given(file)?.read().map_err(|problems| {
-        ApiError::new(
-            ErrorCode::PolicyInvalid,
-            problems.to_string(),
-            "correct the file; docs/policy.md tells how rules are written",
-        )
+        let next = "correct the file; docs/policy.md tells how rules are written";
+        one_by_one(ApiError::new(ErrorCode::PolicyInvalid, problems.to_string(), next), as_json)
     })?;
     let policy = CompiledPolicy::new(Layers { bay: Some(policy), ..Layers::default() });
     let found = bay_policy::lint(&policy, Timestamp::now());
@@ -158,7 +161,8 @@ pub(super) async fn diff(
 ) -> Outcome {
     let bay = naming::bay(name)?;
     let complete = complete(client, &given(policy)?, Some(bay), list).await?;
-    let change: PolicyChange = client.post(&bay_path(bay, "/policy/diff"), &complete.policy).await?;
+    let answer = client.post(&bay_path(bay, "/policy/diff"), &complete.policy).await;
+    let change: PolicyChange = answer.map_err(|error| one_by_one(error, as_json))?;
     if as_json {
         json(&change)?;
         return Ok(0);

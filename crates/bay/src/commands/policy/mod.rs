@@ -4,9 +4,9 @@ mod render;
 #[cfg(test)]
 mod tests;
 
-use bay_types::ApiError;
 use bay_types::bay::{BayView, State};
 use bay_types::policy::{LayerSet, PolicySet, PolicyView};
+use bay_types::{ApiError, ErrorCode};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
@@ -200,15 +200,16 @@ async fn set(client: &mut Client, scope: Scope<'_>, policy: &str, list: &[String
     }
     let given = given(policy)?;
     let set = complete(client, &given, scope.bay(), list).await?;
+    let told = |error| one_by_one(error, as_json);
     if let Scope::Bay(_) = scope {
-        let view: PolicyView = client.put(&scope.path(), &set.policy).await?;
+        let view: PolicyView = client.put(&scope.path(), &set.policy).await.map_err(told)?;
         if as_json {
             json(&view)?;
         } else {
             data(&render::summary(&view, &set.policy.places))?;
         }
     } else {
-        let layer: LayerSet = client.put(&scope.path(), &set.policy).await?;
+        let layer: LayerSet = client.put(&scope.path(), &set.policy).await.map_err(told)?;
         if as_json {
             json(&layer)?;
         } else {
@@ -217,6 +218,19 @@ async fn set(client: &mut Client, scope: Scope<'_>, policy: &str, list: &[String
     }
     set.tell();
     Ok(0)
+}
+
+/// Tells each mistake of a file on a line of its own, for a person; what is left to say is how many there are.
+pub(crate) fn one_by_one(error: ApiError, as_json: bool) -> ApiError {
+    let lines: Vec<&str> = error.message.lines().collect();
+    if as_json || error.code != ErrorCode::PolicyInvalid || lines.len() < 2 {
+        return error;
+    }
+    for line in &lines {
+        talk(&crate::output::escape::message(line));
+    }
+    let message = format!("the policy has {} mistakes, told above", lines.len());
+    ApiError { message, ..error }
 }
 
 /// A policy with everything that it refers to.
