@@ -175,6 +175,41 @@ fn forks_of_one_capture_are_bays_of_their_own() {
     in_order(&third, "count");
 }
 
+#[test]
+fn a_fork_trusts_its_own_gateway_and_still_its_parents() {
+    let Some(rig) = Rig::new() else { return };
+    let authority = || {
+        let mut wanted = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        wanted.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        wanted.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().replace("\r\n", "\n")
+    };
+    let bare = rig.start("bare", &[], |_| {});
+    assert_eq!(bare.run("ls -A /.bay | grep -c crt; env | grep -c CERT"), "0\n0", "no gateway, no trust");
+    let mut parent = bare;
+    let (mut earlier, mut moments) = (Vec::new(), 0);
+    for name in ["child", "grandchild"] {
+        moments += 1;
+        let moment = rig.capture(&parent, &format!("v{moments}"));
+        let own = authority();
+        let mut spec = rig.prepare_fork(&parent, &moment, name);
+        spec.certificate = Some(own.clone());
+        let fork = rig.try_restore(&spec, &moment, Some(1)).unwrap();
+        assert_eq!(fork.run("cat /.bay/ca.crt"), own.trim_end());
+        let bundle = fork.run("cat $SSL_CERT_FILE; echo; cat $NODE_EXTRA_CA_CERTS");
+        for trusted in earlier.iter().chain([&own]) {
+            let line = trusted.lines().nth(3).unwrap();
+            assert!(bundle.contains(line), "{name}: {bundle}");
+        }
+        earlier.push(own);
+        parent = fork;
+    }
+    // The same machine from its own moment: its files are of then, its certificate is of now.
+    let moment = rig.capture(&parent, "v3");
+    parent.spec.certificate = Some(authority());
+    let again = rig.restore_in_place(&parent, &moment);
+    assert_eq!(again.run("cat /.bay/ca.crt"), again.spec.certificate.as_deref().unwrap().trim_end());
+}
+
 fn seconds_now() -> i64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs().cast_signed()
 }

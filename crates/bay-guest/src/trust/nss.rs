@@ -43,27 +43,33 @@ const NOT_TRUSTED_HERE: u32 = 0xce53_4353;
 /// How NSS writes a value that is there and empty.
 const EMPTY: [u8; 3] = [0xa5, 0x00, 0x5a];
 
-/// NSS's table has a column for each attribute that it knows, named by its number. These are the ones that a certificate
-/// and its trust need, and NSS adds none to a table that works.
-const COLUMNS: [&str; 18] = [
-    "id",
-    "a0",
-    "a1",
-    "a2",
-    "a3",
-    "a11",
-    "a80",
-    "a81",
-    "a82",
-    "a101",
-    "a102",
-    "a170",
-    "ace536358",
-    "ace536359",
-    "ace53635a",
-    "ace53635b",
-    "ace536360",
-    "ace5363b4",
+/// Attributes of PKCS#11 and of NSS, from one to another: its table has a column for each, named by its number.
+const ATTRIBUTES: [(u32, u32); 25] = [
+    (0x0, 0x3),
+    (0x10, 0x12),
+    (0x80, 0x8b),
+    (0x90, 0x90),
+    (0x100, 0x10c),
+    (0x110, 0x111),
+    (0x120, 0x129),
+    (0x130, 0x134),
+    (0x160, 0x166),
+    (0x170, 0x170),
+    (0x180, 0x181),
+    (0x200, 0x202),
+    (0x210, 0x210),
+    (0x300, 0x302),
+    (0x400, 0x406),
+    (0x480, 0x482),
+    (0x500, 0x503),
+    (0x4000_0211, 0x4000_0212),
+    (0x8000_0001, 0x8000_0001),
+    (0xce53_4351, 0xce53_4358),
+    (0xce53_4364, 0xce53_4369),
+    (0xce53_4373, 0xce53_4374),
+    (0xce53_6351, 0xce53_6360),
+    (0xce53_63b4, 0xce53_63b5),
+    (0xd5a0_db00, 0xd5a0_db00),
 ];
 
 /// Makes the store in the homes of root and of people.
@@ -125,8 +131,10 @@ fn database(trusted: &[Certificate]) -> Option<Vec<u8>> {
         rows.push(certificate_row(certificate)?);
         rows.push(trust_row(certificate)?);
     }
-    let columns = COLUMNS[1..].join(", ");
-    let create = format!("CREATE TABLE nssPublic (id PRIMARY KEY UNIQUE ON CONFLICT ABORT, {columns})");
+    let columns: Vec<String> =
+        ATTRIBUTES.iter().flat_map(|(from, to)| *from..=*to).map(|number| format!("a{number:x}")).collect();
+    let create =
+        format!("CREATE TABLE nssPublic (id PRIMARY KEY UNIQUE ON CONFLICT ABORT, {})", columns.join(", "));
     let text = |text: &str| Value::Text(text.to_owned());
     let schema = [
         [text("table"), text("nssPublic"), text("nssPublic"), Value::Number(2), Value::Text(create)],
@@ -141,7 +149,7 @@ fn database(trusted: &[Certificate]) -> Option<Vec<u8>> {
     let (mut table, mut index) = (Vec::new(), Vec::new());
     for (id, attributes) in (1_u32..).zip(rows) {
         let mut row = vec![Value::Number(id)];
-        for column in &COLUMNS[1..] {
+        for column in &columns {
             let found = attributes.iter().find(|(name, _)| name == column);
             row.push(found.map_or(Value::Null, |(_, bytes)| Value::Bytes(bytes.clone())));
         }

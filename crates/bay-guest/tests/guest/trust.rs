@@ -131,7 +131,9 @@ const CLIENTS: [Client; 28] = [
     Client(
         "certutil",
         "certutil",
-        "certutil -L -d sql:/root/.pki/nssdb | grep -q 'workbay-.*C,,' && curl -fsS https://origin.test/certutil",
+        "mkdir /tmp/own && cp /root/.pki/nssdb/cert9.db /tmp/own && \
+         certutil -A -n other -t P,, -i $(ls /etc/ssl/certs/*.pem | grep -v workbay | head -n 1) -d sql:/tmp/own && \
+         certutil -L -d sql:/tmp/own && certutil -L -d sql:/tmp/own | grep -q 'workbay-.*C,,' && curl -fsS https://origin.test/certutil",
         "/certutil",
     ),
 ];
@@ -159,6 +161,10 @@ fn script(text: &str) -> ExecSpec {
 async fn run_all(own: bool) -> Option<(Guest, Vec<Ran>)> {
     if !is_root() {
         eprintln!("skipped: a copy of this machine needs mounts, and those need root");
+        return None;
+    }
+    if std::process::Command::new("ip").arg("-V").output().is_err() {
+        eprintln!("skipped: a network of its own needs the program ip");
         return None;
     }
     let guest = Guest::prepared(&Options { machine: true, ..Options::default() }, |root| {
