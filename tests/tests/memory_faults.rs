@@ -285,13 +285,16 @@ fn a_guest_killed_in_the_middle_costs_what_ran_and_no_files() {
     let Some(mut at) = Rounds::begin("kill -9 of the guest while its memory is captured") else { return };
     for round in 0..rounds() / 5 {
         let verb = *at.chance.choose(&[Verb::Checkpoint, Verb::Restore, Verb::Fork, Verb::PauseToDisk]);
-        let guest = Pid::from_raw(at.daemon.host_pid(PARENT)).unwrap();
+        let number = at.daemon.host_pid(PARENT);
         // By a handle: the bay may have got another PID 1 by then, and the number another process.
-        let guest = pidfd_open(guest, PidfdFlags::empty()).unwrap();
+        let guest = pidfd_open(Pid::from_raw(number).unwrap(), PidfdFlags::empty()).unwrap();
         at.strike(verb, round, |_, moment, _| {
             pause(moment);
             let _ = pidfd_send_signal(&guest, Signal::KILL);
         });
+        // Until then the bay still counts as running.
+        let noticed = || (at.daemon.show(PARENT)["host_pid"] != number).then_some(());
+        until("the daemon to see that the guest is gone", noticed);
         at.verify(Cost::WhatRan);
     }
 }
