@@ -73,6 +73,7 @@ mod validate;
 use daemon::{Daemon, HostSize, blocking};
 pub use egress::EgressConfig;
 use fault::Fault;
+pub use keyring::look as look_at_keys;
 pub use telemetry::Collector;
 use telemetry::Telemetry;
 
