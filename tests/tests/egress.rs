@@ -145,17 +145,21 @@ fn a_bay_cannot_put_its_traffic_on_an_exec_of_another() {
     assert!(entries(&lab, &["a"]).is_empty(), "the other bay sent nothing");
 }
 
+/// Becomes a program that calls itself something else. It sends more than once: a process is not always found in time.
+const DISGUISED: &str = r#"
+import os, sys
+send = "import sys, urllib.request\nfor _ in range(5): urllib.request.urlopen(sys.argv[1], timeout=20).read()"
+os.execv(sys.executable, ["evil\x1b]0;mine\x07\r\u202e", "-c", send, sys.argv[1]])
+"#;
+
 #[test]
 fn a_terminal_obeys_nothing_that_a_bay_says_of_its_traffic() {
     let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &origin.allowed(""));
-    let script = format!(
-        "exec -a \"$(printf 'evil\\033]0;mine\\007\\r\\342\\200\\256')\" python3 -c 'import urllib.request; urllib.request.urlopen(\"{}\")'",
-        origin.url("https", "/x")
-    );
-    let _sent = lab.daemon.bay(&["exec", "b", "--", "bash", "-c", &script]).ok();
-    until_ended(&lab, "b", 1);
+    let url = origin.url("https", "/x");
+    let _sent = lab.daemon.bay(&["exec", "b", "--", "python3", "-c", DISGUISED, &url]).ok();
+    until_ended(&lab, "b", 5);
     for verb in [&["egress", "b"][..], &["egress", "b", "--json"], &["timeline", "b"]] {
         let text = lab.daemon.bay(verb).ok().text();
         assert!(text.contains("evil"), "{text}");
