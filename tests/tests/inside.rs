@@ -23,7 +23,7 @@ fn a_bay_is_told_who_it_is_and_what_it_may_do() {
     assert_eq!(me["exec"], execs[0]["id"], "{execs}");
     assert_eq!(me["isolation"]["grade"], "shared-kernel");
     let can = ctl(&daemon, "b", &["can"]);
-    assert_eq!(can["network"]["outbound"], "deny");
+    assert_eq!(can["network"]["outbound"], "policy");
     assert_eq!(can["workspace"], "/workspace");
     let text = daemon.sh("b", "bay-ctl whoami && bay-ctl can && bay-ctl ports").ok().text();
     assert!(text.contains("8192 processes") && text.contains("nothing listens"), "{text}");

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use bay_sys::namespace::{flags, leave_namespaces};
 use bay_sys::sk_lookup::{Steering, steer};
 use bay_types::guest::{DNS_PORT, GATEWAY_V4, GATEWAY_V6};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
@@ -79,6 +80,20 @@ impl Counters {
     }
 }
 
+/// Tries to steer connections, in a network namespace of its own that ends with the attempt.
+///
+/// # Errors
+/// What the kernel says where it does not let this be done.
+pub fn can_steer() -> io::Result<()> {
+    let attempt = std::thread::spawn(|| {
+        leave_namespaces(flags::NET)?;
+        let namespace: OwnedFd = File::open("/proc/thread-self/ns/net")?.into();
+        let listener = listener()?;
+        steer(&namespace, &listener).map(drop)
+    });
+    attempt.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+}
+
 /// Runs `work` in a thread that has entered the network namespace and ends there.
 fn inside<T: Send>(namespace: &OwnedFd, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
@@ -145,8 +160,6 @@ fn dropped(v4: &str, v6: &str) -> Dropped {
 mod tests {
     use std::io::{Read, Write};
     use std::net::TcpStream;
-
-    use bay_sys::namespace::{flags, leave_namespaces};
 
     use super::*;
     use crate::network;

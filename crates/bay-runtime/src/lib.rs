@@ -63,7 +63,7 @@ use bay_types::runtime::{RuntimeReply, RuntimeRequest};
 pub use attempt::{ATTEMPT_MADE, ATTEMPT_NAMESPACES};
 pub use cgroup::{Hierarchies, Placing};
 pub use failure::Failure;
-pub use gateway::{Counters, Dropped, GatewaySockets};
+pub use gateway::{Counters, Dropped, GatewaySockets, can_steer};
 pub use limit_events::LimitEvents;
 pub use memory::{CRIU_FLOOR, CRIU_PLACES, PROGRAM, find_criu, goes_on_here};
 pub use netuse::{NetworkUse, network_use};

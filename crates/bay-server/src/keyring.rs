@@ -118,6 +118,35 @@ impl Keyring {
     }
 }
 
+/// Tells what keys there are, without making or changing one: the given one, or those of all daemons of this host.
+///
+/// # Errors
+/// In words, why one of them cannot be used, or why none could be made.
+pub fn look(given: Option<&Path>) -> Result<String, String> {
+    let usable = |path: &Path| match read(path) {
+        Ok(found) => Ok(found.is_some()),
+        Err(error) => Err(format!("{} cannot be used: {error}", path.display())),
+    };
+    if let Some(path) = given {
+        return match usable(path)? {
+            true => Ok(format!("{} can be used", path.display())),
+            false => Ok(format!("{} is not there yet; the first daemon makes it", path.display())),
+        };
+    }
+    let entries = match fs::read_dir(KEYS) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(format!("none in {KEYS} yet; the first daemon makes one"));
+        }
+        Err(error) => return Err(format!("{KEYS} cannot be read: {error}")),
+    };
+    let mut count = 0;
+    for entry in entries.flatten() {
+        count += u32::from(usable(&entry.path())?);
+    }
+    Ok(format!("{count} in {KEYS} can be used"))
+}
+
 fn read(path: &Path) -> io::Result<Option<Identity>> {
     let file = match File::open(path) {
         Ok(file) => file,

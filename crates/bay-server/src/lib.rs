@@ -12,6 +12,7 @@
 //!   guest events ──► follow ──► ends of execs                   └── timer, death of PID 1, idle
 //!                                   ├──► telemetry: counters, costs, spans
 //!                                   └──► changes: which files changed meanwhile
+//!   a bay's connections ──► egress (policy, who, record) ──► the world; service/traffic reads that record for people
 //! ```
 //!
 //! **Start**: lock the data directory, copy the executable, open store and pool, `adopt` what an earlier daemon left,
@@ -73,6 +74,7 @@ mod validate;
 use daemon::{Daemon, HostSize, blocking};
 pub use egress::EgressConfig;
 use fault::Fault;
+pub use keyring::look as look_at_keys;
 pub use telemetry::Collector;
 use telemetry::Telemetry;
 

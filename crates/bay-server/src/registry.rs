@@ -129,6 +129,13 @@ impl BayHandle {
         self.egress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// An exec was started by the guest.
+    pub(crate) fn exec_runs(&self) {
+        if let Some(open) = self.egress() {
+            open.exec_began();
+        }
+    }
+
     pub(crate) fn set_egress(&self, open: Arc<BayEgress>) {
         *self.egress.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
     }

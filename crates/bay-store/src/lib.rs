@@ -54,6 +54,7 @@ mod ledger;
 mod policy;
 mod schema;
 mod timeline;
+mod traffic;
 mod write;
 
 pub use bay::{BayNew, BayRow, NameChoice};
@@ -66,6 +67,7 @@ pub use ids::{FIRST_ID_BASE, LAST_ID_BASE};
 pub use ledger::Verdict;
 pub use policy::{GrantRow, PolicyNew, PolicyRow, PolicyTexts, Scope};
 pub use timeline::{Begin, DESCENT_KINDS};
+pub use traffic::TrafficWanted;
 
 pub(crate) type Result<T> = std::result::Result<T, StoreError>;
 

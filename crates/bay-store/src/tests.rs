@@ -482,3 +482,38 @@ async fn an_exec_tells_its_number_and_duration_in_the_record() {
     assert_eq!((&start.body["number"], &end.body["number"]), (&1.into(), &1.into()));
     assert!(end.body["duration_s"].as_f64().is_some() && end.body["tty"] == false, "{end:?}");
 }
+
+#[tokio::test]
+async fn traffic_is_read_by_its_kind_and_most_of_it_is_not_in_the_timeline() {
+    let (_dir, store) = store().await;
+    let one = bay(&store, "one").await;
+    let after = store.events_head().await.unwrap();
+    let allow = json!({ "request": "GET https://x/?q=\"outcome\":\"deny\",\"port\":", "outcome": "allow", "port": 443 });
+    let deny = json!({ "request": "GET https://x/?q=\"outcome\":\"allow\",\"port\":", "outcome": "deny", "port": 443 });
+    for (kind, body) in [
+        ("egress.decided", allow),
+        ("egress.decided", deny),
+        ("egress.looked-up", json!({ "name": "x", "answer": "answered" })),
+        ("egress.repeated", json!({ "what": "answered", "of": "x" })),
+        ("egress.repeated", json!({ "what": "deny", "of": "\"what\":\"answered\"" })),
+        ("egress.ended", json!({ "of": 1, "ending": "answered", "status": 200 })),
+        ("egress.ended", json!({ "of": 1, "ending": "revoked" })),
+        ("bay.odd", json!({})),
+    ] {
+        store.event_append(Some(one.id), &Draft::new(kind, body)).await.unwrap();
+    }
+    let numbers = |events: Vec<bay_types::event::Event>| -> Vec<u64> {
+        events.iter().map(|event| event.seq - after).collect()
+    };
+    let page = async |refused, look_ups| {
+        numbers(store.traffic_page(one.id, 0, TrafficWanted { refused, look_ups }, 100).await.unwrap())
+    };
+    assert_eq!(page(false, true).await, [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(page(false, false).await, [1, 2, 5, 6, 7]);
+    assert_eq!(page(true, false).await, [2, 5, 7]);
+    assert_eq!(numbers(store.timeline_page(one.id, after, 100).await.unwrap()), [2, 5, 6, 7, 8]);
+    let begin = store.traffic_begin(one.id, 0, TrafficWanted::default(), 3).await.unwrap();
+    assert_eq!((begin.after - after, begin.older), (2, true));
+    assert!(store.event_of(one.id, after + 1).await.unwrap().is_some());
+    assert!(store.event_of(BayId::generate(), after + 1).await.unwrap().is_none());
+}

@@ -7,6 +7,7 @@ use sqlx::Row;
 use tokio::sync::watch;
 
 use crate::event::{raw, to_i64, to_u64};
+use crate::traffic::{let_out, look_up};
 use crate::{Result, Store, StoreError};
 
 /// Events that say which checkpoint a bay's state descends from.
@@ -31,7 +32,8 @@ impl Store {
         self.inner.desk.told.subscribe()
     }
 
-    /// Events of a bay after `since`, oldest first, at most so many.
+    /// Events of a bay after `since`, oldest first, at most so many. Questions for names are not among them, and of what was
+    /// let out only its end is: there can be thousands for one command.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -39,7 +41,11 @@ impl Store {
         let failed = self.failed("reading a timeline");
         let rows = sqlx::query(concat!(
             "SELECT seq, at, bay, kind, body, hash FROM events ",
-            "WHERE bay = $1 AND seq > $2 ORDER BY seq LIMIT $3"
+            "WHERE bay = $1 AND seq > $2 AND NOT ",
+            look_up!(),
+            " AND NOT ",
+            let_out!(),
+            " ORDER BY seq LIMIT $3"
         ))
         .bind(bay.to_string())
         .bind(to_i64(since))
@@ -55,9 +61,13 @@ impl Store {
     /// # Errors
     /// When the database cannot be read.
     pub async fn timeline_begin(&self, bay: BayId, since: u64, limit: u32) -> Result<Begin> {
-        let found = sqlx::query(
-            "SELECT seq FROM events WHERE bay = $1 AND seq > $2 ORDER BY seq DESC LIMIT 1 OFFSET $3",
-        )
+        let found = sqlx::query(concat!(
+            "SELECT seq FROM events WHERE bay = $1 AND seq > $2 AND NOT ",
+            look_up!(),
+            " AND NOT ",
+            let_out!(),
+            " ORDER BY seq DESC LIMIT 1 OFFSET $3"
+        ))
         .bind(bay.to_string())
         .bind(to_i64(since))
         .bind(i64::from(limit))

@@ -9,6 +9,7 @@
 //! | `GET /v1/ports`            | array of [`Port`]                            |
 //! | `POST /v1/hold?seconds=N`  | [`Hold`]; N up to [`MAX_HOLD_S`]             |
 //! | `DELETE /v1/hold`          | [`Hold`]                                     |
+//! | `GET /v1/egress`           | [`InsideEgress`](crate::traffic::InsideEgress) |
 //! | `GET /v1/checkpoints`      | array of [`CheckpointView`](crate::checkpoint::CheckpointView) |
 //! | `POST /v1/checkpoints` [`Message`] | `CheckpointView`; for root of the bay only |
 //! | `POST /v1/restore/{checkpoint}` | `CheckpointView` of what was before, right before the bay goes back; for root of the bay only |
@@ -100,10 +101,21 @@ pub struct Hold {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case")]
 pub enum Ask {
+    /// What may leave the bay.
+    Egress,
     Checkpoints,
-    Checkpoint { message: Option<String> },
-    Restore { checkpoint: CheckpointName },
-    Diff { from: Option<Moment>, to: Option<Moment>, part: Part, patch: bool },
+    Checkpoint {
+        message: Option<String>,
+    },
+    Restore {
+        checkpoint: CheckpointName,
+    },
+    Diff {
+        from: Option<Moment>,
+        to: Option<Moment>,
+        part: Part,
+        patch: bool,
+    },
 }
 
 /// What came of [`Ask::Diff`].
@@ -187,7 +199,7 @@ pub struct Can {
 /// What connections out of the bay come to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
-    /// `deny`: every connection out is refused at once.
+    /// `policy`: what the bay's policy allows leaves, everything else is refused at once.
     pub outbound: String,
     pub detail: String,
 }

@@ -7,6 +7,7 @@ use bay_types::CheckpointName;
 use bay_types::bay::Limits;
 use bay_types::checkpoint::CheckpointView;
 use bay_types::inside::{CTL_SOCKET, Can, Hold, InsideDiff, Message, Port, WhoAmI};
+use bay_types::traffic::InsideEgress;
 use bay_types::{ApiError, ErrorCode};
 use clap::{Parser, Subcommand};
 use jiff::Timestamp;
@@ -44,6 +45,8 @@ enum Verb {
     Whoami,
     /// Tell what is allowed: network, mounts, limits.
     Can,
+    /// Tell what may leave the bay: the policy that holds, rule by rule.
+    Egress,
     /// List what listens in the bay.
     Ports,
     /// Keep the bay awake for a while, even when it looks idle.
@@ -112,6 +115,10 @@ impl Ctl {
             Verb::Can => {
                 let can: Can = guest.get("/v1/can").await?;
                 self.print(&can, || allowed(&can))
+            }
+            Verb::Egress => {
+                let told: InsideEgress = guest.get("/v1/egress").await?;
+                self.print(&told, || egress(&told))
             }
             Verb::Ports => {
                 let found: Vec<Port> = guest.get("/v1/ports").await?;
@@ -219,6 +226,25 @@ fn allowed(can: &Can) -> String {
         format!("held       {}", can.hold_until.map_or_else(|| "no".to_owned(), |at| format!("until {at}"))),
     ]
     .join("\n")
+}
+
+fn egress(told: &InsideEgress) -> String {
+    let policies: Vec<String> = told.policies.iter().map(|name| visible(name)).collect();
+    let mut lines = vec![
+        format!("way out    {}", if told.open { "open" } else { "closed: nothing leaves at this moment" }),
+        format!("policy     {}", policies.join(", then ")),
+        format!("proxy      {}", visible(&told.proxy)),
+        format!("resolver   {}", visible(&told.resolver)),
+    ];
+    for rule in &told.rules {
+        let until = rule.expires.map(|at| format!(" (until {at})")).unwrap_or_default();
+        lines.push(format!("{:<10} {}{until}", visible(&rule.outcome), visible(&rule.what)));
+    }
+    if told.more {
+        lines.push("and more rules than are shown".to_owned());
+    }
+    lines.push(format!("{:<10} everything else", visible(&told.otherwise)));
+    lines.join("\n")
 }
 
 fn held(hold: Hold) -> String {

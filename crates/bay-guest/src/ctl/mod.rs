@@ -236,6 +236,7 @@ impl Ctl {
                 *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 Ok(json(StatusCode::OK, &Hold::default()))
             }
+            (&Method::GET, ["v1", "egress"]) => self.ask(Ask::Egress, asking).await,
             (&Method::GET, ["v1", "checkpoints"]) => self.ask(Ask::Checkpoints, asking).await,
             (&Method::POST, ["v1", "checkpoints"]) => {
                 root_only(peer)?;
@@ -289,8 +290,10 @@ impl Ctl {
     fn can(&self) -> Can {
         Can {
             network: Network {
-                outbound: "deny".to_owned(),
-                detail: "every connection out of the bay is refused at once; loopback works".to_owned(),
+                outbound: "policy".to_owned(),
+                detail: "what the bay's policy allows leaves, everything else is refused at once with the reason; \
+                         `bay-ctl egress` tells what it allows; loopback works"
+                    .to_owned(),
             },
             mounts: self.guest().about.mounts,
             workspace: WORKSPACE.into(),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use bay_types::bay::Limits;
-use bay_types::guest::GuestConfig;
+use bay_types::guest::{GATEWAY_V4, GuestConfig, PROXY_PORT};
 
 pub(crate) fn readme(guest: &GuestConfig) -> String {
     let mut mounts = String::new();
@@ -13,6 +13,7 @@ pub(crate) fn readme(guest: &GuestConfig) -> String {
     }
     include_str!("README.md")
         .replace("@NAME@", &guest.hostname)
+        .replace("@PROXY@", &format!("{GATEWAY_V4}:{PROXY_PORT}"))
         .replace("@LIMITS@", &limits(&guest.about.limits))
         .replace("@MOUNTS@\n", &mounts)
 }

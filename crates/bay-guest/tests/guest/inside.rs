@@ -166,7 +166,7 @@ async fn a_process_in_the_bay_is_told_who_it_is_and_what_it_may_do() {
     assert_eq!((me.bay.as_str(), me.name.as_str()), ("bay_test", "testbay"));
     assert_eq!(me.uid, rustix::process::geteuid().as_raw());
     let can: Can = serde_json::from_slice(&ask(&guest, Method::GET, "/v1/can").await.1).unwrap();
-    assert_eq!(can.network.outbound, "deny");
+    assert_eq!(can.network.outbound, "policy");
 }
 
 #[tokio::test]

@@ -104,6 +104,7 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/bays/{bay}/watch", get(inside::watch))
         .route("/v1/bays/{bay}/ports", get(inside::ports))
         .route("/v1/bays/{bay}/egress", get(egress::state))
+        .route("/v1/bays/{bay}/egress/entries", get(egress::entries))
         .route("/v1/bays/{bay}/timeline", get(timeline::timeline))
         .route("/v1/images", get(images::list).post(images::import))
         .route("/v1/images/{image}", delete(images::remove))

@@ -32,6 +32,7 @@ use crate::registry::{BayHandle, Registry};
 use crate::{follow, reconcile};
 
 mod bays;
+mod egress;
 mod execs;
 mod inside;
 mod policy;

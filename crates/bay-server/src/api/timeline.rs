@@ -25,6 +25,17 @@ pub(super) struct TimelineQuery {
     follow: bool,
 }
 
+pub(super) fn checked_limit(limit: Option<u32>) -> Result<(), ApiError> {
+    if limit.is_none_or(|limit| (1..=MAX_LIMIT).contains(&limit)) {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        ErrorCode::InvalidInput,
+        "the number of lines is zero or too large",
+        format!("ask for 1 to {MAX_LIMIT}, or leave it out for all"),
+    ))
+}
+
 /// Lines as they are read from the record, at the pace of whoever reads them.
 pub(super) async fn timeline(
     State(daemon): Shared,
@@ -32,13 +43,7 @@ pub(super) async fn timeline(
     Query(query): Query<TimelineQuery>,
 ) -> Result<Response, Failure> {
     let TimelineQuery { since, from, limit, follow } = query;
-    if limit.is_some_and(|limit| limit == 0 || limit > MAX_LIMIT) {
-        return Err(Failure(ApiError::new(
-            ErrorCode::InvalidInput,
-            "the number of lines is zero or too large",
-            format!("ask for 1 to {MAX_LIMIT}, or leave it out for all"),
-        )));
-    }
+    checked_limit(limit)?;
     let bay = timeline::find(&daemon, &bay).await?;
     let lines = timeline::open(daemon, bay, Wanted { since, from, limit, follow }).await?;
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], news::body(lines)).into_response())

@@ -1,34 +1,51 @@
 //! Who is behind a connection: the exec at once, the process as soon as it is found.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bay_backend::Attribution;
+use bay_store::Store;
+use bay_types::ExecId;
 use bay_types::egress::{Transport, Who};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
+
+use crate::registry::BayHandle;
 
 /// How long a decision waits for the process to be found. It is looked for while the handshake goes on.
 const FOUND_WITHIN: Duration = Duration::from_millis(5);
 /// Connections of one bay whose processes are looked for at a time. In a flood those of the others stay unknown.
 const LOOKING: usize = 2;
+/// Execs of which it is remembered whether the bay has them.
+const REMEMBERED: usize = 4096;
+/// Between two looks at the execs there are.
+const NOTE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Finds out who opened the connections of one bay.
 #[derive(Debug, Clone)]
 pub(super) struct Callers {
     attribution: Option<Arc<dyn Attribution>>,
     looking: Arc<Semaphore>,
+    own: Arc<OwnExecs>,
+    began: Arc<Notify>,
 }
 
 /// Who opened one connection.
 #[derive(Debug)]
 pub(super) struct Opener {
     who: watch::Receiver<Who>,
+    own: Arc<OwnExecs>,
 }
 
 impl Callers {
-    pub(super) fn new(attribution: Option<Arc<dyn Attribution>>) -> Self {
-        Self { attribution, looking: Arc::new(Semaphore::new(LOOKING)) }
+    pub(super) fn new(attribution: Option<Arc<dyn Attribution>>, own: OwnExecs) -> Self {
+        Self {
+            attribution,
+            looking: Arc::new(Semaphore::new(LOOKING)),
+            own: Arc::new(own),
+            began: Arc::default(),
+        }
     }
 
     /// Called on the path of packets.
@@ -45,13 +62,33 @@ impl Callers {
                 drop(turn);
             });
         }
-        Opener { who }
+        Opener { who, own: Arc::clone(&self.own) }
     }
 
-    /// Who asks for a name.
+    /// Who asks for a name. To be made sure of with [`Callers::sure`].
     pub(super) fn asker(&self, bay_end: SocketAddr, gateway_end: SocketAddr) -> Option<Who> {
-        let who = self.attribution.as_ref()?.who(bay_end, gateway_end, Transport::Udp);
-        (!who.is_unknown()).then_some(who)
+        Some(self.attribution.as_ref()?.who(bay_end, gateway_end, Transport::Udp))
+    }
+
+    /// The same without what is not the bay's; nothing if nobody is left.
+    pub(super) async fn sure(&self, who: Option<Who>) -> Option<Who> {
+        self.own.only(who?).await
+    }
+
+    /// An exec has begun.
+    pub(super) fn began(&self) {
+        self.began.notify_one();
+    }
+
+    /// Takes note of execs as they begin. Never returns.
+    pub(super) async fn note_execs(self) {
+        let Some(attribution) = self.attribution else { return };
+        loop {
+            self.began.notified().await;
+            let attribution = Arc::clone(&attribution);
+            let _ = tokio::task::spawn_blocking(move || attribution.note()).await;
+            tokio::time::sleep(NOTE_PAUSE).await;
+        }
     }
 }
 
@@ -62,6 +99,65 @@ impl Opener {
         // Ends at once where the search is over, or never began: what was known before it is no change.
         let _ = tokio::time::timeout(FOUND_WITHIN, told.changed()).await;
         let who = told.borrow().clone();
+        self.own.only(who).await
+    }
+}
+
+/// The execs that a bay has. An exec is told by the name of its control group, and root in the bay can give a group any name:
+/// one that the bay does not have, above all one of another bay, is not taken for the name of anybody.
+#[derive(Debug)]
+pub(super) struct OwnExecs {
+    handle: Weak<BayHandle>,
+    store: Store,
+    known: Mutex<HashMap<ExecId, bool>>,
+}
+
+impl OwnExecs {
+    pub(super) fn new(handle: &Arc<BayHandle>, store: Store) -> Self {
+        Self { handle: Arc::downgrade(handle), store, known: Mutex::default() }
+    }
+
+    /// What of it is the bay's own. Runs of services are execs that only the guest knows: of them the service's name stays.
+    async fn only(&self, mut who: Who) -> Option<Who> {
+        if let Some(exec) = who.exec
+            && !self.has(exec).await
+        {
+            who.exec = None;
+        }
         (!who.is_unknown()).then_some(who)
+    }
+
+    async fn has(&self, exec: ExecId) -> bool {
+        let Some(handle) = self.handle.upgrade() else { return false };
+        if handle.exec_is_open(exec) {
+            self.remember(exec, true);
+            return true;
+        }
+        let known = self.known().get(&exec).copied();
+        if let Some(known) = known {
+            return known;
+        }
+        match self.store.exec_get(handle.id, exec).await {
+            Ok(row) => {
+                self.remember(exec, row.is_some());
+                row.is_some()
+            }
+            Err(error) => {
+                tracing::warn!(bay = %handle.name, %error, "whether a bay has an exec could not be found out");
+                false
+            }
+        }
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<ExecId, bool>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, exec: ExecId, has: bool) {
+        let mut known = self.known();
+        if known.len() >= REMEMBERED && !known.contains_key(&exec) {
+            known.clear();
+        }
+        known.insert(exec, has);
     }
 }

@@ -20,7 +20,9 @@ use super::home::NamesFile;
 use super::record::{NotRecorded, Recorder};
 
 /// Of all a request says, as much is put on record.
-const MAX_REQUEST: usize = 4096;
+const MAX_REQUEST: usize = 2048;
+/// An explanation that is longer is kept in short.
+const MAX_EXPLANATION: usize = 8192;
 
 pub(super) struct BayDecider {
     pub(super) recorder: Arc<Recorder>,
@@ -69,6 +71,15 @@ fn decided(who: Option<&Who>, request: &CanonicalRequest, decision: &Decision) -
     })
 }
 
+/// An explanation as it is kept. One that repeats a long request in each of its parts would leave no room for the event.
+fn bounded(explanation: &Explanation) -> Value {
+    let whole = json!(explanation);
+    if whole.to_string().len() <= MAX_EXPLANATION {
+        return whole;
+    }
+    json!({ "request": clip(explanation.request.clone()), "outcome": explanation.outcome, "reason": clip(explanation.reason.clone()) })
+}
+
 /// What is refused for the record's sake alone.
 fn unrecorded(request: &CanonicalRequest, why: &str) -> Ruling {
     let decision =
@@ -112,7 +123,11 @@ impl Decider for BayDecider {
         let (name, kind) = (clip(name.to_owned()), kind.to_owned());
         // Now, as long as there is a socket to look at.
         let who = self.callers.asker(peer, SocketAddr::new(GATEWAY_V4.into(), DNS_PORT));
-        tokio::spawn(async move { recorder.looked_up(peer, &name, &kind, answer, who).await });
+        let callers = self.callers.clone();
+        tokio::spawn(async move {
+            let who = callers.sure(who).await;
+            recorder.looked_up(peer, &name, &kind, answer, who).await;
+        });
     }
 
     fn route(&self, host: &Host, port: u16) -> Route {
@@ -131,7 +146,7 @@ impl Decider for BayDecider {
         }
         let explanation = explain(&policy, request, &decision, now);
         if let Some(body) = body.as_object_mut() {
-            body.insert("explanation".to_owned(), json!(explanation));
+            body.insert("explanation".to_owned(), bounded(&explanation));
         }
         let what = if decision.outcome == Outcome::Ask { "ask" } else { "deny" };
         let of = format!("{}:{}", request.host(), request.port());

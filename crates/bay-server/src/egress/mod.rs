@@ -9,6 +9,7 @@
 //! It is opened when a bay starts, or is found again by a new daemon, and closed when the bay's runtime goes. While no
 //! daemon runs there is nobody at the sockets, and the kernel refuses what the bay sends.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -37,9 +38,10 @@ mod decider;
 mod floods;
 mod home;
 mod record;
+mod spans;
 mod upstream;
 
-use caller::Callers;
+use caller::{Callers, OwnExecs};
 use decider::BayDecider;
 use home::NamesFile;
 pub(crate) use home::remove;
@@ -147,7 +149,7 @@ impl BayEgress {
         let policy = policy::effective(daemon, handle).await;
         let authority = egress.authority(row)?;
         let (names_file, names) = NamesFile::open(&egress.data_dir, row.id)?;
-        let recorder = Recorder::open(daemon.store.clone(), row.id).await.map_err(|e| e.to_api())?;
+        let recorder = Recorder::open(daemon, handle).await.map_err(|e| e.to_api())?;
         let recorder = Arc::new(recorder);
         let found = row.runtime.as_ref().map(|record| daemon.backend.attribution(row.id, record));
         let attribution = match found {
@@ -160,7 +162,7 @@ impl BayEgress {
         let decider = Arc::new(BayDecider {
             recorder: Arc::clone(&recorder),
             names: names_file,
-            callers: Callers::new(attribution),
+            callers: Callers::new(attribution, OwnExecs::new(handle, daemon.store.clone())),
             policy: std::sync::RwLock::new(policy),
             names_lost: std::sync::atomic::AtomicBool::new(false),
         });
@@ -184,6 +186,7 @@ impl BayEgress {
             serving.spawn(gateway.serve_dns_udp(UdpSocket::from_std(socket).map_err(registered)?));
         }
         serving.spawn(async move { recorder.tell_sums().await });
+        serving.spawn(decider.callers.clone().note_execs());
         let open = Arc::new(Self { gateway, decider, counters, serving: Mutex::new(serving) });
         let following = follow_policy(Arc::clone(daemon), Arc::clone(handle), Arc::downgrade(&open), changes);
         open.serving.lock().unwrap_or_else(PoisonError::into_inner).spawn(following);
@@ -200,6 +203,16 @@ impl BayEgress {
     pub(crate) fn dropped(&self) -> DroppedPackets {
         let Dropped { udp, icmp, other } = self.counters.dropped().unwrap_or_default();
         DroppedPackets { udp, icmp, other, dns: self.gateway.dns_dropped() }
+    }
+
+    /// Numbers of the decisions by which something was let out that is not over.
+    pub(crate) fn under_way(&self) -> HashSet<u64> {
+        self.decider.recorder.under_way()
+    }
+
+    /// An exec of the bay has begun: who opens connections later is known also when it is over by then.
+    pub(crate) fn exec_began(&self) {
+        self.decider.callers.began();
     }
 
     /// Lets nothing more out, writes down what was only counted so far, and has the names on disk.

@@ -1,18 +1,23 @@
 //! What a gateway writes into the record. An act is on record before it is done; refusals in floods are added up.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use bay_gateway::{Ended, Ending, LookUp, RecordId};
 use bay_store::{Draft, Store};
-use bay_types::BayId;
 use bay_types::egress::Who;
 use bay_types::traffic::{DECIDED, ENDED, KINDS, LOOKED_UP, REFUSED, REPEATED};
+use bay_types::{BayId, BayName};
 use serde_json::{Value, json};
 
 use super::floods::{Floods, Kind, Say, WINDOW};
+use super::spans;
+use crate::daemon::Daemon;
+use crate::registry::BayHandle;
+use crate::telemetry::Counters;
 
 /// Events of its traffic that one bay may have in the record: some hundred megabytes. It cannot stop the others by filling
 /// the disk.
@@ -25,8 +30,13 @@ const NOWHERE: &str = "0";
 pub(super) struct Recorder {
     store: Store,
     bay: BayId,
+    name: BayName,
     written: AtomicU64,
     floods: Mutex<Floods>,
+    /// Decisions by which something was let out that is not over.
+    under_way: Mutex<HashSet<u64>>,
+    counters: Arc<Counters>,
+    daemon: Weak<Daemon>,
 }
 
 /// Why something could not be put on record, and so must not be done.
@@ -34,9 +44,30 @@ pub(super) struct Recorder {
 pub(super) struct NotRecorded(pub(super) String);
 
 impl Recorder {
-    pub(super) async fn open(store: Store, bay: BayId) -> Result<Self, bay_store::StoreError> {
-        let written = AtomicU64::new(store.events_count(bay, KINDS).await?);
-        Ok(Self { store, bay, written, floods: Mutex::new(Floods::new(Instant::now())) })
+    pub(super) async fn open(
+        daemon: &Arc<Daemon>,
+        handle: &BayHandle,
+    ) -> Result<Self, bay_store::StoreError> {
+        let store = daemon.store.clone();
+        let written = AtomicU64::new(store.events_count(handle.id, KINDS).await?);
+        Ok(Self {
+            store,
+            bay: handle.id,
+            name: handle.name.clone(),
+            written,
+            floods: Mutex::new(Floods::new(Instant::now())),
+            under_way: Mutex::default(),
+            counters: Arc::clone(&daemon.telemetry.counters),
+            daemon: Arc::downgrade(daemon),
+        })
+    }
+
+    pub(super) fn under_way(&self) -> HashSet<u64> {
+        self.not_over().clone()
+    }
+
+    fn not_over(&self) -> std::sync::MutexGuard<'_, HashSet<u64>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn append(&self, kind: &'static str, body: Value) -> Result<u64, NotRecorded> {
@@ -53,16 +84,21 @@ impl Recorder {
 
     /// Puts a decision on record that lets something leave.
     pub(super) async fn allowed(&self, body: Value) -> Result<RecordId, NotRecorded> {
-        self.append(DECIDED, body).await.map(id)
+        let seq = self.append(DECIDED, body).await?;
+        self.counters.egress.decided("allow");
+        self.not_over().insert(seq);
+        Ok(id(seq))
     }
 
     /// Puts one on record that does not.
     pub(super) async fn denied(&self, what: &'static str, of: String, body: Value) -> RecordId {
+        self.counters.egress.decided(what);
         self.counted(Kind { what, of }, DECIDED, body).await
     }
 
     /// Puts on record what never became a request.
     pub(super) async fn refused(&self, what: &'static str, of: String, body: Value) -> RecordId {
+        self.counters.egress.refused(what);
         self.counted(Kind { what, of }, REFUSED, body).await
     }
 
@@ -70,9 +106,14 @@ impl Recorder {
         let say = self.floods().add(kind);
         match say {
             Say::Counted(last) => id(last),
-            Say::Tell(kind) => match self.append(event, body).await {
+            Say::Tell(kind) => match self.append(event, body.clone()).await {
                 Ok(seq) => {
                     self.floods().told(&kind, seq);
+                    if event != LOOKED_UP
+                        && let Some(daemon) = self.daemon.upgrade()
+                    {
+                        spans::refused(&daemon, self.bay, &self.name, seq, &body).await;
+                    }
                     id(seq)
                 }
                 Err(NotRecorded(why)) => {
@@ -113,8 +154,14 @@ impl Recorder {
             let ms = u64::try_from(ended.took.as_millis()).unwrap_or(u64::MAX);
             body.insert("ms".to_owned(), ms.into());
         }
+        self.counters.egress.ended(ended.sent, ended.received, body.get("failure").is_some());
         if let Err(NotRecorded(why)) = self.append(ENDED, body).await {
             tracing::warn!(bay = %self.bay, of, %why, "how a request ended is not on record");
+        }
+        // After its event: who finds it neither here nor there knows that its end was never seen.
+        self.not_over().remove(&of);
+        if let Some(daemon) = self.daemon.upgrade() {
+            spans::over(&daemon, self.bay, &self.name, of, ended).await;
         }
     }
 

@@ -134,7 +134,10 @@ pub(crate) async fn start(
     let body = body(spec, &row)?;
     let answer = handle.guest.bytes(Method::PUT, &path(spec.id, ""), body, ANSWER_WITHIN).await;
     match answer {
-        Ok(_) => Ok(row.view()),
+        Ok(_) => {
+            handle.exec_runs();
+            Ok(row.view())
+        }
         Err(error) => Err(refused(daemon, handle, starting, error).await),
     }
 }
@@ -154,7 +157,10 @@ pub(crate) async fn start_attached(
     // An exec that is over is only looked at again: a body would let the guest start it anew.
     let body = if row.ended_at.is_some() { Bytes::new() } else { body(spec, &row)? };
     match handle.guest.upgrade(&path(spec.id, "/attach?since=0"), body).await {
-        Ok(stream) => Ok(stream),
+        Ok(stream) => {
+            handle.exec_runs();
+            Ok(stream)
+        }
         Err(error) => Err(refused(daemon, handle, starting, error).await),
     }
 }

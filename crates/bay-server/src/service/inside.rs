@@ -1,5 +1,5 @@
 //! What the processes of a bay ask of the daemon through their guest. They may do to their own bay what costs nobody else
-//! anything: look at its checkpoints, make some, go back to one, see what has changed since. The guest is hostile: it can ask
+//! anything: look at its checkpoints and at what may leave it, make some, go back to one, see what has changed since. The guest is hostile: it can ask
 //! as often as it likes, and is heard one at a time, with a [`PAUSE`] between two changes. What they change with the guest alone
 //! is only written down here, so often and no more ([`NOTES`]).
 
@@ -20,7 +20,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
 use super::diff::Found;
-use super::{Caller, checkpoints, execs};
+use super::{Caller, checkpoints, execs, policy};
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
@@ -67,7 +67,7 @@ pub(crate) fn heard(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, ask:
         let _room = room;
         let mut last = handle.wishes.last.lock().await;
         if let Some(last) = *last
-            && ask != Ask::Checkpoints
+            && !matches!(ask, Ask::Checkpoints | Ask::Egress)
         {
             tokio::time::sleep_until(last + PAUSE).await;
         }
@@ -125,6 +125,10 @@ async fn grant(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, ask: Ask) -> Resul
     let caller = Caller::inside();
     let told = |value| serde_json::to_value(value).map_err(|e| ApiError::internal(&e));
     match ask {
+        Ask::Egress => {
+            let told = policy::inside(daemon, handle).await;
+            serde_json::to_value(told).map_err(|e| ApiError::internal(&e))
+        }
         Ask::Checkpoints => {
             let all = checkpoints::list(daemon, handle).await?;
             serde_json::to_value(all).map_err(|e| ApiError::internal(&e))

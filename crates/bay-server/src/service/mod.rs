@@ -16,6 +16,7 @@ pub(crate) mod services;
 pub(crate) mod settings;
 mod thinning;
 pub(crate) mod timeline;
+pub(crate) mod traffic;
 pub(crate) mod workspaces;
 
 /// Nobody's user id.

@@ -36,8 +36,47 @@ impl Counter {
     }
 }
 
+/// What a decision on a request can be.
+pub(crate) const DECISIONS: [&str; 3] = ["allow", "ask", "deny"];
+/// Why something was refused before there was a request.
+pub(crate) const REFUSALS: [&str; 6] = ["connection", "nameless", "form", "protocol", "too-many", "upgrade"];
+
+/// What left all bays, and what did not.
+#[derive(Debug, Default)]
+pub(crate) struct EgressCounters {
+    pub(crate) decided: [Counter; DECISIONS.len()],
+    pub(crate) refused: [Counter; REFUSALS.len()],
+    pub(crate) sent: Counter,
+    pub(crate) received: Counter,
+    /// Let out, and the origin could not be used.
+    pub(crate) failed: Counter,
+}
+
+impl EgressCounters {
+    pub(crate) fn decided(&self, outcome: &str) {
+        count(&DECISIONS, &self.decided, outcome);
+    }
+
+    pub(crate) fn refused(&self, what: &str) {
+        count(&REFUSALS, &self.refused, what);
+    }
+
+    pub(crate) fn ended(&self, sent: u64, received: u64, failed: bool) {
+        self.sent.add(sent);
+        self.received.add(received);
+        self.failed.add(u64::from(failed));
+    }
+}
+
+fn count(words: &[&str], counters: &[Counter], word: &str) {
+    if let Some(place) = words.iter().position(|one| *one == word) {
+        counters[place].add(1);
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    pub(crate) egress: EgressCounters,
     pub(crate) execs_started: Counter,
     pub(crate) execs_ended: [Counter; REASONS.len()],
     /// By bound; the last one is for all that lasted longer.

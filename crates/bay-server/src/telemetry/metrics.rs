@@ -1,15 +1,18 @@
 //! `GET /metrics`: everything that is counted, in one answer. Labels are states, reasons and names of bays, so there are
 //! never more series than there are bays, of which at most [`MAX_BAYS`] are told one by one.
 
+use std::sync::Arc;
+
 use bay_store::BayRow;
 use bay_types::ApiError;
 use bay_types::bay::State;
 use bay_types::stats::{BayStats, Pressure, Stall};
 use bay_types::usage::seconds;
 
-use super::counters::{BOUNDS, Counter, REASONS};
+use super::counters::{BOUNDS, Counter, DECISIONS, EgressCounters, REASONS, REFUSALS};
 use super::exposition::{Exposition, Kind, number};
 use crate::daemon::Daemon;
+use crate::registry::BayHandle;
 
 /// Bays that have series of their own, oldest first.
 const MAX_BAYS: usize = 1000;
@@ -63,6 +66,8 @@ pub(crate) async fn text(daemon: &Daemon) -> Result<String, ApiError> {
         .sample(&[], number(head));
     execs(&mut all, daemon, running);
     per_bay(&mut all, &bays);
+    egress(&mut all, &daemon.telemetry.counters.egress);
+    dropped(&mut all, &handles);
     process(&mut all, daemon);
     Ok(all.text())
 }
@@ -164,6 +169,57 @@ fn per_bay(all: &mut Exposition, bays: &[Bay]) {
             if let Some(full) = full {
                 tell("full", full);
             }
+        }
+    }
+}
+
+fn egress(all: &mut Exposition, counters: &EgressCounters) {
+    let mut each = |name, help: &str, label, words: &[&str], counters: &[Counter]| {
+        let mut family = all.family(name, Kind::Counter, help);
+        for (word, counter) in words.iter().zip(counters) {
+            family.sample(&[(label, word)], number(counter.get()));
+        }
+    };
+    each(
+        "workbay_egress_requests_total",
+        "Requests of bays by what was decided on them.",
+        "outcome",
+        &DECISIONS,
+        &counters.decided,
+    );
+    each(
+        "workbay_egress_refused_total",
+        "What was refused before there was a request to decide on.",
+        "what",
+        &REFUSALS,
+        &counters.refused,
+    );
+    let mut bytes = all.family(
+        "workbay_egress_bytes_total",
+        Kind::Counter,
+        "Bytes of bodies and tunnels that are over, from bays and to them.",
+    );
+    bytes.sample(&[("direction", "sent")], number(counters.sent.get()));
+    bytes.sample(&[("direction", "received")], number(counters.received.get()));
+    all.family(
+        "workbay_egress_failures_total",
+        Kind::Counter,
+        "Requests let out whose origin could not be used.",
+    )
+    .sample(&[], number(counters.failed.get()));
+}
+
+/// Packets that went nowhere, of bays whose way out is open.
+fn dropped(all: &mut Exposition, handles: &[Arc<BayHandle>]) {
+    let help = "Packets that are neither TCP nor a question for a name, since the bay started.";
+    let mut family = all.family("workbay_bay_egress_dropped_total", Kind::Counter, help);
+    for handle in handles.iter().take(MAX_BAYS) {
+        let Some(open) = handle.egress() else { continue };
+        let dropped = open.dropped();
+        let counts =
+            [("udp", dropped.udp), ("icmp", dropped.icmp), ("other", dropped.other), ("dns", dropped.dns)];
+        for (protocol, count) in counts {
+            family.sample(&[("bay", handle.name.as_str()), ("protocol", protocol)], number(count));
         }
     }
 }

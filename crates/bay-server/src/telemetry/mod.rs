@@ -31,7 +31,7 @@ pub(crate) use exposition::CONTENT_TYPE as METRICS_TYPE;
 pub(crate) use metrics::text as metrics_text;
 pub use otlp::Collector;
 use otlp::text;
-pub(crate) use otlp::{Span, Spans};
+pub(crate) use otlp::{Requested, Span, Spans};
 
 #[derive(Debug, Default)]
 pub(crate) struct Telemetry {

@@ -1,6 +1,8 @@
 use bay_types::bay::{BayView, Limits};
+use bay_types::policy::PolicyView;
 use bay_types::stats::BayCost;
 use bay_types::top::{BayUse, Top};
+use bay_types::traffic::EgressState;
 use clap::Args;
 use jiff::Timestamp;
 
@@ -31,13 +33,35 @@ impl Show {
             // What it uses is worth a line, but not a failure.
             let top: Option<Top> = client.get(&format!("/v1/top?bay={}", encode(bay))).await.ok();
             let present = top.and_then(|top| top.bays.into_iter().next());
-            crate::output::data(&render(&view, present.as_ref(), Timestamp::now()))?;
+            let policy: Option<PolicyView> = client.get(&bay_path(bay, "/policy")).await.ok();
+            let egress: Option<EgressState> = client.get(&bay_path(bay, "/egress")).await.ok();
+            let way_out = way_out(policy.as_ref(), egress.as_ref());
+            crate::output::data(&render(&view, present.as_ref(), &way_out, Timestamp::now()))?;
         }
         Ok(0)
     }
 }
 
-fn render(bay: &BayView, present: Option<&BayUse>, now: Timestamp) -> String {
+/// What may leave the bay, and whether anybody is there to let it.
+fn way_out(policy: Option<&PolicyView>, egress: Option<&EgressState>) -> Vec<(&'static str, String)> {
+    let names = |policy: &PolicyView| {
+        let names =
+            policy.layers.iter().map(|layer| format!("{} ({})", visible(&layer.name), visible(&layer.layer)));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let state = |egress: &EgressState| if egress.open { "open" } else { "closed: nothing leaves it now" };
+    vec![
+        ("policy", policy.map_or_else(|| "-".to_owned(), names)),
+        ("way out", egress.map_or_else(|| "-".to_owned(), |egress| state(egress).to_owned())),
+    ]
+}
+
+fn render(
+    bay: &BayView,
+    present: Option<&BayUse>,
+    way_out: &[(&'static str, String)],
+    now: Timestamp,
+) -> String {
     let mut state = vec![
         ("state", format!("{}, for {}", bay.state, since(bay.since, now))),
         ("reason", visible(&bay.reason)),
@@ -83,6 +107,7 @@ fn render(bay: &BayView, present: Option<&BayUse>, now: Timestamp) -> String {
         section("made from", &made),
         section("limits", &limits),
         section("uses now", &use_lines(present)),
+        section("egress", way_out),
         section("isolation", &isolation),
     ];
     if !cost.is_empty() {
@@ -145,7 +170,9 @@ mod tests {
 
     #[test]
     fn a_bay_is_shown_with_its_reason_and_its_isolation_grade() {
-        let text = render(&bay("the guest \u{1b}[2J answers"), None, "2026-01-01T00:05:00Z".parse().unwrap());
+        let way_out = way_out(None, Some(&EgressState { open: true, ..EgressState::default() }));
+        let now = "2026-01-01T00:05:00Z".parse().unwrap();
+        let text = render(&bay("the guest \u{1b}[2J answers"), None, &way_out, now);
         for part in ["running, for 5m", "\\x1b[2J", "shared-kernel", "512 MiB", "/opt/data at /data", "main"]
         {
             assert!(text.contains(part), "{part} is missing in\n{text}");

@@ -5,6 +5,7 @@
 
 mod cgroups;
 mod disk;
+mod gateway;
 mod kernel;
 mod namespaces;
 mod privileges;
@@ -112,7 +113,9 @@ pub(crate) async fn examine(home: &Home) -> Examined {
         cgroups::kill_and_freeze(root),
         cgroups::clone_into(root),
         kernel::pressure(),
+        gateway::steering(root),
         kernel::abort_connections(root),
+        gateway::key(root),
         kernel::seccomp(),
         kernel::landlock(),
         kernel::security_modules(),

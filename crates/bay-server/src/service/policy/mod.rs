@@ -11,6 +11,7 @@
 
 mod ask;
 mod compile;
+mod inside;
 mod places;
 mod recall;
 mod set;
@@ -25,6 +26,7 @@ use tokio::sync::watch;
 
 pub(crate) use ask::{check, diff, lint};
 pub(crate) use compile::Effective;
+pub(crate) use inside::inside;
 pub(crate) use recall::{explain, learn};
 pub(crate) use set::{
     drop_grants, grant_add, grant_list, grant_rm, layer, prepare, scope_of_project, set, show, unset,

@@ -2,8 +2,8 @@
 //!
 //! | event            | body that is read                                                                       |
 //! |------------------|-----------------------------------------------------------------------------------------|
-//! | `egress.decided` | `request` (one line), `outcome`, `explanation`, `exec`                                   |
-//! | `egress.refused` | `what`, `host`, `port`, `why`, `exec`: there was no request to decide on                 |
+//! | `egress.decided` | `request` (one line), `outcome`, `explanation`, `by`                                     |
+//! | `egress.refused` | `what`, `host`, `port`, `why`, `by`: there was no request to decide on                   |
 //!
 //! Much of it was said by a bay: it is bounded, made harmless, and never more than a text to read.
 
@@ -70,19 +70,14 @@ fn recorded_explanation(event: &Event) -> Option<Explained> {
 }
 
 pub(crate) async fn explain(daemon: &Daemon, handle: &BayHandle, id: u64) -> Result<Recalled, ApiError> {
-    let page =
-        daemon.store.timeline_page(handle.id, id.saturating_sub(1), 1).await.map_err(|e| e.to_api())?;
-    let event = page
-        .into_iter()
-        .next()
-        .filter(|event| event.seq == id && (event.kind == DECIDED || event.kind == REFUSED))
-        .ok_or_else(|| {
-            ApiError::new(
-                ErrorCode::EventNotFound,
-                format!("{} has no decision {id} on record", handle.name),
-                format!("`bay egress {}` shows the decisions there are, each with its number", handle.name),
-            )
-        })?;
+    let found = daemon.store.event_of(handle.id, id).await.map_err(|e| e.to_api())?;
+    let event = found.filter(|event| event.kind == DECIDED || event.kind == REFUSED).ok_or_else(|| {
+        ApiError::new(
+            ErrorCode::EventNotFound,
+            format!("{} has no decision {id} on record", handle.name),
+            format!("`bay egress {}` shows the decisions there are, each with its number", handle.name),
+        )
+    })?;
     let then = recorded_explanation(&event);
     let request = request(&event);
     let now = match &request {
@@ -107,7 +102,7 @@ pub(crate) async fn explain(daemon: &Daemon, handle: &BayHandle, id: u64) -> Res
         (None, Some(one), None) | (None, None, Some(one)) => one,
         (None, None, None) => "nothing more is on record".to_owned(),
     };
-    let exec = text(&event.body, "exec");
+    let exec = event.body.get("by").and_then(|by| text(by, "exec"));
     Ok(Recalled { id, at: event.at, request: shown, outcome, reason, exec, then, now })
 }
 

@@ -9,14 +9,17 @@ use std::time::Duration;
 use bay_store::Begin;
 use bay_types::event::Event;
 use bay_types::timeline::{EndOfTimeline, TimelineEnd, TimelineLine, TimelineNews};
-use bay_types::{ApiError, BayId};
+use bay_types::{ApiError, BayId, ExecId, traffic};
 use bytes::Bytes;
 use jiff::Timestamp;
+use serde_json::Value;
 use tokio::sync::mpsc;
 
+use super::traffic::ExecNames;
 use crate::daemon::Daemon;
 
 mod descent;
+mod sent;
 mod words;
 
 use descent::Descent;
@@ -99,6 +102,7 @@ async fn tell(
     for event in daemon.store.timeline_descent(bay, known).await? {
         descent.push(bay, &event);
     }
+    let mut names = ExecNames::default();
     let mut after = begin.after;
     let mut left = most;
     loop {
@@ -111,7 +115,11 @@ async fn tell(
             if event.seq > known {
                 descent.push(bay, event);
             }
-            let line = TimelineNews::Line(Box::new(line(event, &descent)));
+            if is_let_out(event) {
+                continue;
+            }
+            let about = about(daemon, bay, event, &mut names).await?;
+            let line = TimelineNews::Line(Box::new(line(event, about.as_ref(), &descent)));
             if to.send(bytes(&line)).await.is_err() {
                 return Ok(());
             }
@@ -144,12 +152,54 @@ fn bytes(news: &TimelineNews) -> Bytes {
     line.into()
 }
 
-fn line(event: &Event, descent: &Descent) -> TimelineLine {
+/// Whether this is of traffic whose end is a line of its own.
+fn is_let_out(event: &Event) -> bool {
+    event.kind == traffic::DECIDED && event.body.get("outcome").and_then(Value::as_str) == Some("allow")
+}
+
+/// The body of an event of traffic, with what was decided where it only tells the end, and the number of the exec.
+async fn about(
+    daemon: &Daemon,
+    bay: BayId,
+    event: &Event,
+    names: &mut ExecNames,
+) -> Result<Option<Value>, bay_store::StoreError> {
+    if !event.kind.starts_with(traffic::KINDS) {
+        return Ok(None);
+    }
+    let mut body = event.body.clone();
+    if event.kind == traffic::ENDED
+        && let Some(of) = body.get("of").and_then(Value::as_u64)
+        && let Some(Value::Object(decided)) = daemon.store.event_of(bay, of).await?.map(|event| event.body)
+        && let Some(body) = body.as_object_mut()
+    {
+        for (key, value) in decided {
+            body.entry(key).or_insert(value);
+        }
+    }
+    let number = match exec(&body) {
+        Some(exec) => names.of(&daemon.store, bay, exec).await?.map(|(number, _)| number),
+        None => None,
+    };
+    if let (Some(number), Some(body)) = (number, body.as_object_mut()) {
+        body.insert("number".to_owned(), number.into());
+    }
+    Ok(Some(body))
+}
+
+/// The exec that an event is about, or that is behind it.
+fn exec(body: &Value) -> Option<ExecId> {
+    let id = body.get("exec").or_else(|| body.get("by")?.get("exec"))?;
+    id.as_str()?.parse().ok()
+}
+
+fn line(event: &Event, about: Option<&Value>, descent: &Descent) -> TimelineLine {
+    let about = about.unwrap_or(&event.body);
     TimelineLine {
         seq: event.seq,
         at: event.at,
-        what: words::what(&event.kind, &event.body),
-        exec: event.body.get("exec").and_then(|id| id.as_str()?.parse().ok()),
+        what: words::what(&event.kind, about),
+        exec: exec(about),
         checkpoint: descent.at(event.seq).map(ToOwned::to_owned),
         details: event.body.clone(),
         kind: event.kind.clone(),

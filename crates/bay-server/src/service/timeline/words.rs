@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use bay_types::exec::{EndReason, Exit, LimitHit};
 use bay_types::timeline::FileChanges;
+use bay_types::traffic;
 use bay_types::usage::Usage;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -21,19 +22,19 @@ const TEXT: usize = 200;
 const ENTRIES: usize = 8;
 
 /// The body of an event, read without trust in its shape.
-struct Body<'a>(&'a Value);
+pub(super) struct Body<'a>(pub(super) &'a Value);
 
 impl Body<'_> {
-    fn read<T: DeserializeOwned>(&self, key: &str) -> Option<T> {
+    pub(super) fn read<T: DeserializeOwned>(&self, key: &str) -> Option<T> {
         serde_json::from_value(self.0.get(key)?.clone()).ok()
     }
 
-    fn text(&self, key: &str) -> Option<String> {
+    pub(super) fn text(&self, key: &str) -> Option<String> {
         self.0.get(key).filter(|value| !value.is_null()).map(|value| short(value, TEXT))
     }
 
     /// `PREFIX text`, or nothing.
-    fn after(&self, prefix: &str, key: &str) -> String {
+    pub(super) fn after(&self, prefix: &str, key: &str) -> String {
         self.text(key)
             .filter(|text| !text.is_empty())
             .map_or_else(String::new, |text| format!("{prefix}{text}"))
@@ -147,6 +148,9 @@ pub(super) fn what(kind: &str, body: &Value) -> String {
             format!("forked{}{}{by}", body.after(" from ", "checkpoint"), body.after(" into ", "children"))
         }
         "bay.promoted" => format!("took over the state{}{by}", body.after(" of ", "from")),
+        other if other.starts_with(traffic::KINDS) => {
+            super::sent::what(other, &body).unwrap_or_else(|| generic(other, &body))
+        }
         other => generic(other, &body),
     }
 }
@@ -313,7 +317,7 @@ fn short(value: &Value, limit: usize) -> String {
     }
 }
 
-fn clip(text: &str, limit: usize) -> String {
+pub(super) fn clip(text: &str, limit: usize) -> String {
     match text.char_indices().nth(limit) {
         Some(_) => text.chars().take(limit.saturating_sub(1)).chain(['…']).collect(),
         None => text.to_owned(),
@@ -330,7 +334,7 @@ fn quoted(word: &str) -> String {
 }
 
 /// Seconds as people say them.
-fn duration(seconds: f64) -> String {
+pub(super) fn duration(seconds: f64) -> String {
     if !seconds.is_finite() || seconds < 0.0 {
         return "?".to_owned();
     }

@@ -21,7 +21,7 @@ use super::Counters;
 mod send;
 mod span;
 
-pub(crate) use span::{Span, text};
+pub(crate) use span::{Requested, Span, text};
 
 /// Spans that wait for a collector before new ones are dropped.
 const QUEUE: usize = 2048;

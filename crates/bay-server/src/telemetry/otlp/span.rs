@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 const ARGV_BYTES: usize = 4096;
 /// Longest name of a program in a span's name.
 const NAME_CHARS: usize = 64;
+/// Characters of a request that a span carries.
+const REQUEST_CHARS: usize = 1024;
 /// OTLP's number for "something inside of one program".
 const INTERNAL: u32 = 1;
 const STATUS_ERROR: u32 = 2;
@@ -24,6 +26,25 @@ pub(crate) struct Span {
     pub(crate) start: Timestamp,
     pub(crate) end: Timestamp,
     pub(crate) attributes: Vec<(&'static str, Value)>,
+    pub(crate) error: Option<String>,
+}
+
+/// What is told of a request in a span. Mostly a bay's own words.
+#[derive(Debug, Clone)]
+pub(crate) struct Requested<'a> {
+    pub(crate) bay: &'a BayName,
+    /// Number of the decision.
+    pub(crate) id: u64,
+    pub(crate) line: &'a str,
+    pub(crate) host: Option<&'a str>,
+    pub(crate) port: Option<u64>,
+    pub(crate) rule: Option<&'a str>,
+    pub(crate) start: Timestamp,
+    pub(crate) end: Timestamp,
+    pub(crate) status: Option<u16>,
+    pub(crate) sent: Option<u64>,
+    pub(crate) received: Option<u64>,
+    /// Why it was refused, or came to nothing.
     pub(crate) error: Option<String>,
 }
 
@@ -96,6 +117,35 @@ impl Span {
                 span.error = Some(format!("{} {}", exit.reason, exit.shell_code()));
             }
         }
+        Some(span)
+    }
+
+    /// A request of an exec whose trace is recorded: a span below the exec's.
+    pub(crate) fn of_request(exec: ExecTrace, span_id: SpanId, request: Requested<'_>) -> Option<Self> {
+        let trace = ExecTrace { span_id: Some(span_id), parent_span_id: Some(exec.span_id?), ..exec };
+        // What follows the question mark may be secret, and is on record.
+        let line: String =
+            request.line.split('?').next().unwrap_or_default().chars().take(REQUEST_CHARS).collect();
+        let name: String =
+            line.split(['/', ' ']).next().unwrap_or_default().chars().take(NAME_CHARS).collect();
+        let mut span = Self::at(trace, format!("egress {name}"), request.start, request.end)?;
+        span.attributes = vec![
+            ("bay.name", text(request.bay.as_str())),
+            ("bay.egress.id", whole(request.id)),
+            ("bay.egress.request", text(line)),
+        ];
+        let mut add = |name, value: Option<Value>| {
+            if let Some(value) = value {
+                span.attributes.push((name, value));
+            }
+        };
+        add("server.address", request.host.map(text));
+        add("server.port", request.port.map(whole));
+        add("http.response.status_code", request.status.map(whole));
+        add("bay.egress.rule", request.rule.map(text));
+        add("bay.egress.sent_bytes", request.sent.map(whole));
+        add("bay.egress.received_bytes", request.received.map(whole));
+        span.error = request.error;
         Some(span)
     }
 

@@ -1,0 +1,278 @@
+//! `bay egress`: what a bay sent and tried to send, entry by entry, from its record.
+//!
+//! Something that was let out has two events, its decision and its end, and is one entry: told when it is over, or as under
+//! way when nothing else is left to tell. Pages are read as they are sent, as for a timeline; what is begun and not over is
+//! kept up to [`MAX_BEGUN`], and beyond that told at once.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bay_store::{Begin, TrafficWanted};
+use bay_types::timeline::{EndOfTimeline, TimelineEnd};
+use bay_types::traffic::{EgressEntry, EgressNews, EgressOutcome};
+use bay_types::{ApiError, BayId};
+use bytes::Bytes;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::mpsc;
+
+use crate::daemon::Daemon;
+
+mod entry;
+mod names;
+#[cfg(test)]
+mod tests;
+
+use entry::Meaning;
+pub(crate) use names::ExecNames;
+
+/// Events read at once. With bodies of the largest size this is 2 MiB.
+const PAGE: u32 = 128;
+/// Entries on their way to the reader.
+const IN_FLIGHT: usize = 32;
+/// What happens within this time is read together.
+const GATHER: Duration = Duration::from_millis(20);
+/// Things let out whose end was not come to yet.
+const MAX_BEGUN: usize = 1024;
+/// Somebody who follows hears of what takes longer than this before it is over.
+const LONG: SignedDuration = SignedDuration::from_secs(2);
+/// A decision so young may not be known as under way yet.
+const YOUNG: SignedDuration = SignedDuration::from_secs(5);
+
+/// What part of the traffic is wanted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    /// Entries after this one.
+    pub(crate) since: u64,
+    /// Entries from this time on.
+    pub(crate) from: Option<Timestamp>,
+    /// The last so many of them.
+    pub(crate) limit: Option<u32>,
+    /// Go on as more happens.
+    pub(crate) follow: bool,
+    pub(crate) part: TrafficWanted,
+}
+
+/// Starts the stream. What is wrong with the request is said here, before the first entry.
+pub(crate) async fn open(
+    daemon: Arc<Daemon>,
+    bay: BayId,
+    wanted: Wanted,
+) -> Result<mpsc::Receiver<Bytes>, ApiError> {
+    let store = &daemon.store;
+    let failed = |e: bay_store::StoreError| e.to_api();
+    let mut since = wanted.since;
+    if let Some(time) = wanted.from {
+        since = since.max(store.timeline_before(bay, time).await.map_err(failed)?);
+    }
+    let begin = match wanted.limit {
+        Some(limit) => store.traffic_begin(bay, since, wanted.part, limit).await.map_err(failed)?,
+        None => Begin { after: since, older: false },
+    };
+    let (to, from) = mpsc::channel(IN_FLIGHT);
+    tokio::spawn(async move {
+        let teller = Teller {
+            daemon: &daemon,
+            bay,
+            wanted,
+            to,
+            names: ExecNames::default(),
+            begun: BTreeMap::new(),
+            under_way: HashSet::new(),
+            // What happens while the last entries are read is not among them.
+            left: wanted.limit.filter(|_| !wanted.follow),
+        };
+        match teller.tell(begin).await {
+            Ok(()) | Err(Stop::Unheard) => {}
+            // The reader sees a stream without an end, and comes back.
+            Err(Stop::Store(error)) => tracing::warn!(%bay, %error, "the tale of a bay's traffic broke off"),
+        }
+    });
+    Ok(from)
+}
+
+/// Something that was let out, and is not over as far as was read.
+#[derive(Debug)]
+struct Begun {
+    entry: Box<EgressEntry>,
+    told: bool,
+}
+
+/// Why nothing more is told.
+enum Stop {
+    /// Whoever listened has left.
+    Unheard,
+    Store(bay_store::StoreError),
+}
+
+impl From<bay_store::StoreError> for Stop {
+    fn from(error: bay_store::StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// One reader's way through the record.
+struct Teller<'a> {
+    daemon: &'a Daemon,
+    bay: BayId,
+    wanted: Wanted,
+    to: mpsc::Sender<Bytes>,
+    names: ExecNames,
+    begun: BTreeMap<u64, Begun>,
+    /// What the gateway said to be under way, before the last page was read.
+    under_way: HashSet<u64>,
+    /// Entries that may still be told.
+    left: Option<u32>,
+}
+
+impl Teller<'_> {
+    async fn tell(mut self, begin: Begin) -> Result<(), Stop> {
+        let mut newest = self.daemon.store.events_told();
+        newest.mark_unchanged();
+        let mut after = begin.after;
+        let mut caught_up = false;
+        loop {
+            // Both asked before the page is read: the last event of a bay is written before it is forgotten, and the end
+            // of a request before it is not under way any more.
+            let handle = self.daemon.bays.find(&self.bay.to_string()).ok();
+            let open = handle.as_ref().and_then(|handle| handle.egress());
+            self.under_way = open.map(|open| open.under_way()).unwrap_or_default();
+            let page = self.daemon.store.traffic_page(self.bay, after, self.wanted.part, PAGE).await?;
+            for event in &page {
+                if self.left == Some(0) {
+                    break;
+                }
+                after = event.seq;
+                match entry::meaning(event) {
+                    Meaning::Nothing => {}
+                    Meaning::Whole(entry) => self.say(*entry).await?,
+                    Meaning::Begun(entry) => self.begin(entry).await?,
+                    Meaning::Over(of) => {
+                        let begun = match self.begun.remove(&of) {
+                            Some(begun) => Some(begun.entry),
+                            None => self.recall(of).await?,
+                        };
+                        self.say(entry::over(begun, of, event)).await?;
+                    }
+                }
+            }
+            if page.len() == PAGE as usize && self.left != Some(0) {
+                continue;
+            }
+            if !caught_up && !self.wanted.part.refused {
+                self.recall_older(begin.after).await?;
+            }
+            // A list has all that is not over; somebody who follows is told what takes long.
+            let at_once = !self.wanted.follow || !caught_up;
+            caught_up = true;
+            let now = Timestamp::now();
+            self.say_under_way(|entry| at_once || now.duration_since(entry.at) >= LONG, now).await?;
+
+            let end = match (handle.is_none(), self.wanted.follow) {
+                (true, _) => EndOfTimeline::BayRemoved,
+                (false, false) => EndOfTimeline::UpToDate,
+                (false, true) => {
+                    let untold = self.begun.values().any(|begun| !begun.told);
+                    tokio::select! {
+                        changed = newest.changed() => if changed.is_err() { return Ok(()) },
+                        () = tokio::time::sleep(LONG.unsigned_abs()), if untold => {}
+                        // Also while nothing happens, a reader that left is noticed.
+                        () = self.to.closed() => return Ok(()),
+                    }
+                    tokio::time::sleep(GATHER).await;
+                    newest.mark_unchanged();
+                    continue;
+                }
+            };
+            let last = EgressNews::End(TimelineEnd { end, older: begin.older });
+            return self.to.send(bytes(&last)).await.map_err(|_| Stop::Unheard);
+        }
+    }
+
+    async fn say(&mut self, mut entry: EgressEntry) -> Result<(), Stop> {
+        if let Some(exec) = entry.by.as_ref().and_then(|who| who.exec)
+            && let Some((number, argv)) = self.names.of(&self.daemon.store, self.bay, exec).await?
+        {
+            (entry.exec_number, entry.exec_argv) = (Some(number), argv);
+        }
+        self.left = self.left.map(|left| left.saturating_sub(1));
+        let line = bytes(&EgressNews::Entry(Box::new(entry)));
+        self.to.send(line).await.map_err(|_| Stop::Unheard)
+    }
+
+    async fn begin(&mut self, entry: Box<EgressEntry>) -> Result<(), Stop> {
+        self.begun.insert(entry.id, Begun { entry, told: false });
+        if self.begun.len() > MAX_BEGUN
+            && let Some((_, oldest)) = self.begun.pop_first()
+            && !oldest.told
+        {
+            let entry = self.not_over(&oldest.entry, Timestamp::now());
+            self.say(entry).await?;
+        }
+        Ok(())
+    }
+
+    /// A decision that came before the part that is read.
+    async fn recall(&self, id: u64) -> Result<Option<Box<EgressEntry>>, Stop> {
+        let event = self.daemon.store.event_of(self.bay, id).await?;
+        Ok(event.as_ref().map(entry::meaning).and_then(|meaning| match meaning {
+            Meaning::Begun(entry) => Some(entry),
+            Meaning::Whole(_) | Meaning::Over(_) | Meaning::Nothing => None,
+        }))
+    }
+
+    /// What was let out before that part, and is still under way.
+    async fn recall_older(&mut self, after: u64) -> Result<(), Stop> {
+        if self.wanted.since > 0 || self.wanted.from.is_some() {
+            return Ok(());
+        }
+        let older: Vec<u64> =
+            self.under_way.iter().copied().filter(|id| *id <= after).take(MAX_BEGUN).collect();
+        for id in older {
+            if let Some(entry) = self.recall(id).await? {
+                self.begun.insert(id, Begun { entry, told: false });
+            }
+        }
+        Ok(())
+    }
+
+    async fn say_under_way(
+        &mut self,
+        due: impl Fn(&EgressEntry) -> bool,
+        now: Timestamp,
+    ) -> Result<(), Stop> {
+        let due: Vec<u64> = self
+            .begun
+            .iter()
+            .filter(|(_, begun)| !begun.told && due(&begun.entry))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            let Some(begun) = self.begun.get_mut(&id) else { continue };
+            begun.told = true;
+            let entry = begun.entry.clone();
+            let entry = self.not_over(&entry, now);
+            if entry.outcome == EgressOutcome::EndUnknown {
+                self.begun.remove(&id);
+            }
+            self.say(entry).await?;
+        }
+        Ok(())
+    }
+
+    fn not_over(&self, entry: &EgressEntry, now: Timestamp) -> EgressEntry {
+        let young = now.duration_since(entry.at) < YOUNG;
+        let outcome = if young || self.under_way.contains(&entry.id) {
+            EgressOutcome::UnderWay
+        } else {
+            EgressOutcome::EndUnknown
+        };
+        EgressEntry { outcome, ..entry.clone() }
+    }
+}
+
+fn bytes(news: &EgressNews) -> Bytes {
+    let mut line = serde_json::to_vec(news).unwrap_or_default();
+    line.push(b'\n');
+    line.into()
+}

@@ -1,0 +1,45 @@
+//! Execs by the numbers and commands that people know them by.
+
+use std::collections::HashMap;
+
+use bay_store::Store;
+use bay_types::{BayId, ExecId};
+
+use crate::channel::plain_text;
+
+/// Execs of which the names are remembered; beyond that they are asked for anew.
+const REMEMBERED: usize = 1024;
+/// Arguments of a command that are told, and characters of each.
+const ARGUMENTS: usize = 16;
+const ARGUMENT: usize = 200;
+
+/// What one reader has asked for already.
+#[derive(Debug, Default)]
+pub(crate) struct ExecNames(HashMap<ExecId, Option<(u64, Vec<String>)>>);
+
+impl ExecNames {
+    /// Number and command of an exec of this bay; none for one that it has not, or that is forgotten.
+    pub(crate) async fn of(
+        &mut self,
+        store: &Store,
+        bay: BayId,
+        exec: ExecId,
+    ) -> Result<Option<(u64, Vec<String>)>, bay_store::StoreError> {
+        if let Some(known) = self.0.get(&exec) {
+            return Ok(known.clone());
+        }
+        let row = store.exec_get(bay, exec).await?;
+        let name = row.map(|row| {
+            let argv = row.spec.argv.iter().take(ARGUMENTS);
+            (
+                row.number,
+                argv.map(|word| plain_text(&word.chars().take(ARGUMENT).collect::<String>())).collect(),
+            )
+        });
+        if self.0.len() >= REMEMBERED {
+            self.0.clear();
+        }
+        self.0.insert(exec, name.clone());
+        Ok(name)
+    }
+}

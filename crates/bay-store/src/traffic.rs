@@ -1,0 +1,145 @@
+//! The part of the record that a bay's traffic is: read a page at a time, and left out of its timeline where there is too
+//! much of it.
+//!
+//! What kind of decision an event holds is told by its text, so that no database has to understand JSON: in the text of a body
+//! a quotation mark that is part of a value has a backslash before it, and no value can pass for a key.
+
+use bay_types::BayId;
+use bay_types::event::Event;
+use bay_types::traffic::KINDS;
+use sqlx::Row;
+
+use crate::event::{raw, to_i64, to_u64};
+use crate::timeline::Begin;
+use crate::{Result, Store};
+
+/// A decision that let something out: its end has an event of its own.
+macro_rules! let_out {
+    () => {
+        r#"(kind = 'egress.decided' AND body LIKE '%"outcome":"allow","port":%')"#
+    };
+}
+
+/// A question for a name, or the sum of many.
+macro_rules! look_up {
+    () => {
+        concat!(
+            r#"(kind = 'egress.looked-up' OR (kind = 'egress.repeated' AND (body LIKE '%"what":"answered"%' "#,
+            r#"OR body LIKE '%"what":"no-such-name"%' OR body LIKE '%"what":"refused"%')))"#
+        )
+    };
+}
+
+/// An end that is a refusal after all.
+macro_rules! ended_refused {
+    () => {
+        r#"(kind = 'egress.ended' AND (body LIKE '%"ending":"revoked"%' OR body LIKE '%"failure":"address"%'))"#
+    };
+}
+
+pub(crate) use {let_out, look_up};
+
+/// Which part of a bay's traffic is wanted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TrafficWanted {
+    /// Only what was refused.
+    pub refused: bool,
+    /// Questions for names too.
+    pub look_ups: bool,
+}
+
+impl Store {
+    /// Events of a bay's traffic after `since`, oldest first, at most so many.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn traffic_page(
+        &self,
+        bay: BayId,
+        since: u64,
+        wanted: TrafficWanted,
+        limit: u32,
+    ) -> Result<Vec<Event>> {
+        let failed = self.failed("reading a bay's traffic");
+        let rows = sqlx::query(concat!(
+            "SELECT seq, at, bay, kind, body, hash FROM events WHERE bay = $1 AND seq > $2 AND kind >= $3 AND kind < $4 ",
+            "AND ($5 = 1 OR NOT ",
+            look_up!(),
+            ") AND ($6 = 0 OR NOT (kind = 'egress.ended' OR ",
+            let_out!(),
+            ") OR ",
+            ended_refused!(),
+            ") ORDER BY seq LIMIT $7"
+        ))
+        .bind(bay.to_string())
+        .bind(to_i64(since))
+        .bind(KINDS)
+        .bind(behind())
+        .bind(i64::from(wanted.look_ups))
+        .bind(i64::from(wanted.refused))
+        .bind(i64::from(limit))
+        .fetch_all(&self.inner.readers)
+        .await
+        .map_err(&failed)?;
+        rows.iter().map(|row| raw(row).map_err(&failed)?.event()).collect()
+    }
+
+    /// Where to begin for the last `limit` of them, what was let out counted by its end.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn traffic_begin(
+        &self,
+        bay: BayId,
+        since: u64,
+        wanted: TrafficWanted,
+        limit: u32,
+    ) -> Result<Begin> {
+        let failed = self.failed("reading a bay's traffic");
+        let found = sqlx::query(concat!(
+            "SELECT seq FROM events WHERE bay = $1 AND seq > $2 AND kind >= $3 AND kind < $4 ",
+            "AND ($5 = 1 OR NOT ",
+            look_up!(),
+            ") AND NOT ",
+            let_out!(),
+            " AND ($6 = 0 OR kind <> 'egress.ended' OR ",
+            ended_refused!(),
+            ") ORDER BY seq DESC LIMIT 1 OFFSET $7"
+        ))
+        .bind(bay.to_string())
+        .bind(to_i64(since))
+        .bind(KINDS)
+        .bind(behind())
+        .bind(i64::from(wanted.look_ups))
+        .bind(i64::from(wanted.refused))
+        .bind(i64::from(limit))
+        .fetch_optional(&self.inner.readers)
+        .await
+        .map_err(&failed)?;
+        match found {
+            None => Ok(Begin { after: since, older: false }),
+            Some(row) => Ok(Begin { after: to_u64(row.try_get(0).map_err(&failed)?), older: true }),
+        }
+    }
+
+    /// One event of a bay, by its number.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn event_of(&self, bay: BayId, seq: u64) -> Result<Option<Event>> {
+        let failed = self.failed("reading an event");
+        let row =
+            sqlx::query("SELECT seq, at, bay, kind, body, hash FROM events WHERE seq = $1 AND bay = $2")
+                .bind(to_i64(seq))
+                .bind(bay.to_string())
+                .fetch_optional(&self.inner.readers)
+                .await
+                .map_err(&failed)?;
+        row.map(|row| raw(&row).map_err(&failed)?.event()).transpose()
+    }
+}
+
+/// The first text behind all kinds of traffic.
+fn behind() -> String {
+    format!("{KINDS}\u{10FFFF}")
+}

@@ -1,0 +1,319 @@
+use bay_types::egress::Who;
+use bay_types::timeline::{EndOfTimeline, TimelineEnd};
+use bay_types::traffic::{EgressEntry, EgressNews, EgressOutcome, EgressState};
+use clap::Args;
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+
+use super::record::{self, Reader, Since, since, understood};
+use crate::cli::Global;
+use crate::client::bay_path;
+use crate::failure::{Failure, Outcome};
+use crate::output::escape::{clip, command, visible};
+use crate::output::{colours, count, data, size, talk};
+
+/// Characters of a request, of a reason and of a command that have a place in a line.
+const REQUEST: usize = 300;
+const REASON: usize = 200;
+const COMMAND: usize = 80;
+
+/// Show what a bay sent and tried to send: one line per request or connection, and who was behind it.
+///
+/// The first column is the number for `bay policy explain`. What was let out is shown when it is over, or as `open` while it is
+/// under way; what was refused at once. The bay may be one that was removed, by its id.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay egress web\n  bay egress web --follow --denied\n  bay egress web --since 10m --json | jq -r 'select(.outcome == \"denied\").request'\n  bay policy explain web 1041\n\nWith --json every line is an object; docs/egress.md has its fields."
+)]
+pub(crate) struct Egress {
+    /// Name or id of the bay.
+    name: String,
+    /// Go on as things happen, until Ctrl-C or the bay's end.
+    #[arg(short, long)]
+    follow: bool,
+    /// Only what was refused.
+    #[arg(long)]
+    denied: bool,
+    /// Questions for names too.
+    #[arg(long)]
+    lookups: bool,
+    /// Only lines after this number, or not older than a time such as 90s, 10m, 2h, 3d.
+    #[arg(long, value_name = "SEQ|TIME", value_parser = since)]
+    since: Option<Since>,
+    /// Only the last N of them; 0 for all [default: 200, or all with --since].
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    limit: Option<u32>,
+}
+
+/// What was shown so far.
+struct Shown {
+    last: Option<u64>,
+    day: Option<Date>,
+    json: bool,
+}
+
+impl Egress {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        crate::naming::bay(&self.name)?;
+        let mut shown = Shown { last: None, day: None, json: global.json };
+        let Self { follow, denied, lookups, .. } = self;
+        let query = format!("/egress/entries?follow={follow}&denied={denied}&lookups={lookups}");
+        let begin = record::begin(self.since, self.limit, Timestamp::now());
+        let end = record::read(global, &bay_path(&self.name, &query), &begin, follow, &mut shown).await?;
+        if !global.json {
+            self.ended(global, &end, &shown).await;
+        }
+        Ok(0)
+    }
+
+    async fn ended(&self, global: &Global, end: &TimelineEnd, shown: &Shown) {
+        if end.older {
+            talk("older lines are left out: --limit 0 shows all");
+        }
+        if shown.last.is_none() {
+            talk(if self.denied { "nothing was refused in that time" } else { "nothing left in that time" });
+        }
+        if end.end == EndOfTimeline::BayRemoved {
+            return;
+        }
+        // What was dropped is worth a line, but not a failure.
+        let state: Option<EgressState> = global.client().get(&bay_path(&self.name, "/egress")).await.ok();
+        if let Some(line) = state.and_then(|state| dropped(&state)) {
+            talk(&line);
+        }
+    }
+}
+
+/// What leads nowhere and has no line of its own.
+fn dropped(state: &EgressState) -> Option<String> {
+    if !state.open {
+        return Some("the bay's way out is closed: nothing leaves it now".to_owned());
+    }
+    let counts = [
+        (state.dropped.udp, "UDP packet"),
+        (state.dropped.icmp, "ping"),
+        (state.dropped.other, "packet of another protocol"),
+        (state.dropped.dns, "question for a name beyond what is answered"),
+    ];
+    let told = counts.into_iter().filter(|(number, _)| *number > 0).map(|(number, noun)| match noun {
+        "packet of another protocol" if number > 1 => format!("{number} packets of other protocols"),
+        "question for a name beyond what is answered" if number > 1 => {
+            format!("{number} questions for names beyond what is answered")
+        }
+        noun => count(number, noun),
+    });
+    let told: Vec<String> = told.collect();
+    (!told.is_empty()).then(|| format!("dropped since the bay started: {}", told.join(", ")))
+}
+
+impl Reader for Shown {
+    fn line(&mut self, line: &[u8]) -> Result<Option<TimelineEnd>, Failure> {
+        match understood(line)? {
+            EgressNews::Entry(entry) => self.show(&entry).map(|()| None),
+            EgressNews::End(end) => Ok(Some(end)),
+        }
+    }
+
+    fn last(&self) -> Option<u64> {
+        self.last
+    }
+}
+
+impl Shown {
+    fn show(&mut self, entry: &EgressEntry) -> Result<(), Failure> {
+        // What is under way comes with a lower number than what was told before it.
+        self.last = self.last.max(Some(entry.seq));
+        if self.json {
+            return crate::output::json_line(entry);
+        }
+        let at = entry.at.to_zoned(TimeZone::system());
+        if self.day != Some(at.date()) {
+            self.day = Some(at.date());
+            data(&at.date().to_string())?;
+        }
+        let (dim, colour, plain) = match colours() {
+            true => ("\u{1b}[2m", colour(entry), "\u{1b}[0m"),
+            false => ("", "", ""),
+        };
+        let id = if entry.outcome == EgressOutcome::Repeated { String::new() } else { entry.id.to_string() };
+        data(&format!(
+            "{dim}{id:>6}  {}{plain}  {colour}{:<7}{plain}  {}",
+            at.strftime("%H:%M:%S"),
+            mark(entry),
+            words(entry)
+        ))
+    }
+}
+
+fn refused_after_all(entry: &EgressEntry) -> bool {
+    entry.ending.as_deref() == Some("revoked") || entry.failure.as_deref() == Some("address")
+}
+
+fn colour(entry: &EgressEntry) -> &'static str {
+    const GREEN: &str = "\u{1b}[32m";
+    const RED: &str = "\u{1b}[31m";
+    const YELLOW: &str = "\u{1b}[33m";
+    match entry.outcome {
+        EgressOutcome::Denied | EgressOutcome::Refused | EgressOutcome::Repeated => RED,
+        EgressOutcome::Ended if refused_after_all(entry) => RED,
+        EgressOutcome::Ended if entry.failure.is_none() => GREEN,
+        EgressOutcome::Ended | EgressOutcome::Ask | EgressOutcome::EndUnknown => YELLOW,
+        EgressOutcome::UnderWay | EgressOutcome::LookedUp => "",
+    }
+}
+
+/// A word of seven letters at most.
+fn mark(entry: &EgressEntry) -> String {
+    match (entry.outcome, entry.status, entry.ending.as_deref()) {
+        (EgressOutcome::Ended, Some(status), _) => status.to_string(),
+        (EgressOutcome::Ended, None, Some("failed")) => "failed".to_owned(),
+        (EgressOutcome::Ended, None, Some("abandoned")) => "gone".to_owned(),
+        (EgressOutcome::Ended, None, Some("revoked")) => "revoked".to_owned(),
+        (EgressOutcome::Ended, None, _) => "closed".to_owned(),
+        (EgressOutcome::UnderWay, ..) => "open".to_owned(),
+        (EgressOutcome::EndUnknown, ..) => "lost".to_owned(),
+        (EgressOutcome::Denied, ..) => "deny".to_owned(),
+        (EgressOutcome::Ask, ..) => "ask".to_owned(),
+        (EgressOutcome::Refused, ..) => "refused".to_owned(),
+        (EgressOutcome::LookedUp, ..) => "name".to_owned(),
+        (EgressOutcome::Repeated, ..) => "more".to_owned(),
+    }
+}
+
+/// Everything behind the mark, harmless to a terminal.
+fn words(entry: &EgressEntry) -> String {
+    let request = clip(&visible(&entry.request), REQUEST);
+    if entry.outcome == EgressOutcome::Repeated {
+        let (count, within) = (entry.count.unwrap_or(0), entry.within_s.unwrap_or(0));
+        return match entry.id {
+            0 => format!("and {count} more within {within} s: {request}"),
+            id => format!("and {count} more like #{id} within {within} s: {request}"),
+        };
+    }
+    let mut parts = vec![request];
+    if let Some(failure) = &entry.failure {
+        parts.push(clip(&visible(failure), REASON));
+    }
+    if entry.outcome == EgressOutcome::EndUnknown {
+        parts.push("how it ended is not on record".to_owned());
+    }
+    let bytes = [(entry.sent, "sent"), (entry.received, "received")];
+    for (bytes, word) in bytes {
+        if let Some(bytes) = bytes.filter(|bytes| *bytes > 0) {
+            parts.push(format!("{} {word}", size(bytes)));
+        }
+    }
+    parts
+        .extend(entry.ms.map(|ms| if ms < 10_000 { format!("{ms} ms") } else { format!("{} s", ms / 1000) }));
+    parts.extend(entry.reason.as_ref().map(|reason| clip(&visible(reason), REASON)));
+    parts.extend(entry.rule.as_ref().map(|rule| format!("rule {}", clip(&visible(&rule.id), COMMAND))));
+    parts.extend(entry.by.as_ref().and_then(|who| behind(entry, who)));
+    parts.join(" · ")
+}
+
+/// Who it was: exec, service or container, and the process as far as it could be seen.
+fn behind(entry: &EgressEntry, who: &Who) -> Option<String> {
+    let argv = |argv: &[String]| clip(&command(argv), COMMAND);
+    let process = who.process.as_ref().map(|process| {
+        let name = if process.argv.is_empty() { visible(&process.exe) } else { argv(&process.argv) };
+        format!("{} ({})", clip(&name, COMMAND), process.pid)
+    });
+    let who = match (who.exec, &who.service, &who.nested) {
+        (Some(exec), ..) => Some(match entry.exec_number {
+            Some(number) => format!("exec {number}"),
+            None => exec.to_string(),
+        }),
+        (None, Some(service), _) => Some(format!("service {}", clip(&visible(service), COMMAND))),
+        (None, None, Some(nested)) => Some(format!("container {}", clip(&visible(nested), COMMAND))),
+        (None, None, None) if who.guest => Some("the bay's guest".to_owned()),
+        (None, None, None) => None,
+    };
+    let command = (process.is_none() && !entry.exec_argv.is_empty()).then(|| argv(&entry.exec_argv));
+    match (who, process.or(command)) {
+        (Some(who), Some(process)) => Some(format!("{who}: {process}")),
+        (one, other) => one.or(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bay_types::egress::Process;
+    use bay_types::traffic::{DroppedPackets, EgressRule};
+
+    use super::*;
+
+    fn entry(outcome: EgressOutcome) -> EgressEntry {
+        serde_json::from_value(serde_json::json!({
+            "seq": 9, "id": 7, "at": "2026-01-01T00:00:00Z", "outcome": outcome, "request": "GET https://a.example/x",
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_request_is_told_with_its_status_its_size_and_who_sent_it() {
+        let mut one = entry(EgressOutcome::Ended);
+        (one.ending, one.status, one.received, one.ms) =
+            (Some("answered".to_owned()), Some(200), Some(2048), Some(35));
+        one.rule = Some(EgressRule { id: "registries".to_owned(), origin: String::new() });
+        let argv = vec!["curl".to_owned(), "-s".to_owned()];
+        let process = Process { pid: 12, host_pid: 99, exe: "/usr/bin/curl".to_owned(), argv };
+        one.by =
+            Some(Who { exec: Some(bay_types::ExecId::generate()), process: Some(process), ..Who::default() });
+        one.exec_number = Some(3);
+        assert_eq!(mark(&one), "200");
+        assert_eq!(
+            words(&one),
+            "GET https://a.example/x · 2.0 KiB received · 35 ms · rule registries · exec 3: curl -s (12)"
+        );
+    }
+
+    #[test]
+    fn a_flood_is_one_line() {
+        let mut one = entry(EgressOutcome::Repeated);
+        (one.count, one.within_s, one.request) = (Some(980), Some(10), "a.example:443".to_owned());
+        assert_eq!(words(&one), "and 980 more like #7 within 10 s: a.example:443");
+    }
+
+    #[test]
+    fn nothing_that_a_bay_says_is_obeyed_by_a_terminal() {
+        let evil = "a\u{1b}]52;c;aGk=\u{7}\r\n\u{9b}2J\u{202e}b".to_owned();
+        let process = Process { pid: 1, host_pid: 1, exe: evil.clone(), argv: vec![evil.clone()] };
+        for outcome in [
+            EgressOutcome::Ended,
+            EgressOutcome::Denied,
+            EgressOutcome::Refused,
+            EgressOutcome::LookedUp,
+            EgressOutcome::Repeated,
+            EgressOutcome::EndUnknown,
+        ] {
+            let mut one = entry(outcome);
+            one.request.clone_from(&evil);
+            one.reason = Some(evil.clone());
+            one.failure = Some(evil.clone());
+            one.ending = Some(evil.clone());
+            one.rule = Some(EgressRule { id: evil.clone(), origin: evil.clone() });
+            one.exec_argv = vec![evil.clone()];
+            one.by =
+                Some(Who { service: Some(evil.clone()), process: Some(process.clone()), ..Who::default() });
+            let line = format!("{}{}", mark(&one), words(&one));
+            assert!(!line.chars().any(|c| c.is_control() || c == '\u{202e}'), "{line:?}");
+            one.by = Some(Who { nested: Some(evil.clone()), ..Who::default() });
+            let line = words(&one);
+            assert!(!line.chars().any(|c| c.is_control() || c == '\u{202e}'), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_dropped_is_counted_by_its_kind() {
+        let told = |udp, icmp, other, dns| {
+            dropped(&EgressState { open: true, dropped: DroppedPackets { udp, icmp, other, dns } })
+        };
+        assert_eq!(told(0, 0, 0, 0), None);
+        assert_eq!(
+            told(2, 1, 1, 0).unwrap(),
+            "dropped since the bay started: 2 UDP packets, 1 ping, 1 packet of another protocol"
+        );
+        assert!(dropped(&EgressState::default()).unwrap().contains("closed"));
+    }
+}

@@ -1,0 +1,168 @@
+//! Reading a part of a bay's record as the daemon tells it: line by line, and across restarts of the daemon where it is
+//! followed.
+
+use std::time::{Duration, Instant};
+
+use bay_types::ErrorCode;
+use bay_types::timeline::TimelineEnd;
+use bytes::BytesMut;
+use http_body_util::BodyExt;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::cli::Global;
+use crate::client::broken;
+use crate::failure::Failure;
+use crate::output::talk;
+
+/// Lines that are shown when nothing else is asked for.
+const LINES: u32 = 200;
+/// Longest line of the stream: the largest event there is, with every byte escaped, and its words.
+const MAX_LINE: usize = 256 << 10;
+/// How long a daemon may be away before it is no longer waited for.
+const AWAY_FOR: Duration = Duration::from_secs(600);
+const POLL: Duration = Duration::from_millis(100);
+
+/// Where to begin.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Since {
+    Seq(u64),
+    Ago(SignedDuration),
+}
+
+pub(super) fn since(text: &str) -> Result<Since, String> {
+    if let Ok(seq) = text.parse() {
+        return Ok(Since::Seq(seq));
+    }
+    match text.parse::<SignedDuration>() {
+        Ok(ago) if !ago.is_negative() => Ok(Since::Ago(ago)),
+        _ => match text.strip_suffix('d').and_then(|days| days.parse::<i64>().ok()) {
+            Some(days @ 0..=36_500) => Ok(Since::Ago(SignedDuration::from_hours(24 * days))),
+            _ => Err("give the number of a line, or a time such as 90s, 10m, 2h, 3d".to_owned()),
+        },
+    }
+}
+
+/// The query for the first answer.
+pub(super) fn begin(since: Option<Since>, limit: Option<u32>, now: Timestamp) -> String {
+    let mut query = String::new();
+    match since {
+        None => {}
+        Some(Since::Seq(seq)) => query.push_str(&format!("&since={seq}")),
+        Some(Since::Ago(ago)) => {
+            let from = now.checked_sub(ago).unwrap_or(Timestamp::MIN);
+            query.push_str(&format!("&from={from}"));
+        }
+    }
+    match (limit, since) {
+        (Some(0), _) | (None, Some(_)) => {}
+        (Some(limit), _) => query.push_str(&format!("&limit={limit}")),
+        (None, None) => query.push_str(&format!("&limit={LINES}")),
+    }
+    query
+}
+
+/// What becomes of the lines.
+pub(super) trait Reader {
+    /// Shows a line; or it is the end.
+    fn line(&mut self, line: &[u8]) -> Result<Option<TimelineEnd>, Failure>;
+    /// Number of the last one, where to go on.
+    fn last(&self) -> Option<u64>;
+}
+
+/// A line as it is understood.
+pub(super) fn understood<T: serde::de::DeserializeOwned>(line: &[u8]) -> Result<T, Failure> {
+    Ok(serde_json::from_slice(line).map_err(|e| broken(&format!("a line is not understood: {e}")))?)
+}
+
+/// Reads to the end: what there is, or as long as there is more to come. `path` is without where to begin.
+pub(super) async fn read(
+    global: &Global,
+    path: &str,
+    begin: &str,
+    follow: bool,
+    reader: &mut impl Reader,
+) -> Result<TimelineEnd, Failure> {
+    let mut away_since: Option<Instant> = None;
+    loop {
+        let before = reader.last();
+        // After the first line its number says where to go on: nothing is shown twice, nothing is left out.
+        let from = before.map_or_else(|| begin.to_owned(), |last| format!("&since={last}"));
+        match answer(global, &format!("{path}{from}"), reader, away_since.is_none()).await {
+            Ok(Some(end)) => return Ok(end),
+            Ok(None) if !follow => return Err(broken("the answer ended in the middle").into()),
+            Ok(None) => {}
+            Err(Failure::Api { error, .. })
+                if follow
+                    && (away_since.is_some() || before.is_some())
+                    && matches!(error.code, ErrorCode::DaemonUnreachable | ErrorCode::Interrupted) => {}
+            Err(failure) => return Err(failure),
+        }
+        if reader.last() != before {
+            away_since = None;
+        }
+        if away_since.is_none() && !global.json {
+            talk("bay: the daemon is away; waiting for it");
+        }
+        if away_since.get_or_insert_with(Instant::now).elapsed() > AWAY_FOR {
+            return Err(broken("the daemon did not come back").into());
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// One answer; nothing when it was cut off.
+async fn answer(
+    global: &Global,
+    path: &str,
+    reader: &mut impl Reader,
+    may_start: bool,
+) -> Result<Option<TimelineEnd>, Failure> {
+    let client = global.client();
+    let mut client = if may_start { client } else { client.another_without_starting() };
+    let mut body = client.download(path).await?;
+    let mut lines = BytesMut::new();
+    // How much of the buffer is known to hold no end of line.
+    let mut searched = 0;
+    while let Some(Ok(piece)) = body.frame().await {
+        let Some(bytes) = piece.data_ref() else { continue };
+        lines.extend_from_slice(bytes);
+        while let Some(end) = lines[searched..].iter().position(|byte| *byte == b'\n') {
+            let line = lines.split_to(searched + end + 1);
+            searched = 0;
+            if let Some(end) = reader.line(&line)? {
+                return Ok(Some(end));
+            }
+        }
+        searched = lines.len();
+        if lines.len() > MAX_LINE {
+            return Err(broken("a line has no end").into());
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_beginning_is_a_number_or_a_time() {
+        assert_eq!(since("1041"), Ok(Since::Seq(1041)));
+        assert_eq!(since("90s"), Ok(Since::Ago(SignedDuration::from_secs(90))));
+        assert_eq!(since("2h30m"), Ok(Since::Ago(SignedDuration::from_mins(150))));
+        assert_eq!(since("3d"), Ok(Since::Ago(SignedDuration::from_hours(72))));
+        for odd in ["", "-5", "-5m", "yesterday", "1.5", "99999999999d"] {
+            assert!(since(odd).is_err(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn without_a_wish_the_last_lines_are_asked_for() {
+        let now: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
+        assert_eq!(begin(None, None, now), "&limit=200");
+        assert_eq!(begin(None, Some(0), now), "");
+        assert_eq!(begin(Some(Since::Seq(7)), None, now), "&since=7");
+        let ago = Some(Since::Ago(SignedDuration::from_hours(24)));
+        assert_eq!(begin(ago, Some(5), now), "&from=2026-01-01T00:00:00Z&limit=5");
+    }
+}

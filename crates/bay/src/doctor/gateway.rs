@@ -1,0 +1,39 @@
+//! What the way out of bays needs.
+
+use std::path::PathBuf;
+
+use super::{Check, Subject};
+
+/// Really steers connections, in a network namespace that is gone afterwards.
+pub(super) fn steering(root: bool) -> Check {
+    let subject = Subject {
+        id: "steer-connections",
+        title: "steering of connections (BPF sk_lookup)",
+        required: false,
+        cost: "bays run, and nothing leaves them, whatever their policies allow",
+        mend: "use a kernel of 5.9 or newer with CONFIG_BPF_SYSCALL and CONFIG_INET; in a container, give it CAP_BPF, \
+               CAP_NET_ADMIN and CAP_SYS_ADMIN, and allow bpf in its seccomp profile",
+    };
+    match bay_runtime::can_steer() {
+        Ok(()) => subject.ok("works"),
+        Err(_) if !root => subject.unknown("only root may try it"),
+        Err(error) => subject.missing(error.to_string()),
+    }
+}
+
+/// Looks at the keys that daemons of this host encrypt with. None is made here.
+pub(super) fn key(root: bool) -> Check {
+    let subject = Subject {
+        id: "key",
+        title: "the daemon's key",
+        required: false,
+        cost: "what the daemon encrypted cannot be read: bays run without a way out",
+        mend: "put the key back, owned by root and with mode 600; or name another with BAY_KEY_FILE",
+    };
+    let given = std::env::var_os("BAY_KEY_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+    match bay_server::look_at_keys(given.as_deref()) {
+        Ok(found) => subject.ok(found),
+        Err(_) if !root => subject.unknown("only root may look"),
+        Err(why) => subject.missing(why),
+    }
+}
