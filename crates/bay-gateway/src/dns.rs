@@ -107,7 +107,9 @@ fn look_up(
         }
         LookUp::Answer => (ResponseCode::NoError, None),
     };
-    decider.looked_up(peer, name, &kind.to_string(), said, new);
+    if !decider.looked_up(peer, name, &kind.to_string(), said, new) {
+        return (ResponseCode::ServFail, None);
+    }
     (code, data.map(|data| Record::from_rdata(query.name().clone(), DNS_TTL_SECONDS, data)))
 }
 

@@ -24,6 +24,13 @@ async fn a_name_has_one_address_however_it_is_written() {
 }
 
 #[tokio::test]
+async fn an_address_that_could_not_be_kept_is_not_told() {
+    let lab = Lab::new(POLICY).await;
+    let answer = ask(lab.dns, &question("unkept.ok.test", RecordType::A).to_vec().unwrap()).await.unwrap();
+    assert_eq!((answer.metadata.response_code, answer.answers.len()), (ResponseCode::ServFail, 0));
+}
+
+#[tokio::test]
 async fn no_type_of_question_leaves_and_none_but_addresses_is_answered() {
     let lab = Lab::new(POLICY).await;
     let kinds = [
