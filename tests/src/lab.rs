@@ -1,0 +1,113 @@
+//! A daemon whose bays can reach servers of the test, and what is on record of it.
+
+use std::fs;
+use std::path::PathBuf;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use serde_json::Value;
+
+use crate::daemon::{Daemon, Setup};
+use crate::origin::text;
+use crate::outside::{Origin, Outside};
+use crate::ran::Ran;
+use crate::suite;
+
+/// The daemon goes first: its bays must not outlive the servers they use.
+#[derive(Debug)]
+pub struct Lab {
+    pub daemon: Daemon,
+    pub outside: Outside,
+    dir: PathBuf,
+}
+
+impl Lab {
+    /// A lab with a usual daemon.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with(Daemon::setup(), &[])
+    }
+
+    /// A lab with this daemon, whose gateways know more names, each after its address.
+    #[must_use]
+    pub fn with(setup: Setup, names: &[(String, &str)]) -> Self {
+        let dir = suite::fresh("o");
+        let outside = Outside::with_names(&dir, names);
+        let setup = outside.arguments().iter().fold(setup, |setup, argument| setup.argument(argument));
+        Self { daemon: setup.start(), outside, dir }
+    }
+
+    /// A server that says what it was asked for.
+    pub fn echo(&self, name: &'static str) -> Origin {
+        self.outside.https(name, |request: Request<Incoming>| async move {
+            Response::new(text(format!("{} {}", request.method(), request.uri().path())))
+        })
+    }
+
+    /// A bay with this policy.
+    pub fn bay(&self, name: &str, policy: &str) {
+        self.daemon.empty_bay(name);
+        self.set(name, policy);
+    }
+
+    /// Sets the policy of a bay.
+    ///
+    /// # Panics
+    /// When the daemon does not take it.
+    pub fn set(&self, bay: &str, policy: &str) {
+        let path = self.dir.join(format!("{bay}.toml"));
+        fs::write(&path, policy).unwrap();
+        let _set = self.daemon.bay(&["policy", "set", bay, path.to_str().unwrap()]).ok();
+    }
+
+    /// Runs python as the bay's root.
+    pub fn python(&self, bay: &str, script: &str, args: &[&str]) -> Ran {
+        let mut line = vec!["exec", bay, "--", "python3", "-c", script];
+        line.extend(args);
+        self.daemon.bay(&line)
+    }
+
+    /// Status and body of a request by python's own client, without any setting for it.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    #[must_use]
+    pub fn get(&self, bay: &str, url: &str) -> (u16, String) {
+        let script = r#"
+import sys, urllib.request, urllib.error
+try:
+    answer = urllib.request.urlopen(sys.argv[1], timeout=20)
+except urllib.error.HTTPError as refused:
+    answer = refused
+print(answer.status)
+print(answer.read().decode())
+"#;
+        let said = self.python(bay, script, &[url]).ok().text();
+        let (status, body) = said.split_once('\n').unwrap();
+        (status.parse().unwrap(), body.trim_end().to_owned())
+    }
+
+    /// All events of one kind of a bay, oldest first.
+    ///
+    /// # Panics
+    /// When the daemon does not tell them.
+    #[must_use]
+    pub fn record(&self, bay: &str, kind: &str) -> Vec<Value> {
+        let (mut since, mut found) = (0, Vec::new());
+        loop {
+            let target = format!("/v1/events?bay={bay}&since={since}");
+            let page = self.daemon.rest("GET", &target, &Value::Null).json();
+            let page = page.as_array().unwrap_or_else(|| panic!("not a list: {page}"));
+            let Some(last) = page.last() else { return found };
+            since = last["seq"].as_u64().unwrap();
+            found
+                .extend(page.iter().filter(|event| event["kind"] == kind).map(|event| event["body"].clone()));
+        }
+    }
+}
+
+impl Default for Lab {
+    fn default() -> Self {
+        Self::new()
+    }
+}
