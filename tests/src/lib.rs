@@ -13,7 +13,6 @@
 //! | [`keeper`] | a process that shows whether memory and files are of one moment                          |
 //! | [`leaks`]  | what a daemon or the whole suite left on the host                                        |
 //! | [`sound`]  | what must hold of checkpoints whatever was killed                                        |
-//! | [`lab`], [`outside`], [`origin`] | a daemon with servers outside of its bays, and what is on record      |
 //! | [`wait`]   | waiting for an event with a deadline                                                     |
 //! | [`chance`] | repeatable randomness                                                                    |
 //! | [`archive`]| hostile tar archives                                                                     |
@@ -28,7 +27,6 @@ pub mod daemon;
 pub mod disk;
 pub mod image;
 pub mod keeper;
-pub mod lab;
 pub mod leaks;
 pub mod machine;
 pub mod origin;
@@ -43,7 +41,6 @@ pub mod suite;
 pub mod wait;
 
 pub use daemon::Daemon;
-pub use lab::Lab;
 pub use ran::Ran;
 pub use remote::Remote;
 pub use repository::Repository;

@@ -85,7 +85,7 @@ fn look_up(
         }
     };
     let name = host.name().unwrap_or_default();
-    let said = decider.look_up(&host);
+    let mut said = decider.look_up(&host);
     let mut new = false;
     let (code, data) = match said {
         LookUp::NoSuchName => (ResponseCode::NXDomain, None),
@@ -102,7 +102,10 @@ fn look_up(
                     (ResponseCode::NoError, Some(data))
                 }
                 // All addresses are taken; this bay can learn no more names.
-                None => (ResponseCode::ServFail, None),
+                None => {
+                    said = LookUp::Refused;
+                    (ResponseCode::ServFail, None)
+                }
             }
         }
         LookUp::Answer => (ResponseCode::NoError, None),

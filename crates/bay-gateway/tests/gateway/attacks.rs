@@ -66,6 +66,11 @@ async fn http_smuggle_nothing_reaches_an_origin_but_what_was_decided() {
         ("Content-Length: 0x3\r\n", "abc", true),
         ("Content-Length: 3, 3\r\n", "abc", true),
         ("X: a\r\n folded\r\n", "", true),
+        ("X: a\rTransfer-Encoding: chunked\r\n", "0\r\n\r\n", true),
+        // Lines that end with half of what ends a line: read in one way here, and written in the other.
+        ("X: a\nContent-Length: 3\r\n", "abc", false),
+        ("Content-Length: 3\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n", false),
+        ("Transfer-Encoding: chunked\r\n", "3\nabc\n0\n\n", false),
         ("Transfer-Encoding: chunked\r\n", "zz\r\nabc\r\n0\r\n\r\n", false),
         ("Transfer-Encoding: chunked\r\n", "3;x=\ry\r\nabc\r\n0\r\n\r\n", false),
         ("Transfer-Encoding: chunked\r\n", "0\r\njunk\r\n\r\n", false),
