@@ -37,6 +37,7 @@ mod decider;
 mod floods;
 mod home;
 mod record;
+mod room;
 mod upstream;
 
 use caller::Callers;
