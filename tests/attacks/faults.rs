@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use bay_tests::chance::Chance;
 use bay_tests::disk::SmallDisk;
+use bay_tests::lab::{lab, lab_with};
 use bay_tests::wait::pause;
-use bay_tests::{Daemon, Lab, image, suite, until};
+use bay_tests::{Daemon, image, suite, until};
 use serde_json::Value;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
@@ -40,7 +41,7 @@ fn a_daemon_killed_under_load_has_every_request_on_record_that_an_origin_saw() {
         return;
     }
     let mut chance = Chance::announced("kill -9 under load");
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &origin.allowed(""));
     let url = origin.url("https", "/n");
@@ -83,7 +84,7 @@ fn audit_full_on_a_full_disk_nothing_leaves_and_the_bay_is_told_why() {
         return;
     }
     let disk = SmallDisk::mounted_at(&suite::fresh("m"), DATA_MIB);
-    let lab = Lab::with(Daemon::setup().data_at(disk.path().join("d")), &[]);
+    let lab = lab_with(Daemon::setup().data_at(disk.path().join("d")));
     let origin = lab.echo("origin.test");
     lab.bay("b", &origin.allowed(""));
     // The client runs before the disk is full: it needs no new exec, which would have to be written down.
@@ -136,7 +137,7 @@ fn a_policy_that_a_new_daemon_cannot_read_closes_the_way_and_says_so() {
     if !image::with_python() {
         return;
     }
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &origin.allowed(""));
     lab.bay("other", &origin.allowed(""));
@@ -171,7 +172,7 @@ fn without_the_daemons_key_bays_run_and_their_way_out_is_closed_on_record() {
     if !image::with_python() {
         return;
     }
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &origin.allowed(""));
     assert_eq!(lab.get("b", &origin.url("https", "/")).0, 200);
@@ -210,7 +211,7 @@ fn an_origin_with_a_head_of_a_hundred_megabytes_is_a_502_and_costs_the_daemon_no
     if !image::with_python() {
         return;
     }
-    let lab = Lab::new();
+    let lab = lab();
     let origin = lab.outside.tcp("origin.test", |mut stream| async move {
         let _ = stream.read(&mut [0; 4096]).await;
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nX: ").await;

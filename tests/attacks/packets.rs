@@ -2,7 +2,8 @@
 
 use std::net::{TcpListener, UdpSocket};
 
-use bay_tests::{Lab, image};
+use bay_tests::image;
+use bay_tests::lab::{lab, lab_with};
 use serde_json::Value;
 
 /// Packets of many protocols, by sockets of every kind.
@@ -62,7 +63,7 @@ fn net_raw_packets_of_no_protocol_and_no_source_lead_anywhere_and_they_are_count
     if !image::with_python() {
         return;
     }
-    let lab = Lab::new();
+    let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &origin.allowed(""));
     assert_eq!(lab.python("b", PACKETS, &[]).ok().text().trim(), "sent");
@@ -121,7 +122,7 @@ fn net_ipv6_and_net_lan_the_gateways_own_addresses_have_two_doors_and_believe_no
     if !image::with_python() {
         return;
     }
-    let lab = Lab::with(bay_tests::Daemon::setup().argument("--listen").argument("127.0.0.1:0"), &[]);
+    let lab = lab_with(bay_tests::Daemon::setup().argument("--listen").argument("127.0.0.1:0"));
     let origin = lab.echo("origin.test");
     lab.bay("b", &origin.allowed(""));
     assert_eq!(lab.python("b", ROUTER, &[]).ok().text().trim(), "sent");
@@ -192,7 +193,7 @@ fn net_nft_flush_whatever_root_does_to_its_network_it_reaches_nobody_but_its_gat
     if !image::with_python() {
         return;
     }
-    let lab = Lab::new();
+    let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &origin.allowed(""));
     lab.bay("other", &origin.allowed(""));

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use bay_tests::{Lab, image, until};
+use bay_tests::lab::lab;
+use bay_tests::{image, until};
 use serde_json::Value;
 
 /// Asks for refused things over and over on one connection, and says how often it was refused.
@@ -58,7 +59,7 @@ fn audit_drop_a_flood_is_added_up_whole_and_hides_neither_refusals_nor_other_bay
     if !image::with_python() {
         return;
     }
-    let lab = Lab::new();
+    let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("loud", &origin.allowed(""));
     lab.bay("quiet", &origin.allowed(""));
@@ -101,7 +102,7 @@ fn audit_inject_no_request_and_no_command_line_forges_or_hides_a_record() {
     if !image::with_python() {
         return;
     }
-    let lab = Lab::new();
+    let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &origin.allowed(""));
     lab.bay("other", &origin.allowed(""));
@@ -172,7 +173,7 @@ fn res_conntrack_a_bay_with_all_its_connections_open_stands_in_nobodys_way() {
     if !image::with_python() {
         return;
     }
-    let lab = Lab::new();
+    let lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("crowd", &origin.allowed(""));
     lab.bay("other", &origin.allowed(""));

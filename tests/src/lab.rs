@@ -1,4 +1,4 @@
-//! A daemon whose bays can reach servers of the test, and what is on record of it.
+//! A daemon with a world outside of its bays.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::outside::{Origin, Outside};
 use crate::ran::Ran;
 use crate::suite;
 
-/// The daemon goes first: its bays must not outlive the servers they use.
+/// A daemon whose bays can reach servers of the test.
 #[derive(Debug)]
 pub struct Lab {
     pub daemon: Daemon,
@@ -21,22 +21,33 @@ pub struct Lab {
     dir: PathBuf,
 }
 
+/// # Panics
+/// When there can be none.
+#[must_use]
+pub fn lab() -> Lab {
+    lab_with(Daemon::setup())
+}
+
+/// # Panics
+/// When there can be none.
+#[must_use]
+pub fn lab_with(setup: Setup) -> Lab {
+    lab_with_names(setup, &[])
+}
+
+/// The same with more names that the gateways know, each after its address.
+///
+/// # Panics
+/// When there can be none.
+#[must_use]
+pub fn lab_with_names(setup: Setup, names: &[(String, &str)]) -> Lab {
+    let dir = suite::fresh("o");
+    let outside = Outside::with_names(&dir, names);
+    let setup = outside.arguments().iter().fold(setup, |setup, argument| setup.argument(argument));
+    Lab { daemon: setup.start(), outside, dir }
+}
+
 impl Lab {
-    /// A lab with a usual daemon.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::with(Daemon::setup(), &[])
-    }
-
-    /// A lab with this daemon, whose gateways know more names, each after its address.
-    #[must_use]
-    pub fn with(setup: Setup, names: &[(String, &str)]) -> Self {
-        let dir = suite::fresh("o");
-        let outside = Outside::with_names(&dir, names);
-        let setup = outside.arguments().iter().fold(setup, |setup, argument| setup.argument(argument));
-        Self { daemon: setup.start(), outside, dir }
-    }
-
     /// A server that says what it was asked for.
     pub fn echo(&self, name: &'static str) -> Origin {
         self.outside.https(name, |request: Request<Incoming>| async move {
@@ -45,15 +56,18 @@ impl Lab {
     }
 
     /// A bay with this policy.
+    ///
+    /// # Panics
+    /// When it cannot be done.
     pub fn bay(&self, name: &str, policy: &str) {
         self.daemon.empty_bay(name);
         self.set(name, policy);
     }
 
-    /// Sets the policy of a bay.
+    /// Another policy for it.
     ///
     /// # Panics
-    /// When the daemon does not take it.
+    /// When it cannot be set.
     pub fn set(&self, bay: &str, policy: &str) {
         let path = self.dir.join(format!("{bay}.toml"));
         fs::write(&path, policy).unwrap();
@@ -70,8 +84,7 @@ impl Lab {
     /// Status and body of a request by python's own client, without any setting for it.
     ///
     /// # Panics
-    /// When there is no answer.
-    #[must_use]
+    /// When it cannot be done.
     pub fn get(&self, bay: &str, url: &str) -> (u16, String) {
         let script = r#"
 import sys, urllib.request, urllib.error
@@ -87,11 +100,10 @@ print(answer.read().decode())
         (status.parse().unwrap(), body.trim_end().to_owned())
     }
 
-    /// All events of one kind of a bay, oldest first.
+    /// Events of the bay's traffic of one kind.
     ///
     /// # Panics
-    /// When the daemon does not tell them.
-    #[must_use]
+    /// When it cannot be done.
     pub fn record(&self, bay: &str, kind: &str) -> Vec<Value> {
         let (mut since, mut found) = (0, Vec::new());
         loop {
@@ -103,11 +115,5 @@ print(answer.read().decode())
             found
                 .extend(page.iter().filter(|event| event["kind"] == kind).map(|event| event["body"].clone()));
         }
-    }
-}
-
-impl Default for Lab {
-    fn default() -> Self {
-        Self::new()
     }
 }

@@ -5,6 +5,7 @@
 //! | [`suite`]  | the one directory everything of a test run is below, its shared pool, skips              |
 //! | [`image`]  | the small image most bays of the suites start from                                       |
 //! | [`daemon`] | a daemon of one test's own; dropping it removes its bays and fails the test on a leak    |
+//! | [`lab`]    | a daemon whose bays can reach servers of the test: [`outside`], [`origin`]                |
 //! | [`ran`]    | what a command printed and how it ended, with the assertions that tests want             |
 //! | [`rest`]   | the daemon's socket without the CLI between                                              |
 //! | [`repository`], [`remote`] | small git repositories to make bays from, also over HTTP                     |
@@ -27,6 +28,7 @@ pub mod daemon;
 pub mod disk;
 pub mod image;
 pub mod keeper;
+pub mod lab;
 pub mod leaks;
 pub mod machine;
 pub mod origin;

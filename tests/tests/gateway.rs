@@ -1,78 +1,9 @@
 //! The one way out of a bay: real clients in real bays, real servers outside, and the policy between them.
 #![forbid(unsafe_code)]
 
-use std::fs;
-use std::path::PathBuf;
-
-use bay_tests::daemon::Setup;
-use bay_tests::origin::text;
-use bay_tests::outside::{Origin, Outside};
-use bay_tests::{Daemon, suite, until};
-use http::{Request, Response};
-use hyper::body::Incoming;
+use bay_tests::lab::lab;
+use bay_tests::until;
 use serde_json::{Value, json};
-
-/// A daemon whose bays can reach servers of the test.
-struct Lab {
-    daemon: Daemon,
-    outside: Outside,
-    dir: PathBuf,
-}
-
-fn lab() -> Lab {
-    lab_with(Daemon::setup())
-}
-
-fn lab_with(setup: Setup) -> Lab {
-    let dir = suite::fresh("o");
-    let outside = Outside::new(&dir);
-    let setup = outside.arguments().iter().fold(setup, |setup, argument| setup.argument(argument));
-    Lab { daemon: setup.start(), outside, dir }
-}
-
-impl Lab {
-    /// A server that says what it was asked for.
-    fn echo(&self, name: &'static str) -> Origin {
-        self.outside.https(name, |request: Request<Incoming>| async move {
-            Response::new(text(format!("{} {}", request.method(), request.uri().path())))
-        })
-    }
-
-    /// A bay with this policy.
-    fn bay(&self, name: &str, policy: &str) {
-        self.daemon.empty_bay(name);
-        self.set(name, policy);
-    }
-
-    fn set(&self, bay: &str, policy: &str) {
-        let path = self.dir.join(format!("{bay}.toml"));
-        fs::write(&path, policy).unwrap();
-        let _set = self.daemon.bay(&["policy", "set", bay, path.to_str().unwrap()]).ok();
-    }
-
-    /// Status and body of a request by python's own client, without any setting for it.
-    fn get(&self, bay: &str, url: &str) -> (u16, String) {
-        let script = r#"
-import sys, urllib.request, urllib.error
-try:
-    answer = urllib.request.urlopen(sys.argv[1], timeout=20)
-except urllib.error.HTTPError as refused:
-    answer = refused
-print(answer.status)
-print(answer.read().decode())
-"#;
-        let said = self.daemon.bay(&["exec", bay, "--", "python3", "-c", script, url]).ok().text();
-        let (status, body) = said.split_once('\n').unwrap();
-        (status.parse().unwrap(), body.trim_end().to_owned())
-    }
-
-    /// Events of the bay's traffic of one kind.
-    fn record(&self, bay: &str, kind: &str) -> Vec<Value> {
-        let events = self.daemon.rest("GET", &format!("/v1/events?bay={bay}"), &Value::Null).json();
-        let events = events.as_array().unwrap().iter();
-        events.filter(|event| event["kind"] == kind).map(|event| event["body"].clone()).collect()
-    }
-}
 
 #[test]
 fn what_a_policy_allows_leaves_and_everything_else_is_told_why_not() {
