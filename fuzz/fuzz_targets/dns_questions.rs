@@ -28,7 +28,9 @@ impl Decider for Everything {
     fn look_up(&self, _: &Host) -> LookUp {
         LookUp::Answer
     }
-    fn looked_up(&self, _: SocketAddr, _: &str, _: &str, _: LookUp, _: bool) {}
+    fn looked_up(&self, _: SocketAddr, _: &str, _: &str, _: LookUp, _: bool) -> bool {
+        true
+    }
     fn route(&self, host: &Host, port: u16) -> Route {
         route(&closed(), host, port, Timestamp::UNIX_EPOCH)
     }

@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::daemon::{Daemon, Setup};
 use crate::origin::text;
 use crate::outside::{Origin, Outside};
+use crate::ran::Ran;
 use crate::suite;
 
 /// A daemon whose bays can reach servers of the test.
@@ -31,8 +32,17 @@ pub fn lab() -> Lab {
 /// When there can be none.
 #[must_use]
 pub fn lab_with(setup: Setup) -> Lab {
+    lab_with_names(setup, &[])
+}
+
+/// The same with more names that the gateways know, each after its address.
+///
+/// # Panics
+/// When there can be none.
+#[must_use]
+pub fn lab_with_names(setup: Setup, names: &[(String, &str)]) -> Lab {
     let dir = suite::fresh("o");
-    let outside = Outside::new(&dir);
+    let outside = Outside::with_names(&dir, names);
     let setup = outside.arguments().iter().fold(setup, |setup, argument| setup.argument(argument));
     Lab { daemon: setup.start(), outside, dir }
 }
@@ -64,6 +74,13 @@ impl Lab {
         let _set = self.daemon.bay(&["policy", "set", bay, path.to_str().unwrap()]).ok();
     }
 
+    /// Runs python as the bay's root.
+    pub fn python(&self, bay: &str, script: &str, args: &[&str]) -> Ran {
+        let mut line = vec!["exec", bay, "--", "python3", "-c", script];
+        line.extend(args);
+        self.daemon.bay(&line)
+    }
+
     /// Status and body of a request by python's own client, without any setting for it.
     ///
     /// # Panics
@@ -78,7 +95,7 @@ except urllib.error.HTTPError as refused:
 print(answer.status)
 print(answer.read().decode())
 "#;
-        let said = self.daemon.bay(&["exec", bay, "--", "python3", "-c", script, url]).ok().text();
+        let said = self.python(bay, script, &[url]).ok().text();
         let (status, body) = said.split_once('\n').unwrap();
         (status.parse().unwrap(), body.trim_end().to_owned())
     }
@@ -88,8 +105,15 @@ print(answer.read().decode())
     /// # Panics
     /// When it cannot be done.
     pub fn record(&self, bay: &str, kind: &str) -> Vec<Value> {
-        let events = self.daemon.rest("GET", &format!("/v1/events?bay={bay}"), &Value::Null).json();
-        let events = events.as_array().unwrap().iter();
-        events.filter(|event| event["kind"] == kind).map(|event| event["body"].clone()).collect()
+        let (mut since, mut found) = (0, Vec::new());
+        loop {
+            let target = format!("/v1/events?bay={bay}&since={since}");
+            let page = self.daemon.rest("GET", &target, &Value::Null).json();
+            let page = page.as_array().unwrap_or_else(|| panic!("not a list: {page}"));
+            let Some(last) = page.last() else { return found };
+            since = last["seq"].as_u64().unwrap();
+            found
+                .extend(page.iter().filter(|event| event["kind"] == kind).map(|event| event["body"].clone()));
+        }
     }
 }

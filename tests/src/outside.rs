@@ -57,15 +57,22 @@ impl Origin {
 
 impl Outside {
     /// Its files lie in `dir`.
-    ///
-    /// # Panics
-    /// When they cannot be written.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
+        Self::with_names(dir, &[])
+    }
+
+    /// The same with more names, each after its address.
+    ///
+    /// # Panics
+    /// When its files cannot be written.
+    #[must_use]
+    pub fn with_names(dir: &Path, more: &[(String, &str)]) -> Self {
         let authority = OriginAuthority::default();
         let (hosts, roots) = (dir.join("outside-hosts"), dir.join("outside-roots.pem"));
         fs::create_dir_all(dir).unwrap();
-        let lines: BTreeSet<String> = NAMES.iter().map(|name| format!("127.0.0.1 {name}\n")).collect();
+        let mut lines: BTreeSet<String> = NAMES.iter().map(|name| format!("127.0.0.1 {name}\n")).collect();
+        lines.extend(more.iter().map(|(address, name)| format!("{address} {name}\n")));
         fs::write(&hosts, lines.into_iter().collect::<String>()).unwrap();
         fs::write(&roots, authority.pem()).unwrap();
         let runtime =

@@ -66,7 +66,7 @@ pub enum Refused<'a> {
     Form { host: &'a Host, port: u16, refusal: &'a Refusal },
     /// What came is neither TLS nor HTTP as the gateway reads them.
     Protocol { host: &'a Host, port: u16, why: &'a str },
-    /// The bay has as many connections as it may have.
+    /// The bay has as many connections, or requests under way, as it may have.
     TooMany { destination: SocketAddr },
     /// A change of protocol that is none, or not a valid one, to a WebSocket.
     Upgrade { host: &'a Host, port: u16, why: &'a str },
@@ -160,8 +160,8 @@ pub trait Decider: Send + Sync + 'static {
     fn look_up(&self, name: &Host) -> LookUp;
 
     /// Records a look-up. `new` is set where the name got its address just now, which has to be kept for the life of
-    /// the bay before this returns.
-    fn looked_up(&self, peer: SocketAddr, name: &str, kind: &str, answer: LookUp, new: bool);
+    /// the bay before this returns; false where it could not be, and must not be told.
+    fn looked_up(&self, peer: SocketAddr, name: &str, kind: &str, answer: LookUp, new: bool) -> bool;
 
     /// What a connection is, before anything was read.
     fn route(&self, host: &Host, port: u16) -> Route;

@@ -85,7 +85,7 @@ fn look_up(
         }
     };
     let name = host.name().unwrap_or_default();
-    let said = decider.look_up(&host);
+    let mut said = decider.look_up(&host);
     let mut new = false;
     let (code, data) = match said {
         LookUp::NoSuchName => (ResponseCode::NXDomain, None),
@@ -102,12 +102,17 @@ fn look_up(
                     (ResponseCode::NoError, Some(data))
                 }
                 // All addresses are taken; this bay can learn no more names.
-                None => (ResponseCode::ServFail, None),
+                None => {
+                    said = LookUp::Refused;
+                    (ResponseCode::ServFail, None)
+                }
             }
         }
         LookUp::Answer => (ResponseCode::NoError, None),
     };
-    decider.looked_up(peer, name, &kind.to_string(), said, new);
+    if !decider.looked_up(peer, name, &kind.to_string(), said, new) {
+        return (ResponseCode::ServFail, None);
+    }
     (code, data.map(|data| Record::from_rdata(query.name().clone(), DNS_TTL_SECONDS, data)))
 }
 

@@ -49,6 +49,11 @@ impl Site {
     /// The answer of the origin, or that of the gateway.
     async fn answer(&self, mut request: Request<Incoming>) -> Result<Answer, Answer> {
         let (host, port) = (&self.host, self.port);
+        let Ok(place) = self.shared.requests.clone().try_acquire_owned() else {
+            let id = self.refuse(&Refused::TooMany { destination: self.caller.local }).await;
+            let why = "the bay has as many requests under way as it may have; try again when some have ended";
+            return Err(answers::plain(StatusCode::SERVICE_UNAVAILABLE, &id, why));
+        };
         let two_hosts = request.headers().get_all(HOST).iter().count() > 1;
         if two_hosts || headers::two_lengths(request.headers()) {
             let why = "the request has two lengths, or two Host headers";
@@ -76,10 +81,10 @@ impl Site {
             }
         };
 
+        let busy: Arc<dyn Send + Sync> = Arc::new((self.busy.clone(), place));
         let decided_in = self.shared.generation();
         let ruling = self.shared.decider.decide(&self.caller, &canonical).await;
-        let progress =
-            Progress::new(&self.shared, ruling.id.clone(), canonical.clone(), decided_in, self.busy.clone());
+        let progress = Progress::new(&self.shared, ruling.id.clone(), canonical.clone(), decided_in, busy);
         if ruling.decision.outcome != Outcome::Allow {
             progress.end(Ending::Refused);
             let what = canonical.to_string();

@@ -13,7 +13,7 @@ use crate::authority::{Authority, AuthorityError, Leaves};
 use crate::connection::{self, Own};
 use crate::decider::Decider;
 use crate::dns::{self, Allowance};
-use crate::limits::{MAX_CONNECTIONS, MAX_DNS_CONNECTIONS, Timeouts};
+use crate::limits::{MAX_CONNECTIONS, MAX_DNS_CONNECTIONS, MAX_REQUESTS, Timeouts};
 use crate::names::{Names, SavedNames};
 use crate::origin::Origins;
 use crate::upstream::Upstream;
@@ -51,6 +51,7 @@ pub(crate) struct Shared {
     pub(crate) allowance: Mutex<Allowance>,
     pub(crate) counts: Counts,
     pub(crate) room: Arc<Semaphore>,
+    pub(crate) requests: Arc<Semaphore>,
     pub(crate) dns_room: Arc<Semaphore>,
     pub(crate) changes: watch::Receiver<u64>,
     generation: Arc<AtomicU64>,
@@ -102,6 +103,7 @@ impl Gateway {
             allowance: Mutex::new(Allowance::new()),
             counts: Counts::default(),
             room: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
             dns_room: Arc::new(Semaphore::new(MAX_DNS_CONNECTIONS)),
             changes: seen,
             generation: generation.clone(),

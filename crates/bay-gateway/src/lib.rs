@@ -21,6 +21,7 @@
 //! | step | if it fails |
 //! |---|---|
 //! | there is room for the connection | closed, recorded |
+//! | there is room for the request | 503, recorded |
 //! | the address has a name, or is itself the destination | closed, recorded |
 //! | it is TLS or HTTP within bounds of size and time | 400 or 431 where HTTP was begun, closed, recorded |
 //! | one length, one `Host`; the only upgrade is a whole WebSocket handshake | 400, 403 |

@@ -17,6 +17,9 @@ pub const DNS_TTL_SECONDS: u32 = 300;
 
 /// Connections of a bay at a time. The next one is closed at once.
 pub const MAX_CONNECTIONS: usize = 1024;
+/// Requests of a bay under way at a time, on all its connections together. The next one is answered with a 503. Each may
+/// have a connection to an origin, and as much in memory as the windows below let it have.
+pub const MAX_REQUESTS: usize = 512;
 /// Certificates that are kept, the least used of them is forgotten first.
 pub const MAX_LEAVES: usize = 1024;
 /// Longest TLS ClientHello that is passed on unread.

@@ -29,7 +29,7 @@ use crate::limits::{
     Timeouts,
 };
 use crate::stream::Io;
-use crate::upstream::{DialError, dial, seconds};
+use crate::upstream::{DialError, dial, own_addresses, seconds};
 
 /// How often an HTTP/2 connection to an origin is asked whether it is still there, and how long it may take to say so.
 const PING_EVERY: Duration = Duration::from_secs(30);
@@ -174,7 +174,7 @@ pub(crate) async fn lease(
     let key = Key { host: request.host().clone(), port: request.port(), scheme, may_be_http2 };
     let origins = Arc::downgrade(shared);
     if !fresh {
-        let own = shared.upstream.own_addresses();
+        let own = own_addresses(&*shared.upstream)?;
         if let Some((sender, address)) = shared.origins.kept(&key, decision, request, &own) {
             return Ok(Lease { key, sender, address, origins, reused: true });
         }

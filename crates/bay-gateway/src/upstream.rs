@@ -22,8 +22,8 @@ pub trait Upstream: Send + Sync + 'static {
 
     async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream>;
 
-    /// The addresses of this host, public ones included.
-    fn own_addresses(&self) -> Vec<IpAddr>;
+    /// The addresses of this host, public ones included. Where they are not known, nothing is connected to.
+    fn own_addresses(&self) -> io::Result<Vec<IpAddr>>;
 }
 
 /// The system's resolver and the system's network.
@@ -45,8 +45,8 @@ impl Upstream for SystemUpstream {
         TcpStream::connect(address).await
     }
 
-    fn own_addresses(&self) -> Vec<IpAddr> {
-        self.own.clone()
+    fn own_addresses(&self) -> io::Result<Vec<IpAddr>> {
+        Ok(self.own.clone())
     }
 }
 
@@ -83,6 +83,14 @@ pub(crate) struct Dialled {
     pub(crate) address: IpAddr,
 }
 
+/// The host's own addresses, without which no address can be checked.
+pub(crate) fn own_addresses(upstream: &dyn Upstream) -> Result<Vec<IpAddr>, DialError> {
+    upstream.own_addresses().map_err(|error| {
+        let why = format!("the host's own addresses, which no name may lead to, cannot be read: {error}");
+        DialError::failed(Failure::Connect, why)
+    })
+}
+
 /// Connects to the host of an allowed request.
 pub(crate) async fn dial(
     upstream: &dyn Upstream,
@@ -104,7 +112,7 @@ pub(crate) async fn dial(
             }
         },
     };
-    let own = upstream.own_addresses();
+    let own = own_addresses(upstream)?;
     let mut refused = None;
     let mut last = DialError::failed(Failure::Name, format!("{host} has no address"));
     for address in found.into_iter().take(MAX_ADDRESSES) {

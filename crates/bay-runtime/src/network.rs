@@ -8,11 +8,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bay_types::guest::{BAY_V4, BAY_V6, GATEWAY_V4, GATEWAY_V6};
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
+    NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
@@ -40,12 +44,18 @@ const FIN_TIMEOUT: u32 = 60 + ORPHANS_TELL;
 
 /// Called in the gateway namespace before the bay exists.
 pub(crate) fn prepare_gateway() -> io::Result<()> {
-    // AnyIP would answer pings for every address of the Internet.
+    // AnyIP would answer pings for every address of the Internet. What the bay says of routers, routes and addresses is
+    // not believed.
     for (switch, value) in [
         ("net/ipv4/icmp_echo_ignore_all", "1"),
         ("net/ipv4/ip_forward", "0"),
+        ("net/ipv4/conf/all/accept_redirects", "0"),
+        ("net/ipv4/conf/default/accept_redirects", "0"),
         ("net/ipv6/icmp/echo_ignore_all", "1"),
         ("net/ipv6/conf/all/forwarding", "0"),
+        ("net/ipv6/conf/default/accept_ra", "0"),
+        ("net/ipv6/conf/default/accept_redirects", "0"),
+        ("net/ipv6/conf/default/autoconf", "0"),
     ] {
         match std::fs::write(format!("/proc/sys/{switch}"), value) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -64,6 +74,8 @@ pub(crate) fn join(bay_pid: u32) -> io::Result<()> {
     // Everything is ours, except the bay itself, which is over the link.
     route.route(RouteKind::Local, IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)?;
     route.route(RouteKind::Over, BAY_V4.into(), 32)?;
+    route.neighbour(BAY_V4.into(), BAY_MAC)?;
+    v6(route.neighbour(BAY_V6.into(), BAY_MAC))?;
     v6(route.address(GATEWAY_V6.into(), V6_PREFIX))?;
     v6(route.route(RouteKind::Over, BAY_V6.into(), 128))?;
     v6(route.route(RouteKind::Local, IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0))
@@ -124,6 +136,8 @@ pub(crate) fn configure_bay() -> io::Result<()> {
     route.address(BAY_V4.into(), V4_PREFIX)?;
     v6(route.address(BAY_V6.into(), V6_PREFIX))?;
     route.link_up(LINK_INDEX)?;
+    route.neighbour(GATEWAY_V4.into(), GATEWAY_MAC)?;
+    v6(route.neighbour(GATEWAY_V6.into(), GATEWAY_MAC))?;
     // Without it, who ended right after sending may be unknown; nothing else depends on it.
     let _ = std::fs::write("/proc/sys/net/ipv4/tcp_fin_timeout", FIN_TIMEOUT.to_string());
     route.route(RouteKind::Default(GATEWAY_V4.into()), IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)?;
@@ -207,6 +221,24 @@ impl Route {
             IpAddr::V6(_) => message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad)),
         }
         self.ask(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Says for ever who has an address on the link. Nothing has to be asked for, and nothing is lost where another bay
+    /// fills the kernel's table of neighbours, which all namespaces share: what is permanent is not counted there.
+    fn neighbour(&mut self, address: IpAddr, mac: [u8; 6]) -> io::Result<()> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = family(address);
+        message.header.ifindex = LINK_INDEX;
+        message.header.state = NeighbourState::Permanent;
+        let address = match address {
+            IpAddr::V4(v4) => NeighbourAddress::Inet(v4),
+            IpAddr::V6(v6) => NeighbourAddress::Inet6(v6),
+        };
+        message.attributes = vec![
+            NeighbourAttribute::Destination(address),
+            NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
+        ];
+        self.ask(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
     fn route(&mut self, kind: RouteKind, to: IpAddr, prefix: u8) -> io::Result<()> {

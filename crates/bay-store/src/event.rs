@@ -9,7 +9,7 @@ use sqlx::sqlite::SqliteRow;
 use crate::{Result, Store, StoreError};
 
 /// Longest body of an event. More is replaced by its size: the record must not grow by what a caller sends.
-pub(crate) const MAX_BODY: usize = 16 * 1024;
+pub const MAX_BODY: usize = 16 * 1024;
 /// Events given out in one answer.
 pub(crate) const PAGE: u32 = 1000;
 
@@ -123,17 +123,20 @@ impl Store {
         rows.iter().map(|row| raw(row).map_err(&failed)?.event()).collect()
     }
 
-    /// How many events of a bay are of kinds that begin like this.
+    /// How many bytes the events of a bay take that are of kinds that begin like this, each with what it takes beside its
+    /// body.
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub async fn events_count(&self, bay: BayId, kinds: &'static str) -> Result<u64> {
-        let failed = self.failed("counting events");
-        let row = sqlx::query("SELECT COUNT(*) FROM events WHERE bay = $1 AND kind >= $2 AND kind < $3")
+    pub async fn events_bytes(&self, bay: BayId, kinds: &'static str, beside: u64) -> Result<u64> {
+        let failed = self.failed("adding up events");
+        let sum = "SELECT COALESCE(SUM(OCTET_LENGTH(body) + $4), 0) FROM events WHERE bay = $1 AND kind >= $2 AND kind < $3";
+        let row = sqlx::query(sum)
             .bind(bay.to_string())
             .bind(kinds)
             // The first text behind all that begin so.
             .bind(format!("{kinds}\u{10FFFF}"))
+            .bind(to_i64(beside))
             .fetch_one(&self.inner.readers)
             .await
             .map_err(&failed)?;

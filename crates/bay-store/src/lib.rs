@@ -61,7 +61,7 @@ pub use bay::{BayNew, BayRow, NameChoice};
 pub use checkpoint::{CheckpointNew, CheckpointRow};
 pub use cost::CostRow;
 pub use error::StoreError;
-pub use event::Draft;
+pub use event::{Draft, MAX_BODY};
 pub use exec::{ExecRow, Inserted};
 pub use ids::{FIRST_ID_BASE, LAST_ID_BASE};
 pub use ledger::Verdict;

@@ -270,10 +270,10 @@ async fn a_cut_tail_stays_visible_after_more_events() {
 #[tokio::test]
 async fn an_event_too_long_to_keep_is_replaced_by_its_size() {
     let (_dir, store) = store().await;
-    let draft = Draft::new("test.event", json!({ "text": "x".repeat(event::MAX_BODY) }));
+    let draft = Draft::new("test.event", json!({ "text": "x".repeat(MAX_BODY) }));
     store.event_append(None, &draft).await.unwrap();
     let events = store.events_list(0, None).await.unwrap();
-    assert!(events[0].body["left_out_bytes"].as_u64().unwrap() > event::MAX_BODY as u64);
+    assert!(events[0].body["left_out_bytes"].as_u64().unwrap() > MAX_BODY as u64);
 }
 
 #[tokio::test]

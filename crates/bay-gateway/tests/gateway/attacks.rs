@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bay_gateway::limits::{MAX_REQUESTS, MAX_STREAMS};
 use http::{HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -65,6 +66,11 @@ async fn http_smuggle_nothing_reaches_an_origin_but_what_was_decided() {
         ("Content-Length: 0x3\r\n", "abc", true),
         ("Content-Length: 3, 3\r\n", "abc", true),
         ("X: a\r\n folded\r\n", "", true),
+        ("X: a\rTransfer-Encoding: chunked\r\n", "0\r\n\r\n", true),
+        // Lines that end with half of what ends a line: read in one way here, and written in the other.
+        ("X: a\nContent-Length: 3\r\n", "abc", false),
+        ("Content-Length: 3\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n", false),
+        ("Transfer-Encoding: chunked\r\n", "3\nabc\n0\n\n", false),
         ("Transfer-Encoding: chunked\r\n", "zz\r\nabc\r\n0\r\n\r\n", false),
         ("Transfer-Encoding: chunked\r\n", "3;x=\ry\r\nabc\r\n0\r\n\r\n", false),
         ("Transfer-Encoding: chunked\r\n", "0\r\njunk\r\n\r\n", false),
@@ -342,4 +348,106 @@ async fn http_h2_rapid_reset_ends_the_connection_and_not_the_gateway() {
     let answer = timeout(Duration::from_secs(5), send(&mut client, request)).await.unwrap();
     assert_eq!(answer.status, 200);
     lab.ledger.all_ended_once().await;
+}
+
+#[tokio::test]
+async fn requests_beyond_what_a_bay_may_have_under_way_are_told_so_and_take_nothing_from_the_rest() {
+    let mut lab = Lab::new(POLICY).await;
+    let tls = lab.origins.server("ok.test", |_| {});
+    // An origin that never answers holds what each request takes.
+    let (place, _) = origin::serve(Some(tls), |_| std::future::pending::<Response<Body>>()).await;
+    lab.net.lead("ok.test", "192.0.2.10", place);
+    let authority = lab.authority("ok.test");
+    let get = |path: &str| {
+        Request::get(format!("https://{authority}{path}")).body(client::Body::default()).unwrap()
+    };
+    let mut held = Vec::new();
+    while held.len() < MAX_REQUESTS {
+        let client = lab.http2("ok.test").await;
+        for _ in 0..(MAX_STREAMS as usize).min(MAX_REQUESTS - held.len()) {
+            let (mut client, request) = (client.clone(), get("/open/held"));
+            held.push(tokio::spawn(async move { client.send_request(request).await.map(|_| ()) }));
+        }
+    }
+    // What is refused anyway shows whether there is room: it would be told why.
+    let mut late = lab.http2("ok.test").await;
+    let full = async {
+        loop {
+            let answer = send2(&mut late, get("/closed")).await;
+            if answer.status != 403 {
+                break answer;
+            }
+        }
+    };
+    let refused = timeout(PATIENCE, full).await.expect("all that fit are let through");
+    assert_eq!(refused.status, 503);
+    assert!(refused.json()["line"].as_str().unwrap().contains("as many requests"), "{refused:?}");
+    lab.ledger.refused("TooMany").await;
+    held.iter().for_each(tokio::task::JoinHandle::abort);
+    let again = async { while send2(&mut late, get("/closed")).await.status != 403 {} };
+    timeout(PATIENCE, again).await.expect("there is room again");
+}
+
+#[tokio::test]
+async fn nothing_is_connected_to_while_the_hosts_own_addresses_are_not_known() {
+    let (mut lab, seen) = lab(true).await;
+    let mut client = lab.https("ok.test").await;
+    *lab.net.own.lock().unwrap() = Some(vec!["192.0.2.10".parse().unwrap()]);
+    let refused = send(&mut client, lab.get("ok.test", "/open/a")).await;
+    assert_eq!(refused.status, 403, "a name that leads to the host itself");
+    *lab.net.own.lock().unwrap() = None;
+    let failed = send(&mut client, lab.get("ok.test", "/open/a")).await;
+    assert_eq!((failed.status, failed.json()["failure"].as_str()), (502, Some("connect")));
+    assert_eq!(seen.connections(), 0);
+    *lab.net.own.lock().unwrap() = Some(Vec::new());
+    assert_eq!(send(&mut client, lab.get("ok.test", "/open/a")).await.status, 200);
+}
+
+/// The beginning of an HTTP/2 connection, and of a request on its first stream whose head goes on.
+fn endless_head(block: &[u8]) -> Vec<u8> {
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
+    bytes.extend(&u32::try_from(block.len()).unwrap().to_be_bytes()[1..]);
+    bytes.extend([1, 1, 0, 0, 0, 1]);
+    bytes.extend(block);
+    bytes
+}
+
+#[tokio::test]
+async fn http_continuation_and_hpack_heads_that_never_end_or_swell_end_their_connection_alone() {
+    let (mut lab, seen) = lab(true).await;
+    let authority = lab.authority("ok.test");
+    let mut start = vec![0x82, 0x87, 0x41, u8::try_from(authority.len()).unwrap()];
+    start.extend(authority.as_bytes());
+    start.extend([0x44, 7]);
+    start.extend(b"/open/a");
+    // Pieces of one head, each a header of its own, for ever.
+    let piece: Vec<u8> = b"\0\x01x\x01y".repeat(3000);
+    // One long header in the table, and then a thousand times the byte that stands for it.
+    let mut swelling = vec![0x40, 1, b'z', 0x7f, 0xa1, 0x1e];
+    swelling.extend(vec![b'z'; 4000]);
+    swelling.extend(vec![0xbe; 10_000]);
+    for (piece, count) in [(piece, 2000), (swelling, 2), (Vec::new(), 200_000)] {
+        let mut stream = lab.tls("ok.test", "ok.test", &["h2"]).await;
+        let mut frame = u32::try_from(piece.len()).unwrap().to_be_bytes()[1..].to_vec();
+        frame.extend([9, 0, 0, 0, 0, 1]);
+        frame.extend(&piece);
+        let flood = async {
+            stream.write_all(&endless_head(&start)).await?;
+            for _ in 0..count {
+                stream.write_all(&frame).await?;
+            }
+            stream.write_all(&[0, 0, 0, 9, 4, 0, 0, 0, 1]).await?;
+            stream.flush().await?;
+            // An answer that refuses it, or the end.
+            let mut answer = Vec::new();
+            while stream.read_buf(&mut answer).await? > 0 && answer.len() < 1 << 16 {}
+            std::io::Result::Ok(())
+        };
+        let ended = timeout(PATIENCE, flood).await;
+        assert!(ended.is_ok(), "{count} pieces of {} bytes are taken for ever", piece.len());
+        assert_eq!(seen.lines().len(), 0);
+    }
+    let mut client = lab.https("ok.test").await;
+    assert_eq!(send(&mut client, lab.get("ok.test", "/open/a")).await.status, 200);
 }

@@ -24,6 +24,31 @@ async fn a_name_has_one_address_however_it_is_written() {
 }
 
 #[tokio::test]
+async fn an_address_that_could_not_be_kept_is_not_told() {
+    let lab = Lab::new(POLICY).await;
+    let answer = ask(lab.dns, &question("unkept.ok.test", RecordType::A).to_vec().unwrap()).await.unwrap();
+    assert_eq!((answer.metadata.response_code, answer.answers.len()), (ResponseCode::ServFail, 0));
+}
+
+#[tokio::test]
+async fn a_bay_that_has_used_up_its_addresses_learns_no_more_names_and_the_record_says_so() {
+    let lab = Lab::new(POLICY).await;
+    let pools = bay_gateway::Pools { v4: "198.18.0.0/30".parse().unwrap(), ..bay_gateway::Pools::default() };
+    let names = std::sync::Mutex::new(bay_gateway::Names::new(pools));
+    let ask = |name: &str| {
+        let message = question(name, RecordType::A).to_vec().unwrap();
+        let answer = bay_gateway::dns::answer(&message, lab.dns, &*lab.ledger, &names).unwrap();
+        Message::from_vec(&answer).unwrap().metadata.response_code
+    };
+    let asked = ["a.ok.test", "b.ok.test", "c.ok.test", "a.ok.test"].map(ask);
+    use ResponseCode::{NoError, ServFail};
+    assert_eq!(asked, [NoError, NoError, ServFail, NoError]);
+    let refused =
+        |entry: &Entry| matches!(entry, Entry::LookedUp { name, answered: false, .. } if name == "c.ok.test");
+    assert!(lab.ledger.entries().iter().any(refused));
+}
+
+#[tokio::test]
 async fn no_type_of_question_leaves_and_none_but_addresses_is_answered() {
     let lab = Lab::new(POLICY).await;
     let kinds = [

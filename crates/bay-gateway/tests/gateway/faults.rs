@@ -114,10 +114,12 @@ async fn a_certificate_that_is_not_the_origins_is_a_502_and_nothing_is_sent() {
     type Change = fn(&mut CertificateParams);
     let expired: Change = |params| params.not_after = rcgen::date_time_ymd(2020, 1, 1);
     let early: Change = |params| params.not_before = rcgen::date_time_ymd(3000, 1, 1);
+    let nameless: Change = |params| params.subject_alt_names.clear();
     let none: Change = |_| {};
     for (name, change, own_authority) in [
         ("ok.test", expired, true),
         ("ok.test", early, true),
+        ("ok.test", nameless, true),
         ("evil.test", none, true),
         ("ok.test", none, false),
     ] {

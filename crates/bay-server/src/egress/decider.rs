@@ -1,7 +1,6 @@
 //! The daemon's answers to the gateway of one bay: its policy, who is behind a connection, and the record.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
@@ -29,8 +28,6 @@ pub(super) struct BayDecider {
     pub(super) names: NamesFile,
     pub(super) callers: Callers,
     pub(super) policy: RwLock<Arc<CompiledPolicy>>,
-    /// A name could not be kept: no other gets an address, which a later daemon might give to a third.
-    pub(super) names_lost: AtomicBool,
 }
 
 impl BayDecider {
@@ -108,16 +105,18 @@ impl Decider for BayDecider {
     /// answered. Words without a dot are what a resolver tries for its own network, and there is none.
     fn look_up(&self, name: &Host) -> LookUp {
         match name.name() {
-            _ if self.names_lost.load(Ordering::Relaxed) => LookUp::Refused,
+            // As long as a name could not be kept no other gets an address: a later daemon might give it to a third.
+            _ if self.names.settle().is_err() => LookUp::Refused,
             Some(name) if name.contains('.') => LookUp::Answer,
             _ => LookUp::NoSuchName,
         }
     }
 
-    fn looked_up(&self, peer: SocketAddr, name: &str, kind: &str, answer: LookUp, new: bool) {
+    fn looked_up(&self, peer: SocketAddr, name: &str, kind: &str, answer: LookUp, new: bool) -> bool {
+        let mut kept = true;
         if new && let Err(error) = self.names.add(name) {
-            self.names_lost.store(true, Ordering::Relaxed);
-            tracing::error!(%error, "a name's address could not be kept; no more names are looked up in this bay");
+            tracing::error!(%error, "a name's address could not be kept; no names are looked up in this bay until it is");
+            kept = false;
         }
         let recorder = Arc::clone(&self.recorder);
         let (name, kind) = (clip(name.to_owned()), kind.to_owned());
@@ -128,6 +127,7 @@ impl Decider for BayDecider {
             let who = callers.sure(who).await;
             recorder.looked_up(peer, &name, &kind, answer, who).await;
         });
+        kept
     }
 
     fn route(&self, host: &Host, port: u16) -> Route {
@@ -174,7 +174,7 @@ impl Decider for BayDecider {
             Refused::Form { host, port, refusal } => ("form", host.to_string(), *port, refusal.to_string()),
             Refused::Protocol { host, port, why } => ("protocol", host.to_string(), *port, (*why).to_owned()),
             Refused::TooMany { destination } => {
-                let why = "the bay has as many connections as it may have".to_owned();
+                let why = "the bay has as many connections, or requests under way, as it may have".to_owned();
                 ("too-many", destination.ip().to_string(), destination.port(), why)
             }
             Refused::Upgrade { host, port, why } => ("upgrade", host.to_string(), *port, (*why).to_owned()),

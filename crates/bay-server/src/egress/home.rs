@@ -8,7 +8,7 @@
 //! leaves the daemon, so sharing the authority gives a child nothing that its parent has.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -93,7 +93,24 @@ pub(crate) fn remove(data_dir: &Path, bay: BayId) -> io::Result<()> {
 /// The list of names on disk, to which new ones are added.
 #[derive(Debug)]
 pub(super) struct NamesFile {
-    file: Mutex<(File, u64)>,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    file: File,
+    end: u64,
+    /// Lines that could not be written yet: their addresses are taken.
+    unwritten: String,
+}
+
+impl Held {
+    fn write(&mut self) -> io::Result<()> {
+        self.file.write_all_at(self.unwritten.as_bytes(), self.end)?;
+        self.end += self.unwritten.len() as u64;
+        self.unwritten.clear();
+        Ok(())
+    }
 }
 
 impl NamesFile {
@@ -117,23 +134,32 @@ impl NamesFile {
         let names = text[..whole].lines().map(str::to_owned).collect();
         let names = Names::load(&SavedNames { pools: Pools::default(), names })
             .map_err(|e| failed("reading", &path, &e))?;
-        Ok((Self { file: Mutex::new((file, whole as u64)) }, names))
+        let held = Held { file, end: whole as u64, unwritten: String::new() };
+        Ok((Self { held: Mutex::new(held) }, names))
     }
 
-    /// Adds a name. It outlives the daemon when this returns.
+    fn held(&self) -> std::sync::MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a name. It outlives the daemon when this returns; where it fails, the name must not be used until
+    /// [`NamesFile::settle`] says so.
     pub(super) fn add(&self, name: &str) -> io::Result<()> {
-        let mut held = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = format!("{name}\n");
-        held.0.write_all_at(line.as_bytes(), held.1)?;
-        held.1 += line.len() as u64;
-        Ok(())
+        let mut held = self.held();
+        held.unwritten.push_str(name);
+        held.unwritten.push('\n');
+        held.write()
+    }
+
+    /// Writes what could not be written before.
+    pub(super) fn settle(&self) -> io::Result<()> {
+        let mut held = self.held();
+        if held.unwritten.is_empty() { Ok(()) } else { held.write() }
     }
 
     /// Has it on disk, for memory that outlives the host's next start.
     pub(super) fn sync(&self) -> io::Result<()> {
-        let mut held = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        held.0.flush()?;
-        held.0.sync_data()
+        self.held().file.sync_data()
     }
 }
 
@@ -159,5 +185,23 @@ mod tests {
         file.add("c.test").unwrap();
         let (_, names) = NamesFile::open(temp.path(), bay).unwrap();
         assert_eq!(names.saved().names, ["a.test", "b.test", "c.test"]);
+    }
+    #[test]
+    fn names_that_a_full_disk_did_not_take_keep_their_places_until_it_does() {
+        let temp = tempfile::tempdir().unwrap();
+        let bay = BayId::generate();
+        fs::create_dir_all(dir(temp.path(), bay)).unwrap();
+        let (file, _) = NamesFile::open(temp.path(), bay).unwrap();
+        file.add("a.test").unwrap();
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let disk = std::mem::replace(&mut file.held().file, full);
+        file.add("b.test").unwrap_err();
+        file.settle().unwrap_err();
+        file.add("c.test").unwrap_err();
+        file.held().file = disk;
+        file.settle().unwrap();
+        file.add("d.test").unwrap();
+        let (_, names) = NamesFile::open(temp.path(), bay).unwrap();
+        assert_eq!(names.saved().names, ["a.test", "b.test", "c.test", "d.test"]);
     }
 }

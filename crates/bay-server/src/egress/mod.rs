@@ -38,6 +38,7 @@ mod decider;
 mod floods;
 mod home;
 mod record;
+mod room;
 mod spans;
 mod upstream;
 
@@ -46,7 +47,7 @@ use decider::BayDecider;
 use home::NamesFile;
 pub(crate) use home::remove;
 use record::Recorder;
-use upstream::{HostNetwork, MAX_HOSTS_BYTES, parse_hosts};
+use upstream::{BayNetwork, HostNetwork, MAX_HOSTS_BYTES, parse_hosts};
 
 /// How the way out is set up; parsed by the caller from flags and environment.
 #[derive(Debug, Clone, Default)]
@@ -164,11 +165,10 @@ impl BayEgress {
             names: names_file,
             callers: Callers::new(attribution, OwnExecs::new(handle, daemon.store.clone())),
             policy: std::sync::RwLock::new(policy),
-            names_lost: std::sync::atomic::AtomicBool::new(false),
         });
         let settings =
             Settings { authority, names, roots: egress.roots.clone(), timeouts: Timeouts::default() };
-        let network: Arc<dyn Upstream> = egress.network.clone();
+        let network: Arc<dyn Upstream> = Arc::new(BayNetwork::new(Arc::clone(&egress.network)));
         let gateway = Gateway::new(settings, decider.clone(), network)
             .map_err(|error| closed(&bay_types::error::chain(&error)))?;
 

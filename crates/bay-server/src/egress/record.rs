@@ -2,26 +2,23 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use bay_gateway::{Ended, Ending, LookUp, RecordId};
 use bay_store::{Draft, Store};
 use bay_types::egress::Who;
-use bay_types::traffic::{DECIDED, ENDED, KINDS, LOOKED_UP, REFUSED, REPEATED};
+use bay_types::traffic::{DECIDED, ENDED, LOOKED_UP, REFUSED, REPEATED};
 use bay_types::{BayId, BayName};
 use serde_json::{Value, json};
 
 use super::floods::{Floods, Kind, Say, WINDOW};
+use super::room::Room;
 use super::spans;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 use crate::telemetry::Counters;
 
-/// Events of its traffic that one bay may have in the record: some hundred megabytes. It cannot stop the others by filling
-/// the disk.
-const QUOTA: u64 = 1_000_000;
 /// The id of something of which there is no event, because there is no room for one.
 const NOWHERE: &str = "0";
 
@@ -31,8 +28,10 @@ pub(super) struct Recorder {
     store: Store,
     bay: BayId,
     name: BayName,
-    written: AtomicU64,
+    room: Room,
     floods: Mutex<Floods>,
+    /// On their own: they cost a bay nothing, and must not hide what it was refused.
+    look_ups: Mutex<Floods>,
     /// Decisions by which something was let out that is not over.
     under_way: Mutex<HashSet<u64>>,
     counters: Arc<Counters>,
@@ -49,13 +48,15 @@ impl Recorder {
         handle: &BayHandle,
     ) -> Result<Self, bay_store::StoreError> {
         let store = daemon.store.clone();
-        let written = AtomicU64::new(store.events_count(handle.id, KINDS).await?);
+        let room = Room::open(&store, handle.id).await?;
+        let floods = || Mutex::new(Floods::new(Instant::now()));
         Ok(Self {
             store,
             bay: handle.id,
             name: handle.name.clone(),
-            written,
-            floods: Mutex::new(Floods::new(Instant::now())),
+            room,
+            floods: floods(),
+            look_ups: floods(),
             under_way: Mutex::default(),
             counters: Arc::clone(&daemon.telemetry.counters),
             daemon: Arc::downgrade(daemon),
@@ -71,11 +72,7 @@ impl Recorder {
     }
 
     async fn append(&self, kind: &'static str, body: Value) -> Result<u64, NotRecorded> {
-        if self.written.fetch_add(1, Ordering::Relaxed) >= QUOTA {
-            return Err(NotRecorded(format!(
-                "this bay has used up the {QUOTA} events of traffic that the record keeps for one bay"
-            )));
-        }
+        let body = self.room.take(body)?;
         self.store
             .event_append(Some(self.bay), &Draft::new(kind, body))
             .await
@@ -103,12 +100,12 @@ impl Recorder {
     }
 
     async fn counted(&self, kind: Kind, event: &'static str, body: Value) -> RecordId {
-        let say = self.floods().add(kind);
+        let say = self.floods(event).add(kind);
         match say {
             Say::Counted(last) => id(last),
             Say::Tell(kind) => match self.append(event, body.clone()).await {
                 Ok(seq) => {
-                    self.floods().told(&kind, seq);
+                    self.floods(event).told(&kind, seq);
                     if event != LOOKED_UP
                         && let Some(daemon) = self.daemon.upgrade()
                     {
@@ -174,7 +171,8 @@ impl Recorder {
     }
 
     pub(super) async fn turn(&self, at_once: bool) {
-        let sums = self.floods().turn(Instant::now(), at_once);
+        let mut sums = self.floods(REFUSED).turn(Instant::now(), at_once);
+        sums.extend(self.floods(LOOKED_UP).turn(Instant::now(), at_once));
         for sum in sums {
             let body = json!({
                 "what": sum.kind.what, "of": sum.kind.of, "like": sum.like, "count": sum.count, "within_s": WINDOW.as_secs(),
@@ -185,8 +183,9 @@ impl Recorder {
         }
     }
 
-    fn floods(&self) -> std::sync::MutexGuard<'_, Floods> {
-        self.floods.lock().unwrap_or_else(PoisonError::into_inner)
+    fn floods(&self, event: &str) -> std::sync::MutexGuard<'_, Floods> {
+        let floods = if event == LOOKED_UP { &self.look_ups } else { &self.floods };
+        floods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,20 +1,26 @@
-//! The way from the gateway to origins: the host's network, with names that an operator gave by hand first.
+//! The way from the gateways to origins: the host's network, with names that an operator gave by hand first.
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use bay_gateway::{SystemUpstream, Upstream};
+use bay_gateway::Upstream;
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 
 /// How long the host's own addresses are taken for known. They change when a network is joined.
 const ADDRESSES_FOR: Duration = Duration::from_secs(5);
 /// Longest file of names that is read.
 pub(super) const MAX_HOSTS_BYTES: usize = 1 << 20;
 
+/// Names that the host's resolver looks up for one bay at a time. Each takes a thread of the daemon until the resolver
+/// gives up, which can be long after the bay has.
+const LOOKING_UP: usize = 16;
+
+/// The network as all bays share it.
 #[derive(Debug, Default)]
 pub(super) struct HostNetwork {
     hosts: HashMap<String, Vec<IpAddr>>,
@@ -24,6 +30,39 @@ pub(super) struct HostNetwork {
 impl HostNetwork {
     pub(super) fn new(hosts: HashMap<String, Vec<IpAddr>>) -> Self {
         Self { hosts, own: Mutex::default() }
+    }
+
+    /// Where the kernel does not tell, the last answer holds; without one nothing can be checked.
+    fn own_addresses(&self) -> io::Result<Vec<IpAddr>> {
+        let mut known = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, addresses)) = &*known
+            && at.elapsed() < ADDRESSES_FOR
+        {
+            return Ok(addresses.clone());
+        }
+        match bay_backend::own_addresses() {
+            Ok(found) => {
+                *known = Some((Instant::now(), found.clone()));
+                Ok(found)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the host's own addresses could not be read");
+                known.as_ref().map(|(_, addresses)| addresses.clone()).ok_or(error)
+            }
+        }
+    }
+}
+
+/// The network as one bay has it.
+#[derive(Debug)]
+pub(super) struct BayNetwork {
+    host: Arc<HostNetwork>,
+    looking_up: Arc<Semaphore>,
+}
+
+impl BayNetwork {
+    pub(super) fn new(host: Arc<HostNetwork>) -> Self {
+        Self { host, looking_up: Arc::new(Semaphore::new(LOOKING_UP)) }
     }
 }
 
@@ -45,35 +84,28 @@ pub(super) fn parse_hosts(text: &str) -> Result<HashMap<String, Vec<IpAddr>>, St
 }
 
 #[async_trait]
-impl Upstream for HostNetwork {
+impl Upstream for BayNetwork {
     async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
-        match self.hosts.get(name) {
-            Some(given) => Ok(given.clone()),
-            None => SystemUpstream::default().resolve(name).await,
+        if let Some(given) = self.host.hosts.get(name) {
+            return Ok(given.clone());
         }
+        let turn = Arc::clone(&self.looking_up).acquire_owned().await.map_err(io::Error::other)?;
+        // The dot at the end keeps search domains of the host out of it.
+        let name = format!("{name}.");
+        let found = tokio::task::spawn_blocking(move || {
+            let found = (name.as_str(), 0).to_socket_addrs();
+            drop(turn);
+            found
+        });
+        Ok(found.await??.map(|address| address.ip()).collect())
     }
 
     async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
         TcpStream::connect(address).await
     }
 
-    fn own_addresses(&self) -> Vec<IpAddr> {
-        let mut known = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, addresses)) = &*known
-            && at.elapsed() < ADDRESSES_FOR
-        {
-            return addresses.clone();
-        }
-        match bay_backend::own_addresses() {
-            Ok(found) => {
-                *known = Some((Instant::now(), found.clone()));
-                found
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the host's own addresses could not be read");
-                known.as_ref().map(|(_, addresses)| addresses.clone()).unwrap_or_default()
-            }
-        }
+    fn own_addresses(&self) -> io::Result<Vec<IpAddr>> {
+        self.host.own_addresses()
     }
 }
 
@@ -92,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_hosts_own_addresses_are_found() {
-        let own = HostNetwork::default().own_addresses();
+        let own = HostNetwork::default().own_addresses().unwrap();
         assert!(own.contains(&"127.0.0.1".parse().unwrap()), "{own:?}");
     }
 }

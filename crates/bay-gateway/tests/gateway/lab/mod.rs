@@ -161,8 +161,9 @@ impl Decider for Ledger {
         }
     }
 
-    fn looked_up(&self, _peer: SocketAddr, name: &str, _kind: &str, answer: LookUp, new: bool) {
+    fn looked_up(&self, _peer: SocketAddr, name: &str, _kind: &str, answer: LookUp, new: bool) -> bool {
         self.tell(Entry::LookedUp { name: name.to_owned(), answered: answer == LookUp::Answer, new });
+        !name.starts_with("unkept.")
     }
 
     fn route(&self, host: &Host, port: u16) -> Route {
@@ -205,6 +206,8 @@ pub(crate) struct LabNet {
     places: Mutex<HashMap<IpAddr, SocketAddr>>,
     pub(crate) resolved: Mutex<Vec<String>>,
     pub(crate) dialled: Mutex<Vec<SocketAddr>>,
+    /// The addresses of the lab's host; nothing where they cannot be read.
+    pub(crate) own: Mutex<Option<Vec<IpAddr>>>,
 }
 
 #[async_trait]
@@ -221,8 +224,8 @@ impl Upstream for LabNet {
         TcpStream::connect(place.ok_or(io::ErrorKind::ConnectionRefused)?).await
     }
 
-    fn own_addresses(&self) -> Vec<IpAddr> {
-        Vec::new()
+    fn own_addresses(&self) -> io::Result<Vec<IpAddr>> {
+        self.own.lock().unwrap().clone().ok_or_else(|| io::Error::other("not to be had in the lab"))
     }
 }
 
@@ -292,7 +295,7 @@ impl Lab {
             told: Notify::new(),
             hold: Mutex::default(),
         });
-        let net = Arc::new(LabNet::default());
+        let net = Arc::new(LabNet { own: Mutex::new(Some(Vec::new())), ..LabNet::default() });
         let origins = origin::OriginAuthority::default();
         let mut roots = RootCertStore::empty();
         roots.add(origins.certificate()).unwrap();

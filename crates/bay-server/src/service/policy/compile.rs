@@ -7,12 +7,16 @@ use bay_policy::{CompiledPolicy, Grant, Layer, LayerPolicy, Layers, Place, Place
 use bay_store::{BayRow, GrantRow, PolicyRow, PolicyTexts};
 use bay_types::policy::FoundPlaces;
 use jiff::Timestamp;
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::places;
+use crate::channel::plain_text;
 
 /// What a bay has that was given no policy.
 pub(super) const DEFAULT: Preset = Preset::Closed;
+/// How much of what is wrong with a policy is told to whoever is refused for it.
+const MAX_PROBLEM_CHARS: usize = 200;
 
 /// The policy that holds for a bay, and where it comes from.
 #[derive(Debug)]
@@ -55,8 +59,16 @@ pub(super) fn sha256(text: &str) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A layer that denies everything because it cannot be read.
+/// A layer that denies everything because it cannot be read. A rule says so to whoever is refused.
 fn closed(layer: Layer, name: &str, problems: &[String]) -> LayerPolicy {
+    let problem: String = problems.join("; ").chars().take(MAX_PROBLEM_CHARS).collect();
+    let reason = format!("the policy cannot be read, so it denies everything: {}", plain_text(&problem));
+    // What is printable is written in TOML as in JSON.
+    let rule = format!(
+        "[[rule]]\nid = \"unreadable\"\noutcome = \"deny\"\nhost = \"*\"\nreason = {}\n",
+        json!(reason)
+    );
+    let rules = parse(layer, name, &rule, &Places::default()).map(|layer| layer.rules).unwrap_or_default();
     LayerPolicy {
         layer,
         file: name.to_owned(),
@@ -64,7 +76,7 @@ fn closed(layer: Layer, name: &str, problems: &[String]) -> LayerPolicy {
         extends: None,
         otherwise: Otherwise::Deny,
         ingress: Some(false),
-        rules: Vec::new(),
+        rules,
         grants: Vec::new(),
     }
 }

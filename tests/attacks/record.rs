@@ -1,0 +1,199 @@
+//! The record of a bay's traffic, and a bay that would bend it: floods, forgeries, and crowds at the door.
+
+use std::collections::BTreeSet;
+
+use bay_tests::lab::lab;
+use bay_tests::{image, until};
+use serde_json::Value;
+
+/// Asks for refused things over and over on one connection, and says how often it was refused.
+const FLOOD: &str = r#"
+import socket, sys
+count, port = int(sys.argv[1]), int(sys.argv[2])
+door = socket.create_connection(("blocked.test", port), timeout=30)
+answers = door.makefile("rb")
+refused = 0
+for number in range(count):
+    path = "/%d" % number
+    door.sendall(("GET %s HTTP/1.1\r\nHost: blocked.test:%d\r\n\r\n" % (path, port)).encode())
+    status, length = answers.readline(), 0
+    while True:
+        line = answers.readline().strip().lower()
+        if line.startswith(b"content-length:"):
+            length = int(line.split(b":")[1])
+        if not line:
+            break
+    answers.read(length)
+    refused += b" 403 " in status
+print(refused)
+"#;
+
+/// Asks for names as tunnels do: long ones, of every type, thousands of them.
+const NAMES: &str = r#"
+import os, socket, struct
+resolver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+resolver.connect(("10.0.2.1", 53))
+resolver.setblocking(False)
+def question(name, kind, number):
+    labels = b"".join(bytes([len(label)]) + label for label in name.split(b"."))
+    return struct.pack("!HHHHHH", number & 0xffff, 0x100, 1, 0, 0, 0) + labels + b"\0" + struct.pack("!HH", kind, 1)
+sent = 0
+def send(name, kind):
+    global sent
+    try:
+        resolver.send(question(name, kind, sent))
+        sent += 1
+    except BlockingIOError:
+        pass
+# A, NS, CNAME, NULL, MX, TXT, AAAA, SRV, HTTPS, ANY.
+for kind in (1, 2, 5, 10, 15, 16, 28, 33, 65, 255):
+    send(b"canary." + b"a" * 63 + b".evil.test", kind)
+    send(b".".join([b"b" * 60] * 4) + b".evil.test", kind)
+for number in range(4000):
+    send(b"%d.%s.evil.test" % (number, os.urandom(20).hex().encode()), 1)
+print(sent)
+"#;
+
+#[test]
+fn audit_drop_a_flood_is_added_up_whole_and_hides_neither_refusals_nor_other_bays() {
+    if !image::with_python() {
+        return;
+    }
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("loud", &origin.allowed(""));
+    lab.bay("quiet", &origin.allowed(""));
+    let port = origin.port().to_string();
+    let flood = 3000;
+    // Names first: what costs nothing must not use up the room for refusals.
+    let asked: u64 = lab.python("loud", NAMES, &[]).ok().text().trim().parse().unwrap();
+    assert!(asked > 1000, "{asked}");
+    let refused = lab.python("loud", FLOOD, &[&flood.to_string(), &port]).ok().text();
+    assert_eq!(refused.trim(), flood.to_string(), "each is answered");
+    assert_eq!(lab.get("quiet", &origin.url("https", "/quiet")).0, 200);
+    // The end of a bay's run ends its sums too.
+    let _stopped = lab.daemon.bay(&["stop", "loud"]).ok();
+    let (told, sums) = (lab.record("loud", "egress.decided"), lab.record("loud", "egress.repeated"));
+    let denied = told.iter().filter(|body| body["outcome"] == "deny").count() as u64;
+    let count = |what: &str| -> u64 {
+        sums.iter().filter(|sum| sum["what"] == what).filter_map(|sum| sum["count"].as_u64()).sum()
+    };
+    assert!((1..=200).contains(&denied), "{denied}");
+    assert_eq!(denied + count("deny"), flood, "{sums:#?}");
+    assert!(sums.iter().any(|sum| sum["what"] == "deny" && sum["of"] == format!("blocked.test:{port}")));
+    assert!(lab.record("loud", "egress.looked-up").len() < 1000);
+    let traffic = lab.record("quiet", "egress.decided");
+    assert_eq!(traffic.len(), 1, "{traffic:#?}");
+    assert!(origin.seen.lines() == ["GET /quiet"]);
+    let _holds = lab.daemon.bay(&["audit", "verify"]).ok();
+}
+
+/// A request that tells lies about itself in every place it has.
+const LIES: &str = r#"
+import sys, urllib.request
+request = urllib.request.Request(sys.argv[1], headers={
+    "X-Workbay-Exec": "exec_0123", "X-Workbay-Record": "1", "X-Bay": "other", "Traceparent": "00-1-1-01",
+    "User-Agent": '{"kind":"egress.decided"}', "X-Forwarded-For": "10.0.2.9"})
+print(urllib.request.urlopen(request, timeout=20).status)
+"#;
+
+#[test]
+fn audit_inject_no_request_and_no_command_line_forges_or_hides_a_record() {
+    if !image::with_python() {
+        return;
+    }
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &origin.allowed(""));
+    lab.bay("other", &origin.allowed(""));
+    // As long as a command line is told, and six times that where it is written down.
+    let odd = "\u{1}".repeat(8000);
+    let url = origin.url("https", "/%7B%22outcome%22:%22deny%22%7D");
+    assert_eq!(lab.python("b", LIES, &[&url, &odd]).ok().text().trim(), "200");
+    let long = origin.url("https", &format!("/?q={}", "x".repeat(30_000)));
+    assert_eq!(lab.python("b", LIES, &[&long, &odd]).ok().text().trim(), "200");
+    let blocked = format!("https://blocked.test:{}/?q={}", origin.port(), "y".repeat(30_000));
+    assert_eq!(lab.get("b", &blocked).0, 403);
+    assert_eq!(lab.get("other", &origin.url("https", "/other")).0, 200);
+    let decided = lab.record("b", "egress.decided");
+    assert_eq!(decided.len(), 3, "{decided:#?}");
+    for (body, (outcome, host)) in
+        decided.iter().zip([("allow", "origin.test"), ("allow", "origin.test"), ("deny", "blocked.test")])
+    {
+        assert_eq!((&body["outcome"], &body["host"]), (&outcome.into(), &host.into()), "{body:#}");
+        let request = body["request"].as_str().unwrap();
+        assert!(request.starts_with(&format!("GET https://{host}:{}/", origin.port())), "{request}");
+        assert!(!request.contains(['\n', '\u{1b}']), "{request:?}");
+    }
+    // Each bay's traffic is that of its own execs.
+    for bay in ["b", "other"] {
+        let execs: BTreeSet<String> = lab
+            .record(bay, "exec.start")
+            .iter()
+            .filter_map(|body| body["exec"].as_str().map(str::to_owned))
+            .collect();
+        for body in lab.record(bay, "egress.decided") {
+            let by = body["by"]["exec"].as_str().unwrap_or_else(|| panic!("nobody did it: {body:#}"));
+            assert!(execs.contains(by), "{by} is no exec of {bay}: {execs:?}");
+        }
+    }
+    // A bay asks neither for the record nor for more of it.
+    let reached = lab.daemon.sh("b", "ls /.bay; cat /proc/mounts").ok().text();
+    assert!(!reached.contains("ledger") && !reached.contains("events"), "{reached}");
+    let _holds = lab.daemon.bay(&["audit", "verify"]).ok();
+}
+
+/// Holds as many connections as it can get, until it is told to let go.
+const CROWD: &str = r#"
+import os, resource, select, socket, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+address = socket.getaddrinfo("origin.test", int(sys.argv[1]), socket.AF_INET)[0][4]
+held = []
+for _ in range(1200):
+    door = socket.socket()
+    door.settimeout(20)
+    door.connect(address)
+    held.append(door)
+poll, closed = select.poll(), 0
+for door in held:
+    poll.register(door, select.POLLIN)
+end = time.monotonic() + 20
+while closed < 176 and time.monotonic() < end:
+    for number, _ in poll.poll(1000):
+        poll.unregister(number)
+        closed += 1
+open("/tmp/closed", "w").write(str(closed))
+os.rename("/tmp/closed", "/tmp/full")
+while not os.path.exists("/tmp/let-go"):
+    time.sleep(0.02)
+"#;
+
+#[test]
+fn res_conntrack_a_bay_with_all_its_connections_open_stands_in_nobodys_way() {
+    if !image::with_python() {
+        return;
+    }
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("crowd", &origin.allowed(""));
+    lab.bay("other", &origin.allowed(""));
+    let port = origin.port().to_string();
+    let _begun = lab.daemon.bay(&["exec", "--detach", "crowd", "--", "python3", "-c", CROWD, &port]).ok();
+    until("the crowd is there", || (lab.daemon.sh("crowd", "test -e /tmp/full").code == 0).then_some(()));
+    assert_eq!(
+        lab.daemon.sh("crowd", "cat /tmp/full").ok().text().trim(),
+        "176",
+        "the others are closed at once"
+    );
+    assert_eq!(lab.get("other", &origin.url("https", "/other")).0, 200);
+    let too_many = |body: &Value| body["what"] == "too-many";
+    until("that they were too many is on record", || {
+        lab.record("crowd", "egress.refused").iter().any(too_many).then_some(())
+    });
+    let _go = lab.daemon.sh("crowd", "touch /tmp/let-go").ok();
+    until("there is room again", || {
+        let script =
+            "import urllib.request, sys; print(urllib.request.urlopen(sys.argv[1], timeout=20).status)";
+        (lab.python("crowd", script, &[&origin.url("https", "/again")]).code == 0).then_some(())
+    });
+}

@@ -1,0 +1,90 @@
+//! The list of attacks in `README.md`: whole, and true.
+
+use std::fs;
+use std::path::Path;
+
+/// Every attack that concerns the way out of a bay, its record, who is behind it, and the daemon's doors.
+const ATTACKS: &[&str] = &[
+    "NET-DNS-TUNNEL",
+    "NET-DNS-DIRECT",
+    "NET-DOH",
+    "NET-DNS-REBIND",
+    "NET-DNS-CASE0x20",
+    "NET-DNS-TRAILDOT",
+    "NET-DNS-IDN",
+    "NET-IP-LITERAL",
+    "NET-IPV6",
+    "NET-6TO4",
+    "NET-NAT64",
+    "NET-MAPPED",
+    "NET-METADATA",
+    "NET-LAN",
+    "NET-XSBX",
+    "NET-CONNECT-PORT",
+    "NET-FRONT-SNI",
+    "NET-H2-AUTHORITY",
+    "NET-QUIC",
+    "NET-UDP-ANY",
+    "NET-ICMP",
+    "NET-RAW",
+    "NET-NFT-FLUSH",
+    "HTTP-SMUGGLE",
+    "HTTP-PATH",
+    "HTTP-GRAPHQL",
+    "HTTP-GIT",
+    "HTTP-UPGRADE-WS",
+    "HTTP-REDIRECT-CRED",
+    "HTTP-DECOMP-BOMB",
+    "HTTP-SLOWLORIS",
+    "HTTP-H2-RAPIDRESET",
+    "HTTP-CONTINUATION",
+    "HTTP-HPACK-BOMB",
+    "HTTP-HEADERS",
+    "TLS-CA-SCOPE",
+    "TLS-UPSTREAM-VERIFY",
+    "API-CSRF",
+    "API-CORS",
+    "API-REBIND",
+    "API-TOKEN-SCOPE",
+    "API-SSRF",
+    "AUDIT-TRUNC",
+    "AUDIT-EDIT",
+    "AUDIT-REORDER",
+    "AUDIT-FORK",
+    "AUDIT-REPLACE-LAST",
+    "AUDIT-FULL",
+    "AUDIT-INJECT",
+    "AUDIT-DROP",
+    "ATTR-DAEMON",
+    "ATTR-DOCKER",
+    "ATTR-EXIT",
+    "ATTR-CGMOVE",
+    "RES-CONNTRACK",
+    "RES-DNSFLOOD",
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+#[test]
+fn every_attack_has_a_test_that_exists_or_a_reason_why_it_has_none() {
+    let page = fs::read_to_string(root().join("tests/attacks/README.md")).unwrap();
+    let mut rest: Vec<&str> = ATTACKS.to_vec();
+    for line in page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| id ")) {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [id, tests] = cells[..] else { panic!("not two cells: {line}") };
+        let at = rest.iter().position(|attack| *attack == id);
+        rest.remove(at.unwrap_or_else(|| panic!("{id} is twice in the table, or is no attack of the list")));
+        let named: Vec<&str> =
+            tests.split('`').skip(1).step_by(2).filter(|word| word.contains(".rs::")).collect();
+        assert!(!named.is_empty() || tests.starts_with("not yet: "), "{id} has neither a test nor a reason");
+        for test in named {
+            let (file, function) = test.split_once("::").unwrap();
+            let source =
+                fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+            assert!(source.contains(&format!("fn {function}(")), "{id}: {file} has no {function}");
+        }
+    }
+    assert!(rest.is_empty(), "not in the table: {rest:?}");
+}
