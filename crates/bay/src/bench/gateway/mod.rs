@@ -1,0 +1,220 @@
+//! What the gateway adds to a request, and what it carries: one load generator, one origin, and between them nothing, the
+//! gateway of a bay, or another proxy that reads TLS.
+//!
+//! "Direct" is the load generator on the host, to the origin on loopback. The other way leads through a bay's pair of
+//! devices to the gateway and from there over loopback to the same origin.
+
+mod lab;
+pub(crate) mod load;
+mod origin;
+mod parts;
+
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use bay_types::ApiError;
+
+use super::contest::{Bar, Scored, Series, Unit, score};
+use super::flow::{FLAT_MIB, resident_mib};
+use lab::{Lab, Mitmproxy, SHUT, told};
+use load::{Told, Work};
+use origin::SHORT;
+
+const WARM_REQUESTS: usize = 2_000;
+const FRESH_REQUESTS: usize = 300;
+const DOWNLOAD: &str = "/bytes/1000000000";
+/// More than comes through in the time of a share.
+const ENDLESS: &str = "/bytes/100000000000";
+const SHARE: Work = Work::Share { streams: 100, seconds: 4.0 };
+const CROWD: Work = Work::Rate { connections: 64, seconds: 4.0, per_second: None };
+const REFUSED_PER_SECOND: f64 = 10_000.0;
+const FLOOD: Work = Work::Rate { connections: 64, seconds: 7.0, per_second: Some(REFUSED_PER_SECOND) };
+/// How long a flood has before the measuring begins.
+const FLOOD_GROWS: Duration = Duration::from_millis(1_500);
+const NEIGHBOUR: Work = Work::Rate { connections: 1, seconds: 4.0, per_second: None };
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+const DIRECT: &str = "direct";
+const PROXY: &str = "mitmproxy";
+const QUIET: &str = "p99, quiet";
+
+pub(super) async fn gateway(rounds: usize) -> Result<Vec<Scored>, ApiError> {
+    let mut lab = Lab::open().await?;
+    let scored = measure(&mut lab, rounds).await;
+    lab.close().await;
+    scored
+}
+
+async fn measure(lab: &mut Lab, rounds: usize) -> Result<Vec<Scored>, ApiError> {
+    let bay = lab.bay("mine").await?;
+    lab.bay("hostile").await?;
+    let mut scored = vec![parts::decisions(), parts::attribution(lab, &bay)?, parts::appends(lab, rounds)?];
+    let (proxy, absent) = match Mitmproxy::start(lab).await {
+        Ok(proxy) => (Some(proxy), vec![]),
+        Err(error) => (None, vec![format!("{PROXY} is left out: {}", error.message)]),
+    };
+    let beside = (|| {
+        scored.push(added(lab, proxy.as_ref(), rounds, &absent)?);
+        scored.push(crowd(lab, proxy.as_ref(), rounds, &absent)?);
+        Ok::<_, ApiError>(())
+    })();
+    if let Some(proxy) = proxy {
+        proxy.stop().await;
+    }
+    beside?;
+    scored.push(download(lab, rounds)?);
+    scored.push(fairness(lab, rounds)?);
+    scored.push(flood(lab, rounds)?);
+    Ok(scored)
+}
+
+/// All that was asked for was answered with this.
+fn all(status: u16, told: Told) -> Result<Told, ApiError> {
+    if told.statuses.keys().all(|seen| *seen == status) {
+        return Ok(told);
+    }
+    Err(crate::client::broken(&format!("answers had other statuses than {status}: {:?}", told.statuses)))
+}
+
+/// What a request takes longer.
+fn added(lab: &Lab, proxy: Option<&Mitmproxy>, rounds: usize, absent: &[String]) -> Result<Scored, ApiError> {
+    let works = [
+        ("warm", Work::Warm { requests: WARM_REQUESTS }, [Some(1.0), Some(5.0)]),
+        ("new connection", Work::Fresh { requests: FRESH_REQUESTS }, [Some(3.0), None]),
+    ];
+    let mut series = Vec::new();
+    for (name, work, bars) in works {
+        let one = |what: &str, bar: Option<f64>| {
+            let bars: Vec<Bar> = bar.into_iter().map(Bar::Is).collect();
+            Series::of(format!("{name}: {what}"), Unit::Milliseconds, &bars)
+        };
+        let mut direct = [one("direct, p50", None), one("direct, p99", None)];
+        let mut inspected = [one("inspected, p50", None), one("inspected, p99", None)];
+        let mut more = [one("added, p50", bars[0]), one("added, p99", bars[1])];
+        let mut other = [one("added by mitmproxy, p50", None), one("added by mitmproxy, p99", None)];
+        for _ in 0..rounds {
+            let straight = all(200, told(&mut lab.direct(SHORT, work)?)?)?;
+            let through = all(200, told(&mut lab.inside("mine", SHORT, work)?)?)?;
+            let (straight, through) = ([straight.p50, straight.p99], [through.p50, through.p99]);
+            for at in 0..2 {
+                direct[at].was(straight[at] / 1000.0);
+                inspected[at].was(through[at] / 1000.0);
+                more[at].was((through[at] - straight[at]) / 1000.0);
+            }
+            if let Some(proxy) = proxy {
+                let beside = all(200, told(&mut lab.through(proxy, SHORT, work)?)?)?;
+                other[0].was((beside.p50 - straight[0]) / 1000.0);
+                other[1].was((beside.p99 - straight[1]) / 1000.0);
+            }
+        }
+        for group in [direct, inspected, more, other] {
+            series.extend(group.into_iter().filter(|one| !one.is_empty()));
+        }
+    }
+    let title =
+        format!("an inspected GET, {WARM_REQUESTS} on one connection and {FRESH_REQUESTS} on new ones");
+    Ok(score(&title, &series, absent.to_vec()))
+}
+
+/// Requests in a second.
+fn crowd(lab: &Lab, proxy: Option<&Mitmproxy>, rounds: usize, absent: &[String]) -> Result<Scored, ApiError> {
+    let mut inspected = Series::of("inspected", Unit::PerSecond, &[Bar::Of(10.0, PROXY)]);
+    let mut other = Series::of(PROXY, Unit::PerSecond, &[]);
+    let mut direct = Series::of(DIRECT, Unit::PerSecond, &[]);
+    for _ in 0..rounds {
+        inspected.was(per_second(&all(200, told(&mut lab.inside("mine", SHORT, CROWD)?)?)?));
+        if let Some(proxy) = proxy {
+            other.was(per_second(&all(200, told(&mut lab.through(proxy, SHORT, CROWD)?)?)?));
+        }
+        direct.was(per_second(&all(200, told(&mut lab.direct(SHORT, CROWD)?)?)?));
+    }
+    let series: Vec<Series> = [inspected, other, direct].into_iter().filter(|one| !one.is_empty()).collect();
+    Ok(score("requests a second over 64 connections of one bay", &series, absent.to_vec()))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
+fn per_second(told: &Told) -> f64 {
+    told.requests() as f64 / told.seconds
+}
+
+#[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
+fn megabytes(told: &Told) -> f64 {
+    told.bytes as f64 / 1e6 / told.seconds
+}
+
+/// A gigabyte, and what the daemon holds meanwhile.
+fn download(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
+    let mut inspected = Series::of("inspected", Unit::MegabytesPerSecond, &[Bar::Of(0.6, DIRECT)]);
+    let mut direct = Series::of(DIRECT, Unit::MegabytesPerSecond, &[]);
+    let mut growth = Series::of("growth of the daemon, at most", Unit::Mebibytes, &[Bar::Is(FLAT_MIB)]);
+    // What an allocator keeps from earlier work is not growth.
+    told(&mut lab.inside("mine", DOWNLOAD, Work::Download)?)?;
+    for _ in 0..rounds {
+        direct.was(megabytes(&all(200, told(&mut lab.direct(DOWNLOAD, Work::Download)?)?)?));
+        let before = resident_mib(lab.daemon());
+        let mut child = spawned(lab, "mine", DOWNLOAD, Work::Download)?;
+        let mut most = before;
+        while matches!(child.try_wait(), Ok(None)) {
+            most = most.max(resident_mib(lab.daemon()));
+            std::thread::sleep(LOOK_EVERY);
+        }
+        inspected.was(megabytes(&all(200, finished(child)?)?));
+        growth.was(most - before);
+    }
+    Ok(score("a download of 1 GB over TLS", &[inspected, direct, growth], vec![]))
+}
+
+/// A hundred downloads side by side.
+fn fairness(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
+    let mut inspected = Series::of("inspected: most of all streams over least", Unit::Times, &[Bar::Is(2.0)]);
+    let mut direct = Series::of("direct: the same", Unit::Times, &[]);
+    let mut speed = Series::of("inspected, all together", Unit::MegabytesPerSecond, &[]);
+    for _ in 0..rounds {
+        let through = told(&mut lab.inside("mine", ENDLESS, SHARE)?)?;
+        inspected.was(spread(&through));
+        speed.was(megabytes(&through));
+        direct.was(spread(&told(&mut lab.direct(ENDLESS, SHARE)?)?));
+    }
+    Ok(score("100 parallel downloads: who gets how much in 4 s", &[inspected, direct, speed], vec![]))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
+fn spread(told: &Told) -> f64 {
+    let (most, least) = (told.shares.iter().max(), told.shares.iter().min());
+    most.copied().unwrap_or(0) as f64 / least.copied().unwrap_or(0) as f64
+}
+
+/// Requests of one bay while another is refused without end.
+fn flood(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
+    let mut quiet = Series::of(QUIET, Unit::Milliseconds, &[]);
+    let mut during =
+        Series::of("p99, while another bay is refused", Unit::Milliseconds, &[Bar::Of(2.0, QUIET)]);
+    let mut rate = Series::of("refused", Unit::PerSecond, &[Bar::Is(0.95 * REFUSED_PER_SECOND)]);
+    for _ in 0..rounds {
+        quiet.was(all(200, told(&mut lab.inside("mine", SHORT, NEIGHBOUR)?)?)?.p99 / 1000.0);
+        let hostile = spawned(lab, "hostile", SHUT, FLOOD)?;
+        std::thread::sleep(FLOOD_GROWS);
+        let mine = told(&mut lab.inside("mine", SHORT, NEIGHBOUR)?);
+        rate.was(per_second(&all(403, finished(hostile)?)?));
+        during.was(all(200, mine?)?.p99 / 1000.0);
+    }
+    Ok(score(
+        "requests of one bay while another is refused 10,000 times a second",
+        &[quiet, during, rate],
+        vec![],
+    ))
+}
+
+fn spawned(lab: &Lab, bay: &str, path: &str, work: Work) -> Result<Child, ApiError> {
+    let mut command = lab.inside(bay, path, work)?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().map_err(|error| ApiError::internal(&error))
+}
+
+fn finished(child: Child) -> Result<Told, ApiError> {
+    let output = child.wait_with_output().map_err(|error| ApiError::internal(&error))?;
+    if !output.status.success() {
+        return Err(crate::client::broken(String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| ApiError::internal(&error))
+}
