@@ -62,10 +62,13 @@ impl Callers {
 impl Opener {
     /// All that is known of it, after a short wait for what is still looked for.
     pub(super) async fn who(&self) -> Option<Who> {
-        let mut told = self.who.clone();
-        // Ends at once where the search is over, or never began.
-        let _ = tokio::time::timeout(FOUND_WITHIN, told.changed()).await;
-        let who = told.borrow().clone();
+        // Nobody is left to tell more where the search is over, or never began: all requests but the first of a connection.
+        if self.who.has_changed().is_ok() {
+            let mut told = self.who.clone();
+            told.mark_unchanged();
+            let _ = tokio::time::timeout(FOUND_WITHIN, told.changed()).await;
+        }
+        let who = self.who.borrow().clone();
         (!who.is_unknown()).then_some(who)
     }
 }

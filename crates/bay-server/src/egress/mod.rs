@@ -36,6 +36,7 @@ mod caller;
 mod decider;
 mod floods;
 mod home;
+mod pace;
 mod record;
 mod upstream;
 

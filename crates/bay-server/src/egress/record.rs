@@ -6,13 +6,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use bay_gateway::{Ended, Ending, LookUp, RecordId};
-use bay_store::{Draft, Store};
+use bay_store::{Draft, Store, StoreError};
 use bay_types::BayId;
 use bay_types::egress::Who;
 use bay_types::traffic::{DECIDED, ENDED, KINDS, LOOKED_UP, REFUSED, REPEATED};
 use serde_json::{Value, json};
 
 use super::floods::{Floods, Kind, Say, WINDOW};
+use super::pace::Pace;
 
 /// Events of its traffic that one bay may have in the record: some hundred megabytes. It cannot stop the others by filling
 /// the disk.
@@ -27,6 +28,7 @@ pub(super) struct Recorder {
     bay: BayId,
     written: AtomicU64,
     floods: Mutex<Floods>,
+    pace: Mutex<Pace>,
 }
 
 /// Why something could not be put on record, and so must not be done.
@@ -34,21 +36,29 @@ pub(super) struct Recorder {
 pub(super) struct NotRecorded(pub(super) String);
 
 impl Recorder {
-    pub(super) async fn open(store: Store, bay: BayId) -> Result<Self, bay_store::StoreError> {
+    pub(super) async fn open(store: Store, bay: BayId) -> Result<Self, StoreError> {
         let written = AtomicU64::new(store.events_count(bay, KINDS).await?);
-        Ok(Self { store, bay, written, floods: Mutex::new(Floods::new(Instant::now())) })
+        let now = Instant::now();
+        let (floods, pace) = (Mutex::new(Floods::new(now)), Mutex::new(Pace::new(now)));
+        Ok(Self { store, bay, written, floods, pace })
     }
 
     async fn append(&self, kind: &'static str, body: Value) -> Result<u64, NotRecorded> {
+        self.room()?;
+        self.store
+            .event_append(Some(self.bay), &Draft::new(kind, body))
+            .await
+            .map_err(|error| unwritten(&error))
+    }
+
+    /// Whether the bay may have one more event.
+    fn room(&self) -> Result<(), NotRecorded> {
         if self.written.fetch_add(1, Ordering::Relaxed) >= QUOTA {
             return Err(NotRecorded(format!(
                 "this bay has used up the {QUOTA} events of traffic that the record keeps for one bay"
             )));
         }
-        self.store
-            .event_append(Some(self.bay), &Draft::new(kind, body))
-            .await
-            .map_err(|error| NotRecorded(format!("the record cannot be written: {}", error.to_api().message)))
+        Ok(())
     }
 
     /// Puts a decision on record that lets something leave.
@@ -56,21 +66,41 @@ impl Recorder {
         self.append(DECIDED, body).await.map(id)
     }
 
-    /// Puts one on record that does not.
-    pub(super) async fn denied(&self, what: &'static str, of: String, body: Value) -> RecordId {
+    /// Puts one on record that does not. What it says is only asked for when it gets an event of its own.
+    pub(super) async fn denied(
+        &self,
+        what: &'static str,
+        of: String,
+        body: impl Future<Output = Value>,
+    ) -> RecordId {
+        self.wait_turn().await;
         self.counted(Kind { what, of }, DECIDED, body).await
     }
 
     /// Puts on record what never became a request.
-    pub(super) async fn refused(&self, what: &'static str, of: String, body: Value) -> RecordId {
+    pub(super) async fn refused(
+        &self,
+        what: &'static str,
+        of: String,
+        body: impl Future<Output = Value>,
+    ) -> RecordId {
+        self.wait_turn().await;
         self.counted(Kind { what, of }, REFUSED, body).await
     }
 
-    async fn counted(&self, kind: Kind, event: &'static str, body: Value) -> RecordId {
+    /// Refusals in a flood are told one after another.
+    async fn wait_turn(&self) {
+        let wait = self.pace.lock().unwrap_or_else(PoisonError::into_inner).wait(Instant::now());
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn counted(&self, kind: Kind, event: &'static str, body: impl Future<Output = Value>) -> RecordId {
         let say = self.floods().add(kind);
         match say {
             Say::Counted(last) => id(last),
-            Say::Tell(kind) => match self.append(event, body).await {
+            Say::Tell(kind) => match self.append(event, body.await).await {
                 Ok(seq) => {
                     self.floods().told(&kind, seq);
                     id(seq)
@@ -97,7 +127,9 @@ impl Recorder {
             LookUp::NoSuchName => "no-such-name",
             LookUp::Refused => "refused",
         };
-        let body = json!({ "name": name, "type": kind, "answer": answered, "port": peer.port(), "by": who });
+        let body = async {
+            json!({ "name": name, "type": kind, "answer": answered, "port": peer.port(), "by": who })
+        };
         self.counted(Kind { what: answered, of: name.to_owned() }, LOOKED_UP, body).await;
     }
 
@@ -113,7 +145,14 @@ impl Recorder {
             let ms = u64::try_from(ended.took.as_millis()).unwrap_or(u64::MAX);
             body.insert("ms".to_owned(), ms.into());
         }
-        if let Err(NotRecorded(why)) = self.append(ENDED, body).await {
+        let written = async {
+            self.room()?;
+            self.store
+                .event_append_later(Some(self.bay), &Draft::new(ENDED, body))
+                .await
+                .map_err(|error| unwritten(&error))
+        };
+        if let Err(NotRecorded(why)) = written.await {
             tracing::warn!(bay = %self.bay, of, %why, "how a request ended is not on record");
         }
     }
@@ -141,6 +180,10 @@ impl Recorder {
     fn floods(&self) -> std::sync::MutexGuard<'_, Floods> {
         self.floods.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn unwritten(error: &StoreError) -> NotRecorded {
+    NotRecorded(format!("the record cannot be written: {}", error.to_api().message))
 }
 
 fn id(seq: u64) -> RecordId {
