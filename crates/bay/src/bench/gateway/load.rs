@@ -175,6 +175,8 @@ async fn share(client: &Arc<Client>, streams: usize, seconds: f64) -> io::Result
         let (client, ready) = (client.clone(), ready.clone());
         running.spawn(async move {
             let mut connection = client.connect().await?;
+            // Every stream has its turn here after each read, so that who gets less than others gets it elsewhere.
+            connection.takes_turns = true;
             ready.wait().await;
             let mut bytes = 0;
             let reading = connection.get_counted(&client.head, &mut bytes);
@@ -281,7 +283,7 @@ impl Client {
             }
         }
         let stream = self.tls.connect(self.name.clone(), stream).await?;
-        Ok(Connection { stream, buffer: vec![0; READ_BYTES] })
+        Ok(Connection { stream, buffer: vec![0; READ_BYTES], takes_turns: false })
     }
 }
 
@@ -306,6 +308,7 @@ fn connector(trust: &Path) -> io::Result<TlsConnector> {
 struct Connection {
     stream: TlsStream<TcpStream>,
     buffer: Vec<u8>,
+    takes_turns: bool,
 }
 
 impl Connection {
@@ -337,6 +340,9 @@ impl Connection {
             match self.stream.read(&mut self.buffer).await? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 read => *bytes += read as u64,
+            }
+            if self.takes_turns {
+                tokio::task::yield_now().await;
             }
         }
         Ok(status)

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::ServerConfig;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -41,10 +41,10 @@ impl Drop for Origin {
 }
 
 impl Origin {
-    /// Threads of its own, so that whoever measures may wait as it likes.
+    /// A thread of its own, so that whoever measures may wait as it likes; and one only, which is fair to all connections.
     pub(super) fn open() -> io::Result<Self> {
         let (config, pem) = identity().map_err(io::Error::other)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let listener = std::net::TcpListener::bind(SocketAddr::new(ADDRESS, 0))?;
         let port = listener.local_addr()?.port();
         listener.set_nonblocking(true)?;
@@ -63,6 +63,8 @@ fn identity() -> Result<(ServerConfig, String), Box<dyn std::error::Error + Send
     let authority_key = KeyPair::generate()?;
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // Whoever finds issuer and subject of a leaf alike takes it for its own authority.
+    params.distinguished_name.push(DnType::CommonName, "The bench's authority");
     let pem = params.self_signed(&authority_key)?.pem();
     let issuer = Issuer::new(params, authority_key);
     let key = KeyPair::generate()?;
@@ -103,6 +105,7 @@ async fn serve(acceptor: TlsAcceptor, stream: TcpStream) -> io::Result<()> {
             let now = chunk.len().min(usize::try_from(left).unwrap_or(usize::MAX));
             stream.write_all(&chunk[..now]).await?;
             left -= now as u64;
+            tokio::task::yield_now().await;
         }
         stream.flush().await?;
     }
