@@ -43,17 +43,17 @@ pub(super) struct Lab {
     bays: Vec<String>,
 }
 
-fn preparing(error: io::Error) -> ApiError {
-    local("preparing the bench of the gateway", &error)
+fn preparing(error: &io::Error) -> ApiError {
+    local("preparing the bench of the gateway", error)
 }
 
 impl Lab {
     pub(super) async fn open() -> Result<Self, ApiError> {
         let dir = std::env::temp_dir().join(format!("workbay-bench-gateway-{}", std::process::id()));
-        fs::create_dir_all(&dir).map_err(preparing)?;
-        let origin = Origin::open().map_err(preparing)?;
-        fs::write(dir.join("hosts"), format!("{ADDRESS} {NAME}\n")).map_err(preparing)?;
-        fs::write(dir.join("origin.pem"), &origin.pem).map_err(preparing)?;
+        fs::create_dir_all(&dir).map_err(|error| preparing(&error))?;
+        let origin = Origin::open().map_err(|error| preparing(&error))?;
+        fs::write(dir.join("hosts"), format!("{ADDRESS} {NAME}\n")).map_err(|error| preparing(&error))?;
+        fs::write(dir.join("origin.pem"), &origin.pem).map_err(|error| preparing(&error))?;
         let home = Home {
             data_dir: dir.join("data"),
             pool: dir.join("pool"),
@@ -62,9 +62,9 @@ impl Lab {
             quiet: true,
             traceparent: None,
         };
-        fs::create_dir_all(&home.data_dir).map_err(preparing)?;
-        let executable = std::env::current_exe().map_err(preparing)?;
-        let log = fs::File::create(dir.join("serve.log")).map_err(preparing)?;
+        fs::create_dir_all(&home.data_dir).map_err(|error| preparing(&error))?;
+        let executable = std::env::current_exe().map_err(|error| preparing(&error))?;
+        let log = fs::File::create(dir.join("serve.log")).map_err(|error| preparing(&error))?;
         let daemon = Command::new(&executable)
             .args(["serve", "--pool-mib", POOL_MIB, "--data-dir"])
             .arg(&home.data_dir)
@@ -80,7 +80,7 @@ impl Lab {
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
-            .map_err(preparing)?;
+            .map_err(|error| preparing(&error))?;
         let client = Client::new(home.clone());
         let mut lab = Self { dir, origin, executable, home, client, daemon, bays: Vec::new() };
         match lab.prepare().await {
@@ -95,15 +95,15 @@ impl Lab {
     async fn prepare(&mut self) -> Result<(), ApiError> {
         let begin = Instant::now();
         while let Err(error) = self.client.get::<Health>("/v1/health").await {
-            let ended = self.daemon.try_wait().map_err(preparing)?.is_some();
+            let ended = self.daemon.try_wait().map_err(|error| preparing(&error))?.is_some();
             if ended || begin.elapsed() > WITHIN {
                 return Err(error);
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
         let tree = self.dir.join("tree");
-        small_tree(&tree).map_err(preparing)?;
-        fs::copy(&self.executable, tree.join(&PROGRAM[1..])).map_err(preparing)?;
+        small_tree(&tree).map_err(|error| preparing(&error))?;
+        fs::copy(&self.executable, tree.join(&PROGRAM[1..])).map_err(|error| preparing(&error))?;
         let import = ImageImport {
             source: format!("dir:{}", tree.display()),
             name: Some(IMAGE.to_owned()),
@@ -129,7 +129,7 @@ impl Lab {
             "[[rule]]\nid = \"origin\"\noutcome = \"allow\"\nhost = \"{NAME}\"\nport = {}\naddress = \"{ADDRESS}\"\npath = {OPEN:?}\n",
             self.origin.port
         );
-        fs::write(&policy, text).map_err(preparing)?;
+        fs::write(&policy, text).map_err(|error| preparing(&error))?;
         timed(self.command(&["policy", "set", name]).arg(&policy))?;
         self.client.get(&bay_path(name, "")).await
     }
@@ -231,7 +231,7 @@ impl Mitmproxy {
         let confdir = lab.dir.join("mitmproxy");
         let port = std::net::TcpListener::bind(SocketAddr::new(ADDRESS, 0))
             .and_then(|listener| listener.local_addr())
-            .map_err(preparing)?
+            .map_err(|error| preparing(&error))?
             .port();
         let child = Command::new(program)
             .args(["-q", "--listen-host", &ADDRESS.to_string(), "--listen-port", &port.to_string()])
@@ -245,7 +245,7 @@ impl Mitmproxy {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(preparing)?;
+            .map_err(|error| preparing(&error))?;
         let mut proxy = Self { port, trust: confdir.join("mitmproxy-ca-cert.pem"), child };
         let begin = Instant::now();
         while !proxy.trust.exists() || !answers(ADDRESS, port).await {

@@ -66,10 +66,10 @@ async fn measure(lab: &mut Lab, rounds: usize) -> Result<Vec<Scored>, ApiError> 
     }
     beside?;
     talk("downloads");
-    scored.push(download(lab, rounds)?);
+    scored.push(download(lab, rounds).await?);
     scored.push(fairness(lab, rounds)?);
     talk("a flood of refusals");
-    scored.push(flood(lab, rounds)?);
+    scored.push(flood(lab, rounds).await?);
     Ok(scored)
 }
 
@@ -148,7 +148,7 @@ fn megabytes(told: &Told) -> f64 {
 }
 
 /// A gigabyte, and what the daemon holds meanwhile.
-fn download(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
+async fn download(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
     let mut inspected = Series::of("inspected", Unit::MegabytesPerSecond, &[Bar::Of(0.6, DIRECT)]);
     let mut direct = Series::of(DIRECT, Unit::MegabytesPerSecond, &[]);
     let mut busy = Series::of("processor time of the daemon, for 1 GB", Unit::Milliseconds, &[]);
@@ -162,7 +162,7 @@ fn download(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
         let mut most = before;
         while matches!(child.try_wait(), Ok(None)) {
             most = most.max(resident_mib(lab.daemon()));
-            std::thread::sleep(LOOK_EVERY);
+            tokio::time::sleep(LOOK_EVERY).await;
         }
         inspected.was(megabytes(&all(200, finished(child)?)?));
         growth.was(most - before);
@@ -200,7 +200,7 @@ fn spread(told: &Told) -> f64 {
 }
 
 /// Requests of one bay while another asks without end for what it is refused.
-fn flood(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
+async fn flood(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
     let mut quiet = Series::of(QUIET, Unit::Milliseconds, &[]);
     let mut during = Series::of("p99, beside the flood", Unit::Milliseconds, &[Bar::Of(2.0, QUIET)]);
     let mut medians = [Series::new("p50, quiet", None), Series::new("p50, beside the flood", None)];
@@ -208,7 +208,7 @@ fn flood(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
     for _ in 0..rounds {
         let alone = all(200, told(&mut lab.inside("mine", SHORT, NEIGHBOUR)?)?)?;
         let hostile = spawned(lab, "hostile", SHUT, FLOOD)?;
-        std::thread::sleep(FLOOD_GROWS);
+        tokio::time::sleep(FLOOD_GROWS).await;
         let beside = told(&mut lab.inside("mine", SHORT, NEIGHBOUR)?);
         rate.was(per_second(&all(403, finished(hostile)?)?));
         let beside = all(200, beside?)?;
