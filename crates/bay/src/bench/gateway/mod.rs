@@ -218,9 +218,8 @@ async fn flood(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
         medians[1].was(beside.p50 / 1000.0);
     }
     let [quiet_p50, during_p50] = medians;
-    let title = "requests of one bay while another asks 10,000 times a second for what it is refused";
-    let note =
-        "the flood comes over 64 connections; the gateway lets refusals beyond a number wait for their turn";
+    let title = "requests of one bay while another would be refused 10,000 times a second";
+    let note = "the flood comes over 64 connections and waits for its answers, which the gateway gives at its own pace: the last line is what was refused";
     Ok(score(title, &[quiet, during, quiet_p50, during_p50, rate], vec![note.to_owned()]))
 }
 
