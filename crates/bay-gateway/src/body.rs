@@ -12,7 +12,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::decider::Failure;
-use crate::limits::{MAX_REST_BYTES, REST_WITHIN};
+use crate::limits::{MAX_REST_BYTES, REST_WITHIN, TURN_BYTES};
 use crate::origin::Lease;
 use crate::progress::{Direction, Progress};
 
@@ -75,6 +75,8 @@ pub(crate) struct Metered {
     progress: Arc<Progress>,
     idle: std::time::Duration,
     waiting: Option<Pin<Box<Sleep>>>,
+    /// What was passed on in this turn.
+    turn: usize,
     /// Given back when the answer is through.
     lease: Option<Lease>,
     ended: bool,
@@ -87,7 +89,7 @@ impl Metered {
         progress: Arc<Progress>,
         idle: std::time::Duration,
     ) -> Self {
-        Self { inner, direction, progress, idle, waiting: None, lease: None, ended: false }
+        Self { inner, direction, progress, idle, waiting: None, turn: 0, lease: None, ended: false }
     }
 
     pub(crate) fn with_lease(mut self, lease: Option<Lease>) -> Self {
@@ -132,12 +134,19 @@ impl Body for Metered {
             self.ended = true;
             return Poll::Ready(Some(Err(BodyError::Revoked)));
         }
+        if self.turn >= TURN_BYTES {
+            self.turn = 0;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let Some(inner) = self.inner.inner.as_mut() else { return Poll::Ready(None) };
         match Pin::new(inner).poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.waiting = None;
                 if let Some(data) = frame.data_ref() {
-                    self.progress.moved(self.direction, data.len());
+                    let length = data.len();
+                    self.progress.moved(self.direction, length);
+                    self.turn += length;
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
@@ -150,6 +159,7 @@ impl Body for Metered {
                 Poll::Ready(None)
             }
             Poll::Pending => {
+                self.turn = 0;
                 let idle = self.idle;
                 let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(idle)));
                 if waiting.as_mut().poll(context).is_pending() {

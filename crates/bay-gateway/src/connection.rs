@@ -28,7 +28,7 @@ use crate::limits::{
 use crate::names::Meaning;
 use crate::progress::Progress;
 use crate::proxy;
-use crate::stream::{Io, Prefixed};
+use crate::stream::{Gathering, Io, Prefixed};
 use crate::tunnel;
 use crate::upstream::dial;
 
@@ -305,8 +305,10 @@ async fn serve_http1(site: Site, stream: impl Io) {
         let site = site.clone();
         move |request| exchange::serve(site.clone(), request)
     });
-    let served =
-        http1_server(&site.shared).serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+    let served = http1_server(&site.shared)
+        .serve_connection(TokioIo::new(Gathering::new(stream)), service)
+        .with_upgrades()
+        .await;
     tell_parse_error(&site, served).await;
 }
 
@@ -349,7 +351,7 @@ async fn serve_http2(site: Site, stream: impl Io) {
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_send_buf_size(SEND_BUFFER_BYTES)
         .auto_date_header(false)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Gathering::new(stream)), service);
     tokio::pin!(connection);
     let idle = site.shared.timeouts.head;
     let mut was_idle = false;

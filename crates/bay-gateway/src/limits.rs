@@ -44,9 +44,15 @@ pub const MAX_FRAME_BYTES: u32 = 64 * 1024;
 /// How much of a request's body is read and thrown away after it was answered, and for how long.
 pub const MAX_REST_BYTES: usize = 4 * 1024 * 1024;
 pub const REST_WITHIN: Duration = Duration::from_secs(5);
-/// Connections to origins that are kept for later, of one origin and in all.
-pub const MAX_IDLE_PER_ORIGIN: usize = 16;
-pub const MAX_IDLE: usize = 128;
+/// Connections to origins that are kept for later, of one origin and in all. Requests that came together are decided on
+/// together, and meanwhile all of their connections are idle: with room for fewer, most would be made anew every time.
+pub const MAX_IDLE_PER_ORIGIN: usize = 128;
+pub const MAX_IDLE: usize = 256;
+/// What one body passes on before all others have had their turn: less than the system holds for a connection, or those
+/// for which it holds more would get more.
+pub const TURN_BYTES: usize = 128 * 1024;
+/// What is read at once of an encrypted connection to an origin. The TLS library asks for a quarter of a record at a time.
+pub const ORIGIN_READ_BYTES: usize = 64 * 1024;
 /// Addresses of one name that are tried.
 pub const MAX_ADDRESSES: usize = 8;
 

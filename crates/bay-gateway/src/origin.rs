@@ -17,6 +17,7 @@ use hyper::client::conn::{TrySendError, http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
+use tokio::io::BufReader;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -25,10 +26,10 @@ use crate::decider::Failure;
 use crate::gateway::Shared;
 use crate::limits::{
     CONNECTION_WINDOW_BYTES, HEADER_TABLE_BYTES, MAX_FRAME_BYTES, MAX_HEAD_BYTES, MAX_HEADER_LIST_BYTES,
-    MAX_HEADERS, MAX_IDLE, MAX_IDLE_PER_ORIGIN, MAX_RESET_STREAMS, SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES,
-    Timeouts,
+    MAX_HEADERS, MAX_IDLE, MAX_IDLE_PER_ORIGIN, MAX_RESET_STREAMS, ORIGIN_READ_BYTES, SEND_BUFFER_BYTES,
+    STREAM_WINDOW_BYTES, Timeouts,
 };
-use crate::stream::Io;
+use crate::stream::{Gathering, Io};
 use crate::upstream::{DialError, dial, own_addresses, seconds};
 
 /// How often an HTTP/2 connection to an origin is asked whether it is still there, and how long it may take to say so.
@@ -197,7 +198,7 @@ pub(crate) async fn lease(
                 };
                 let connector = TlsConnector::from(config.clone());
                 let stream = connector
-                    .connect(name, dialled.stream)
+                    .connect(name, BufReader::with_capacity(ORIGIN_READ_BYTES, dialled.stream))
                     .await
                     .map_err(|error| tls_error(request.host(), &error))?;
                 let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
@@ -233,7 +234,7 @@ async fn http1_on(io: impl Io) -> Result<Sender, DialError> {
     let (sender, connection) = http1::Builder::new()
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)
-        .handshake(TokioIo::new(io))
+        .handshake(TokioIo::new(Gathering::new(io)))
         .await
         .map_err(|error| not_http(&error))?;
     tokio::spawn(connection.with_upgrades());
@@ -252,7 +253,7 @@ async fn http2_on(io: impl Io) -> Result<Sender, DialError> {
         .max_pending_accept_reset_streams(MAX_RESET_STREAMS)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_WITHIN)
-        .handshake(TokioIo::new(io))
+        .handshake(TokioIo::new(Gathering::new(io)))
         .await
         .map_err(|error| not_http(&error))?;
     tokio::spawn(connection);

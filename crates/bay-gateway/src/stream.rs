@@ -90,3 +90,113 @@ impl AsyncWrite for Prefixed {
         Pin::new(&mut self.inner).poll_shutdown(context)
     }
 }
+
+/// Gives as much as is there in one read. TLS hands out one record at a time, and each read costs whoever passes it on a
+/// turn of two tasks and a packet.
+pub(crate) struct Gathering<S> {
+    inner: S,
+    /// What came behind the bytes that were given last.
+    failed: Option<io::Error>,
+}
+
+impl<S> Gathering<S> {
+    pub(crate) fn new(inner: S) -> Self {
+        Self { inner, failed: None }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Gathering<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Some(error) = self.failed.take() {
+            return Poll::Ready(Err(error));
+        }
+        let begin = buffer.filled().len();
+        loop {
+            let before = buffer.filled().len();
+            let read = Pin::new(&mut self.inner).poll_read(context, buffer);
+            let any = before > begin;
+            match read {
+                Poll::Ready(Ok(())) if buffer.filled().len() > before && buffer.remaining() > 0 => {}
+                Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
+                Poll::Ready(Err(error)) if any => {
+                    self.failed = Some(error);
+                    return Poll::Ready(Ok(()));
+                }
+                Poll::Pending if any => return Poll::Ready(Ok(())),
+                read => return read,
+            }
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Gathering<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_there_is_read_at_once_and_an_error_comes_after_it() {
+        let reads: Vec<Result<&'static [u8], _>> =
+            vec![Ok(b"one "), Ok(b"two"), Err(io::ErrorKind::ConnectionReset)];
+        let mut stream = Gathering::new(Script(reads.into_iter()));
+        let mut buffer = [0; 64];
+        assert_eq!(stream.read(&mut buffer).await.unwrap(), 7);
+        assert_eq!(&buffer[..7], b"one two");
+        let error = stream.read(&mut buffer).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(stream.read(&mut buffer).await.unwrap(), 0);
+    }
+
+    /// Reads that come as they are written here.
+    struct Script(std::vec::IntoIter<Result<&'static [u8], io::ErrorKind>>);
+
+    impl AsyncRead for Script {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Poll::Ready(match self.0.next() {
+                Some(Ok(bytes)) => {
+                    buffer.put_slice(bytes);
+                    Ok(())
+                }
+                Some(Err(kind)) => Err(kind.into()),
+                None => Ok(()),
+            })
+        }
+    }
+}

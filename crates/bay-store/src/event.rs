@@ -16,8 +16,16 @@ pub(crate) const PAGE: u32 = 1000;
 /// An event about to be written: the store adds number, time and hash.
 #[derive(Debug, Clone)]
 pub struct Draft {
-    pub(crate) kind: &'static str,
+    kind: &'static str,
     body: serde_json::Value,
+}
+
+/// An event in the form in which it is kept, but for what comes from its place in the record.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) bay: Option<String>,
+    pub(crate) kind: &'static str,
+    pub(crate) body: String,
 }
 
 impl Draft {
@@ -26,8 +34,12 @@ impl Draft {
         Self { kind, body }
     }
 
-    /// The body as it is kept.
-    pub(crate) fn body(&self) -> String {
+    /// It as it is kept.
+    pub(crate) fn entry(&self, bay: Option<BayId>) -> Entry {
+        Entry { bay: bay.map(|bay| bay.to_string()), kind: self.kind, body: self.body() }
+    }
+
+    fn body(&self) -> String {
         let body = self.body.to_string();
         if body.len() > MAX_BODY {
             return serde_json::json!({ "left_out_bytes": body.len() }).to_string();

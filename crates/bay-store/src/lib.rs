@@ -39,7 +39,7 @@ use sqlx::sqlite::{
     SqliteSynchronous,
 };
 use sqlx::{ConnectOptions, Connection, Row};
-use tokio::sync::{Mutex, Notify, mpsc, watch};
+use tokio::sync::{Mutex, Notify, watch};
 
 mod append;
 mod bay;
@@ -93,7 +93,7 @@ struct Inner {
     /// Somebody waits for the disk.
     urgent: Arc<Notify>,
     durable: watch::Sender<durable::Durable>,
-    appends: mpsc::Sender<append::Waiting>,
+    appends: append::Appends,
     tasks: [tokio::task::JoinHandle<()>; 2],
     daemon_id: String,
     first_slot: u32,
@@ -170,7 +170,7 @@ impl Store {
         desk.written.notify_one();
         let urgent = Arc::new(Notify::new());
         let durable = watch::Sender::new(durable::Durable::default());
-        let (appends, queue) = append::queue();
+        let (appends, queues) = append::queues();
         let tasks = [
             tokio::spawn(durable::sync_forever(
                 log_path(path),
@@ -178,7 +178,7 @@ impl Store {
                 Arc::clone(&urgent),
                 durable.clone(),
             )),
-            tokio::spawn(append::append_forever(Arc::clone(&desk), queue)),
+            tokio::spawn(append::append_forever(Arc::clone(&desk), queues)),
         ];
         let first_slot = ids::first_slot(&daemon_id);
         let reserved = ids::reserved_on_host();
@@ -205,6 +205,7 @@ impl Store {
 
     /// Brings everything into the one file and flushes it. Everything acknowledged is on the disk when this returns.
     pub async fn close(&self) {
+        self.inner.appends.settled().await;
         self.inner.readers.close().await;
         let mut pen = self.inner.desk.pen.lock().await;
         // What cannot be moved stays in the log, where the next daemon finds it.

@@ -268,6 +268,28 @@ async fn a_cut_tail_stays_visible_after_more_events() {
 }
 
 #[tokio::test]
+async fn an_event_that_may_be_late_goes_with_others_or_alone_and_is_there_when_the_store_is_closed() {
+    let (dir, store) = store().await;
+    let draft = |n: u64| Draft::new("test.event", json!({ "n": n }));
+    assert_eq!(store.event_append_later(None, &draft(1)).await.unwrap(), 1);
+    let (first, second) = (draft(2), draft(3));
+    let (late, now) = tokio::join!(store.event_append_later(None, &first), store.event_append(None, &second));
+    let mut numbers = [late.unwrap(), now.unwrap()];
+    numbers.sort_unstable();
+    assert_eq!(numbers, [2, 3]);
+    let late = tokio::spawn({
+        let (store, draft) = (store.clone(), draft(4));
+        async move { store.event_append_later(None, &draft).await }
+    });
+    tokio::task::yield_now().await;
+    store.close().await;
+    assert_eq!(late.await.unwrap().unwrap(), 4);
+    drop(store);
+    let store = Store::open(&dir.path().join("bay.db")).await.unwrap();
+    assert!(matches!(store.events_verify().await.unwrap(), Verdict::Intact { events: 4, .. }));
+}
+
+#[tokio::test]
 async fn an_event_too_long_to_keep_is_replaced_by_its_size() {
     let (_dir, store) = store().await;
     let draft = Draft::new("test.event", json!({ "text": "x".repeat(MAX_BODY) }));

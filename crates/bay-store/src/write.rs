@@ -12,7 +12,8 @@ use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 
 use bay_types::BayId;
 
-use crate::event::Draft;
+use crate::event::{Draft, Entry};
+use crate::ledger::Begun;
 use crate::{Result, Store, StoreError, ledger};
 
 /// Where writing happens: the pen, and who is to hear of what was written.
@@ -94,6 +95,11 @@ impl Writer<'_> {
         pen.unfinished = true;
         Txn { pen, desk: self.desk }
     }
+
+    /// A transaction of events alone. Returns the number of the last.
+    pub(crate) async fn append(&mut self, entries: &[Entry]) -> Result<u64> {
+        self.before_begin().await.append(Begun::No, entries).await
+    }
 }
 
 impl Txn<'_> {
@@ -103,17 +109,17 @@ impl Txn<'_> {
 
     /// Appends the event that records this change, and commits both. Returns its number.
     pub(crate) async fn commit_with(self, bay: Option<BayId>, draft: &Draft) -> Result<u64> {
-        self.commit_with_all(&[(bay, draft)]).await
+        self.append(Begun::Yes, &[draft.entry(bay)]).await
     }
 
-    /// The same with several events, which must be at least one. Returns the number of the last.
-    pub(crate) async fn commit_with_all(self, drafts: &[(Option<BayId>, &Draft)]) -> Result<u64> {
+    /// Appends events, which must be at least one, and commits. Returns the number of the last.
+    async fn append(self, begun: Begun, entries: &[Entry]) -> Result<u64> {
         let Pen { connection, frontier, .. } = &mut *self.pen;
         let before = match frontier.take() {
             Some(frontier) => frontier,
             None => ledger::frontier(connection).await?,
         };
-        let after = ledger::append_and_commit(connection, &self.desk.path, before, drafts).await?;
+        let after = ledger::append_and_commit(connection, &self.desk.path, before, begun, entries).await?;
         let seq = after.size();
         self.pen.frontier = Some(after.clone());
         self.pen.unfinished = false;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use bay_server::ServerConfig;
 use bay_types::ApiError;
 
-/// Runs the runtime helper, the guest or `bay-ctl` when this process was started as one.
+/// Runs the runtime helper, the guest, `bay-ctl` or the bench's load generator when this process was started as one.
 ///
 /// Looks at nothing but its name and the first argument: helper and guest must be single-threaded, and both are on the
 /// way to a bay's first command.
@@ -20,6 +20,7 @@ pub(crate) fn dispatch() -> Option<ExitCode> {
     match first.to_str()? {
         "__runtime" => Some(bay_runtime::run()),
         "__guest" => Some(bay_guest::run()),
+        "__load" => Some(crate::bench::load(arguments.next()?.to_str()?)),
         _ => None,
     }
 }

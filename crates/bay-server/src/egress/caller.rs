@@ -14,7 +14,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use crate::registry::BayHandle;
 
 /// How long a decision waits for the process to be found. It is looked for while the handshake goes on.
-const FOUND_WITHIN: Duration = Duration::from_millis(5);
+const FOUND_WITHIN: Duration = Duration::from_millis(50);
 /// Connections of one bay whose processes are looked for at a time. In a flood those of the others stay unknown.
 const LOOKING: usize = 2;
 /// Execs of which it is remembered whether the bay has them.
@@ -95,10 +95,13 @@ impl Callers {
 impl Opener {
     /// All that is known of it, after a short wait for what is still looked for.
     pub(super) async fn who(&self) -> Option<Who> {
-        let mut told = self.who.clone();
-        // Ends at once where the search is over, or never began: what was known before it is no change.
-        let _ = tokio::time::timeout(FOUND_WITHIN, told.changed()).await;
-        let who = told.borrow().clone();
+        // Nobody is left to tell more where the search is over, or never began: all requests but the first of a connection.
+        if self.who.has_changed().is_ok() {
+            let mut told = self.who.clone();
+            told.mark_unchanged();
+            let _ = tokio::time::timeout(FOUND_WITHIN, told.changed()).await;
+        }
+        let who = self.who.borrow().clone();
         self.own.only(who).await
     }
 }

@@ -137,17 +137,21 @@ impl Decider for BayDecider {
     async fn decide(&self, caller: &Caller, request: &CanonicalRequest) -> Ruling {
         let (policy, now) = (self.policy(), Timestamp::now());
         let decision = decide(&policy, request, now);
-        let mut body = decided(who(&caller.known).await.as_ref(), request, &decision);
         if decision.outcome == Outcome::Allow {
+            let body = decided(who(&caller.known).await.as_ref(), request, &decision);
             return match self.recorder.allowed(body).await {
                 Ok(id) => Ruling { id, decision, explanation: None },
                 Err(NotRecorded(why)) => unrecorded(request, &why),
             };
         }
         let explanation = explain(&policy, request, &decision, now);
-        if let Some(body) = body.as_object_mut() {
-            body.insert("explanation".to_owned(), bounded(&explanation));
-        }
+        let body = async {
+            let mut body = decided(who(&caller.known).await.as_ref(), request, &decision);
+            if let Some(body) = body.as_object_mut() {
+                body.insert("explanation".to_owned(), bounded(&explanation));
+            }
+            body
+        };
         let what = if decision.outcome == Outcome::Ask { "ask" } else { "deny" };
         let of = format!("{}:{}", request.host(), request.port());
         let id = self.recorder.denied(what, of, body).await;
@@ -180,7 +184,9 @@ impl Decider for BayDecider {
             Refused::Upgrade { host, port, why } => ("upgrade", host.to_string(), *port, (*why).to_owned()),
         };
         let of = format!("{host}:{port}");
-        let body = json!({ "what": what, "host": host, "port": port, "why": clip(why), "by": who(&caller.known).await });
+        let body = async {
+            json!({ "what": what, "host": host, "port": port, "why": clip(why), "by": who(&caller.known).await })
+        };
         self.recorder.refused(what, of, body).await
     }
 

@@ -37,6 +37,7 @@ mod caller;
 mod decider;
 mod floods;
 mod home;
+mod pace;
 mod record;
 mod room;
 mod spans;

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use bay_gateway::{Ended, Ending, LookUp, RecordId};
-use bay_store::{Draft, Store};
+use bay_store::{Draft, Store, StoreError};
 use bay_types::egress::Who;
 use bay_types::traffic::{DECIDED, ENDED, LOOKED_UP, REFUSED, REPEATED};
 use bay_types::{BayId, BayName};
 use serde_json::{Value, json};
 
 use super::floods::{Floods, Kind, Say, WINDOW};
+use super::pace::Pace;
 use super::room::Room;
 use super::spans;
 use crate::daemon::Daemon;
@@ -36,6 +37,7 @@ pub(super) struct Recorder {
     under_way: Mutex<HashSet<u64>>,
     counters: Arc<Counters>,
     daemon: Weak<Daemon>,
+    pace: Mutex<Pace>,
 }
 
 /// Why something could not be put on record, and so must not be done.
@@ -43,13 +45,11 @@ pub(super) struct Recorder {
 pub(super) struct NotRecorded(pub(super) String);
 
 impl Recorder {
-    pub(super) async fn open(
-        daemon: &Arc<Daemon>,
-        handle: &BayHandle,
-    ) -> Result<Self, bay_store::StoreError> {
+    pub(super) async fn open(daemon: &Arc<Daemon>, handle: &BayHandle) -> Result<Self, StoreError> {
         let store = daemon.store.clone();
         let room = Room::open(&store, handle.id).await?;
-        let floods = || Mutex::new(Floods::new(Instant::now()));
+        let now = Instant::now();
+        let floods = || Mutex::new(Floods::new(now));
         Ok(Self {
             store,
             bay: handle.id,
@@ -60,6 +60,7 @@ impl Recorder {
             under_way: Mutex::default(),
             counters: Arc::clone(&daemon.telemetry.counters),
             daemon: Arc::downgrade(daemon),
+            pace: Mutex::new(Pace::new(now)),
         })
     }
 
@@ -76,7 +77,7 @@ impl Recorder {
         self.store
             .event_append(Some(self.bay), &Draft::new(kind, body))
             .await
-            .map_err(|error| NotRecorded(format!("the record cannot be written: {}", error.to_api().message)))
+            .map_err(|error| unwritten(&error))
     }
 
     /// Puts a decision on record that lets something leave.
@@ -87,37 +88,60 @@ impl Recorder {
         Ok(id(seq))
     }
 
-    /// Puts one on record that does not.
-    pub(super) async fn denied(&self, what: &'static str, of: String, body: Value) -> RecordId {
+    /// Puts one on record that does not. What it says is only asked for when it gets an event of its own.
+    pub(super) async fn denied(
+        &self,
+        what: &'static str,
+        of: String,
+        body: impl Future<Output = Value>,
+    ) -> RecordId {
+        self.wait_turn().await;
         self.counters.egress.decided(what);
         self.counted(Kind { what, of }, DECIDED, body).await
     }
 
     /// Puts on record what never became a request.
-    pub(super) async fn refused(&self, what: &'static str, of: String, body: Value) -> RecordId {
+    pub(super) async fn refused(
+        &self,
+        what: &'static str,
+        of: String,
+        body: impl Future<Output = Value>,
+    ) -> RecordId {
+        self.wait_turn().await;
         self.counters.egress.refused(what);
         self.counted(Kind { what, of }, REFUSED, body).await
     }
 
-    async fn counted(&self, kind: Kind, event: &'static str, body: Value) -> RecordId {
+    /// Refusals in a flood are told one after another.
+    async fn wait_turn(&self) {
+        let wait = self.pace.lock().unwrap_or_else(PoisonError::into_inner).wait(Instant::now());
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn counted(&self, kind: Kind, event: &'static str, body: impl Future<Output = Value>) -> RecordId {
         let say = self.floods(event).add(kind);
         match say {
             Say::Counted(last) => id(last),
-            Say::Tell(kind) => match self.append(event, body.clone()).await {
-                Ok(seq) => {
-                    self.floods(event).told(&kind, seq);
-                    if event != LOOKED_UP
-                        && let Some(daemon) = self.daemon.upgrade()
-                    {
-                        spans::refused(&daemon, self.bay, &self.name, seq, &body).await;
+            Say::Tell(kind) => {
+                let body = body.await;
+                match self.append(event, body.clone()).await {
+                    Ok(seq) => {
+                        self.floods(event).told(&kind, seq);
+                        if event != LOOKED_UP
+                            && let Some(daemon) = self.daemon.upgrade()
+                        {
+                            spans::refused(&daemon, self.bay, &self.name, seq, &body).await;
+                        }
+                        id(seq)
                     }
-                    id(seq)
+                    Err(NotRecorded(why)) => {
+                        tracing::warn!(bay = %self.bay, %why, "a refusal is not on record");
+                        RecordId(NOWHERE.to_owned())
+                    }
                 }
-                Err(NotRecorded(why)) => {
-                    tracing::warn!(bay = %self.bay, %why, "a refusal is not on record");
-                    RecordId(NOWHERE.to_owned())
-                }
-            },
+            }
         }
     }
 
@@ -135,7 +159,9 @@ impl Recorder {
             LookUp::NoSuchName => "no-such-name",
             LookUp::Refused => "refused",
         };
-        let body = json!({ "name": name, "type": kind, "answer": answered, "port": peer.port(), "by": who });
+        let body = async {
+            json!({ "name": name, "type": kind, "answer": answered, "port": peer.port(), "by": who })
+        };
         self.counted(Kind { what: answered, of: name.to_owned() }, LOOKED_UP, body).await;
     }
 
@@ -152,7 +178,14 @@ impl Recorder {
             body.insert("ms".to_owned(), ms.into());
         }
         self.counters.egress.ended(ended.sent, ended.received, body.get("failure").is_some());
-        if let Err(NotRecorded(why)) = self.append(ENDED, body).await {
+        let written = async {
+            let body = self.room.take(body)?;
+            self.store
+                .event_append_later(Some(self.bay), &Draft::new(ENDED, body))
+                .await
+                .map_err(|error| unwritten(&error))
+        };
+        if let Err(NotRecorded(why)) = written.await {
             tracing::warn!(bay = %self.bay, of, %why, "how a request ended is not on record");
         }
         // After its event: who finds it neither here nor there knows that its end was never seen.
@@ -187,6 +220,10 @@ impl Recorder {
         let floods = if event == LOOKED_UP { &self.look_ups } else { &self.floods };
         floods.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn unwritten(error: &StoreError) -> NotRecorded {
+    NotRecorded(format!("the record cannot be written: {}", error.to_api().message))
 }
 
 fn id(seq: u64) -> RecordId {

@@ -11,7 +11,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use sqlx::sqlite::SqliteConnection;
 
-use super::{FRONTIER, append_and_commit, grow};
+use super::{Begun, FRONTIER, append_and_commit, grow};
 use crate::event::{Draft, PAGE, Raw, raw, to_i64};
 use crate::{Result, StoreError, meta_get};
 
@@ -46,7 +46,7 @@ pub(crate) async fn adopt(connection: &mut SqliteConnection, path: &Path) -> Res
     if let Some(seq) = walk.first_bad {
         tracing::error!(seq, "the event record of an earlier release does not hold from this event on");
     }
-    append_and_commit(connection, path, walk.frontier, &[(None, &begun)]).await.map(drop)
+    append_and_commit(connection, path, walk.frontier, Begun::Yes, &[begun.entry(None)]).await.map(drop)
 }
 
 #[derive(Default)]

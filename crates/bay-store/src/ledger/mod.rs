@@ -18,26 +18,23 @@ use std::fmt::Write;
 use std::path::Path;
 
 use bay_ledger::{EventRecord, Frontier, Hash, Node};
-use bay_types::BayId;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Row};
 
 pub(crate) use adopt::adopt;
 pub use verify::Verdict;
 
-use crate::event::{Draft, now, to_i64, to_u64};
+use crate::event::{Entry, now, to_i64, to_u64};
 use crate::{Result, Store, StoreError, meta_get};
 
 const FRONTIER: &str = "ledger";
 
-/// An event with everything that the store adds to it.
-struct Finished {
-    seq: u64,
-    at: String,
-    bay: Option<String>,
-    kind: &'static str,
-    body: String,
-    leaf: Hash,
+/// Whether the transaction that events are written in was begun before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begun {
+    Yes,
+    /// It begins with the first of them.
+    No,
 }
 
 fn frontier_text(frontier: &Frontier) -> String {
@@ -88,8 +85,9 @@ fn values(sql: &mut String, rows: usize, columns: usize, first: usize) {
 }
 
 /// What appends `events` events and `nodes` nodes, moves the frontier and commits.
-fn append_sql(events: usize, nodes: usize) -> String {
-    let mut sql = String::from("INSERT INTO events (seq, at, bay, kind, body, hash) VALUES ");
+fn append_sql(begun: Begun, events: usize, nodes: usize) -> String {
+    let mut sql = String::from(if begun == Begun::No { "BEGIN IMMEDIATE; " } else { "" });
+    sql.push_str("INSERT INTO events (seq, at, bay, kind, body, hash) VALUES ");
     values(&mut sql, events, 6, 1);
     if nodes > 0 {
         sql.push_str("; INSERT INTO ledger_nodes (level, place, hash) VALUES ");
@@ -110,29 +108,31 @@ pub(crate) async fn append_and_commit(
     connection: &mut SqliteConnection,
     path: &Path,
     mut frontier: Frontier,
-    drafts: &[(Option<BayId>, &Draft)],
+    begun: Begun,
+    entries: &[Entry],
 ) -> Result<Frontier> {
-    let mut finished = Vec::with_capacity(drafts.len());
+    let mut leaves = Vec::with_capacity(entries.len());
     let mut nodes = Vec::new();
-    for (bay, draft) in drafts {
-        let (seq, at) = (frontier.size() + 1, now().to_string());
-        let (bay, body) = (bay.map(|bay| bay.to_string()), draft.body());
-        let leaf = EventRecord::leaf_of(seq, &at, bay.as_deref().unwrap_or(""), draft.kind, &body);
+    // They become part of the record together.
+    let at = now().to_string();
+    for Entry { bay, kind, body } in entries {
+        let seq = frontier.size() + 1;
+        let leaf = EventRecord::leaf_of(seq, &at, bay.as_deref().unwrap_or(""), kind, body);
         grow(&mut frontier, leaf, &mut nodes)?;
-        finished.push(Finished { seq, at, bay, kind: draft.kind, body, leaf });
+        leaves.push((seq, leaf));
     }
-    let sql = append_sql(finished.len(), nodes.len());
+    let sql = append_sql(begun, entries.len(), nodes.len());
     // One event at a time is what comes most; a statement for every other number would only crowd those out.
-    let keep = finished.len() == 1 && nodes.is_empty();
+    let keep = entries.len() == 1 && nodes.is_empty();
     let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(keep);
-    for event in finished {
+    for ((seq, leaf), entry) in leaves.into_iter().zip(entries) {
         query = query
-            .bind(to_i64(event.seq))
-            .bind(event.at)
-            .bind(event.bay)
-            .bind(event.kind)
-            .bind(event.body)
-            .bind(event.leaf.to_string());
+            .bind(to_i64(seq))
+            .bind(at.as_str())
+            .bind(entry.bay.as_deref())
+            .bind(entry.kind)
+            .bind(entry.body.as_str())
+            .bind(leaf.to_string());
     }
     for (node, hash) in nodes {
         query = query.bind(i64::from(node.level)).bind(to_i64(node.index)).bind(hash.to_string());

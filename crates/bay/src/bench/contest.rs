@@ -9,6 +9,10 @@ use serde::Serialize;
 pub(super) enum Unit {
     #[serde(rename = "ms")]
     Milliseconds,
+    #[serde(rename = "µs")]
+    Microseconds,
+    #[serde(rename = "times")]
+    Times,
     #[serde(rename = "MiB")]
     Mebibytes,
     #[serde(rename = "MB/s")]
@@ -24,7 +28,10 @@ impl Unit {
 
     pub(super) fn show(self, value: f64) -> String {
         match self {
+            Self::Milliseconds if value.abs() < 10.0 => format!("{value:.2} ms"),
             Self::Milliseconds => format!("{value:.1} ms"),
+            Self::Microseconds => format!("{value:.2} µs"),
+            Self::Times => format!("{value:.2} times"),
             Self::Mebibytes => format!("{value:.2} MiB"),
             Self::MegabytesPerSecond => format!("{value:.0} MB/s"),
             Self::PerSecond => format!("{value:.0}/s"),

@@ -17,7 +17,7 @@ use crate::client::{Client, bay_path, broken};
 /// Output of one exec: about a gigabyte.
 const OUTPUT_MIB: u64 = 1024;
 /// Growth of the daemon's memory that still counts as none: an allocator's slack.
-const FLAT_MIB: f64 = 16.0;
+pub(super) const FLAT_MIB: f64 = 16.0;
 /// The crowd of the storm.
 const STORM_BAYS: usize = 20;
 const STORM_PER_SECOND: u32 = 200;

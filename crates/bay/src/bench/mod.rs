@@ -10,6 +10,7 @@ mod contest;
 mod crowd;
 mod durable;
 mod flow;
+mod gateway;
 mod memory;
 mod peers;
 mod place;
@@ -23,6 +24,7 @@ use crate::cli::Global;
 use crate::failure::Outcome;
 use crate::output::table;
 use contest::Scored;
+pub(crate) use gateway::load::run as load;
 use peers::Peer;
 use scene::Scene;
 
@@ -88,6 +90,9 @@ pub(crate) enum Contest {
     /// How long a bay with databases stands still while its memory is kept, and how soon children and a restored one
     /// answer. Needs them on the host: only when asked for by name.
     Memory,
+    /// What the gateway adds to requests and carries, with a daemon of its own and mitmproxy beside it. Minutes: only when
+    /// asked for by name.
+    Gateway,
     /// Two hundred commands a second over twenty bays. Minutes: only when asked for by name.
     Storm,
 }
@@ -102,10 +107,17 @@ impl Bench {
             .into());
         }
         let wanted = |contest| self.only.is_empty() || self.only.contains(&contest);
-        let mut scene = Scene::set(global, &self.peers, self.files).await?;
-        let result = self.measure(&mut scene, wanted).await;
-        scene.strike().await;
-        let scored = result?;
+        let mut scored = Vec::new();
+        if self.only.contains(&Contest::Gateway) {
+            scored.extend(gateway::gateway(self.rounds.min(SLOW_ROUNDS)).await?);
+        }
+        // The others have their scene in common; the gateway needs none of it.
+        if self.only != [Contest::Gateway] {
+            let mut scene = Scene::set(global, &self.peers, self.files).await?;
+            let result = self.measure(&mut scene, wanted).await;
+            scene.strike().await;
+            scored.extend(result?);
+        }
         if global.json {
             crate::output::json(&scored)?;
         } else {

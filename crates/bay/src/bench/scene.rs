@@ -151,7 +151,7 @@ impl Scene {
     }
 }
 
-fn on(name: &str, image: &str, source: Source) -> BayCreate {
+pub(super) fn on(name: &str, image: &str, source: Source) -> BayCreate {
     BayCreate {
         name: Some(name.to_owned()),
         source,
@@ -169,7 +169,7 @@ fn from_cache(origin: &Origin) -> Source {
 }
 
 /// A root filesystem of one static program.
-fn small_tree(tree: &Path) -> std::io::Result<()> {
+pub(super) fn small_tree(tree: &Path) -> std::io::Result<()> {
     let bin = tree.join("bin");
     std::fs::create_dir_all(&bin)?;
     std::fs::create_dir_all(tree.join("etc"))?;

@@ -1,0 +1,117 @@
+//! The server outside: TLS and as little HTTP/1.1 as the load generator and the gateway need.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+pub(super) const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Its name, and its certificate's.
+pub(super) const NAME: &str = "origin.test";
+/// The path of a short answer; `/bytes/N` is one of that many bytes.
+pub(super) const SHORT: &str = "/open/short";
+const SHORT_BODY: &str =
+    "All that is asked for is this line of text, so that the way here and back is what is measured.\n";
+/// What is written at once of a long answer.
+const CHUNK: usize = 64 * 1024;
+/// Longest head of a request.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+
+/// A server that runs until this is dropped.
+pub(super) struct Origin {
+    pub(super) port: u16,
+    /// The certificate of its authority.
+    pub(super) pem: String,
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        // Dropped where others wait for futures, which a runtime's own end must not.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Origin {
+    /// A thread of its own, so that whoever measures may wait as it likes; and one only, which is fair to all connections.
+    pub(super) fn open() -> io::Result<Self> {
+        let (config, pem) = identity().map_err(io::Error::other)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let listener = std::net::TcpListener::bind(SocketAddr::new(ADDRESS, 0))?;
+        let port = listener.local_addr()?.port();
+        listener.set_nonblocking(true)?;
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        runtime.spawn(async move {
+            let Ok(listener) = TcpListener::from_std(listener) else { return };
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(acceptor.clone(), stream));
+            }
+        });
+        Ok(Self { port, pem, runtime: Some(runtime) })
+    }
+}
+
+fn identity() -> Result<(ServerConfig, String), Box<dyn std::error::Error + Send + Sync>> {
+    let authority_key = KeyPair::generate()?;
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // Whoever finds issuer and subject of a leaf alike takes it for its own authority.
+    params.distinguished_name.push(DnType::CommonName, "The bench's authority");
+    let pem = params.self_signed(&authority_key)?.pem();
+    let issuer = Issuer::new(params, authority_key);
+    let key = KeyPair::generate()?;
+    let leaf = CertificateParams::new(vec![NAME.to_owned()])?.signed_by(&key, &issuer)?.der().clone();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(vec![leaf], PrivatePkcs8KeyDer::from(key.serialize_der()).into())?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok((config, pem))
+}
+
+/// Answers until the other end has enough.
+async fn serve(acceptor: TlsAcceptor, stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut stream = acceptor.accept(stream).await?;
+    let mut buffer = vec![0; MAX_HEAD_BYTES];
+    let chunk = vec![b'x'; CHUNK];
+    let head = |length: u64| format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+    let short = format!("{}{SHORT_BODY}", head(SHORT_BODY.len() as u64)).into_bytes();
+    loop {
+        let mut filled = 0;
+        while !buffer[..filled].ends_with(b"\r\n\r\n") {
+            match stream.read(&mut buffer[filled..]).await? {
+                0 => return Ok(()),
+                read => filled += read,
+            }
+        }
+        let path = buffer[..filled].split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+        let Some(mut left) = wanted(path) else {
+            stream.write_all(&short).await?;
+            stream.flush().await?;
+            continue;
+        };
+        stream.write_all(head(left).as_bytes()).await?;
+        while left > 0 {
+            let now = chunk.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            stream.write_all(&chunk[..now]).await?;
+            left -= now as u64;
+            tokio::task::yield_now().await;
+        }
+        stream.flush().await?;
+    }
+}
+
+/// `/bytes/N`
+fn wanted(path: &[u8]) -> Option<u64> {
+    std::str::from_utf8(path).ok()?.strip_prefix("/bytes/")?.parse().ok()
+}
