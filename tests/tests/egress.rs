@@ -41,10 +41,8 @@ fn every_request_is_told_with_how_it_ended_by_which_rule_and_who_was_behind_it()
     assert_eq!((&ended["status"], &ended["rule"]["id"]), (&200.into(), &"origin".into()), "{ended:#}");
     assert_eq!(ended["request"], format!("GET {}", origin.url("https", "/open/door")));
     assert_eq!(ended["exec_number"], 1, "{ended:#}");
-    assert!(
-        ended["by"]["process"]["argv"][0].as_str().is_some_and(|word| word.contains("python")),
-        "{ended:#}"
-    );
+    // The process is looked for beside the decision, and not always found in time; the exec always is.
+    assert!(ended["exec_argv"][0].as_str().is_some_and(|word| word.contains("python")), "{ended:#}");
     assert!(ended["received"].as_u64().is_some_and(|bytes| bytes > 0), "{ended:#}");
     let denied = find("denied");
     assert_eq!(denied["exec_number"], 2);

@@ -283,7 +283,7 @@ async fn a_decision_on_record_is_explained_and_nothing_in_it_is_obeyed() {
     let append = async |kind, body| {
         rig.daemon.store.event_append(Some(handle.id), &Draft::new(kind, body)).await.unwrap()
     };
-    let body = json!({ "request": request.to_string(), "outcome": "deny", "explanation": explanation, "exec": "exec_1" });
+    let body = json!({ "request": request.to_string(), "outcome": "deny", "explanation": explanation, "by": { "exec": "exec_1" } });
     let id = append("egress.decided", body).await;
     let explain = async |bay: &str, id: u64| {
         rig.json("GET", &format!("/v1/bays/{bay}/policy/explain/{id}"), Value::Null).await
