@@ -24,11 +24,17 @@ fn what_a_policy_allows_leaves_and_everything_else_is_told_why_not() {
     let decided = lab.record("b", "egress.decided");
     let by = &decided[0]["by"];
     assert!(by["exec"].as_str().is_some_and(|exec| exec.starts_with("exec_")), "{by:#}");
-    assert!(by["process"]["argv"][0].as_str().is_some_and(|program| program.contains("python")), "{by:#}");
     let outcomes: Vec<&str> = decided.iter().filter_map(|body| body["outcome"].as_str()).collect();
     assert_eq!(outcomes, ["allow", "deny", "deny"], "{decided:#?}");
     until("the end of what left is on record", || (lab.record("b", "egress.ended").len() == 1).then_some(()));
     assert_eq!(lab.record("b", "egress.ended")[0]["status"], 200);
+    // The process is found as well as can be: not on every connection of a busy machine.
+    until("a process to be told", || {
+        let _again = lab.get("b", &origin.url("https", "/open/again"));
+        let told = lab.record("b", "egress.decided");
+        let program = told.last()?["by"]["process"]["argv"][0].as_str()?.to_owned();
+        Some(assert!(program.contains("python"), "{program}"))
+    });
 }
 
 #[test]

@@ -527,7 +527,9 @@ async fn a_stop_ends_open_execs_and_events_tell_the_story() {
     let row = rig.daemon.store.exec_get(handle.id, spec.id).await.unwrap().unwrap();
     assert_eq!(row.exit.unwrap().reason, EndReason::Stopped);
     let (_, events) = rig.json("GET", "/v1/events?bay=web", Value::Null).await;
-    let kinds: Vec<&str> = events.as_array().unwrap().iter().map(|e| e["kind"].as_str().unwrap()).collect();
+    let kinds = events.as_array().unwrap().iter().map(|e| e["kind"].as_str().unwrap());
+    // A backend of a script has no way out, which is told whenever the reconciler comes by.
+    let kinds: Vec<&str> = kinds.filter(|kind| !kind.starts_with("egress.")).collect();
     assert_eq!(
         kinds,
         ["bay.create", "exec.start", "bay.stop-asked", "bay.stopping", "bay.stopped", "exec.end"]
