@@ -51,7 +51,7 @@ impl Callers {
     /// Called on the path of packets.
     pub(super) fn opener(&self, bay_end: SocketAddr, gateway_end: SocketAddr) -> Opener {
         let Some(attribution) = &self.attribution else {
-            return Opener { who: watch::channel(Who::default()).1 };
+            return Opener { who: watch::channel(Who::default()).1, own: Arc::clone(&self.own) };
         };
         let (tell, who) = watch::channel(attribution.who(bay_end, gateway_end, Transport::Tcp));
         if let Ok(turn) = Arc::clone(&self.looking).try_acquire_owned() {
