@@ -194,21 +194,23 @@ fetch_vm_kernel() {
     rm -rf "$1" && mv "$new/root" "$1" && rm -rf "$new"
 }
 
-# need_e2b VERSION: E2B's published Python package, in an environment of its own in the cache. The tests that drive the
-# envd interface with it find it through BAY_TEST_E2B, and say that they are skipped when it could not be had.
-need_e2b() {
-  local home="$CACHE/python/e2b-$1"
-  local ask='import importlib.metadata as m, sys; sys.exit(m.version("e2b") != sys.argv[1])'
-  export BAY_TEST_E2B="$home/bin/python"
-  if "$BAY_TEST_E2B" -c "$ask" "$1" 2>/dev/null; then
-    quiet_note "e2b (python): $1"
+# need_python VARIABLE PACKAGE VERSION: a published Python package, in an environment of its own in the cache. The tests that
+# use it find its python through the variable, and say that they are skipped when it could not be had.
+need_python() {
+  local variable="$1" package="$2" version="$3"
+  local home="$CACHE/python/$package-$version"
+  local ask='import importlib.metadata as m, sys; sys.exit(m.version(sys.argv[1]) != sys.argv[2])'
+  export "$variable=$home/bin/python"
+  if "$home/bin/python" -c "$ask" "$package" "$version" 2>/dev/null; then
+    quiet_note "$package (python): $version"
     return
   fi
-  say "installing e2b $1 into $home"
+  say "installing $package $version into $home"
   rm -rf "$home"
-  if ! { python3 -m venv "$home" && "$BAY_TEST_E2B" -m pip install --quiet --disable-pip-version-check "e2b==$1"; }; then
+  if ! { python3 -m venv "$home" &&
+         "$home/bin/python" -m pip install --quiet --disable-pip-version-check "$package==$version"; }; then
     rm -rf "$home"
-    say "e2b $1 could not be installed: the tests that use it are skipped"
+    say "$package $version could not be installed: the tests that use it are skipped"
   fi
 }
 

@@ -63,10 +63,7 @@ impl OriginAuthority {
     /// # Panics
     /// When the change makes it none.
     pub fn server(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Arc<ServerConfig> {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        change(&mut params);
-        let leaf = params.signed_by(&key, &self.issuer).unwrap().der().clone();
+        let (leaf, key) = self.leaf(name, change);
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -76,6 +73,27 @@ impl OriginAuthority {
             .unwrap();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Arc::new(config)
+    }
+
+    /// The certificate and key of a server for the name, as files have them.
+    ///
+    /// # Panics
+    /// When the name is none.
+    #[must_use]
+    pub fn leaf_pem(&self, name: &str) -> (String, String) {
+        let (leaf, key) = self.leaf(name, |_| {});
+        (pem::encode(&pem::Pem::new("CERTIFICATE", leaf.to_vec())), key.serialize_pem())
+    }
+
+    fn leaf(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> (CertificateDer<'static>, KeyPair) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        change(&mut params);
+        (params.signed_by(&key, &self.issuer).unwrap().der().clone(), key)
     }
 }
 

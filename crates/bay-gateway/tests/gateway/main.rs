@@ -4,6 +4,7 @@
 mod attacks;
 mod dns;
 mod faults;
+mod grpc;
 mod http;
 mod lab;
 mod tunnels;
