@@ -309,9 +309,11 @@ impl Lab {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = listener.local_addr().unwrap();
         tokio::spawn(gateway.serve_proxy(listener));
-        // A port that is free on all of loopback, as far as anybody can tell.
-        let listener = TcpListener::bind((Ipv4Addr::new(127, second, third, 254), 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
+        // A port that is free at every address: one that is free at a single one may be somebody's at all the others.
+        let everywhere = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.unwrap();
+        let port = everywhere.local_addr().unwrap().port();
+        drop(everywhere);
+        let listener = TcpListener::bind((Ipv4Addr::new(127, second, third, 254), port)).await.unwrap();
         tokio::spawn(gateway.serve_tcp(listener));
         Self { gateway, ledger, net, port, bay_authority, dns, proxy, origins, names: HashMap::new() }
     }
