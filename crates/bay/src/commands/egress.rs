@@ -2,11 +2,8 @@ use bay_types::egress::Who;
 use bay_types::timeline::{EndOfTimeline, TimelineEnd};
 use bay_types::traffic::{EgressEntry, EgressNews, EgressOutcome, EgressState};
 use clap::Args;
-use jiff::Timestamp;
-use jiff::civil::Date;
-use jiff::tz::TimeZone;
 
-use super::record::{self, Reader, Since, since, understood};
+use super::record::{self, Days, Lines, Reader, understood};
 use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::{Failure, Outcome};
@@ -29,38 +26,29 @@ const COMMAND: usize = 80;
 pub(crate) struct Egress {
     /// Name or id of the bay.
     name: String,
-    /// Go on as things happen, until Ctrl-C or the bay's end.
-    #[arg(short, long)]
-    follow: bool,
     /// Only what was refused.
     #[arg(long)]
     denied: bool,
     /// Questions for names too.
     #[arg(long)]
     lookups: bool,
-    /// Only lines after this number, or not older than a time such as 90s, 10m, 2h, 3d.
-    #[arg(long, value_name = "SEQ|TIME", value_parser = since)]
-    since: Option<Since>,
-    /// Only the last N of them; 0 for all [default: 200, or all with --since].
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
-    limit: Option<u32>,
+    #[command(flatten)]
+    lines: Lines,
 }
 
 /// What was shown so far.
 struct Shown {
     last: Option<u64>,
-    day: Option<Date>,
+    days: Days,
     json: bool,
 }
 
 impl Egress {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
         crate::naming::bay(&self.name)?;
-        let mut shown = Shown { last: None, day: None, json: global.json };
-        let Self { follow, denied, lookups, .. } = self;
-        let query = format!("/egress/entries?follow={follow}&denied={denied}&lookups={lookups}");
-        let begin = record::begin(self.since, self.limit, Timestamp::now());
-        let end = record::read(global, &bay_path(&self.name, &query), &begin, follow, &mut shown).await?;
+        let mut shown = Shown { last: None, days: Days::default(), json: global.json };
+        let query = format!("/egress/entries?denied={}&lookups={}&", self.denied, self.lookups);
+        let end = record::read(global, &bay_path(&self.name, &query), &self.lines, &mut shown).await?;
         if !global.json {
             self.ended(global, &end, &shown).await;
         }
@@ -127,11 +115,7 @@ impl Shown {
         if self.json {
             return crate::output::json_line(entry);
         }
-        let at = entry.at.to_zoned(TimeZone::system());
-        if self.day != Some(at.date()) {
-            self.day = Some(at.date());
-            data(&at.date().to_string())?;
-        }
+        let at = self.days.at(entry.at)?;
         let (dim, colour, plain) = match colours() {
             true => ("\u{1b}[2m", colour(entry), "\u{1b}[0m"),
             false => ("", "", ""),

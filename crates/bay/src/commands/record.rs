@@ -6,13 +6,16 @@ use std::time::{Duration, Instant};
 use bay_types::ErrorCode;
 use bay_types::timeline::TimelineEnd;
 use bytes::BytesMut;
+use clap::Args;
 use http_body_util::BodyExt;
-use jiff::{SignedDuration, Timestamp};
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp, Zoned};
 
 use crate::cli::Global;
 use crate::client::broken;
 use crate::failure::Failure;
-use crate::output::talk;
+use crate::output::{data, talk};
 
 /// Lines that are shown when nothing else is asked for.
 const LINES: u32 = 200;
@@ -42,23 +45,55 @@ pub(super) fn since(text: &str) -> Result<Since, String> {
     }
 }
 
-/// The query for the first answer.
-pub(super) fn begin(since: Option<Since>, limit: Option<u32>, now: Timestamp) -> String {
-    let mut query = String::new();
-    match since {
-        None => {}
-        Some(Since::Seq(seq)) => query.push_str(&format!("&since={seq}")),
-        Some(Since::Ago(ago)) => {
-            let from = now.checked_sub(ago).unwrap_or(Timestamp::MIN);
-            query.push_str(&format!("&from={from}"));
+/// Which lines of a record are wanted.
+#[derive(Debug, Args)]
+pub(super) struct Lines {
+    /// Go on as things happen, until Ctrl-C or the bay's end.
+    #[arg(short, long)]
+    pub(super) follow: bool,
+    /// Only lines after this number, or not older than a time such as 90s, 10m, 2h, 3d.
+    #[arg(long, value_name = "SEQ|TIME", value_parser = since)]
+    since: Option<Since>,
+    /// Only the last N of them; 0 for all [default: 200, or all with --since].
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    limit: Option<u32>,
+}
+
+impl Lines {
+    /// The query for the first answer.
+    fn begin(&self, now: Timestamp) -> String {
+        let mut query = String::new();
+        match self.since {
+            None => {}
+            Some(Since::Seq(seq)) => query.push_str(&format!("&since={seq}")),
+            Some(Since::Ago(ago)) => {
+                let from = now.checked_sub(ago).unwrap_or(Timestamp::MIN);
+                query.push_str(&format!("&from={from}"));
+            }
         }
+        match (self.limit, self.since) {
+            (Some(0), _) | (None, Some(_)) => {}
+            (Some(limit), _) => query.push_str(&format!("&limit={limit}")),
+            (None, None) => query.push_str(&format!("&limit={LINES}")),
+        }
+        query
     }
-    match (limit, since) {
-        (Some(0), _) | (None, Some(_)) => {}
-        (Some(limit), _) => query.push_str(&format!("&limit={limit}")),
-        (None, None) => query.push_str(&format!("&limit={LINES}")),
+}
+
+/// Writes a day above the first of its lines.
+#[derive(Debug, Default)]
+pub(super) struct Days(Option<Date>);
+
+impl Days {
+    /// The time as it is here.
+    pub(super) fn at(&mut self, at: Timestamp) -> Result<Zoned, Failure> {
+        let at = at.to_zoned(TimeZone::system());
+        if self.0 != Some(at.date()) {
+            self.0 = Some(at.date());
+            data(&at.date().to_string())?;
+        }
+        Ok(at)
     }
-    query
 }
 
 /// What becomes of the lines.
@@ -74,19 +109,20 @@ pub(super) fn understood<T: serde::de::DeserializeOwned>(line: &[u8]) -> Result<
     Ok(serde_json::from_slice(line).map_err(|e| broken(&format!("a line is not understood: {e}")))?)
 }
 
-/// Reads to the end: what there is, or as long as there is more to come. `path` is without where to begin.
+/// Reads to the end: what there is, or as long as there is more to come. `path` ends where the query for lines goes on.
 pub(super) async fn read(
     global: &Global,
     path: &str,
-    begin: &str,
-    follow: bool,
+    wanted: &Lines,
     reader: &mut impl Reader,
 ) -> Result<TimelineEnd, Failure> {
+    let follow = wanted.follow;
+    let (path, begin) = (format!("{path}follow={follow}"), wanted.begin(Timestamp::now()));
     let mut away_since: Option<Instant> = None;
     loop {
         let before = reader.last();
         // After the first line its number says where to go on: nothing is shown twice, nothing is left out.
-        let from = before.map_or_else(|| begin.to_owned(), |last| format!("&since={last}"));
+        let from = before.map_or_else(|| begin.clone(), |last| format!("&since={last}"));
         match answer(global, &format!("{path}{from}"), reader, away_since.is_none()).await {
             Ok(Some(end)) => return Ok(end),
             Ok(None) if !follow => return Err(broken("the answer ended in the middle").into()),
@@ -159,10 +195,11 @@ mod tests {
     #[test]
     fn without_a_wish_the_last_lines_are_asked_for() {
         let now: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
-        assert_eq!(begin(None, None, now), "&limit=200");
-        assert_eq!(begin(None, Some(0), now), "");
-        assert_eq!(begin(Some(Since::Seq(7)), None, now), "&since=7");
+        let begin = |since, limit| Lines { follow: false, since, limit }.begin(now);
+        assert_eq!(begin(None, None), "&limit=200");
+        assert_eq!(begin(None, Some(0)), "");
+        assert_eq!(begin(Some(Since::Seq(7)), None), "&since=7");
         let ago = Some(Since::Ago(SignedDuration::from_hours(24)));
-        assert_eq!(begin(ago, Some(5), now), "&from=2026-01-01T00:00:00Z&limit=5");
+        assert_eq!(begin(ago, Some(5)), "&from=2026-01-01T00:00:00Z&limit=5");
     }
 }

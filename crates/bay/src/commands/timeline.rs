@@ -1,10 +1,7 @@
 use bay_types::timeline::{EndOfTimeline, TimelineEnd, TimelineLine, TimelineNews};
 use clap::Args;
-use jiff::Timestamp;
-use jiff::civil::Date;
-use jiff::tz::TimeZone;
 
-use super::record::{self, Reader, Since, since, understood};
+use super::record::{self, Days, Lines, Reader, understood};
 use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::{Failure, Outcome};
@@ -25,31 +22,22 @@ const CHECKPOINT: usize = 8;
 pub(crate) struct Timeline {
     /// Name or id of the bay.
     name: String,
-    /// Go on as things happen, until Ctrl-C or the bay's end.
-    #[arg(short, long)]
-    follow: bool,
-    /// Only lines after this number, or not older than a time such as 90s, 10m, 2h, 3d.
-    #[arg(long, value_name = "SEQ|TIME", value_parser = since)]
-    since: Option<Since>,
-    /// Only the last N of them; 0 for all [default: 200, or all with --since].
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
-    limit: Option<u32>,
+    #[command(flatten)]
+    lines: Lines,
 }
 
 /// What was shown so far.
 struct Shown {
     last: Option<u64>,
-    day: Option<Date>,
+    days: Days,
     json: bool,
 }
 
 impl Timeline {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
         crate::naming::bay(&self.name)?;
-        let mut shown = Shown { last: None, day: None, json: global.json };
-        let path = bay_path(&self.name, &format!("/timeline?follow={}", self.follow));
-        let begin = record::begin(self.since, self.limit, Timestamp::now());
-        let end = record::read(global, &path, &begin, self.follow, &mut shown).await?;
+        let mut shown = Shown { last: None, days: Days::default(), json: global.json };
+        let end = record::read(global, &bay_path(&self.name, "/timeline?"), &self.lines, &mut shown).await?;
         Ok(self.ended(&end, &shown))
     }
 
@@ -63,7 +51,7 @@ impl Timeline {
         if shown.last.is_none() {
             talk("nothing happened in that time");
         }
-        if end.end == EndOfTimeline::BayRemoved && self.follow {
+        if end.end == EndOfTimeline::BayRemoved && self.lines.follow {
             talk("the bay was removed; this is the end of its timeline");
         }
         0
@@ -89,11 +77,7 @@ impl Shown {
         if self.json {
             return crate::output::json_line(line);
         }
-        let at = line.at.to_zoned(TimeZone::system());
-        if self.day != Some(at.date()) {
-            self.day = Some(at.date());
-            data(&at.date().to_string())?;
-        }
+        let at = self.days.at(line.at)?;
         let checkpoint = line.checkpoint.as_deref().map_or_else(|| "-".to_owned(), visible);
         let checkpoint = clip(&checkpoint, CHECKPOINT);
         let (dim, plain) = if colours() { ("\u{1b}[2m", "\u{1b}[0m") } else { ("", "") };
