@@ -9,6 +9,7 @@
 //! | [`ran`]    | what a command printed and how it ended, with the assertions that tests want             |
 //! | [`rest`]   | the daemon's socket without the CLI between                                              |
 //! | [`repository`], [`remote`] | small git repositories to make bays from, also over HTTP                     |
+//! | [`forge`]  | a server of repositories over SSH                                                        |
 //! | [`machine`] | a virtual machine: a host of another kind than this one                               |
 //! | [`stuck`]  | a filesystem that does not answer: processes in uninterruptible sleep                  |
 //! | [`keeper`] | a process that shows whether memory and files are of one moment                          |
@@ -26,6 +27,7 @@ pub mod archive;
 pub mod chance;
 pub mod daemon;
 pub mod disk;
+pub mod forge;
 pub mod image;
 pub mod keeper;
 pub mod lab;

@@ -22,6 +22,7 @@ use rustls::server::{ServerSessionMemoryCache, StoresServerSessions};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::MAX_LEAVES;
+use crate::ssh::HostKey;
 
 /// How long the authority of a bay is valid: longer than any bay lives.
 const AUTHORITY_DAYS: i64 = 3650;
@@ -106,6 +107,16 @@ impl Authority {
     #[must_use]
     pub fn pem(&self) -> String {
         pem::encode(&pem::Pem::new("CERTIFICATE", self.certificate.to_vec()))
+    }
+
+    /// The public key by which the bay's SSH clients know the gateway, whatever host they mean.
+    #[must_use]
+    pub fn ssh_host_key(&self) -> String {
+        self.host_key().public()
+    }
+
+    pub(crate) fn host_key(&self) -> HostKey {
+        HostKey::of_authority(&zeroize::Zeroizing::new(self.issuer.key().serialize_der()))
     }
 
     /// What is put into the bay's stores of trust.

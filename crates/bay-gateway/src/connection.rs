@@ -28,6 +28,7 @@ use crate::limits::{
 use crate::names::Meaning;
 use crate::progress::Progress;
 use crate::proxy;
+use crate::ssh;
 use crate::stream::{Gathering, Io, Prefixed};
 use crate::tunnel;
 use crate::upstream::dial;
@@ -169,6 +170,7 @@ impl Pinned {
             Route::Tcp { .. } => self.pass_tcp(stream).await,
             Route::Passthrough { .. } => self.pass_tls(stream).await,
             Route::Inspect => self.inspect(stream, first, None).await,
+            Route::GitSsh => ssh::serve(self, stream).await,
             Route::Refuse { decision } => {
                 let speaks = SPEAKING_PORTS.contains(&self.port);
                 let within = if speaks { first } else { timeouts.refused_first_byte };
@@ -177,7 +179,7 @@ impl Pinned {
         }
     }
 
-    async fn refused_protocol(&self, why: &str) {
+    pub(crate) async fn refused_protocol(&self, why: &str) {
         let what = Refused::Protocol { host: &self.host, port: self.port, why };
         self.shared.decider.refused(&self.caller, &what).await;
     }
@@ -187,6 +189,12 @@ impl Pinned {
         let first = timeout(within, stream.first()).await;
         match (first, refused) {
             (Ok(Ok(Some(TLS_HANDSHAKE))), _) => self.serve_tls(stream).await,
+            (Ok(Ok(Some(b'S'))), _)
+                if matches!(timeout(within, ssh::is_spoken(&mut stream)).await, Ok(true)) =>
+            {
+                // Whatever it asks for is decided on, so that it can be told.
+                ssh::serve(self, stream).await;
+            }
             // Methods are words.
             (Ok(Ok(Some(byte))), _) if byte.is_ascii_alphabetic() => self.serve_plain(stream).await,
             (_, Some(decision)) => {

@@ -107,6 +107,10 @@ pub enum Failure {
     Certificate,
     /// The TLS handshake failed otherwise.
     Tls,
+    /// The SSH server has a host key that the operator does not know.
+    HostKey,
+    /// There is no SSH key for the host, or it is not taken.
+    Login,
     /// The connection broke before the answer.
     Broken,
     /// What came is not HTTP, or too large.
@@ -129,6 +133,8 @@ impl Failure {
             Self::ConnectTimeout => "connect-timeout",
             Self::Certificate => "certificate",
             Self::Tls => "tls",
+            Self::HostKey => "host-key",
+            Self::Login => "login",
             Self::Broken => "broken",
             Self::BadAnswer => "bad-answer",
             Self::AnswerTimeout => "answer-timeout",

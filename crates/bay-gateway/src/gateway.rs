@@ -13,9 +13,10 @@ use crate::authority::{Authority, AuthorityError, Leaves};
 use crate::connection::{self, Own};
 use crate::decider::Decider;
 use crate::dns::{self, Allowance};
-use crate::limits::{MAX_CONNECTIONS, MAX_DNS_CONNECTIONS, MAX_REQUESTS, Timeouts};
+use crate::limits::{MAX_CONNECTIONS, MAX_DNS_CONNECTIONS, MAX_REQUESTS, MAX_SSH_CONNECTIONS, Timeouts};
 use crate::names::{Names, SavedNames};
 use crate::origin::Origins;
+use crate::ssh::HostKey;
 use crate::upstream::Upstream;
 
 /// What a gateway begins with.
@@ -53,6 +54,8 @@ pub(crate) struct Shared {
     pub(crate) room: Arc<Semaphore>,
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) dns_room: Arc<Semaphore>,
+    pub(crate) ssh_room: Arc<Semaphore>,
+    pub(crate) ssh_host_key: HostKey,
     pub(crate) changes: watch::Receiver<u64>,
     generation: Arc<AtomicU64>,
 }
@@ -93,6 +96,7 @@ impl Gateway {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let generation = Arc::new(AtomicU64::new(0));
         let (changes, seen) = watch::channel(0);
+        let ssh_host_key = settings.authority.host_key();
         let shared = Shared {
             decider,
             upstream,
@@ -105,6 +109,8 @@ impl Gateway {
             room: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
             dns_room: Arc::new(Semaphore::new(MAX_DNS_CONNECTIONS)),
+            ssh_room: Arc::new(Semaphore::new(MAX_SSH_CONNECTIONS)),
+            ssh_host_key,
             changes: seen,
             generation: generation.clone(),
         };

@@ -11,6 +11,8 @@
 //!                  ├─ inspect ─ TLS (certificate by the bay's own authority) or plain ─ HTTP/1.1, HTTP/2
 //!                  │              └─► exchange: one request ── Decider::decide ──► origin
 //!                  ├─ passthrough ─ ClientHello: name = SNI ── Decider::decide ──► tunnel
+//!                  ├─ git-ssh ─ SSH (a host key of the bay's own authority) ─ one command
+//!                  │              └─► ssh: git's service ── Decider::decide ──► origin, with the operator's key
 //!                  ├─ tcp ──────────────────────────────────── Decider::decide ──► tunnel
 //!                  └─ refuse ─ answered with a reason where it speaks TLS or HTTP, closed otherwise
 //!  bay ─ proxy ► CONNECT: `connection` with the host it names; a whole URL: `exchange`
@@ -56,6 +58,7 @@ pub mod names;
 mod origin;
 mod progress;
 mod proxy;
+mod ssh;
 mod stream;
 mod tunnel;
 pub mod upstream;
@@ -67,4 +70,5 @@ pub use decider::{Caller, Decider, Ended, Ending, Failure, Known, LookUp, Record
 pub use gateway::{Gateway, Settings};
 pub use limits::Timeouts;
 pub use names::{Names, NamesError, Pools, SavedNames};
+pub use ssh::SshLogin;
 pub use upstream::{SystemUpstream, Upstream};

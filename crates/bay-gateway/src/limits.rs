@@ -17,6 +17,15 @@ pub const DNS_TTL_SECONDS: u32 = 300;
 
 /// Connections of a bay at a time. The next one is closed at once.
 pub const MAX_CONNECTIONS: usize = 1024;
+/// SSH connections of a bay at a time; each has one to an origin. The next one is closed at once.
+pub const MAX_SSH_CONNECTIONS: usize = 32;
+/// Commands on one SSH connection at a time.
+pub const MAX_SSH_CHANNELS: usize = 8;
+/// What is on its way on one channel of SSH before the other side has to say that it goes on, the largest packet, and how
+/// many of them wait for whoever passes them on.
+pub const SSH_WINDOW_BYTES: u32 = 1024 * 1024;
+pub const SSH_PACKET_BYTES: u32 = 32 * 1024;
+pub const SSH_CHANNEL_MESSAGES: usize = 16;
 /// Requests of a bay under way at a time, on all its connections together. The next one is answered with a 503. Each may
 /// have a connection to an origin, and as much in memory as the windows below let it have.
 pub const MAX_REQUESTS: usize = 512;

@@ -185,6 +185,7 @@ pub(crate) async fn lease(
     let handshake = async {
         match scheme {
             Scheme::Http => http1_on(dialled.stream).await,
+            Scheme::Ssh => Err(DialError::failed(Failure::Broken, "no HTTP request is sent over SSH")),
             Scheme::Https => {
                 let config = if may_be_http2 { &shared.origins.any } else { &shared.origins.http1 };
                 let name = match request.host() {

@@ -22,38 +22,44 @@ pub(crate) async fn run(
     origin: impl Io,
     progress: Arc<Progress>,
     idle: Duration,
-    mut changed: watch::Receiver<u64>,
+    changed: watch::Receiver<u64>,
 ) {
     let (bay_reader, bay_writer) = tokio::io::split(bay);
     let (origin_reader, origin_writer) = tokio::io::split(origin);
     let out = pump(bay_reader, origin_writer, Direction::Out, &progress);
     let back = pump(origin_reader, bay_writer, Direction::In, &progress);
-    let watchdog = async {
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep(idle.min(LONGEST_LOOK)) => {
-                    if progress.idle() >= idle {
-                        return Some(Failure::Stalled);
-                    }
-                }
-                said = changed.changed() => {
-                    // Nobody is left to say anything: the gateway is closed.
-                    if said.is_err() || !progress.still_allowed() {
-                        return None;
-                    }
-                }
-            }
-        }
-    };
     tokio::select! {
         moved = async { tokio::try_join!(out, back) } => match moved {
             Ok(_) => progress.end(Ending::Closed),
             Err(_) => progress.end_failed(Failure::Broken),
         },
-        stopped = watchdog => match stopped {
+        stopped = watch(&progress, idle, changed) => match stopped {
             Some(failure) => progress.end_failed(failure),
             None => progress.end(Ending::Revoked),
         },
+    }
+}
+
+/// Waits until nothing has moved for too long, or it is no longer allowed: then there is no failure.
+pub(crate) async fn watch(
+    progress: &Progress,
+    idle: Duration,
+    mut changed: watch::Receiver<u64>,
+) -> Option<Failure> {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(idle.min(LONGEST_LOOK)) => {
+                if progress.idle() >= idle {
+                    return Some(Failure::Stalled);
+                }
+            }
+            said = changed.changed() => {
+                // Nobody is left to say anything: the gateway is closed.
+                if said.is_err() || !progress.still_allowed() {
+                    return None;
+                }
+            }
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use crate::decider::Failure;
 use crate::limits::{MAX_ADDRESSES, Timeouts};
+use crate::ssh::SshLogin;
 
 /// Where names are looked up and connections made. A seam for labs; [`SystemUpstream`] is the real one.
 #[async_trait]
@@ -21,6 +22,11 @@ pub trait Upstream: Send + Sync + 'static {
     async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>>;
 
     async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream>;
+
+    /// Who the gateway is to a host that is reached by SSH, or why it is nobody there.
+    async fn ssh_login(&self, host: &str, _port: u16) -> Result<SshLogin, String> {
+        Err(format!("the operator gave no SSH key for {host}"))
+    }
 
     /// The addresses of this host, public ones included. Where they are not known, nothing is connected to.
     fn own_addresses(&self) -> io::Result<Vec<IpAddr>>;

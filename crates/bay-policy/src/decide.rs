@@ -71,7 +71,7 @@ impl Decision {
 #[must_use]
 pub fn decide(policy: &CompiledPolicy, request: &CanonicalRequest, now: Timestamp) -> Decision {
     let mut decision: Option<Decision> = None;
-    let readings = request.http().map_or(&[][..], |http| http.path().readings());
+    let readings = request.path().map_or(&[][..], |path| path.readings());
     let readings = readings.iter().map(Some).chain(readings.is_empty().then_some(None));
     for reading in readings {
         let next = decide_reading(policy, request, reading, now);
@@ -97,7 +97,7 @@ fn decide_reading(
         policy.layers.iter().map(|layer| layer.judge(request, reading, now)).collect();
     let worst = layers.iter().filter_map(|verdict| verdict.outcome).max();
     let Some(worst) = worst else { return denied(Cause::NoPolicy, layers) };
-    let credentials = request.http().is_some_and(|http| http.scheme() == Scheme::Https);
+    let credentials = matches!(request.scheme(), Some(Scheme::Https | Scheme::Ssh));
     if worst != Outcome::Allow
         && layers.iter().all(LayerVerdict::may_be_granted)
         && let Some(grant) = policy.grant_for(request, reading, now)
@@ -226,6 +226,8 @@ pub enum Route {
     Tcp { decision: Decision },
     /// Pass TLS on unread, if the decision says so and the SNI is the name.
     Passthrough { decision: Decision },
+    /// Answer as an SSH server and decide on each service of git.
+    GitSsh,
     /// Nothing of it can be allowed. Where an answer is possible the gateway still reads the request and gives one.
     Refuse { decision: Decision },
 }
@@ -248,14 +250,17 @@ pub fn route(policy: &CompiledPolicy, host: &Host, port: u16, now: Timestamp) ->
         decision.as_ref().is_some_and(|decision| decision.outcome != Outcome::Deny)
     };
     let inspect = policy.nearest_on_connection(host, port, Kind::Http, now);
+    let git_ssh = policy.nearest_on_connection(host, port, Kind::GitSsh, now);
     let reach = |kind, possible: bool| {
         if possible { policy.nearest_on_connection(host, port, kind, now) } else { None }
     };
     let tcp_reach = reach(Kind::Tcp, not_denied(&tcp));
     let passthrough_reach = reach(Kind::Passthrough, not_denied(&passthrough));
-    let best = inspect.max(tcp_reach).max(passthrough_reach);
+    let best = inspect.max(git_ssh).max(tcp_reach).max(passthrough_reach);
     match (best, tcp, passthrough) {
+        // What is spoken tells HTTP from SSH there.
         (Some(_), _, _) if best == inspect => Route::Inspect,
+        (Some(_), _, _) if best == git_ssh => Route::GitSsh,
         (Some(_), _, Some(decision)) if best == passthrough_reach => Route::Passthrough { decision },
         (Some(_), Some(decision), _) => Route::Tcp { decision },
         // Whatever may still be asked about is read: each request is decided on again.
@@ -276,7 +281,9 @@ impl CompiledPolicy {
     ) -> Option<crate::pattern::host::Nearness> {
         let fits = |matcher: &crate::rule::Matcher| {
             let port_fits = match kind {
-                Kind::Http => matcher.schemes.iter().any(|scheme| matcher.ports.contains(port, *scheme)),
+                Kind::Http | Kind::GitSsh => {
+                    matcher.schemes.iter().any(|scheme| matcher.ports.contains(port, *scheme))
+                }
                 _ => matcher.ports.contains(port, Scheme::Https),
             };
             let near = matcher

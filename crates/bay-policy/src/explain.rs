@@ -227,6 +227,11 @@ fn near_misses(
     misses
 }
 
+fn first_paths(matcher: &Matcher) -> String {
+    let paths: Vec<&str> = matcher.paths.iter().take(MAX_NEAR_MISSES).map(|path| path.as_str()).collect();
+    paths.join(", ")
+}
+
 /// The first thing in which a rule for the same host does not fit.
 fn difference(
     matcher: &Matcher,
@@ -240,7 +245,7 @@ fn difference(
             format!("it is for {}, not for {}", matcher.kind.as_str(), request.kind().as_str()),
         ));
     }
-    let scheme = request.http().map_or(Scheme::Https, |http| http.scheme());
+    let scheme = request.scheme().unwrap_or(Scheme::Https);
     if let Some(http) = request.http().filter(|_| matcher.kind == Kind::Http) {
         if !matcher.schemes.contains(&http.scheme()) {
             return Some(("scheme", format!("it is not for {}", http.scheme().as_str())));
@@ -250,9 +255,7 @@ fn difference(
         }
         let fits = |reading| matcher.paths.iter().any(|path| path.matches(reading, Strictness::Exact));
         if !http.path().readings().iter().all(fits) {
-            let paths: Vec<&str> =
-                matcher.paths.iter().take(MAX_NEAR_MISSES).map(|path| path.as_str()).collect();
-            return Some(("path", format!("it is for {}", paths.join(", "))));
+            return Some(("path", format!("it is for {}", first_paths(matcher))));
         }
         if !matcher.methods.contains(http.method()) {
             return Some(("method", format!("it is for {}", matcher.methods.as_strings().join(", "))));
@@ -262,6 +265,17 @@ fn difference(
         }
         if let Some(header) = matcher.headers.iter().find(|header| !http.has_header(header)) {
             return Some(("header", format!("it wants the header {header}")));
+        }
+    } else if let Some(git) = request.git().filter(|_| matcher.kind == Kind::GitSsh) {
+        if !matcher.ports.contains(port, scheme) {
+            return Some(("port", format!("it is for port {}, not for {port}", matcher.ports)));
+        }
+        let fits = |reading| matcher.paths.iter().any(|path| path.matches(reading, Strictness::Exact));
+        if !git.path().readings().iter().all(fits) {
+            return Some(("path", format!("it is for {}", first_paths(matcher))));
+        }
+        if !matcher.methods.contains(git.service().method()) {
+            return Some(("method", format!("it is for {}", matcher.methods.as_strings().join(", "))));
         }
     } else if !matcher.ports.contains(port, scheme) {
         return Some(("port", format!("it is for port {}, not for {port}", matcher.ports)));

@@ -71,11 +71,10 @@ pub(crate) enum Wanted<'a> {
 
 impl<'a> Wanted<'a> {
     pub(crate) fn matching(request: &CanonicalRequest, reading: Option<&'a Reading>) -> Self {
-        let http = request.http();
         Self::Matching {
             kind: kinds(request.kind()),
-            scheme: http.map_or(u8::MAX, |http| scheme(http.scheme())),
-            method: http.map_or(u8::MAX, |http| method(http.method())),
+            scheme: request.scheme().map_or(u8::MAX, scheme),
+            method: request.method().map_or(u8::MAX, method),
             port: request.port(),
             reading,
         }
@@ -99,6 +98,7 @@ fn kinds(kind: Kind) -> u8 {
         Kind::Http => 1,
         Kind::Tcp => 2,
         Kind::Passthrough => 4,
+        Kind::GitSsh => 8,
         Kind::Any => u8::MAX,
     }
 }
@@ -107,6 +107,7 @@ fn scheme(scheme: Scheme) -> u8 {
     match scheme {
         Scheme::Http => 1,
         Scheme::Https => 2,
+        Scheme::Ssh => 4,
     }
 }
 
@@ -120,6 +121,9 @@ impl Entry {
     fn new(at: usize, matcher: &Matcher) -> Self {
         let ports = match &matcher.ports {
             Ports::Any => (1, u16::MAX),
+            Ports::Default if matcher.kind == Kind::GitSsh => {
+                (Scheme::Ssh.default_port(), Scheme::Ssh.default_port())
+            }
             Ports::Default => (Scheme::Http.default_port(), Scheme::Https.default_port()),
             Ports::Ranges(ranges) => {
                 (ranges.first().map_or(1, |range| range.0), ranges.last().map_or(0, |range| range.1))
@@ -204,7 +208,7 @@ impl Index {
 
 impl Bucket {
     fn insert(&mut self, entry: &Entry, matcher: &Matcher) {
-        if matcher.kind != Kind::Http {
+        if !matcher.kind.has_paths() {
             self.others.push(*entry);
             return;
         }

@@ -63,8 +63,8 @@ pub fn learn(policy: &CompiledPolicy, refused: &[CanonicalRequest], layer: Layer
         }
         let Ok(host) = HostPattern::parse(&request.host().to_string()) else { continue };
         let (_, paths) = groups.entry(group(request)).or_insert((host, BTreeMap::new()));
-        if let Some(http) = request.http() {
-            paths.insert(http.path().as_str().to_owned(), http.path());
+        if let Some(path) = request.path() {
+            paths.insert(path.as_str().to_owned(), path);
         }
     }
     not_learned.sort_by(|a, b| a.request.cmp(&b.request));
@@ -96,8 +96,7 @@ pub fn learn(policy: &CompiledPolicy, refused: &[CanonicalRequest], layer: Layer
 pub fn narrowest(request: &CanonicalRequest) -> Option<Matcher> {
     let host = HostPattern::parse(&request.host().to_string()).ok()?;
     let group = group(request);
-    let paths =
-        request.http().map(|http| (http.path().as_str().to_owned(), http.path())).into_iter().collect();
+    let paths = request.path().map(|path| (path.as_str().to_owned(), path)).into_iter().collect();
     let methods = BTreeSet::from([group.method.clone()]);
     let mut matcher = matcher(&group, methods, host, patterns(&paths));
     if let (Some(http), QueryPattern::Any) = (request.http(), &matcher.query) {
@@ -164,14 +163,12 @@ fn group(request: &CanonicalRequest) -> Group {
         host: request.host().to_string(),
         port: request.port(),
         kind: request.kind(),
-        scheme: None,
-        method: String::new(),
+        scheme: request.scheme(),
+        method: request.method().unwrap_or_default().to_owned(),
         git_service: None,
         has_query: false,
     };
     if let What::Http(http) = request.what() {
-        group.scheme = Some(http.scheme());
-        group.method = http.method().to_owned();
         group.has_query = http.query().as_str().is_some();
         if http.path().as_str().ends_with("/info/refs") {
             let service = http.query().pairs().find(|(name, _)| *name == "service");
@@ -265,14 +262,20 @@ fn matcher(group: &Group, methods: BTreeSet<String>, host: HostPattern, paths: V
         (None, false) if group.kind == Kind::Http => QueryPattern::Nothing,
         (None, _) => QueryPattern::Any,
     };
-    let is_http = group.kind == Kind::Http;
+    let has_paths = group.kind.has_paths();
     Matcher {
         kind: group.kind,
         hosts: vec![host],
         ports: if usual { Ports::Default } else { Ports::ranges(vec![(group.port, group.port)]) },
         schemes: vec![group.scheme.unwrap_or(Scheme::Https)],
-        methods: if is_http { Methods::set(methods.into_iter().collect()) } else { Methods::reading() },
-        paths: if is_http { paths } else { PathPattern::parse("/**").into_iter().collect() },
+        methods: if has_paths { Methods::set(methods.into_iter().collect()) } else { Methods::reading() },
+        paths: if group.kind == Kind::GitSsh {
+            PathPattern::of_repositories(paths)
+        } else if has_paths {
+            paths
+        } else {
+            PathPattern::parse("/**").into_iter().collect()
+        },
         query,
         headers: Vec::new(),
         addresses: Vec::new(),

@@ -54,7 +54,9 @@ pub mod show;
 pub mod write;
 
 pub use address::{AddressClass, classify};
-pub use canonical::{CanonicalRequest, Connection, Host, RawRequest, Refusal, Scheme, canonicalise};
+pub use canonical::{
+    CanonicalRequest, Connection, GitService, GitSsh, Host, RawRequest, Refusal, Scheme, canonicalise,
+};
 pub use compile::{CompiledPolicy, Layers, RuleHead, RuleRef};
 pub use decide::{AddressRefusal, Cause, Decision, Route, check_address, decide, route};
 pub use diff::{PolicyDiff, diff};

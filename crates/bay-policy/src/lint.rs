@@ -181,7 +181,11 @@ fn wide(rule: &Rule, findings: &mut Vec<Finding>) {
     let mut tell =
         |message: &str, next: &str| findings.push(finding(rule, FindingCode::TooWide, None, message, next));
     let every_path = matcher.paths.iter().any(|path| path.is_any());
-    let writes = matcher.kind != Kind::Http || !matcher.methods.only_read();
+    let writes = !matcher.kind.has_paths() || !matcher.methods.only_read();
+    if matcher.kind == Kind::GitSsh && every_path {
+        let message = "it permits every repository that the key for the host may read";
+        tell(message, "name the repositories");
+    }
     for host in &matcher.hosts {
         match host {
             HostPattern::Any if writes => {
@@ -218,7 +222,7 @@ fn kind_of_traffic(policy: &CompiledPolicy, rule: &Rule, findings: &mut Vec<Find
                 let schemes = &other.matcher.schemes;
                 schemes.iter().any(|scheme| matcher.ports.overlaps(&other.matcher.ports, *scheme))
             };
-            other.outcome != Outcome::Allow && other.matcher.kind == Kind::Http && hosts() && ports()
+            other.outcome != Outcome::Allow && other.matcher.kind.has_paths() && hosts() && ports()
         });
         match (matcher.kind, hidden) {
             (kind, Some(hidden)) => findings.push(finding(

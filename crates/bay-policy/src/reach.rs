@@ -9,7 +9,7 @@ use crate::pattern::Ports;
 use crate::rule::{Kind, Layer, Matcher, Outcome};
 
 /// The kinds of traffic there are.
-const KINDS: [Kind; 3] = [Kind::Http, Kind::Tcp, Kind::Passthrough];
+const KINDS: [Kind; 4] = [Kind::Http, Kind::Tcp, Kind::Passthrough, Kind::GitSsh];
 
 /// Whether there can be a request to this host, on any port and of any kind, that is not denied. It errs on the side of
 /// yes: rules are looked at for their hosts only, and each request is decided on by itself.

@@ -80,6 +80,9 @@ pub enum Kind {
     Tcp,
     /// TLS that the gateway does not look into; never with credentials.
     Passthrough,
+    /// Git over SSH: services of repositories, with the operator's key.
+    #[serde(rename = "git-ssh")]
+    GitSsh,
     /// All of it; for deny only.
     Any,
 }
@@ -95,8 +98,15 @@ impl Kind {
             Self::Http => "http",
             Self::Tcp => "tcp",
             Self::Passthrough => "passthrough",
+            Self::GitSsh => "git-ssh",
             Self::Any => "any",
         }
+    }
+
+    /// Whether the gateway sees methods and paths of it.
+    #[must_use]
+    pub fn has_paths(self) -> bool {
+        matches!(self, Self::Http | Self::GitSsh)
     }
 }
 
@@ -105,6 +115,7 @@ impl CanonicalRequest {
     pub fn kind(&self) -> Kind {
         match self.what() {
             What::Http(_) => Kind::Http,
+            What::GitSsh(_) => Kind::GitSsh,
             What::Tcp => Kind::Tcp,
             What::Passthrough => Kind::Passthrough,
         }
@@ -118,11 +129,11 @@ pub struct Matcher {
     /// One of them.
     pub hosts: Vec<HostPattern>,
     pub ports: Ports,
-    /// For `http`: one of them.
+    /// For `http` and `git-ssh`: one of them.
     pub schemes: Vec<Scheme>,
-    /// For `http`.
+    /// For `http` and `git-ssh`.
     pub methods: Methods,
-    /// For `http`: one of them.
+    /// For `http` and `git-ssh`: one of them.
     pub paths: Vec<PathPattern>,
     /// For `http`.
     pub query: QueryPattern,
@@ -137,11 +148,11 @@ impl Matcher {
     /// and deny in one.
     #[must_use]
     pub fn matches(&self, request: &CanonicalRequest, outcome: Outcome) -> bool {
-        match request.http() {
+        match request.path() {
             None => self.matches_reading(request, None, outcome),
-            Some(http) => {
+            Some(path) => {
                 let fits = |reading| self.matches_reading(request, Some(reading), outcome);
-                let mut readings = http.path().readings().iter();
+                let mut readings = path.readings().iter();
                 if outcome == Outcome::Allow { readings.all(fits) } else { readings.any(fits) }
             }
         }
@@ -173,7 +184,13 @@ impl Matcher {
                 (What::Http(http), Some(reading)) => {
                     self.matches_http(http, request.port(), reading, strictness)
                 }
-                (What::Http(_), None) => false,
+                (What::GitSsh(git), Some(reading)) => {
+                    self.schemes.contains(&Scheme::Ssh)
+                        && self.ports.contains(request.port(), Scheme::Ssh)
+                        && self.methods.contains(git.service().method())
+                        && self.paths.iter().any(|path| path.matches(reading, strictness))
+                }
+                (What::Http(_) | What::GitSsh(_), None) => false,
                 (What::Tcp | What::Passthrough, _) => self.ports.contains(request.port(), Scheme::Https),
             }
     }
@@ -225,7 +242,7 @@ impl Matcher {
         if !kinds || !hosts {
             return false;
         }
-        if self.kind != Kind::Http && other.kind != Kind::Http {
+        if !self.kind.has_paths() && !other.kind.has_paths() {
             return self.ports.overlaps(&other.ports, Scheme::Https);
         }
         let schemes = self.schemes.iter().filter(|scheme| other.schemes.contains(scheme));

@@ -124,7 +124,7 @@ pub fn describe(matcher: &Matcher) -> String {
         Kind::Any => format!("everything to {hosts}{port}"),
         Kind::Tcp => format!("tcp to {hosts}{port}"),
         Kind::Passthrough => format!("unread TLS to {hosts}{port}"),
-        Kind::Http => {
+        Kind::Http | Kind::GitSsh => {
             let methods = match &matcher.methods {
                 Methods::Any => "any method".to_owned(),
                 methods => methods.as_strings().join("|"),

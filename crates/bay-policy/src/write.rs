@@ -44,12 +44,14 @@ pub fn grant_to_toml(grant: &Grant) -> String {
 /// Everything that is not what a rule of this outcome says by saying nothing.
 fn matcher(text: &mut String, matcher: &Matcher, outcome: Outcome) {
     let deny = outcome == Outcome::Deny;
-    if matches!(matcher.kind, Kind::Tcp | Kind::Passthrough) || (matcher.kind == Kind::Http && deny) {
+    let said = matches!(matcher.kind, Kind::Tcp | Kind::Passthrough | Kind::GitSsh);
+    if said || (matcher.kind == Kind::Http && deny) {
         pair(text, "kind", &string(matcher.kind.as_str()));
     }
     pair(text, "host", &strings(matcher.hosts.iter().map(ToString::to_string)));
     match (&matcher.ports, deny) {
         (Ports::Any, true) | (Ports::Default, false) => {}
+        (Ports::Default, true) if matcher.kind == Kind::GitSsh => pair(text, "port", "22"),
         (Ports::Default, true) => pair(text, "port", "[443, 80]"),
         (Ports::Any, false) => pair(text, "port", &string("*")),
         (Ports::Ranges(ranges), _) => {
@@ -60,12 +62,22 @@ fn matcher(text: &mut String, matcher: &Matcher, outcome: Outcome) {
             pair(text, "port", &list(&ranges));
         }
     }
-    if matcher.kind == Kind::Http {
-        http(text, matcher, deny);
+    match matcher.kind {
+        Kind::Http => http(text, matcher, deny),
+        Kind::GitSsh => git_ssh(text, matcher, deny),
+        Kind::Tcp | Kind::Passthrough | Kind::Any => {}
     }
     if !matcher.addresses.is_empty() {
         pair(text, "address", &strings(matcher.addresses.iter().map(ToString::to_string)));
     }
+}
+
+fn git_ssh(text: &mut String, matcher: &Matcher, deny: bool) {
+    let usual = if deny { Methods::Any } else { Methods::fetching() };
+    if matcher.methods != usual {
+        pair(text, "method", &strings(matcher.methods.as_strings()));
+    }
+    pair(text, "path", &strings(matcher.paths.iter().map(|path| path.as_str())));
 }
 
 fn http(text: &mut String, matcher: &Matcher, deny: bool) {

@@ -7,4 +7,6 @@ mod faults;
 mod grpc;
 mod http;
 mod lab;
+mod ssh;
+mod ssh_attacks;
 mod tunnels;

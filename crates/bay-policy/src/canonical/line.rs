@@ -1,12 +1,13 @@
-//! Requests as a person writes them: `GET https://host/path`, `tcp://host:port`, `tls://host`.
+//! Requests as a person writes them: `GET https://host/path`, `FETCH ssh://host/path`, `tcp://host:port`, `tls://host`.
 
+use super::git::GitService;
 use super::host::parse_authority;
 use super::refusal::{Part, Quoted, Refusal, RefusalCode};
 use super::request::{CanonicalRequest, Connection, RawRequest, Scheme, canonicalise};
 
 impl CanonicalRequest {
-    /// Reads `[METHOD] URL [with HEADER, HEADER…]`. The method is GET unless said; `tcp://HOST:PORT` and
-    /// `tls://HOST[:PORT]` are connections that are not looked into.
+    /// Reads `[METHOD] URL [with HEADER, HEADER…]`. The method is GET unless said, of `ssh://HOST/REPOSITORY` FETCH;
+    /// `tcp://HOST:PORT` and `tls://HOST[:PORT]` are connections that are not looked into.
     pub fn from_line(line: &str) -> Result<Self, Refusal> {
         let line = line.trim();
         let (line, headers) = line.split_once(" with ").unwrap_or((line, ""));
@@ -17,6 +18,9 @@ impl CanonicalRequest {
         let Some((scheme, rest)) = url.split_once("://") else { return Err(not_a_line(url)) };
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, target) = rest.split_at(end);
+        if scheme == "ssh" {
+            return git_from_line(method, authority, target, line);
+        }
         let (host, port) = parse_authority(authority)?;
         let destination = host.to_string();
         let scheme = match scheme {
@@ -61,11 +65,24 @@ impl CanonicalRequest {
     }
 }
 
+/// `FETCH ssh://HOST[:PORT]/REPOSITORY`, with the `git@` that addresses of repositories have or without.
+fn git_from_line(
+    method: Option<&str>,
+    authority: &str,
+    path: &str,
+    line: &str,
+) -> Result<CanonicalRequest, Refusal> {
+    let (host, port) = parse_authority(authority.strip_prefix("git@").unwrap_or(authority))?;
+    let service = method.map_or(Some(GitService::Fetch), GitService::from_method);
+    let service = service.ok_or_else(|| not_a_line(line))?;
+    CanonicalRequest::git_ssh(&host.to_string(), port.unwrap_or(Scheme::Ssh.default_port()), service, path)
+}
+
 fn not_a_line(text: &str) -> Refusal {
     Refusal::new(
         Part::Path,
         RefusalCode::Invalid,
         format!("{} is not a request", Quoted(text)),
-        "write METHOD https://HOST/PATH, tcp://HOST:PORT or tls://HOST",
+        "write METHOD https://HOST/PATH, FETCH or PUSH ssh://HOST/REPOSITORY, tcp://HOST:PORT or tls://HOST",
     )
 }

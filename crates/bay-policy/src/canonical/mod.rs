@@ -9,6 +9,7 @@
 //!   which clients of package registries send);
 //! - everything else is refused with its reason (`..`, `//`, `;x`, `\`, NUL, double encoding, invalid UTF-8).
 
+mod git;
 pub mod host;
 mod line;
 pub mod path;
@@ -17,6 +18,7 @@ pub mod query;
 pub mod refusal;
 pub mod request;
 
+pub use git::{GitService, GitSsh};
 pub use host::{Host, HostWarning};
 pub use path::CanonicalPath;
 pub use query::CanonicalQuery;

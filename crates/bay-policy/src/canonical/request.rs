@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::git::{GitService, GitSsh};
 use super::host::{Host, parse_authority, parse_port};
 use super::path::CanonicalPath;
 use super::query::CanonicalQuery;
@@ -33,6 +34,8 @@ const OVERRIDING_QUERY: &str = "_method";
 pub enum Scheme {
     Http,
     Https,
+    /// Of git's own services; no HTTP request has it.
+    Ssh,
 }
 
 impl Scheme {
@@ -41,6 +44,7 @@ impl Scheme {
         match self {
             Self::Http => 80,
             Self::Https => 443,
+            Self::Ssh => 22,
         }
     }
 
@@ -49,6 +53,7 @@ impl Scheme {
         match self {
             Self::Http => "http",
             Self::Https => "https",
+            Self::Ssh => "ssh",
         }
     }
 }
@@ -92,6 +97,8 @@ pub struct CanonicalRequest {
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum What {
     Http(Http),
+    /// Git over SSH: one service of one repository.
+    GitSsh(GitSsh),
     /// Bytes to a host and port.
     Tcp,
     /// TLS that is not looked into: the looked-up name and the SNI are all there is.
@@ -141,6 +148,12 @@ impl Http {
 }
 
 impl CanonicalRequest {
+    /// Fetching from, or pushing to, a repository by git over SSH.
+    pub fn git_ssh(destination: &str, port: u16, service: GitService, path: &str) -> Result<Self, Refusal> {
+        let git = GitSsh::new(service, path)?;
+        Ok(Self { host: Host::parse(destination)?, port: checked_port(port)?, what: What::GitSsh(git) })
+    }
+
     /// A connection for bytes of any protocol.
     pub fn tcp(destination: &str, port: u16) -> Result<Self, Refusal> {
         Ok(Self { host: Host::parse(destination)?, port: checked_port(port)?, what: What::Tcp })
@@ -180,6 +193,44 @@ impl CanonicalRequest {
     pub fn http(&self) -> Option<&Http> {
         match &self.what {
             What::Http(http) => Some(http),
+            What::GitSsh(_) | What::Tcp | What::Passthrough => None,
+        }
+    }
+
+    /// What is asked of git's server, where it is git over SSH.
+    #[must_use]
+    pub fn git(&self) -> Option<&GitSsh> {
+        match &self.what {
+            What::GitSsh(git) => Some(git),
+            What::Http(_) | What::Tcp | What::Passthrough => None,
+        }
+    }
+
+    /// The path, where the gateway sees one.
+    #[must_use]
+    pub fn path(&self) -> Option<&CanonicalPath> {
+        match &self.what {
+            What::Http(http) => Some(&http.path),
+            What::GitSsh(git) => Some(git.path()),
+            What::Tcp | What::Passthrough => None,
+        }
+    }
+
+    /// The method, where the gateway sees one: `FETCH` or `PUSH` of git over SSH.
+    #[must_use]
+    pub fn method(&self) -> Option<&str> {
+        match &self.what {
+            What::Http(http) => Some(&http.method),
+            What::GitSsh(git) => Some(git.service().method()),
+            What::Tcp | What::Passthrough => None,
+        }
+    }
+
+    #[must_use]
+    pub fn scheme(&self) -> Option<Scheme> {
+        match &self.what {
+            What::Http(http) => Some(http.scheme),
+            What::GitSsh(_) => Some(Scheme::Ssh),
             What::Tcp | What::Passthrough => None,
         }
     }
@@ -187,8 +238,8 @@ impl CanonicalRequest {
     /// The `Host` header and `:authority` to send.
     #[must_use]
     pub fn authority(&self) -> String {
-        match &self.what {
-            What::Http(http) if http.scheme.default_port() == self.port => self.host.to_string(),
+        match self.scheme() {
+            Some(scheme) if scheme.default_port() == self.port => self.host.to_string(),
             _ => format!("{}:{}", self.host, self.port),
         }
     }
@@ -206,6 +257,9 @@ impl fmt::Display for CanonicalRequest {
         match &self.what {
             What::Tcp => write!(f, "tcp://{}:{}", self.host, self.port),
             What::Passthrough => write!(f, "tls://{}:{}", self.host, self.port),
+            What::GitSsh(git) => {
+                write!(f, "{} ssh://{}{}", git.service().method(), self.authority(), git.path())
+            }
             What::Http(http) => {
                 let scheme = http.scheme.as_str();
                 write!(f, "{} {scheme}://{}{}{}", http.method, self.authority(), http.path, http.query)
@@ -218,8 +272,13 @@ impl fmt::Display for CanonicalRequest {
 pub fn canonicalise(raw: &RawRequest<'_>) -> Result<CanonicalRequest, Refusal> {
     let host = Host::parse(raw.connection.destination)?;
     let port = checked_port(raw.connection.port)?;
-    if raw.scheme == Scheme::Https {
-        same_sni(&host, raw.connection.sni)?;
+    match raw.scheme {
+        Scheme::Https => same_sni(&host, raw.connection.sni)?,
+        Scheme::Http => {}
+        Scheme::Ssh => {
+            let why = "no HTTP request is sent over SSH";
+            return Err(Refusal::new(Part::Names, RefusalCode::Invalid, why, "use https"));
+        }
     }
     let method = method(raw.method)?;
     let target = origin_form(raw, &host, port)?;

@@ -14,6 +14,8 @@ use crate::pattern::{HostPattern, Methods, PathPattern, Ports, QueryPattern};
 use crate::place::{Place, Places};
 use crate::rule::{Kind, Matcher, Outcome};
 
+mod git;
+
 const KEYS: [&str; 16] = [
     "id",
     "outcome",
@@ -166,7 +168,12 @@ impl Fields {
         let at = value.span().start;
         match key {
             "kind" => {
-                let choices = [("http", Kind::Http), ("tcp", Kind::Tcp), ("passthrough", Kind::Passthrough)];
+                let choices = [
+                    ("http", Kind::Http),
+                    ("tcp", Kind::Tcp),
+                    ("passthrough", Kind::Passthrough),
+                    ("git-ssh", Kind::GitSsh),
+                ];
                 let word = reader.string(key, value);
                 self.kind = word.and_then(|word| reader.choice(key, &word, &choices)).map(|kind| (kind, at));
             }
@@ -217,6 +224,9 @@ impl Fields {
             );
             return None;
         }
+        if kind == Kind::GitSsh {
+            return self.git_ssh(reader, at, outcome);
+        }
         if self.places.is_some() {
             return self.matchers_of_places(reader, at, outcome, kind, places);
         }
@@ -251,7 +261,10 @@ impl Fields {
             Some(words) => read_paths(reader, words, PathPattern::parse)?,
             None => vec![PathPattern::parse("/**").ok()?],
         };
-        let both = || vec![Scheme::Https, Scheme::Http];
+        let both = || match kind {
+            Kind::Any => vec![Scheme::Https, Scheme::Http, Scheme::Ssh],
+            _ => vec![Scheme::Https, Scheme::Http],
+        };
         Some(vec![Matcher {
             kind,
             hosts,

@@ -80,6 +80,30 @@ pub(crate) enum Landmark<'a> {
     Nothing,
 }
 
+/// How names of repositories may end, which makes no difference to any server.
+const GIT_SUFFIX: &str = ".git";
+
+impl PathPattern {
+    /// The same repositories, each with `.git` at its end and without.
+    #[must_use]
+    pub fn of_repositories(patterns: Vec<Self>) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::with_capacity(patterns.len() * 2);
+        for pattern in patterns {
+            let other = match pattern.text.strip_suffix(GIT_SUFFIX) {
+                Some(short) => Self::parse(short).ok(),
+                None if pattern.text.ends_with(['*', '/']) => None,
+                None => Self::parse(&format!("{}{GIT_SUFFIX}", pattern.text)).ok(),
+            };
+            for one in [Some(pattern), other].into_iter().flatten() {
+                if !all.contains(&one) {
+                    all.push(one);
+                }
+            }
+        }
+        all
+    }
+}
+
 impl PathPattern {
     /// Reads a pattern. Everything but the stars is brought into the form that paths of requests have.
     pub fn parse(text: &str) -> Result<Self, Refusal> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use crate::canonical::Scheme;
+use crate::canonical::{GitService, Scheme};
 
 /// Ports of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -109,6 +109,12 @@ impl Methods {
         Self::Set(READING_METHODS.map(str::to_owned).to_vec())
     }
 
+    /// What an allow for git over SSH permits that says nothing of methods.
+    #[must_use]
+    pub fn fetching() -> Self {
+        Self::Set(vec![GitService::Fetch.method().to_owned()])
+    }
+
     #[must_use]
     pub fn set(mut methods: Vec<String>) -> Self {
         methods.sort_unstable();
@@ -143,9 +149,11 @@ impl Methods {
     pub fn only_read(&self) -> bool {
         match self {
             Self::Any => false,
-            Self::Set(methods) => {
-                methods.iter().all(|method| READING_METHODS.contains(&method.as_str()) || method == "OPTIONS")
-            }
+            Self::Set(methods) => methods.iter().all(|method| {
+                READING_METHODS.contains(&method.as_str())
+                    || method == "OPTIONS"
+                    || method == GitService::Fetch.method()
+            }),
         }
     }
 

@@ -5,6 +5,7 @@ mod addresses;
 mod decisions;
 mod docs;
 mod files;
+mod git;
 mod hosts;
 mod layers;
 mod paths;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bay_gateway::{
     Authority, Caller, Decider, Ended, Gateway, Known, LookUp, Names, Pools, RecordId, Refused, Ruling,
-    Settings, Timeouts, Upstream,
+    Settings, SshLogin, Timeouts, Upstream,
 };
 use bay_policy::{
     CanonicalRequest, CompiledPolicy, Decision, Host, Layer, Layers, Places, Route, decide, explain, parse,
@@ -206,6 +206,8 @@ pub(crate) struct LabNet {
     places: Mutex<HashMap<IpAddr, SocketAddr>>,
     pub(crate) resolved: Mutex<Vec<String>>,
     pub(crate) dialled: Mutex<Vec<SocketAddr>>,
+    /// User, key and known hosts for every SSH server.
+    pub(crate) login: Mutex<Option<(String, String, String)>>,
     /// The addresses of the lab's host; nothing where they cannot be read.
     pub(crate) own: Mutex<Option<Vec<IpAddr>>>,
 }
@@ -222,6 +224,12 @@ impl Upstream for LabNet {
         self.dialled.lock().unwrap().push(address);
         let place = self.places.lock().unwrap().get(&address.ip()).copied();
         TcpStream::connect(place.ok_or(io::ErrorKind::ConnectionRefused)?).await
+    }
+
+    async fn ssh_login(&self, host: &str, _port: u16) -> Result<SshLogin, String> {
+        let login = self.login.lock().unwrap().clone();
+        let (user, key, known_hosts) = login.ok_or_else(|| format!("no key for {host} in the lab"))?;
+        Ok(SshLogin { user, key: key.into(), known_hosts })
     }
 
     fn own_addresses(&self) -> io::Result<Vec<IpAddr>> {
@@ -245,6 +253,8 @@ pub(crate) struct Lab {
     /// The port of all listeners in the gateway's place.
     pub(crate) port: u16,
     pub(crate) bay_authority: CertificateDer<'static>,
+    /// The gateway's key as an SSH server.
+    pub(crate) ssh_host_key: String,
     pub(crate) dns: SocketAddr,
     pub(crate) proxy: SocketAddr,
     pub(crate) origins: origin::OriginAuthority,
@@ -288,6 +298,7 @@ impl Lab {
         let pools = Pools { v4: ipnet::Ipv4Net::new(base, 24).unwrap(), ..Pools::default() };
         let authority = Authority::generate("lab bay").unwrap();
         let bay_authority = authority.certificate().clone();
+        let ssh_host_key = authority.ssh_host_key();
         let ledger = Arc::new(Ledger {
             policy: Mutex::new(Arc::new(compiled(policy))),
             entries: Mutex::default(),
@@ -315,7 +326,18 @@ impl Lab {
         drop(everywhere);
         let listener = TcpListener::bind((Ipv4Addr::new(127, second, third, 254), port)).await.unwrap();
         tokio::spawn(gateway.serve_tcp(listener));
-        Self { gateway, ledger, net, port, bay_authority, dns, proxy, origins, names: HashMap::new() }
+        Self {
+            gateway,
+            ledger,
+            net,
+            port,
+            bay_authority,
+            ssh_host_key,
+            dns,
+            proxy,
+            origins,
+            names: HashMap::new(),
+        }
     }
 
     /// Looks a name up and opens the door behind its synthetic address.
@@ -329,6 +351,11 @@ impl Lab {
         tokio::spawn(self.gateway.serve_tcp(listener));
         self.names.insert(name.to_owned(), address);
         address
+    }
+
+    /// Where the bay finds a name that was opened.
+    pub(crate) fn address(&self, name: &str) -> SocketAddr {
+        self.names[name]
     }
 
     /// A door at an address that was never given to a name.

@@ -1,0 +1,255 @@
+//! Git over SSH: a real git and a real `ssh` in the bay's place, a forge behind the gateway.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use bay_gateway::{Ending, Failure};
+use bay_tests::forge::{SshForge, make_key, quiet_git};
+use tokio::process::{Child, Command};
+
+use crate::lab::{Entry, Lab, quick};
+
+pub(crate) const NAME: &str = "git.ok.test";
+
+/// Fetching from one repository, and nothing else.
+pub(crate) const READING: &str = r#"
+[[rule]]
+id = "app"
+outcome = "allow"
+kind = "git-ssh"
+host = "git.ok.test"
+port = "*"
+path = "/team/app"
+"#;
+
+/// A bay's side and a forge.
+pub(crate) struct Rig {
+    pub(crate) lab: Lab,
+    pub(crate) forge: SshForge,
+    pub(crate) dir: tempfile::TempDir,
+    known: PathBuf,
+}
+
+impl Rig {
+    pub(crate) async fn new(policy: &str) -> Self {
+        Self::with(Lab::new(policy).await).await
+    }
+
+    pub(crate) async fn with(mut lab: Lab) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let forge = SshForge::new(&dir.path().join("forge"));
+        forge.repository("team/app.git", "the app");
+        forge.repository("team/other.git", "another");
+        lab.net.lead(NAME, "192.0.2.10", forge.serve().await);
+        let known = dir.path().join("bay_known_hosts");
+        fs::write(&known, format!("* {}\n", lab.ssh_host_key)).unwrap();
+        lab.open(NAME).await;
+        let rig = Self { lab, forge, dir, known };
+        rig.log_in(&rig.forge.known_hosts(NAME, rig.lab.port));
+        rig
+    }
+
+    /// What the operator gave.
+    pub(crate) fn log_in(&self, known_hosts: &str) {
+        let login = ("git".to_owned(), self.forge.key_text(), known_hosts.to_owned());
+        *self.lab.net.login.lock().unwrap() = Some(login);
+    }
+
+    /// The real client, with what a bay has: it knows its gateway's key, and has none of its own.
+    fn options(&mut self) -> Vec<String> {
+        let address = self.lab.address(NAME);
+        let options = [
+            "BatchMode=yes".to_owned(),
+            "StrictHostKeyChecking=yes".to_owned(),
+            format!("UserKnownHostsFile={}", self.known.display()),
+            "GlobalKnownHostsFile=/dev/null".to_owned(),
+            format!("HostName={}", address.ip()),
+            format!("HostKeyAlias={NAME}"),
+            format!("Port={}", address.port()),
+        ];
+        let words = options.into_iter().flat_map(|option| ["-o".to_owned(), option]);
+        ["-F".to_owned(), "/dev/null".to_owned()].into_iter().chain(words).collect()
+    }
+
+    pub(crate) fn ssh(&mut self, args: &[&str]) -> Command {
+        let mut ssh = Command::new("ssh");
+        ssh.args(self.options()).args(args);
+        ssh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        ssh
+    }
+
+    pub(crate) fn git(&mut self, dir: &Path, args: &[&str]) -> Command {
+        let ssh = format!("ssh {}", self.options().join(" "));
+        let mut git = Command::from(quiet_git(dir));
+        git.env("GIT_SSH_COMMAND", ssh).env("GIT_SSH_VARIANT", "ssh").args(args);
+        git.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        git
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("ssh://git@{NAME}/{path}")
+    }
+
+    /// Clones, and says where to.
+    pub(crate) async fn clone(&mut self, path: &str) -> (PathBuf, Output) {
+        let to = self.dir.path().join("clone").join(path);
+        let (url, root) = (self.url(path), self.dir.path().to_owned());
+        let done = self.git(&root, &["clone", "-q", &url, to.to_str().unwrap()]).output().await.unwrap();
+        (to, done)
+    }
+
+    pub(crate) async fn decided(&self, with: &str) -> bool {
+        self.lab
+            .ledger
+            .wait(|entry| match entry {
+                Entry::Decided { request, allowed, .. } if request.contains(with) => Some(*allowed),
+                _ => None,
+            })
+            .await
+    }
+}
+
+pub(crate) fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[tokio::test]
+async fn a_repository_is_cloned_with_the_operators_key_and_every_step_is_on_record() {
+    let mut rig = Rig::new(READING).await;
+    let (to, done) = rig.clone("team/app.git").await;
+    assert!(done.status.success(), "{}", said(&done));
+    assert_eq!(fs::read_to_string(to.join("read.me")).unwrap(), "the app");
+    let asked = rig.forge.asked();
+    assert_eq!(asked.commands, ["git-upload-pack '/team/app.git'"]);
+    assert_eq!(asked.users, ["git"]);
+    assert_eq!(asked.variables, ["GIT_PROTOCOL=version=2"]);
+    assert!(rig.decided(&format!("FETCH ssh://{NAME}:{}/team/app.git", rig.lab.port)).await);
+    let ended = rig.lab.ledger.ended().await;
+    assert_eq!(ended.ending, Ending::Closed);
+    assert!(ended.received > 100 && ended.sent > 100, "{ended:?}");
+    rig.lab.ledger.all_ended_once().await;
+}
+
+#[tokio::test]
+async fn the_two_ways_to_write_an_address_are_one_repository() {
+    let mut rig = Rig::new(READING).await;
+    for url in [format!("git@{NAME}:team/app"), format!("git@{NAME}:/team/app.git/"), rig.url("team/app")] {
+        let root = rig.dir.path().to_owned();
+        let done = rig.git(&root, &["ls-remote", &url]).output().await.unwrap();
+        assert!(done.status.success(), "{url}: {}", said(&done));
+        assert!(String::from_utf8_lossy(&done.stdout).contains("refs/heads/main"), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn pushing_needs_a_rule_that_says_so_and_then_arrives() {
+    let mut rig = Rig::new(READING).await;
+    let (work, done) = rig.clone("team/app.git").await;
+    assert!(done.status.success(), "{}", said(&done));
+    fs::write(work.join("more"), "more").unwrap();
+    for args in [&["add", "."][..], &["commit", "-q", "-m", "more"]] {
+        assert!(rig.git(&work, args).status().await.unwrap().success());
+    }
+    let push = ["push", "-q", "origin", "main"];
+    let refused = rig.git(&work, &push).output().await.unwrap();
+    assert!(!refused.status.success());
+    let said_so = said(&refused);
+    assert!(said_so.contains("workbay: deny: PUSH ssh://git.ok.test"), "{said_so}");
+    assert!(said_so.contains("to allow it, add a rule to bay.toml"), "{said_so}");
+    assert_eq!(rig.forge.asked().commands.len(), 1, "the forge hears of the clone alone");
+    assert!(!rig.decided("PUSH").await);
+
+    rig.lab.set_policy(&READING.replace("path =", "method = [\"FETCH\", \"PUSH\"]\npath ="));
+    let done = rig.git(&work, &push).output().await.unwrap();
+    assert!(done.status.success(), "{}", said(&done));
+    let (again, done) = {
+        fs::remove_dir_all(&work).unwrap();
+        rig.clone("team/app.git").await
+    };
+    assert!(done.status.success() && again.join("more").exists(), "{}", said(&done));
+}
+
+#[tokio::test]
+async fn what_is_large_passes_both_ways_unchanged() {
+    let mut rig = Rig::new(&READING.replace("path =", "method = \"*\"\npath =")).await;
+    let (work, _) = rig.clone("team/app.git").await;
+    let bytes: Vec<u8> = (0..24_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    fs::write(work.join("large"), &bytes).unwrap();
+    for args in [&["add", "."][..], &["commit", "-q", "-m", "large"], &["push", "-q", "origin", "main"]] {
+        let done = rig.git(&work, args).output().await.unwrap();
+        assert!(done.status.success(), "{}", said(&done));
+    }
+    fs::remove_dir_all(&work).unwrap();
+    let (work, done) = rig.clone("team/app.git").await;
+    assert!(done.status.success(), "{}", said(&done));
+    assert!(fs::read(work.join("large")).unwrap() == bytes, "it came back as it was");
+    rig.lab.ledger.all_ended_once().await;
+}
+
+#[tokio::test]
+async fn what_the_server_says_and_its_status_reach_the_client() {
+    let mut rig = Rig::new(&READING.replace("/team/app", "/team/**")).await;
+    let done = rig.ssh(&["git@x", "git-upload-pack 'team/none.git'"]).output().await.unwrap();
+    assert_eq!(done.status.code(), Some(128), "{}", said(&done));
+    assert!(said(&done).contains("does not appear to be a git repository"), "{}", said(&done));
+    assert_eq!(rig.lab.ledger.ended().await.ending, Ending::Closed);
+}
+
+#[tokio::test]
+async fn keys_of_other_kinds_log_in_too() {
+    for kind in ["rsa", "ecdsa"] {
+        let mut rig = Rig::new(READING).await;
+        for file in ["key", "host"] {
+            make_key(&rig.dir.path().join("forge").join(file), kind);
+        }
+        rig.log_in(&rig.forge.known_hosts(NAME, rig.lab.port));
+        let (_, done) = rig.clone("team/app.git").await;
+        assert!(done.status.success(), "{kind}: {}", said(&done));
+    }
+}
+
+/// A fetch that waits for its client to go on.
+async fn waiting(rig: &mut Rig) -> Child {
+    use tokio::io::AsyncReadExt;
+    let mut ssh = rig.ssh(&["git@x", "git-upload-pack 'team/app.git'"]);
+    let mut child = ssh.stdin(Stdio::piped()).spawn().unwrap();
+    let mut first = [0; 4];
+    child.stdout.as_mut().unwrap().read_exact(&mut first).await.unwrap();
+    child
+}
+
+#[tokio::test]
+async fn a_policy_that_changes_ends_what_is_under_way() {
+    let mut rig = Rig::new(READING).await;
+    let mut child = waiting(&mut rig).await;
+    let input = child.stdin.take();
+    rig.lab.set_policy("");
+    let done = child.wait_with_output().await.unwrap();
+    assert!(said(&done).contains("the policy changed"), "{}", said(&done));
+    assert_eq!(done.status.code(), Some(128));
+    assert_eq!(rig.lab.ledger.ended().await.ending, Ending::Revoked);
+    drop(input);
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_takes_its_connection_to_the_origin_along() {
+    let mut rig = Rig::new(READING).await;
+    let mut child = waiting(&mut rig).await;
+    child.kill().await.unwrap();
+    assert_eq!(rig.lab.ledger.ended().await.ending, Ending::Abandoned);
+    rig.lab.ledger.all_ended_once().await;
+}
+
+#[tokio::test]
+async fn a_command_in_which_nothing_moves_is_ended() {
+    let mut timeouts = quick();
+    timeouts.tunnel_idle = std::time::Duration::from_millis(300);
+    let mut rig = Rig::with(Lab::with(READING, timeouts).await).await;
+    let mut child = waiting(&mut rig).await;
+    let input = child.stdin.take();
+    let done = child.wait_with_output().await.unwrap();
+    assert!(said(&done).contains("nothing moved for too long"), "{}", said(&done));
+    assert_eq!(rig.lab.ledger.ended().await.ending, Ending::Failed { failure: Failure::Stalled });
+    drop(input);
+}

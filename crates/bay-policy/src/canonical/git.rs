@@ -1,0 +1,134 @@
+//! Git over SSH: what a client may ask its server to run, and nothing else.
+//!
+//! A client sends a command line for a shell: `git-upload-pack 'team/app.git'`. It is read, not run: two words, of which the
+//! second is a path in single quotes. What is sent on is written anew from what was read.
+
+use serde::Serialize;
+
+use super::path::CanonicalPath;
+use super::refusal::{Part, Quoted, Refusal, RefusalCode};
+
+/// Longest command line that is read.
+const MAX_COMMAND_BYTES: usize = 4096;
+
+/// What of a repository is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GitService {
+    /// `git-upload-pack`.
+    Fetch,
+    /// `git-receive-pack`.
+    Push,
+}
+
+impl GitService {
+    pub const ALL: [Self; 2] = [Self::Fetch, Self::Push];
+
+    /// What stands in rules where HTTP has its method.
+    #[must_use]
+    pub fn method(self) -> &'static str {
+        match self {
+            Self::Fetch => "FETCH",
+            Self::Push => "PUSH",
+        }
+    }
+
+    #[must_use]
+    pub fn from_method(method: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|service| service.method() == method)
+    }
+
+    fn program(self) -> &'static str {
+        match self {
+            Self::Fetch => "git-upload-pack",
+            Self::Push => "git-receive-pack",
+        }
+    }
+}
+
+/// One service of one repository.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct GitSsh {
+    service: GitService,
+    path: CanonicalPath,
+}
+
+impl GitSsh {
+    /// A path of a repository is plain: letters that no shell and no server reads in two ways.
+    pub(super) fn new(service: GitService, path: &str) -> Result<Self, Refusal> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+@~,:=".contains(&byte);
+        if !path.bytes().all(plain) {
+            return Err(refuse(
+                format!("the repository {} has other letters than names of repositories have", Quoted(path)),
+                "use letters, digits and ._-+@~,:= only",
+            ));
+        }
+        let path = CanonicalPath::parse(path)?;
+        if path.segments().any(str::is_empty) {
+            return Err(refuse(format!("the path {path} names no repository"), "write /OWNER/NAME"));
+        }
+        // Somebody's home, wherever that is.
+        if path.as_str().starts_with("/~") {
+            return Err(refuse(
+                format!("the repository {path} begins with ~, which servers read in different ways"),
+                "write the whole path, as it is on the server",
+            ));
+        }
+        Ok(Self { service, path })
+    }
+
+    /// Reads what a client asks to have run: the service, and the path as it stands in URLs.
+    pub fn read_command(command: &[u8]) -> Result<(GitService, String), Refusal> {
+        let short = &command[..command.len().min(MAX_COMMAND_BYTES)];
+        let shown = String::from_utf8_lossy(short);
+        let other = || {
+            refuse(
+                format!("{} is not a command that goes through the gateway", Quoted(&shown)),
+                "only git fetch and git push go over SSH; for others use HTTPS",
+            )
+        };
+        if command.len() > MAX_COMMAND_BYTES {
+            return Err(other());
+        }
+        let text = std::str::from_utf8(command).map_err(|_| other())?;
+        let (program, path) = text.split_once(' ').ok_or_else(other)?;
+        // Git itself sends the first form; `git upload-pack` is what some others send.
+        let (program, path) = match program {
+            "git" => match path.split_once(' ') {
+                Some((service, path)) => (format!("git-{service}"), path),
+                None => return Err(other()),
+            },
+            program => (program.to_owned(), path),
+        };
+        let service = GitService::ALL.into_iter().find(|service| service.program() == program);
+        let service = service.ok_or_else(other)?;
+        let quoted = path.strip_prefix('\'').and_then(|path| path.strip_suffix('\''));
+        let path = quoted.unwrap_or(path);
+        if path.contains(['\'', '"', '\\', ' ']) {
+            return Err(other());
+        }
+        // `host:team/app` and `ssh://host/team/app` are one repository to every forge, with a slash at the end or without.
+        let path = path.strip_suffix('/').unwrap_or(path);
+        Ok((service, if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }))
+    }
+
+    #[must_use]
+    pub fn service(&self) -> GitService {
+        self.service
+    }
+
+    #[must_use]
+    pub fn path(&self) -> &CanonicalPath {
+        &self.path
+    }
+
+    /// What is sent to the server: its letters need no quoting beyond this.
+    #[must_use]
+    pub fn command(&self) -> String {
+        format!("{} '{}'", self.service.program(), self.path)
+    }
+}
+
+fn refuse(why: String, next: &str) -> Refusal {
+    Refusal::new(Part::Path, RefusalCode::Invalid, why, next)
+}

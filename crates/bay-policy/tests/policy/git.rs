@@ -1,0 +1,195 @@
+//! Git over SSH: commands that are read and never run, repositories, fetching and pushing.
+
+use bay_policy::explain::Remedy;
+use bay_policy::lint::FindingCode;
+use bay_policy::{
+    CanonicalRequest, GitService, GitSsh, Host, Layer, Places, Route, could_name, explain, learn, lint,
+    parse, route,
+};
+
+use super::{decided, now, outcome, policy, request};
+
+const TEAM: &str = r#"
+[[rule]]
+id = "app"
+outcome = "allow"
+kind = "git-ssh"
+host = "git.test"
+path = ["/team/app", "/team/lib.git", "/tools/*"]
+match = ["FETCH ssh://git@git.test/team/app.git", "ssh://git.test/team/lib"]
+not_match = ["PUSH ssh://git.test/team/app.git", "FETCH ssh://git.test:2222/team/app.git", "GET https://git.test/team/app"]
+
+[[rule]]
+id = "notes"
+outcome = "allow"
+kind = "git-ssh"
+host = "git.test"
+method = ["FETCH", "PUSH"]
+path = "/team/notes"
+
+[[rule]]
+id = "asked"
+outcome = "ask"
+kind = "git-ssh"
+host = "git.test"
+method = "PUSH"
+path = "/tools/**"
+"#;
+
+#[test]
+fn repositories_are_fetched_from_and_pushed_to_as_rules_say() {
+    let policy = policy(TEAM);
+    for (line, wanted) in [
+        ("FETCH ssh://git.test/team/app.git", "allow"),
+        ("FETCH ssh://git.test/team/app", "allow"),
+        ("FETCH ssh://git.test/team/lib", "allow"),
+        ("FETCH ssh://git.test/tools/make.git", "allow"),
+        ("FETCH ssh://git.test/tools/deep/make.git", "deny"),
+        ("FETCH ssh://git.test/team/app.git.git", "deny"),
+        ("FETCH ssh://git.test/team/App", "deny"),
+        ("FETCH ssh://git.test/team", "deny"),
+        ("FETCH ssh://other.test/team/app", "deny"),
+        ("FETCH ssh://git.test:2222/team/app", "deny"),
+        ("PUSH ssh://git.test/team/app", "deny"),
+        ("PUSH ssh://git.test/team/notes.git", "allow"),
+        ("PUSH ssh://git.test/tools/make", "ask"),
+        ("GET https://git.test/team/app", "deny"),
+        ("tcp://git.test:22", "deny"),
+        ("FETCH ssh://git.test/", "refused"),
+        ("FETCH ssh://git.test/team/../app", "refused"),
+        ("FETCH ssh://git.test/team/app?x", "refused"),
+        ("FETCH ssh://git.test/~me/app", "refused"),
+        ("FETCH ssh://root@git.test/team/app", "refused"),
+        ("DELETE ssh://git.test/team/app", "refused"),
+        ("GET ssh://git.test/team/app", "refused"),
+    ] {
+        assert_eq!(outcome(&policy, line), wanted, "{line}");
+    }
+    assert!(decided(&policy, "FETCH ssh://git.test/team/app").credentials);
+}
+
+#[test]
+fn other_rules_say_nothing_of_git_but_a_plain_deny_does() {
+    let wide = "[[rule]]\noutcome = \"allow\"\nhost = \"*\"\nport = \"*\"\nmethod = \"*\"\n[[rule]]\noutcome = \"allow\"\nkind = \"tcp\"\nhost = \"*\"\nport = \"*\"\n";
+    assert_eq!(outcome(&policy(wide), "FETCH ssh://git.test/team/app"), "deny");
+    let denied =
+        |more: &str| policy(&format!("{TEAM}\n[[rule]]\noutcome = \"deny\"\nhost = \"*.test\"\n{more}"));
+    let line = "FETCH ssh://git.test/team/app";
+    assert_eq!(outcome(&denied(""), line), "deny");
+    assert_eq!(outcome(&denied("port = 22"), line), "deny");
+    assert_eq!(outcome(&denied("port = 443"), line), "allow");
+    assert_eq!(outcome(&denied("kind = \"git-ssh\"\npath = \"/TEAM/app\""), line), "deny");
+    assert_eq!(outcome(&denied("kind = \"git-ssh\"\nmethod = \"PUSH\""), line), "allow");
+    assert_eq!(outcome(&denied("path = \"/team/**\""), line), "allow", "that is for http");
+}
+
+#[test]
+fn a_connection_is_answered_as_ssh_where_a_rule_is_for_git() {
+    let host = Host::parse("git.test").unwrap();
+    let team = policy(TEAM);
+    assert_eq!(route(&team, &host, 22, now()), Route::GitSsh);
+    assert!(matches!(route(&team, &host, 2222, now()), Route::Refuse { .. }));
+    assert!(could_name(&team, &host, now()));
+    // A rule that names the host is nearer than one that passes everything on.
+    let open =
+        policy(&format!("{TEAM}[[rule]]\noutcome = \"allow\"\nkind = \"tcp\"\nhost = \"*\"\nport = \"*\""));
+    assert_eq!(route(&open, &host, 22, now()), Route::GitSsh);
+    assert!(matches!(route(&open, &Host::parse("x.test").unwrap(), 22, now()), Route::Tcp { .. }));
+}
+
+#[test]
+fn commands_are_read_to_the_letter() {
+    let read =
+        |command: &str| -> Option<(GitService, String)> { GitSsh::read_command(command.as_bytes()).ok() };
+    let fetch = |path: &str| Some((GitService::Fetch, path.to_owned()));
+    assert_eq!(read("git-upload-pack 'team/app.git'"), fetch("/team/app.git"));
+    assert_eq!(read("git-upload-pack '/team/app.git/'"), fetch("/team/app.git"));
+    assert_eq!(read("git-upload-pack team/app"), fetch("/team/app"));
+    assert_eq!(read("git upload-pack 'team/app'"), fetch("/team/app"));
+    assert_eq!(read("git-receive-pack 'a'"), Some((GitService::Push, "/a".to_owned())));
+    for other in [
+        "",
+        "git-upload-pack",
+        "git-upload-pack'a'",
+        "git-upload-archive 'a'",
+        "git-lfs-authenticate a download",
+        "/usr/bin/git-upload-pack 'a'",
+        " git-upload-pack 'a'",
+        "git-upload-pack  'a'",
+        "git-upload-pack 'a' 'b'",
+        "git-upload-pack 'a'b'",
+        "git-upload-pack 'a\\'",
+        "git-upload-pack \"a\"",
+        "git upload-pack --strict 'a'",
+    ] {
+        assert!(read(other).is_none(), "{other}");
+    }
+    assert!(GitSsh::read_command(&[b'a'; 1 << 20]).is_err());
+    assert!(GitSsh::read_command(b"git-upload-pack '\xff'").is_err());
+    for odd in
+        ["/a;b", "/a b", "/a\nb", "/a%2fb", "/$x", "/a|b", "/a`b`", "/é", "/a/./b", "/a//b", "/-/..", ""]
+    {
+        assert!(CanonicalRequest::git_ssh("git.test", 22, GitService::Fetch, odd).is_err(), "{odd}");
+    }
+    let made = CanonicalRequest::git_ssh("Git.test.", 22, GitService::Push, "/a/b.git").unwrap();
+    assert_eq!(made.git().unwrap().command(), "git-receive-pack '/a/b.git'");
+    assert_eq!(made.to_string(), "PUSH ssh://git.test/a/b.git");
+    assert_eq!(request(&made.to_string()), made);
+}
+
+#[test]
+fn what_a_rule_lacks_is_said() {
+    for (rule, problem) in [
+        ("host = \"git.test\"", "no path"),
+        ("path = \"/a\"", "no host"),
+        ("host = \"git.test\"\npath = \"/a\"\nmethod = \"GET\"", "FETCH"),
+        ("host = \"git.test\"\npath = \"/a\"\nscheme = \"https\"", "scheme"),
+        ("host = \"git.test\"\npath = \"/a\"\nquery = \"none\"", "query"),
+        ("host = \"git.test\"\npath = \"/a\"\nheader = \"x\"", "header"),
+        ("place = \"https://git.test/\"", "place"),
+    ] {
+        let text = format!("[[rule]]\noutcome = \"allow\"\nkind = \"git-ssh\"\n{rule}");
+        let problems = parse(Layer::Bay, "bay.toml", &text, &Places::default()).unwrap_err();
+        assert!(problems.to_string().contains(problem), "{rule}: {problems}");
+    }
+}
+
+#[test]
+fn what_was_refused_is_explained_and_learned() {
+    let before = policy(TEAM);
+    for line in
+        ["PUSH ssh://git.test/team/app.git", "FETCH ssh://new.test:2222/a/b", "FETCH ssh://git.test/x"]
+    {
+        let explanation = explain(&before, &request(line), &decided(&before, line), now());
+        let Some(Remedy::AddRule { toml, .. }) = explanation.would_allow.first() else {
+            panic!("{explanation:?}")
+        };
+        assert_eq!(outcome(&policy(toml), line), "allow", "{line}: {toml}");
+        let lesson = learn(&before, &[request(line)], Layer::Bay, now());
+        let after = policy(&lesson.toml);
+        assert_eq!(outcome(&after, line), "allow", "{}", lesson.toml);
+        assert_eq!(lesson.rules[0].matcher, after.rules().next().unwrap().matcher, "{}", lesson.toml);
+    }
+    let differs = |line: &str| {
+        let explanation = explain(&before, &request(line), &decided(&before, line), now());
+        explanation.near_misses.first().map(|miss| miss.differs_in)
+    };
+    assert_eq!(differs("PUSH ssh://git.test/team/app.git"), Some("method"));
+    assert_eq!(differs("FETCH ssh://git.test/none"), Some("path"));
+    assert_eq!(differs("FETCH ssh://git.test:2222/team/app"), Some("port"));
+    assert_eq!(differs("GET https://git.test/team/app"), Some("kind"));
+}
+
+#[test]
+fn a_rule_for_every_repository_is_too_wide() {
+    let codes = |text: &str| -> Vec<FindingCode> {
+        lint(&policy(text), now()).into_iter().map(|finding| finding.code).collect()
+    };
+    let rule = |path: &str| {
+        format!("[[rule]]\noutcome = \"allow\"\nkind = \"git-ssh\"\nhost = \"git.test\"\npath = \"{path}\"")
+    };
+    assert_eq!(codes(&rule("/**")), [FindingCode::TooWide]);
+    assert!(codes(&rule("/team/app")).is_empty());
+    let shadowed = format!("{}\n[[rule]]\noutcome = \"deny\"\nhost = \"git.test\"", rule("/team/app"));
+    assert!(codes(&shadowed).contains(&FindingCode::Shadowed));
+}
