@@ -1,5 +1,5 @@
 //! The small image most bays of the suites start from: a static busybox with all its applets, and where the host has
-//! them bash, git and python3 with the libraries they load.
+//! them bash, git, ssh and python3 with the libraries they load.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -108,9 +108,19 @@ pub fn with_python() -> bool {
     there
 }
 
+/// Whether the image has a client of SSH. Where it has not, the test is counted as skipped.
+#[must_use]
+pub fn with_ssh() -> bool {
+    let there = small().join("usr/bin/ssh").exists();
+    if !there {
+        suite::skip(Lack::Installable, "the host has no ssh");
+    }
+    there
+}
+
 fn make(root: &Path) {
     base(root);
-    for (tool, at) in [("bash", "bin/bash"), ("git", "usr/bin/git")] {
+    for (tool, at) in [("bash", "bin/bash"), ("git", "usr/bin/git"), ("ssh", "usr/bin/ssh")] {
         if let Some(found) = which(tool) {
             let _ = fs::remove_file(root.join(at));
             copy(&found, &root.join(at));

@@ -33,6 +33,7 @@ use bay_pool::BayDisk;
 pub use bay_runtime::LimitEvents;
 use bay_types::bay::{Author, Isolation, Limits, Mount};
 use bay_types::egress::{Process, Transport, Who};
+use bay_types::guest::GatewaySsh;
 use bay_types::runtime::RuntimeRecord;
 use bay_types::stats::BayStats;
 use bay_types::{ApiError, BayId, BayName, ErrorCode};
@@ -147,6 +148,8 @@ pub struct StartSpec {
     pub author: Option<Author>,
     /// The certificate by which the bay's gateway ends TLS, as PEM; absent where no gateway does.
     pub certificate: Option<String>,
+    /// How the bay's gateway answers SSH; absent where it does not.
+    pub ssh: Option<GatewaySsh>,
     pub disk: BayDisk,
     pub mounts: Vec<Mount>,
     pub id_base: u32,

@@ -155,6 +155,7 @@ impl Local {
             machine_id: spec.machine_id.clone(),
             author: spec.author.clone(),
             certificate: spec.certificate.clone(),
+            ssh: spec.ssh.clone(),
             root: spec.disk.root.clone(),
             workspace: spec.disk.workspace.clone(),
             state: spec.disk.state.clone(),

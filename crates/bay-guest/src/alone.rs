@@ -98,6 +98,7 @@ pub(crate) fn serve(wanted: &Wanted) -> io::Result<()> {
             machine_id: String::new(),
             author: None,
             certificate: None,
+            ssh: None,
             fork_index: None,
             about: About::default(),
         },

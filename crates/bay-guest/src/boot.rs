@@ -84,15 +84,19 @@ pub(crate) fn prepare_root(guest: &GuestConfig, root: &Path, log: &Log) {
     {
         attempt(file, write_unless(etc.as_fd(), file, &text, |old| old == text));
     }
-    let additions = |old: &str| {
-        let author = guest.author.as_ref().and_then(|author| author_section(old, author));
-        let remotes = guest.certificate.as_ref().and_then(|_| trust::over_https(root.as_fd(), old));
-        Some([author, remotes].into_iter().flatten().collect()).filter(|text: &String| !text.is_empty())
+    let by_ssh = guest.ssh.as_ref().map_or(&[][..], |ssh| &ssh.hosts);
+    let changed = |old: &str| {
+        let kept = trust::without_https(old, by_ssh);
+        let author = guest.author.as_ref().and_then(|author| author_section(&kept, author));
+        let remotes = guest.certificate.as_ref().and_then(|_| trust::over_https(root.as_fd(), &kept, by_ssh));
+        let gap = if kept.is_empty() || kept.ends_with('\n') { "" } else { "\n" };
+        let added: String = [author, remotes].into_iter().flatten().collect();
+        let new = if added.is_empty() { kept } else { format!("{kept}{gap}{added}") };
+        (new != old).then_some(new)
     };
-    attempt("/etc/gitconfig", add_to_gitconfig(etc.as_fd(), additions));
+    attempt("/etc/gitconfig", change_gitconfig(etc.as_fd(), changed));
     for prefix in other_gits(root.as_fd()) {
-        let told =
-            open_etc_of(root.as_fd(), &prefix).and_then(|etc| add_to_gitconfig(etc.as_fd(), additions));
+        let told = open_etc_of(root.as_fd(), &prefix).and_then(|etc| change_gitconfig(etc.as_fd(), changed));
         attempt(&format!("{prefix}/etc/gitconfig"), told);
     }
     trust::install(guest, root.as_fd(), log);
@@ -133,7 +137,7 @@ fn open_etc_of(root: BorrowedFd<'_>, prefix: &str) -> io::Result<OwnedFd> {
 
 /// Adds to git's settings for all users of the bay what these lack. A user's or a repository's own settings outrank
 /// them.
-fn add_to_gitconfig(etc: BorrowedFd<'_>, additions: impl FnOnce(&str) -> Option<String>) -> io::Result<()> {
+fn change_gitconfig(etc: BorrowedFd<'_>, changed: impl FnOnce(&str) -> Option<String>) -> io::Result<()> {
     let old = match rustix::fs::statat(etc, "gitconfig", AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => String::new(),
         Err(error) => return Err(error.into()),
@@ -144,9 +148,8 @@ fn add_to_gitconfig(etc: BorrowedFd<'_>, additions: impl FnOnce(&str) -> Option<
             None => return Ok(()),
         },
     };
-    let Some(added) = additions(&old) else { return Ok(()) };
-    let gap = if old.is_empty() || old.ends_with('\n') { "" } else { "\n" };
-    write_unless(etc, "gitconfig", &format!("{old}{gap}{added}"), |_| false)
+    let Some(new) = changed(&old) else { return Ok(()) };
+    write_unless(etc, "gitconfig", &new, |_| false)
 }
 
 /// Who commits, unless the settings name somebody.
@@ -260,6 +263,7 @@ mod tests {
             hostname: "alpha".into(),
             machine_id: "0123456789abcdef0123456789abcdef".into(),
             certificate: None,
+            ssh: None,
             author: Some(Author { name: "Ann \"A\" \\".into(), email: "ann@example.invalid".into() }),
             fork_index: None,
             about: About::default(),

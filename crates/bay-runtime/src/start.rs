@@ -254,6 +254,7 @@ pub(crate) fn guest_config(spec: &RuntimeSpec) -> GuestConfig {
         machine_id: spec.machine_id.clone(),
         author: spec.author.clone(),
         certificate: spec.certificate.clone(),
+        ssh: spec.ssh.clone(),
         about: About {
             limits: spec.limits.clone(),
             mounts: spec.mounts.iter().map(|mount| mount.target.clone()).collect(),

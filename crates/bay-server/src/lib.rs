@@ -72,7 +72,7 @@ mod top;
 mod validate;
 
 use daemon::{Daemon, HostSize, blocking};
-pub use egress::EgressConfig;
+pub use egress::{EgressConfig, SshKey};
 use fault::Fault;
 pub use keyring::look as look_at_keys;
 pub use telemetry::Collector;

@@ -132,9 +132,21 @@ pub struct GuestConfig {
     /// gateway does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
+    /// Absent where no gateway relays SSH.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh: Option<GatewaySsh>,
     /// Which of the children of a fork this bay is; absent when it was not forked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork_index: Option<u32>,
+}
+
+/// How a bay's gateway answers SSH.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatewaySsh {
+    /// The public key by which clients know it, whatever host they mean: kind and base64, as in `known_hosts`.
+    pub host_key: String,
+    /// Hosts that git may reach by SSH: their remotes are not asked over HTTPS instead.
+    pub hosts: Vec<String>,
 }
 
 /// Programs that a child of a fork runs before anything else.

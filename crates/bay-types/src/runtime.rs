@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::bay::{Author, Isolation, Limits, Mount};
+use crate::guest::GatewaySsh;
 use crate::id::{BayId, BayName};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -113,6 +114,9 @@ pub struct RuntimeSpec {
     /// The certificate of the bay's gateway, as PEM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
+    /// How the bay's gateway answers SSH.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh: Option<GatewaySsh>,
     /// Subvolumes on the pool.
     pub root: PathBuf,
     pub workspace: PathBuf,

@@ -109,6 +109,7 @@ impl Rig {
             machine_id: format!("{turn:032x}"),
             author: None,
             certificate: None,
+            ssh: None,
             disk,
             mounts: mounts.to_vec(),
             fork_index: None,

@@ -48,6 +48,7 @@ mod tests {
             machine_id: String::new(),
             author: None,
             certificate: None,
+            ssh: None,
             fork_index: None,
             about,
         };

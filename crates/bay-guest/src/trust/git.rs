@@ -11,17 +11,30 @@ const ORIGIN: &str = "workspace/.git/config";
 /// Longest name of a host.
 const MAX_HOST: usize = 253;
 
-/// What git's settings for all users lack, if anything. Sections that are there stay as they are.
-pub(crate) fn over_https(root: BorrowedFd<'_>, old: &str) -> Option<String> {
+fn section(host: &str) -> String {
+    format!("[url \"https://{host}/\"]")
+}
+
+/// All of what is said of a host.
+fn instead(host: &str) -> String {
+    format!("{}\n\tinsteadOf = git@{host}:\n\tinsteadOf = ssh://git@{host}/\n", section(host))
+}
+
+/// Settings without what an earlier start added for hosts that are reached by SSH now.
+pub(crate) fn without_https(old: &str, by_ssh: &[String]) -> String {
+    by_ssh.iter().fold(old.to_owned(), |text, host| text.replace(&instead(host), ""))
+}
+
+/// What git's settings for all users lack, if anything. Sections that are there stay as they are; hosts that the gateway
+/// relays SSH to need none.
+pub(crate) fn over_https(root: BorrowedFd<'_>, old: &str, by_ssh: &[String]) -> Option<String> {
     let origin = origin_host(&users::read(root, ORIGIN));
     let own = origin.filter(|host| !FORGES.contains(&host.as_str()));
     let mut text = String::new();
     for host in FORGES.map(str::to_owned).into_iter().chain(own) {
-        let section = format!("[url \"https://{host}/\"]");
-        if !old.lines().any(|line| line.trim() == section) {
-            text.push_str(&format!(
-                "{section}\n\tinsteadOf = git@{host}:\n\tinsteadOf = ssh://git@{host}/\n"
-            ));
+        let there = section(&host);
+        if !by_ssh.contains(&host) && !old.lines().any(|line| line.trim() == there) {
+            text.push_str(&instead(&host));
         }
     }
     (!text.is_empty())
@@ -55,6 +68,21 @@ fn origin_host(config: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts_that_are_reached_by_ssh_are_left_alone_also_after_the_fact() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::File::open(dir.path()).unwrap();
+        let root = std::os::fd::AsFd::as_fd(&root);
+        let before = over_https(root, "", &[]).unwrap();
+        assert!(before.contains("git@github.com:") && before.contains("git@gitlab.com:"));
+        let by_ssh = ["github.com".to_owned()];
+        let kept = without_https(&before, &by_ssh);
+        assert!(!kept.contains("github.com") && kept.contains("git@gitlab.com:"), "{kept}");
+        assert_eq!(over_https(root, &kept, &by_ssh), None, "nothing is added again");
+        let own = "[url \"https://github.com/\"]\n\tinsteadOf = gh:\n";
+        assert_eq!(without_https(own, &by_ssh), own, "what somebody else wrote stays");
+    }
 
     #[test]
     fn the_host_of_an_origin_by_ssh_is_found_and_nothing_odd_is_taken_for_one() {

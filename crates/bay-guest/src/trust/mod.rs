@@ -12,6 +12,7 @@
 //!  browsers                 policies of Chromium and Firefox
 //!  nss                      ~/.pki/nssdb, for Chromium without policies
 //!  git                      SSH remotes of forges become HTTPS, which the gateway can read
+//!  ssh                      the gateway's host key, for hosts to which it relays git over SSH
 //! ```
 //!
 //! The root filesystem is the agent's, and its trust is its own affair: it may undo all of this until the next start.
@@ -35,10 +36,11 @@ mod java;
 mod jks;
 mod nss;
 mod pem;
+mod ssh;
 mod system;
 mod tree;
 
-pub(crate) use git::over_https;
+pub(crate) use git::{over_https, without_https};
 use pem::Certificate;
 use tree::Tree;
 
@@ -99,6 +101,9 @@ pub(crate) fn install(guest: &GuestConfig, root: BorrowedFd<'_>, log: &Log) {
     java::install(&tree, &wanted, bundle, &attempt);
     browsers::install(&tree, &wanted, &attempt);
     nss::install(&tree, &wanted.trusted, &attempt);
+    if let Some(gateway) = &guest.ssh {
+        attempt("known hosts of SSH", ssh::install(&tree, gateway));
+    }
 }
 
 /// Writes the bay's own certificate and what was its own before.

@@ -56,6 +56,7 @@ impl Root {
             author: None,
             about: About::default(),
             certificate: Some(certificate.to_owned()),
+            ssh: None,
             fork_index: None,
         };
         let root = File::open(self.0.path()).unwrap();
@@ -171,6 +172,7 @@ fn a_bay_without_a_gateway_is_left_as_it_is() {
         author: None,
         about: About::default(),
         certificate: None,
+        ssh: None,
         fork_index: None,
     };
     let open = File::open(root.0.path()).unwrap();
@@ -405,4 +407,22 @@ proptest::proptest! {
             proptest::prop_assert!(jks::read(&store[..cut]).is_none());
         }
     }
+}
+
+#[test]
+fn ssh_clients_know_the_gateway_and_what_the_image_knew() {
+    let root = Root::new(&["etc/ssh"]);
+    root.put("etc/ssh/ssh_known_hosts", "old.test ssh-ed25519 AAAA");
+    let tree_root = File::open(root.0.path()).unwrap();
+    let tree = Tree::new(tree_root.as_fd());
+    let gateway = |key: &str| bay_types::guest::GatewaySsh { host_key: key.to_owned(), hosts: Vec::new() };
+    ssh::install(&tree, &gateway("ssh-ed25519 ONE=")).unwrap();
+    ssh::install(&tree, &gateway("ssh-ed25519 TWO=")).unwrap();
+    let text = root.text("etc/ssh/ssh_known_hosts");
+    assert_eq!(text, "* ssh-ed25519 TWO= the gateway of this bay\nold.test ssh-ed25519 AAAA\n");
+    assert!(ssh::install(&tree, &gateway("x\n* evil")).is_err());
+    let bare = Root::new(&[]);
+    let bare_root = File::open(bare.0.path()).unwrap();
+    ssh::install(&Tree::new(bare_root.as_fd()), &gateway("ssh-ed25519 ONE=")).unwrap();
+    assert!(bare.text("etc/ssh/ssh_known_hosts").starts_with("* ssh-ed25519 ONE="));
 }

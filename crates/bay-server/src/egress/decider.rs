@@ -139,7 +139,7 @@ impl Decider for BayDecider {
         let decision = decide(&policy, request, now);
         if decision.outcome == Outcome::Allow {
             let body = decided(who(&caller.known).await.as_ref(), request, &decision);
-            return match self.recorder.allowed(body).await {
+            return match self.recorder.allowed(body, request.git().is_some()).await {
                 Ok(id) => Ruling { id, decision, explanation: None },
                 Err(NotRecorded(why)) => unrecorded(request, &why),
             };

@@ -9,7 +9,7 @@
 //! It is opened when a bay starts, or is found again by a new daemon, and closed when the bay's runtime goes. While no
 //! daemon runs there is nobody at the sockets, and the kernel refuses what the bay sends.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -17,7 +17,7 @@ use bay_backend::{Counters, Dropped};
 use bay_gateway::{Authority, Gateway, Own, Settings, Timeouts, Upstream};
 use bay_policy::CompiledPolicy;
 use bay_store::BayRow;
-use bay_types::guest::{DNS_PORT, GATEWAY_V4, GATEWAY_V6, PROXY_PORT};
+use bay_types::guest::{DNS_PORT, GATEWAY_V4, GATEWAY_V6, GatewaySsh, PROXY_PORT};
 use bay_types::traffic::DroppedPackets;
 use bay_types::{ApiError, ErrorCode};
 use rustls::RootCertStore;
@@ -41,6 +41,7 @@ mod pace;
 mod record;
 mod room;
 mod spans;
+mod ssh;
 mod upstream;
 
 use caller::{Callers, OwnExecs};
@@ -48,6 +49,8 @@ use decider::BayDecider;
 use home::NamesFile;
 pub(crate) use home::remove;
 use record::Recorder;
+pub use ssh::SshKey;
+use ssh::SshLogins;
 use upstream::{BayNetwork, HostNetwork, MAX_HOSTS_BYTES, parse_hosts};
 
 /// How the way out is set up; parsed by the caller from flags and environment.
@@ -59,6 +62,10 @@ pub struct EgressConfig {
     pub hosts: Option<PathBuf>,
     /// Certificates of authorities that origins may have beside those the host trusts.
     pub authorities: Vec<PathBuf>,
+    /// Keys by which gateways log in over SSH.
+    pub ssh_keys: Vec<SshKey>,
+    /// The SSH servers that are known, in the form of OpenSSH's `known_hosts`.
+    pub ssh_known_hosts: Option<PathBuf>,
 }
 
 /// What the gateways of all bays share.
@@ -72,19 +79,25 @@ pub(crate) struct Egress {
 
 impl Egress {
     pub(crate) fn new(config: &EgressConfig, data_dir: &Path, keys: Keyring) -> Result<Self, ServeError> {
+        let ssh = SshLogins::new(&config.ssh_keys, config.ssh_known_hosts.as_deref());
         let hosts = match &config.hosts {
-            None => HostNetwork::default(),
+            None => HashMap::new(),
             Some(path) => {
                 let bad = |why: String| ServeError::Gateway { path: path.clone(), why };
                 let text = std::fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
                 if text.len() > MAX_HOSTS_BYTES {
                     return Err(bad(format!("it is longer than {MAX_HOSTS_BYTES} bytes")));
                 }
-                HostNetwork::new(parse_hosts(&text).map_err(bad)?)
+                parse_hosts(&text).map_err(bad)?
             }
         };
         let roots = roots(&config.authorities)?;
-        Ok(Self { keys, roots, network: Arc::new(hosts), data_dir: data_dir.to_owned() })
+        Ok(Self {
+            keys,
+            roots,
+            network: Arc::new(HostNetwork::new(hosts, ssh)),
+            data_dir: data_dir.to_owned(),
+        })
     }
 
     fn authority(&self, row: &BayRow) -> Result<Authority, ApiError> {
@@ -101,6 +114,15 @@ impl Egress {
                 None
             }
         }
+    }
+}
+
+impl Egress {
+    /// How a bay's SSH clients meet its gateway, if only to be told why they may not go on.
+    pub(crate) fn ssh(&self, row: &BayRow) -> Option<GatewaySsh> {
+        // Without an authority there is no way out, which was told with the certificate.
+        let host_key = self.authority(row).ok()?.ssh_host_key();
+        Some(GatewaySsh { host_key, hosts: self.network.ssh_hosts() })
     }
 }
 

@@ -80,9 +80,13 @@ impl Recorder {
             .map_err(|error| unwritten(&error))
     }
 
-    /// Puts a decision on record that lets something leave.
-    pub(super) async fn allowed(&self, body: Value) -> Result<RecordId, NotRecorded> {
+    /// Puts a decision on record that lets something leave. Where a key of the operator's is used for it, that is on the
+    /// disk before.
+    pub(super) async fn allowed(&self, body: Value, with_key: bool) -> Result<RecordId, NotRecorded> {
         let seq = self.append(DECIDED, body).await?;
+        if with_key {
+            self.store.event_durable(seq).await.map_err(|error| unwritten(&error))?;
+        }
         self.counters.egress.decided("allow");
         self.not_over().insert(seq);
         Ok(id(seq))

@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use bay_gateway::Upstream;
+use bay_gateway::{SshLogin, Upstream};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
+
+use super::ssh::SshLogins;
 
 /// How long the host's own addresses are taken for known. They change when a network is joined.
 const ADDRESSES_FOR: Duration = Duration::from_secs(5);
@@ -24,12 +26,18 @@ const LOOKING_UP: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct HostNetwork {
     hosts: HashMap<String, Vec<IpAddr>>,
+    ssh: SshLogins,
     own: Mutex<Option<(Instant, Vec<IpAddr>)>>,
 }
 
 impl HostNetwork {
-    pub(super) fn new(hosts: HashMap<String, Vec<IpAddr>>) -> Self {
-        Self { hosts, own: Mutex::default() }
+    pub(super) fn new(hosts: HashMap<String, Vec<IpAddr>>, ssh: SshLogins) -> Self {
+        Self { hosts, ssh, own: Mutex::default() }
+    }
+
+    /// Hosts that git asks over SSH.
+    pub(super) fn ssh_hosts(&self) -> Vec<String> {
+        self.ssh.hosts()
     }
 
     /// Where the kernel does not tell, the last answer holds; without one nothing can be checked.
@@ -102,6 +110,10 @@ impl Upstream for BayNetwork {
 
     async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
         TcpStream::connect(address).await
+    }
+
+    async fn ssh_login(&self, host: &str, port: u16) -> Result<SshLogin, String> {
+        self.host.ssh.login(host, port).await
     }
 
     fn own_addresses(&self) -> io::Result<Vec<IpAddr>> {

@@ -35,6 +35,7 @@ pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpe
         machine_id: row.machine_id.clone(),
         author: row.spec.author.clone(),
         certificate: daemon.egress.certificate(row),
+        ssh: daemon.egress.ssh(row),
         disk: daemon.pool()?.bay_disk(row.id),
         mounts: row.spec.mounts.clone(),
         id_base: row.id_base,

@@ -34,7 +34,7 @@ enum Verb {
     Add {
         /// Name or id of the bay.
         name: String,
-        /// `METHOD https://HOST/PATH`, `tcp://HOST:PORT` or `tls://HOST`.
+        /// `METHOD https://HOST/PATH`, `FETCH ssh://HOST/REPOSITORY`, `tcp://HOST:PORT` or `tls://HOST`.
         request: String,
         /// For how long, such as 90s, 10m, 2h.
         #[arg(long = "for", value_name = "TIME", value_parser = time, default_value = "10m")]

@@ -2,7 +2,7 @@ use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use bay_server::{Collector, EgressConfig};
+use bay_server::{Collector, EgressConfig, SshKey};
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
 use tracing_subscriber::EnvFilter;
@@ -43,6 +43,13 @@ pub(crate) struct Serve {
     /// Certificates (PEM) of authorities that gateways trust beside those the host trusts; may be given again.
     #[arg(long, env = "BAY_GATEWAY_CA", value_name = "PATH", value_delimiter = ':')]
     gateway_ca: Vec<PathBuf>,
+    /// The key (of OpenSSH, without a passphrase) by which gateways fetch and push over SSH at a host, as the user git unless
+    /// said; may be given again.
+    #[arg(long, env = "BAY_SSH_KEY", value_name = "[USER@]HOST[:PORT]=FILE", value_delimiter = ',')]
+    ssh_key: Vec<SshKey>,
+    /// The SSH servers that gateways know, in the form of OpenSSH's known_hosts. None is trusted on first use.
+    #[arg(long, env = "BAY_SSH_KNOWN_HOSTS", value_name = "PATH")]
+    ssh_known_hosts: Option<PathBuf>,
     /// Leave the caller's session: its terminal may close.
     #[arg(long, hide = true)]
     detached: bool,
@@ -88,6 +95,8 @@ impl Serve {
                 key_file: self.key_file,
                 hosts: self.gateway_hosts,
                 authorities: self.gateway_ca,
+                ssh_keys: self.ssh_key,
+                ssh_known_hosts: self.ssh_known_hosts,
             },
             fault: self.fault.filter(|fault| !fault.is_empty()),
         };

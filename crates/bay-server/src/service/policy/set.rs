@@ -209,7 +209,7 @@ pub(super) fn request(line: &str) -> Result<CanonicalRequest, ApiError> {
         ApiError::new(
             ErrorCode::InvalidInput,
             format!("such a request is never sent: {refusal}"),
-            "write METHOD https://HOST/PATH, tcp://HOST:PORT or tls://HOST",
+            "write METHOD https://HOST/PATH, FETCH ssh://HOST/REPOSITORY, tcp://HOST:PORT or tls://HOST",
         )
     })
 }

@@ -71,7 +71,7 @@ enum Verb {
     Check {
         /// Name or id of the bay.
         name: String,
-        /// `METHOD https://HOST/PATH`, `tcp://HOST:PORT` or `tls://HOST`.
+        /// `METHOD https://HOST/PATH`, `FETCH ssh://HOST/REPOSITORY`, `tcp://HOST:PORT` or `tls://HOST`.
         request: String,
     },
     /// Tell why a request on record was decided so, and what would change it.

@@ -1,0 +1,31 @@
+//! SSH clients know the bay's gateway by one key, whatever host they mean: it is the gateway that answers them.
+
+use std::io;
+
+use bay_types::guest::GatewaySsh;
+
+use super::tree::{Tree, odd};
+
+/// What clients of all users look into beside their own.
+const KNOWN_HOSTS: &str = "etc/ssh/ssh_known_hosts";
+/// At the end of a line of ours.
+const MARK: &str = "the gateway of this bay";
+/// Longest file of an image that is read and added to.
+const MAX_KNOWN_HOSTS: u64 = 4 << 20;
+/// Longest key that is taken from the daemon.
+const MAX_KEY: usize = 1024;
+
+pub(super) fn install(tree: &Tree<'_>, ssh: &GatewaySsh) -> io::Result<()> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b" +/=-".contains(&byte);
+    if ssh.host_key.len() > MAX_KEY || !ssh.host_key.bytes().all(plain) {
+        return Err(odd("the gateway's host key is none"));
+    }
+    let old = tree.read(KNOWN_HOSTS, MAX_KNOWN_HOSTS)?.unwrap_or_default();
+    let old = String::from_utf8(old).map_err(|_| odd("known hosts that are no text"))?;
+    let mut text = format!("* {} {MARK}\n", ssh.host_key);
+    for line in old.lines().filter(|line| !line.ends_with(MARK)) {
+        text.push_str(line);
+        text.push('\n');
+    }
+    tree.write(KNOWN_HOSTS, text.as_bytes())
+}
