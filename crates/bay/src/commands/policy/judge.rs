@@ -12,7 +12,7 @@ use crate::client::{Client, bay_path};
 use crate::failure::Outcome;
 use crate::naming;
 use crate::output::escape::{file_line, one_line, visible};
-use crate::output::{data, json, talk};
+use crate::output::{count, data, json, talk};
 
 /// Exit codes of `check` and `lint`.
 const YES: u8 = 0;
@@ -229,9 +229,11 @@ pub(super) async fn learn(client: &mut Client, name: &str, as_json: bool) -> Out
     }
     talk(&match (lesson.refusals, lesson.rules) {
         (0, _) => format!("nothing of {bay} was refused so far"),
-        (refusals, 0) => format!("no rule would help with the {refusals} refusals on record"),
+        (refusals, 0) => format!("no rule would help with the {} on record", count(refusals, "refusal")),
         (refusals, rules) => format!(
-            "{rules} rules from {refusals} refusals on record; look at each before you put it into a policy"
+            "{} from {} on record; look at each before you put it into a policy",
+            count(rules, "rule"),
+            count(refusals, "refusal")
         ),
     });
     Ok(0)
