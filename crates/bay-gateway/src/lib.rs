@@ -39,6 +39,8 @@
 //! others. `Alt-Svc` and headers of one connection are taken out. A WebSocket is passed on only after the origin proved
 //! that it took part in the handshake.
 //!
+//! An answer to a request that carried a secret shows no value of it ([`scrub`]).
+//!
 //! Every ruling is told its end exactly once ([`Decider::ended`]), also where the bay goes away in the middle.
 //! All memory is bounded by [`limits`].
 #![forbid(unsafe_code)]
@@ -59,6 +61,7 @@ mod origin;
 mod progress;
 mod proxy;
 mod ssh;
+pub mod scrub;
 mod stream;
 mod tunnel;
 pub mod upstream;

@@ -1,0 +1,139 @@
+//! Heads of requests that carry a secret, and of their answers.
+
+use http::header::{
+    ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_RANGE, ETAG, HeaderName, HeaderValue,
+};
+use http::response::Parts;
+use http::{HeaderMap, StatusCode};
+
+use super::coding::Coding;
+use super::patterns::Patterns;
+
+/// Headers that ask for a part of something, for a difference to something, or for messages that only the two ends can read.
+const NOT_ASKED_FOR: &[&str] =
+    &["range", "if-range", "sec-websocket-extensions", "a-im", "grpc-accept-encoding"];
+/// Headers of an answer that speak of its compressed bytes.
+const OF_PACKED: &[&str] = &["content-encoding", "content-length", "content-md5", "content-digest", "digest"];
+/// Compressions that a request with a secret may ask for: those that take little memory to undo.
+const ASKED_FOR: &[&str] = &["gzip", "x-gzip", "deflate"];
+const GRPC_ENCODING: &str = "grpc-encoding";
+
+/// Why the values cannot be found in an answer, whatever is in it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    #[error(
+        "the origin answered with a part of what was asked for, in which half a secret could not be found; ask for all of it"
+    )]
+    Partial,
+    #[error(
+        "the origin compressed its answer in a way that cannot be undone here ({0}), so a secret in it could not be \
+         found; ask for `Accept-Encoding: gzip` or `identity`"
+    )]
+    Coding(String),
+    #[error(
+        "the origin compressed the messages within its answer ({0}), so a secret in them could not be found; turn that off"
+    )]
+    Messages(String),
+}
+
+/// Takes out of a request with a secret what would make its answer unreadable here.
+pub fn prepare(headers: &mut HeaderMap) {
+    for name in NOT_ASKED_FOR {
+        headers.remove(*name);
+    }
+    let wanted = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    let wanted: Vec<String> = wanted.flat_map(|value| value.split(',')).filter_map(readable).collect();
+    let wanted = if wanted.is_empty() { "identity".to_owned() } else { wanted.join(", ") };
+    // Made of words that were in a header.
+    let wanted = HeaderValue::try_from(wanted).unwrap_or(HeaderValue::from_static("identity"));
+    headers.insert(ACCEPT_ENCODING, wanted);
+}
+
+/// One item of `Accept-Encoding`, if it is wanted and can be undone.
+fn readable(item: &str) -> Option<String> {
+    let (name, weight) = item.split_once(';').unwrap_or((item, ""));
+    let name = name.trim().to_ascii_lowercase();
+    let refused = weight.trim().strip_prefix("q=").is_some_and(|weight| weight.trim().parse() == Ok(0.0));
+    (ASKED_FOR.contains(&name.as_str()) && !refused).then_some(name)
+}
+
+/// Scrubs the head of an answer, and says how its body is to be read. A body that is unpacked has no length and other bytes.
+pub fn open(patterns: &Patterns, head: &mut Parts) -> Result<(Coding, usize), Unreadable> {
+    let partial = [StatusCode::PARTIAL_CONTENT, StatusCode::IM_USED].contains(&head.status);
+    if partial || (head.status.is_success() && head.headers.contains_key(CONTENT_RANGE)) {
+        return Err(Unreadable::Partial);
+    }
+    let coding = coding(&head.headers)?;
+    for value in head.headers.get_all(GRPC_ENCODING) {
+        if !value.as_bytes().eq_ignore_ascii_case(b"identity") {
+            return Err(Unreadable::Messages(shown(value)));
+        }
+    }
+    if coding != Coding::Identity {
+        for name in OF_PACKED {
+            head.headers.remove(*name);
+        }
+        weaken(&mut head.headers);
+    }
+    if head.headers.contains_key(ACCEPT_RANGES) {
+        head.headers.insert(ACCEPT_RANGES, HeaderValue::from_static("none"));
+    }
+    Ok((coding, headers(patterns, &mut head.headers)))
+}
+
+fn coding(headers: &HeaderMap) -> Result<Coding, Unreadable> {
+    let mut found = Coding::Identity;
+    for value in headers.get_all(CONTENT_ENCODING) {
+        let unknown = || Unreadable::Coding(shown(value));
+        for name in value.to_str().map_err(|_| unknown())?.split(',') {
+            match Coding::named(name.trim()).ok_or_else(unknown)? {
+                Coding::Identity => {}
+                // One within the other is not what servers do.
+                _ if found != Coding::Identity => return Err(unknown()),
+                coding => found = coding,
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What the origin said, short and in print.
+fn shown(value: &HeaderValue) -> String {
+    value
+        .as_bytes()
+        .iter()
+        .take(40)
+        .map(|byte| if byte.is_ascii_graphic() { char::from(*byte) } else { '?' })
+        .collect()
+}
+
+/// The bytes are others, and the meaning is the same.
+fn weaken(headers: &mut HeaderMap) {
+    if let Some(tag) = headers.get(ETAG)
+        && !tag.as_bytes().starts_with(b"W/")
+        && let Ok(weak) = HeaderValue::from_bytes(&[b"W/", tag.as_bytes()].concat())
+    {
+        headers.insert(ETAG, weak);
+    }
+}
+
+/// Overwrites values in headers or trailers. How many there were.
+pub fn headers(patterns: &Patterns, headers: &mut HeaderMap) -> usize {
+    let mut count = 0;
+    for value in headers.values_mut() {
+        let mut bytes = value.as_bytes().to_vec();
+        let found = patterns.scrub(&mut bytes);
+        if found > 0 {
+            count += found;
+            // A sentinel that no header can have is nobody's loss.
+            *value = HeaderValue::from_bytes(&bytes).unwrap_or(HeaderValue::from_static(""));
+        }
+    }
+    let named: Vec<HeaderName> =
+        headers.keys().filter(|name| patterns.names(name.as_str().as_bytes())).cloned().collect();
+    for name in named {
+        headers.remove(name);
+        count += 1;
+    }
+    count
+}

@@ -1,0 +1,55 @@
+//! Answers of origins, scrubbed of values that the bay must not see.
+//!
+//! A request that carried a secret may be answered with it: in an echo, an error, a redirect, a cookie. Every answer to
+//! such a request goes through here, head, body and trailers. A value that is found is overwritten with the bay's own sentinel
+//! in the same spelling, byte for byte, so that lengths stay what they are.
+//!
+//! ```text
+//!  Patterns: values × spellings ──► Grams: where nothing can begin (most of a text)
+//!                                     │ where something may
+//!                                     ▼
+//!  frames ──► (Decoder) ──► Stream ── Pattern::look ─ whole ──► overwritten, goes on
+//!                             │                     └ begins ─► held back until it is clear
+//!                             └─► what cannot be the beginning of a value goes on at once
+//! ```
+//!
+//! | what | how it may be written |
+//! |---|---|
+//! | the value as text | each character as it is or escaped, in any mix: `%41`, `%2541`; `\u0041`, `\x41`, `\/`; `&#65;`, `&#x41;`, `&amp;`; `=41` with soft line breaks |
+//! | base64 | both alphabets, with or without padding, in lines, at any of the three alignments (so also within `user:value`); the two special characters also as URLs and JSON write them |
+//! | hexadecimal | capitals and small letters in any mix |
+//! | UTF-16 | either byte order |
+//! | compressed | gzip, deflate, Brotli, Zstandard: unpacked, and passed on as they are then |
+//! | names of headers | whatever became of the capitals; the header goes |
+//!
+//! A request that carries a secret asks for nothing that could not be read here ([`prepare`]); an answer that comes in
+//! such a form all the same is not passed on ([`Unreadable`]): ranges, unknown compressions, compressed gRPC messages.
+//!
+//! **What is not found**: a value that is written in any other way (backwards, encrypted, in other words: a server that
+//! wants to tell it can), that is divided by something else (half of it here and half there, or by the heads of WebSocket frames),
+//! that is in a compressed file *within* the answer, or that has another case of letters in a body. What keeps a
+//! secret from a server that cannot be trusted is that it is never sent there. A value shorter than
+//! [`MIN_VALUE_BYTES`] is not looked for at all, and is refused when it is set. The first three characters of a value can go out where
+//! the origin pauses after them: a message must not wait for its last byte because a value begins with the same one.
+//!
+//! Memory for each answer: the longest spelling of a value, and where it is compressed 64 KiB and the window of the
+//! compression (32 KiB of gzip, 16 MiB of Brotli, 8 MiB of Zstandard), whatever the answer unpacks to.
+
+mod body;
+mod coding;
+mod grams;
+mod gzip;
+mod head;
+mod pattern;
+mod patterns;
+mod spelling;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod zstandard;
+
+pub use body::Scrubbed;
+pub use coding::{Coding, CodingError};
+pub use head::{Unreadable, headers, open, prepare};
+pub use patterns::{Hidden, MAX_VALUE_BYTES, MIN_VALUE_BYTES, Patterns, ValueError};
+pub use stream::Stream;

@@ -1,0 +1,163 @@
+//! One value in one spelling: found at a place in a text, and overwritten there.
+
+use std::collections::HashMap;
+
+use zeroize::Zeroizing;
+
+use super::spelling::{Spelling, Unit};
+
+/// What there is at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seen {
+    Nothing,
+    /// The text ends after so many of its characters.
+    Beginning {
+        units: usize,
+    },
+    Whole,
+}
+
+/// One character that was found: where, and in which form.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step {
+    at: usize,
+    option: usize,
+}
+
+/// The characters that were found, one after the other.
+pub(super) type Path = Vec<Step>;
+
+pub(super) struct Pattern {
+    /// The distinct characters, and their order.
+    alphabet: Vec<Unit>,
+    order: Zeroizing<Vec<usize>>,
+    separators: &'static [&'static [u8]],
+    longest: usize,
+    shortest: usize,
+}
+
+impl Pattern {
+    /// Both have the same length.
+    pub(super) fn new(spelling: Spelling, value: &[u8], sentinel: &[u8]) -> Self {
+        let mut alphabet: Vec<Unit> = Vec::new();
+        let mut known: HashMap<Vec<u8>, usize> = HashMap::new();
+        let mut order = Vec::new();
+        for unit in spelling.units(value, sentinel) {
+            // A character is the same if all of its forms are, and what they become.
+            let key: Vec<u8> =
+                unit.forms.iter().flat_map(|form| [&form.text[..], b"\0", &form.instead].concat()).collect();
+            let index = *known.entry(key).or_insert_with(|| {
+                alphabet.push(unit);
+                alphabet.len() - 1
+            });
+            order.push(index);
+        }
+        let separators = spelling.separators();
+        let separator = separators.iter().map(|text| text.len()).max().unwrap_or(0);
+        let length = |index: &usize, longest: bool| {
+            let lengths = alphabet[*index].forms.iter().map(|form| form.text.len());
+            if longest { lengths.max().unwrap_or(0) + separator } else { lengths.min().unwrap_or(0) }
+        };
+        let longest = order.iter().map(|index| length(index, true)).sum();
+        let shortest = order.iter().map(|index| length(index, false)).sum();
+        Self { alphabet, order: order.into(), separators, longest, shortest }
+    }
+
+    /// The most bytes that it can take.
+    pub(super) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// The fewest bytes that it can take.
+    pub(super) fn shortest(&self) -> usize {
+        self.shortest
+    }
+
+    pub(super) fn units(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Everything that can stand for a character, what separates it from the one before included.
+    pub(super) fn texts(&self, unit: usize) -> impl Iterator<Item = Vec<u8>> {
+        (0..self.options(unit)).map(move |option| {
+            let (separator, form) = self.option(unit, option);
+            [separator, &self.alphabet[self.order[unit]].forms[form].text[..]].concat()
+        })
+    }
+
+    fn options(&self, unit: usize) -> usize {
+        let separated = if unit == 0 { 0 } else { self.separators.len() };
+        self.alphabet[self.order[unit]].forms.len() * (1 + separated)
+    }
+
+    fn option(&self, unit: usize, option: usize) -> (&'static [u8], usize) {
+        let forms = self.alphabet[self.order[unit]].forms.len();
+        let separator = (option / forms).checked_sub(1).map_or(&b""[..], |index| self.separators[index]);
+        (separator, option % forms)
+    }
+
+    /// Whether it stands at the beginning of this text, of which more may follow. The path is that of what was found, or of the
+    /// longest beginning.
+    pub(super) fn look(&self, text: &[u8], more: bool, path: &mut Path) -> Seen {
+        path.clear();
+        let mut beginning = None;
+        let mut longest = Path::new();
+        let (mut unit, mut at, mut option) = (0, 0, 0);
+        while unit < self.order.len() {
+            let mut ran_out = false;
+            let fits = (option..self.options(unit)).find_map(|option| {
+                let (separator, form) = self.option(unit, option);
+                let form = &self.alphabet[self.order[unit]].forms[form].text;
+                let rest = &text[at..];
+                let after = match rest.strip_prefix(separator) {
+                    Some(after) => after,
+                    None => {
+                        ran_out |= separator.starts_with(rest);
+                        return None;
+                    }
+                };
+                if after.starts_with(form) {
+                    return Some((option, separator.len() + form.len()));
+                }
+                ran_out |= form.starts_with(after);
+                None
+            });
+            if ran_out && beginning.is_none_or(|units| units < unit) {
+                beginning = Some(unit);
+                longest.clone_from(path);
+            }
+            match fits {
+                Some((option_, length)) => {
+                    path.push(Step { at, option: option_ });
+                    at += length;
+                    unit += 1;
+                    option = 0;
+                }
+                // Another form of a character before, where it has one that also fits.
+                None => match path.pop() {
+                    Some(step) => {
+                        unit -= 1;
+                        at = step.at;
+                        option = step.option + 1;
+                    }
+                    None => {
+                        *path = longest;
+                        return beginning.map_or(Seen::Nothing, |units| Seen::Beginning { units });
+                    }
+                },
+            }
+        }
+        // What was taken for a character as it is may be the beginning of an escape that goes on.
+        if more && beginning.is_some() { Seen::Beginning { units: unit } } else { Seen::Whole }
+    }
+
+    /// Writes what stands in its place over what was found at the beginning of this text.
+    pub(super) fn overwrite(&self, text: &mut [u8], path: &Path) {
+        for (unit, step) in path.iter().enumerate() {
+            let (separator, form) = self.option(unit, step.option);
+            let form = &self.alphabet[self.order[unit]].forms[form];
+            let at = step.at + separator.len();
+            text[at..at + form.instead.len()].copy_from_slice(&form.instead);
+        }
+    }
+}

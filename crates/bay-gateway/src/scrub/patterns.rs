@@ -1,0 +1,159 @@
+//! All values that one answer must not show, in all spellings.
+
+use std::fmt;
+
+use super::grams::Grams;
+use super::pattern::{Path, Pattern, Seen};
+use super::spelling::Spelling;
+
+/// Shortest value that can be scrubbed. A shorter one would be found in texts that never heard of it.
+pub const MIN_VALUE_BYTES: usize = 8;
+/// Longest value that can be scrubbed: as much of an answer may have to be held back, times the length of a character.
+pub const MAX_VALUE_BYTES: usize = 8 * 1024;
+/// An answer that ends within a value has so many of its characters overwritten at least; with fewer it is chance.
+const MIN_CUT_UNITS: usize = 8;
+
+/// Why a value cannot be scrubbed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ValueError {
+    #[error(
+        "a value of {0} bytes is too short to be found in answers: at least {MIN_VALUE_BYTES} are needed"
+    )]
+    TooShort(usize),
+    #[error(
+        "a value of {0} bytes is too long to be found in answers: at most {MAX_VALUE_BYTES} are possible"
+    )]
+    TooLong(usize),
+}
+
+/// A value that must not be seen, and what is seen in its place.
+#[derive(Clone, Copy)]
+pub struct Hidden<'a> {
+    pub value: &'a [u8],
+    /// Of the same length. A shorter one is repeated, a longer one cut.
+    pub sentinel: &'a [u8],
+}
+
+impl fmt::Debug for Hidden<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hidden").field("length", &self.value.len()).finish_non_exhaustive()
+    }
+}
+
+/// Values and their sentinels, made ready to be found. Making it takes about a millisecond for each value, so it is made
+/// once for a version of a secret and shared by all answers.
+pub struct Patterns {
+    patterns: Vec<Pattern>,
+    grams: Grams,
+    longest: usize,
+    /// Values in lower case, as names of headers would show them.
+    lower: zeroize::Zeroizing<Vec<Vec<u8>>>,
+}
+
+impl fmt::Debug for Patterns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Patterns").field("longest", &self.longest).finish_non_exhaustive()
+    }
+}
+
+/// What was found first in a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sighting {
+    Nothing,
+    /// From here on it may be a value, of which so many characters are there.
+    Beginning {
+        at: usize,
+        units: usize,
+        pattern: usize,
+    },
+    Whole {
+        at: usize,
+        pattern: usize,
+    },
+}
+
+impl Patterns {
+    /// # Errors
+    /// If one of the values is too short or too long.
+    pub fn new(hidden: &[Hidden<'_>]) -> Result<Self, ValueError> {
+        let mut patterns = Vec::new();
+        for Hidden { value, sentinel } in hidden {
+            match value.len() {
+                0..MIN_VALUE_BYTES => return Err(ValueError::TooShort(value.len())),
+                MIN_VALUE_BYTES..=MAX_VALUE_BYTES => {}
+                _ => return Err(ValueError::TooLong(value.len())),
+            }
+            let sentinel = if sentinel.is_empty() { b"x" } else { *sentinel };
+            let sentinel: Vec<u8> = sentinel.iter().copied().cycle().take(value.len()).collect();
+            patterns.extend(Spelling::ALL.map(|spelling| Pattern::new(spelling, value, &sentinel)));
+        }
+        let lower = hidden.iter().map(|hidden| hidden.value.to_ascii_lowercase()).collect::<Vec<_>>();
+        let longest = patterns.iter().map(Pattern::longest).max().unwrap_or(0);
+        Ok(Self { grams: Grams::new(&patterns), patterns, longest, lower: lower.into() })
+    }
+
+    /// The most bytes that a value can take in any spelling. Less than that is held back.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Overwrites all values in a text that is whole. How many there were.
+    pub fn scrub(&self, text: &mut [u8]) -> usize {
+        let mut path = Path::new();
+        let (mut from, mut count) = (0, 0);
+        loop {
+            match self.find(text, from, false, &mut path) {
+                Sighting::Nothing => return count,
+                Sighting::Whole { at, pattern } => {
+                    self.overwrite(text, at, pattern, &path);
+                    count += 1;
+                    from = at + 1;
+                }
+                Sighting::Beginning { at, units, pattern } => {
+                    if units >= MIN_CUT_UNITS {
+                        self.overwrite(text, at, pattern, &path);
+                        count += 1;
+                    }
+                    from = at + 1;
+                }
+            }
+        }
+    }
+
+    /// Whether a text shows a value, whatever became of its capitals.
+    pub(super) fn names(&self, lower: &[u8]) -> bool {
+        self.lower.iter().any(|value| lower.windows(value.len()).any(|window| window == &value[..]))
+    }
+
+    /// What comes first from here on in a text, of which more may follow. The path leads to it.
+    pub(super) fn find(&self, text: &[u8], from: usize, more: bool, path: &mut Path) -> Sighting {
+        let mut at = self.grams.next(text, from);
+        while at < text.len() {
+            let mut beginning: Option<(usize, usize, Path)> = None;
+            for (pattern, looked_for) in self.patterns.iter().enumerate() {
+                match looked_for.look(&text[at..], more, path) {
+                    Seen::Nothing => {}
+                    // However a text is divided, the same is found in it: the first that there can be.
+                    Seen::Whole if more && beginning.is_some() => break,
+                    Seen::Whole => return Sighting::Whole { at, pattern },
+                    Seen::Beginning { units } => {
+                        if beginning.as_ref().is_none_or(|(most, ..)| *most < units) {
+                            beginning = Some((units, pattern, path.clone()));
+                        }
+                    }
+                }
+            }
+            if let Some((units, pattern, longest)) = beginning {
+                *path = longest;
+                return Sighting::Beginning { at, units, pattern };
+            }
+            at = self.grams.next(text, at + 1);
+        }
+        Sighting::Nothing
+    }
+
+    pub(super) fn overwrite(&self, text: &mut [u8], at: usize, pattern: usize, path: &Path) {
+        self.patterns[pattern].overwrite(&mut text[at..], path);
+    }
+}

@@ -1,0 +1,17 @@
+//! What must not be seen is not seen, and everything else is.
+
+mod answers;
+mod texts;
+
+use super::{Hidden, Patterns};
+
+const VALUE: &str = "ghp_Canary0123456789abcdefABCDEFxyzXYZ42";
+const SENTINEL: &str = "ghp_Qw7RtYuIoPaSdFgHjKlZxCvBnM1234567890";
+
+fn patterns(value: &[u8], sentinel: &[u8]) -> Patterns {
+    Patterns::new(&[Hidden { value, sentinel }]).unwrap()
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}

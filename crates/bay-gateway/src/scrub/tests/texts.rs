@@ -1,0 +1,293 @@
+//! Texts, in whatever pieces and spellings.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::{SENTINEL, VALUE, contains, patterns};
+use crate::scrub::{Hidden, MAX_VALUE_BYTES, Patterns, Stream, ValueError};
+
+/// Everything in one way, as an encoder would write it.
+fn spelled(how: usize, text: &[u8], capitals: bool) -> Vec<u8> {
+    let hex = |byte: &u8| if capitals { format!("{byte:02X}") } else { format!("{byte:02x}") };
+    let each = |write: &dyn Fn(&u8) -> String| text.iter().map(write).collect::<String>().into_bytes();
+    match how {
+        0 => text.to_vec(),
+        1 => each(&|byte| format!("%{}", hex(byte))),
+        2 => each(&|byte| format!("%25{}", hex(byte))),
+        3 => each(&|byte| format!("\\u00{}", hex(byte))),
+        4 => each(&|byte| format!("\\x{}", hex(byte))),
+        5 => each(&|byte| format!("&#{byte};")),
+        6 => each(&|byte| format!("&#x{};", hex(byte))),
+        7 => each(&|byte| format!("={}", hex(byte))),
+        8 => each(&hex),
+        9 => text.iter().flat_map(|byte| u16::from(*byte).to_le_bytes()).collect(),
+        10 => text.iter().flat_map(|byte| u16::from(*byte).to_be_bytes()).collect(),
+        11 => STANDARD.encode(text).into_bytes(),
+        _ => URL_SAFE_NO_PAD.encode(text).into_bytes(),
+    }
+}
+const WAYS: usize = 13;
+const BY_CHARACTER: &[usize] = &[3, 5, 6, 9, 10];
+
+fn scrubbed(text: &[u8]) -> Vec<u8> {
+    let mut text = text.to_vec();
+    patterns(VALUE.as_bytes(), SENTINEL.as_bytes()).scrub(&mut text);
+    text
+}
+
+#[test]
+fn the_sentinel_stands_where_the_value_was_in_the_same_spelling() {
+    for how in 0..WAYS {
+        // Decimal references of other characters have other lengths.
+        if how == 5 {
+            continue;
+        }
+        for capitals in [false, true] {
+            let was = spelled(how, format!("{{\"key\": \"{VALUE}\"}}").as_bytes(), capitals);
+            let is = spelled(how, format!("{{\"key\": \"{SENTINEL}\"}}").as_bytes(), capitals);
+            let got = String::from_utf8_lossy(&scrubbed(&was)).into_owned();
+            let is = String::from_utf8_lossy(&is).into_owned();
+            // Digits alone do not tell whether letters beside them would be capitals.
+            let escaped = (1..=8).contains(&how);
+            assert!(if escaped { got.eq_ignore_ascii_case(&is) } else { got == is }, "{how} {got} {is}");
+        }
+    }
+    let decimal = spelled(5, VALUE.as_bytes(), false);
+    assert_eq!(scrubbed(&decimal).len(), decimal.len());
+}
+
+#[test]
+fn basic_credentials_are_found_whoever_the_user_is() {
+    for user in ["", "x", "me", "git", "x-access-token"] {
+        let was = STANDARD.encode(format!("{user}:{VALUE}"));
+        let is = STANDARD.encode(format!("{user}:{SENTINEL}"));
+        assert_eq!(scrubbed(format!("Basic {was}").as_bytes()), format!("Basic {is}").into_bytes());
+        let was = STANDARD_NO_PAD.encode(format!("{user}:{VALUE}, and more"));
+        let is = STANDARD_NO_PAD.encode(format!("{user}:{SENTINEL}, and more"));
+        assert_eq!(scrubbed(was.as_bytes()), is.into_bytes());
+    }
+}
+
+#[test]
+fn lines_of_base64_are_joined() {
+    let whole = STANDARD.encode(format!("{} {VALUE} {}", "x".repeat(37), "y".repeat(60)));
+    let clean = STANDARD.encode(format!("{} {SENTINEL} {}", "x".repeat(37), "y".repeat(60)));
+    for end in ["\n", "\r\n", "\\n", "%0A"] {
+        for width in [19, 64, 76] {
+            let lines = |text: &str| {
+                let lines: Vec<&str> =
+                    text.as_bytes().chunks(width).map(|line| std::str::from_utf8(line).unwrap()).collect();
+                lines.join(end)
+            };
+            assert_eq!(scrubbed(lines(&whole).as_bytes()), lines(&clean).into_bytes(), "{end:?} {width}");
+        }
+    }
+}
+
+#[test]
+fn soft_line_breaks_and_specials_are_seen_through() {
+    let value = b"p%ss w/rd&\"\\<x>='\n\xc3\xa9";
+    let found = |text: &str| {
+        let patterns = patterns(value, b"sentinel-sentinel-sen");
+        let mut text = text.as_bytes().to_vec();
+        let count = patterns.scrub(&mut text);
+        (count, String::from_utf8_lossy(&text).into_owned())
+    };
+    for text in [
+        "p%ss w/rd&\"\\<x>='\n\u{e9}",
+        "p%25ss+w%2Frd%26%22%5C%3Cx%3E%3D%27%0A%C3%A9",
+        r#"p%ss w\/rd&\"\\<x>='\n\u00e9"#,
+        r#"p%ss w/rd&\u0022\u005c\u003Cx\u003e='\n\u00E9"#,
+        "p%ss w/rd&amp;&quot;\\&lt;x&gt;=&#039;\n\u{e9}",
+        "p%ss w/rd&amp;&#34;\\&lt;x&gt;=&apos;\n&#233;",
+        "p%ss w=\r\n/rd&\"\\<x>=3D=\n'\n=C3=A9",
+    ] {
+        assert_eq!(found(&format!("before {text} after")).0, 1, "{text:?}");
+    }
+    assert_eq!(found("p%ss w/rd&\"\\<x>='\n").0, 1, "cut off at the end");
+    assert_eq!(found("p%ss w/rd&\"\\<x>=' and something else").0, 0);
+}
+
+#[test]
+fn a_text_that_ends_within_a_value_does_not_show_its_beginning() {
+    for how in 0..WAYS {
+        let whole = spelled(how, VALUE.as_bytes(), true);
+        let cut = &whole[..whole.len() - 6];
+        assert!(!contains(&scrubbed(cut), &whole[..whole.len() / 2]), "{how}");
+    }
+    assert_eq!(scrubbed(b"ends with ghp_Ca"), b"ends with ghp_Ca");
+}
+
+#[test]
+fn values_must_have_a_length_that_can_be_looked_for() {
+    let made =
+        |length: usize| Patterns::new(&[Hidden { value: &vec![b'v'; length], sentinel: b"" }]).map(|_| ());
+    assert_eq!(made(7), Err(ValueError::TooShort(7)));
+    assert_eq!(made(8), Ok(()));
+    assert_eq!(made(MAX_VALUE_BYTES), Ok(()));
+    assert_eq!(made(MAX_VALUE_BYTES + 1), Err(ValueError::TooLong(MAX_VALUE_BYTES + 1)));
+    assert!(!format!("{:?}", patterns(VALUE.as_bytes(), b"")).contains("Canary"));
+}
+
+#[test]
+fn nothing_waits_that_cannot_be_a_value() {
+    let mut stream = Stream::new(Arc::new(patterns(VALUE.as_bytes(), SENTINEL.as_bytes())));
+    let event = Bytes::from_static(b"data: {\"delta\":\"Hello\"}\n\n");
+    assert_eq!(stream.push(event.clone()), event);
+    assert_eq!(stream.held(), 0);
+    // Three characters may be the beginning, and go out when nothing follows for now.
+    assert_eq!(stream.push(Bytes::from_static(b"ping ghp")), "ping ");
+    assert_eq!(stream.release(), "ghp");
+    assert_eq!(stream.release(), "");
+    assert_eq!(stream.push(Bytes::from_static(b" ok\n")), " ok\n");
+    // More than that wait.
+    assert_eq!(stream.push(Bytes::from_static(b"see ghp_Can")), "see ");
+    assert_eq!(stream.release(), "");
+    assert_eq!(stream.push(Bytes::from_static(b"berra")), "ghp_Canberra");
+    // What went out is remembered, so that the rest of a value does not follow it.
+    assert_eq!(stream.push(Bytes::from_static(b"gh")), "");
+    assert_eq!(stream.release(), "gh");
+    let (rest, clean) = (&VALUE[2..], &SENTINEL[2..]);
+    assert_eq!(stream.push(Bytes::copy_from_slice(rest.as_bytes())), clean);
+    assert_eq!(stream.finish(), "");
+}
+
+#[test]
+fn an_unfinished_value_is_given_back_at_the_end() {
+    let mut stream = Stream::new(Arc::new(patterns(VALUE.as_bytes(), SENTINEL.as_bytes())));
+    assert_eq!(stream.push(Bytes::from_static(b"a ghp_C")), "a ");
+    assert_eq!(stream.finish(), "ghp_C");
+}
+
+#[test]
+fn several_values_are_found_side_by_side_and_within_each_other() {
+    let hidden = |value: &'static str, sentinel: &'static str| Hidden {
+        value: value.as_bytes(),
+        sentinel: sentinel.as_bytes(),
+    };
+    let patterns = Patterns::new(&[
+        hidden("first-value-1", "AAAAAAAAAAAAA"),
+        hidden("second-value", "BBBBBBBBBBBB"),
+        hidden("value-12", "CCCCCCCC"),
+    ])
+    .unwrap();
+    let mut text = b"first-value-1second-value first-value-12".to_vec();
+    assert_eq!(patterns.scrub(&mut text), 3);
+    let text = String::from_utf8(text).unwrap();
+    assert!(!text.contains("value-12") && !text.contains("second") && !text.contains("first"), "{text}");
+}
+
+/// The pieces that a text comes in.
+fn in_pieces(stream: &mut Stream, text: &[u8], cuts: &[usize], releases: bool) -> Vec<u8> {
+    let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
+    cuts.extend([0, text.len()]);
+    cuts.sort_unstable();
+    let mut out = Vec::new();
+    for pair in cuts.windows(2) {
+        out.extend(stream.push(Bytes::copy_from_slice(&text[pair[0]..pair[1]])));
+        if releases {
+            out.extend(stream.release());
+        }
+    }
+    out.extend(stream.finish());
+    out
+}
+
+/// A value and a sentinel that have no character in common, so that nothing is the value by chance afterwards.
+fn values() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
+    let letters = |of: &'static [u8]| prop::sample::select(of);
+    let value = prop_oneof![
+        prop::collection::vec(letters(b"abcdefghijkABCDEFGHIJK01234_-"), 8..40),
+        prop::collection::vec(letters(b"ab%\\&=25u0;#x/\"' +"), 8..24),
+        prop::collection::vec(
+            any::<u8>().prop_filter("the sentinel's", |byte| !b"stvwyzSTVWYZ".contains(byte)),
+            8..40
+        ),
+    ];
+    value.prop_flat_map(move |value| {
+        let sentinel = prop::collection::vec(letters(b"stvwyzSTVWYZ"), value.len());
+        (Just(value), sentinel)
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_spelling_gets_through_in_any_pieces(
+        (value, sentinel) in values(),
+        how in 0..WAYS, capitals: bool,
+        before in prop::collection::vec(any::<u8>(), 0..100),
+        after in prop::collection::vec(any::<u8>(), 0..100),
+        cuts in prop::collection::vec(any::<usize>(), 0..12),
+        ahead in 0usize..3,
+    ) {
+        // Characters beyond ASCII are written as others than their bytes are.
+        let by_character = BY_CHARACTER.contains(&how);
+        prop_assume!(!by_character || value.is_ascii() || std::str::from_utf8(&value).is_err());
+        let written = match how {
+            11 | 12 => {
+                // Beside other bytes, so that it begins at any place of a group.
+                let joined = [&before[..ahead.min(before.len())], &value, &after].concat();
+                spelled(how, &joined, capitals)
+            }
+            _ => spelled(how, &value, capitals),
+        };
+        let text = [&before[..], &written, &after].concat();
+        let patterns = Arc::new(patterns(&value, &sentinel));
+        let mut stream = Stream::new(patterns.clone());
+        let out = in_pieces(&mut stream, &text, &cuts, false);
+        prop_assert_eq!(out.len(), text.len());
+        prop_assert!(out != text, "nothing was overwritten");
+        prop_assert!(!contains(&out, &spelled(how % 11, &value, capitals)));
+        if how < 11 {
+            prop_assert!(!contains(&out, &written));
+        }
+        // However it is divided, the same is found.
+        let mut whole = text.clone();
+        patterns.scrub(&mut whole);
+        prop_assert_eq!(&out, &whole);
+        // With pauses, no more than the beginning of the value is seen.
+        let mut stream = Stream::new(patterns);
+        let out = in_pieces(&mut stream, &text, &cuts, true);
+        prop_assert_eq!(out.len(), text.len());
+        prop_assert!(!contains(&out, &written));
+    }
+
+    #[test]
+    fn any_mix_of_escapes_is_found(
+        value in prop::collection::vec(prop::sample::select(&b"abcXYZ0189-_/+%\\&=\"' .~"[..]), 8..30),
+        family in 0usize..4,
+        picks in prop::collection::vec(any::<(u8, bool)>(), 30),
+        cuts in prop::collection::vec(any::<usize>(), 0..6),
+    ) {
+        let ways: &[usize] = [&[0, 1, 2][..], &[0, 3, 4], &[0, 5, 6], &[0, 7]][family];
+        let mut mixed = Vec::new();
+        for (byte, (pick, capitals)) in value.iter().zip(&picks) {
+            let how = ways[usize::from(*pick) % ways.len()];
+            mixed.extend(spelled(how, &[*byte], *capitals));
+        }
+        let sentinel = vec![b'S'; value.len()];
+        let text = [b"<< ", &mixed[..], b" >>"].concat();
+        let patterns = Arc::new(patterns(&value, &sentinel));
+        let mut stream = Stream::new(patterns);
+        let out = in_pieces(&mut stream, &text, &cuts, false);
+        prop_assert_eq!(out.len(), text.len());
+        prop_assert!(!contains(&out, &mixed), "{}", String::from_utf8_lossy(&out));
+        prop_assert!(out.starts_with(b"<< ") && out.ends_with(b" >>"));
+    }
+
+    #[test]
+    fn what_has_no_value_in_it_stays_as_it_is(
+        text in prop::collection::vec(any::<u8>(), 0..2000),
+        words in prop::collection::vec("ghp_Ca[b-z]?|%67|\\\\u00|&#10;|[A-Za-z0-9+/]{3}", 0..40),
+        cuts in prop::collection::vec(any::<usize>(), 0..12),
+        releases: bool,
+    ) {
+        let text = [text, words.concat().into_bytes()].concat();
+        let mut stream = Stream::new(Arc::new(patterns(VALUE.as_bytes(), SENTINEL.as_bytes())));
+        prop_assert_eq!(in_pieces(&mut stream, &text, &cuts, releases), text);
+    }
+}
