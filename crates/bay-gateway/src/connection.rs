@@ -26,6 +26,7 @@ use crate::limits::{
     MAX_HEADERS, MAX_RESET_STREAMS, MAX_STREAMS, SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES,
 };
 use crate::names::Meaning;
+use crate::postgres;
 use crate::progress::Progress;
 use crate::proxy;
 use crate::ssh;
@@ -34,7 +35,7 @@ use crate::tunnel;
 use crate::upstream::dial;
 
 /// The first byte of a TLS record with a handshake in it.
-const TLS_HANDSHAKE: u8 = 0x16;
+pub(crate) const TLS_HANDSHAKE: u8 = 0x16;
 /// How often old connections to origins are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(20);
 /// How long accepting rests where the system has no more to give.
@@ -167,6 +168,9 @@ impl Pinned {
         let timeouts = &self.shared.timeouts;
         let first = timeouts.first_byte;
         match self.shared.decider.route(&self.host, self.port) {
+            Route::Tcp { .. } if self.shared.decider.has_logins(&self.host, self.port) => {
+                postgres::serve(self, stream).await;
+            }
             Route::Tcp { .. } => self.pass_tcp(stream).await,
             Route::Passthrough { .. } => self.pass_tls(stream).await,
             Route::Inspect => self.inspect(stream, first, None).await,

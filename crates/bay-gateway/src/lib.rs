@@ -14,6 +14,7 @@
 //!                  ├─ git-ssh ─ SSH (a host key of the bay's own authority) ─ one command
 //!                  │              └─► ssh: git's service ── Decider::decide ──► origin, with the operator's key
 //!                  ├─ tcp ──────────────────────────────────── Decider::decide ──► tunnel
+//!                  │    └─ a database whose password is a secret ─ Decider::login ──► postgres: its login, then tunnel
 //!                  └─ refuse ─ answered with a reason where it speaks TLS or HTTP, closed otherwise
 //!  bay ─ proxy ► CONNECT: `connection` with the host it names; a whole URL: `exchange`
 //! ```
@@ -58,10 +59,11 @@ pub mod hello;
 pub mod limits;
 pub mod names;
 mod origin;
+pub mod postgres;
 mod progress;
 mod proxy;
-mod ssh;
 pub mod scrub;
+mod ssh;
 mod stream;
 mod tunnel;
 pub mod upstream;

@@ -116,6 +116,13 @@ impl Origins {
         Ok(Self { any: Arc::new(any), http1: Arc::new(http1), idle, keep: timeouts.keep_idle })
     }
 
+    /// TLS towards origins that speak something other than HTTP.
+    pub(crate) fn speaking(&self, protocol: &[u8]) -> Arc<ClientConfig> {
+        let mut config = (*self.http1).clone();
+        config.alpn_protocols = vec![protocol.to_vec()];
+        Arc::new(config)
+    }
+
     /// A kept connection that this request may use.
     fn kept(
         &self,
@@ -218,7 +225,7 @@ pub(crate) async fn lease(
     Ok(Lease { key, sender, address, origins, reused: false })
 }
 
-fn tls_error(host: &Host, error: &io::Error) -> DialError {
+pub(crate) fn tls_error(host: &Host, error: &io::Error) -> DialError {
     let certificate =
         error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some_and(|error| {
             matches!(error, rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented)

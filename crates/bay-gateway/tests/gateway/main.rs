@@ -7,6 +7,7 @@ mod faults;
 mod grpc;
 mod http;
 mod lab;
+mod postgres;
 mod ssh;
 mod ssh_attacks;
 mod tunnels;

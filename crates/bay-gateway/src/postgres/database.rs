@@ -1,0 +1,181 @@
+//! The gateway as a client of the database: TLS, and the login with the real password.
+
+use std::io;
+
+use bay_policy::{CanonicalRequest, Decision, Host};
+use md5::{Digest, Md5};
+use rustls::pki_types::ServerName;
+use tokio::io::AsyncReadExt;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use zeroize::Zeroizing;
+
+use super::scram::{self, ScramError};
+use super::wire;
+use crate::decider::Failure;
+use crate::gateway::Shared;
+use crate::origin::tls_error;
+use crate::stream::Prefixed;
+use crate::upstream::{DialError, dial, seconds};
+
+/// Most messages of a login: notices may be among them.
+const MAX_LOGIN_MESSAGES: usize = 32;
+
+/// A connection to a database, and whether it is encrypted.
+pub(super) struct Line {
+    pub(super) stream: Prefixed,
+    encrypted: bool,
+}
+
+/// Why the database did not take the login.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LoginError {
+    #[error("the connection to the database broke: {0}")]
+    Broken(#[from] io::Error),
+    #[error("the database refused it: {text}")]
+    Refused { code: String, text: String },
+    #[error("the database did not log in as it should: {0}")]
+    Scram(#[from] ScramError),
+    #[error("the database asks for {0}, which the gateway does not answer")]
+    Asked(&'static str),
+}
+
+/// Connects to the database of an allowed request.
+pub(super) async fn connect(
+    shared: &Shared,
+    decision: &Decision,
+    request: &CanonicalRequest,
+    plain: bool,
+) -> Result<Line, DialError> {
+    let dialled = dial(&*shared.upstream, &shared.timeouts, decision, request).await?;
+    let host = request.host();
+    let mut stream = dialled.stream;
+    let handshake = async {
+        let broken = |error: io::Error| {
+            DialError::failed(Failure::Broken, format!("{host} closed the connection at once: {error}"))
+        };
+        wire::write(&mut stream, &wire::ssl_request()).await.map_err(broken)?;
+        match stream.read_u8().await.map_err(broken)? {
+            b'S' => {
+                let name = match host {
+                    Host::Name(name) => ServerName::try_from(name.to_string()).map_err(|error| {
+                        let why = format!("{name} cannot be in a certificate: {error}");
+                        DialError::failed(Failure::Certificate, why)
+                    })?,
+                    Host::Address(address) => ServerName::from(*address),
+                };
+                let connector = TlsConnector::from(shared.origins.speaking(super::ALPN));
+                let stream =
+                    connector.connect(name, stream).await.map_err(|error| tls_error(host, &error))?;
+                Ok(Line { stream: Prefixed::new(stream), encrypted: true })
+            }
+            b'N' if plain => Ok(Line { stream: Prefixed::new(stream), encrypted: false }),
+            b'N' => {
+                let why = format!("{host} offers no TLS, and its secret is not said to go without");
+                Err(DialError::failed(Failure::Tls, why))
+            }
+            _ => Err(DialError::failed(Failure::BadAnswer, format!("{host} does not speak PostgreSQL"))),
+        }
+    };
+    timeout(shared.timeouts.connect, handshake).await.unwrap_or_else(|_| {
+        let within = seconds(shared.timeouts.connect);
+        let why = format!("{host} did not finish the handshake within {within}");
+        Err(DialError::failed(Failure::ConnectTimeout, why))
+    })
+}
+
+impl Line {
+    /// Logs in. Afterwards the connection is as it is after a login, and nothing of what follows was read.
+    pub(super) async fn log_in(
+        &mut self,
+        parameters: &[(String, String)],
+        user: &str,
+        password: &Zeroizing<String>,
+    ) -> Result<(), LoginError> {
+        let encrypted = self.encrypted;
+        let stream = &mut self.stream;
+        wire::write(stream, &wire::begin(parameters)).await?;
+        let mut scram: Option<scram::Client> = None;
+        let mut proven = true;
+        for _ in 0..MAX_LOGIN_MESSAGES {
+            let (kind, body) = wire::read(stream).await?;
+            let asked = match (kind, body.split_first_chunk::<4>()) {
+                (b'R', Some((asked, rest))) => (u32::from_be_bytes(*asked), rest),
+                (b'E', _) => {
+                    let (code, text) = wire::error_text(&body);
+                    return Err(LoginError::Refused { code, text });
+                }
+                (b'N', _) => continue,
+                _ => return Err(LoginError::Asked("something that is no login")),
+            };
+            let answer = match asked {
+                // A database that took the beginning of a proof and not its end need not know the password.
+                (0, _) if proven => return Ok(()),
+                (0, _) => return Err(ScramError::Signature.into()),
+                (3, _) if encrypted => with_zero(password),
+                (3, _) => return Err(LoginError::Asked("the password itself, without TLS")),
+                (5, salt) if salt.len() == 4 => with_zero(&md5_answer(user, password, salt)),
+                (10, mechanisms) => {
+                    if !mechanisms.split(|byte| *byte == 0).any(|name| name == scram::MECHANISM.as_bytes()) {
+                        return Err(LoginError::Asked("a mechanism other than SCRAM-SHA-256"));
+                    }
+                    let client = scram::Client::new()?;
+                    let first = client.first();
+                    scram = Some(client);
+                    proven = false;
+                    let length = u32::try_from(first.len()).unwrap_or(u32::MAX);
+                    let name = [scram::MECHANISM.as_bytes(), b"\0"].concat();
+                    Zeroizing::new([&name[..], &length.to_be_bytes(), first.as_bytes()].concat())
+                }
+                (11, message) => {
+                    let mut client = scram.take().ok_or(ScramError::Malformed)?;
+                    let (message, password) = (message.to_vec(), password.clone());
+                    // As much work as the database asks for, beside what others wait for.
+                    let proving = tokio::task::spawn_blocking(move || {
+                        let proof = client.prove(&message, &password);
+                        proof.map(|proof| (client, proof))
+                    });
+                    let (client, proof) = proving.await.map_err(io::Error::other)??;
+                    scram = Some(client);
+                    Zeroizing::new(proof.into_bytes())
+                }
+                (12, message) => {
+                    scram.as_ref().ok_or(ScramError::Malformed)?.check(message)?;
+                    proven = true;
+                    continue;
+                }
+                _ => return Err(LoginError::Asked("a way to log in that is not a password")),
+            };
+            wire::write(stream, &wire::message(b'p', &answer)).await?;
+        }
+        Err(LoginError::Asked("too many things"))
+    }
+}
+
+fn with_zero(text: &str) -> Zeroizing<Vec<u8>> {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(text.len() + 1));
+    bytes.extend_from_slice(text.as_bytes());
+    bytes.push(0);
+    bytes
+}
+
+/// The answer that PostgreSQL's older logins ask for.
+fn md5_answer(user: &str, password: &str, salt: &[u8]) -> Zeroizing<String> {
+    let hex = |digest: Md5| {
+        Zeroizing::new(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    };
+    let inner = hex(Md5::new().chain_update(password).chain_update(user));
+    let outer = hex(Md5::new().chain_update(inner.as_bytes()).chain_update(salt));
+    Zeroizing::new(format!("md5{}", &*outer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_older_answer_is_what_postgresql_makes_of_it() {
+        // select 'md5' || md5(md5('secretbob') || 'salt')
+        assert_eq!(&**md5_answer("bob", "secret", b"salt"), "md5a472781a92412d8a652b427f4c5b7f3f");
+    }
+}

@@ -1,0 +1,65 @@
+//! PostgreSQL with a password that the bay does not have.
+//!
+//! A connection that a `tcp` rule allows is passed on unread. Where the secrets of the bay have a password for a database
+//! there, the gateway takes part in the login instead, and in nothing after it:
+//!
+//! ```text
+//!  bay's client                      gateway                                   database
+//!   ── SSLRequest ─────────────────► TLS by the bay's authority
+//!   ── user, database ─────────────► Decider::login: which secret?
+//!   ◄─ SCRAM-SHA-256 ──────────────► is it the sentinel that it knows?
+//!                                    Decider::decide, on record
+//!                                    Decider::password: the value
+//!                                    verified TLS ───────────────────────────► SSLRequest
+//!                                    SCRAM-SHA-256, md5, or the password ────► user, database
+//!   ◄─ logged in ─────────────────── logged in ◄──────────────────────────────
+//!   ◄══════════════ passed on; what comes back is scrubbed of the value ═════►
+//! ```
+//!
+//! What goes wrong is told as an error of PostgreSQL, with what, why and what next. A request to cancel a query is passed
+//! on to the same place; it has a key of its own. Of newer versions of the protocol 3.0 is spoken.
+//!
+//! What is not done: channel binding (the client's TLS ends here), certificates or Kerberos as credentials, the
+//! replication of passwords that a client *sets* (`ALTER ROLE … PASSWORD` sends what the bay has: the sentinel).
+
+mod database;
+mod scram;
+mod session;
+mod wire;
+
+use bay_policy::Host;
+
+pub(crate) use session::serve;
+
+/// How TLS clients of PostgreSQL say what they are going to speak.
+const ALPN: &[u8] = b"postgresql";
+
+/// Who wants to log in, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Login<'a> {
+    pub host: &'a Host,
+    pub port: u16,
+    pub user: &'a str,
+    pub database: &'a str,
+}
+
+/// The secret that is the password of a login, as the bay knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoginSecret {
+    pub name: String,
+    /// Any of these shows that the bay has it.
+    pub sentinels: Vec<String>,
+    /// The database may be spoken to without TLS, where it offers none.
+    pub plain: bool,
+}
+
+/// What the decider says of a login.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LoginRuling {
+    Secret(LoginSecret),
+    /// No secret is for it; why, and what would change that.
+    Refused {
+        why: String,
+        next: String,
+    },
+}

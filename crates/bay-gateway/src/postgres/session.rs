@@ -1,0 +1,323 @@
+//! One connection of a PostgreSQL client.
+
+use std::io;
+use std::sync::Arc;
+
+use bay_policy::{CanonicalRequest, Outcome};
+use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use zeroize::Zeroizing;
+
+use super::database::{self, LoginError};
+use super::scram::{self, ScramError};
+use super::wire::{self, Failed, Startup};
+use super::{ALPN, Login, LoginRuling, LoginSecret};
+use crate::connection::{Pinned, TLS_HANDSHAKE};
+use crate::decider::{Ending, Failure, Refused};
+use crate::progress::Progress;
+use crate::scrub::{Hidden, Patterns, Scrubbing};
+use crate::stream::Prefixed;
+use crate::tunnel;
+use crate::upstream::DialError;
+
+/// Requests for encryption before a connection begins.
+const MAX_PRELUDES: usize = 4;
+/// The parameters that are asked for by a client and not passed on: they are of a newer protocol.
+const NEWER: &str = "_pq_.";
+
+/// PostgreSQL's codes.
+const PROTOCOL_VIOLATION: &str = "08P01";
+const CONNECTION_FAILURE: &str = "08006";
+const REJECTED: &str = "08004";
+const INVALID_AUTHORIZATION: &str = "28000";
+const INVALID_PASSWORD: &str = "28P01";
+const NOT_PRIVILEGED: &str = "42501";
+
+/// How a client begins, once it is encrypted as it wants to be.
+enum Begun {
+    Session { stream: Prefixed, parameters: Vec<(String, String)> },
+    Cancel { packet: Vec<u8> },
+}
+
+/// Serves a connection to a place where logins have secrets for passwords.
+pub(crate) async fn serve(pinned: Pinned, stream: Prefixed) {
+    let within = pinned.shared.timeouts.handshake;
+    let begun = match timeout(within, greet(&pinned, stream)).await {
+        Ok(Ok(begun)) => begun,
+        // It went away, perhaps after it saw whether something is listening.
+        Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => return,
+        Ok(Err(error)) => return refused(&pinned, &format!("PostgreSQL: {error}")).await,
+        Err(_) => return refused(&pinned, "PostgreSQL: the connection did not begin in time").await,
+    };
+    match begun {
+        Begun::Cancel { packet } => cancel(&pinned, &packet).await,
+        Begun::Session { mut stream, parameters } => {
+            if let Err(Some(failed)) = (Session { pinned: &pinned, parameters }).run(&mut stream).await {
+                wire::write(&mut stream, &failed.message()).await.ok();
+                stream.shutdown().await.ok();
+            }
+        }
+    }
+}
+
+async fn refused(pinned: &Pinned, why: &str) {
+    let what = Refused::Protocol { host: &pinned.host, port: pinned.port, why };
+    pinned.shared.decider.refused(&pinned.caller, &what).await;
+}
+
+/// Encrypts the connection, if the client wants that, and reads how it begins.
+async fn greet(pinned: &Pinned, mut stream: Prefixed) -> io::Result<Begun> {
+    let mut encrypted = false;
+    if stream.first().await? == Some(TLS_HANDSHAKE) {
+        stream = encrypt(pinned, stream).await?;
+        encrypted = true;
+    }
+    for _ in 0..MAX_PRELUDES {
+        match wire::startup(&mut stream).await? {
+            Startup::Ssl if !encrypted => {
+                wire::write(&mut stream, b"S").await?;
+                stream = encrypt(pinned, stream).await?;
+                encrypted = true;
+            }
+            Startup::Ssl | Startup::Gss => wire::write(&mut stream, b"N").await?,
+            Startup::Cancel(packet) => return Ok(Begun::Cancel { packet }),
+            Startup::Begin { minor, parameters } => {
+                let (newer, parameters): (Vec<_>, Vec<_>) =
+                    parameters.into_iter().partition(|(name, _)| name.starts_with(NEWER));
+                if minor > 0 || !newer.is_empty() {
+                    wire::write(&mut stream, &only_version(&newer)).await?;
+                }
+                return Ok(Begun::Session { stream, parameters });
+            }
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, "it asks for encryption again and again"))
+}
+
+/// Tells a client that this speaks version 3.0 and none of these options.
+fn only_version(options: &[(String, String)]) -> Zeroizing<Vec<u8>> {
+    let count = u32::try_from(options.len()).unwrap_or(u32::MAX);
+    let mut body = [0u32.to_be_bytes(), count.to_be_bytes()].concat();
+    for (name, _) in options {
+        body.extend_from_slice(name.as_bytes());
+        body.push(0);
+    }
+    wire::message(b'v', &body)
+}
+
+async fn encrypt(pinned: &Pinned, stream: Prefixed) -> io::Result<Prefixed> {
+    let config = pinned.shared.leaves.server(&pinned.host.to_string()).map_err(io::Error::other)?;
+    let mut config = (*config).clone();
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    let stream = TlsAcceptor::from(Arc::new(config)).accept(stream).await?;
+    Ok(Prefixed::new(stream))
+}
+
+/// Has a query of another connection ended: the key in the packet is all that it needs.
+async fn cancel(pinned: &Pinned, packet: &[u8]) {
+    let Some((request, ruling, progress)) = allowed(pinned).await.ok().flatten() else { return };
+    // Whoever opened the connection that it is about was allowed to speak to the place in this way.
+    match database::connect(&pinned.shared, &ruling.decision, &request, true).await {
+        Ok(mut line) => match wire::write(&mut line.stream, packet).await {
+            Ok(()) => progress.end(Ending::Closed),
+            Err(_) => progress.end_failed(Failure::Broken),
+        },
+        Err(error) => progress.end_failed(error.failure()),
+    }
+}
+
+type Allowed = (CanonicalRequest, crate::decider::Ruling, Arc<Progress>);
+
+/// Has the connection decided on. Nothing where it has no form that could be; what to tell the client where it is refused.
+async fn allowed(pinned: &Pinned) -> Result<Option<Allowed>, Failed> {
+    let request = match CanonicalRequest::tcp(&pinned.host.to_string(), pinned.port) {
+        Ok(request) => request,
+        Err(refusal) => {
+            let what = Refused::Form { host: &pinned.host, port: pinned.port, refusal: &refusal };
+            pinned.shared.decider.refused(&pinned.caller, &what).await;
+            return Ok(None);
+        }
+    };
+    let shared = &pinned.shared;
+    let decided_in = shared.generation();
+    let ruling = shared.decider.decide(&pinned.caller, &request).await;
+    let progress = Progress::new(shared, ruling.id.clone(), request.clone(), decided_in, pinned.busy.clone());
+    if ruling.decision.outcome != Outcome::Allow {
+        progress.end(Ending::Refused);
+        let line = ruling.explanation.as_ref().map_or_else(
+            || format!("{}: {request}", ruling.decision.outcome),
+            |explanation| explanation.line(),
+        );
+        let next = format!("the record is number {}: `bay policy explain` tells more", ruling.id.0);
+        return Err(Failed::new(NOT_PRIVILEGED, line, next));
+    }
+    Ok(Some((request, ruling, progress)))
+}
+
+/// A client that wants to log in.
+struct Session<'a> {
+    pinned: &'a Pinned,
+    parameters: Vec<(String, String)>,
+}
+
+impl Session<'_> {
+    /// Serves it to its end. What there is to tell the client, if it can still be told.
+    async fn run(&self, stream: &mut Prefixed) -> Result<(), Option<Failed>> {
+        let shared = &self.pinned.shared;
+        let (host, port) = (&self.pinned.host, self.pinned.port);
+        let Some(user) = self.parameter("user") else {
+            let why = "PostgreSQL: the connection names no user";
+            refused(self.pinned, why).await;
+            return Err(Some(Failed::new(PROTOCOL_VIOLATION, why, "name a user")));
+        };
+        let database = self.parameter("database").filter(|name| !name.is_empty()).unwrap_or(user);
+        let login = Login { host, port, user, database };
+        let secret = match shared.decider.login(&login) {
+            LoginRuling::Secret(secret) => secret,
+            LoginRuling::Refused { why, next } => {
+                refused(self.pinned, &format!("PostgreSQL: {why}")).await;
+                return Err(Some(Failed::new(INVALID_AUTHORIZATION, why, next)));
+            }
+        };
+        let within = shared.timeouts.handshake;
+        let checked = timeout(within, check(stream, &secret)).await;
+        let last = match checked {
+            Ok(Ok(last)) => last,
+            Ok(Err(failed)) => {
+                if let Some(failed) = &failed {
+                    refused(self.pinned, &format!("PostgreSQL: {}", failed.message)).await;
+                }
+                return Err(failed);
+            }
+            Err(_) => {
+                refused(self.pinned, "PostgreSQL: the login took too long").await;
+                return Err(None);
+            }
+        };
+        let Some((request, ruling, progress)) = allowed(self.pinned).await.map_err(Some)? else {
+            return Err(None);
+        };
+        let value = shared.decider.password(&ruling.id, &login).await.map_err(|why| {
+            progress.end_failed(Failure::Broken);
+            let next = format!("the operator sees what is wrong with `bay secret show {}`", secret.name);
+            Some(Failed::new(INVALID_AUTHORIZATION, why, next))
+        })?;
+        let mut line =
+            database::connect(shared, &ruling.decision, &request, secret.plain).await.map_err(|error| {
+                progress.end_failed(error.failure());
+                Some(not_connected(&error, &secret))
+            })?;
+        let logging_in = line.log_in(&self.parameters, user, &value);
+        let logged_in = timeout(shared.timeouts.connect, logging_in).await.unwrap_or_else(|_| {
+            Err(LoginError::Broken(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "it did not answer the login in time",
+            )))
+        });
+        if let Err(error) = logged_in {
+            progress.end_failed(match error {
+                LoginError::Broken(_) => Failure::Broken,
+                _ => Failure::BadAnswer,
+            });
+            return Err(Some(not_logged_in(&error, &login, &secret)));
+        }
+        let welcome =
+            [&wire::authentication(12, last.as_bytes())[..], &wire::authentication(0, &[])].concat();
+        if wire::write(stream, &welcome).await.is_err() {
+            progress.end(Ending::Abandoned);
+            return Err(None);
+        }
+        let sentinel = secret.sentinels.first().map(String::as_bytes).unwrap_or_default();
+        // Too short a value is not looked for; such a secret cannot be set.
+        let patterns = Patterns::new(&[Hidden { value: value.as_bytes(), sentinel }]).ok().map(Arc::new);
+        drop(value);
+        let client = std::mem::replace(stream, Prefixed::new(tokio::io::empty()));
+        let origin = Scrubbing::new(line.stream, patterns);
+        tunnel::run(client, origin, progress, shared.timeouts.tunnel_idle, shared.changes.clone()).await;
+        Ok(())
+    }
+
+    fn parameter(&self, name: &str) -> Option<&str> {
+        self.parameters.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// Has the client prove that it knows the sentinel. The last message of the proof, to be sent when it is let in.
+async fn check(stream: &mut Prefixed, secret: &LoginSecret) -> Result<String, Option<Failed>> {
+    let broken = |error: ScramError| {
+        Some(Failed::new(
+            PROTOCOL_VIOLATION,
+            format!("the client cannot log in here: {error}"),
+            "use a current client",
+        ))
+    };
+    let mechanisms = [scram::MECHANISM.as_bytes(), b"\0\0"].concat();
+    wire::write(stream, &wire::authentication(10, &mechanisms)).await.map_err(|_| None)?;
+    let first = answer(stream).await?;
+    // The mechanism, a length, and the message.
+    let rest = first.strip_prefix(scram::MECHANISM.as_bytes()).and_then(|rest| rest.strip_prefix(b"\0"));
+    let message = rest.and_then(|rest| rest.get(4..)).ok_or_else(|| broken(ScramError::Malformed))?;
+    let server = scram::Server::new(message).map_err(broken)?;
+    wire::write(stream, &wire::authentication(11, server.first().as_bytes())).await.map_err(|_| None)?;
+    let last = answer(stream).await?;
+    match server.check(&last, &secret.sentinels).map_err(broken)? {
+        Some(last) => Ok(last),
+        None => {
+            let why = format!("the password is not the one that this bay has for the secret {}", secret.name);
+            let next = "use the value that the bay has in its environment or files: it stands for the password, which the \
+                        bay does not have";
+            Err(Some(Failed::new(INVALID_PASSWORD, why, next)))
+        }
+    }
+}
+
+/// What the client says when it is asked for its password.
+async fn answer(stream: &mut Prefixed) -> Result<Zeroizing<Vec<u8>>, Option<Failed>> {
+    match wire::read(stream).await {
+        Ok((b'p', body)) => Ok(body),
+        Ok(_) => {
+            Err(Some(Failed::new(PROTOCOL_VIOLATION, "the client did not go on with its login", "try again")))
+        }
+        // A client without a password goes away and asks for it.
+        Err(_) => Err(None),
+    }
+}
+
+fn not_connected(error: &DialError, secret: &LoginSecret) -> Failed {
+    let next = match error {
+        DialError::Address(_) | DialError::Revoked => "the policy of the bay has to allow it".to_owned(),
+        DialError::Failed { failure: Failure::Tls, .. } => {
+            format!("turn TLS on in the database, or have the operator set {} with `plain`", secret.name)
+        }
+        DialError::Failed { .. } => "see whether the database runs there".to_owned(),
+    };
+    let code = if matches!(error, DialError::Failed { .. }) { CONNECTION_FAILURE } else { REJECTED };
+    Failed::new(code, error.to_string(), next)
+}
+
+fn not_logged_in(error: &LoginError, login: &Login<'_>, secret: &LoginSecret) -> Failed {
+    let Login { user, database, .. } = login;
+    let name = &secret.name;
+    match error {
+        LoginError::Refused { code, text } if code == INVALID_PASSWORD || code == INVALID_AUTHORIZATION => {
+            Failed::new(
+                INVALID_PASSWORD,
+                format!(
+                    "the database does not take the value of the secret {name} for user {user} and database {database}: {text}"
+                ),
+                format!("the operator gives it the right one with `bay secret rotate {name}`"),
+            )
+        }
+        LoginError::Refused { text, .. } => Failed::new(
+            REJECTED,
+            format!("the database refused the connection: {text}"),
+            "its own log may tell more",
+        ),
+        error => Failed::new(
+            CONNECTION_FAILURE,
+            error.to_string(),
+            "try again; the database's own log may tell more",
+        ),
+    }
+}

@@ -1,0 +1,387 @@
+//! A real PostgreSQL and its own client, with a password that the client does not have.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use bay_gateway::Ending;
+use bay_gateway::postgres::LoginSecret;
+use bay_tests::image;
+use bay_tests::suite::{self, Lack};
+use bay_tests::wait::within;
+use tokio::time::timeout;
+
+use crate::lab::{Entry, Lab, LabLogin, PATIENCE};
+
+const POLICY: &str = r#"
+[[rule]]
+id = "database"
+outcome = "allow"
+kind = "tcp"
+host = ["db.test", "other.test"]
+port = "*"
+"#;
+const VALUE: &str = "CANARY-5f0d2c9e-real-password";
+const SENTINEL: &str = "SENTRY-1a2b3c4d-fake-password";
+/// Whoever runs a database must not be root.
+const NOBODY: u32 = 65534;
+
+/// A database server with one user, `app`, and a database of the same name.
+struct Database {
+    home: PathBuf,
+    dir: tempfile::TempDir,
+    server: Child,
+    port: u16,
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        if let Ok(pid) = i32::try_from(self.server.id())
+            && let Some(pid) = rustix::process::Pid::from_raw(pid)
+        {
+            rustix::process::kill_process(pid, rustix::process::Signal::QUIT).ok();
+        }
+        self.server.wait().ok();
+    }
+}
+
+impl Database {
+    /// Nothing where there is no PostgreSQL; the test is counted as skipped then.
+    fn start(lab: &Lab, tls: bool) -> Option<Self> {
+        let Some(home) = image::postgres_home() else {
+            suite::skip(Lack::Installable, "there is no PostgreSQL below /usr/lib/postgresql");
+            return None;
+        };
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let data = dir.path().join("data");
+        fs::create_dir(&data).unwrap();
+        let (certificate, key) = lab.origins.leaf_pem("db.test");
+        for (name, text) in [("cert.pem", &certificate), ("key.pem", &key)] {
+            let path = dir.path().join(name);
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            own(&path);
+        }
+        own(&data);
+        own(dir.path());
+        let made = as_nobody(&home.join("bin/initdb"))
+            .arg("-D")
+            .arg(&data)
+            .args(["--no-sync", "--no-locale", "-E", "UTF8", "-A", "trust", "-U", "admin"])
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        // The method `md5` takes whatever the password was made for.
+        let hba = "local all admin trust\nhost all older all password\nhost all all all md5\n";
+        fs::write(data.join("pg_hba.conf"), hba).unwrap();
+        let port =
+            std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        let mut settings = vec![
+            "listen_addresses=127.0.0.1".to_owned(),
+            format!("port={port}"),
+            "fsync=off".to_owned(),
+            "shared_buffers=16MB".to_owned(),
+            "timezone=GMT".to_owned(),
+            "log_timezone=GMT".to_owned(),
+        ];
+        if tls {
+            settings.extend(["ssl=on".to_owned(), format!("ssl_cert_file={}", at("cert.pem"))]);
+            settings.push(format!("ssl_key_file={}", at("key.pem")));
+        }
+        let log = fs::File::create(dir.path().join("log")).unwrap();
+        let server = as_nobody(&home.join("bin/postgres"))
+            .arg("-D")
+            .arg(&data)
+            .arg("-k")
+            .arg(dir.path())
+            .args(settings.iter().flat_map(|setting| ["-c", setting]))
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let database = Self { home, dir, server, port };
+        let ready = within(PATIENCE, || database.admin("select 1").is_ok().then_some(()));
+        assert!(ready.is_some(), "{}", fs::read_to_string(database.dir.path().join("log")).unwrap());
+        for made in
+            [format!("create role app login password '{VALUE}'"), "create database app owner app".to_owned()]
+        {
+            database.admin(&made).unwrap();
+        }
+        Some(database)
+    }
+
+    fn place(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// As the administrator, past the gateway.
+    fn admin(&self, sql: &str) -> Result<String, String> {
+        let ran = Command::new(self.home.join("bin/psql"))
+            .env_clear()
+            .args(["-qAtX", "-v", "ON_ERROR_STOP=1", "-U", "admin", "-d", "postgres", "-c", sql])
+            .arg("-h")
+            .arg(self.dir.path())
+            .args(["-p", &self.port.to_string()])
+            .output()
+            .unwrap();
+        if ran.status.success() {
+            Ok(String::from_utf8(ran.stdout).unwrap())
+        } else {
+            Err(String::from_utf8(ran.stderr).unwrap())
+        }
+    }
+}
+
+fn own(path: &std::path::Path) {
+    if rustix::process::geteuid().is_root() {
+        chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+}
+
+fn as_nobody(program: &std::path::Path) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("LC_ALL", "C").current_dir("/").stdin(Stdio::null());
+    if rustix::process::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command
+}
+
+/// What a client inside the bay saw.
+#[derive(Debug)]
+struct Said {
+    ok: bool,
+    out: String,
+    err: String,
+}
+
+/// A lab with a database that `db.test` leads to.
+struct Rig {
+    lab: Lab,
+    database: Database,
+    door: SocketAddr,
+    trust: PathBuf,
+}
+
+impl Rig {
+    async fn new(tls: bool, plain: bool) -> Option<Self> {
+        let mut lab = Lab::new(POLICY).await;
+        let database = Database::start(&lab, tls)?;
+        lab.net.lead("db.test", "192.0.2.20", database.place());
+        lab.net.lead("other.test", "192.0.2.21", database.place());
+        let door = lab.open("db.test").await;
+        let trust = database.dir.path().join("bay.pem");
+        fs::write(&trust, pem::encode(&pem::Pem::new("CERTIFICATE", lab.bay_authority.to_vec()))).unwrap();
+        let rig = Self { lab, database, door, trust };
+        rig.secret(VALUE, plain);
+        Some(rig)
+    }
+
+    fn secret(&self, value: &str, plain: bool) {
+        let sentinels = vec!["SENTRY-of-an-ancestor".to_owned(), SENTINEL.to_owned()];
+        let secret = LoginSecret { name: "PG".to_owned(), sentinels, plain };
+        *self.lab.ledger.login.lock().unwrap() =
+            Some(LabLogin { secret, users: vec!["app".into(), "older".into()], value: value.to_owned() });
+    }
+
+    fn client(&self, host: &str, user: &str, password: &str, more: &str) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(self.database.home.join("bin/psql"));
+        let door = self.door;
+        let line = format!(
+            "host={host} hostaddr={} port={} user={user} dbname=app connect_timeout=20 {more}",
+            door.ip(),
+            door.port()
+        );
+        command
+            .env_clear()
+            .env("PGPASSWORD", password)
+            .env("PGSSLROOTCERT", &self.trust)
+            .args(["-qAtX", "-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=verbose", "-d", &line])
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        command
+    }
+
+    async fn says(&self, user: &str, password: &str, more: &str, sql: &str) -> Said {
+        self.at("db.test", user, password, more, sql).await
+    }
+
+    async fn at(&self, host: &str, user: &str, password: &str, more: &str, sql: &str) -> Said {
+        let ran = self.client(host, user, password, more).args(["-c", sql]).output();
+        let ran = timeout(PATIENCE, ran).await.expect("psql ends").unwrap();
+        let said = Said {
+            ok: ran.status.success(),
+            out: String::from_utf8(ran.stdout).unwrap().trim().to_owned(),
+            err: String::from_utf8(ran.stderr).unwrap(),
+        };
+        let shown = format!("{said:?}{:?}", self.lab.ledger.entries());
+        assert!(!shown.contains("CANARY"), "{shown}");
+        said
+    }
+
+    fn dialled(&self) -> usize {
+        self.lab.net.dialled.lock().unwrap().len()
+    }
+}
+
+const VERIFIED: &str = "sslmode=verify-full";
+
+#[tokio::test]
+async fn a_client_with_the_sentinel_is_logged_in_with_the_password() {
+    let Some(rig) = Rig::new(true, false).await else { return };
+    for how in [VERIFIED, "sslmode=disable", "sslmode=prefer gssencmode=prefer"] {
+        let said = rig
+            .says(
+                "app",
+                SENTINEL,
+                how,
+                "select current_user, ssl from pg_stat_ssl where pid = pg_backend_pid()",
+            )
+            .await;
+        assert_eq!((said.ok, said.out.as_str()), (true, "app|t"), "{how}: {said:?}");
+    }
+    let said = rig.says("app", "SENTRY-of-an-ancestor", VERIFIED, "select 1").await;
+    assert!(said.ok, "{said:?}");
+    // The login is all that is taken part in.
+    let said = rig
+        .says(
+            "app",
+            SENTINEL,
+            VERIFIED,
+            "select length(string_agg(i::text, ',')) from generate_series(1, 200000) i",
+        )
+        .await;
+    assert_eq!(said.out, "1288894", "{said:?}");
+    rig.lab.ledger.all_ended_once().await;
+    let ended = rig.lab.ledger.ended().await;
+    assert_eq!(ended.ending, Ending::Closed);
+}
+
+#[tokio::test]
+async fn cred_wrongslot_any_other_password_is_refused_before_the_database_hears_of_it() {
+    let Some(rig) = Rig::new(true, false).await else { return };
+    // Not even the real one: the bay is not meant to have it, and what it sends is not what decides.
+    for wrong in ["guess", VALUE] {
+        let said = rig.says("app", wrong, VERIFIED, "select 1").await;
+        assert!(
+            !said.ok && said.err.contains("the password is not the one that this bay has for the secret PG"),
+            "{said:?}"
+        );
+        assert!(said.err.contains("28P01") || said.err.contains("HINT"), "{said:?}");
+    }
+    let said = rig.says("admin", SENTINEL, VERIFIED, "select 1").await;
+    assert!(!said.ok && said.err.contains("no secret is for user admin"), "{said:?}");
+    assert_eq!(rig.dialled(), 0);
+    let refused: Vec<_> =
+        rig.lab.ledger.entries().into_iter().filter(|entry| matches!(entry, Entry::Refused(_))).collect();
+    assert_eq!(refused.len(), 3, "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_new_password_holds_from_the_next_login_on() {
+    let Some(rig) = Rig::new(true, false).await else { return };
+    assert!(rig.says("app", SENTINEL, VERIFIED, "select 1").await.ok);
+    rig.database.admin("alter role app password 'CANARY-another-real-password'").unwrap();
+    let said = rig.says("app", SENTINEL, VERIFIED, "select 1").await;
+    assert!(!said.ok && said.err.contains("bay secret rotate PG"), "{said:?}");
+    rig.secret("CANARY-another-real-password", false);
+    let said = rig.says("app", SENTINEL, VERIFIED, "select 1").await;
+    assert!(said.ok, "{said:?}");
+}
+
+#[tokio::test]
+async fn older_ways_to_log_in_are_answered_too() {
+    let Some(rig) = Rig::new(true, true).await else { return };
+    rig.database
+        .admin("set password_encryption = 'md5'; alter role app password 'CANARY-5f0d2c9e-real-password'")
+        .unwrap();
+    let said = rig.says("app", SENTINEL, VERIFIED, "select current_user").await;
+    assert_eq!(said.out, "app", "{said:?}");
+    rig.database.admin("create role older login password 'CANARY-5f0d2c9e-real-password'").unwrap();
+    let said = rig.says("older", SENTINEL, VERIFIED, "select current_user").await;
+    assert_eq!(said.out, "older", "{said:?}");
+}
+
+#[tokio::test]
+async fn cred_echo_what_the_database_says_is_scrubbed_of_the_password() {
+    let Some(rig) = Rig::new(true, false).await else { return };
+    let sql = format!("create table t (v text); insert into t values ('{VALUE}'); grant select on t to app");
+    rig.database.admin(&sql).unwrap();
+    // The administrator's database is another one.
+    let said = rig
+        .at(
+            "db.test",
+            "app",
+            SENTINEL,
+            &format!("{VERIFIED} dbname=postgres"),
+            "select v, encode(v::bytea, 'hex') from t",
+        )
+        .await;
+    assert!(said.ok && said.out.contains("SENTRY-of-an-ancestor"), "{said:?}");
+}
+
+#[tokio::test]
+async fn a_password_is_not_sent_without_tls_unless_the_operator_says_so() {
+    let Some(rig) = Rig::new(false, false).await else { return };
+    let said = rig.says("app", SENTINEL, VERIFIED, "select 1").await;
+    assert!(!said.ok && said.err.contains("offers no TLS") && said.err.contains("plain"), "{said:?}");
+    rig.secret(VALUE, true);
+    let said = rig.says("app", SENTINEL, VERIFIED, "select 1").await;
+    assert!(said.ok, "{said:?}");
+    // Even then not as it is.
+    rig.database.admin("create role older login password 'CANARY-5f0d2c9e-real-password'").unwrap();
+    let said = rig.says("older", SENTINEL, VERIFIED, "select 1").await;
+    assert!(!said.ok && said.err.contains("without TLS"), "{said:?}");
+}
+
+#[tokio::test]
+async fn tls_upstream_verify_a_database_with_another_name_gets_no_password() {
+    let Some(mut rig) = Rig::new(true, false).await else { return };
+    rig.door = rig.lab.open("other.test").await;
+    let said = rig.at("other.test", "app", SENTINEL, VERIFIED, "select 1").await;
+    assert!(!said.ok && said.err.contains("TLS with other.test failed"), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_can_be_cancelled() {
+    let Some(rig) = Rig::new(true, false).await else { return };
+    let client = rig
+        .client("db.test", "app", SENTINEL, VERIFIED)
+        .args(["-c", "select pg_sleep(600)"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let sleeping = || {
+        let count = rig.database.admin("select count(*) from pg_stat_activity where query like '%pg_sleep(600)' and state = 'active' and usename = 'app'");
+        (count.unwrap().trim() == "1").then_some(())
+    };
+    assert!(tokio::task::block_in_place(|| within(PATIENCE, sleeping)).is_some());
+    let pid = i32::try_from(client.id().unwrap()).unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::Signal::INT)
+        .unwrap();
+    let ran = timeout(PATIENCE, client.wait_with_output()).await.expect("the query ends").unwrap();
+    let err = String::from_utf8(ran.stderr).unwrap();
+    assert!(err.contains("57014") || err.to_lowercase().contains("cancel"), "{err}");
+}
+
+#[tokio::test]
+async fn a_connection_ends_when_it_is_no_longer_allowed() {
+    let Some(rig) = Rig::new(true, false).await else { return };
+    let client = rig
+        .client("db.test", "app", SENTINEL, VERIFIED)
+        .args(["-c", "select pg_sleep(600)"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    rig.lab.ledger.wait(|entry| matches!(entry, Entry::Decided { .. }).then_some(())).await;
+    rig.lab.set_policy("");
+    let ran = timeout(PATIENCE, client.wait_with_output()).await.expect("the client ends").unwrap();
+    assert!(!ran.status.success());
+    let said = rig.says("app", SENTINEL, VERIFIED, "select 1").await;
+    assert!(!said.ok, "{said:?}");
+}
