@@ -109,8 +109,15 @@ fn grant(row: &SqliteRow) -> Result<GrantRow> {
 }
 
 const POLICY: &str = "SELECT name, text, places, set_at FROM policies WHERE scope = $1";
-const GRANTS: &str =
-    "SELECT id, text, expires, created_at FROM grants WHERE bay = $1 ORDER BY created_at, id";
+const GRANTS: &str = "SELECT id, text, expires, created_at FROM grants WHERE bay = $1";
+
+/// Grants in the order in which they were given. The text of a moment leaves zeros at its end away, so the database cannot
+/// tell which of two comes first.
+fn grants(rows: &[SqliteRow]) -> Result<Vec<GrantRow>> {
+    let mut grants: Vec<GrantRow> = rows.iter().map(grant).collect::<Result<_>>()?;
+    grants.sort_by(|one, other| (one.created_at, &one.id).cmp(&(other.created_at, &other.id)));
+    Ok(grants)
+}
 
 /// Sets a policy inside somebody's transaction.
 pub(crate) async fn put(
@@ -198,9 +205,9 @@ impl Store {
                 .map_err(&failed)?;
             *text = found.as_ref().map(policy).transpose()?;
         }
-        let grants =
+        let held =
             sqlx::query(GRANTS).bind(bay.to_string()).fetch_all(&mut *moment).await.map_err(&failed)?;
-        texts.grants = grants.iter().map(grant).collect::<Result<_>>()?;
+        texts.grants = grants(&held)?;
         Ok(texts)
     }
 
@@ -259,8 +266,7 @@ impl Store {
         self.bay_known(&mut *connection, bay).await?;
         let held = sqlx::query(GRANTS).bind(bay.to_string()).fetch_all(&mut *connection).await;
         let mut others = 0;
-        for row in held.map_err(&failed)?.iter().map(grant) {
-            let row = row?;
+        for row in grants(&held.map_err(&failed)?)? {
             if row.id != new.id && row.expires > new.created_at {
                 others += 1;
                 continue;
@@ -298,7 +304,7 @@ impl Store {
         let mut transaction = writer.begin().await?;
         let connection = transaction.connection();
         let held = sqlx::query(GRANTS).bind(bay.to_string()).fetch_all(&mut *connection).await;
-        let held: Vec<GrantRow> = held.map_err(&failed)?.iter().map(grant).collect::<Result<_>>()?;
+        let held = grants(&held.map_err(&failed)?)?;
         let Some(found) = held.into_iter().find(|grant| grant.id == id) else {
             transaction.commit().await?;
             return Ok(None);
@@ -333,8 +339,7 @@ impl Store {
         let mut transaction = writer.begin().await?;
         let connection = transaction.connection();
         let held = sqlx::query(GRANTS).bind(bay.to_string()).fetch_all(&mut *connection).await;
-        let ids: Vec<String> =
-            held.map_err(&failed)?.iter().map(|row| Ok(grant(row)?.id)).collect::<Result<_>>()?;
+        let ids: Vec<String> = grants(&held.map_err(&failed)?)?.into_iter().map(|grant| grant.id).collect();
         if ids.is_empty() {
             transaction.commit().await?;
             return Ok(false);

@@ -87,6 +87,27 @@ async fn grants_end_are_taken_back_and_dropped() {
 }
 
 #[tokio::test]
+async fn grants_keep_their_order_however_long_the_text_of_their_moment_is() {
+    let (_dir, store) = store().await;
+    let bay = bay(&store, "web").await;
+    let add = Draft::new("grant.add", json!({}));
+    // As text they would come in another order.
+    for (id, at) in [
+        ("a", "2026-11-16T12:00:00.1Z"),
+        ("b", "2026-11-16T12:00:00.100000001Z"),
+        ("c", "2026-11-16T12:00:00.12Z"),
+        ("d", "2026-11-16T12:00:01Z"),
+        ("e", "2026-11-16T12:00:01.5Z"),
+    ] {
+        let one = GrantRow { created_at: at.parse().unwrap(), ..grant(id, 10) };
+        store.grant_add(bay.id, &one, 10, &add).await.unwrap().unwrap();
+    }
+    let texts = store.policy_texts(bay.id, None).await.unwrap();
+    let ids: Vec<&str> = texts.grants.iter().map(|grant| grant.id.as_str()).collect();
+    assert_eq!(ids, ["a", "b", "c", "d", "e"]);
+}
+
+#[tokio::test]
 async fn a_fork_has_its_parents_policy_and_none_of_its_grants_and_nothing_outlives_its_bay() {
     let (_dir, store) = store().await;
     let given = BayNew { policy: Some(policy("given")), ..new(NameChoice::Derived(name("web"))) };
