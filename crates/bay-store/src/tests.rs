@@ -9,6 +9,7 @@ use super::*;
 
 mod ledger;
 mod policy;
+mod traffic;
 mod upgrade;
 
 async fn store() -> (TempDir, Store) {

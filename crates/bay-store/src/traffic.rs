@@ -1,8 +1,7 @@
 //! The part of the record that a bay's traffic is: read a page at a time, and left out of its timeline where there is too
 //! much of it.
 //!
-//! What kind of decision an event holds is told by its text, so that no database has to understand JSON: in the text of a body
-//! a quotation mark that is part of a value has a backslash before it, and no value can pass for a key.
+//! What an event holds is asked of its body by key, whatever else whoever writes bodies puts beside it.
 
 use bay_types::BayId;
 use bay_types::event::Event;
@@ -16,7 +15,7 @@ use crate::{Result, Store};
 /// A decision that let something out: its end has an event of its own.
 macro_rules! let_out {
     () => {
-        r#"(kind = 'egress.decided' AND body LIKE '%"outcome":"allow","port":%')"#
+        "(kind = 'egress.decided' AND coalesce(json_extract(body, '$.outcome'), '') = 'allow')"
     };
 }
 
@@ -24,8 +23,8 @@ macro_rules! let_out {
 macro_rules! look_up {
     () => {
         concat!(
-            r#"(kind = 'egress.looked-up' OR (kind = 'egress.repeated' AND (body LIKE '%"what":"answered"%' "#,
-            r#"OR body LIKE '%"what":"no-such-name"%' OR body LIKE '%"what":"refused"%')))"#
+            "(kind = 'egress.looked-up' OR (kind = 'egress.repeated' ",
+            "AND coalesce(json_extract(body, '$.what'), '') IN ('answered', 'no-such-name', 'refused')))"
         )
     };
 }
@@ -33,7 +32,11 @@ macro_rules! look_up {
 /// An end that is a refusal after all.
 macro_rules! ended_refused {
     () => {
-        r#"(kind = 'egress.ended' AND (body LIKE '%"ending":"revoked"%' OR body LIKE '%"failure":"address"%'))"#
+        concat!(
+            "(kind = 'egress.ended' ",
+            "AND (coalesce(json_extract(body, '$.ending'), '') = 'revoked' ",
+            "OR coalesce(json_extract(body, '$.failure'), '') = 'address'))"
+        )
     };
 }
 
