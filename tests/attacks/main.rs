@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod api;
+mod bombs;
 mod faults;
 mod packets;
 mod record;
