@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
+use bay_tests::lab::lab_with;
 use bay_tests::suite::{self, Lack};
 use bay_tests::{Daemon, image, until};
 use bay_types::ErrorCode;
@@ -266,6 +267,59 @@ fn an_exec_is_a_span_in_its_caller_s_trace_and_programs_inside_join_it() {
     let _ran = daemon.bay(&["exec", "b", "--", "/bin/true"]).ok();
     let alone = collector.span("exec true");
     assert!(alone["parentSpanId"].is_null() && alone["traceId"] != CALLER_TRACE, "{alone}");
+}
+
+#[test]
+fn what_an_exec_sends_and_what_it_was_refused_are_spans_below_its_own() {
+    if !image::with_python() {
+        return;
+    }
+    let collector = Collector::start();
+    let lab = lab_with(Daemon::setup().env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url));
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &origin.allowed("path = \"/open/**\""));
+    let script = r#"
+import sys, urllib.request, urllib.error
+for url in sys.argv[1:]:
+    try:
+        urllib.request.urlopen(url, timeout=20).read()
+    except urllib.error.HTTPError:
+        pass
+"#;
+    let (open, shut) = (origin.url("https", "/open/door?key=hunter2"), origin.url("https", "/shut"));
+    let mut command = lab.daemon.command(&["exec", "b", "--", "python3", "-c", script, &open, &shut]);
+    assert!(command.env("TRACEPARENT", CALLER).output().unwrap().status.success());
+
+    let exec = collector.span("exec python3");
+    assert_eq!(exec["traceId"], CALLER_TRACE);
+    let of = |path: &str| {
+        let request = format!("GET {}", origin.url("https", path));
+        until(&format!("a span of {request}"), || {
+            let spans = collector.spans.lock().unwrap();
+            let asked = |span: &&Value| {
+                span["name"] == "egress GET"
+                    && attribute(span, "bay.egress.request")["stringValue"] == request.as_str()
+            };
+            spans.iter().find(asked).cloned()
+        })
+    };
+    let (sent, refused) = (of("/open/door"), of("/shut"));
+    for span in [&sent, &refused] {
+        assert_eq!((&span["traceId"], &span["parentSpanId"]), (&exec["traceId"], &exec["spanId"]), "{span}");
+        assert_ne!(span["spanId"], exec["spanId"]);
+        assert_eq!(attribute(span, "server.address")["stringValue"], "origin.test");
+        let moment = |key: &str| span[key].as_str().unwrap().parse::<u128>().unwrap();
+        assert!(moment("startTimeUnixNano") <= moment("endTimeUnixNano"), "{span}");
+        assert!(!span.to_string().contains("hunter2"), "{span}");
+    }
+    assert_eq!(attribute(&sent, "http.response.status_code")["intValue"], "200");
+    assert_eq!(attribute(&sent, "bay.egress.rule")["stringValue"], "origin");
+    assert!(sent["status"].is_null(), "{sent}");
+    assert_eq!(refused["status"]["code"], 2, "{refused}");
+    assert!(refused["status"]["message"].as_str().unwrap().starts_with("refused: "), "{refused}");
+    // The numbers are those of the record.
+    let id = attribute(&refused, "bay.egress.id")["intValue"].as_str().unwrap().to_owned();
+    assert!(lab.daemon.bay(&["policy", "explain", "b", &id]).ok().text().contains("/shut"));
 }
 
 #[test]
