@@ -19,6 +19,7 @@ use crate::gateway::Shared;
 use crate::headers::{self, Upgrade};
 use crate::origin::{self, Lease};
 use crate::progress::{Direction, Progress};
+use crate::sight::Sight;
 use crate::tunnel;
 use crate::upstream::{DialError, seconds};
 
@@ -69,7 +70,7 @@ impl Site {
         }
         let from_bay = matches!(upgrade, Upgrade::WebSocket { .. }).then(|| hyper::upgrade::on(&mut request));
         let (head, body) = request.into_parts();
-        let body = Source::new(body, !head.headers.contains_key(EXPECT));
+        let mut body = Source::new(body, !head.headers.contains_key(EXPECT));
         let named = authorities(&head.uri, head.version, &head.headers);
         let headers = headers::for_origin(head.headers);
         let canonical = self.canonical(&head.method, &head.uri, head.version, &named, &headers);
@@ -83,12 +84,16 @@ impl Site {
 
         let busy: Arc<dyn Send + Sync> = Arc::new((self.busy.clone(), place));
         let decided_in = self.shared.generation();
-        let ruling = self.shared.decider.decide(&self.caller, &canonical).await;
+        let mut sight = Sight::new(&headers, &mut body);
+        let ruling = self.shared.decider.decide(&self.caller, &canonical, &mut sight).await;
         let progress = Progress::new(&self.shared, ruling.id.clone(), canonical.clone(), decided_in, busy);
         if ruling.decision.outcome != Outcome::Allow {
             progress.end(Ending::Refused);
-            let what = canonical.to_string();
-            return Err(answers::decided(&ruling.id, &what, &ruling.decision, ruling.explanation.as_deref()));
+            let (what, explanation) = (canonical.to_string(), ruling.explanation.as_deref());
+            return Err(match &ruling.waiting {
+                Some(waiting) => answers::waiting(&ruling, waiting, &what),
+                None => answers::decided(&ruling.id, &what, &ruling.decision, explanation),
+            });
         }
 
         let may_be_http2 = head.version == Version::HTTP_2;

@@ -9,4 +9,5 @@ mod http;
 mod lab;
 mod ssh;
 mod ssh_attacks;
+mod sight;
 mod tunnels;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
-use bay_gateway::{Caller, Decider, Ended, Known, LookUp, RecordId, Refused, Ruling};
+use bay_gateway::{Caller, Decider, Ended, Known, LookUp, RecordId, Refused, Ruling, Sight};
 use bay_policy::{
     CanonicalRequest, Cause, CompiledPolicy, Decision, Explanation, Host, Outcome, Route, decide, explain,
     route,
@@ -92,7 +92,7 @@ fn unrecorded(request: &CanonicalRequest, why: &str) -> Ruling {
         warnings: Vec::new(),
         credentials: false,
     };
-    Ruling { id: RecordId("0".to_owned()), decision, explanation: Some(Box::new(explanation)) }
+    Ruling { id: RecordId("0".to_owned()), decision, explanation: Some(Box::new(explanation)), waiting: None }
 }
 
 #[async_trait]
@@ -134,13 +134,13 @@ impl Decider for BayDecider {
         route(&self.policy(), host, port, Timestamp::now())
     }
 
-    async fn decide(&self, caller: &Caller, request: &CanonicalRequest) -> Ruling {
+    async fn decide(&self, caller: &Caller, request: &CanonicalRequest, _sight: &mut Sight<'_>) -> Ruling {
         let (policy, now) = (self.policy(), Timestamp::now());
         let decision = decide(&policy, request, now);
         if decision.outcome == Outcome::Allow {
             let body = decided(who(&caller.known).await.as_ref(), request, &decision);
             return match self.recorder.allowed(body, request.git().is_some()).await {
-                Ok(id) => Ruling { id, decision, explanation: None },
+                Ok(id) => Ruling { id, decision, explanation: None, waiting: None },
                 Err(NotRecorded(why)) => unrecorded(request, &why),
             };
         }
@@ -155,10 +155,10 @@ impl Decider for BayDecider {
         let what = if decision.outcome == Outcome::Ask { "ask" } else { "deny" };
         let of = format!("{}:{}", request.host(), request.port());
         let id = self.recorder.denied(what, of, body).await;
-        Ruling { id, decision, explanation: Some(Box::new(explanation)) }
+        Ruling { id, decision, explanation: Some(Box::new(explanation)), waiting: None }
     }
 
-    fn review(&self, request: &CanonicalRequest) -> Decision {
+    fn review(&self, _id: &RecordId, request: &CanonicalRequest) -> Decision {
         decide(&self.policy(), request, Timestamp::now())
     }
 
