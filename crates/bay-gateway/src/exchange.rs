@@ -3,8 +3,9 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use bay_policy::push::commands;
 use bay_policy::{CanonicalRequest, Connection, Host, Outcome, RawRequest, Refusal, Scheme, canonicalise};
-use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderValue};
+use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT, HOST, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
@@ -17,6 +18,7 @@ use crate::body::{AnswerBody, Metered, Source, full};
 use crate::decider::{Caller, Ending, Failure, RecordId, Refused, Ruling};
 use crate::gateway::Shared;
 use crate::headers::{self, Upgrade};
+use crate::limits::{LOOK_WITHIN, MAX_LOOK_BYTES};
 use crate::origin::{self, Lease};
 use crate::progress::{Direction, Progress};
 use crate::sight::Sight;
@@ -75,7 +77,7 @@ impl Site {
         let headers = headers::for_origin(head.headers);
         let canonical = self.canonical(&head.method, &head.uri, head.version, &named, &headers);
         let canonical = match canonical {
-            Ok(canonical) => canonical,
+            Ok(canonical) => with_refs(canonical, &headers, &mut body).await,
             Err(refusal) => {
                 let id = self.refuse(&Refused::Form { host, port, refusal: &refusal }).await;
                 return Err(answers::malformed(&id, &refusal));
@@ -201,6 +203,21 @@ impl Site {
         *answer.headers_mut() = headers::for_bay(std::mem::take(response.headers_mut()));
         headers::say_websocket(answer.headers_mut());
         answer
+    }
+}
+
+/// A push to a git repository is decided on by what it changes, which its body begins with.
+async fn with_refs(canonical: CanonicalRequest, headers: &HeaderMap, body: &mut Source) -> CanonicalRequest {
+    let encoded = headers.contains_key(CONTENT_ENCODING);
+    if encoded || !canonical.http().is_some_and(|http| http.is_push()) {
+        return canonical;
+    }
+    body.look(MAX_LOOK_BYTES as u64, LOOK_WITHIN).await;
+    match commands(&body.looked_at(MAX_LOOK_BYTES).0) {
+        Some(commands) => {
+            canonical.with_refs(commands.updates.into_iter().map(|update| update.name).collect())
+        }
+        None => canonical,
     }
 }
 

@@ -37,9 +37,9 @@ async fn a_body_that_was_looked_at_arrives_whole_and_with_its_length() {
         let sum: u64 = body.bytes().map(u64::from).sum();
         let mut client = lab.https("ok.test").await;
         let answer = send(&mut client, lab.request("POST", "ok.test", "/open/a", body.to_owned())).await;
-        let length =
-            if body.is_empty() { "Some(\"0\")".to_owned() } else { format!("Some(\"{}\")", body.len()) };
-        assert_eq!(String::from_utf8_lossy(&answer.body), format!("{length} {} {sum}", body.len()));
+        // Some clients say nothing where there is nothing.
+        let length = (!body.is_empty()).then(|| body.len().to_string());
+        assert_eq!(String::from_utf8_lossy(&answer.body), format!("{length:?} {} {sum}", body.len()));
         let mut client = lab.http2("ok.test").await;
         let url = format!("https://{}/open/a", lab.authority("ok.test"));
         let request = Request::post(url).body(client::Body::from(body.to_owned())).unwrap();
