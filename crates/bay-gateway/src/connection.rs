@@ -28,8 +28,8 @@ use crate::limits::{
 use crate::names::Meaning;
 use crate::progress::Progress;
 use crate::proxy;
-use crate::ssh;
 use crate::sight::Sight;
+use crate::ssh;
 use crate::stream::{Gathering, Io, Prefixed};
 use crate::tunnel;
 use crate::upstream::dial;

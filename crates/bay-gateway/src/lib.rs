@@ -58,8 +58,8 @@ pub mod names;
 mod origin;
 mod progress;
 mod proxy;
-mod ssh;
 pub mod sight;
+mod ssh;
 mod stream;
 mod tunnel;
 pub mod upstream;
@@ -73,6 +73,6 @@ pub use decider::{
 pub use gateway::{Gateway, Settings};
 pub use limits::Timeouts;
 pub use names::{Names, NamesError, Pools, SavedNames};
-pub use ssh::SshLogin;
 pub use sight::{Beginning, Sight};
+pub use ssh::SshLogin;
 pub use upstream::{SystemUpstream, Upstream};

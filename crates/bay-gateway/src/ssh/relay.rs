@@ -9,8 +9,8 @@ use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf, client as li
 use super::client;
 use crate::connection::Pinned;
 use crate::decider::{Ending, Failure};
-use crate::sight::Sight;
 use crate::progress::{Direction, Progress};
+use crate::sight::Sight;
 use crate::tunnel;
 
 /// The stream that git shows to whoever waits for it.

@@ -7,7 +7,7 @@ mod faults;
 mod grpc;
 mod http;
 mod lab;
+mod sight;
 mod ssh;
 mod ssh_attacks;
-mod sight;
 mod tunnels;
