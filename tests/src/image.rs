@@ -1,5 +1,5 @@
 //! The small image most bays of the suites start from: a static busybox with all its applets, and where the host has
-//! them bash, git, ssh and python3 with the libraries they load.
+//! them bash, curl, git with what it needs for HTTPS, ssh and python3 with the libraries they load.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -120,12 +120,20 @@ pub fn with_ssh() -> bool {
 
 fn make(root: &Path) {
     base(root);
-    for (tool, at) in [("bash", "bin/bash"), ("git", "usr/bin/git"), ("ssh", "usr/bin/ssh")] {
+    let tools =
+        [("bash", "bin/bash"), ("git", "usr/bin/git"), ("curl", "usr/bin/curl"), ("ssh", "usr/bin/ssh")];
+    for (tool, at) in tools {
         if let Some(found) = which(tool) {
             let _ = fs::remove_file(root.join(at));
             copy(&found, &root.join(at));
             libraries_of(&found, root);
         }
+    }
+    let remote = Path::new("/usr/lib/git-core/git-remote-https");
+    if remote.exists() {
+        fs::create_dir_all(root.join("usr/lib/git-core")).unwrap();
+        copy(remote, &root.join("usr/lib/git-core/git-remote-https"));
+        libraries_of(remote, root);
     }
     python(root);
 }

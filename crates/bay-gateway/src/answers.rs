@@ -1,12 +1,12 @@
 //! What the gateway itself answers: refusals and failures, as JSON and as one plain line.
 
 use bay_policy::{AddressRefusal, Decision, Explanation, Refusal};
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde::Serialize;
 
 use crate::body::{AnswerBody, full};
-use crate::decider::{Failure, RecordId};
+use crate::decider::{Failure, RecordId, Ruling, Waiting};
 
 /// The header with the plain line, which `curl -v` and logs show.
 pub const LINE_HEADER: &str = "x-workbay-refused";
@@ -32,10 +32,24 @@ struct Told<'a> {
 #[serde(untagged)]
 enum Details<'a> {
     Explained(&'a Explanation),
-    Decided { decision: &'a Decision },
-    Form { refusal: &'a Refusal },
-    Address { address: &'a AddressRefusal },
-    Failed { failure: Failure },
+    Decided {
+        decision: &'a Decision,
+    },
+    Waiting {
+        question: &'a str,
+        retry_after_s: u64,
+        #[serde(flatten)]
+        explained: Option<&'a Explanation>,
+    },
+    Form {
+        refusal: &'a Refusal,
+    },
+    Address {
+        address: &'a AddressRefusal,
+    },
+    Failed {
+        failure: Failure,
+    },
     None {},
 }
 
@@ -56,6 +70,20 @@ pub(crate) fn decided(
     };
     let details = explanation.map_or(Details::Decided { decision }, Details::Explained);
     answer(StatusCode::FORBIDDEN, LINE_HEADER, &Told { error: "refused", line: &line, record: id, details })
+}
+
+/// A person was asked and has not answered: the same request, sent again, is held again or goes on.
+pub(crate) fn waiting(ruling: &Ruling, waiting: &Waiting, what: &str) -> Response<AnswerBody> {
+    let (question, seconds) = (&waiting.question, waiting.retry_after.as_secs().max(1));
+    let line = format!(
+        "waiting: {what}: a person was asked ({question}) and has not answered; send it again in {seconds} s"
+    );
+    let explained = ruling.explanation.as_deref();
+    let details = Details::Waiting { question, retry_after_s: seconds, explained };
+    let told = Told { error: "waiting", line: &line, record: &ruling.id, details };
+    let mut answer = answer(StatusCode::SERVICE_UNAVAILABLE, LINE_HEADER, &told);
+    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    answer
 }
 
 pub(crate) fn malformed(id: &RecordId, refusal: &Refusal) -> Response<AnswerBody> {

@@ -1,5 +1,6 @@
 //! Bodies on their way: passed on frame by frame, counted, never collected.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -38,13 +39,85 @@ pub(crate) fn full(bytes: impl Into<Bytes>) -> AnswerBody {
 /// they have sent everything may otherwise see a stream that was reset, and not the answer.
 pub(crate) struct Source {
     inner: Option<Incoming>,
+    /// What was looked at before it was decided on. Passed on first.
+    seen: VecDeque<Frame<Bytes>>,
+    seen_bytes: u64,
+    /// How it broke off while it was looked at.
+    broken: Option<hyper::Error>,
     read_rest: bool,
 }
 
 impl Source {
     /// `read_rest` is off for bodies that the client only sends when it is told to go on.
     pub(crate) fn new(inner: Incoming, read_rest: bool) -> Self {
-        Self { inner: Some(inner), read_rest }
+        Self { inner: Some(inner), seen: VecDeque::new(), seen_bytes: 0, broken: None, read_rest }
+    }
+
+    /// Reads ahead until so many bytes are there, the body is over, or the time is up. Nothing of it is lost: what is
+    /// read here is what is passed on first.
+    pub(crate) async fn look(&mut self, bytes: u64, within: std::time::Duration) {
+        // Whoever waits to be told to go on is told so by reading.
+        self.read_rest = true;
+        let reading = async {
+            while self.seen_bytes < bytes && self.broken.is_none() {
+                let Some(inner) = self.inner.as_mut().filter(|inner| !inner.is_end_stream()) else { return };
+                match inner.frame().await {
+                    Some(Ok(frame)) => {
+                        self.seen_bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
+                        self.seen.push_back(frame);
+                    }
+                    Some(Err(error)) => self.broken = Some(error),
+                    None => self.inner = None,
+                }
+            }
+        };
+        timeout(within, reading).await.ok();
+    }
+
+    /// The first bytes of what was looked at, and whether that is all there is.
+    pub(crate) fn looked_at(&self, most: usize) -> (Vec<u8>, bool) {
+        let mut bytes = Vec::new();
+        for data in self.seen.iter().filter_map(Frame::data_ref) {
+            let room = most.saturating_sub(bytes.len());
+            bytes.extend_from_slice(&data[..room.min(data.len())]);
+        }
+        let over = self.broken.is_none() && self.inner.as_ref().is_none_or(Body::is_end_stream);
+        let whole = over && bytes.len() as u64 == self.seen_bytes;
+        (bytes, whole)
+    }
+
+    /// How long the client says that it is.
+    pub(crate) fn length(&self) -> Option<u64> {
+        self.size_hint().exact()
+    }
+
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if let Some(frame) = self.seen.pop_front() {
+            self.seen_bytes = self.seen_bytes.saturating_sub(frame.data_ref().map_or(0, Bytes::len) as u64);
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        if let Some(error) = self.broken.take() {
+            self.inner = None;
+            return Poll::Ready(Some(Err(error)));
+        }
+        match self.inner.as_mut() {
+            Some(inner) => Pin::new(inner).poll_frame(context),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.seen.is_empty() && self.broken.is_none() && self.inner.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = self.inner.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower() + self.seen_bytes);
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper + self.seen_bytes);
+        }
+        hint
     }
 }
 
@@ -139,8 +212,7 @@ impl Body for Metered {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let Some(inner) = self.inner.inner.as_mut() else { return Poll::Ready(None) };
-        match Pin::new(inner).poll_frame(context) {
+        match self.inner.poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.waiting = None;
                 if let Some(data) = frame.data_ref() {
@@ -173,11 +245,11 @@ impl Body for Metered {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.inner.as_ref().is_none_or(Body::is_end_stream)
+        self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.inner.as_ref().map(Body::size_hint).unwrap_or_default()
+        self.inner.size_hint()
     }
 }
 

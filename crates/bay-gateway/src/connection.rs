@@ -29,6 +29,7 @@ use crate::names::Meaning;
 use crate::postgres;
 use crate::progress::Progress;
 use crate::proxy;
+use crate::sight::Sight;
 use crate::ssh;
 use crate::stream::{Gathering, Io, Prefixed};
 use crate::tunnel;
@@ -295,7 +296,7 @@ impl Pinned {
     async fn pass(self, stream: Prefixed, request: CanonicalRequest) {
         let shared = &self.shared;
         let decided_in = shared.generation();
-        let ruling = shared.decider.decide(&self.caller, &request).await;
+        let ruling = shared.decider.decide(&self.caller, &request, &mut Sight::nothing()).await;
         let progress =
             Progress::new(shared, ruling.id.clone(), request.clone(), decided_in, self.busy.clone());
         if ruling.decision.outcome != Outcome::Allow {

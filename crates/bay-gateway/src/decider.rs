@@ -13,6 +13,8 @@ use zeroize::Zeroizing;
 
 use crate::postgres::{Login, LoginRuling};
 
+use crate::sight::Sight;
+
 /// Whatever the decider knows of who is behind a connection (an exec, a process); the gateway only hands it back.
 pub type Known = Arc<dyn Any + Send + Sync>;
 
@@ -45,6 +47,16 @@ pub struct Ruling {
     pub decision: Decision,
     /// For whoever is refused.
     pub explanation: Option<Box<Explanation>>,
+    /// Set where a person was asked and has not answered yet: the client is to come again.
+    pub waiting: Option<Waiting>,
+}
+
+/// A question that is still open when its request cannot be held any longer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// What the person sees it as.
+    pub question: String,
+    pub retry_after: Duration,
 }
 
 /// What is said to a look-up.
@@ -177,10 +189,11 @@ pub trait Decider: Send + Sync + 'static {
 
     /// Decides on a request and records that, before anything of it is sent. May wait for a person; the
     /// future is dropped where the bay goes away meanwhile, and then nothing was sent and no end is told.
-    async fn decide(&self, caller: &Caller, request: &CanonicalRequest) -> Ruling;
+    async fn decide(&self, caller: &Caller, request: &CanonicalRequest, sight: &mut Sight<'_>) -> Ruling;
 
-    /// Decides on what is under way once more, after [`Gateway::policy_changed`](crate::Gateway::policy_changed).
-    fn review(&self, request: &CanonicalRequest) -> Decision;
+    /// Decides on what is under way once more, after [`Gateway::policy_changed`](crate::Gateway::policy_changed). `id` is
+    /// that of the ruling by which it was let out.
+    fn review(&self, id: &RecordId, request: &CanonicalRequest) -> Decision;
 
     /// Records a refusal that no decision was needed for.
     async fn refused(&self, caller: &Caller, what: &Refused<'_>) -> RecordId;

@@ -3,8 +3,9 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use bay_policy::push::commands;
 use bay_policy::{CanonicalRequest, Connection, Host, Outcome, RawRequest, Refusal, Scheme, canonicalise};
-use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderValue};
+use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT, HOST, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
@@ -17,8 +18,10 @@ use crate::body::{AnswerBody, Metered, Source, full};
 use crate::decider::{Caller, Ending, Failure, RecordId, Refused, Ruling};
 use crate::gateway::Shared;
 use crate::headers::{self, Upgrade};
+use crate::limits::{LOOK_WITHIN, MAX_LOOK_BYTES};
 use crate::origin::{self, Lease};
 use crate::progress::{Direction, Progress};
+use crate::sight::Sight;
 use crate::tunnel;
 use crate::upstream::{DialError, seconds};
 
@@ -69,12 +72,12 @@ impl Site {
         }
         let from_bay = matches!(upgrade, Upgrade::WebSocket { .. }).then(|| hyper::upgrade::on(&mut request));
         let (head, body) = request.into_parts();
-        let body = Source::new(body, !head.headers.contains_key(EXPECT));
+        let mut body = Source::new(body, !head.headers.contains_key(EXPECT));
         let named = authorities(&head.uri, head.version, &head.headers);
         let headers = headers::for_origin(head.headers);
         let canonical = self.canonical(&head.method, &head.uri, head.version, &named, &headers);
         let canonical = match canonical {
-            Ok(canonical) => canonical,
+            Ok(canonical) => with_refs(canonical, &headers, &mut body).await,
             Err(refusal) => {
                 let id = self.refuse(&Refused::Form { host, port, refusal: &refusal }).await;
                 return Err(answers::malformed(&id, &refusal));
@@ -83,12 +86,16 @@ impl Site {
 
         let busy: Arc<dyn Send + Sync> = Arc::new((self.busy.clone(), place));
         let decided_in = self.shared.generation();
-        let ruling = self.shared.decider.decide(&self.caller, &canonical).await;
+        let mut sight = Sight::new(&headers, &mut body);
+        let ruling = self.shared.decider.decide(&self.caller, &canonical, &mut sight).await;
         let progress = Progress::new(&self.shared, ruling.id.clone(), canonical.clone(), decided_in, busy);
         if ruling.decision.outcome != Outcome::Allow {
             progress.end(Ending::Refused);
-            let what = canonical.to_string();
-            return Err(answers::decided(&ruling.id, &what, &ruling.decision, ruling.explanation.as_deref()));
+            let (what, explanation) = (canonical.to_string(), ruling.explanation.as_deref());
+            return Err(match &ruling.waiting {
+                Some(waiting) => answers::waiting(&ruling, waiting, &what),
+                None => answers::decided(&ruling.id, &what, &ruling.decision, explanation),
+            });
         }
 
         let may_be_http2 = head.version == Version::HTTP_2;
@@ -196,6 +203,21 @@ impl Site {
         *answer.headers_mut() = headers::for_bay(std::mem::take(response.headers_mut()));
         headers::say_websocket(answer.headers_mut());
         answer
+    }
+}
+
+/// A push to a git repository is decided on by what it changes, which its body begins with.
+async fn with_refs(canonical: CanonicalRequest, headers: &HeaderMap, body: &mut Source) -> CanonicalRequest {
+    let encoded = headers.contains_key(CONTENT_ENCODING);
+    if encoded || !canonical.http().is_some_and(|http| http.is_push()) {
+        return canonical;
+    }
+    body.look(MAX_LOOK_BYTES as u64, LOOK_WITHIN).await;
+    match commands(&body.looked_at(MAX_LOOK_BYTES).0) {
+        Some(commands) => {
+            canonical.with_refs(commands.updates.into_iter().map(|update| update.name).collect())
+        }
+        None => canonical,
     }
 }
 

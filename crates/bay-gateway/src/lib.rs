@@ -29,7 +29,7 @@
 //! | it is TLS or HTTP within bounds of size and time | 400 or 431 where HTTP was begun, closed, recorded |
 //! | one length, one `Host`; the only upgrade is a whole WebSocket handshake | 400, 403 |
 //! | name of the address = SNI = `Host` = `:authority`, and a canonical form ([`bay_policy::canonicalise`]) | 403 |
-//! | [`Decider::decide`] says allow, and has it on record | 403 with the explanation |
+//! | [`Decider::decide`] says allow, and has it on record; it may wait for a person | 403 with the explanation; 503 with `Retry-After` while nobody has answered |
 //! | the address that is dialled, or that a kept connection has, is permitted ([`bay_policy::check_address`]) | 403 |
 //! | name, connection, TLS with a verified certificate | 502, 504 |
 //! | the head of the answer, within bounds of size and time | 502, 504 |
@@ -63,6 +63,7 @@ pub mod postgres;
 mod progress;
 mod proxy;
 pub mod scrub;
+pub mod sight;
 mod ssh;
 mod stream;
 mod tunnel;
@@ -71,9 +72,12 @@ pub mod upstream;
 pub use answers::{FAILURE_HEADER, LINE_HEADER, RECORD_HEADER};
 pub use authority::{Authority, AuthorityError, SavedAuthority};
 pub use connection::Own;
-pub use decider::{Caller, Decider, Ended, Ending, Failure, Known, LookUp, RecordId, Refused, Ruling};
+pub use decider::{
+    Caller, Decider, Ended, Ending, Failure, Known, LookUp, RecordId, Refused, Ruling, Waiting,
+};
 pub use gateway::{Gateway, Settings};
 pub use limits::Timeouts;
 pub use names::{Names, NamesError, Pools, SavedNames};
+pub use sight::{Beginning, Sight};
 pub use ssh::SshLogin;
 pub use upstream::{SystemUpstream, Upstream};

@@ -93,7 +93,7 @@ impl Progress {
         if self.reviewed.load(Relaxed) == now {
             return true;
         }
-        let allowed = self.shared.decider.review(&self.request).outcome == Outcome::Allow;
+        let allowed = self.shared.decider.review(&self.id, &self.request).outcome == Outcome::Allow;
         if allowed {
             self.reviewed.store(now, Relaxed);
         } else {

@@ -31,6 +31,9 @@ pub struct RuleHead {
     pub reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
+    /// Whether the bay's files are kept before a person is asked.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub checkpoint: bool,
     /// Networks that are named as hosts, and those to which names may lead.
     #[serde(skip)]
     pub(crate) named: Vec<IpNet>,
@@ -39,6 +42,31 @@ pub struct RuleHead {
 /// A rule that decisions share: cheap to copy, and alive as long as one of them is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleRef(Arc<RuleHead>);
+
+impl RuleHead {
+    /// Networks that it names: as hosts, or as where names may lead.
+    #[must_use]
+    pub fn named(&self) -> &[IpNet] {
+        &self.named
+    }
+}
+
+impl RuleRef {
+    /// A person's word, which names no address by itself.
+    pub(crate) fn approval(id: &str, kind: Kind) -> Self {
+        let origin = Origin { layer: Layer::Bay, file: "approval".to_owned(), line: 1 };
+        Self(Arc::new(RuleHead {
+            id: id.to_owned(),
+            origin,
+            outcome: Outcome::Allow,
+            kind,
+            reason: None,
+            expires: None,
+            checkpoint: false,
+            named: Vec::new(),
+        }))
+    }
+}
 
 impl Deref for RuleRef {
     type Target = RuleHead;
@@ -143,6 +171,7 @@ impl CompiledRule {
             kind: rule.matcher.kind,
             reason: rule.reason.clone(),
             expires: rule.expires,
+            checkpoint: rule.checkpoint,
             named: named(&rule.matcher),
         };
         Self {
@@ -163,6 +192,7 @@ impl CompiledGrant {
             kind: grant.matcher.kind,
             reason: grant.reason.clone(),
             expires: Some(grant.expires),
+            checkpoint: false,
             named: named(&grant.matcher),
         };
         Self { grant: grant.clone(), head: RuleRef(Arc::new(head)) }

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::address::{self, AddressClass};
 use crate::canonical::path::Reading;
+use crate::canonical::request::Pushing;
 use crate::canonical::{CanonicalRequest, Host, Scheme};
 use crate::compile::{CompiledLayer, CompiledPolicy, CompiledRule, RuleHead, RuleRef};
 use crate::index::Wanted;
@@ -57,6 +58,22 @@ pub struct LayerVerdict {
 }
 
 impl Decision {
+    /// The same after a person said yes to what it asks. Nothing else becomes an allow by that.
+    #[must_use]
+    pub fn approved(&self, request: &CanonicalRequest, approval: &str) -> Self {
+        if self.outcome != Outcome::Ask {
+            return self.clone();
+        }
+        let credentials = request.http().is_some_and(|http| http.scheme() == Scheme::Https);
+        let grant = RuleRef::approval(approval, request.kind());
+        Self {
+            outcome: Outcome::Allow,
+            cause: Cause::Grant { grant },
+            layers: self.layers.clone(),
+            credentials,
+        }
+    }
+
     /// The rule or grant it rests on.
     #[must_use]
     pub fn rule(&self) -> Option<&RuleHead> {
@@ -70,6 +87,20 @@ impl Decision {
 /// Decides on a request.
 #[must_use]
 pub fn decide(policy: &CompiledPolicy, request: &CanonicalRequest, now: Timestamp) -> Decision {
+    // A push of several refs is as many pushes, and the most restrictive word on them holds.
+    if let Some(Pushing::Refs(refs)) = request.http().map(|http| http.pushing())
+        && refs.len() > 1
+    {
+        let each =
+            refs.iter().map(|name| decide_one(policy, &request.clone().with_refs(vec![name.clone()]), now));
+        return each
+            .reduce(|worst, next| if worst.outcome < next.outcome { next } else { worst })
+            .unwrap_or_else(|| denied(Cause::NoPolicy, Vec::new()));
+    }
+    decide_one(policy, request, now)
+}
+
+fn decide_one(policy: &CompiledPolicy, request: &CanonicalRequest, now: Timestamp) -> Decision {
     let mut decision: Option<Decision> = None;
     let readings = request.path().map_or(&[][..], |path| path.readings());
     let readings = readings.iter().map(Some).chain(readings.is_empty().then_some(None));
@@ -193,6 +224,7 @@ fn nearness(rule: &CompiledRule) -> impl Ord + use<> {
         matcher.paths.iter().map(|path| path.nearness()).max(),
         matcher.query.nearness(),
         matcher.headers.len(),
+        !matcher.branches.is_empty(),
     )
 }
 

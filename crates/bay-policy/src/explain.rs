@@ -172,6 +172,7 @@ fn remedies(policy: &CompiledPolicy, request: &CanonicalRequest, decision: &Deci
                     matcher,
                     reason: None,
                     expires: None,
+                    checkpoint: false,
                     examples: Vec::new(),
                     counterexamples: Vec::new(),
                 };
@@ -221,7 +222,7 @@ fn near_misses(
         }
     }
     // What fits longest is nearest.
-    let order = ["expires", "header", "query", "method", "path", "port", "scheme", "kind"];
+    let order = ["expires", "branch", "header", "query", "method", "path", "port", "scheme", "kind"];
     misses.sort_by_key(|miss| order.iter().position(|part| *part == miss.differs_in));
     misses.truncate(MAX_NEAR_MISSES * policy.layers.len());
     misses
@@ -265,6 +266,11 @@ fn difference(
         }
         if let Some(header) = matcher.headers.iter().find(|header| !http.has_header(header)) {
             return Some(("header", format!("it wants the header {header}")));
+        }
+        if !matcher.matches_push(http, Strictness::Exact) {
+            let branches: Vec<&str> =
+                matcher.branches.iter().take(MAX_NEAR_MISSES).map(|branch| branch.as_str()).collect();
+            return Some(("branch", format!("it is for pushes of {}", branches.join(", "))));
         }
     } else if let Some(git) = request.git().filter(|_| matcher.kind == Kind::GitSsh) {
         if !matcher.ports.contains(port, scheme) {

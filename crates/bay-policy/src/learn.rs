@@ -7,11 +7,13 @@ use serde::Serialize;
 
 use crate::address::{self, AddressClass, NameClass};
 use crate::canonical::path::Reading;
+use crate::canonical::request::Pushing;
 use crate::canonical::{CanonicalPath, CanonicalRequest, Host, Http, Scheme, What};
 use crate::compile::CompiledPolicy;
 use crate::decide::{Cause, decide};
 use crate::pattern::query::ValuePattern;
 use crate::pattern::{HostPattern, Methods, PathPattern, Ports, QueryPattern};
+use crate::push::RefPattern;
 use crate::rule::{Grant, Kind, Layer, Matcher, Origin, Outcome, Rule};
 use crate::write::rule_to_toml;
 
@@ -83,6 +85,7 @@ pub fn learn(policy: &CompiledPolicy, refused: &[CanonicalRequest], layer: Layer
             matcher,
             reason: None,
             expires: None,
+            checkpoint: false,
             examples: Vec::new(),
             counterexamples: Vec::new(),
         });
@@ -101,6 +104,9 @@ pub fn narrowest(request: &CanonicalRequest) -> Option<Matcher> {
     let mut matcher = matcher(&group, methods, host, patterns(&paths));
     if let (Some(http), QueryPattern::Any) = (request.http(), &matcher.query) {
         matcher.query = exact_query(http);
+    }
+    if let Some(Pushing::Refs(refs)) = request.http().map(|http| http.pushing()) {
+        matcher.branches = refs.iter().filter_map(|name| RefPattern::exactly(name)).collect();
     }
     Some(matcher)
 }
@@ -278,6 +284,7 @@ fn matcher(group: &Group, methods: BTreeSet<String>, host: HostPattern, paths: V
         },
         query,
         headers: Vec::new(),
+        branches: Vec::new(),
         addresses: Vec::new(),
     }
 }

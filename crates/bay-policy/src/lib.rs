@@ -24,6 +24,8 @@
 //! | [`mod@parse`] | policy files, every mistake with its line                            |
 //! | [`compile`]   | layers made ready for deciding                                       |
 //! | [`mod@decide`]| decisions, the route of a connection, the check of dialled addresses |
+//! | [`exec`]      | rules on commands                                                    |
+//! | [`push`]      | what a git push changes, and patterns for its refs                   |
 //! | [`address`]   | classes of addresses and names                                       |
 //! | [`reach`]     | which hosts can be reached at all                                    |
 //! | [`mod@explain`], [`mod@lint`], [`mod@diff`], [`mod@learn`], [`mod@show`] | policies that can be understood |
@@ -38,6 +40,7 @@ pub mod canonical;
 pub mod compile;
 pub mod decide;
 pub mod diff;
+pub mod exec;
 pub mod explain;
 pub mod found;
 mod index;
@@ -48,6 +51,7 @@ pub mod pattern;
 pub mod place;
 pub mod preset;
 mod problem;
+pub mod push;
 pub mod reach;
 pub mod rule;
 pub mod show;
@@ -60,6 +64,7 @@ pub use canonical::{
 pub use compile::{CompiledPolicy, Layers, RuleHead, RuleRef};
 pub use decide::{AddressRefusal, Cause, Decision, Route, check_address, decide, route};
 pub use diff::{PolicyDiff, diff};
+pub use exec::{ExecRule, decide_exec};
 pub use explain::{Explanation, explain};
 pub use learn::{Lesson, learn};
 pub use lint::{Finding, lint};

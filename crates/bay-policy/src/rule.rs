@@ -7,8 +7,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::canonical::path::Reading;
+use crate::canonical::request::Pushing;
 use crate::canonical::{CanonicalRequest, Http, Scheme, What};
 use crate::pattern::{HostPattern, Methods, PathPattern, Ports, QueryPattern, Strictness};
+use crate::push::RefPattern;
 
 /// What a rule, a layer or the whole policy says to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -139,6 +141,9 @@ pub struct Matcher {
     pub query: QueryPattern,
     /// For `http`: all of them are there. In lower case.
     pub headers: Vec<String>,
+    /// For `http`: of pushes to git repositories those that change these refs. Without any: all requests.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub branches: Vec<RefPattern>,
     /// Addresses that are not public and to which the name may lead.
     pub addresses: Vec<IpNet>,
 }
@@ -202,6 +207,22 @@ impl Matcher {
             && self.paths.iter().any(|path| path.matches(reading, strictness))
             && self.query.matches(http.query(), strictness)
             && self.headers.iter().all(|header| http.has_header(header))
+            && self.matches_push(http, strictness)
+    }
+
+    /// An allow is for pushes that change nothing else, and for what comes before them; deny and ask are for pushes that
+    /// change one of the refs, or may.
+    pub(crate) fn matches_push(&self, http: &Http, strictness: Strictness) -> bool {
+        let forgiving = strictness == Strictness::Forgiving;
+        let fits = |name: &String| self.branches.iter().any(|branch| branch.matches(name, forgiving));
+        match http.pushing() {
+            _ if self.branches.is_empty() => true,
+            Pushing::No => false,
+            Pushing::Preparing => !forgiving,
+            Pushing::Unknown => forgiving,
+            Pushing::Refs(refs) if forgiving => refs.iter().any(fits),
+            Pushing::Refs(refs) => refs.iter().all(fits),
+        }
     }
 
     /// Whether everything the other speaks of is spoken of here.
@@ -232,6 +253,12 @@ impl Matcher {
             && other.paths.iter().all(|path| self.paths.iter().any(|own| own.covers(path)))
             && self.query.covers(&other.query)
             && self.headers.iter().all(|header| other.headers.contains(header))
+            && (self.branches.is_empty() || self.covers_branches(other))
+    }
+
+    fn covers_branches(&self, other: &Self) -> bool {
+        let covered = |branch: &RefPattern| self.branches.iter().any(|own| own.covers(branch));
+        !other.branches.is_empty() && other.branches.iter().all(covered)
     }
 
     /// Whether a request may exist that both speak of.
@@ -264,6 +291,8 @@ pub struct Rule {
     pub reason: Option<String>,
     /// From this moment on it has no effect.
     pub expires: Option<Timestamp>,
+    /// For an ask: whether the bay's files are kept before a person is asked.
+    pub checkpoint: bool,
     /// Requests that it must speak of.
     pub examples: Vec<String>,
     /// Requests that it must not speak of.

@@ -152,6 +152,12 @@ pub fn describe(matcher: &Matcher) -> String {
     if !matcher.headers.is_empty() {
         text.push_str(&format!(" with the header {}", named(matcher.headers.iter().cloned())));
     }
+    if !matcher.branches.is_empty() {
+        text.push_str(&format!(
+            " pushing {}",
+            named(matcher.branches.iter().map(|branch| branch.as_str().to_owned()))
+        ));
+    }
     if !matcher.addresses.is_empty() {
         let addresses = matcher.addresses.iter().map(|network| {
             let alone = network.prefix_len() == network.max_prefix_len();

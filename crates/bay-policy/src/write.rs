@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use crate::canonical::Scheme;
 use crate::pattern::query::ValuePattern;
 use crate::pattern::{Methods, Ports, QueryPattern};
+use crate::push::RefPattern;
 use crate::rule::{Grant, Kind, Matcher, Outcome, Rule};
 
 /// The `[[rule]]` table of a rule.
@@ -19,6 +20,9 @@ pub fn rule_to_toml(rule: &Rule) -> String {
     }
     if let Some(expires) = rule.expires {
         pair(&mut text, "expires", &expires.to_string());
+    }
+    if rule.checkpoint {
+        pair(&mut text, "checkpoint", "true");
     }
     for (key, examples) in [("match", &rule.examples), ("not_match", &rule.counterexamples)] {
         if !examples.is_empty() {
@@ -85,8 +89,9 @@ fn http(text: &mut String, matcher: &Matcher, deny: bool) {
     if !usual {
         pair(text, "scheme", &strings(matcher.schemes.iter().map(|scheme| scheme.as_str())));
     }
+    let of_pushes = !deny && !matcher.branches.is_empty();
     let usual = if deny { Methods::Any } else { Methods::reading() };
-    if matcher.methods != usual {
+    if matcher.methods != usual || of_pushes {
         pair(text, "method", &strings(matcher.methods.as_strings()));
     }
     if !matcher.paths.iter().any(|path| path.is_any()) {
@@ -110,6 +115,9 @@ fn http(text: &mut String, matcher: &Matcher, deny: bool) {
     }
     if !matcher.headers.is_empty() {
         pair(text, "header", &strings(matcher.headers.iter().map(String::as_str)));
+    }
+    if !matcher.branches.is_empty() {
+        pair(text, "branch", &strings(matcher.branches.iter().map(RefPattern::as_str)));
     }
 }
 

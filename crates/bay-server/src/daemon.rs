@@ -13,10 +13,12 @@ use jiff::Timestamp;
 use tokio::sync::{Mutex, RwLock, RwLockWriteGuard, Semaphore, SemaphorePermit};
 
 use crate::admission::Admission;
+use crate::approvals::Approvals;
 use crate::changes::Changes;
 use crate::egress::Egress;
 use crate::fault::Fault;
 use crate::ledger::Ledger;
+use crate::notify::Notify;
 use crate::reconcile::paused_on;
 use crate::registry::{BayHandle, Registry};
 use crate::service::policy::Policies;
@@ -59,6 +61,8 @@ pub(crate) struct Daemon {
     pub(crate) telemetry: Telemetry,
     pub(crate) changes: Changes,
     pub(crate) policies: Policies,
+    pub(crate) approvals: Approvals,
+    pub(crate) notify: Notify,
 }
 
 /// What the host has to give.

@@ -12,6 +12,7 @@
 //!   guest events ──► follow ──► ends of execs                   └── timer, death of PID 1, idle
 //!                                   ├──► telemetry: counters, costs, spans
 //!                                   └──► changes: which files changed meanwhile
+//!   held requests ──► approvals: asked, answered by a person, used; all of it on record
 //!   a bay's connections ──► egress (policy, who, record) ──► the world; service/traffic reads that record for people
 //! ```
 //!
@@ -48,6 +49,7 @@ use tokio::sync::{Mutex, RwLock, Semaphore, watch};
 mod admission;
 mod adopt;
 mod api;
+mod approvals;
 mod changes;
 mod channel;
 mod daemon;
@@ -60,6 +62,7 @@ mod ledger;
 mod line;
 mod listen;
 mod news;
+mod notify;
 mod reconcile;
 mod registry;
 mod restarts;
@@ -71,6 +74,7 @@ mod telemetry;
 mod top;
 mod validate;
 
+pub use approvals::ApprovalsConfig;
 use daemon::{Daemon, HostSize, blocking};
 pub use egress::{EgressConfig, SshKey};
 use fault::Fault;
@@ -80,6 +84,8 @@ use telemetry::Telemetry;
 
 /// How often the pool is looked at for room.
 const GROW_EVERY: Duration = Duration::from_secs(5);
+/// How long a daemon that ends waits for those whose requests it holds to be told to come again.
+const LET_GO_WITHIN: Duration = Duration::from_secs(2);
 /// How long a daemon that ends waits for the collector to take its last spans.
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 
@@ -103,6 +109,7 @@ pub struct ServerConfig {
     /// Memory that bays which go on from theirs leave to the host, instead of a share of it.
     pub memory_reserve_mib: Option<u64>,
     pub egress: EgressConfig,
+    pub approvals: ApprovalsConfig,
     /// Tests: where to die.
     pub fault: Option<String>,
 }
@@ -276,7 +283,11 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         telemetry,
         changes: changes::Changes::default(),
         policies: service::policy::Policies::default(),
+        approvals: approvals::Approvals::new(config.approvals),
+        notify: notify::Notify::new(&config.data_dir),
     });
+    daemon.approvals.restore(&daemon.store).await?;
+    notify::restore(&daemon).await;
     adopt::adopt(&daemon).await.map_err(ServeError::Adopt)?;
     startup::drop_old_copies(&current);
 
@@ -301,6 +312,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     );
 
     let (end, ending) = watch::channel(false);
+    let asked_to_end = Arc::clone(&daemon);
     tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -308,16 +320,22 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         }
         tracing::info!("asked to end; bays go on");
         let _ = end.send(true);
+        // Whoever waits for a person is told to come again, and does not keep this daemon from ending.
+        asked_to_end.approvals.close(Duration::ZERO).await;
         // The sender lives until the process ends, so that nobody takes its end for a signal.
         std::future::pending::<()>().await;
     });
     tokio::spawn(grow_pool(Arc::clone(&daemon)));
     tokio::spawn(ledger::keep_heads(Arc::clone(&daemon)));
+    tokio::spawn(approvals::sweep(Arc::clone(&daemon)));
+    tokio::spawn(notify::follow(Arc::clone(&daemon)));
     tokio::spawn(changes::watch(Arc::clone(&daemon)));
     tokio::spawn(telemetry::cost::watch(Arc::clone(&daemon)));
     tokio::spawn(telemetry::cost::watch_disks(Arc::clone(&daemon)));
     listen::serve(api::router(Arc::clone(&daemon)), unix, tcp, ending).await;
     socket.remove();
+    // Whoever is held is told to come again, by a connection that is still there.
+    daemon.approvals.close(LET_GO_WITHIN).await;
     for handle in daemon.bays.list() {
         handle.close_egress().await;
     }

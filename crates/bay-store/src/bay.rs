@@ -13,7 +13,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::event::{Draft, now};
 use crate::policy::{self, PolicyNew, Scope};
-use crate::{Result, Store, StoreError, hex, ids, meta_get, meta_set, random_bytes};
+use crate::{Result, Store, StoreError, approval, hex, ids, meta_get, meta_set, random_bytes};
 
 const ID_CURSOR: &str = "id_cursor";
 /// How many suffixed names are tried before giving up on deriving one.
@@ -371,6 +371,7 @@ impl Store {
             .await
             .map_err(&failed)?;
         policy::forget(connection, id).await.map_err(&failed)?;
+        approval::forget(connection, id).await.map_err(&failed)?;
         sqlx::query("DELETE FROM bays WHERE id = $1")
             .bind(id.to_string())
             .execute(&mut *connection)

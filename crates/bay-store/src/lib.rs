@@ -42,6 +42,7 @@ use sqlx::{ConnectOptions, Connection, Row};
 use tokio::sync::{Mutex, Notify, watch};
 
 mod append;
+mod approval;
 mod bay;
 mod checkpoint;
 mod cost;
@@ -57,6 +58,7 @@ mod timeline;
 mod traffic;
 mod write;
 
+pub use approval::ApprovalRow;
 pub use bay::{BayNew, BayRow, NameChoice};
 pub use checkpoint::{CheckpointNew, CheckpointRow};
 pub use cost::CostRow;

@@ -9,8 +9,16 @@ use sqlx::{Connection, Row};
 
 use crate::{Result, StoreError};
 
-const MIGRATIONS: &[&[&str]] =
-    &[BAYS_EXECS_EVENTS, LIMITS_HIT, TRACES_AND_COSTS, LIVE_SETTINGS, CHECKPOINTS, LEDGER, POLICIES];
+const MIGRATIONS: &[&[&str]] = &[
+    BAYS_EXECS_EVENTS,
+    LIMITS_HIT,
+    TRACES_AND_COSTS,
+    LIVE_SETTINGS,
+    CHECKPOINTS,
+    LEDGER,
+    POLICIES,
+    APPROVALS,
+];
 
 const LIMITS_HIT: &[&str] = &["ALTER TABLE execs ADD COLUMN limits_hit TEXT NOT NULL DEFAULT '[]'"];
 
@@ -39,6 +47,22 @@ const POLICIES: &[&str] = &[
         created_at TEXT NOT NULL,
         PRIMARY KEY (bay, id)
     )",
+];
+
+/// Questions to a person. They are looked at also when their bay is gone.
+const APPROVALS: &[&str] = &[
+    "CREATE TABLE approvals (
+        id TEXT PRIMARY KEY NOT NULL,
+        bay TEXT NOT NULL,
+        key TEXT NOT NULL,
+        state TEXT NOT NULL,
+        asked_at TEXT NOT NULL,
+        expires TEXT NOT NULL,
+        card TEXT NOT NULL,
+        answer TEXT,
+        uses_left BIGINT NOT NULL
+    )",
+    "CREATE INDEX approvals_live ON approvals (bay) WHERE state IN ('open', 'allowed')",
 ];
 
 /// What may be changed of a living bay, and why one was stopped that nobody asked to be.

@@ -84,6 +84,12 @@ error_codes! {
     /// A policy or a grant with a mistake; nothing of it has any effect.
     PolicyInvalid = "policy-invalid", 422, 2;
     GrantNotFound = "grant-not-found", 404, 3;
+    ApprovalNotFound = "approval-not-found", 404, 3;
+    /// Somebody, or time, was faster.
+    ApprovalAnswered = "approval-answered", 409, 4;
+    /// A person, or nobody in time, said no.
+    Denied = "denied", 403, 5;
+    WebhookNotFound = "webhook-not-found", 404, 3;
     PathNotFound = "path-not-found", 404, 3;
     /// A path leaves the place it must stay in, or is of a kind that cannot be copied.
     PathRefused = "path-refused", 422, 2;

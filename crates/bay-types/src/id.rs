@@ -26,6 +26,9 @@ macro_rules! typed_id {
             /// The kind prefix, underscore included.
             pub const PREFIX: &'static str = concat!($prefix, "_");
 
+            /// The id of nothing.
+            pub const NONE: Self = Self(Uuid::nil());
+
             /// A new id; later ids sort after earlier ones.
             #[must_use]
             pub fn generate() -> Self {
@@ -96,6 +99,11 @@ typed_id!(
 typed_id!(
     /// One cached repository.
     RepoId, "repo"
+);
+
+typed_id!(
+    /// One question to a person.
+    ApprovalId, "ask"
 );
 
 /// The name of a bay: also its hostname, so it follows the rules of a DNS label.

@@ -26,10 +26,13 @@
 //! | [`egress`]  | backend → daemon → CLI: who is behind a connection   |
 //! | [`event`]   | the hashed record of everything decided and done     |
 //! | [`timeline`]| daemon → CLI: one bay's life, line by line           |
+//! | [`approval`] | CLI ↔ daemon: questions that wait for a person, and their answers |
+//! | [`notify`]  | CLI ↔ daemon: who is told of questions               |
 //! | [`policy`]  | CLI ↔ daemon: what may leave a bay, and why          |
 //! | [`progress`]| daemon → caller, during long work                    |
 #![forbid(unsafe_code)]
 
+pub mod approval;
 pub mod bay;
 pub mod checkpoint;
 pub mod diff;
@@ -42,6 +45,7 @@ pub mod guest;
 pub mod id;
 pub mod image;
 pub mod inside;
+pub mod notify;
 pub mod policy;
 pub mod progress;
 pub mod repo;
@@ -58,7 +62,7 @@ pub mod watch;
 
 pub use checkpoint::CheckpointName;
 pub use error::{ApiError, ErrorCode};
-pub use id::{BayId, BayName, ExecId, ImageId, RepoId};
+pub use id::{ApprovalId, BayId, BayName, ExecId, ImageId, RepoId};
 
 /// The version of the product, printed by `bay --version` and compared between daemon and guest.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

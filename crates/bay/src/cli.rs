@@ -13,9 +13,10 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use crate::bench::Bench;
 use crate::client::{Client, Home};
 use crate::commands::{
-    audit, branch, bundle, checkpoint, checkpoints, compare, completions, cp, diff, doctor, egress, exec,
-    execs, fork, grants, images, kill, logs, ls, pause, policy, ports, promote, replace, repos, restore,
-    resume, review, rm, serve, services, set, shell, show, start, stop, timeline, up, watch, workspaces,
+    approvals, audit, branch, bundle, checkpoint, checkpoints, compare, completions, cp, diff, doctor,
+    egress, exec, execs, fork, grants, images, kill, logs, ls, notify, pause, policy, ports, promote,
+    replace, repos, restore, resume, review, rm, serve, services, set, shell, show, start, stop, timeline,
+    up, watch, workspaces,
 };
 use crate::failure::{Failure, Outcome};
 use crate::top::Top;
@@ -120,6 +121,8 @@ enum Verb {
     Branch(branch::Branch),
     Policy(policy::Policy),
     Grants(grants::Grants),
+    Approvals(approvals::Approvals),
+    Notify(notify::Notify),
     Egress(egress::Egress),
     Timeline(timeline::Timeline),
     Audit(audit::Audit),
@@ -218,6 +221,8 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Branch(verb) => verb.run(&global).await,
         Verb::Policy(verb) => verb.run(&global).await,
         Verb::Grants(verb) => verb.run(&global).await,
+        Verb::Approvals(verb) => verb.run(&global).await,
+        Verb::Notify(verb) => verb.run(&global).await,
         Verb::Egress(verb) => verb.run(&global).await,
         Verb::Timeline(verb) => verb.run(&global).await,
         Verb::Audit(verb) => verb.run(&global).await,

@@ -38,6 +38,7 @@ pub(crate) struct Serve {
     pub(crate) criu: Option<PathBuf>,
     pub(crate) memory_reserve_mib: Option<u64>,
     pub(crate) egress: bay_server::EgressConfig,
+    pub(crate) approvals: bay_server::ApprovalsConfig,
     pub(crate) fault: Option<String>,
 }
 
@@ -60,6 +61,7 @@ pub(crate) async fn serve(told: Serve) -> Result<(), ApiError> {
         criu: told.criu,
         memory_reserve_mib: told.memory_reserve_mib,
         egress: told.egress,
+        approvals: told.approvals,
         fault: told.fault,
     })
     .await

@@ -10,6 +10,7 @@ use super::client;
 use crate::connection::Pinned;
 use crate::decider::{Ending, Failure};
 use crate::progress::{Direction, Progress};
+use crate::sight::Sight;
 use crate::tunnel;
 
 /// The stream that git shows to whoever waits for it.
@@ -51,7 +52,7 @@ pub(super) async fn run(
     let (bay, writer) = channel.split();
     let answer = BayChannel { writer };
     let decided_in = shared.generation();
-    let ruling = shared.decider.decide(&pinned.caller, &request).await;
+    let ruling = shared.decider.decide(&pinned.caller, &request, &mut Sight::nothing()).await;
     let record = ruling.id.0.clone();
     let progress = Progress::new(shared, ruling.id.clone(), request.clone(), decided_in, pinned.busy.clone());
     if ruling.decision.outcome != Outcome::Allow {

@@ -8,6 +8,7 @@ mod grpc;
 mod http;
 mod lab;
 mod postgres;
+mod sight;
 mod ssh;
 mod ssh_attacks;
 mod tunnels;

@@ -4,13 +4,27 @@ use super::git::GitService;
 use super::host::parse_authority;
 use super::refusal::{Part, Quoted, Refusal, RefusalCode};
 use super::request::{CanonicalRequest, Connection, RawRequest, Scheme, canonicalise};
+use crate::push::is_ref;
 
 impl CanonicalRequest {
-    /// Reads `[METHOD] URL [with HEADER, HEADER…]`. The method is GET unless said, of `ssh://HOST/REPOSITORY` FETCH;
-    /// `tcp://HOST:PORT` and `tls://HOST[:PORT]` are connections that are not looked into.
+    /// Reads `[METHOD] URL [pushing REF,REF…] [with HEADER, HEADER…]`. The method is GET unless said, of
+    /// `ssh://HOST/REPOSITORY` FETCH; `tcp://HOST:PORT` and `tls://HOST[:PORT]` are connections that are not looked into.
     pub fn from_line(line: &str) -> Result<Self, Refusal> {
         let line = line.trim();
         let (line, headers) = line.split_once(" with ").unwrap_or((line, ""));
+        if let Some((line, refs)) = line.split_once(" pushing ") {
+            let refs: Vec<String> =
+                refs.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
+            let request = Self::from_line(&if headers.is_empty() {
+                line.to_owned()
+            } else {
+                format!("{line} with {headers}")
+            })?;
+            if !refs.iter().all(|name| is_ref(name)) || !request.http().is_some_and(|http| http.is_push()) {
+                return Err(not_a_line(line));
+            }
+            return Ok(request.with_refs(refs));
+        }
         let (method, url) = match line.split_once(' ') {
             Some((method, url)) => (Some(method), url.trim_start()),
             None => (None, line),

@@ -9,6 +9,7 @@ use super::host::{Host, parse_authority, parse_port};
 use super::path::CanonicalPath;
 use super::query::CanonicalQuery;
 use super::refusal::{Part, Quoted, Refusal, RefusalCode};
+use crate::push::is_ref;
 
 /// Longest method.
 pub const MAX_METHOD_BYTES: usize = 32;
@@ -113,6 +114,20 @@ pub struct Http {
     query: CanonicalQuery,
     /// Lower case, in order, each once.
     headers: Vec<String>,
+    /// The refs that a git push changes, where they are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refs: Option<Vec<String>>,
+}
+
+/// What a request is to a git repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pushing<'a> {
+    No,
+    /// The question for what there is, which comes before a push.
+    Preparing,
+    /// A push of which nobody knows what it changes.
+    Unknown,
+    Refs(&'a [String]),
 }
 
 impl Http {
@@ -145,6 +160,23 @@ impl Http {
     pub fn headers(&self) -> &[String] {
         &self.headers
     }
+
+    /// Whether it is, to the most forgiving server, a push to a git repository.
+    #[must_use]
+    pub fn is_push(&self) -> bool {
+        let path = self.path.as_str().to_ascii_lowercase();
+        path.trim_end_matches(['/', '.', ' ']).ends_with("git-receive-pack")
+    }
+
+    pub(crate) fn pushing(&self) -> Pushing<'_> {
+        let service = self.query.pairs().any(|pair| pair == ("service", "git-receive-pack"));
+        match &self.refs {
+            Some(refs) if self.is_push() => Pushing::Refs(refs),
+            None if self.is_push() => Pushing::Unknown,
+            _ if service && self.path.as_str().ends_with("/info/refs") => Pushing::Preparing,
+            _ => Pushing::No,
+        }
+    }
 }
 
 impl CanonicalRequest {
@@ -172,6 +204,18 @@ impl CanonicalRequest {
             ));
         }
         Ok(Self { host, port: checked_port(connection.port)?, what: What::Passthrough })
+    }
+
+    /// The same with the refs that it changes, read from its body. Whatever is no push changes none.
+    #[must_use]
+    pub fn with_refs(mut self, refs: Vec<String>) -> Self {
+        if let What::Http(http) = &mut self.what
+            && http.is_push()
+            && refs.iter().all(|name| is_ref(name))
+        {
+            http.refs = Some(refs);
+        }
+        self
     }
 
     #[must_use]
@@ -262,7 +306,11 @@ impl fmt::Display for CanonicalRequest {
             }
             What::Http(http) => {
                 let scheme = http.scheme.as_str();
-                write!(f, "{} {scheme}://{}{}{}", http.method, self.authority(), http.path, http.query)
+                write!(f, "{} {scheme}://{}{}{}", http.method, self.authority(), http.path, http.query)?;
+                match &http.refs {
+                    Some(refs) => write!(f, " pushing {}", refs.join(",")),
+                    None => Ok(()),
+                }
             }
         }
     }
@@ -310,7 +358,7 @@ pub fn canonicalise(raw: &RawRequest<'_>) -> Result<CanonicalRequest, Refusal> {
             "send the method that is meant",
         ));
     }
-    let http = Http { scheme: raw.scheme, method, path, query, headers };
+    let http = Http { scheme: raw.scheme, method, path, query, headers, refs: None };
     Ok(CanonicalRequest { host, port, what: What::Http(http) })
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use toml::de::DeTable;
 
+use super::exec::read_execs;
 use super::reader::{Reader, Value, quoted};
 use super::rule::{RuleTable, read_table};
 use super::{LayerPolicy, MAX_FILE_BYTES, MAX_RULES, Otherwise, examples};
@@ -13,7 +14,8 @@ use crate::preset::Preset;
 use crate::problem::Problems;
 use crate::rule::{Grant, Layer, Origin, Outcome, Rule};
 
-const KEYS: [&str; 7] = ["description", "extends", "otherwise", "ingress", "rule", "grant", "version"];
+const KEYS: [&str; 8] =
+    ["description", "extends", "otherwise", "ingress", "rule", "exec", "grant", "version"];
 /// The version of the language; a file need not say it.
 const VERSION: &str = "1";
 
@@ -40,6 +42,7 @@ pub(super) fn parse(
         otherwise: Otherwise::Deny,
         ingress: None,
         rules: Vec::new(),
+        execs: Vec::new(),
         grants: Vec::new(),
     };
     if text.len() > MAX_FILE_BYTES {
@@ -80,6 +83,7 @@ fn read_document<'t>(
                     word.and_then(|word| reader.choice("ingress", &word, &choices)).or(policy.ingress);
             }
             "rule" => rules = Some(value),
+            "exec" => policy.execs = read_execs(reader, value, policy.layer),
             "grant" if policy.layer == Layer::Bay => grants = Some(value),
             "grant" => reader.problem(
                 at,
@@ -179,6 +183,7 @@ fn read_rules<'t>(reader: &mut Reader<'t>, value: &Value<'t>, places: &Places, p
                 matcher: matcher.clone(),
                 reason: read.reason.clone(),
                 expires: read.expires,
+                checkpoint: read.checkpoint,
                 examples: read.examples.iter().map(|word| word.text.clone()).collect(),
                 counterexamples: read.counterexamples.iter().map(|word| word.text.clone()).collect(),
             });

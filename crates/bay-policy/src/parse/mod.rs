@@ -4,12 +4,14 @@
 
 mod document;
 mod examples;
+mod exec;
 mod reader;
 mod rule;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::exec::ExecRule;
 use crate::place::Places;
 use crate::problem::Problems;
 use crate::rule::{Grant, Layer, Outcome, Rule};
@@ -55,6 +57,8 @@ pub struct LayerPolicy {
     /// Whether ports of the bay may be reached from outside; silence leaves it to the other layers.
     pub ingress: Option<bool>,
     pub rules: Vec<Rule>,
+    /// Rules on commands.
+    pub execs: Vec<ExecRule>,
     /// Only of the bay's layer.
     pub grants: Vec<Grant>,
 }

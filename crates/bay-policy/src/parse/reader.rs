@@ -128,6 +128,14 @@ impl<'t> Reader<'t> {
         }
     }
 
+    pub(super) fn boolean(&mut self, key: &str, value: &Value<'_>) -> Option<bool> {
+        let found = value.get_ref().as_bool();
+        if found.is_none() {
+            self.wrong_type(key, value, "true or false");
+        }
+        found
+    }
+
     /// One string or several.
     pub(super) fn strings(&mut self, key: &str, value: &Value<'_>) -> Option<Vec<Word>> {
         let Some(array) = value.get_ref().as_array() else {

@@ -12,11 +12,12 @@ use crate::canonical::{CanonicalRequest, Scheme};
 use crate::pattern::query::ValuePattern;
 use crate::pattern::{HostPattern, Methods, PathPattern, Ports, QueryPattern};
 use crate::place::{Place, Places};
+use crate::push::RefPattern;
 use crate::rule::{Kind, Matcher, Outcome};
 
 mod git;
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 18] = [
     "id",
     "outcome",
     "kind",
@@ -28,9 +29,11 @@ const KEYS: [&str; 16] = [
     "path",
     "query",
     "header",
+    "branch",
     "address",
     "reason",
     "expires",
+    "checkpoint",
     "match",
     "not_match",
 ];
@@ -49,6 +52,7 @@ pub(super) struct RuleTable {
     pub(super) from_places: bool,
     pub(super) reason: Option<String>,
     pub(super) expires: Option<Timestamp>,
+    pub(super) checkpoint: bool,
     pub(super) examples: Vec<Word>,
     pub(super) counterexamples: Vec<Word>,
 }
@@ -67,6 +71,7 @@ struct Fields {
     paths: Option<Vec<Word>>,
     query: Option<(QueryPattern, usize)>,
     headers: Option<(Vec<String>, usize)>,
+    branches: Option<(Vec<RefPattern>, usize)>,
     addresses: Vec<IpNet>,
 }
 
@@ -84,6 +89,7 @@ pub(super) fn read_table<'t>(
         from_places: false,
         reason: None,
         expires: None,
+        checkpoint: false,
         examples: Vec::new(),
         counterexamples: Vec::new(),
     };
@@ -99,12 +105,16 @@ pub(super) fn read_table<'t>(
             }
             "reason" => read.reason = read_reason(reader, value),
             "expires" => read.expires = read_expires(reader, value),
+            "checkpoint" if is_rule => read.checkpoint = reader.boolean("checkpoint", value).unwrap_or(false),
             "match" => read.examples = reader.strings("match", value).unwrap_or_default(),
             "not_match" => read.counterexamples = reader.strings("not_match", value).unwrap_or_default(),
             _ if fields.read(reader, key.get_ref(), value) => {}
             _ => {
-                let known: Vec<&str> =
-                    KEYS.iter().copied().filter(|key| is_rule || *key != "outcome").collect();
+                let known: Vec<&str> = KEYS
+                    .iter()
+                    .copied()
+                    .filter(|key| is_rule || !["outcome", "checkpoint"].contains(key))
+                    .collect();
                 reader.unknown_key(key, &known, of);
             }
         }
@@ -118,12 +128,20 @@ pub(super) fn read_table<'t>(
         );
     }
     let outcome = if is_rule { read.outcome? } else { Outcome::Allow };
+    if read.checkpoint && outcome != Outcome::Ask {
+        reader.problem(
+            at,
+            "`checkpoint` stands in a rule that does not ask",
+            "files are kept before a person is asked",
+            "leave it out, or use outcome = \"ask\"",
+        );
+    }
     read.from_places = fields.places.iter().flatten().any(|word| word.text.starts_with('@'));
     read.matchers = fields.matchers(reader, at, outcome, places)?;
     Some(read)
 }
 
-fn read_id(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<String> {
+pub(super) fn read_id(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<String> {
     let word = reader.string("id", value)?;
     let letters = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if word.text.is_empty() || word.text.len() > MAX_ID_BYTES || !word.text.bytes().all(letters) {
@@ -135,7 +153,7 @@ fn read_id(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<String> {
     Some(word.text)
 }
 
-fn read_reason(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<String> {
+pub(super) fn read_reason(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<String> {
     let word = reader.string("reason", value)?;
     if word.text.len() > MAX_REASON_BYTES || word.text.chars().any(char::is_control) {
         let why = format!("it is longer than {MAX_REASON_BYTES} bytes or has control characters");
@@ -193,6 +211,7 @@ impl Fields {
             "path" => self.paths = reader.strings(key, value),
             "query" => self.query = read_query(reader, value).map(|query| (query, at)),
             "header" => self.headers = read_headers(reader, value).map(|headers| (headers, at)),
+            "branch" => self.branches = read_branches(reader, value).map(|branches| (branches, at)),
             "address" => self.addresses = read_addresses(reader, value),
             _ => return false,
         }
@@ -274,10 +293,13 @@ impl Fields {
                 None if deny => both(),
                 None => vec![Scheme::Https],
             },
-            methods: self.methods.map_or(default_methods(outcome), |(methods, _)| methods),
+            methods: self
+                .methods
+                .map_or(default_methods(outcome, self.branches.is_some()), |(methods, _)| methods),
             paths,
             query: self.query.map(|(query, _)| query).unwrap_or_default(),
             headers: self.headers.map(|(headers, _)| headers).unwrap_or_default(),
+            branches: self.branches.map(|(branches, _)| branches).unwrap_or_default(),
             addresses: self.addresses,
         }])
     }
@@ -292,6 +314,7 @@ impl Fields {
             places,
             self.query.as_ref().map(|(_, at)| ("query", *at)),
             self.headers.as_ref().map(|(_, at)| ("header", *at)),
+            self.branches.as_ref().map(|(_, at)| ("branch", *at)),
         ]
         .into_iter()
         .flatten()
@@ -336,10 +359,14 @@ impl Fields {
                     ],
                     ports: Ports::ranges(vec![(place.port(), place.port())]),
                     schemes: vec![place.scheme()],
-                    methods: self.methods.clone().map_or(default_methods(outcome), |(methods, _)| methods),
+                    methods: self
+                        .methods
+                        .clone()
+                        .map_or(default_methods(outcome, self.branches.is_some()), |(methods, _)| methods),
                     paths: below,
                     query: self.query.clone().map(|(query, _)| query).unwrap_or_default(),
                     headers: self.headers.clone().map(|(headers, _)| headers).unwrap_or_default(),
+                    branches: self.branches.clone().map(|(branches, _)| branches).unwrap_or_default(),
                     addresses: self
                         .addresses
                         .iter()
@@ -353,8 +380,30 @@ impl Fields {
     }
 }
 
-fn default_methods(outcome: Outcome) -> Methods {
-    if outcome == Outcome::Deny { Methods::Any } else { Methods::reading() }
+/// A push is a POST, after a GET.
+fn default_methods(outcome: Outcome, of_pushes: bool) -> Methods {
+    match outcome {
+        Outcome::Deny => Methods::Any,
+        _ if of_pushes => Methods::set(["GET", "HEAD", "POST"].map(str::to_owned).to_vec()),
+        _ => Methods::reading(),
+    }
+}
+
+fn read_branches(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Vec<RefPattern>> {
+    let words = reader.strings("branch", value)?;
+    let mut branches = Vec::with_capacity(words.len());
+    for word in &words {
+        match RefPattern::parse(&word.text) {
+            Some(branch) => branches.push(branch),
+            None => reader.problem(
+                word.at,
+                "wrong value of `branch`",
+                format!("{} is not a name of a branch or a ref", quoted(&word.text)),
+                "write main, agent/*, agent/** or refs/tags/*",
+            ),
+        }
+    }
+    (branches.len() == words.len()).then_some(branches)
 }
 
 fn resolve_place(reader: &mut Reader<'_>, word: &Word, places: &Places) -> Option<Vec<Place>> {

@@ -17,7 +17,7 @@ use super::{Failure, Input, Json, NoQuery, Parent, Shared};
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::to_the_end;
 use crate::registry::Attached;
-use crate::service::{Caller, execs};
+use crate::service::{Caller, execs, gate};
 use crate::{news, spool};
 
 /// Bytes moved at once between caller and guest, per direction.
@@ -54,6 +54,8 @@ pub(super) async fn start(
     Input(spec): Input<ExecSpec>,
 ) -> Result<(StatusCode, Json<ExecView>), Failure> {
     let handle = daemon.bays.find(&bay)?;
+    // Whoever hangs up while it is asked about wants it no more.
+    gate::pass(&daemon, &handle, &spec, false, caller).await?;
     let view = to_the_end(async move { execs::start(&daemon, &handle, &spec, parent, caller).await }).await?;
     Ok((StatusCode::CREATED, Json(view)))
 }
@@ -69,11 +71,24 @@ pub(super) async fn start_attached(
     let switch = switch(&mut request)?;
     let Input(spec) = Input::<ExecSpec>::from_request(request, &()).await?;
     let handle = daemon.bays.find(&bay)?;
+    gate::pass(&daemon, &handle, &spec, false, caller).await?;
     let attached = handle.client_attached();
     let guest =
         to_the_end(async move { execs::start_attached(&daemon, &handle, &spec, parent, caller).await })
             .await?;
     Ok(splice(switch, guest, attached))
+}
+
+/// Holds whoever wants to run a command until a person has let it through.
+pub(super) async fn ask(
+    _: NoQuery,
+    State(daemon): Shared,
+    caller: Caller,
+    Path(bay): Path<String>,
+    Input(spec): Input<ExecSpec>,
+) -> Result<Json<()>, Failure> {
+    let handle = daemon.bays.find(&bay)?;
+    Ok(Json(gate::pass(&daemon, &handle, &spec, true, caller).await?))
 }
 
 #[derive(Debug, Deserialize)]

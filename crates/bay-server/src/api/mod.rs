@@ -18,6 +18,7 @@ use crate::channel::plain_text;
 use crate::daemon::Daemon;
 use crate::service::Caller;
 
+mod approvals;
 mod audit;
 mod bays;
 mod checkpoints;
@@ -29,6 +30,7 @@ mod hearing_out;
 mod images;
 mod inside;
 mod metrics;
+mod notify;
 mod policy;
 mod repos;
 mod services;
@@ -72,6 +74,14 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/bays/{bay}/restore", post(checkpoints::restore))
         .route("/v1/bays/{bay}/forks", post(checkpoints::fork))
         .route("/v1/bays/{bay}/promote", post(checkpoints::promote))
+        .route("/v1/approvals", get(approvals::list))
+        .route("/v1/approvals/watch", get(approvals::watch))
+        .route("/v1/approvals/{approval}", get(approvals::show))
+        .route("/v1/approvals/{approval}/allow", post(approvals::allow))
+        .route("/v1/approvals/{approval}/deny", post(approvals::deny))
+        .route("/v1/notify", get(notify::list).post(notify::add))
+        .route("/v1/notify/{webhook}", delete(notify::remove))
+        .route("/v1/notify/{webhook}/test", post(notify::test))
         .route("/v1/policy/host", get(policy::host).put(policy::set_host).delete(policy::unset_host))
         .route("/v1/bays/{bay}/policy", get(policy::show).put(policy::set).delete(policy::unset))
         .route(
@@ -87,6 +97,7 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/bays/{bay}/grants/{grant}", delete(policy::grant_rm))
         .route("/v1/bays/{bay}/execs", get(execs::list).post(execs::start))
         .route("/v1/bays/{bay}/execs/attach", post(execs::start_attached))
+        .route("/v1/bays/{bay}/execs/ask", post(execs::ask))
         .route("/v1/bays/{bay}/execs/{exec}", get(execs::show))
         .route("/v1/bays/{bay}/execs/{exec}/attach", post(execs::attach))
         .route("/v1/bays/{bay}/execs/{exec}/output", get(execs::output))

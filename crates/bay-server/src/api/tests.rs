@@ -148,6 +148,8 @@ async fn rig() -> Rig {
         telemetry: crate::telemetry::Telemetry::default(),
         changes: crate::changes::Changes::default(),
         policies: crate::service::policy::Policies::default(),
+        approvals: crate::approvals::Approvals::new(crate::ApprovalsConfig::default()),
+        notify: crate::notify::Notify::new(dir.path()),
     });
     let router = TowerToHyperService::new(router(Arc::clone(&daemon)));
     Rig { dir, daemon, router, gone, defect, oom_kills }

@@ -1,14 +1,16 @@
 //! The daemon's answers to the gateway of one bay: its policy, who is behind a connection, and the record.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use async_trait::async_trait;
-use bay_gateway::{Caller, Decider, Ended, Known, LookUp, RecordId, Refused, Ruling};
+use bay_gateway::{Caller, Decider, Ended, Known, LookUp, RecordId, Refused, Ruling, Sight};
 use bay_policy::{
     CanonicalRequest, Cause, CompiledPolicy, Decision, Explanation, Host, Outcome, Route, decide, explain,
     route,
 };
+use bay_types::ApprovalId;
 use bay_types::egress::Who;
 use bay_types::guest::{DNS_PORT, GATEWAY_V4};
 use jiff::Timestamp;
@@ -17,6 +19,8 @@ use serde_json::{Value, json};
 use super::caller::{Callers, Opener};
 use super::home::NamesFile;
 use super::record::{NotRecorded, Recorder};
+use crate::daemon::Daemon;
+use crate::registry::BayHandle;
 
 /// Of all a request says, as much is put on record.
 const MAX_REQUEST: usize = 2048;
@@ -28,6 +32,10 @@ pub(super) struct BayDecider {
     pub(super) names: NamesFile,
     pub(super) callers: Callers,
     pub(super) policy: RwLock<Arc<CompiledPolicy>>,
+    /// What was let out by a person's word and is not over, with the question.
+    pub(super) approved: Mutex<HashMap<String, ApprovalId>>,
+    pub(super) daemon: Weak<Daemon>,
+    pub(super) handle: Weak<BayHandle>,
 }
 
 impl BayDecider {
@@ -35,12 +43,16 @@ impl BayDecider {
         self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    pub(super) fn approved(&self) -> MutexGuard<'_, HashMap<String, ApprovalId>> {
+        self.approved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn set_policy(&self, policy: Arc<CompiledPolicy>) {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = policy;
     }
 }
 
-async fn who(known: &Known) -> Option<Who> {
+pub(super) async fn who(known: &Known) -> Option<Who> {
     known.downcast_ref::<Opener>()?.who().await
 }
 
@@ -56,7 +68,7 @@ fn clip(text: String) -> String {
     format!("{}…", &text[..end])
 }
 
-fn decided(who: Option<&Who>, request: &CanonicalRequest, decision: &Decision) -> Value {
+pub(super) fn decided(who: Option<&Who>, request: &CanonicalRequest, decision: &Decision) -> Value {
     let rule = decision.rule().map(|rule| json!({ "id": rule.id, "origin": rule.origin.to_string() }));
     json!({
         "request": clip(request.to_string()),
@@ -66,6 +78,14 @@ fn decided(who: Option<&Who>, request: &CanonicalRequest, decision: &Decision) -
         "rule": rule,
         "by": who,
     })
+}
+
+/// The same with why.
+pub(super) fn with_explanation(mut body: Value, explanation: &Explanation) -> Value {
+    if let Some(body) = body.as_object_mut() {
+        body.insert("explanation".to_owned(), bounded(explanation));
+    }
+    body
 }
 
 /// An explanation as it is kept. One that repeats a long request in each of its parts would leave no room for the event.
@@ -78,7 +98,7 @@ fn bounded(explanation: &Explanation) -> Value {
 }
 
 /// What is refused for the record's sake alone.
-fn unrecorded(request: &CanonicalRequest, why: &str) -> Ruling {
+pub(super) fn unrecorded(request: &CanonicalRequest, why: &str) -> Ruling {
     let decision =
         Decision { outcome: Outcome::Deny, cause: Cause::NoPolicy, layers: Vec::new(), credentials: false };
     let explanation = Explanation {
@@ -92,7 +112,7 @@ fn unrecorded(request: &CanonicalRequest, why: &str) -> Ruling {
         warnings: Vec::new(),
         credentials: false,
     };
-    Ruling { id: RecordId("0".to_owned()), decision, explanation: Some(Box::new(explanation)) }
+    Ruling { id: RecordId("0".to_owned()), decision, explanation: Some(Box::new(explanation)), waiting: None }
 }
 
 #[async_trait]
@@ -134,32 +154,36 @@ impl Decider for BayDecider {
         route(&self.policy(), host, port, Timestamp::now())
     }
 
-    async fn decide(&self, caller: &Caller, request: &CanonicalRequest) -> Ruling {
-        let (policy, now) = (self.policy(), Timestamp::now());
-        let decision = decide(&policy, request, now);
-        if decision.outcome == Outcome::Allow {
-            let body = decided(who(&caller.known).await.as_ref(), request, &decision);
-            return match self.recorder.allowed(body, request.git().is_some()).await {
-                Ok(id) => Ruling { id, decision, explanation: None },
-                Err(NotRecorded(why)) => unrecorded(request, &why),
-            };
-        }
-        let explanation = explain(&policy, request, &decision, now);
-        let body = async {
-            let mut body = decided(who(&caller.known).await.as_ref(), request, &decision);
-            if let Some(body) = body.as_object_mut() {
-                body.insert("explanation".to_owned(), bounded(&explanation));
+    async fn decide(&self, caller: &Caller, request: &CanonicalRequest, sight: &mut Sight<'_>) -> Ruling {
+        loop {
+            let (policy, now) = (self.policy(), Timestamp::now());
+            let decision = decide(&policy, request, now);
+            if decision.outcome == Outcome::Allow {
+                let body = decided(who(&caller.known).await.as_ref(), request, &decision);
+                return match self.recorder.allowed(body, request.git().is_some()).await {
+                    Ok(id) => Ruling { id, decision, explanation: None, waiting: None },
+                    Err(NotRecorded(why)) => unrecorded(request, &why),
+                };
             }
-            body
-        };
-        let what = if decision.outcome == Outcome::Ask { "ask" } else { "deny" };
-        let of = format!("{}:{}", request.host(), request.port());
-        let id = self.recorder.denied(what, of, body).await;
-        Ruling { id, decision, explanation: Some(Box::new(explanation)) }
+            let explanation = explain(&policy, request, &decision, now);
+            if decision.outcome == Outcome::Ask {
+                match self.ask(caller, request, sight, decision, explanation).await {
+                    Some(ruling) => return ruling,
+                    None => continue,
+                }
+            }
+            let body = async {
+                let body = decided(who(&caller.known).await.as_ref(), request, &decision);
+                with_explanation(body, &explanation)
+            };
+            let of = format!("{}:{}", request.host(), request.port());
+            let id = self.recorder.denied("deny", of, body).await;
+            return Ruling { id, decision, explanation: Some(Box::new(explanation)), waiting: None };
+        }
     }
 
-    fn review(&self, request: &CanonicalRequest) -> Decision {
-        decide(&self.policy(), request, Timestamp::now())
+    fn review(&self, id: &RecordId, request: &CanonicalRequest) -> Decision {
+        self.reviewed(id, request, decide(&self.policy(), request, Timestamp::now()))
     }
 
     async fn refused(&self, caller: &Caller, what: &Refused<'_>) -> RecordId {
@@ -191,6 +215,7 @@ impl Decider for BayDecider {
     }
 
     fn ended(&self, id: &RecordId, ended: &Ended) {
+        self.approved().remove(&id.0);
         let (recorder, id, ended) = (Arc::clone(&self.recorder), id.clone(), ended.clone());
         tokio::spawn(async move { recorder.ended(&id, &ended).await });
     }

@@ -33,6 +33,7 @@ use crate::keyring::Keyring;
 use crate::registry::BayHandle;
 use crate::service::policy;
 
+mod asking;
 mod caller;
 mod decider;
 mod floods;
@@ -98,6 +99,20 @@ impl Egress {
             network: Arc::new(HostNetwork::new(hosts, ssh)),
             data_dir: data_dir.to_owned(),
         })
+    }
+
+    pub(crate) fn keyring(&self) -> &Keyring {
+        &self.keys
+    }
+
+    /// Whose certificates are trusted.
+    pub(crate) fn roots(&self) -> &RootCertStore {
+        &self.roots
+    }
+
+    /// The host's network, for what the daemon itself sends.
+    pub(crate) fn network(&self) -> impl Upstream + use<> {
+        BayNetwork::new(Arc::clone(&self.network))
     }
 
     fn authority(&self, row: &BayRow) -> Result<Authority, ApiError> {
@@ -188,6 +203,9 @@ impl BayEgress {
             names: names_file,
             callers: Callers::new(attribution, OwnExecs::new(handle, daemon.store.clone())),
             policy: std::sync::RwLock::new(policy),
+            approved: Mutex::default(),
+            daemon: Arc::downgrade(daemon),
+            handle: Arc::downgrade(handle),
         });
         let settings =
             Settings { authority, names, roots: egress.roots.clone(), timeouts: Timeouts::default() };

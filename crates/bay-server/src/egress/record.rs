@@ -9,7 +9,7 @@ use bay_gateway::{Ended, Ending, LookUp, RecordId};
 use bay_store::{Draft, Store, StoreError};
 use bay_types::egress::Who;
 use bay_types::traffic::{DECIDED, ENDED, LOOKED_UP, REFUSED, REPEATED};
-use bay_types::{BayId, BayName};
+use bay_types::{ApprovalId, BayId, BayName};
 use serde_json::{Value, json};
 
 use super::floods::{Floods, Kind, Say, WINDOW};
@@ -90,6 +90,23 @@ impl Recorder {
         self.counters.egress.decided("allow");
         self.not_over().insert(seq);
         Ok(id(seq))
+    }
+
+    /// Puts a decision on record that a person's allow is used for, and has it on the disk. Also says whether that was
+    /// the last use; nothing where it is used up already.
+    pub(super) async fn allowed_by(
+        &self,
+        approval: ApprovalId,
+        body: Value,
+    ) -> Result<Option<(RecordId, bool)>, NotRecorded> {
+        let body = self.room.take(body)?;
+        let draft = Draft::new(DECIDED, body);
+        let used = self.store.approval_use(approval, self.bay, &draft).await;
+        let Some((seq, used_up)) = used.map_err(|error| unwritten(&error))? else { return Ok(None) };
+        self.store.event_durable(seq).await.map_err(|error| unwritten(&error))?;
+        self.counters.egress.decided("allow");
+        self.not_over().insert(seq);
+        Ok(Some((id(seq), used_up)))
     }
 
     /// Puts one on record that does not. What it says is only asked for when it gets an event of its own.

@@ -1,5 +1,6 @@
 //! One module per noun: what the verbs do, whichever API they come through.
 
+pub(crate) mod approvals;
 pub(crate) mod bays;
 pub(crate) mod checkpoints;
 pub(crate) mod create;
@@ -7,6 +8,7 @@ pub(crate) mod diff;
 pub(crate) mod execs;
 pub(crate) mod fetch;
 pub(crate) mod forks;
+pub(crate) mod gate;
 pub(crate) mod images;
 pub(crate) mod inside;
 pub(crate) mod memory;

@@ -93,6 +93,9 @@ pub(crate) enum Contest {
     /// What the gateway adds to requests and carries, with a daemon of its own and mitmproxy beside it. Minutes: only when
     /// asked for by name.
     Gateway,
+    /// How soon a held request goes on when a person has allowed it, and what a thousand of them cost, with a daemon of its own
+    /// that is killed meanwhile. Minutes: only when asked for by name.
+    Approvals,
     /// Two hundred commands a second over twenty bays. Minutes: only when asked for by name.
     Storm,
 }
@@ -111,8 +114,12 @@ impl Bench {
         if self.only.contains(&Contest::Gateway) {
             scored.extend(gateway::gateway(self.rounds.min(SLOW_ROUNDS)).await?);
         }
-        // The others have their scene in common; the gateway needs none of it.
-        if self.only != [Contest::Gateway] {
+        if self.only.contains(&Contest::Approvals) {
+            scored.extend(gateway::approvals::approvals(self.rounds.min(SLOW_ROUNDS)).await?);
+        }
+        // The others have their scene in common; those two need none of it.
+        let own = [Contest::Gateway, Contest::Approvals];
+        if self.only.is_empty() || self.only.iter().any(|contest| !own.contains(contest)) {
             let mut scene = Scene::set(global, &self.peers, self.files).await?;
             let result = self.measure(&mut scene, wanted).await;
             scene.strike().await;

@@ -15,7 +15,7 @@ use crate::{session, terminal};
 /// lost.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay exec web -- cargo test\n  bay exec web -t -- vim README.md\n  tar c data | bay exec web -- tar x -C /tmp\n  bay exec web -d -- npm run dev   then: bay logs web 3 --follow, with the number it printed"
+    after_help = "Examples:\n  bay exec web -- cargo test\n  bay exec web -t -- vim README.md\n  bay exec web --ask -- make release\n  tar c data | bay exec web -- tar x -C /tmp\n  bay exec web -d -- npm run dev   then: bay logs web 3 --follow, with the number it printed"
 )]
 pub(crate) struct Exec {
     /// Name or id of the bay.
@@ -35,6 +35,9 @@ pub(crate) struct Exec {
     /// Start it, print its number and come back; `bay logs NAME NUMBER` shows what it says.
     #[arg(short, long, conflicts_with_all = ["tty", "interactive"])]
     detach: bool,
+    /// Run it only when a person has allowed it: `bay approvals` shows what waits.
+    #[arg(long)]
+    ask: bool,
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     pub(crate) command: Vec<String>,
@@ -80,12 +83,15 @@ impl Options {
 
 impl Exec {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
-        let detach = self.detach;
+        let (detach, ask) = (self.detach, self.ask);
         let name = self.name.clone();
         let result = async {
             let bay = crate::naming::bay(&name)?;
             let mut client = global.client();
             let spec = self.spec()?;
+            if ask {
+                client.post::<_, ()>(&bay_path(bay, "/execs/ask"), &spec).await?;
+            }
             if detach {
                 start(&mut client, bay, &spec, global.json).await
             } else {

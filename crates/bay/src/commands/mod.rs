@@ -1,5 +1,6 @@
 //! One file per verb.
 
+pub(crate) mod approvals;
 pub(crate) mod audit;
 pub(crate) mod branch;
 pub(crate) mod bundle;
@@ -20,6 +21,7 @@ pub(crate) mod kill;
 pub(crate) mod lifecycle;
 pub(crate) mod logs;
 pub(crate) mod ls;
+pub(crate) mod notify;
 pub(crate) mod pause;
 pub(crate) mod policy;
 pub(crate) mod ports;

@@ -1,10 +1,12 @@
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use bay_server::{Collector, EgressConfig, SshKey};
+use bay_server::{ApprovalsConfig, Collector, EgressConfig, SshKey};
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
+use jiff::SignedDuration;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::Global;
@@ -50,12 +52,24 @@ pub(crate) struct Serve {
     /// The SSH servers that gateways know, in the form of OpenSSH's known_hosts. None is trusted on first use.
     #[arg(long, env = "BAY_SSH_KNOWN_HOSTS", value_name = "PATH")]
     ssh_known_hosts: Option<PathBuf>,
+    /// How long a person is waited for who is asked, such as 15m; then the answer is no [default: 15m].
+    #[arg(long, env = "BAY_ASK_TIMEOUT", value_name = "TIME", value_parser = time)]
+    ask_timeout: Option<Duration>,
+    /// How long a request is held in silence whose client comes again by itself.
+    #[arg(long, env = "BAY_ASK_HOLD", hide = true, value_parser = time)]
+    ask_hold: Option<Duration>,
     /// Leave the caller's session: its terminal may close.
     #[arg(long, hide = true)]
     detached: bool,
     /// Fail on purpose at a named point.
     #[arg(long, env = "BAY_FAULT", hide = true)]
     fault: Option<String>,
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let wrong = || "give a time such as 90s, 10m or 2h".to_owned();
+    let time: SignedDuration = text.parse().map_err(|_| wrong())?;
+    Duration::try_from(time).ok().filter(|time| !time.is_zero()).ok_or_else(wrong)
 }
 
 impl Serve {
@@ -98,6 +112,7 @@ impl Serve {
                 ssh_keys: self.ssh_key,
                 ssh_known_hosts: self.ssh_known_hosts,
             },
+            approvals: ApprovalsConfig { timeout: self.ask_timeout, hold: self.ask_hold },
             fault: self.fault.filter(|fault| !fault.is_empty()),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -6,15 +6,15 @@ pub(crate) use bay_tests::origin;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bay_gateway::postgres::{Login, LoginRuling, LoginSecret};
 use bay_gateway::{
-    Authority, Caller, Decider, Ended, Gateway, Known, LookUp, Names, Pools, RecordId, Refused, Ruling,
-    Settings, SshLogin, Timeouts, Upstream,
+    Authority, Beginning, Caller, Decider, Ended, Gateway, Known, LookUp, Names, Pools, RecordId, Refused,
+    Ruling, Settings, Sight, SshLogin, Timeouts, Upstream, Waiting,
 };
 use bay_policy::{
     CanonicalRequest, CompiledPolicy, Decision, Host, Layer, Layers, Places, Route, decide, explain, parse,
@@ -72,6 +72,11 @@ pub(crate) struct Ledger {
     told: Notify,
     /// Where the next decision says that it is made, and what it then waits for.
     pub(crate) hold: Mutex<Option<(Arc<Notify>, Arc<Notify>)>>,
+    /// Whether bodies are looked at before they are decided on, and what was seen.
+    pub(crate) looks: AtomicBool,
+    pub(crate) seen: Mutex<Vec<Beginning>>,
+    /// What is said of a person who has not answered.
+    pub(crate) waiting: Mutex<Option<Waiting>>,
 }
 
 impl Ledger {
@@ -180,7 +185,7 @@ impl Decider for Ledger {
         route(&self.policy(), host, port, Timestamp::now())
     }
 
-    async fn decide(&self, _caller: &Caller, request: &CanonicalRequest) -> Ruling {
+    async fn decide(&self, _caller: &Caller, request: &CanonicalRequest, sight: &mut Sight<'_>) -> Ruling {
         let (policy, now) = (self.policy(), Timestamp::now());
         let decision = decide(&policy, request, now);
         let id = self.id();
@@ -192,10 +197,15 @@ impl Decider for Ledger {
             reached.notify_one();
             go_on.notified().await;
         }
-        Ruling { id, decision, explanation: Some(Box::new(explanation)) }
+        if self.looks.load(Ordering::Relaxed) {
+            let beginning = sight.beginning().await;
+            self.seen.lock().unwrap().push(beginning);
+        }
+        let waiting = self.waiting.lock().unwrap().clone().filter(|_| !allowed);
+        Ruling { id, decision, explanation: Some(Box::new(explanation)), waiting }
     }
 
-    fn review(&self, request: &CanonicalRequest) -> Decision {
+    fn review(&self, _id: &RecordId, request: &CanonicalRequest) -> Decision {
         decide(&self.policy(), request, Timestamp::now())
     }
 
@@ -337,6 +347,9 @@ impl Lab {
             told: Notify::new(),
             hold: Mutex::default(),
             login: Mutex::default(),
+            looks: AtomicBool::new(false),
+            seen: Mutex::default(),
+            waiting: Mutex::default(),
         });
         let net = Arc::new(LabNet { own: Mutex::new(Some(Vec::new())), ..LabNet::default() });
         let origins = origin::OriginAuthority::default();

@@ -19,6 +19,7 @@ impl Fields {
             self.places.as_ref().and_then(|words| words.first()).map(|word| ("place", word.at)),
             self.query.as_ref().map(|(_, at)| ("query", *at)),
             self.headers.as_ref().map(|(_, at)| ("header", *at)),
+            self.branches.as_ref().map(|(_, at)| ("branch", *at)),
         ];
         if let Some((key, at)) = unfit.into_iter().flatten().next() {
             let why = "of `git-ssh` there are host, port, repositories and FETCH or PUSH only";
@@ -65,6 +66,7 @@ impl Fields {
             paths,
             query: QueryPattern::default(),
             headers: Vec::new(),
+            branches: Vec::new(),
             addresses: self.addresses,
         }])
     }

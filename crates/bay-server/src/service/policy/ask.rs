@@ -67,8 +67,18 @@ pub(crate) async fn diff(
     blocking(move || Ok(change(&before, layer, &requests))).await
 }
 
-fn change(before: &CompiledPolicy, mut bay: LayerPolicy, requests: &[CanonicalRequest]) -> PolicyChange {
-    let now = Timestamp::now();
+/// The policy that would hold if the bay's own layer were this one.
+pub(crate) async fn with_layer(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    given: PolicySet,
+) -> Result<CompiledPolicy, ApiError> {
+    let before = Arc::clone(&super::effective_with_origins(daemon, handle).await.policy);
+    let Prepared { layer, .. } = set::prepare(Layer::Bay, given, compile::project(&handle.row())).await?;
+    blocking(move || Ok(replaced(&before, layer))).await
+}
+
+fn replaced(before: &CompiledPolicy, mut bay: LayerPolicy) -> CompiledPolicy {
     let mut layers = Layers::default();
     for layer in before.layers() {
         match layer.layer {
@@ -78,7 +88,12 @@ fn change(before: &CompiledPolicy, mut bay: LayerPolicy, requests: &[CanonicalRe
             Layer::Bay => bay.grants.extend(layer.grants.iter().cloned()),
         }
     }
-    let after = CompiledPolicy::new(Layers { bay: Some(bay), ..layers });
+    CompiledPolicy::new(Layers { bay: Some(bay), ..layers })
+}
+
+fn change(before: &CompiledPolicy, bay: LayerPolicy, requests: &[CanonicalRequest]) -> PolicyChange {
+    let now = Timestamp::now();
+    let after = replaced(before, bay);
     let found = compare(before, &after, now);
     let rule =
         |rule: &Rule| view::rule(rule, if rule.is_active(now) { Effect::Active } else { Effect::Expired });

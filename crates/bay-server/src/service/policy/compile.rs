@@ -77,6 +77,7 @@ fn closed(layer: Layer, name: &str, problems: &[String]) -> LayerPolicy {
         otherwise: Otherwise::Deny,
         ingress: Some(false),
         rules,
+        execs: Vec::new(),
         grants: Vec::new(),
     }
 }

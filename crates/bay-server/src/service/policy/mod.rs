@@ -24,7 +24,7 @@ use bay_policy::{CompiledPolicy, Place};
 use bay_types::BayId;
 use tokio::sync::watch;
 
-pub(crate) use ask::{check, diff, lint};
+pub(crate) use ask::{check, diff, lint, with_layer};
 pub(crate) use compile::Effective;
 pub(crate) use inside::inside;
 pub(crate) use recall::{explain, learn};

@@ -307,5 +307,5 @@ pub(crate) async fn drop_grants(daemon: &Daemon, handle: &BayHandle, why: &str) 
     if daemon.store.grants_drop(handle.id, why).await.map_err(|e| e.to_api())? {
         daemon.policies.touch(handle.id);
     }
-    Ok(())
+    daemon.approvals.drop_all(daemon, handle.id, why).await
 }

@@ -96,6 +96,11 @@ pub(super) fn what(kind: &str, body: &Value) -> String {
         "bay.set" => format!("settings hold{}", settings(body.0.get("limits"))),
         "bay.set-refused" => format!("settings refused{reason}"),
         "exec.start" => format!("{} began: {}", body.exec(), body.command()),
+        "exec.approved" => format!(
+            "a person let a command run ({}): {}",
+            body.text("approval").unwrap_or_default(),
+            body.command()
+        ),
         "exec.end" => ended(&body),
         "exec.files" => files(&body),
         "exec.signal" => {
@@ -131,6 +136,14 @@ pub(super) fn what(kind: &str, body: &Value) -> String {
             Some(name) => format!("policy {name} set{}{by}", rules(body.0.get("rules"))),
             None => format!("its own policy taken away{by}"),
         },
+        "approval.asked" => format!(
+            "a person was asked ({}): {}",
+            body.text("approval").unwrap_or_default(),
+            body.text("request").unwrap_or_default()
+        ),
+        "approval.allowed" | "approval.denied" | "approval.expired" | "approval.dropped" => {
+            answered(kind, &body)
+        }
         "grant.add" => {
             let request = body.text("request").unwrap_or_default();
             format!("granted{}: {request}{by}", body.after(" until ", "expires"))
@@ -153,6 +166,16 @@ pub(super) fn what(kind: &str, body: &Value) -> String {
         }
         other => generic(other, &body),
     }
+}
+
+fn answered(kind: &str, body: &Body<'_>) -> String {
+    let what = kind.strip_prefix("approval.").unwrap_or(kind);
+    let which = body.text("approval").or_else(|| body.text("approvals")).unwrap_or_default();
+    let after = body.read::<u32>("after_ms").map(|ms| format!(" after {}", duration(f64::from(ms) / 1e3)));
+    let reach = body.after(" ", "reach");
+    let by = body.after(" by ", "by");
+    let request = body.after(": ", "request");
+    format!("{which} {what}{reach}{by}{}{request}{}", after.unwrap_or_default(), body.after("; ", "why"))
 }
 
 /// ` (3 allow, 1 ask)`

@@ -30,6 +30,8 @@ const WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// A policy that lets requests to the origin through, but not every one.
 const OPEN: [&str; 2] = ["/open/**", "/bytes/*"];
+/// The beginning of paths that a person is asked about.
+pub(super) const ASK: &str = "/ask";
 /// The path of a request that is refused.
 pub(super) const SHUT: &str = "/shut";
 
@@ -45,6 +47,27 @@ pub(super) struct Lab {
 
 fn preparing(error: &io::Error) -> ApiError {
     local("preparing the bench of the gateway", error)
+}
+
+/// Starts the daemon.
+fn serve(executable: &Path, home: &Home, dir: &Path) -> Result<Child, ApiError> {
+    let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("serve.log"));
+    Command::new(executable)
+        .args(["serve", "--pool-mib", POOL_MIB, "--data-dir"])
+        .arg(&home.data_dir)
+        .arg("--pool")
+        .arg(&home.pool)
+        .arg("--key-file")
+        .arg(dir.join("key"))
+        .arg("--gateway-hosts")
+        .arg(dir.join("hosts"))
+        .arg("--gateway-ca")
+        .arg(dir.join("origin.pem"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log.map_err(|error| preparing(&error))?)
+        .spawn()
+        .map_err(|error| preparing(&error))
 }
 
 impl Lab {
@@ -64,23 +87,7 @@ impl Lab {
         };
         fs::create_dir_all(&home.data_dir).map_err(|error| preparing(&error))?;
         let executable = std::env::current_exe().map_err(|error| preparing(&error))?;
-        let log = fs::File::create(dir.join("serve.log")).map_err(|error| preparing(&error))?;
-        let daemon = Command::new(&executable)
-            .args(["serve", "--pool-mib", POOL_MIB, "--data-dir"])
-            .arg(&home.data_dir)
-            .arg("--pool")
-            .arg(&home.pool)
-            .arg("--key-file")
-            .arg(dir.join("key"))
-            .arg("--gateway-hosts")
-            .arg(dir.join("hosts"))
-            .arg("--gateway-ca")
-            .arg(dir.join("origin.pem"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .map_err(|error| preparing(&error))?;
+        let daemon = serve(&executable, &home, &dir)?;
         let client = Client::new(home.clone());
         let mut lab = Self { dir, origin, executable, home, client, daemon, bays: Vec::new() };
         match lab.prepare().await {
@@ -92,15 +99,17 @@ impl Lab {
         }
     }
 
+    /// Ends the daemon as a power cut would, and starts the next.
+    pub(super) async fn kill_and_start(&mut self) -> Result<(), ApiError> {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+        self.daemon = serve(&self.executable, &self.home, &self.dir)?;
+        self.client = Client::new(self.home.clone());
+        self.answers().await
+    }
+
     async fn prepare(&mut self) -> Result<(), ApiError> {
-        let begin = Instant::now();
-        while let Err(error) = self.client.get::<Health>("/v1/health").await {
-            let ended = self.daemon.try_wait().map_err(|error| preparing(&error))?.is_some();
-            if ended || begin.elapsed() > WITHIN {
-                return Err(error);
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
+        self.answers().await?;
         let tree = self.dir.join("tree");
         small_tree(&tree).map_err(|error| preparing(&error))?;
         fs::copy(&self.executable, tree.join(&PROGRAM[1..])).map_err(|error| preparing(&error))?;
@@ -111,6 +120,19 @@ impl Lab {
             force: false,
         };
         let _: ImageView = self.client.work("/v1/images", &import, &mut Meter::new(true)).await?;
+        Ok(())
+    }
+
+    /// Waits until the daemon answers.
+    async fn answers(&mut self) -> Result<(), ApiError> {
+        let begin = Instant::now();
+        while let Err(error) = self.client.get::<Health>("/v1/health").await {
+            let ended = self.daemon.try_wait().map_err(|error| preparing(&error))?.is_some();
+            if ended || begin.elapsed() > WITHIN {
+                return Err(error);
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
         Ok(())
     }
 
@@ -126,7 +148,8 @@ impl Lab {
         self.bays.push(name.to_owned());
         let policy = self.dir.join("policy.toml");
         let text = format!(
-            "[[rule]]\nid = \"origin\"\noutcome = \"allow\"\nhost = \"{NAME}\"\nport = {}\naddress = \"{ADDRESS}\"\npath = {OPEN:?}\n",
+            "[[rule]]\nid = \"origin\"\noutcome = \"allow\"\nhost = \"{NAME}\"\nport = {0}\naddress = \"{ADDRESS}\"\npath = {OPEN:?}\n\
+             [[rule]]\nid = \"asked\"\noutcome = \"ask\"\nhost = \"{NAME}\"\nport = {0}\naddress = \"{ADDRESS}\"\npath = \"{ASK}/**\"\n",
             self.origin.port
         );
         fs::write(&policy, text).map_err(|error| preparing(&error))?;

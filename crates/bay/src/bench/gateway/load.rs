@@ -27,6 +27,8 @@ use tokio_rustls::client::TlsStream;
 const READ_BYTES: usize = 64 * 1024;
 /// Longest head of an answer.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
+/// How long a client waits that was told to come again, or whose connection broke.
+const COME_AGAIN: Duration = Duration::from_millis(200);
 /// How long one resolver may take.
 const RESOLVE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -66,6 +68,8 @@ pub(super) enum Work {
     Share { streams: usize, seconds: f64 },
     /// As many requests as there is time for; not more in a second than told.
     Rate { connections: usize, seconds: f64, per_second: Option<f64> },
+    /// So many requests at once, each for a path of its own, sent again for as long as they are told to come again.
+    Held { requests: usize },
     /// A connection that is kept open until nobody listens; its ends are told.
     Hold,
 }
@@ -121,6 +125,7 @@ pub(crate) fn run(order: &str) -> ExitCode {
 
 async fn carry_out(order: Order) -> io::Result<Told> {
     let client = Arc::new(Client::new(&order).await?);
+    let order = &order;
     match order.work {
         Work::Warm { requests } => one_by_one(&client, requests, false).await,
         Work::Fresh { requests } => one_by_one(&client, requests, true).await,
@@ -135,6 +140,7 @@ async fn carry_out(order: Order) -> io::Result<Told> {
         Work::Rate { connections, seconds, per_second } => {
             rate(&client, connections, seconds, per_second).await
         }
+        Work::Held { requests } => held(&client, order, requests).await,
         Work::Hold => {
             let stream = TcpStream::connect(client.at).await?;
             let ends = Some((stream.local_addr()?, stream.peer_addr()?));
@@ -242,6 +248,32 @@ async fn rate(
     }
     told.seconds = begin.elapsed().as_secs_f64();
     told.quantiles(all);
+    Ok(told)
+}
+
+/// A client that calls itself one that waits, and comes again.
+async fn held(client: &Arc<Client>, order: &Order, requests: usize) -> io::Result<Told> {
+    let mut running = JoinSet::new();
+    for number in 0..requests {
+        let client = client.clone();
+        let head = format!(
+            "GET {}/{number} HTTP/1.1\r\nHost: {}:{}\r\nUser-Agent: curl/8\r\n\r\n",
+            order.path, order.name, order.port
+        );
+        running.spawn(async move {
+            loop {
+                let sent = async { client.connect().await?.get(head.as_bytes()).await };
+                match sent.await {
+                    Ok((503, _)) | Err(_) => tokio::time::sleep(COME_AGAIN).await,
+                    Ok((status, _)) => return status,
+                }
+            }
+        });
+    }
+    let mut told = Told::default();
+    while let Some(status) = running.join_next().await {
+        *told.statuses.entry(status.map_err(io::Error::other)?).or_default() += 1;
+    }
     Ok(told)
 }
 

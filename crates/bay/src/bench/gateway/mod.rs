@@ -4,6 +4,7 @@
 //! "Direct" is the load generator on the host, to the origin on loopback. The other way leads through a bay's pair of
 //! devices to the gateway and from there over loopback to the same origin.
 
+pub(crate) mod approvals;
 mod lab;
 pub(crate) mod load;
 mod origin;

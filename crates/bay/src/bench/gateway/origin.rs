@@ -1,8 +1,10 @@
 //! The server outside: TLS and as little HTTP/1.1 as the load generator and the gateway need.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::ServerConfig;
@@ -29,7 +31,11 @@ pub(super) struct Origin {
     /// The certificate of its authority.
     pub(super) pem: String,
     runtime: Option<tokio::runtime::Runtime>,
+    arrived: Arrived,
 }
+
+/// When which path was asked for, the first time.
+type Arrived = Arc<Mutex<HashMap<String, Instant>>>;
 
 impl Drop for Origin {
     fn drop(&mut self) {
@@ -49,13 +55,20 @@ impl Origin {
         let port = listener.local_addr()?.port();
         listener.set_nonblocking(true)?;
         let acceptor = TlsAcceptor::from(Arc::new(config));
+        let arrived = Arrived::default();
+        let told = arrived.clone();
         runtime.spawn(async move {
             let Ok(listener) = TcpListener::from_std(listener) else { return };
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(acceptor.clone(), stream));
+                tokio::spawn(serve(acceptor.clone(), stream, told.clone()));
             }
         });
-        Ok(Self { port, pem, runtime: Some(runtime) })
+        Ok(Self { port, pem, runtime: Some(runtime), arrived })
+    }
+
+    /// When a path that a person is asked about was asked for.
+    pub(super) fn arrived(&self, path: &str) -> Option<Instant> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).get(path).copied()
     }
 }
 
@@ -79,7 +92,7 @@ fn identity() -> Result<(ServerConfig, String), Box<dyn std::error::Error + Send
 }
 
 /// Answers until the other end has enough.
-async fn serve(acceptor: TlsAcceptor, stream: TcpStream) -> io::Result<()> {
+async fn serve(acceptor: TlsAcceptor, stream: TcpStream, arrived: Arrived) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut stream = acceptor.accept(stream).await?;
     let mut buffer = vec![0; MAX_HEAD_BYTES];
@@ -95,6 +108,10 @@ async fn serve(acceptor: TlsAcceptor, stream: TcpStream) -> io::Result<()> {
             }
         }
         let path = buffer[..filled].split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+        if path.starts_with(b"/ask/") {
+            let path = String::from_utf8_lossy(path).into_owned();
+            arrived.lock().unwrap_or_else(PoisonError::into_inner).entry(path).or_insert_with(Instant::now);
+        }
         let Some(mut left) = wanted(path) else {
             stream.write_all(&short).await?;
             stream.flush().await?;

@@ -1,0 +1,269 @@
+//! What a git push changes, read from the beginning of its body (`git-receive-pack` of the smart HTTP protocol).
+//!
+//! The body is written by the bay. Whatever is not exactly what git sends is not read at all: then nobody knows which
+//! refs change, and rules by branch take it for the worst.
+
+/// Most refs that one push may change for them to be known.
+pub const MAX_REFS: usize = 100;
+/// Longest name of a ref.
+const MAX_REF_BYTES: usize = 512;
+/// Length of a packet's length.
+const LENGTH: usize = 4;
+
+/// One ref that a push changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefUpdate {
+    pub name: String,
+    /// Nothing where the ref is new.
+    pub old: Option<String>,
+    /// Nothing where the ref is deleted.
+    pub new: Option<String>,
+}
+
+/// The commands of a push.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Commands {
+    pub updates: Vec<RefUpdate>,
+    /// Where in the body they end, and the pack may begin.
+    pub end: usize,
+}
+
+/// Reads the commands; nothing where they are not all there, or not what git sends.
+#[must_use]
+pub fn commands(body: &[u8]) -> Option<Commands> {
+    let mut updates = Vec::new();
+    let (mut at, mut options) = (0, false);
+    while let Packet::Line { text, next } = packet(body, at)? {
+        at = next;
+        let (text, capabilities) = match text.iter().position(|byte| *byte == 0) {
+            Some(nul) if updates.is_empty() => (&text[..nul], &text[nul + 1..]),
+            Some(_) => return None,
+            None => (text, &b""[..]),
+        };
+        options |=
+            capabilities.split(|byte| matches!(byte, b' ' | b'\n')).any(|word| word == b"push-options");
+        let line = std::str::from_utf8(text).ok()?;
+        let line = line.strip_suffix('\n').unwrap_or(line);
+        if let Some(id) = line.strip_prefix("shallow ") {
+            object_id(id)?;
+            continue;
+        }
+        if updates.len() == MAX_REFS {
+            return None;
+        }
+        updates.push(update(line)?);
+    }
+    at += LENGTH;
+    if options {
+        while let Packet::Line { next, .. } = packet(body, at)? {
+            at = next;
+        }
+        at += LENGTH;
+    }
+    Some(Commands { updates, end: at })
+}
+
+enum Packet<'a> {
+    Line { text: &'a [u8], next: usize },
+    Flush,
+}
+
+fn packet(body: &[u8], at: usize) -> Option<Packet<'_>> {
+    let digits = body.get(at..at.checked_add(LENGTH)?)?;
+    if !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    let length = usize::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    match length {
+        0 => Some(Packet::Flush),
+        1..=LENGTH => None,
+        length => Some(Packet::Line { text: body.get(at + LENGTH..at + length)?, next: at + length }),
+    }
+}
+
+fn update(line: &str) -> Option<RefUpdate> {
+    let mut words = line.splitn(3, ' ');
+    let (old, new, name) = (words.next()?, words.next()?, words.next()?);
+    let ids = (object_id(old)?, object_id(new)?);
+    (old.len() == new.len() && is_ref(name)).then(|| RefUpdate {
+        name: name.to_owned(),
+        old: ids.0,
+        new: ids.1,
+    })
+}
+
+/// An id of an object; the one of zeroes stands for none.
+fn object_id(text: &str) -> Option<Option<String>> {
+    let digits =
+        matches!(text.len(), 40 | 64) && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    digits.then(|| (!text.bytes().all(|byte| byte == b'0')).then(|| text.to_owned()))
+}
+
+/// Whether git takes this for the name of a ref, and everybody reads it in the same way.
+#[must_use]
+pub fn is_ref(name: &str) -> bool {
+    let odd = |byte: u8| !(b'!'..=b'~').contains(&byte) || b"~^:?*[\\,".contains(&byte);
+    let segment = |segment: &str| {
+        !segment.is_empty()
+            && !segment.starts_with('.')
+            && !segment.ends_with('.')
+            && !segment.ends_with(".lock")
+    };
+    name.len() <= MAX_REF_BYTES
+        && name.starts_with("refs/")
+        && !name.bytes().any(odd)
+        && !name.contains("..")
+        && !name.contains("@{")
+        && name.split('/').all(segment)
+}
+
+/// A pattern for names of refs: `main`, `agent/*`, `refs/tags/**`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(transparent)]
+pub struct RefPattern(String);
+
+impl RefPattern {
+    /// A name without `refs/` is that of a branch. `*` stands for a part of one segment, `/**` at the end for all that
+    /// follows.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let whole = if text.starts_with("refs/") { text.to_owned() } else { format!("refs/heads/{text}") };
+        let base = whole.strip_suffix("/**").unwrap_or(&whole);
+        let fits = base == "refs" || (!base.contains("**") && is_ref(&base.replace('*', "x")));
+        fits.then_some(Self(whole))
+    }
+
+    /// Exactly this ref.
+    #[must_use]
+    pub fn exactly(name: &str) -> Option<Self> {
+        is_ref(name).then(|| Self(name.to_owned()))
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn segments(&self) -> (Vec<&str>, bool) {
+        match self.0.strip_suffix("/**") {
+            Some(base) => (base.split('/').collect(), true),
+            None => (self.0.split('/').collect(), false),
+        }
+    }
+
+    /// Whether it speaks of the ref. Servers on some filesystems take other capitals for the same.
+    pub(crate) fn matches(&self, name: &str, forgiving: bool) -> bool {
+        let lower = |text: &str| if forgiving { text.to_ascii_lowercase() } else { text.to_owned() };
+        let (own, open) = self.segments();
+        let names: Vec<&str> = name.split('/').collect();
+        let long_enough = if open { names.len() > own.len() } else { names.len() == own.len() };
+        long_enough
+            && own.iter().zip(&names).all(|(own, name)| fits(lower(own).as_bytes(), lower(name).as_bytes()))
+    }
+
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        if self == other {
+            return true;
+        }
+        let (own, open) = self.segments();
+        let (theirs, theirs_open) = other.segments();
+        if theirs_open && !open {
+            return false;
+        }
+        let long_enough = if open {
+            theirs.len() > own.len() || (theirs_open && theirs.len() == own.len())
+        } else {
+            theirs.len() == own.len()
+        };
+        // A star in the other is only covered by a segment that is nothing but a star, or the same.
+        long_enough
+            && own.iter().zip(&theirs).all(|(own, their)| {
+                own == their
+                    || *own == "*"
+                    || (!their.contains('*') && fits(own.as_bytes(), their.as_bytes()))
+            })
+    }
+}
+
+/// A segment with stars in it against one without.
+fn fits(pattern: &[u8], text: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => text.is_empty(),
+        Some((b'*', rest)) => (0..=text.len()).any(|skipped| fits(rest, &text[skipped..])),
+        Some((byte, rest)) => text.first() == Some(byte) && fits(rest, &text[1..]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &str = "1111111111111111111111111111111111111111";
+    const NEW: &str = "2222222222222222222222222222222222222222";
+    const ZERO: &str = "0000000000000000000000000000000000000000";
+
+    fn line(text: &str) -> String {
+        format!("{:04x}{text}", text.len() + LENGTH)
+    }
+
+    #[test]
+    fn the_refs_of_a_push_are_read_as_git_writes_them() {
+        let body = [
+            line(&format!("{OLD} {NEW} refs/heads/main\0 report-status side-band-64k push-options\n")),
+            line(&format!("{ZERO} {NEW} refs/tags/v1")),
+            line(&format!("{OLD} {ZERO} refs/heads/old\n")),
+            "0000".to_owned(),
+            line("option"),
+            "0000".to_owned(),
+        ]
+        .concat();
+        let read = commands(format!("{body}PACK").as_bytes()).unwrap();
+        assert_eq!(read.end, body.len());
+        let names: Vec<&str> = read.updates.iter().map(|update| update.name.as_str()).collect();
+        assert_eq!(names, ["refs/heads/main", "refs/tags/v1", "refs/heads/old"]);
+        assert_eq!((&read.updates[1].old, &read.updates[2].new), (&None, &None));
+        assert_eq!(commands(b"0000"), Some(Commands { updates: Vec::new(), end: 4 }));
+    }
+
+    #[test]
+    fn whatever_git_does_not_send_is_not_read() {
+        let good = line(&format!("{OLD} {NEW} refs/heads/main\0 report-status\n"));
+        for odd in [
+            String::new(),
+            good.clone(),
+            format!("{good}zzzz"),
+            format!("{good}0003"),
+            format!("{good}{}0000", line(&format!("{OLD} {NEW} refs/heads/a\0b"))),
+            format!("{}0000", line(&format!("{OLD} {NEW} refs/heads/../main"))),
+            format!("{}0000", line(&format!("{OLD} {NEW} main"))),
+            format!("{}0000", line(&format!("{OLD} {NEW} refs/heads/a b"))),
+            format!("{}0000", line("push-cert\0 report-status")),
+            format!("{}0000", line(&good).repeat(MAX_REFS + 1)),
+        ] {
+            assert_eq!(commands(odd.as_bytes()), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_is_of_branches_unless_it_says_otherwise() {
+        let pattern = |text| RefPattern::parse(text).unwrap();
+        assert!(pattern("main").matches("refs/heads/main", false));
+        assert!(!pattern("main").matches("refs/tags/main", false));
+        assert!(
+            !pattern("main").matches("refs/heads/Main", false)
+                && pattern("main").matches("refs/heads/Main", true)
+        );
+        assert!(pattern("agent/*").matches("refs/heads/agent/a", false));
+        assert!(!pattern("agent/*").matches("refs/heads/agent/a/b", false));
+        assert!(pattern("agent/**").matches("refs/heads/agent/a/b", false));
+        assert!(!pattern("agent/**").matches("refs/heads/agent", false));
+        assert!(pattern("refs/**").covers(&pattern("main")) && !pattern("main").covers(&pattern("refs/**")));
+        assert!(
+            pattern("**").matches("refs/heads/a/b", false) && !pattern("**").matches("refs/tags/a", false)
+        );
+        assert!(pattern("agent/**").covers(&pattern("agent/*")) && pattern("a*").covers(&pattern("abc")));
+        for odd in ["", "a b", "../x", "refs/", "a/**/b"] {
+            assert!(RefPattern::parse(odd).is_none(), "{odd}");
+        }
+    }
+}

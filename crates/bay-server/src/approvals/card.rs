@@ -1,0 +1,300 @@
+//! What a person is shown, made from what was held. Everything in it that a bay said is bounded and has nothing in it that
+//! a terminal would obey.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use bay_gateway::{Beginning, Sight};
+use bay_policy::canonical::HostWarning;
+use bay_policy::learn::narrowest;
+use bay_policy::push::{Commands, commands};
+use bay_policy::write::rule_to_toml;
+use bay_policy::{CanonicalRequest, Explanation, Layer, Outcome, Rule, RuleHead};
+use bay_types::approval::{
+    Approval, ApprovalState, Asked, AskedRequest, AskingRule, BodySeen, Push, RefChange,
+};
+use bay_types::egress::Who;
+use bay_types::policy::Origin;
+use bay_types::{ApiError, ApprovalId, CheckpointName};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::{Key, Wish, pack};
+use crate::channel::plain_text;
+use crate::daemon::Daemon;
+use crate::registry::BayHandle;
+use crate::service::Caller;
+use crate::service::checkpoints::{self, Wanted};
+
+/// How much of a body is shown.
+const PREVIEW_BYTES: usize = 2048;
+/// Of a request, and of a command line, as much is shown.
+const MAX_LINE_CHARS: usize = 2048;
+/// Names of headers that are shown.
+const MAX_HEADERS: usize = 100;
+
+/// A request that is to be asked about.
+#[derive(Debug)]
+pub(crate) struct AboutRequest<'a> {
+    pub(crate) request: &'a CanonicalRequest,
+    pub(crate) explanation: &'a Explanation,
+    pub(crate) who: Option<&'a Who>,
+    /// Names of the secrets that would be attached.
+    pub(crate) secrets: Vec<String>,
+    pub(crate) checkpoint: bool,
+}
+
+impl AboutRequest<'_> {
+    /// The question, with the beginning of the body, which is waited for.
+    pub(crate) async fn wish(self, daemon: &Daemon, handle: &BayHandle, sight: &mut Sight<'_>) -> Wish {
+        let Self { request, explanation, who, secrets, checkpoint } = self;
+        let beginning = sight.beginning().await;
+        let key = Key::request(&behind(who), &secrets, &request.to_string());
+        let asked_at = Timestamp::now();
+        let exec = match who.and_then(|who| who.exec) {
+            Some(exec) => daemon.store.exec_get(handle.id, exec).await.ok().flatten(),
+            None => None,
+        };
+        let rule = explanation.rule.as_ref().map(|rule| AskingRule {
+            id: rule.id.clone(),
+            origin: Origin {
+                layer: rule.origin.layer.to_string(),
+                file: rule.origin.file.clone(),
+                line: rule.origin.line as u64,
+            },
+            reason: rule.reason.clone(),
+        });
+        let card = Approval {
+            id: ApprovalId::generate(),
+            bay: handle.id,
+            bay_name: handle.name.to_string(),
+            state: ApprovalState::Open,
+            asked_at,
+            expires: daemon.approvals.until(asked_at),
+            asked: Asked::Request(AskedRequest {
+                request: clip(&request.to_string()),
+                host: request.host().to_string(),
+                port: request.port(),
+                headers: header_names(sight),
+                body: (!beginning.bytes.is_empty() || beginning.length.is_none_or(|length| length > 0))
+                    .then(|| seen(&beginning))
+                    .filter(|_| sight.headers().is_some()),
+                push: pushed(request, &beginning),
+            }),
+            by: who.cloned(),
+            exec_number: exec.as_ref().map(|exec| exec.number),
+            exec_argv: exec.as_ref().map(|exec| exec.spec.argv.clone()).unwrap_or_default(),
+            tool_call: exec.and_then(|exec| exec.spec.tool_call),
+            rule,
+            secrets,
+            warnings: explanation.warnings.iter().map(warning).collect(),
+            saved_as: saved_as(request, explanation.rule.as_ref()),
+            digest: digest(request, sight, &beginning),
+            checkpoint: None,
+            held: 0,
+            answer: None,
+        };
+        Wish { key, card, checkpoint }
+    }
+}
+
+/// Who in the bay is behind it, as far as a later request can be told to be the same one's.
+fn behind(who: Option<&Who>) -> String {
+    match who {
+        Some(Who { exec: Some(exec), .. }) => exec.to_string(),
+        Some(Who { service: Some(service), .. }) => format!("service:{service}"),
+        Some(Who { guest: true, .. }) => "guest".to_owned(),
+        Some(Who { nested: Some(nested), .. }) => format!("nested:{nested}"),
+        _ => "unknown".to_owned(),
+    }
+}
+
+/// What a git push would change, where it can be read.
+fn pushed(request: &CanonicalRequest, beginning: &Beginning) -> Option<Push> {
+    request.http().filter(|http| http.is_push())?;
+    let Commands { updates, end } = commands(&beginning.bytes)?;
+    let (commits, objects) = pack::read(&beginning.bytes[end..]);
+    let refs =
+        updates.into_iter().map(|update| RefChange { name: update.name, old: update.old, new: update.new });
+    Some(Push { refs: refs.collect(), commits, objects })
+}
+
+fn header_names(sight: &Sight<'_>) -> Vec<String> {
+    let names = sight.headers().into_iter().flat_map(|headers| headers.keys());
+    names.take(MAX_HEADERS).map(|name| clip(name.as_str())).collect()
+}
+
+/// The rule that would allow exactly this from now on.
+fn saved_as(request: &CanonicalRequest, asking: Option<&RuleHead>) -> Option<String> {
+    let mut matcher = narrowest(request)?;
+    // Where the name may lead is what the rule says that asks.
+    matcher.addresses = asking.map(|rule| rule.named().to_vec()).unwrap_or_default();
+    let rule = Rule {
+        id: "approved".to_owned(),
+        origin: bay_policy::rule::Origin { layer: Layer::Bay, file: "approved".to_owned(), line: 1 },
+        outcome: Outcome::Allow,
+        matcher,
+        reason: None,
+        expires: None,
+        checkpoint: false,
+        examples: Vec::new(),
+        counterexamples: Vec::new(),
+    };
+    Some(rule_to_toml(&rule))
+}
+
+/// A hash over exactly what is held: the canonical request, its headers with their values, and what was seen of its body.
+fn digest(request: &CanonicalRequest, sight: &Sight<'_>, beginning: &Beginning) -> String {
+    let mut hash = Sha256::new();
+    let mut part = |bytes: &[u8]| {
+        // With its length, so that no part can be taken for the beginning of the next.
+        hash.update((bytes.len() as u64).to_be_bytes());
+        hash.update(bytes);
+    };
+    part(request.to_string().as_bytes());
+    let mut headers: Vec<(&str, &[u8])> = sight
+        .headers()
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .collect();
+    headers.sort_unstable();
+    for (name, value) in headers {
+        part(name.as_bytes());
+        part(value);
+    }
+    part(if beginning.whole { b"whole" } else { b"beginning" });
+    part(beginning.length.map(|length| length.to_string()).unwrap_or_default().as_bytes());
+    part(&beginning.bytes);
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn seen(beginning: &Beginning) -> BodySeen {
+    let shown = &beginning.bytes[..beginning.bytes.len().min(PREVIEW_BYTES)];
+    BodySeen {
+        preview: escaped(shown),
+        previewed: shown.len() as u64,
+        length: beginning.length,
+        whole: beginning.whole,
+    }
+}
+
+/// Bytes as text in which nothing hides: what is no text, and every character that is not seen, is written out.
+fn escaped(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for char in chunk.valid().chars() {
+            match char {
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                char if char.is_control() || hides(char) => {
+                    let _ = write!(out, "\\u{{{:x}}}", u32::from(char));
+                }
+                char => out.push(char),
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(out, "\\x{byte:02x}");
+        }
+    }
+    out
+}
+
+/// Characters that reorder a line, or take no room in it.
+fn hides(char: char) -> bool {
+    matches!(char,
+        '\u{00ad}' | '\u{034f}' | '\u{061c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}'
+        | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+fn warning(warning: &HostWarning) -> String {
+    let text = match warning {
+        HostWarning::Unicode { reads } => format!("the name has letters beyond ASCII: it reads {reads}"),
+        HostWarning::MixedScripts { label } => format!("{label} has letters of several scripts"),
+        HostWarning::UnusualLetters { label } => format!("{label} has letters that are hardly used in names"),
+        HostWarning::LooksLike { name } => format!("to the eye it is {name}, and it is another name"),
+    };
+    escaped(text.as_bytes())
+}
+
+/// A line that somebody else wrote.
+pub(super) fn shown(text: &str) -> String {
+    let short: String = text.chars().take(MAX_LINE_CHARS).collect();
+    escaped(short.as_bytes())
+}
+
+fn clip(text: &str) -> String {
+    match text.char_indices().nth(MAX_LINE_CHARS) {
+        Some((at, _)) => format!("{}…", plain_text(&text[..at])),
+        None if text.chars().any(|char| char.is_control() || hides(char)) => escaped(text.as_bytes()),
+        None => text.to_owned(),
+    }
+}
+
+/// A question in one line.
+pub(crate) fn line(card: &Approval) -> String {
+    match &card.asked {
+        Asked::Request(asked) => asked.request.clone(),
+        Asked::Exec(asked) => format!("exec {}", clip(&asked.argv.join(" "))),
+    }
+}
+
+/// The event of a question.
+pub(super) fn asked(card: &Approval) -> Value {
+    let body = match &card.asked {
+        Asked::Request(AskedRequest { body: Some(body), .. }) => {
+            json!({ "length": body.length, "whole": body.whole })
+        }
+        _ => Value::Null,
+    };
+    json!({
+        "approval": card.id, "request": line(card), "digest": card.digest, "rule": card.rule, "expires": card.expires,
+        "by": card.by, "secrets": card.secrets, "checkpoint": card.checkpoint, "body": body, "warnings": card.warnings,
+    })
+}
+
+/// Keeps the files of the bay from before it was asked.
+pub(super) async fn checkpoint(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    card: &Approval,
+) -> Result<CheckpointName, ApiError> {
+    let why = format!("before asking about {}", line(card));
+    let made = checkpoints::take(daemon, handle, Wanted::automatic(why), Caller::inside()).await?;
+    Ok(made.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_a_body_reaches_a_terminal_that_it_would_obey() {
+        let odd = b"a\x1b]52;c;x\x07\r\n\t\\ \xff\xfe \xe2\x80\xae\xc2\x9b31m \xe2\x80\x8b ok";
+        let text = escaped(odd);
+        assert_eq!(text, "a\\u{1b}]52;c;x\\u{7}\\r\\n\\t\\\\ \\xff\\xfe \\u{202e}\\u{9b}31m \\u{200b} ok");
+        assert!(!text.chars().any(|char| char.is_control() || hides(char)));
+    }
+
+    #[test]
+    fn a_digest_is_of_the_request_its_headers_and_what_was_seen_of_its_body() {
+        let request = |line: &str| CanonicalRequest::from_line(line).unwrap();
+        let beginning = |bytes: &[u8], whole| Beginning {
+            bytes: bytes.to_vec(),
+            whole,
+            length: Some(bytes.len() as u64),
+        };
+        let of = |line: &str, bytes: &[u8], whole| {
+            digest(&request(line), &Sight::nothing(), &beginning(bytes, whole))
+        };
+        let one = of("POST https://a.test/x", b"pay 1", true);
+        assert_eq!(one, of("POST https://a.test/x", b"pay 1", true));
+        assert_ne!(one, of("POST https://a.test/x", b"pay 9", true));
+        assert_ne!(one, of("POST https://a.test/y", b"pay 1", true));
+        assert_ne!(one, of("POST https://a.test/x", b"pay 1", false));
+    }
+}

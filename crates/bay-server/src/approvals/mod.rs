@@ -1,0 +1,479 @@
+//! Questions to a person: held requests and commands, until somebody answers, time is up, or what asked is gone.
+//!
+//! ```text
+//!              ┌──────────── same request again: joins ────────────┐
+//!  ask ──► is there one like it? ── no ──► caps ──► checkpoint ──► row + event, on the disk ──► open
+//!              │ yes                                                          │
+//!              ├─ allowed ──► used, in one transaction with the event of the act      ├─ allow ──► allowed ──► used up, or its time is over
+//!              ├─ denied ───► refused, without asking again                   ├─ deny ───► denied
+//!              └─ open ─────► held ──► time to hold is over: 503, come again  ├─ time ───► expired (a denial)
+//!                                                                             └─ the bay is stopped: dropped
+//! ```
+//! The store is the truth: an answer and a use are transactions that look at how the question stands, so of two who
+//! answer one is first, and an allow for one request is used by one. What is open, or may still be used, is found again by
+//! the next daemon. Times are measured by the clock that nobody sets; what is read back from the store is never longer than
+//! it could have been.
+//!
+//! The floods of a bay are its own: the same is asked once, so many are open at a time, and so many are asked in a minute.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bay_store::{ApprovalRow, Draft, Store, StoreError};
+use bay_types::approval::{Answer, Approval, ApprovalState, Asked, Reach};
+use bay_types::{ApiError, ApprovalId, BayId, ExecId};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+use tokio::sync::{Notify, broadcast, watch};
+
+use crate::daemon::{Daemon, to_the_end};
+use crate::registry::BayHandle;
+
+pub(crate) mod card;
+mod pack;
+mod patience;
+mod question;
+mod rate;
+
+pub(crate) use patience::RETRY_AFTER;
+use question::Held;
+pub(crate) use question::{Key, Question, Stand};
+use rate::Rate;
+
+/// How long an answer is waited for, unless the daemon is told otherwise.
+const TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// How long an allow for one request waits for that request to come again.
+const KEPT_FOR_RETRY: Duration = Duration::from_secs(10 * 60);
+/// Open questions of one bay, and of all of them.
+const MAX_OPEN_OF_BAY: usize = 20;
+const MAX_OPEN: usize = 2000;
+/// Commands of one bay that are remembered to be let through.
+const MAX_PASSED: usize = 64;
+/// Between two looks at whose time is over.
+const SWEEP_EVERY: Duration = Duration::from_millis(250);
+/// Changes that whoever watches may be behind.
+const WATCHED: usize = 1024;
+
+/// How questions are asked; parsed by the caller from flags and environment.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ApprovalsConfig {
+    /// How long an answer is waited for.
+    pub timeout: Option<Duration>,
+    /// How long a request is held whose client would come again.
+    pub hold: Option<Duration>,
+}
+
+/// The questions of one bay.
+#[derive(Debug, Default)]
+struct OfBay {
+    /// Held by whoever asks something new, so that the same is asked once.
+    asking: Arc<tokio::sync::Mutex<()>>,
+    questions: Vec<Arc<Question>>,
+    rate: Rate,
+    /// Commands that were let through and may be started once more by the same caller, newest last.
+    passed: VecDeque<ExecId>,
+}
+
+/// All questions that are open, or whose answers may still be used.
+#[derive(Debug)]
+pub(crate) struct Approvals {
+    timeout: Duration,
+    hold: Duration,
+    bays: Mutex<HashMap<BayId, OfBay>>,
+    changed: broadcast::Sender<ApprovalId>,
+    closing: watch::Sender<bool>,
+    opened: Notify,
+}
+
+/// Something to ask.
+#[derive(Debug, Clone)]
+pub(crate) struct Wish {
+    pub(crate) key: Key,
+    pub(crate) card: Approval,
+    /// Whether the files of the bay are to be kept before a person is asked.
+    pub(crate) checkpoint: bool,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// To be used with [`Store::approval_use`], and to be asked again where that does not do.
+    Allowed(Arc<Question>),
+    Denied(String),
+    /// Nobody has answered for as long as it could be held.
+    Waiting(Arc<Question>),
+    /// The policy is another one than when it was asked.
+    Reconsider,
+    /// The daemon is about to end, and asks nothing more.
+    Ending,
+}
+
+impl Approvals {
+    pub(crate) fn new(config: ApprovalsConfig) -> Self {
+        Self {
+            timeout: config.timeout.unwrap_or(TIMEOUT),
+            hold: config.hold.unwrap_or(patience::HOLD),
+            bays: Mutex::default(),
+            changed: broadcast::Sender::new(WATCHED),
+            closing: watch::Sender::new(false),
+            opened: Notify::new(),
+        }
+    }
+
+    /// Takes up what an earlier daemon left.
+    pub(crate) async fn restore(&self, store: &Store) -> Result<(), StoreError> {
+        let (now, wall) = (Instant::now(), Timestamp::now());
+        for ApprovalRow { key, card, .. } in store.approval_list(true).await? {
+            let left = |until: Timestamp, most: Duration| {
+                // A clock that was set back makes no time longer.
+                Duration::try_from(until.duration_since(wall)).unwrap_or_default().min(most)
+            };
+            let deadline = now + left(card.expires, self.timeout);
+            let stand = match (&card.state, &card.answer) {
+                (
+                    ApprovalState::Allowed,
+                    Some(Answer { reach: Some(reach), until: Some(until), bound, .. }),
+                ) => {
+                    let most = Duration::from_secs(bay_types::approval::MAX_ALLOW_S);
+                    Stand::Allowed { reach: *reach, until: now + left(*until, most), bound: *bound }
+                }
+                (ApprovalState::Open, _) => Stand::Open,
+                _ => continue,
+            };
+            let bay = card.bay;
+            let question = Question::new(Key(key), card, deadline, stand);
+            self.bays().entry(bay).or_default().questions.push(Arc::new(question));
+        }
+        self.opened.notify_one();
+        Ok(())
+    }
+
+    fn bays(&self) -> MutexGuard<'_, HashMap<BayId, OfBay>> {
+        self.bays.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn watch(&self) -> broadcast::Receiver<ApprovalId> {
+        self.changed.subscribe()
+    }
+
+    fn tell(&self, id: ApprovalId) {
+        // Nobody may be watching.
+        let _ = self.changed.send(id);
+    }
+
+    /// How long a request is held whose client calls itself this.
+    pub(crate) fn hold(&self, user_agent: Option<&str>) -> Duration {
+        patience::hold(user_agent, self.hold)
+    }
+
+    pub(crate) fn until(&self, asked_at: Timestamp) -> Timestamp {
+        asked_at + SignedDuration::try_from(self.timeout).unwrap_or(SignedDuration::ZERO)
+    }
+
+    /// Every question in memory.
+    pub(crate) fn all(&self) -> Vec<Arc<Question>> {
+        self.bays().values().flat_map(|of| of.questions.iter().cloned()).collect()
+    }
+
+    pub(crate) fn open(&self) -> Vec<Approval> {
+        let mut open: Vec<Approval> =
+            self.all().iter().filter(|question| question.is_open()).map(|question| question.view()).collect();
+        open.sort_by_key(|card| card.id);
+        open
+    }
+
+    /// What is known of it at this moment, before the store is asked.
+    pub(crate) fn find(&self, id: ApprovalId) -> Option<Arc<Question>> {
+        self.all().into_iter().find(|question| question.id == id)
+    }
+
+    /// One like it: allowed and not used up, denied a moment ago, or open.
+    fn like(&self, handle: &BayHandle, wish: &Wish) -> Option<Arc<Question>> {
+        let now = Instant::now();
+        let bays = self.bays();
+        let questions = &bays.get(&handle.id)?.questions;
+        let mut found: Option<&Arc<Question>> = None;
+        for question in questions.iter().filter(|question| question.key == wish.key) {
+            let fits = match &*question.stand.borrow() {
+                Stand::Open => question.card.digest == wish.card.digest,
+                Stand::Allowed { reach, until, bound } => {
+                    now < *until
+                        && (!bound || question.card.digest == wish.card.digest)
+                        && (*reach != Reach::Exec
+                            || question.exec().is_some_and(|exec| handle.exec_is_open(exec)))
+                }
+                Stand::Denied { .. } => now < question.deadline && question.card.digest == wish.card.digest,
+                Stand::Expired | Stand::Dropped(_) => false,
+            };
+            // What is allowed goes before what is still open.
+            if fits && (found.is_none() || matches!(*question.stand.borrow(), Stand::Allowed { .. })) {
+                found = Some(question);
+            }
+        }
+        found.cloned()
+    }
+
+    /// Asks, and waits for an answer until `hold_until`.
+    pub(crate) async fn ask(
+        &self,
+        daemon: &Arc<Daemon>,
+        handle: &Arc<BayHandle>,
+        wish: &Wish,
+        hold_until: Instant,
+    ) -> Result<Verdict, ApiError> {
+        let mut policy = daemon.policies.subscribe(handle.id);
+        let question = match self.like(handle, wish) {
+            Some(question) => question,
+            None if *self.closing.borrow() => return Ok(Verdict::Ending),
+            None => {
+                // To its end, also where the bay goes away meanwhile: what is on record must be here too.
+                let (daemon, handle, wish) = (Arc::clone(daemon), Arc::clone(handle), wish.clone());
+                let made = to_the_end(async move { daemon.approvals.make(&daemon, &handle, &wish).await });
+                match made.await? {
+                    Ok(question) => question,
+                    Err(why) => return Ok(Verdict::Denied(why)),
+                }
+            }
+        };
+        let _held = Held::new(&question);
+        let (mut stand, mut closing) = (question.stand.subscribe(), self.closing.subscribe());
+        loop {
+            match &*stand.borrow_and_update() {
+                Stand::Open => {}
+                Stand::Allowed { .. } => return Ok(Verdict::Allowed(Arc::clone(&question))),
+                Stand::Denied { by, why } => {
+                    let why = why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+                    return Ok(Verdict::Denied(format!("{by} denied it ({}){why}", question.id)));
+                }
+                Stand::Expired => {
+                    let why = format!("nobody answered {} in time, which is a denial", question.id);
+                    return Ok(Verdict::Denied(why));
+                }
+                Stand::Dropped(why) => {
+                    return Ok(Verdict::Denied(format!("{} was dropped: {why}", question.id)));
+                }
+            }
+            tokio::select! {
+                told = stand.changed() => if told.is_err() {
+                    return Ok(Verdict::Waiting(Arc::clone(&question)));
+                },
+                changed = policy.changed() => if changed.is_ok() {
+                    return Ok(Verdict::Reconsider);
+                },
+                () = tokio::time::sleep_until(hold_until.into()) => return Ok(Verdict::Waiting(Arc::clone(&question))),
+                _ = closing.wait_for(|closing| *closing) => return Ok(Verdict::Waiting(Arc::clone(&question))),
+            }
+        }
+    }
+
+    /// Writes a new question down, and has it on the disk before anybody hears of it. The error is why it is not asked.
+    async fn make(
+        &self,
+        daemon: &Arc<Daemon>,
+        handle: &Arc<BayHandle>,
+        wish: &Wish,
+    ) -> Result<Result<Arc<Question>, String>, ApiError> {
+        let asking = Arc::clone(&self.bays().entry(handle.id).or_default().asking);
+        let _asking = asking.lock().await;
+        // The same may have been asked meanwhile.
+        if let Some(question) = self.like(handle, wish) {
+            return Ok(Ok(question));
+        }
+        self.supersede(daemon, wish).await?;
+        if let Some(why) = self.no_room(handle.id) {
+            return Ok(Err(why));
+        }
+        let mut card = wish.card.clone();
+        if wish.checkpoint {
+            match card::checkpoint(daemon, handle, &card).await {
+                Ok(name) => card.checkpoint = Some(name),
+                Err(error) => card.warnings.push(format!("no checkpoint could be made: {}", error.message)),
+            }
+        }
+        let event = Draft::new("approval.asked", card::asked(&card));
+        let row = ApprovalRow { key: wish.key.0.clone(), card: card.clone(), uses_left: None };
+        let seq = daemon.store.approval_add(&row, &event).await.map_err(|e| e.to_api())?;
+        daemon.store.event_durable(seq).await.map_err(|e| e.to_api())?;
+        let deadline = Instant::now() + self.timeout;
+        let question = Arc::new(Question::new(wish.key.clone(), card, deadline, Stand::Open));
+        self.bays().entry(handle.id).or_default().questions.push(Arc::clone(&question));
+        self.opened.notify_one();
+        self.tell(question.id);
+        Ok(Ok(question))
+    }
+
+    /// Nobody waits for an older one of the same kind any more, and whoever answers shall see what is held.
+    async fn supersede(&self, daemon: &Daemon, wish: &Wish) -> Result<(), ApiError> {
+        let old = {
+            let bays = self.bays();
+            let questions = bays.get(&wish.card.bay).map(|of| of.questions.as_slice()).unwrap_or_default();
+            let same = |question: &&Arc<Question>| {
+                question.key == wish.key && question.is_open() && question.held() == 0
+            };
+            questions.iter().find(same).cloned()
+        };
+        let Some(old) = old else { return Ok(()) };
+        let why = "the same was asked again with other headers or another body".to_owned();
+        self.settle(daemon, &old, Stand::Dropped(why.clone()), "superseded", Some(why), None).await.map(drop)
+    }
+
+    /// Why nothing more is asked, where that is so.
+    fn no_room(&self, bay: BayId) -> Option<String> {
+        let mut bays = self.bays();
+        let open = |of: &OfBay| of.questions.iter().filter(|question| question.is_open()).count();
+        let all: usize = bays.values().map(open).sum();
+        let of = bays.entry(bay).or_default();
+        if open(of) >= MAX_OPEN_OF_BAY {
+            return Some(format!(
+                "it is to be asked about, and {MAX_OPEN_OF_BAY} questions of this bay wait for a person already"
+            ));
+        }
+        if all >= MAX_OPEN {
+            return Some(format!(
+                "it is to be asked about, and {MAX_OPEN} questions of all bays wait already"
+            ));
+        }
+        (!of.rate.take(Instant::now())).then(|| {
+            format!(
+                "it is to be asked about, and this bay has asked {} times within a minute",
+                rate::A_MINUTE
+            )
+        })
+    }
+
+    /// Brings an open question to its end, with its event on the disk before anybody acts on it. `false` where
+    /// somebody was faster.
+    pub(crate) async fn settle(
+        &self,
+        daemon: &Daemon,
+        question: &Arc<Question>,
+        stand: Stand,
+        by: &str,
+        why: Option<String>,
+        uses: Option<u64>,
+    ) -> Result<bool, ApiError> {
+        let at = Timestamp::now();
+        let (reach, until, bound) = match &stand {
+            Stand::Allowed { reach, until, bound } => {
+                let left = SignedDuration::try_from(until.saturating_duration_since(Instant::now()));
+                (Some(*reach), Some(at + left.unwrap_or(SignedDuration::ZERO)), *bound)
+            }
+            _ => (None, None, false),
+        };
+        let after_ms = u64::try_from(question.asked.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let answer = Answer { by: by.to_owned(), at, after_ms, reach, bound, until, why };
+        let kind = match stand.state() {
+            ApprovalState::Allowed => "approval.allowed",
+            ApprovalState::Denied => "approval.denied",
+            ApprovalState::Expired => "approval.expired",
+            ApprovalState::Open | ApprovalState::Dropped => "approval.dropped",
+        };
+        let mut body = json!({ "approval": question.id, "digest": question.card.digest, "request": card::line(&question.card) });
+        if let (Some(body), Ok(serde_json::Value::Object(answer))) =
+            (body.as_object_mut(), serde_json::to_value(&answer))
+        {
+            body.extend(answer);
+        }
+        let (id, bay) = (question.id, question.card.bay);
+        let event = Draft::new(kind, body);
+        let settled = daemon.store.approval_answer(id, bay, stand.state(), &answer, uses, &event).await;
+        let Some(seq) = settled.map_err(|e| e.to_api())? else { return Ok(false) };
+        daemon.store.event_durable(seq).await.map_err(|e| e.to_api())?;
+        *question.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+        let over = matches!(stand, Stand::Expired | Stand::Dropped(_));
+        question.stand.send_replace(stand);
+        if over {
+            self.forget(question);
+        }
+        self.tell(id);
+        Ok(true)
+    }
+
+    /// An allow is used up, or not to be used any more.
+    pub(crate) fn forget(&self, question: &Question) {
+        if let Some(of) = self.bays().get_mut(&question.card.bay) {
+            of.questions.retain(|other| other.id != question.id);
+        }
+    }
+
+    /// What its questions were about is gone: the bay was stopped, or begins anew.
+    pub(crate) async fn drop_all(&self, daemon: &Daemon, bay: BayId, why: &str) -> Result<(), ApiError> {
+        let dropped = daemon.store.approvals_drop(bay, why).await.map_err(|e| e.to_api())?;
+        let gone = self.bays().remove(&bay).map(|of| of.questions).unwrap_or_default();
+        for question in gone {
+            question.stand.send_replace(Stand::Dropped(why.to_owned()));
+        }
+        for id in dropped {
+            self.tell(id);
+        }
+        Ok(())
+    }
+
+    /// From now on nobody is held: whoever is, is told to come again. Waits for them for a moment.
+    pub(crate) async fn close(&self, within: Duration) {
+        self.closing.send_replace(true);
+        let end = Instant::now() + within;
+        while Instant::now() < end && self.all().iter().any(|question| question.held() > 0) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// A command was let through: whoever asks for it by the same id means the same.
+    pub(crate) fn pass(&self, bay: BayId, exec: ExecId) {
+        let mut bays = self.bays();
+        let passed = &mut bays.entry(bay).or_default().passed;
+        if passed.len() == MAX_PASSED {
+            passed.pop_front();
+        }
+        passed.push_back(exec);
+    }
+
+    pub(crate) fn passed(&self, bay: BayId, exec: ExecId) -> bool {
+        self.bays().get(&bay).is_some_and(|of| of.passed.contains(&exec))
+    }
+
+    /// The time that an allow of this reach is kept.
+    pub(crate) fn allowed_until(&self, reach: Reach, for_s: Option<u64>) -> Instant {
+        let time = match (reach, for_s) {
+            (Reach::For, Some(seconds)) => Duration::from_secs(seconds),
+            (Reach::Exec, _) => Duration::from_secs(bay_types::approval::MAX_ALLOW_S),
+            _ => KEPT_FOR_RETRY,
+        };
+        Instant::now() + time
+    }
+}
+
+/// Has time answer what nobody did.
+pub(crate) async fn sweep(daemon: Arc<Daemon>) {
+    loop {
+        let approvals = &daemon.approvals;
+        let questions = approvals.all();
+        if questions.is_empty() {
+            approvals.opened.notified().await;
+            continue;
+        }
+        let now = Instant::now();
+        for question in questions {
+            let stand = question.stand.borrow().clone();
+            match stand {
+                Stand::Open if now >= question.deadline => {
+                    let settled =
+                        approvals.settle(&daemon, &question, Stand::Expired, "timeout", None, None).await;
+                    if let Err(error) = settled {
+                        tracing::error!(message = %error.message, "the end of a question is not on record");
+                    }
+                }
+                Stand::Allowed { until, .. } if now >= until => approvals.forget(&question),
+                Stand::Denied { .. } if now >= question.deadline => approvals.forget(&question),
+                _ => {}
+            }
+        }
+        tokio::time::sleep(SWEEP_EVERY).await;
+    }
+}
+
+/// Whether a command is asked about.
+pub(crate) fn is_exec(card: &Approval) -> bool {
+    matches!(card.asked, Asked::Exec(_))
+}

@@ -1,0 +1,50 @@
+//! How long a request is held in silence before its client is told to come again.
+//!
+//! Nothing can be said to a client that waits: answers such as `102 Processing` break some of them. Who comes again by
+//! itself after a 503 is told to soon; who does not, and waits for as long as it takes, is held for longer.
+
+use std::time::Duration;
+
+/// Shorter than what every client waits for an answer (pip: 15 s).
+pub(super) const HOLD: Duration = Duration::from_secs(10);
+/// For clients that have no such bound, or one of many minutes, and would not come again or only a few times.
+pub(super) const PATIENT_HOLD: Duration = Duration::from_secs(300);
+/// When a client is to come again. It is held again then, so this is only the time in which nobody is there to go on.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(3);
+
+/// What patient clients call themselves, at the beginning and in small letters.
+const PATIENT: &[&str] = &[
+    "git/",
+    "curl/",
+    "wget/",
+    "github cli",
+    "gh/",
+    "npm/",
+    "openai/",
+    "anthropic/",
+    "asyncopenai/",
+    "asyncanthropic/",
+];
+
+/// How long a client is held that calls itself this.
+pub(super) fn hold(user_agent: Option<&str>, usual: Duration) -> Duration {
+    let name = user_agent.unwrap_or_default().to_ascii_lowercase();
+    if PATIENT.iter().any(|patient| name.starts_with(patient)) { PATIENT_HOLD.max(usual) } else { usual }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_come_again_is_held_for_longer() {
+        for patient in
+            ["git/2.39.5", "curl/7.88.1", "GitHub CLI 2.40", "npm/10.2 node/v20", "OpenAI/Python 1.3"]
+        {
+            assert_eq!(hold(Some(patient), HOLD), PATIENT_HOLD, "{patient}");
+        }
+        for other in [None, Some("pip/23.0.1 {}"), Some("cargo 1.80"), Some("uv/0.4"), Some("my git/1")] {
+            assert_eq!(hold(other, HOLD), HOLD, "{other:?}");
+        }
+    }
+}

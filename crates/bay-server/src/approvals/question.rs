@@ -1,0 +1,114 @@
+//! One question, as long as it is open, or its answer may still be used.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use bay_types::approval::{Answer, Approval, ApprovalState, Reach};
+use bay_types::{ApprovalId, ExecId};
+use tokio::sync::watch;
+
+/// What a later request is matched by: who asks, which secrets would be attached, and the request itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Key(pub(crate) String);
+
+impl Key {
+    /// That of a request. `by` is who in the bay is behind it.
+    pub(crate) fn request(by: &str, secrets: &[String], request: &str) -> Self {
+        Self(format!("{by} {} {request}", secrets.join(",")))
+    }
+}
+
+/// How a question stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Stand {
+    Open,
+    /// `bound` to exactly what was held when it was said.
+    Allowed {
+        reach: Reach,
+        until: Instant,
+        bound: bool,
+    },
+    Denied {
+        by: String,
+        why: Option<String>,
+    },
+    Expired,
+    Dropped(String),
+}
+
+impl Stand {
+    pub(super) fn state(&self) -> ApprovalState {
+        match self {
+            Self::Open => ApprovalState::Open,
+            Self::Allowed { .. } => ApprovalState::Allowed,
+            Self::Denied { .. } => ApprovalState::Denied,
+            Self::Expired => ApprovalState::Expired,
+            Self::Dropped(_) => ApprovalState::Dropped,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub(crate) id: ApprovalId,
+    pub(crate) key: Key,
+    /// As it was asked.
+    pub(super) card: Approval,
+    /// By the clock that nobody sets.
+    pub(super) asked: Instant,
+    pub(super) deadline: Instant,
+    pub(super) stand: watch::Sender<Stand>,
+    pub(super) answer: Mutex<Option<Answer>>,
+    held: AtomicU64,
+}
+
+impl Question {
+    pub(super) fn new(key: Key, card: Approval, deadline: Instant, stand: Stand) -> Self {
+        Self {
+            id: card.id,
+            key,
+            answer: Mutex::new(card.answer.clone()),
+            card,
+            asked: Instant::now(),
+            deadline,
+            stand: watch::Sender::new(stand),
+            held: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn exec(&self) -> Option<ExecId> {
+        self.card.by.as_ref()?.exec
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        *self.stand.borrow() == Stand::Open
+    }
+
+    pub(super) fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// It as a person sees it now.
+    pub(crate) fn view(&self) -> Approval {
+        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Approval { state: self.stand.borrow().state(), held: self.held(), answer, ..self.card.clone() }
+    }
+}
+
+/// Somebody who waits for the answer, until dropped.
+#[derive(Debug)]
+pub(super) struct Held(Arc<Question>);
+
+impl Held {
+    pub(super) fn new(question: &Arc<Question>) -> Self {
+        question.held.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(question))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.held.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,38 @@
+//! How often a bay may ask something new.
+
+use std::time::{Duration, Instant};
+
+/// Questions in a minute, after as many at once.
+pub(super) const A_MINUTE: u32 = 30;
+
+#[derive(Debug, Default)]
+pub(super) struct Rate {
+    /// Until when what was taken is paid back.
+    paid: Option<Instant>,
+}
+
+impl Rate {
+    /// Whether one more may be asked now.
+    pub(super) fn take(&mut self, now: Instant) -> bool {
+        let each = Duration::from_secs(60) / A_MINUTE;
+        let paid = self.paid.map_or(now, |paid| paid.max(now));
+        if paid.duration_since(now) + each > Duration::from_secs(60) {
+            return false;
+        }
+        self.paid = Some(paid + each);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_at_once_and_then_one_every_other_second() {
+        let (mut rate, now) = (Rate::default(), Instant::now());
+        assert_eq!((0..100).filter(|_| rate.take(now)).count(), A_MINUTE as usize);
+        let later = now + Duration::from_secs(10);
+        assert_eq!((0..100).filter(|_| rate.take(later)).count(), 5);
+    }
+}

@@ -1,0 +1,143 @@
+//! Requests that a person is asked about: held until there is an answer, or for as long as their client waits.
+
+use std::time::Instant;
+
+use bay_gateway::{Caller, RecordId, Ruling, Sight, Waiting};
+use bay_policy::{CanonicalRequest, Decision, Explanation, Outcome, decide, explain};
+use bay_types::{ApiError, ApprovalId};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::decider::{BayDecider, decided, unrecorded, who, with_explanation};
+use super::record::NotRecorded;
+use crate::approvals::card::AboutRequest;
+use crate::approvals::{RETRY_AFTER, Verdict};
+use crate::service::policy;
+
+impl BayDecider {
+    /// Has a person asked. `None` where the policy has another word by now than to ask.
+    pub(super) async fn ask(
+        &self,
+        caller: &Caller,
+        request: &CanonicalRequest,
+        sight: &mut Sight<'_>,
+        mut decision: Decision,
+        mut explanation: Explanation,
+    ) -> Option<Ruling> {
+        let (Some(daemon), Some(handle)) = (self.daemon.upgrade(), self.handle.upgrade()) else {
+            return Some(unrecorded(request, "the daemon is about to end"));
+        };
+        let who = who(&caller.known).await;
+        let hold_until = Instant::now()
+            + daemon.approvals.hold(if request.git().is_some() {
+                // Git over SSH says nothing of itself, and waits like git.
+                Some("git/")
+            } else {
+                sight.user_agent()
+            });
+        let about = AboutRequest {
+            request,
+            explanation: &explanation,
+            who: who.as_ref(),
+            secrets: Vec::new(),
+            checkpoint: decision.rule().is_some_and(|rule| rule.checkpoint),
+        };
+        let wish = about.wish(&daemon, &handle, sight).await;
+        loop {
+            let verdict = daemon.approvals.ask(&daemon, &handle, &wish, hold_until).await;
+            let body = |decision: &Decision, approval: ApprovalId| {
+                let mut body = decided(who.as_ref(), request, decision);
+                body["approval"] = json!(approval);
+                body
+            };
+            match verdict {
+                Ok(Verdict::Allowed(question)) => {
+                    let approved = decision.approved(request, &question.id.to_string());
+                    let body = body(&approved, question.id);
+                    match self.recorder.allowed_by(question.id, body).await {
+                        Ok(Some((id, used_up))) => {
+                            if used_up {
+                                daemon.approvals.forget(&question);
+                            }
+                            self.approved().insert(id.0.clone(), question.id);
+                            return Some(Ruling { id, decision: approved, explanation: None, waiting: None });
+                        }
+                        // Another was faster, and this one has to be asked about on its own.
+                        Ok(None) => daemon.approvals.forget(&question),
+                        Err(NotRecorded(why)) => return Some(unrecorded(request, &why)),
+                    }
+                }
+                Ok(Verdict::Denied(why)) => {
+                    decision.outcome = Outcome::Deny;
+                    explanation.outcome = Outcome::Deny;
+                    explanation.reason = why;
+                    explanation.would_allow.clear();
+                    let id = self
+                        .tell(
+                            request,
+                            with_explanation(decided(who.as_ref(), request, &decision), &explanation),
+                            "deny",
+                        )
+                        .await;
+                    return Some(Ruling {
+                        id,
+                        decision,
+                        explanation: Some(Box::new(explanation)),
+                        waiting: None,
+                    });
+                }
+                Ok(Verdict::Waiting(question)) => {
+                    let id = self
+                        .tell(request, with_explanation(body(&decision, question.id), &explanation), "ask")
+                        .await;
+                    let waiting = Waiting { question: question.id.to_string(), retry_after: RETRY_AFTER };
+                    return Some(Ruling {
+                        id,
+                        decision,
+                        explanation: Some(Box::new(explanation)),
+                        waiting: Some(waiting),
+                    });
+                }
+                Ok(Verdict::Reconsider) => {
+                    let (policy, now) = (policy::effective(&daemon, &handle).await, Timestamp::now());
+                    decision = decide(&policy, request, now);
+                    if decision.outcome != Outcome::Ask {
+                        self.set_policy(policy);
+                        return None;
+                    }
+                    explanation = explain(&policy, request, &decision, now);
+                }
+                Ok(Verdict::Ending) => {
+                    let id = self
+                        .tell(
+                            request,
+                            with_explanation(decided(who.as_ref(), request, &decision), &explanation),
+                            "ask",
+                        )
+                        .await;
+                    let question = "not asked yet: the daemon is about to end".to_owned();
+                    let waiting = Waiting { question, retry_after: RETRY_AFTER };
+                    let explanation = Some(Box::new(explanation));
+                    return Some(Ruling { id, decision, explanation, waiting: Some(waiting) });
+                }
+                Err(ApiError { message, .. }) => return Some(unrecorded(request, &message)),
+            }
+        }
+    }
+
+    async fn tell(&self, request: &CanonicalRequest, body: Value, what: &'static str) -> RecordId {
+        let of = format!("{}:{}", request.host(), request.port());
+        self.recorder.denied(what, of, std::future::ready(body)).await
+    }
+
+    /// Decides on something under way once more: what a person allowed is not asked about again.
+    pub(super) fn reviewed(&self, id: &RecordId, request: &CanonicalRequest, decision: Decision) -> Decision {
+        if decision.outcome != Outcome::Ask {
+            return decision;
+        }
+        match self.approved().get(&id.0) {
+            Some(approval) => decision.approved(request, &approval.to_string()),
+            None => decision,
+        }
+    }
+}

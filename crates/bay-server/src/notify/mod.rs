@@ -1,0 +1,303 @@
+//! Messages about questions to places outside. Nobody ever waits for them: what cannot be sent is tried again for a while,
+//! then given up, and counted.
+//!
+//! ```text
+//!   approvals ── changed ──► follow ──► a queue for each webhook ──► its task: sign, send, try again
+//! ```
+//! Only an operator can name a place. Its name must lead to a public address unless the operator names the other; the
+//! address that is checked is the address that is connected to, and redirects are answers like others: a name that leads
+//! elsewhere later leads nowhere.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bay_store::Draft;
+use bay_types::approval::Approval;
+use bay_types::notify::{Delivery, MAX_URL_BYTES, Webhook, WebhookAdd, WebhookMade};
+use bay_types::{ApiError, ErrorCode};
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc;
+use zeroize::Zeroizing;
+
+use crate::channel::plain_text;
+use crate::daemon::{Daemon, blocking};
+use crate::service::Caller;
+use send::Target;
+
+mod send;
+
+/// Most places that are told.
+const MAX_WEBHOOKS: usize = 16;
+/// Messages that wait for one place.
+const WAITING: usize = 256;
+/// Waits between attempts, and after how long a message is given up: nobody could answer it any more.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_MOST: Duration = Duration::from_secs(60);
+const GIVE_UP_AFTER: Duration = Duration::from_secs(15 * 60);
+/// Bytes of a secret.
+const SECRET_BYTES: usize = 32;
+
+/// A webhook as it is kept, encrypted.
+#[derive(Clone, Serialize, Deserialize)]
+struct Kept {
+    id: String,
+    url: String,
+    addresses: Vec<IpAddr>,
+    created_at: Timestamp,
+    secret: String,
+}
+
+/// One that is told.
+struct Hook {
+    kept: Kept,
+    target: Target,
+    queue: mpsc::Sender<Message>,
+    last: Mutex<Option<Delivery>>,
+    lost: AtomicU64,
+}
+
+/// Something to tell.
+#[derive(Debug, Clone)]
+struct Message {
+    id: String,
+    body: Bytes,
+}
+
+/// Everybody who is told.
+pub(crate) struct Notify {
+    path: PathBuf,
+    hooks: Mutex<Vec<Arc<Hook>>>,
+    /// Held by whoever changes who is told.
+    edit: tokio::sync::Mutex<()>,
+}
+
+impl std::fmt::Debug for Notify {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Notify").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        zeroize::Zeroize::zeroize(&mut self.secret);
+    }
+}
+
+impl Hook {
+    fn view(&self) -> Webhook {
+        Webhook {
+            id: self.kept.id.clone(),
+            url: self.kept.url.clone(),
+            addresses: self.kept.addresses.clone(),
+            created_at: self.kept.created_at,
+            last: self.last.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            lost: self.lost.load(Ordering::Relaxed),
+        }
+    }
+
+    /// One attempt, and what came of it.
+    async fn attempt(&self, daemon: &Daemon, message: &Message) -> Result<(), send::Trouble> {
+        let sent = send::post(daemon, &self.target, &self.kept.secret, message).await;
+        let said = match &sent {
+            Ok(status) => status.to_string(),
+            Err(trouble) => plain_text(&trouble.to_string()),
+        };
+        let delivery = Delivery { at: Timestamp::now(), arrived: sent.is_ok(), said };
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(delivery);
+        sent.map(drop)
+    }
+}
+
+impl Notify {
+    pub(crate) fn new(data_dir: &std::path::Path) -> Self {
+        Self {
+            path: data_dir.join("notify.age"),
+            hooks: Mutex::default(),
+            edit: tokio::sync::Mutex::default(),
+        }
+    }
+
+    fn hooks(&self) -> MutexGuard<'_, Vec<Arc<Hook>>> {
+        self.hooks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn list(&self) -> Vec<Webhook> {
+        self.hooks().iter().map(|hook| hook.view()).collect()
+    }
+}
+
+/// Takes up who was told before. Without its key a daemon tells nobody, and says so.
+pub(crate) async fn restore(daemon: &Arc<Daemon>) {
+    let reading = Arc::clone(daemon);
+    let found = blocking(move || reading.egress.keyring().read(&reading.notify.path)).await;
+    let kept: Vec<Kept> = match found {
+        Ok(None) => return,
+        Ok(Some(text)) => serde_json::from_slice(&text).unwrap_or_default(),
+        Err(error) => {
+            tracing::error!(message = %error.message, "nobody outside is told of questions");
+            return;
+        }
+    };
+    for kept in kept {
+        match Target::parse(&kept.url) {
+            Ok(target) => begin(daemon, kept, target),
+            Err(why) => tracing::error!(id = %kept.id, why, "a webhook is not used"),
+        }
+    }
+}
+
+/// Has one told from now on.
+fn begin(daemon: &Arc<Daemon>, kept: Kept, mut target: Target) {
+    target.addresses.clone_from(&kept.addresses);
+    let (queue, messages) = mpsc::channel(WAITING);
+    let hook = Arc::new(Hook { kept, target, queue, last: Mutex::default(), lost: AtomicU64::new(0) });
+    daemon.notify.hooks().push(Arc::clone(&hook));
+    tokio::spawn(deliver(Arc::clone(daemon), Arc::downgrade(&hook), messages));
+}
+
+/// Sends what waits, each until it arrives or is given up. Ends with its webhook.
+async fn deliver(daemon: Arc<Daemon>, hook: std::sync::Weak<Hook>, mut messages: mpsc::Receiver<Message>) {
+    while let Some(message) = messages.recv().await {
+        let until = tokio::time::Instant::now() + GIVE_UP_AFTER;
+        let mut wait = RETRY_FIRST;
+        loop {
+            let Some(hook) = hook.upgrade() else { return };
+            match hook.attempt(&daemon, &message).await {
+                Ok(()) => break,
+                Err(trouble) if trouble.passes() && tokio::time::Instant::now() + wait < until => {}
+                Err(trouble) => {
+                    hook.lost.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(id = %hook.kept.id, %trouble, "a webhook was not told");
+                    break;
+                }
+            }
+            drop(hook);
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(RETRY_MOST);
+        }
+    }
+}
+
+fn message(event: &str, approval: Option<&Approval>) -> Message {
+    let id = bay_types::ApprovalId::generate().to_string().replacen("ask_", "msg_", 1);
+    let body = json!({ "event": event, "id": id, "at": Timestamp::now(), "approval": approval });
+    Message { id, body: body.to_string().into() }
+}
+
+/// Tells every change of a question. Never returns.
+pub(crate) async fn follow(daemon: Arc<Daemon>) {
+    let mut changed = daemon.approvals.watch();
+    loop {
+        let id = match changed.recv().await {
+            Ok(id) => id,
+            Err(RecvError::Lagged(missed)) => {
+                tracing::warn!(missed, "webhooks were not told of questions: there were too many at once");
+                continue;
+            }
+            Err(RecvError::Closed) => return,
+        };
+        let hooks = daemon.notify.hooks().clone();
+        if hooks.is_empty() {
+            continue;
+        }
+        let card = match crate::service::approvals::show(&daemon, &id.to_string()).await {
+            Ok(card) => card,
+            Err(_) => continue,
+        };
+        let message = message(&format!("approval.{}", card.state), Some(&card));
+        for hook in hooks {
+            if hook.queue.try_send(message.clone()).is_err() {
+                hook.lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+async fn save(daemon: &Arc<Daemon>, kept: Vec<Kept>) -> Result<(), ApiError> {
+    let daemon = Arc::clone(daemon);
+    blocking(move || {
+        let text = Zeroizing::new(serde_json::to_vec(&kept).map_err(|error| ApiError::internal(&error))?);
+        daemon.egress.keyring().write(&daemon.notify.path, &text)
+    })
+    .await
+}
+
+fn all_kept(notify: &Notify) -> Vec<Kept> {
+    notify.hooks().iter().map(|hook| hook.kept.clone()).collect()
+}
+
+pub(crate) async fn add(
+    daemon: Arc<Daemon>,
+    wanted: WebhookAdd,
+    caller: Caller,
+) -> Result<WebhookMade, ApiError> {
+    let invalid = |why: String| ApiError::new(ErrorCode::InvalidInput, why, "give https://HOST/PATH");
+    if wanted.url.len() > MAX_URL_BYTES {
+        return Err(invalid(format!("the URL is longer than {MAX_URL_BYTES} bytes")));
+    }
+    let mut target = Target::parse(&wanted.url).map_err(invalid)?;
+    target.addresses.clone_from(&wanted.addresses);
+    let _edit = daemon.notify.edit.lock().await;
+    let mut kept = all_kept(&daemon.notify);
+    if kept.len() >= MAX_WEBHOOKS {
+        return Err(ApiError::new(
+            ErrorCode::NotEnough,
+            format!("{MAX_WEBHOOKS} webhooks are told already"),
+            "`bay notify rm ID` takes one away",
+        ));
+    }
+    let mut random = Zeroizing::new([0; SECRET_BYTES]);
+    rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| ApiError::internal(&error))?;
+    let secret: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let new = Kept {
+        id: format!("hook-{}", bay_types::ApprovalId::generate().short()),
+        url: wanted.url,
+        addresses: wanted.addresses,
+        created_at: Timestamp::now(),
+        secret: secret.clone(),
+    };
+    let event = Draft::new("notify.add", json!({ "id": new.id, "url": new.url, "by": caller.by() }));
+    daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
+    kept.push(new.clone());
+    save(&daemon, kept).await?;
+    begin(&daemon, new.clone(), target);
+    find(&daemon, &new.id).map(|hook| WebhookMade { webhook: hook.view(), secret })
+}
+
+fn find(daemon: &Daemon, id: &str) -> Result<Arc<Hook>, ApiError> {
+    daemon.notify.hooks().iter().find(|hook| hook.kept.id == id).cloned().ok_or_else(|| {
+        ApiError::new(
+            ErrorCode::WebhookNotFound,
+            format!("there is no webhook {:?}", plain_text(id)),
+            "`bay notify ls` lists them",
+        )
+    })
+}
+
+pub(crate) async fn remove(daemon: Arc<Daemon>, id: String, caller: Caller) -> Result<Webhook, ApiError> {
+    let _edit = daemon.notify.edit.lock().await;
+    let gone = find(&daemon, &id)?;
+    let event = Draft::new("notify.rm", json!({ "id": id, "by": caller.by() }));
+    daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
+    let mut kept = all_kept(&daemon.notify);
+    kept.retain(|kept| kept.id != id);
+    save(&daemon, kept).await?;
+    daemon.notify.hooks().retain(|hook| hook.kept.id != id);
+    Ok(gone.view())
+}
+
+/// Sends a message that means nothing, once, and tells what came of it.
+pub(crate) async fn test(daemon: &Daemon, id: &str) -> Result<Delivery, ApiError> {
+    let hook = find(daemon, id)?;
+    let _ = hook.attempt(daemon, &message("test", None)).await;
+    let last = hook.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    last.ok_or_else(|| ApiError::new(ErrorCode::Interrupted, "nothing was sent", "try again"))
+}

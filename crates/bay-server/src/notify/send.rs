@@ -1,0 +1,212 @@
+//! One message to one place.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::hmac;
+use axum::body::Body;
+use bay_gateway::Upstream;
+use bay_policy::address::{AddressClass, classify_with};
+use bay_policy::{Host, Scheme};
+use bay_types::notify::{DELIVERY_HEADER, SIGNATURE_HEADER};
+use http::{Request, StatusCode, Uri, header};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::Message;
+use crate::daemon::Daemon;
+
+/// How long one attempt may take, from the look-up to the answer.
+const ATTEMPT_WITHIN: Duration = Duration::from_secs(10);
+/// Most addresses of a place that are tried.
+const MAX_ADDRESSES: usize = 4;
+
+/// Where messages go.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    scheme: Scheme,
+    host: Host,
+    port: u16,
+    target: String,
+    authority: String,
+    /// Special addresses that the operator named.
+    pub(super) addresses: Vec<IpAddr>,
+}
+
+impl Target {
+    pub(super) fn parse(url: &str) -> Result<Self, String> {
+        let uri: Uri = url.parse().map_err(|error| format!("{url:?} is not a URL: {error}"))?;
+        let scheme = match uri.scheme_str() {
+            Some("https") => Scheme::Https,
+            Some("http") => Scheme::Http,
+            _ => return Err("the URL begins with neither https:// nor http://".to_owned()),
+        };
+        let authority = uri.authority().ok_or("the URL has no host")?;
+        if authority.as_str().contains('@') {
+            return Err("the URL has a user in it, and messages are signed instead".to_owned());
+        }
+        let host = Host::parse(authority.host()).map_err(|refusal| refusal.to_string())?;
+        let port = authority.port_u16().unwrap_or(scheme.default_port());
+        let target = uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
+        Ok(Self { scheme, host, port, target, authority: authority.to_string(), addresses: Vec::new() })
+    }
+
+    /// Whether this address may be connected to: a public one, or one that the operator named.
+    fn may_be(&self, address: IpAddr, own: &[IpAddr]) -> bool {
+        let named = match &self.host {
+            Host::Address(host) => *host == address,
+            Host::Name(_) => self.addresses.contains(&address),
+        };
+        named || classify_with(address, own) == AddressClass::Public
+    }
+}
+
+/// Why a message did not arrive.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Trouble {
+    #[error("{0}")]
+    Passing(String),
+    #[error("{0}")]
+    Lasting(String),
+}
+
+impl Trouble {
+    /// Whether it may be over in a while.
+    pub(super) fn passes(&self) -> bool {
+        matches!(self, Self::Passing(_))
+    }
+}
+
+fn passing(error: impl std::fmt::Display) -> Trouble {
+    Trouble::Passing(error.to_string())
+}
+
+pub(super) async fn post(
+    daemon: &Daemon,
+    target: &Target,
+    secret: &str,
+    message: &Message,
+) -> Result<StatusCode, Trouble> {
+    let posting = async {
+        let stream = connect(daemon, target).await?;
+        let request = request(target, secret, message)?;
+        match target.scheme {
+            Scheme::Http => exchange(stream, request).await,
+            Scheme::Https => {
+                let name = match &target.host {
+                    Host::Name(name) => ServerName::try_from(name.to_string()).map_err(passing)?,
+                    Host::Address(address) => ServerName::IpAddress((*address).into()),
+                };
+                let connector = TlsConnector::from(Arc::new(tls(daemon)?));
+                exchange(connector.connect(name, stream).await.map_err(passing)?, request).await
+            }
+        }
+    };
+    let status = tokio::time::timeout(ATTEMPT_WITHIN, posting)
+        .await
+        .map_err(|_| Trouble::Passing(format!("no answer within {} s", ATTEMPT_WITHIN.as_secs())))??;
+    match status {
+        status if status.is_success() => Ok(status),
+        status if status.is_redirection() => {
+            Err(Trouble::Lasting(format!("it answered {status}, and redirects are not followed")))
+        }
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
+            Err(passing(format!("it answered {status}")))
+        }
+        status if status.is_client_error() => Err(Trouble::Lasting(format!("it answered {status}"))),
+        status => Err(passing(format!("it answered {status}"))),
+    }
+}
+
+fn tls(daemon: &Daemon) -> Result<ClientConfig, Trouble> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(passing)?
+        .with_root_certificates(daemon.egress.roots().clone())
+        .with_no_client_auth())
+}
+
+async fn connect(daemon: &Daemon, target: &Target) -> Result<TcpStream, Trouble> {
+    let network = daemon.egress.network();
+    let found = match &target.host {
+        Host::Address(address) => vec![*address],
+        Host::Name(name) => network
+            .resolve(name)
+            .await
+            .map_err(|error| passing(format!("{name} cannot be looked up: {error}")))?,
+    };
+    let own = network.own_addresses().map_err(passing)?;
+    let mut last = Trouble::Passing(format!("{} has no address", target.host));
+    for address in found.into_iter().take(MAX_ADDRESSES) {
+        if !target.may_be(address, &own) {
+            last = Trouble::Lasting(format!(
+                "{} leads to {address}, which is not public; `bay notify add webhook URL --address {address}` permits it",
+                target.host
+            ));
+            continue;
+        }
+        match network.connect(SocketAddr::new(address, target.port)).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = passing(format!("no connection to {address}: {error}")),
+        }
+    }
+    Err(last)
+}
+
+fn request(target: &Target, secret: &str, message: &Message) -> Result<Request<Body>, Trouble> {
+    let time = Timestamp::now().as_second();
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    let mut signing = hmac::Context::with_key(&key);
+    signing.update(format!("{time}.").as_bytes());
+    signing.update(&message.body);
+    let signature: String = signing.sign().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    Request::post(&target.target)
+        .header(header::HOST, &target.authority)
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::USER_AGENT, concat!("workbay/", env!("CARGO_PKG_VERSION")))
+        .header(SIGNATURE_HEADER, format!("t={time},v1={signature}"))
+        .header(DELIVERY_HEADER, &message.id)
+        .body(Body::from(message.body.clone()))
+        .map_err(|error| Trouble::Lasting(error.to_string()))
+}
+
+async fn exchange<S>(stream: S, request: Request<Body>) -> Result<StatusCode, Trouble>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(passing)?;
+    let connection = tokio::spawn(connection);
+    let answer = sender.send_request(request).await.map_err(passing);
+    connection.abort();
+    Ok(answer?.status())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_public_or_named_by_the_operator() {
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let mut target = Target::parse("https://hooks.example.com/x?y=1").unwrap();
+        assert!(target.may_be(address("192.0.2.1"), &[]));
+        for private in ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "fd00::1", "192.0.2.9"] {
+            assert!(!target.may_be(address(private), &[address("192.0.2.9")]), "{private}");
+        }
+        target.addresses.push(address("10.0.0.1"));
+        assert!(target.may_be(address("10.0.0.1"), &[]) && !target.may_be(address("10.0.0.2"), &[]));
+        let named = Target::parse("http://127.0.0.1:8080/").unwrap();
+        assert!(named.may_be(address("127.0.0.1"), &[]) && !named.may_be(address("127.0.0.2"), &[]));
+        for odd in ["ftp://x/", "https://", "https://user@host/", "not a url", "https://0x7f.1/"] {
+            assert!(Target::parse(odd).is_err(), "{odd}");
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Questions as whoever answers them sees them.
+
+use std::sync::Arc;
+
+use bay_policy::{CanonicalRequest, Outcome, decide};
+use bay_store::{ApprovalRow, Scope};
+use bay_types::approval::{
+    Allow, Answer, Approval, ApprovalState, Asked, Deny, MAX_ALLOW_S, MAX_WHY_BYTES, Reach,
+};
+use bay_types::checkpoint::Restore;
+use bay_types::policy::{GrantAdd, PolicySet};
+use bay_types::{ApiError, ApprovalId, ErrorCode};
+use bytes::Bytes;
+use jiff::Timestamp;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc;
+
+use super::{Caller, checkpoints, ends_id, policy};
+use crate::approvals::{Question, Stand, is_exec};
+use crate::channel::plain_text;
+use crate::daemon::Daemon;
+use crate::news::IN_FLIGHT;
+
+/// Those that are open, or all that are kept, oldest first.
+pub(crate) async fn list(daemon: &Daemon, all: bool, bay: Option<&str>) -> Result<Vec<Approval>, ApiError> {
+    let of = |card: &Approval| {
+        bay.is_none_or(|bay| card.bay_name == bay || card.bay.to_string() == bay || ends_id(&card.bay, bay))
+    };
+    let mut found = if all {
+        let rows = daemon.store.approval_list(false).await.map_err(|e| e.to_api())?;
+        rows.into_iter().map(|row| now(daemon, row)).collect()
+    } else {
+        daemon.approvals.open()
+    };
+    found.retain(of);
+    Ok(found)
+}
+
+/// A kept question as it is at this moment. How it stands is the store's word: what is in memory may be behind by the time
+/// that a disk takes.
+fn now(daemon: &Daemon, row: ApprovalRow) -> Approval {
+    let held = daemon.approvals.find(row.card.id).map_or(0, |question| question.view().held);
+    Approval { held, ..row.card }
+}
+
+pub(crate) async fn show(daemon: &Daemon, given: &str) -> Result<Approval, ApiError> {
+    find(daemon, given).await
+}
+
+/// A question by its id, or by the end of it.
+async fn find(daemon: &Daemon, given: &str) -> Result<Approval, ApiError> {
+    let unknown = || {
+        ApiError::new(
+            ErrorCode::ApprovalNotFound,
+            format!("there is no question {:?}", plain_text(given)),
+            "`bay approvals` lists those that are open, `bay approvals --all` those that were",
+        )
+    };
+    if let Ok(id) = given.parse::<ApprovalId>() {
+        let row = daemon.store.approval_get(id).await.map_err(|e| e.to_api())?;
+        return row.map(|row| now(daemon, row)).ok_or_else(unknown);
+    }
+    let mut found = list(daemon, true, None).await?;
+    found.retain(|card| ends_id(&card.id, given));
+    match found.len() {
+        1 => Ok(found.remove(0)),
+        0 => Err(unknown()),
+        _ => Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("more than one question ends with {given}"),
+            "give more of its id",
+        )),
+    }
+}
+
+/// The question, if it can still be answered.
+async fn open(daemon: &Daemon, given: &str) -> Result<Arc<Question>, ApiError> {
+    let card = find(daemon, given).await?;
+    if card.state != ApprovalState::Open {
+        return Err(answered(&card));
+    }
+    daemon.approvals.find(card.id).ok_or_else(|| answered(&card))
+}
+
+/// What is said to whoever comes too late.
+fn answered(card: &Approval) -> ApiError {
+    let id = card.id;
+    let message = match (&card.state, &card.answer) {
+        (ApprovalState::Allowed, Some(Answer { by, .. })) => format!("{id} was allowed by {by} already"),
+        (ApprovalState::Denied, Some(Answer { by, why, .. })) => {
+            let why = why.as_ref().map(|why| format!(": {}", plain_text(why))).unwrap_or_default();
+            format!("{id} was denied by {by} already{why}")
+        }
+        (ApprovalState::Expired, _) => format!("nobody answered {id} in time, which was a denial"),
+        (_, Some(Answer { why: Some(why), .. })) => format!("{id} was dropped: {why}"),
+        _ => format!("{id} was dropped: what it was about is gone"),
+    };
+    let next = match card.state {
+        ApprovalState::Allowed => "nothing is left to do",
+        _ => "what is still wanted is asked about again when it is sent again",
+    };
+    ApiError::new(ErrorCode::ApprovalAnswered, message, next)
+}
+
+fn invalid(message: impl Into<String>, next: impl Into<String>) -> ApiError {
+    ApiError::new(ErrorCode::InvalidInput, message, next)
+}
+
+pub(crate) async fn allow(
+    daemon: Arc<Daemon>,
+    given: String,
+    wanted: Allow,
+    caller: Caller,
+) -> Result<Approval, ApiError> {
+    let question = open(&daemon, &given).await?;
+    let card = question.view();
+    if let Some(digest) = &wanted.digest
+        && *digest != card.digest
+    {
+        return Err(invalid(
+            format!("{} is not what was looked at: its digest is {}", card.id, card.digest),
+            format!("`bay approvals show {}` shows what is held", card.id),
+        ));
+    }
+    let for_s = checked_time(&wanted)?;
+    if wanted.reach == Reach::Exec && question.exec().is_none() {
+        return Err(invalid(
+            "which exec is behind it is not known",
+            "allow it once, or for a time with --for",
+        ));
+    }
+    // Looked at before anything is decided, so that whoever wants it saved is not left with half of it.
+    let rule = match wanted.reach {
+        Reach::Save => Some(saved(&daemon, &card).await?),
+        _ => None,
+    };
+    let until = daemon.approvals.allowed_until(wanted.reach, for_s);
+    // A command has no grants beside this; a request that comes later has one, or a rule.
+    let uses = match wanted.reach {
+        Reach::Once | Reach::Save => Some(1),
+        Reach::For if !is_exec(&card) => Some(1),
+        Reach::Exec | Reach::For => None,
+    };
+    // Where somebody waits, the word is for that one; what comes in the moment between has to ask for itself.
+    let bound = card.held > 0 && uses.is_some();
+    let stand = Stand::Allowed { reach: wanted.reach, until, bound };
+    if !daemon.approvals.settle(&daemon, &question, stand, &caller.by(), None, uses).await? {
+        return Err(answered(&find(&daemon, &card.id.to_string()).await?));
+    }
+    if let Some(set) = rule {
+        policy::set(Arc::clone(&daemon), Scope::Bay(card.bay), set, caller).await?;
+    }
+    if let (Reach::For, Some(for_s), Asked::Request(asked)) = (wanted.reach, for_s, &card.asked) {
+        let handle = daemon.bays.find(&card.bay.to_string())?;
+        let add =
+            GrantAdd { request: asked.request.clone(), for_s, id: Some(format!("ask-{}", card.id.short())) };
+        policy::grant_add(Arc::clone(&daemon), handle, add, caller).await?;
+    }
+    Ok(question.view())
+}
+
+/// For how long, where that was asked for.
+fn checked_time(wanted: &Allow) -> Result<Option<u64>, ApiError> {
+    match (wanted.reach, wanted.for_s) {
+        (Reach::For, Some(seconds)) if (1..=MAX_ALLOW_S).contains(&seconds) => Ok(Some(seconds)),
+        (Reach::For, _) => Err(invalid(
+            "it is to be allowed for a time, and that is none, or too long",
+            format!("give 1 to {MAX_ALLOW_S} s; what is to last is a rule (--save)"),
+        )),
+        (_, Some(_)) => Err(invalid("a time was given to an allow that has none", "use the reach \"for\"")),
+        (_, None) => Ok(None),
+    }
+}
+
+/// The bay's policy with a rule for exactly this, if that rule would allow it.
+async fn saved(daemon: &Arc<Daemon>, card: &Approval) -> Result<PolicySet, ApiError> {
+    let refuse =
+        |why: String| invalid(why, "allow it once, or for a time with --for; or write a rule yourself");
+    let (Asked::Request(asked), Some(rule)) = (&card.asked, &card.saved_as) else {
+        return Err(refuse("no rule can speak of this alone".to_owned()));
+    };
+    let request = CanonicalRequest::from_line(&asked.request)
+        .map_err(|refusal| refuse(format!("no rule can speak of this alone: {refusal}")))?;
+    let handle = daemon.bays.find(&card.bay.to_string())?;
+    let set = daemon.store.policy_get(&Scope::Bay(handle.id)).await.map_err(|e| e.to_api())?;
+    let rule = rule.replacen("id = \"approved\"", &format!("id = \"{}\"", card.id), 1);
+    let mut wanted = PolicySet { name: "saved.toml".to_owned(), ..PolicySet::default() };
+    let text = match set {
+        Some(row) => {
+            wanted.places = serde_json::from_str(&row.places).map_err(|error| ApiError::internal(&error))?;
+            match row.name.strip_prefix("preset:") {
+                // A preset is not edited: the policy begins with it from now on.
+                Some(preset) => format!("extends = \"{preset}\"\n"),
+                None => {
+                    wanted.name = row.name;
+                    row.text
+                }
+            }
+        }
+        None => String::new(),
+    };
+    wanted.text =
+        Some(format!("{}\n\n# Allowed by a person at {}.\n{rule}", text.trim_end(), Timestamp::now()));
+    let compiled = policy::with_layer(daemon, &handle, wanted.clone()).await?;
+    let decision = decide(&compiled, &request, Timestamp::now());
+    if decision.outcome != Outcome::Allow {
+        let by =
+            decision.rule().map(|rule| format!(": rule {} at {}", rule.id, rule.origin)).unwrap_or_default();
+        return Err(refuse(format!(
+            "a rule of the bay would not allow it, because another has the last word{by}"
+        )));
+    }
+    Ok(wanted)
+}
+
+pub(crate) async fn deny(
+    daemon: Arc<Daemon>,
+    given: String,
+    wanted: Deny,
+    caller: Caller,
+) -> Result<Approval, ApiError> {
+    let question = open(&daemon, &given).await?;
+    let card = question.view();
+    let odd = |why: &String| why.len() > MAX_WHY_BYTES || why.chars().any(char::is_control);
+    if wanted.why.as_ref().is_some_and(odd) {
+        return Err(invalid(
+            format!("the reason is longer than {MAX_WHY_BYTES} bytes, or has control characters"),
+            "write one line",
+        ));
+    }
+    let back = match (wanted.rollback, card.checkpoint) {
+        (false, _) => None,
+        (true, Some(checkpoint)) => Some((daemon.bays.find(&card.bay.to_string())?, checkpoint)),
+        (true, None) => {
+            return Err(invalid(
+                format!("no checkpoint was made before {} was asked", card.id),
+                "write checkpoint = true into the rule that asks; `bay restore` goes back to any other checkpoint",
+            ));
+        }
+    };
+    let stand = Stand::Denied { by: caller.by(), why: wanted.why.clone() };
+    if !daemon.approvals.settle(&daemon, &question, stand, &caller.by(), wanted.why, None).await? {
+        return Err(answered(&find(&daemon, &card.id.to_string()).await?));
+    }
+    let view = question.view();
+    if let Some((handle, checkpoint)) = back {
+        checkpoints::restore(daemon, handle, Restore { checkpoint, files_only: true }, caller).await?;
+    }
+    Ok(view)
+}
+
+/// Every question that is open, and each whenever it changes, as lines of JSON.
+pub(crate) fn watch(daemon: Arc<Daemon>) -> mpsc::Receiver<Bytes> {
+    let (to, lines) = mpsc::channel(IN_FLIGHT);
+    let mut changed = daemon.approvals.watch();
+    tokio::spawn(async move {
+        let mut cards = daemon.approvals.open();
+        loop {
+            for card in cards.drain(..) {
+                let mut line = serde_json::to_vec(&card).unwrap_or_default();
+                line.push(b'\n');
+                if to.send(line.into()).await.is_err() {
+                    return;
+                }
+            }
+            let id = tokio::select! {
+                () = to.closed() => return,
+                id = changed.recv() => id,
+            };
+            match id {
+                Ok(id) => cards.extend(find(&daemon, &id.to_string()).await),
+                // Too much came at once: all that is open is told anew.
+                Err(RecvError::Lagged(_)) => cards = daemon.approvals.open(),
+                Err(RecvError::Closed) => return,
+            }
+        }
+    });
+    lines
+}

@@ -1,0 +1,166 @@
+//! Commands that a person is asked about before they start: because a rule says so, or because the caller does.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bay_policy::exec::decide_exec;
+use bay_policy::{ExecRule, Outcome};
+use bay_store::Draft;
+use bay_types::approval::{Approval, ApprovalState, Asked, AskedExec, AskingRule};
+use bay_types::exec::ExecSpec;
+use bay_types::policy::Origin;
+use bay_types::{ApiError, ApprovalId, ErrorCode};
+use jiff::Timestamp;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::{Caller, execs, policy};
+use crate::approvals::{Key, Verdict, Wish};
+use crate::daemon::Daemon;
+use crate::registry::BayHandle;
+
+/// Whoever waits for a command waits for as long as it takes; the question has an end of its own.
+const HELD_FOR: Duration = Duration::from_secs(48 * 3600);
+/// Of a command line as much is shown.
+const SHOWN_BYTES: usize = 16 * 1024;
+
+/// Returns when the command may start. With `wanted` a person is asked in any case.
+pub(crate) async fn pass(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    spec: &ExecSpec,
+    wanted: bool,
+    caller: Caller,
+) -> Result<(), ApiError> {
+    loop {
+        let compiled = policy::effective(daemon, handle).await;
+        let rule = decide_exec(&compiled, &spec.argv).cloned();
+        match &rule {
+            Some(rule) if rule.outcome == Outcome::Deny => return Err(refused(rule)),
+            None if !wanted => return Ok(()),
+            _ if daemon.approvals.passed(handle.id, spec.id) => return Ok(()),
+            _ => {}
+        }
+        // One that is known was let through before it was written down.
+        if daemon.store.exec_get(handle.id, spec.id).await.map_err(|e| e.to_api())?.is_some() {
+            return Ok(());
+        }
+        spec.check()?;
+        execs::must_run(handle)?;
+        let wish = wish(daemon, handle, spec, rule.as_ref(), caller)?;
+        match daemon.approvals.ask(daemon, handle, &wish, Instant::now() + HELD_FOR).await? {
+            Verdict::Allowed(question) => {
+                let (argv, left_out) = execs::event_argv(&spec.argv);
+                let event = json!({
+                    "exec": spec.id, "approval": question.id, "argv": argv, "arguments_left_out": left_out,
+                    "by": caller.by(),
+                });
+                let draft = Draft::new("exec.approved", event);
+                let used = daemon.store.approval_use(question.id, handle.id, &draft).await;
+                let Some((seq, used_up)) = used.map_err(|e| e.to_api())? else {
+                    daemon.approvals.forget(&question);
+                    continue;
+                };
+                daemon.store.event_durable(seq).await.map_err(|e| e.to_api())?;
+                if used_up {
+                    daemon.approvals.forget(&question);
+                }
+                daemon.approvals.pass(handle.id, spec.id);
+                return Ok(());
+            }
+            Verdict::Denied(why) => {
+                return Err(ApiError::new(
+                    ErrorCode::Denied,
+                    format!("the command was not started: {why}"),
+                    "`bay approvals --all` shows what was asked and answered",
+                ));
+            }
+            Verdict::Waiting(question) => {
+                return Err(ApiError::new(
+                    ErrorCode::Interrupted,
+                    format!("nobody has answered {} yet, and the daemon is about to end", question.id),
+                    "repeat the command: it waits for the same answer",
+                ));
+            }
+            Verdict::Reconsider => {}
+            Verdict::Ending => {
+                return Err(ApiError::new(
+                    ErrorCode::Interrupted,
+                    "the daemon is about to end, and asks nothing more",
+                    "repeat the command in a moment",
+                ));
+            }
+        }
+    }
+}
+
+fn refused(rule: &ExecRule) -> ApiError {
+    let why = rule.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    ApiError::new(
+        ErrorCode::Denied,
+        format!("the command was not started: rule {} at {} denies it{why}", rule.id, rule.origin),
+        "`bay policy show NAME` shows the rules that hold",
+    )
+}
+
+fn wish(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    spec: &ExecSpec,
+    rule: Option<&ExecRule>,
+    caller: Caller,
+) -> Result<Wish, ApiError> {
+    // Everything but its id: the same command asked for again is the same question.
+    let same = ExecSpec { id: bay_types::ExecId::NONE, ..spec.clone() };
+    let bytes = serde_json::to_vec(&same).map_err(|error| ApiError::internal(&error))?;
+    let digest: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    let asked_at = Timestamp::now();
+    let mut left = SHOWN_BYTES;
+    let shown = spec.argv.iter().map_while(|word| {
+        left = left.checked_sub(word.len())?;
+        Some(word.clone())
+    });
+    let mut argv: Vec<String> = shown.collect();
+    if argv.len() < spec.argv.len() {
+        argv.push(format!("… and {} more", spec.argv.len() - argv.len()));
+    }
+    let card = Approval {
+        id: ApprovalId::generate(),
+        bay: handle.id,
+        bay_name: handle.name.to_string(),
+        state: ApprovalState::Open,
+        asked_at,
+        expires: daemon.approvals.until(asked_at),
+        asked: Asked::Exec(AskedExec {
+            argv,
+            cwd: spec.cwd.clone(),
+            user: spec.user.clone(),
+            by: caller.by(),
+        }),
+        by: None,
+        exec_number: None,
+        exec_argv: Vec::new(),
+        tool_call: spec.tool_call.clone(),
+        rule: rule.map(|rule| AskingRule {
+            id: rule.id.clone(),
+            origin: Origin {
+                layer: rule.origin.layer.to_string(),
+                file: rule.origin.file.clone(),
+                line: rule.origin.line as u64,
+            },
+            reason: rule.reason.clone(),
+        }),
+        secrets: Vec::new(),
+        warnings: Vec::new(),
+        saved_as: None,
+        digest: digest.clone(),
+        checkpoint: None,
+        held: 0,
+        answer: None,
+    };
+    Ok(Wish {
+        key: Key(format!("command {digest}")),
+        card,
+        checkpoint: rule.is_some_and(|rule| rule.checkpoint),
+    })
+}

@@ -1,0 +1,213 @@
+//! Questions to a person, and what was answered. Whoever answers first is the one who answered: every step is one
+//! transaction that looks at how the question stands, with the event that records it.
+
+use bay_types::approval::{Answer, Approval, ApprovalState};
+use bay_types::id::ParseIdError;
+use bay_types::{ApprovalId, BayId};
+use jiff::Timestamp;
+use sqlx::Row;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+
+use crate::event::{Draft, to_i64};
+use crate::{Result, Store, StoreError};
+
+/// Questions that are over and can still be looked at. The ledger has all of them.
+const KEPT: u32 = 1000;
+/// How often an allow may be used that has no such bound.
+const UNBOUNDED: i64 = -1;
+
+/// A question as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApprovalRow {
+    /// What a later request is matched by.
+    pub key: String,
+    /// The question with its answer; `held` is nobody's here.
+    pub card: Approval,
+    /// How often an allow may still be used; nothing where there is no such bound.
+    pub uses_left: Option<u64>,
+}
+
+fn column(e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
+    StoreError::column("approvals", e)
+}
+
+const ONE: &str = "SELECT key, state, card, answer, uses_left, expires FROM approvals WHERE id = $1";
+const ALL: &str = "SELECT key, state, card, answer, uses_left, expires FROM approvals ORDER BY id";
+const LIVE: &str = "SELECT key, state, card, answer, uses_left, expires FROM approvals \
+                    WHERE state = 'open' OR (state = 'allowed' AND uses_left <> 0) ORDER BY id";
+const LIVE_OF_BAY: &str = "SELECT id FROM approvals \
+                           WHERE bay = $1 AND (state = 'open' OR (state = 'allowed' AND uses_left <> 0))";
+
+fn row(row: &SqliteRow) -> Result<ApprovalRow> {
+    let card: &str = row.try_get(2).map_err(column)?;
+    let mut card: Approval = serde_json::from_str(card).map_err(column)?;
+    let state: &str = row.try_get(1).map_err(column)?;
+    card.state = state.parse().map_err(|e: ParseIdError| column(e))?;
+    let answer: Option<&str> = row.try_get(3).map_err(column)?;
+    card.answer = answer.map(serde_json::from_str::<Answer>).transpose().map_err(column)?;
+    let expires: &str = row.try_get(5).map_err(column)?;
+    card.expires = expires.parse::<Timestamp>().map_err(column)?;
+    let uses_left: i64 = row.try_get(4).map_err(column)?;
+    Ok(ApprovalRow { key: row.try_get(0).map_err(column)?, card, uses_left: u64::try_from(uses_left).ok() })
+}
+
+/// Of a bay that is removed nothing is left to be answered.
+pub(crate) async fn forget(connection: &mut SqliteConnection, bay: BayId) -> sqlx::Result<()> {
+    sqlx::query("UPDATE approvals SET state = 'dropped' WHERE bay = $1 AND state IN ('open', 'allowed')")
+        .bind(bay.to_string())
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+impl Store {
+    /// Writes a question down. Returns the number of its event.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub async fn approval_add(&self, new: &ApprovalRow, event: &Draft) -> Result<u64> {
+        let failed = self.failed("writing a question down");
+        let card = &new.card;
+        let json = serde_json::to_string(card).map_err(column)?;
+        let mut writer = self.writer().await;
+        let mut transaction = writer.begin().await?;
+        let connection = transaction.connection();
+        sqlx::query(concat!(
+            "INSERT INTO approvals (id, bay, key, state, asked_at, expires, card, answer, uses_left) ",
+            "VALUES ($1, $2, $3, $4, $5, $6, $7, NULL, 0)"
+        ))
+        .bind(card.id.to_string())
+        .bind(card.bay.to_string())
+        .bind(&new.key)
+        .bind(card.state.as_str())
+        .bind(card.asked_at.to_string())
+        .bind(card.expires.to_string())
+        .bind(json)
+        .execute(&mut *connection)
+        .await
+        .map_err(&failed)?;
+        sqlx::query(concat!(
+            "DELETE FROM approvals WHERE state NOT IN ('open', 'allowed') AND id NOT IN ",
+            "(SELECT id FROM approvals ORDER BY id DESC LIMIT $1)"
+        ))
+        .bind(i64::from(KEPT))
+        .execute(&mut *connection)
+        .await
+        .map_err(&failed)?;
+        transaction.commit_with(Some(card.bay), event).await
+    }
+
+    /// Answers an open question. `None` where it is not open any more. `uses` says how often an allow may be used.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub async fn approval_answer(
+        &self,
+        id: ApprovalId,
+        bay: BayId,
+        state: ApprovalState,
+        answer: &Answer,
+        uses: Option<u64>,
+        event: &Draft,
+    ) -> Result<Option<u64>> {
+        let json = serde_json::to_string(answer).map_err(column)?;
+        let mut writer = self.writer().await;
+        let mut transaction = writer.begin().await?;
+        let answered = sqlx::query(
+            "UPDATE approvals SET state = $2, answer = $3, uses_left = $4 WHERE id = $1 AND state = 'open'",
+        )
+        .bind(id.to_string())
+        .bind(state.as_str())
+        .bind(json)
+        .bind(uses.map_or(UNBOUNDED, to_i64))
+        .execute(transaction.connection())
+        .await
+        .map_err(self.failed("answering a question"))?
+        .rows_affected();
+        if answered == 0 {
+            transaction.commit().await?;
+            return Ok(None);
+        }
+        transaction.commit_with(Some(bay), event).await.map(Some)
+    }
+
+    /// Uses an allow, with the event of the act that it is used for. Its number, and whether that was the last use; `None`
+    /// where it is used up or gone.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub async fn approval_use(
+        &self,
+        id: ApprovalId,
+        bay: BayId,
+        event: &Draft,
+    ) -> Result<Option<(u64, bool)>> {
+        let failed = self.failed("using an allow");
+        let mut writer = self.writer().await;
+        let mut transaction = writer.begin().await?;
+        let left: Option<i64> = sqlx::query_scalar(concat!(
+            "UPDATE approvals SET uses_left = CASE WHEN uses_left > 0 THEN uses_left - 1 ELSE uses_left END ",
+            "WHERE id = $1 AND bay = $2 AND state = 'allowed' AND uses_left <> 0 RETURNING uses_left"
+        ))
+        .bind(id.to_string())
+        .bind(bay.to_string())
+        .fetch_optional(transaction.connection())
+        .await
+        .map_err(&failed)?;
+        let Some(left) = left else {
+            transaction.commit().await?;
+            return Ok(None);
+        };
+        let seq = transaction.commit_with(Some(bay), event).await?;
+        Ok(Some((seq, left == 0)))
+    }
+
+    /// Drops everything that is open or allowed of a bay, because what it was about is gone. The ids of what was.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub async fn approvals_drop(&self, bay: BayId, why: &str) -> Result<Vec<ApprovalId>> {
+        let failed = self.failed("dropping the questions of a bay");
+        // Most bays have none, and need not wait for the pen to be told so.
+        let live = sqlx::query_scalar::<_, String>(LIVE_OF_BAY).bind(bay.to_string());
+        if live.fetch_optional(&self.inner.readers).await.map_err(&failed)?.is_none() {
+            return Ok(Vec::new());
+        }
+        let mut writer = self.writer().await;
+        let mut transaction = writer.begin().await?;
+        let connection = transaction.connection();
+        let live = sqlx::query_scalar::<_, String>(LIVE_OF_BAY).bind(bay.to_string());
+        let ids = live.fetch_all(&mut *connection).await.map_err(&failed)?;
+        if ids.is_empty() {
+            transaction.commit().await?;
+            return Ok(Vec::new());
+        }
+        forget(connection, bay).await.map_err(&failed)?;
+        let event = Draft::new("approval.dropped", serde_json::json!({ "approvals": ids, "why": why }));
+        transaction.commit_with(Some(bay), &event).await?;
+        ids.iter().map(|id| id.parse().map_err(|e: ParseIdError| column(e))).collect()
+    }
+
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn approval_get(&self, id: ApprovalId) -> Result<Option<ApprovalRow>> {
+        let found = sqlx::query(ONE)
+            .bind(id.to_string())
+            .fetch_optional(&self.inner.readers)
+            .await
+            .map_err(self.failed("reading a question"))?;
+        found.as_ref().map(row).transpose()
+    }
+
+    /// The questions that are kept, oldest first; only those that are open or may still be used where `live`.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn approval_list(&self, live: bool) -> Result<Vec<ApprovalRow>> {
+        let rows = sqlx::query(if live { LIVE } else { ALL })
+            .fetch_all(&self.inner.readers)
+            .await
+            .map_err(self.failed("listing questions"))?;
+        rows.iter().map(row).collect()
+    }
+}

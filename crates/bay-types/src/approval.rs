@@ -1,0 +1,242 @@
+//! Questions that wait for a person: what is asked, who asks, and what was answered.
+//!
+//! | request                              | body → answer                                            |
+//! |--------------------------------------|----------------------------------------------------------|
+//! | `GET /v1/approvals?all=true&bay=B`   | → a list of [`Approval`]; without `all` the open ones    |
+//! | `GET /v1/approvals/watch`            | → lines of [`Approval`], each whenever it changes        |
+//! | `GET /v1/approvals/{id}`             | → [`Approval`]                                           |
+//! | `POST /v1/approvals/{id}/allow`      | [`Allow`] → [`Approval`]                                 |
+//! | `POST /v1/approvals/{id}/deny`       | [`Deny`] → [`Approval`]                                  |
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::bay::text_enum;
+use crate::checkpoint::CheckpointName;
+use crate::egress::Who;
+use crate::id::{ApprovalId, BayId};
+use crate::policy::Origin;
+
+/// Longest word of whoever denies.
+pub const MAX_WHY_BYTES: usize = 1024;
+/// The longest time for which something is allowed by an answer.
+pub const MAX_ALLOW_S: u64 = 24 * 3600;
+
+/// How a question stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ApprovalState {
+    Open,
+    Allowed,
+    Denied,
+    /// Nobody answered in time, which is a denial.
+    Expired,
+    /// What it was about is gone: its bay was stopped, or the same was asked in another form.
+    Dropped,
+}
+
+text_enum!(ApprovalState {
+    Open = "open",
+    Allowed = "allowed",
+    Denied = "denied",
+    Expired = "expired",
+    Dropped = "dropped",
+});
+
+/// How far an allow reaches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reach {
+    /// One request: the held one, or the next like it where none is held.
+    #[default]
+    Once,
+    /// Every request like it of the same exec, as long as that runs.
+    Exec,
+    /// Every request like it of the bay, for a time.
+    For,
+    /// A rule of the bay's policy.
+    Save,
+}
+
+text_enum!(Reach { Once = "once", Exec = "exec", For = "for", Save = "save" });
+
+/// A question, as a person sees it. Fields may be added; none is taken away. Much of it was said by the bay: texts have no
+/// control characters, and are never more than texts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Approval {
+    pub id: ApprovalId,
+    pub bay: BayId,
+    pub bay_name: String,
+    pub state: ApprovalState,
+    pub asked_at: Timestamp,
+    /// While it is open: until when an answer is waited for.
+    pub expires: Timestamp,
+    pub asked: Asked,
+    /// Who in the bay is behind it, as the host's kernel tells it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<Who>,
+    /// The exec as people know it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exec_number: Option<u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exec_argv: Vec<String>,
+    /// The tool call that the exec was run for, in the words of whoever ran it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_call: Option<String>,
+    /// The rule that asks; absent where a layer asks about what no rule speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<AskingRule>,
+    /// Names of the secrets that would be attached.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
+    /// What is odd about the host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    /// The rule as it would be if it were saved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saved_as: Option<String>,
+    /// SHA-256 over exactly what is held, in hexadecimal digits.
+    pub digest: String,
+    /// The state of the bay's files from before it was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointName>,
+    /// How many wait for the answer at this moment. None may: then the answer is for the next one like it.
+    pub held: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Answer>,
+}
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "what")]
+pub enum Asked {
+    /// May this request leave?
+    Request(AskedRequest),
+    /// May this command run?
+    Exec(AskedExec),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskedRequest {
+    /// In its canonical form: what is sent.
+    pub request: String,
+    /// In full, as it is connected to.
+    pub host: String,
+    pub port: u16,
+    /// Names of the headers that go with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<BodySeen>,
+    /// What a git push would change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub push: Option<Push>,
+}
+
+/// As much of a body as was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BodySeen {
+    /// Its beginning, with everything a terminal would obey written out.
+    pub preview: String,
+    /// Bytes that the preview stands for.
+    pub previewed: u64,
+    /// How long all of it is, as far as that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub length: Option<u64>,
+    /// Whether all of it was looked at, and so is in the digest.
+    pub whole: bool,
+}
+
+/// What a git push would change.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Push {
+    pub refs: Vec<RefChange>,
+    /// Commits that the push brings along, as far as they could be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub commits: Vec<PushedCommit>,
+    /// Objects that the push brings along, as it says itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub objects: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefChange {
+    pub name: String,
+    /// Absent where the ref is new.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old: Option<String>,
+    /// Absent where the ref is deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PushedCommit {
+    pub id: String,
+    pub author: String,
+    pub subject: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskedExec {
+    pub argv: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Who wants to run it.
+    pub by: String,
+}
+
+/// The rule that asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskingRule {
+    pub id: String,
+    pub origin: Origin,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// What came of a question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// Who answered; `timeout`, or why it was dropped, where nobody did.
+    pub by: String,
+    pub at: Timestamp,
+    /// How long it took.
+    pub after_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reach: Option<Reach>,
+    /// Whether it is for exactly what was held, and for nothing that is only like it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bound: bool,
+    /// Until when an allow holds that was not used yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// `POST /v1/approvals/{id}/allow`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Allow {
+    pub reach: Reach,
+    /// For [`Reach::For`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub for_s: Option<u64>,
+    /// What was looked at: where it is given, nothing else is allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+}
+
+/// `POST /v1/approvals/{id}/deny`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Deny {
+    /// Told to whoever is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Whether the bay goes back to the checkpoint from before the question.
+    pub rollback: bool,
+}

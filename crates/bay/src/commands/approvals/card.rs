@@ -1,0 +1,192 @@
+//! Cards for a terminal. Whatever a bay said is shown with everything written out that a terminal would obey.
+
+use std::fmt::Write as _;
+
+use bay_types::approval::{Answer, Approval, ApprovalState, Asked, AskedRequest, BodySeen, Push};
+use bay_types::egress::Who;
+use jiff::Timestamp;
+
+use crate::output::escape::visible;
+use crate::output::size;
+
+/// Arguments of a command in one line.
+fn command(argv: &[String]) -> String {
+    argv.iter().map(|word| visible(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// `3 m`, `20 s`.
+fn span(from: Timestamp, to: Timestamp) -> String {
+    match to.duration_since(from).as_secs().max(0) {
+        seconds if seconds < 120 => format!("{seconds} s"),
+        seconds if seconds < 7200 => format!("{} m", seconds / 60),
+        seconds => format!("{} h", seconds / 3600),
+    }
+}
+
+fn asked(card: &Approval) -> String {
+    match &card.asked {
+        Asked::Request(asked) => visible(&asked.request),
+        Asked::Exec(asked) => format!("run {}", command(&asked.argv)),
+    }
+}
+
+fn answer(card: &Approval) -> String {
+    let Some(Answer { by, reach, why, after_ms, .. }) = &card.answer else { return String::new() };
+    let reach = reach.map(|reach| format!(" {reach}")).unwrap_or_default();
+    let why = why.as_ref().map(|why| format!(": {}", visible(why))).unwrap_or_default();
+    format!(
+        "{reach} by {} after {:.1} s{why}",
+        visible(by),
+        std::time::Duration::from_millis(*after_ms).as_secs_f64()
+    )
+}
+
+/// One line of a list.
+pub(super) fn line(card: &Approval, now: Timestamp) -> String {
+    let id = card.id.short();
+    let what = format!("{}  {}", visible(&card.bay_name), asked(card));
+    match card.state {
+        ApprovalState::Open => {
+            let left = span(now, card.expires);
+            let held = if card.held == 0 { ", nobody waits right now".to_owned() } else { String::new() };
+            format!("{id}  open     {what}  (asked {} ago, {left} left{held})", span(card.asked_at, now))
+        }
+        state => format!("{id}  {:7}  {what} {}", state.as_str(), answer(card)),
+    }
+}
+
+/// Everything about one.
+pub(super) fn whole(card: &Approval, now: Timestamp) -> String {
+    let mut text = format!("── {} ── {} ── {}\n", card.id, visible(&card.bay_name), card.state);
+    let mut row = |key: &str, value: String| {
+        let _ = writeln!(text, "  {key:10} {value}");
+    };
+    row("what", asked(card));
+    match &card.asked {
+        Asked::Request(asked) => request(asked, &mut row),
+        Asked::Exec(asked) => {
+            if let Some(cwd) = &asked.cwd {
+                row("directory", visible(cwd));
+            }
+            if let Some(user) = &asked.user {
+                row("user", visible(user));
+            }
+            row("wanted by", visible(&asked.by));
+        }
+    }
+    for warning in &card.warnings {
+        row("careful", visible(warning));
+    }
+    row("who", who(card));
+    if let Some(call) = &card.tool_call {
+        row("tool call", visible(call));
+    }
+    let secrets: Vec<String> = card.secrets.iter().map(|name| visible(name)).collect();
+    row("secrets", if secrets.is_empty() { "none would be attached".to_owned() } else { secrets.join(", ") });
+    if let Some(rule) = &card.rule {
+        let reason = rule.reason.as_ref().map(|reason| format!(": {}", visible(reason))).unwrap_or_default();
+        row(
+            "asked by",
+            format!("rule {} at {}{reason}", visible(&rule.id), visible(&rule.origin.to_string())),
+        );
+    }
+    if let Some(checkpoint) = &card.checkpoint {
+        row(
+            "checkpoint",
+            format!("{checkpoint}: `bay approvals deny {} --rollback` goes back to it", card.id.short()),
+        );
+    }
+    row("digest", visible(&card.digest));
+    match card.state {
+        ApprovalState::Open => {
+            let waits = if card.held == 0 {
+                "nobody waits right now: the answer is for the next one like it"
+            } else {
+                "held"
+            };
+            row(
+                "time",
+                format!("asked {} ago, {} left; {waits}", span(card.asked_at, now), span(now, card.expires)),
+            );
+        }
+        _ => row("answer", format!("{}{}", card.state, answer(card))),
+    }
+    if let Some(rule) = &card.saved_as {
+        row("--save", "adds this rule:".to_owned());
+        for line in rule.lines() {
+            let _ = writeln!(text, "             {}", visible(line));
+        }
+    }
+    if card.state == ApprovalState::Open {
+        let id = card.id.short();
+        let _ = writeln!(
+            text,
+            "  bay approvals allow {id} [--once|--exec|--for 10m|--save]   bay approvals deny {id} [-m WHY]"
+        );
+    }
+    text
+}
+
+fn request(asked: &AskedRequest, row: &mut impl FnMut(&str, String)) {
+    row("host", format!("{} port {}", visible(&asked.host), asked.port));
+    if let Some(push) = &asked.push {
+        pushed(push, row);
+    }
+    if !asked.headers.is_empty() {
+        row("headers", asked.headers.iter().map(|name| visible(name)).collect::<Vec<_>>().join(", "));
+    }
+    match &asked.body {
+        None => row("body", "none".to_owned()),
+        Some(body) => {
+            row("body", length(body));
+            row("", visible(&body.preview));
+        }
+    }
+}
+
+fn length(body: &BodySeen) -> String {
+    let long = body.length.map_or_else(|| "of unknown length".to_owned(), size);
+    match (body.whole, body.length == Some(body.previewed)) {
+        (true, true) => long,
+        (true, false) => format!("{long}, of which the first {} are", size(body.previewed)),
+        (false, _) => {
+            format!("{long}, only the beginning was looked at; the first {} are", size(body.previewed))
+        }
+    }
+}
+
+fn pushed(push: &Push, row: &mut impl FnMut(&str, String)) {
+    let short = |id: &String| visible(&id.chars().take(12).collect::<String>());
+    for change in &push.refs {
+        let name = visible(&change.name);
+        let what = match (&change.old, &change.new) {
+            (None, Some(new)) => format!("{name}  new, at {}", short(new)),
+            (Some(old), None) => format!("{name}  DELETED, was at {}", short(old)),
+            (Some(old), Some(new)) => format!("{name}  {} → {}", short(old), short(new)),
+            (None, None) => name,
+        };
+        row("push", what);
+    }
+    for commit in &push.commits {
+        row(
+            "commit",
+            format!("{} {} ({})", short(&commit.id), visible(&commit.subject), visible(&commit.author)),
+        );
+    }
+}
+
+fn who(card: &Approval) -> String {
+    let mut parts = Vec::new();
+    if let Some(number) = card.exec_number {
+        parts.push(format!("exec {number}: {}", command(&card.exec_argv)));
+    }
+    if let Some(Who { service, process, nested, uid, .. }) = &card.by {
+        parts.extend(service.as_ref().map(|service| format!("service {}", visible(service))));
+        parts.extend(
+            process.as_ref().map(|process| format!("process {}: {}", process.pid, command(&process.argv))),
+        );
+        parts.extend(nested.as_ref().map(|nested| format!("in container {}", visible(nested))));
+        parts.extend(uid.map(|uid| format!("user {uid}")));
+    }
+    if parts.is_empty() { "could not be found out".to_owned() } else { parts.join(" · ") }
+}

@@ -1,0 +1,181 @@
+use bay_types::approval::{Allow, Approval, ApprovalState, Deny, Reach};
+use bytes::BytesMut;
+use clap::{Args, Subcommand};
+use http_body_util::BodyExt;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::cli::Global;
+use crate::client::{Client, broken, encode};
+use crate::failure::{Failure, Outcome};
+use crate::output::{data, json, json_line, talk};
+
+mod card;
+
+/// Longest line of a watch: a card with a whole command line and the beginning of a body.
+const MAX_LINE: usize = 8 << 20;
+
+/// See what waits for your word, and say it.
+///
+/// Requests that a policy asks about, and commands that are to be asked about, are held until somebody answers. Without an
+/// answer in time the answer is no.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  bay approvals                      what waits\n  bay approvals --watch              cards, as they come\n  bay approvals show 1f00ba12        everything about one\n  bay approvals allow 1f00ba12       this one request\n  bay approvals allow 1f00ba12 --for 10m\n  bay approvals deny 1f00ba12 -m \"not to this host\" --rollback\n\nAn id may be shortened to the end of it, as lists show it."
+)]
+pub(crate) struct Approvals {
+    /// Show cards as they come, until Ctrl-C.
+    #[arg(long)]
+    watch: bool,
+    /// Also those that were answered.
+    #[arg(long, conflicts_with = "watch")]
+    all: bool,
+    /// Only those of this bay.
+    #[arg(long, value_name = "NAME", conflicts_with = "watch")]
+    bay: Option<String>,
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Show everything about one.
+    Show {
+        /// The id, or the end of it.
+        id: String,
+    },
+    /// Let it go on.
+    Allow {
+        /// The id, or the end of it.
+        id: String,
+        #[command(flatten)]
+        reach: ReachArgs,
+        /// Only if this is still what is held: the digest on its card.
+        #[arg(long, value_name = "SHA256")]
+        digest: Option<String>,
+    },
+    /// Refuse it.
+    Deny {
+        /// The id, or the end of it.
+        id: String,
+        /// Why, for whoever is refused.
+        #[arg(short, long, value_name = "WHY")]
+        message: Option<String>,
+        /// Have the bay go back to the checkpoint that was made before the question.
+        #[arg(long)]
+        rollback: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+struct ReachArgs {
+    /// This one request [default].
+    #[arg(long)]
+    once: bool,
+    /// Every request like it of the same exec, as long as that runs.
+    #[arg(long)]
+    exec: bool,
+    /// Every request like it of the bay, for a time such as 10m.
+    #[arg(long = "for", value_name = "TIME", value_parser = time)]
+    for_s: Option<u64>,
+    /// From now on: as a rule of the bay's policy.
+    #[arg(long)]
+    save: bool,
+}
+
+fn time(text: &str) -> Result<u64, String> {
+    let wrong = || "give a time such as 90s, 10m or 2h".to_owned();
+    let time: SignedDuration = text.parse().map_err(|_| wrong())?;
+    u64::try_from(time.as_secs()).ok().filter(|seconds| *seconds > 0).ok_or_else(wrong)
+}
+
+impl ReachArgs {
+    fn reach(&self) -> Reach {
+        match self {
+            Self { exec: true, .. } => Reach::Exec,
+            Self { for_s: Some(_), .. } => Reach::For,
+            Self { save: true, .. } => Reach::Save,
+            _ => Reach::Once,
+        }
+    }
+}
+
+fn path(id: &str, rest: &str) -> String {
+    format!("/v1/approvals/{}{rest}", encode(id))
+}
+
+impl Approvals {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let mut client = global.client();
+        match self.verb {
+            None if self.watch => watch(&mut client, global.json).await?,
+            None => {
+                let mut query = format!("/v1/approvals?all={}", self.all);
+                if let Some(bay) = &self.bay {
+                    query = format!("{query}&bay={}", encode(bay));
+                }
+                list(&client.get::<Vec<Approval>>(&query).await?, global.json)?;
+            }
+            Some(Verb::Show { id }) => {
+                let card: Approval = client.get(&path(&id, "")).await?;
+                if global.json {
+                    json(&card)?;
+                } else {
+                    data(&card::whole(&card, Timestamp::now()))?;
+                }
+            }
+            Some(Verb::Allow { id, reach, digest }) => {
+                let allow = Allow { reach: reach.reach(), for_s: reach.for_s, digest };
+                told(&client.post::<_, Approval>(&path(&id, "/allow"), &allow).await?, global.json)?;
+            }
+            Some(Verb::Deny { id, message, rollback }) => {
+                let deny = Deny { why: message, rollback };
+                told(&client.post::<_, Approval>(&path(&id, "/deny"), &deny).await?, global.json)?;
+            }
+        }
+        Ok(0)
+    }
+}
+
+fn told(card: &Approval, as_json: bool) -> Result<(), Failure> {
+    if as_json { json(card) } else { data(&card::line(card, Timestamp::now())) }
+}
+
+fn list(cards: &[Approval], as_json: bool) -> Result<(), Failure> {
+    if as_json {
+        return json(&cards);
+    }
+    if cards.is_empty() {
+        talk("nothing waits for an answer");
+    }
+    let now = Timestamp::now();
+    cards.iter().try_for_each(|card| data(&card::line(card, now)))
+}
+
+/// Cards of what is asked, and a line for each answer.
+async fn watch(client: &mut Client, as_json: bool) -> Result<(), Failure> {
+    let mut body = client.download("/v1/approvals/watch").await?;
+    if !as_json {
+        talk("waiting for questions; Ctrl-C ends this, and nothing else");
+    }
+    let mut lines = BytesMut::new();
+    while let Some(Ok(piece)) = body.frame().await {
+        let Some(bytes) = piece.data_ref() else { continue };
+        lines.extend_from_slice(bytes);
+        while let Some(end) = lines.iter().position(|byte| *byte == b'\n') {
+            let line = lines.split_to(end + 1);
+            let card: Approval = serde_json::from_slice(&line)
+                .map_err(|error| broken(&format!("a line is not understood: {error}")))?;
+            match (as_json, card.state) {
+                (true, _) => json_line(&card)?,
+                (false, ApprovalState::Open) => data(&card::whole(&card, Timestamp::now()))?,
+                (false, _) => data(&card::line(&card, Timestamp::now()))?,
+            }
+        }
+        if lines.len() > MAX_LINE {
+            return Err(broken("a line has no end").into());
+        }
+    }
+    Err(broken("the daemon ended the stream").into())
+}

@@ -1,0 +1,119 @@
+use std::net::IpAddr;
+
+use bay_types::notify::{Delivery, Webhook, WebhookAdd, WebhookMade};
+use clap::{Args, Subcommand};
+
+use crate::cli::Global;
+use crate::client::encode;
+use crate::failure::Outcome;
+use crate::output::escape::visible;
+use crate::output::{data, json, talk};
+
+/// Have somebody outside told of questions that wait.
+///
+/// A webhook gets a signed message for each question and each answer. Messages that do not arrive are sent again for a
+/// while; nothing ever waits for them.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay notify add webhook https://hooks.example.com/workbay\n  bay notify test hook-1f00ba12\n  bay notify ls\n  bay notify rm hook-1f00ba12"
+)]
+pub(crate) struct Notify {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Tell a place from now on.
+    Add {
+        #[command(subcommand)]
+        kind: Kind,
+    },
+    /// List who is told.
+    Ls,
+    /// Tell a place no more.
+    Rm {
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// Send a message that means nothing, and see what comes of it.
+    Test {
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Kind {
+    /// A URL that messages are posted to. What they are signed with is shown once.
+    Webhook {
+        url: String,
+        /// A private address that its name may lead to; may be given again.
+        #[arg(long = "address", value_name = "ADDRESS")]
+        addresses: Vec<IpAddr>,
+    },
+}
+
+fn path(id: &str, rest: &str) -> String {
+    format!("/v1/notify/{}{rest}", encode(id))
+}
+
+fn line(hook: &Webhook) -> String {
+    let last = hook.last.as_ref().map_or_else(
+        || "nothing sent yet".to_owned(),
+        |last| format!("{}: {}", if last.arrived { "arrived" } else { "failed" }, visible(&last.said)),
+    );
+    let lost = if hook.lost == 0 { String::new() } else { format!(", {} given up", hook.lost) };
+    format!("{}  {}  ({last}{lost})", visible(&hook.id), visible(&hook.url))
+}
+
+impl Notify {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let mut client = global.client();
+        match self.verb {
+            Verb::Add { kind: Kind::Webhook { url, addresses } } => {
+                let made: WebhookMade = client.post("/v1/notify", &WebhookAdd { url, addresses }).await?;
+                if global.json {
+                    json(&made)?;
+                } else {
+                    data(&line(&made.webhook))?;
+                    data(&format!("messages are signed with {}", visible(&made.secret)))?;
+                    talk("this is shown once: give it to whoever checks the signature");
+                }
+            }
+            Verb::Ls => {
+                let all: Vec<Webhook> = client.get("/v1/notify").await?;
+                if global.json {
+                    json(&all)?;
+                } else if all.is_empty() {
+                    talk("nobody is told: `bay notify add webhook URL` changes that");
+                } else {
+                    all.iter().try_for_each(|hook| data(&line(hook)))?;
+                }
+            }
+            Verb::Rm { id } => {
+                let gone: Webhook = client.delete(&path(&id, "")).await?;
+                if global.json {
+                    json(&gone)?;
+                } else {
+                    data(&format!("{} is told no more", visible(&gone.id)))?;
+                }
+            }
+            Verb::Test { id } => {
+                let sent: Delivery = client.post(&path(&id, "/test"), &()).await?;
+                let arrived = sent.arrived;
+                if global.json {
+                    json(&sent)?;
+                } else {
+                    data(&format!(
+                        "{}: {}",
+                        if arrived { "arrived" } else { "failed" },
+                        visible(&sent.said)
+                    ))?;
+                }
+                return Ok(u8::from(!arrived));
+            }
+        }
+        Ok(0)
+    }
+}

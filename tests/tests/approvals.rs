@@ -1,0 +1,471 @@
+//! Requests that wait for a person: held, answered, come again; and what a bay can do about it, which is nothing.
+#![forbid(unsafe_code)]
+
+use bay_tests::lab::{Lab, lab, lab_with};
+use bay_tests::outside::Origin;
+use bay_tests::{Daemon, until};
+use bay_types::ErrorCode;
+use serde_json::{Value, json};
+
+/// A policy that asks about everything that goes to the origin.
+fn asked(origin: &Origin, more: &str) -> String {
+    origin.allowed(&format!("method = \"*\"\n{more}")).replace("\"allow\"", "\"ask\"")
+}
+
+/// A lab whose clients are told soon to come again.
+fn hasty() -> Lab {
+    lab_with(Daemon::setup().argument("--ask-hold").argument("500ms"))
+}
+
+fn approvals(lab: &Lab, args: &[&str]) -> Vec<Value> {
+    let line: Vec<&str> = ["approvals", "--json"].iter().chain(args).copied().collect();
+    lab.daemon.bay(&line).ok().json().as_array().cloned().unwrap()
+}
+
+/// What the origin was asked for.
+fn paths(origin: &Origin) -> Vec<String> {
+    origin.seen.requests.lock().unwrap().iter().map(|head| head.uri.path().to_owned()).collect()
+}
+
+/// The one question that is open.
+fn the_question(lab: &Lab) -> Value {
+    let mut open = until("a question", || Some(approvals(lab, &[])).filter(|open| !open.is_empty()));
+    assert_eq!(open.len(), 1, "{open:#?}");
+    open.remove(0)
+}
+
+fn id(card: &Value) -> String {
+    card["id"].as_str().unwrap().to_owned()
+}
+
+/// The end of an id, as lists show it.
+fn short(card: &Value) -> String {
+    let id = id(card);
+    id[id.len() - 8..].to_owned()
+}
+
+/// Starts curl in the bay; what came of it is in `/tmp/NAME`: the status, a space, and the body.
+fn curl(lab: &Lab, bay: &str, name: &str, args: &str) {
+    let script = format!(
+        "curl -sS -o /tmp/{name}.body -w '%{{http_code}}' {args} > /tmp/{name}.code 2>/tmp/{name}.err; \
+         echo \"$(cat /tmp/{name}.code) $(cat /tmp/{name}.body 2>/dev/null)\" > /tmp/{name}.new; \
+         mv /tmp/{name}.new /tmp/{name}"
+    );
+    let _begun = lab.daemon.bay(&["exec", "--detach", bay, "--", "sh", "-c", &script]).ok();
+}
+
+fn said(lab: &Lab, bay: &str, name: &str) -> String {
+    until(&format!("{name} to be over"), || {
+        let ran = lab.daemon.sh(bay, &format!("cat /tmp/{name} 2>/dev/null"));
+        (ran.code == 0).then(|| ran.text())
+    })
+}
+
+#[test]
+fn a_held_request_goes_on_when_a_person_allows_it_and_all_of_it_is_on_record() {
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, "reason = \"a person looks\""));
+    let url = origin.url("https", "/pay?n=1");
+    curl(&lab, "b", "one", &format!("-H 'X-Why: yes' -d 'amount=1' '{url}'"));
+    let card = the_question(&lab);
+    assert_eq!(card["state"], "open", "{card:#}");
+    assert_eq!((&card["bay_name"], &card["held"]), (&"b".into(), &1.into()), "{card:#}");
+    let what = &card["asked"];
+    assert_eq!((&what["request"], &what["host"]), (&format!("POST {url}").into(), &"origin.test".into()));
+    assert_eq!((&what["body"]["preview"], &what["body"]["length"]), (&"amount=1".into(), &8.into()));
+    let headers = what["headers"].to_string();
+    assert!(
+        headers.contains("x-why") && headers.contains("user-agent") && !headers.contains("yes"),
+        "{headers}"
+    );
+    assert_eq!((&card["rule"]["id"], &card["rule"]["reason"]), (&"origin".into(), &"a person looks".into()));
+    assert_eq!((&card["exec_number"], &card["exec_argv"][0]), (&1.into(), &"sh".into()), "{card:#}");
+    assert!(card["saved_as"].as_str().is_some_and(|rule| rule.contains("/pay")), "{card:#}");
+    let text = lab.daemon.bay(&["approvals", "show", &short(&card)]).ok().text();
+    for part in ["origin.test", "amount=1", "exec 1: sh", "a person looks", "none would be attached"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(origin.seen.lines().is_empty(), "nothing leaves before the answer");
+
+    let told = lab.daemon.bay(&["approvals", "allow", &short(&card), "--json"]).ok().json();
+    assert_eq!((&told["state"], &told["answer"]["reach"]), (&"allowed".into(), &"once".into()), "{told:#}");
+    assert_eq!(said(&lab, "b", "one").trim(), "200 POST /pay");
+    assert_eq!(origin.seen.lines().len(), 1);
+    assert!(approvals(&lab, &[]).is_empty());
+
+    let asked = lab.record("b", "approval.asked");
+    assert_eq!((asked.len(), &asked[0]["digest"]), (1, &card["digest"]), "{asked:#?}");
+    let allowed = lab.record("b", "approval.allowed");
+    assert_eq!((&allowed[0]["approval"], &allowed[0]["by"]), (&card["id"], &"uid 0".into()), "{allowed:#?}");
+    assert!(allowed[0]["after_ms"].is_u64(), "{allowed:#?}");
+    let decided = lab.record("b", "egress.decided");
+    assert_eq!((decided.len(), &decided[0]["approval"]), (1, &card["id"]), "{decided:#?}");
+    assert_eq!(decided[0]["outcome"], "allow");
+    // It was for one: the next is asked about again.
+    curl(&lab, "b", "two", &format!("-d 'amount=1' '{url}'"));
+    let again = the_question(&lab);
+    assert_ne!(again["id"], card["id"]);
+    let _no = lab.daemon.bay(&["approvals", "deny", &id(&again), "-m", "one was enough"]).ok();
+    let refused = said(&lab, "b", "two");
+    assert!(refused.starts_with("403 ") && refused.contains("one was enough"), "{refused}");
+    assert_eq!(origin.seen.lines().len(), 1);
+    assert_eq!(lab.record("b", "approval.denied")[0]["why"], "one was enough");
+    let timeline = lab.daemon.bay(&["timeline", "b"]).ok().text();
+    assert!(timeline.contains("a person was asked") && timeline.contains("denied by uid 0"), "{timeline}");
+}
+
+/// One request for each file that appears, all by one process.
+const STEPS: &str = r#"
+import json, os, sys, time, urllib.request, urllib.error
+number = 0
+while True:
+    while not os.path.exists("/tmp/go%d" % number):
+        time.sleep(0.01)
+    method, path, body = open("/tmp/go%d" % number).read().split("|")
+    request = urllib.request.Request(sys.argv[1] + path, method=method, data=body.encode() if body else None)
+    try:
+        answer = urllib.request.urlopen(request, timeout=30)
+    except urllib.error.HTTPError as refused:
+        answer = refused
+    except OSError as error:
+        answer = None
+    said = [answer.status, answer.headers.get("retry-after"), answer.read().decode()] if answer else [0, None, ""]
+    with open("/tmp/said.new", "w") as out:
+        json.dump(said, out)
+    os.rename("/tmp/said.new", "/tmp/said%d" % number)
+    number += 1
+"#;
+
+/// A client that sends one request after another from one exec.
+struct Client<'a> {
+    lab: &'a Lab,
+    bay: &'a str,
+    next: usize,
+}
+
+impl<'a> Client<'a> {
+    fn new(lab: &'a Lab, bay: &'a str, origin: &Origin) -> Self {
+        let base = origin.url("https", "");
+        let _begun = lab.daemon.bay(&["exec", "--detach", bay, "--", "python3", "-c", STEPS, &base]).ok();
+        Self { lab, bay, next: 0 }
+    }
+
+    fn send(&mut self, method: &str, path: &str, body: &str) -> usize {
+        let number = self.next;
+        self.next += 1;
+        let script =
+            format!("printf '%s' '{method}|{path}|{body}' > /tmp/go.new && mv /tmp/go.new /tmp/go{number}");
+        let _sent = self.lab.daemon.sh(self.bay, &script).ok();
+        number
+    }
+
+    fn answer(&self, number: usize) -> (u64, Value, String) {
+        let said = until("the client has its answer", || {
+            let ran = self.lab.daemon.sh(self.bay, &format!("cat /tmp/said{number} 2>/dev/null"));
+            (ran.code == 0).then(|| ran.text())
+        });
+        let said: Value = serde_json::from_str(&said).unwrap();
+        (said[0].as_u64().unwrap(), said[1].clone(), said[2].as_str().unwrap_or_default().to_owned())
+    }
+
+    fn status(&mut self, method: &str, path: &str) -> u64 {
+        let number = self.send(method, path, "");
+        self.answer(number).0
+    }
+}
+
+#[test]
+fn a_client_that_is_told_to_come_again_finds_its_question_and_later_its_answer() {
+    let lab = hasty();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let mut client = Client::new(&lab, "b", &origin);
+    let first = client.send("GET", "/x", "");
+    let (status, retry, body) = client.answer(first);
+    assert_eq!((status, retry), (503, json!("3")), "{body}");
+    let told: Value = serde_json::from_str(&body).unwrap();
+    let card = the_question(&lab);
+    assert_eq!((&told["error"], &told["question"]), (&"waiting".into(), &card["id"]), "{told:#}");
+    assert_eq!(card["held"], 0);
+    assert_eq!(client.status("GET", "/x"), 503, "it is the same question");
+    assert_eq!(the_question(&lab)["id"], card["id"]);
+    let _allowed = lab.daemon.bay(&["approvals", "allow", &id(&card)]).ok();
+    assert_eq!(lab.get("b", &origin.url("https", "/x")).0, 503, "another exec has to ask for itself");
+    assert_eq!(client.status("GET", "/other"), 503, "and so has another request");
+    assert_eq!(client.status("GET", "/x"), 200);
+    assert_eq!(client.status("GET", "/x"), 503, "once is once");
+    assert_eq!(paths(&origin), ["/x"]);
+}
+
+#[test]
+fn an_allow_reaches_as_far_as_it_was_given() {
+    let lab = hasty();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let mut client = Client::new(&lab, "b", &origin);
+    let mut ask = |path: &str, reach: &[&str]| {
+        assert_eq!(client.status("GET", path), 503);
+        let card = the_question(&lab);
+        let line: Vec<&str> = ["approvals", "allow"].iter().chain(reach).copied().collect();
+        let line: Vec<String> = line.iter().map(|word| (*word).to_owned()).chain([id(&card)]).collect();
+        let _allowed = lab.daemon.bay(&line).ok();
+        (client.status("GET", path), client.status("GET", path), lab.get("b", &origin.url("https", path)).0)
+    };
+    assert_eq!(ask("/exec", &["--exec"]), (200, 200, 503));
+    let mine = the_question(&lab);
+    let _no = lab.daemon.bay(&["approvals", "deny", &id(&mine)]).ok();
+    assert_eq!(ask("/time", &["--for", "10m"]), (200, 200, 200));
+    assert_eq!(ask("/save", &["--save"]), (200, 200, 200));
+    let grants = lab.daemon.bay(&["grants", "ls", "b", "--json"]).ok().json();
+    assert_eq!(grants.as_array().map(Vec::len), Some(1), "{grants:#}");
+    let policy = lab.daemon.bay(&["policy", "show", "b"]).ok().text();
+    assert!(policy.contains("/save"), "{policy}");
+    // What was allowed to what ran is not allowed to what runs next; a rule is.
+    let _stopped = lab.daemon.bay(&["stop", "b"]).ok();
+    let _started = lab.daemon.bay(&["start", "b"]).ok();
+    assert_eq!(lab.get("b", &origin.url("https", "/time")).0, 503);
+    assert_eq!(lab.get("b", &origin.url("https", "/save")).0, 200);
+}
+
+#[test]
+fn nobody_s_answer_is_no() {
+    let lab = lab_with(Daemon::setup().argument("--ask-timeout").argument("2s"));
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let (status, body) = lab.get("b", &origin.url("https", "/x"));
+    assert_eq!(status, 403);
+    assert!(body.contains("nobody answered"), "{body}");
+    let card = approvals(&lab, &["--all"]).remove(0);
+    assert_eq!(card["state"], "expired", "{card:#}");
+    let late = lab.daemon.bay(&["approvals", "allow", &id(&card)]);
+    let (message, _) = late.fails_with(ErrorCode::ApprovalAnswered);
+    assert!(message.contains("nobody answered"), "{message}");
+    assert_eq!(lab.record("b", "approval.expired").len(), 1);
+    assert!(origin.seen.lines().is_empty());
+}
+
+#[test]
+fn a_question_outlives_a_killed_daemon_and_one_that_ends_tells_clients_to_come_again() {
+    let mut lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let url = origin.url("https", "/x");
+    // As a client that tries again when its connection breaks.
+    curl(&lab, "b", "one", &format!("--retry 20 --retry-delay 1 --retry-all-errors '{url}'"));
+    let card = the_question(&lab);
+    lab.daemon.kill_9();
+    lab.daemon.launch();
+    let after = the_question(&lab);
+    assert_eq!((&after["id"], &after["digest"]), (&card["id"], &card["digest"]));
+    let _allowed = lab.daemon.bay(&["approvals", "allow", &id(&card)]).ok();
+    assert_eq!(said(&lab, "b", "one").trim(), "200 GET /x");
+
+    // An allow that nobody used yet is kept, too.
+    let waiting = origin.url("https", "/y");
+    curl(&lab, "b", "two", &format!("--retry 20 --retry-delay 1 --retry-all-errors '{waiting}'"));
+    let card = the_question(&lab);
+    lab.daemon.kill_9();
+    lab.daemon.launch();
+    let _allowed = lab.daemon.bay(&["approvals", "allow", &id(&card)]).ok();
+    lab.daemon.kill_9();
+    lab.daemon.launch();
+    assert_eq!(said(&lab, "b", "two").trim(), "200 GET /y");
+    assert_eq!(paths(&origin), ["/x", "/y"]);
+}
+
+#[test]
+fn of_two_who_answer_one_is_first_and_the_other_is_told_who() {
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    curl(&lab, "b", "one", &origin.url("https", "/x"));
+    let card = the_question(&lab);
+    let answers: Vec<bay_tests::rest::Answer> = std::thread::scope(|scope| {
+        let each = ["allow", "deny"].map(|word| {
+            let target = format!("/v1/approvals/{}/{word}", id(&card));
+            let daemon = &lab.daemon;
+            scope.spawn(move || daemon.rest("POST", &target, &json!({})))
+        });
+        each.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let lost: Vec<Value> =
+        answers.iter().filter(|answer| answer.status != 200).map(bay_tests::rest::Answer::json).collect();
+    assert_eq!((answers.len(), lost.len()), (2, 1));
+    assert_eq!(lost[0]["code"], "approval-answered", "{lost:#?}");
+    assert!(
+        lost[0]["message"].as_str().is_some_and(|message| message.contains("by uid 0 already")),
+        "{lost:#?}"
+    );
+    let code = said(&lab, "b", "one");
+    assert!(code.starts_with(if answers[0].status == 200 { "200" } else { "403" }), "{code}");
+    let wrong = lab.daemon.bay(&["approvals", "allow", "deadbeef"]);
+    let _unknown = wrong.fails_with(ErrorCode::ApprovalNotFound);
+}
+
+#[test]
+fn what_was_asked_of_a_bay_goes_with_what_ran_in_it() {
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    for verb in ["stop", "rm"] {
+        curl(&lab, "b", verb, &origin.url("https", "/x"));
+        let card = the_question(&lab);
+        let _gone = lab.daemon.bay(&[verb, "b"]).ok();
+        assert!(approvals(&lab, &[]).is_empty());
+        let late = lab.daemon.bay(&["approvals", "allow", &id(&card)]);
+        let (message, _) = late.fails_with(ErrorCode::ApprovalAnswered);
+        assert!(message.contains("dropped"), "{message}");
+        if verb == "stop" {
+            let _started = lab.daemon.bay(&["start", "b"]).ok();
+        }
+    }
+    assert!(origin.seen.lines().is_empty());
+}
+
+/// Many requests at once, each by a thread; prints the statuses and one refusal.
+const FLOOD: &str = r#"
+import sys, threading, urllib.request, urllib.error
+said, lock = [], threading.Lock()
+def send(path):
+    try:
+        answer = urllib.request.urlopen(sys.argv[1] + path, timeout=60)
+    except urllib.error.HTTPError as refused:
+        answer = refused
+    with lock:
+        said.append((answer.status, answer.read().decode()))
+paths = sys.argv[2:]
+threads = [threading.Thread(target=send, args=(path,)) for path in paths]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(sorted(status for status, _ in said))
+print(next((body for status, body in said if status == 403), ""))
+"#;
+
+#[test]
+fn the_same_is_asked_once_and_a_flood_is_refused_with_the_reason() {
+    let lab = hasty();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let base = origin.url("https", "");
+    let same = ["/same"; 10];
+    let line = [&["exec", "b", "--", "python3", "-c", FLOOD, base.as_str()][..], &same[..]].concat();
+    let text = lab.daemon.bay(&line).ok().text();
+    assert!(text.starts_with(&format!("{:?}", [503; 10])), "{text}");
+    assert_eq!(approvals(&lab, &[]).len(), 1, "ten times the same is one question");
+    let paths: Vec<String> = (0..29).map(|number| format!("/{number}")).collect();
+    let mut line = vec!["exec", "b", "--", "python3", "-c", FLOOD, base.as_str()];
+    line.extend(paths.iter().map(String::as_str));
+    let text = lab.daemon.bay(&line).ok().text();
+    assert_eq!(approvals(&lab, &[]).len(), 20);
+    assert!(text.starts_with('[') && text.contains("403, 403") && text.contains("503"), "{text}");
+    assert!(text.contains("20 questions of this bay wait for a person already"), "{text}");
+    // Another bay is not kept from asking by it.
+    lab.bay("c", &asked(&origin, ""));
+    assert_eq!(lab.get("c", &origin.url("https", "/x")).0, 503);
+    assert_eq!(approvals(&lab, &["--bay", "c"]).len(), 1);
+    assert!(origin.seen.lines().is_empty());
+}
+
+#[test]
+fn a_checkpoint_is_made_before_the_question_and_a_denial_can_go_back_to_it() {
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, "checkpoint = true"));
+    let _before = lab.daemon.sh("b", "echo early > /workspace/early").ok();
+    curl(&lab, "b", "one", &origin.url("https", "/x"));
+    let card = the_question(&lab);
+    let name = card["checkpoint"].as_str().unwrap().to_owned();
+    let listed = lab.daemon.bay(&["checkpoints", "ls", "b", "--json"]).ok().json();
+    assert!(
+        listed.to_string().contains(&name) && listed.to_string().contains("before asking about"),
+        "{listed:#}"
+    );
+    let _late = lab.daemon.sh("b", "echo late > /workspace/late").ok();
+    let denied = ["approvals", "deny", &id(&card), "--rollback", "-m", "undo it"];
+    let _denied = lab.daemon.bay(&denied).ok();
+    assert_eq!(lab.daemon.sh("b", "cat /workspace/early").ok().text().trim(), "early");
+    assert_ne!(lab.daemon.sh("b", "cat /workspace/late").code, 0);
+    assert!(origin.seen.lines().is_empty());
+    lab.set("b", &asked(&origin, ""));
+    curl(&lab, "b", "two", &origin.url("https", "/x"));
+    let card = the_question(&lab);
+    let (message, _) =
+        lab.daemon.bay(&["approvals", "deny", &id(&card), "--rollback"]).fails_with(ErrorCode::InvalidInput);
+    assert!(message.contains("no checkpoint"), "{message}");
+    assert_eq!(the_question(&lab)["id"], card["id"], "nothing was decided by that");
+}
+
+#[test]
+fn a_request_of_another_body_is_another_question_and_no_terminal_obeys_a_card() {
+    let lab = hasty();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let url = origin.url("https", "/x");
+    let evil = "printf 'pay\\033]0;mine\\007\\302\\233\\342\\200\\256 %s' ";
+    curl(&lab, "b", "one", &format!("-d \"$({evil} 1)\" '{url}'"));
+    let first = the_question(&lab);
+    let text = lab.daemon.bay(&["approvals", "show", &id(&first)]).ok().text();
+    assert!(text.contains("pay\\u{1b}]0;mine\\u{7}"), "{text}");
+    for line in [&["approvals"][..], &["approvals", "show", &id(&first)], &["approvals", "--json"]] {
+        let text = lab.daemon.bay(line).ok().text();
+        assert!(!text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'), "{text:?}");
+    }
+    // The other one waits for an answer of its own, however alike they are.
+    curl(&lab, "b", "two", &format!("-d \"$({evil} 2)\" '{url}'"));
+    until("two questions", || (approvals(&lab, &[]).len() == 2).then_some(()));
+    let wrong = ["approvals", "allow", &id(&first), "--digest", &"0".repeat(64)];
+    let _not_that = lab.daemon.bay(&wrong).fails_with(ErrorCode::InvalidInput);
+    let digest = first["digest"].as_str().unwrap();
+    let _that = lab.daemon.bay(&["approvals", "allow", &id(&first), "--digest", digest]).ok();
+    assert!(said(&lab, "b", "one").starts_with("200"));
+    assert_eq!(approvals(&lab, &[]).len(), 1);
+    assert_eq!(origin.seen.lines().len(), 1);
+}
+
+#[test]
+fn a_policy_that_changes_meanwhile_has_the_last_word() {
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    curl(&lab, "b", "one", &origin.url("https", "/x"));
+    let _asked = the_question(&lab);
+    lab.set("b", &origin.allowed("method = \"*\""));
+    assert!(said(&lab, "b", "one").starts_with("200"), "it need not be asked about any more");
+    lab.set("b", &asked(&origin, ""));
+    curl(&lab, "b", "two", &origin.url("https", "/y"));
+    until("a question", || approvals(&lab, &[]).iter().any(|card| card["held"] == 1).then_some(()));
+    lab.set("b", &asked(&origin, "").replace("\"ask\"", "\"deny\""));
+    assert!(said(&lab, "b", "two").starts_with("403"));
+    assert_eq!(paths(&origin), ["/x"]);
+}
+
+#[test]
+fn a_bay_sees_nothing_of_the_approver_s_side_and_answers_nothing() {
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    curl(&lab, "b", "one", &origin.url("https", "/x"));
+    let card = the_question(&lab);
+    assert_ne!(lab.daemon.sh("b", "bay-ctl approvals").code, 0);
+    let tries = r#"
+import http.client, socket, sys
+class Ctl(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect("/.bay/ctl.sock")
+for method, path in [("GET", "/v1/approvals"), ("GET", "/v1/approvals/" + sys.argv[1]), ("POST", "/v1/approvals/" + sys.argv[1] + "/allow")]:
+    ctl = Ctl("bay")
+    try:
+        ctl.request(method, path, "{}" if method == "POST" else None)
+        answer = ctl.getresponse()
+    except OSError:
+        continue
+    body = answer.read().decode()
+    assert answer.status >= 400 and "digest" not in body, (answer.status, body)
+print("refused")
+"#;
+    assert_eq!(lab.python("b", tries, &[&id(&card)]).ok().text().trim(), "refused");
+    assert_eq!(the_question(&lab)["id"], card["id"], "it is still open");
+    let _no = lab.daemon.bay(&["approvals", "deny", &id(&card)]).ok();
+}

@@ -1,0 +1,152 @@
+//! Commands that wait for a person, and those outside who are told.
+#![forbid(unsafe_code)]
+
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bay_tests::lab::{Lab, lab};
+use bay_tests::origin::text;
+use bay_tests::{Daemon, until};
+use bay_types::ErrorCode;
+use http::{HeaderMap, Response, StatusCode};
+use http_body_util::BodyExt;
+use serde_json::Value;
+
+fn the_question(daemon: &Daemon) -> String {
+    let open = until("a question", || {
+        let open = daemon.bay(&["approvals", "--json"]).ok().json();
+        open.as_array().filter(|open| !open.is_empty()).cloned()
+    });
+    assert_eq!(open.len(), 1, "{open:#?}");
+    open[0]["id"].as_str().unwrap().to_owned()
+}
+
+fn begun(daemon: &Daemon, args: &[&str]) -> Child {
+    daemon.command(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn a_command_that_is_asked_about_starts_when_a_person_says_so_and_not_before() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let line = ["exec", "b", "--ask", "--", "sh", "-c", "echo ran; exit 7"];
+    let child = begun(&daemon, &line);
+    let id = the_question(&daemon);
+    let card = daemon.bay(&["approvals", "show", &id, "--json"]).ok().json();
+    assert_eq!(
+        (&card["asked"]["what"], &card["asked"]["argv"][2]),
+        (&"exec".into(), &"echo ran; exit 7".into())
+    );
+    let execs = daemon.rest("GET", "/v1/bays/b/execs", &Value::Null).json();
+    assert_eq!(execs.as_array().map(Vec::len), Some(0), "nothing was started: {execs:#}");
+    let _allowed = daemon.bay(&["approvals", "allow", &id]).ok();
+    let ran = child.wait_with_output().unwrap();
+    assert_eq!((ran.status.code(), ran.stdout.as_slice()), (Some(7), &b"ran\n"[..]));
+
+    let child = begun(&daemon, &line);
+    let id = the_question(&daemon);
+    let _denied = daemon.bay(&["approvals", "deny", &id, "-m", "not today"]).ok();
+    let ran = child.wait_with_output().unwrap();
+    assert_eq!((ran.status.code(), ran.stdout.len()), (Some(125), 0));
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("not today"), "{ran:?}");
+}
+
+#[test]
+fn rules_on_commands_hold_for_everybody_who_starts_one() {
+    let lab: Lab = lab();
+    let policy = "[[exec]]\nid = \"release\"\noutcome = \"ask\"\nargv = [\"make\", \"release\", \"**\"]\n\
+                  [[exec]]\nid = \"never\"\noutcome = \"deny\"\nargv = [\"rm\", \"-rf\", \"**\"]\nreason = \"too much\"\n";
+    lab.bay("b", policy);
+    let _free = lab.daemon.sh("b", "true").ok();
+    let refused = lab.daemon.bay(&["exec", "b", "--", "/bin/rm", "-rf", "/tmp/x"]);
+    let (message, _) = refused.fails_as(ErrorCode::Denied, 125);
+    assert!(message.contains("rule never") && message.contains("too much"), "{message}");
+    // It is asked about, and there is no make: it was let through to find that out.
+    let child = begun(&lab.daemon, &["exec", "b", "--", "make", "release", "now"]);
+    let id = the_question(&lab.daemon);
+    let _allowed = lab.daemon.bay(&["approvals", "allow", &id]).ok();
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(127));
+    assert_eq!(lab.record("b", "exec.approved").len(), 1);
+}
+
+/// Messages that a place outside was sent, with their headers.
+type Inbox = Arc<Mutex<Vec<(HeaderMap, Vec<u8>)>>>;
+
+#[test]
+fn a_webhook_that_was_down_is_told_when_it_is_back_and_its_messages_are_signed() {
+    let lab = lab();
+    let (inbox, down): (Inbox, Arc<AtomicBool>) = (Arc::default(), Arc::new(AtomicBool::new(true)));
+    let (kept, is_down) = (Arc::clone(&inbox), Arc::clone(&down));
+    let origin = lab.outside.https("origin.test", move |request: http::Request<hyper::body::Incoming>| {
+        let (kept, is_down) = (Arc::clone(&kept), Arc::clone(&is_down));
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect().await.unwrap().to_bytes().to_vec();
+            let mut answer = Response::new(text(""));
+            if is_down.load(Ordering::SeqCst) {
+                *answer.status_mut() = StatusCode::BAD_GATEWAY;
+            } else {
+                kept.lock().unwrap().push((head.headers, body));
+            }
+            answer
+        }
+    });
+    let url = origin.url("https", "/hook");
+    let made = lab.daemon.bay(&["notify", "add", "webhook", &url, "--json"]).ok().json();
+    let private = made["id"].as_str().unwrap();
+    let said = lab.daemon.bay(&["notify", "test", private]).exits(1).text();
+    assert!(said.contains("not public"), "{said}");
+    let _gone = lab.daemon.bay(&["notify", "rm", private]).ok();
+    let made =
+        lab.daemon.bay(&["notify", "add", "webhook", &url, "--address", "127.0.0.1", "--json"]).ok().json();
+    let (hook, secret) = (made["id"].as_str().unwrap(), made["secret"].as_str().unwrap());
+    let said = lab.daemon.bay(&["notify", "test", hook]).exits(1).text();
+    assert!(said.contains("502"), "{said}");
+
+    lab.daemon.empty_bay("b");
+    let child = begun(&lab.daemon, &["exec", "b", "--ask", "--", "true"]);
+    let id = the_question(&lab.daemon);
+    until("it was tried", || {
+        let list = lab.daemon.bay(&["notify", "ls", "--json"]).ok().json();
+        (list[0]["last"]["said"].as_str()?.contains("502")).then_some(())
+    });
+    down.store(false, Ordering::SeqCst);
+    let _allowed = lab.daemon.bay(&["approvals", "allow", &id]).ok();
+    assert!(child.wait_with_output().unwrap().status.success());
+    until("both messages to arrive", || (inbox.lock().unwrap().len() >= 2).then_some(()));
+    let inbox = inbox.lock().unwrap();
+    let events: Vec<Value> = inbox.iter().map(|(_, body)| serde_json::from_slice(body).unwrap()).collect();
+    assert_eq!(
+        (&events[0]["event"], &events[0]["approval"]["id"]),
+        (&"approval.open".into(), &id.as_str().into())
+    );
+    assert_eq!(
+        (&events[1]["event"], &events[1]["approval"]["answer"]["by"]),
+        (&"approval.allowed".into(), &"uid 0".into())
+    );
+    for (headers, body) in inbox.iter() {
+        let signature = headers["workbay-signature"].to_str().unwrap();
+        let (time, signed) = signature.strip_prefix("t=").unwrap().split_once(",v1=").unwrap();
+        assert_eq!(signed, hmac_by_openssl(secret, &[time.as_bytes(), b".", body].concat()), "{signature}");
+        assert!(headers["workbay-delivery"].to_str().unwrap().starts_with("msg_"));
+    }
+    let listed = lab.daemon.bay(&["notify", "ls", "--json"]).ok().text();
+    assert!(!listed.contains(secret), "it is shown once");
+    let kept = std::fs::read(lab.daemon.data_dir.join("notify.age")).unwrap();
+    assert!(!String::from_utf8_lossy(&kept).contains(secret), "and kept encrypted");
+}
+
+/// The signature as another program computes it.
+fn hmac_by_openssl(secret: &str, message: &[u8]) -> String {
+    use std::io::Write;
+    let mut child = std::process::Command::new("openssl")
+        .args(["dgst", "-sha256", "-hmac", secret])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(message).unwrap();
+    let out = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+    out.trim().rsplit(' ').next().unwrap().to_owned()
+}
