@@ -17,6 +17,7 @@ use crate::connection::{Pinned, TLS_HANDSHAKE};
 use crate::decider::{Ending, Failure, Refused};
 use crate::progress::Progress;
 use crate::scrub::{Hidden, Patterns, Scrubbing};
+use crate::sight::Sight;
 use crate::stream::Prefixed;
 use crate::tunnel;
 use crate::upstream::DialError;
@@ -141,7 +142,7 @@ async fn allowed(pinned: &Pinned) -> Result<Option<Allowed>, Failed> {
     };
     let shared = &pinned.shared;
     let decided_in = shared.generation();
-    let ruling = shared.decider.decide(&pinned.caller, &request).await;
+    let ruling = shared.decider.decide(&pinned.caller, &request, &mut Sight::nothing()).await;
     let progress = Progress::new(shared, ruling.id.clone(), request.clone(), decided_in, pinned.busy.clone());
     if ruling.decision.outcome != Outcome::Allow {
         progress.end(Ending::Refused);

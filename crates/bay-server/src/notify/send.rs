@@ -7,8 +7,8 @@ use std::time::Duration;
 use aws_lc_rs::hmac;
 use axum::body::Body;
 use bay_gateway::Upstream;
+use bay_policy::Host;
 use bay_policy::address::{AddressClass, classify_with};
-use bay_policy::{Host, Scheme};
 use bay_types::notify::{DELIVERY_HEADER, SIGNATURE_HEADER};
 use http::{Request, StatusCode, Uri, header};
 use hyper::client::conn::http1;
@@ -31,7 +31,7 @@ const MAX_ADDRESSES: usize = 4;
 /// Where messages go.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
-    scheme: Scheme,
+    tls: bool,
     host: Host,
     port: u16,
     target: String,
@@ -43,9 +43,9 @@ pub(super) struct Target {
 impl Target {
     pub(super) fn parse(url: &str) -> Result<Self, String> {
         let uri: Uri = url.parse().map_err(|error| format!("{url:?} is not a URL: {error}"))?;
-        let scheme = match uri.scheme_str() {
-            Some("https") => Scheme::Https,
-            Some("http") => Scheme::Http,
+        let (tls, usual_port) = match uri.scheme_str() {
+            Some("https") => (true, 443),
+            Some("http") => (false, 80),
             _ => return Err("the URL begins with neither https:// nor http://".to_owned()),
         };
         let authority = uri.authority().ok_or("the URL has no host")?;
@@ -53,9 +53,9 @@ impl Target {
             return Err("the URL has a user in it, and messages are signed instead".to_owned());
         }
         let host = Host::parse(authority.host()).map_err(|refusal| refusal.to_string())?;
-        let port = authority.port_u16().unwrap_or(scheme.default_port());
+        let port = authority.port_u16().unwrap_or(usual_port);
         let target = uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
-        Ok(Self { scheme, host, port, target, authority: authority.to_string(), addresses: Vec::new() })
+        Ok(Self { tls, host, port, target, authority: authority.to_string(), addresses: Vec::new() })
     }
 
     /// Whether this address may be connected to: a public one, or one that the operator named.
@@ -97,17 +97,15 @@ pub(super) async fn post(
     let posting = async {
         let stream = connect(daemon, target).await?;
         let request = request(target, secret, message)?;
-        match target.scheme {
-            Scheme::Http => exchange(stream, request).await,
-            Scheme::Https => {
-                let name = match &target.host {
-                    Host::Name(name) => ServerName::try_from(name.to_string()).map_err(passing)?,
-                    Host::Address(address) => ServerName::IpAddress((*address).into()),
-                };
-                let connector = TlsConnector::from(Arc::new(tls(daemon)?));
-                exchange(connector.connect(name, stream).await.map_err(passing)?, request).await
-            }
+        if !target.tls {
+            return exchange(stream, request).await;
         }
+        let name = match &target.host {
+            Host::Name(name) => ServerName::try_from(name.to_string()).map_err(passing)?,
+            Host::Address(address) => ServerName::IpAddress((*address).into()),
+        };
+        let connector = TlsConnector::from(Arc::new(tls(daemon)?));
+        exchange(connector.connect(name, stream).await.map_err(passing)?, request).await
     };
     let status = tokio::time::timeout(ATTEMPT_WITHIN, posting)
         .await
