@@ -12,6 +12,7 @@
 //! | [`identity`] | threads that act as another user (image import)                           |
 //! | [`signals`]  | PID 1 that no signal of its own namespace ends (guest)                  |
 //! | [`spawn`]    | a child straight into a cgroup, with a terminal or pipes (guest)         |
+//! | [`memory`]   | values that are not swapped out (backend)                                |
 //! | [`namespace`]| clone into new namespaces, id maps, id-mapped mounts (runtime)           |
 //! | [`paths`]    | opening below a directory of somebody else's (pool, runtime, guest)      |
 //! | [`readiness`]| async waiting for any descriptor (guest, backend)                         |
@@ -25,6 +26,7 @@ mod clone;
 pub mod descriptors;
 pub mod identity;
 pub mod loopdev;
+pub mod memory;
 pub mod namespace;
 pub mod paths;
 pub mod readiness;
