@@ -83,6 +83,11 @@ error_codes! {
     MemoryUnavailable = "memory-unavailable", 422, 5;
     /// A policy or a grant with a mistake; nothing of it has any effect.
     PolicyInvalid = "policy-invalid", 422, 2;
+    SecretNotFound = "secret-not-found", 404, 3;
+    /// A secret with a mistake: its value, what it is for, or where the bay is to find it.
+    SecretInvalid = "secret-invalid", 422, 2;
+    /// The command that has a secret's values gave none.
+    SecretSource = "secret-source", 422, 5;
     GrantNotFound = "grant-not-found", 404, 3;
     ApprovalNotFound = "approval-not-found", 404, 3;
     /// Somebody, or time, was faster.

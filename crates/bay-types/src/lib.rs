@@ -29,6 +29,7 @@
 //! | [`approval`] | CLI ↔ daemon: questions that wait for a person, and their answers |
 //! | [`notify`]  | CLI ↔ daemon: who is told of questions               |
 //! | [`policy`]  | CLI ↔ daemon: what may leave a bay, and why          |
+//! | [`secret`]  | CLI ↔ daemon ↔ guest: credentials that bays never hold |
 //! | [`progress`]| daemon → caller, during long work                    |
 #![forbid(unsafe_code)]
 
@@ -50,6 +51,7 @@ pub mod policy;
 pub mod progress;
 pub mod repo;
 pub mod runtime;
+pub mod secret;
 pub mod service;
 pub mod settings;
 pub mod stats;
