@@ -157,6 +157,19 @@ impl Lab {
         self.client.get(&bay_path(name, "")).await
     }
 
+    /// A secret for all that the origin serves.
+    pub(super) fn set_secret(&self, name: &str, value: &str) -> Result<(), ApiError> {
+        let file = self.dir.join("secret");
+        fs::write(&file, value).map_err(|error| preparing(&error))?;
+        let uses = format!("{NAME}:{} as bearer", self.origin.port);
+        let set = ["secret", "set", name, "--for", &uses, "--from-file"];
+        timed(self.command(&set).arg(&file)).map(drop)
+    }
+
+    pub(super) fn remove_secret(&self, name: &str) -> Result<(), ApiError> {
+        timed(&mut self.command(&["secret", "rm", name])).map(drop)
+    }
+
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.executable);
         command.arg("--data-dir").arg(&self.home.data_dir).args(args);
@@ -170,14 +183,27 @@ impl Lab {
             port: self.origin.port,
             trust: trust.to_owned(),
             path: path.to_owned(),
+            header: None,
             work,
         }
     }
 
     /// The load generator in a bay, not yet run.
     pub(super) fn inside(&self, bay: &str, path: &str, work: Work) -> Result<Command, ApiError> {
+        self.inside_with(bay, path, work, None)
+    }
+
+    /// The same with one more line in the head of requests.
+    pub(super) fn inside_with(
+        &self,
+        bay: &str,
+        path: &str,
+        work: Work,
+        header: Option<String>,
+    ) -> Result<Command, ApiError> {
         let resolver = SocketAddr::new(GATEWAY_V4.into(), DNS_PORT);
         let order = self.order(Way::Named(resolver), Path::new("/.bay/ca-bundle.crt"), path, work);
+        let order = Order { header, ..order };
         let order = serde_json::to_string(&order).map_err(|error| ApiError::internal(&error))?;
         Ok(self.command(&["exec", bay, "--interactive", "--", PROGRAM, "__load", &order]))
     }

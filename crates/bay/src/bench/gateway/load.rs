@@ -42,6 +42,8 @@ pub(crate) struct Order {
     /// Certificates that are trusted.
     pub(super) trust: PathBuf,
     pub(super) path: String,
+    /// One more line of the head.
+    pub(super) header: Option<String>,
     pub(super) work: Work,
 }
 
@@ -300,7 +302,9 @@ impl Client {
             Way::Proxy(proxy, address) => (proxy, Some(SocketAddr::new(address, order.port))),
         };
         let name = ServerName::try_from(order.name.clone()).map_err(io::Error::other)?;
-        let head = format!("GET {} HTTP/1.1\r\nHost: {}:{}\r\n\r\n", order.path, order.name, order.port);
+        let more = order.header.as_ref().map(|header| format!("{header}\r\n")).unwrap_or_default();
+        let head =
+            format!("GET {} HTTP/1.1\r\nHost: {}:{}\r\n{more}\r\n", order.path, order.name, order.port);
         Ok(Self { at, proxied, name, tls: connector(&order.trust)?, head: head.into_bytes() })
     }
 

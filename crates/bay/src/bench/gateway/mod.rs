@@ -9,6 +9,7 @@ mod lab;
 pub(crate) mod load;
 mod origin;
 mod parts;
+mod secret;
 
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -66,6 +67,8 @@ async fn measure(lab: &mut Lab, rounds: usize) -> Result<Vec<Scored>, ApiError> 
         proxy.stop().await;
     }
     beside?;
+    talk("a secret");
+    scored.push(secret::with_secret(lab, rounds)?);
     talk("downloads");
     scored.push(download(lab, rounds).await?);
     scored.push(fairness(lab, rounds)?);

@@ -1,0 +1,64 @@
+//! What a request takes longer when a secret is put into it: its value is looked up, that is on the disk before it is
+//! sent, and the answer is scrubbed.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use bay_types::ApiError;
+
+use super::all;
+use super::lab::{Lab, told};
+use super::load::Work;
+use super::origin::SHORT;
+use crate::bench::contest::{Bar, Scored, Series, Unit, score};
+use crate::failure::local;
+
+/// What the secret is called; its name stands for it in requests.
+pub(super) const SECRET: &str = "BENCH_TOKEN";
+const VALUE: &str = "ghp_0000111122223333444455556666777788889999";
+const REQUESTS: usize = 500;
+const SYNCS: usize = 200;
+
+/// Added by a secret, beside what the disk takes for one small write.
+pub(super) fn with_secret(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
+    let work = Work::Warm { requests: REQUESTS };
+    let milliseconds = |name: &str| Series::of(name, Unit::Milliseconds, &[]);
+    let mut plain = milliseconds("without a secret, p50");
+    let mut secret = milliseconds("with a secret, p50");
+    let mut disk = milliseconds("one fdatasync, p50");
+    let mut more =
+        Series::of("added by the secret beside one fdatasync, p50", Unit::Milliseconds, &[Bar::Is(1.0)]);
+    for _ in 0..rounds {
+        let without = all(200, told(&mut lab.inside("mine", SHORT, work)?)?)?.p50 / 1000.0;
+        lab.set_secret(SECRET, VALUE)?;
+        let header = format!("Authorization: Bearer __{SECRET}__");
+        let with = lab.inside_with("mine", SHORT, work, Some(header)).and_then(|mut load| told(&mut load));
+        lab.remove_secret(SECRET)?;
+        let with = all(200, with?)?.p50 / 1000.0;
+        let sync = fdatasync(&lab.dir).map_err(|error| local("measuring the disk", &error))?;
+        plain.was(without);
+        secret.was(with);
+        disk.was(sync);
+        more.was(with - without - sync);
+    }
+    let title = format!("an inspected GET with a secret, {REQUESTS} on one connection");
+    Ok(score(&title, &[plain, secret, disk, more], vec![]))
+}
+
+/// Milliseconds that a write of some bytes takes to be on the disk, half of the time at most.
+fn fdatasync(dir: &Path) -> io::Result<f64> {
+    let path = dir.join("sync");
+    let mut file = File::create(&path)?;
+    let mut took = Vec::with_capacity(SYNCS);
+    for _ in 0..SYNCS {
+        let begin = Instant::now();
+        file.write_all(&[0; 512])?;
+        file.sync_data()?;
+        took.push(begin.elapsed());
+    }
+    fs::remove_file(&path)?;
+    took.sort_unstable();
+    Ok(took[SYNCS / 2].as_secs_f64() * 1000.0)
+}
