@@ -5,11 +5,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use bay_gateway::{
-    Caller, Decider, Ended, Known, LookUp, Names, Pools, RecordId, Refused, Ruling, dns,
+    Caller, Decider, Ended, Known, LookUp, Names, Pools, RecordId, Refused, Ruling, Sight, dns,
 };
-use bay_policy::{
-    CanonicalRequest, CompiledPolicy, Decision, Host, Layers, Route, decide, route,
-};
+use bay_policy::{CanonicalRequest, CompiledPolicy, Decision, Host, Layers, Route, decide, route};
 use jiff::Timestamp;
 use libfuzzer_sys::fuzz_target;
 
@@ -34,11 +32,11 @@ impl Decider for Everything {
     fn route(&self, host: &Host, port: u16) -> Route {
         route(&closed(), host, port, Timestamp::UNIX_EPOCH)
     }
-    async fn decide(&self, _: &Caller, request: &CanonicalRequest) -> Ruling {
-        let decision = self.review(request);
-        Ruling { id: RecordId(String::new()), decision, explanation: None }
+    async fn decide(&self, _: &Caller, request: &CanonicalRequest, _: &mut Sight<'_>) -> Ruling {
+        let decision = decide(&closed(), request, Timestamp::UNIX_EPOCH);
+        Ruling { id: RecordId(String::new()), decision, explanation: None, waiting: None }
     }
-    fn review(&self, request: &CanonicalRequest) -> Decision {
+    fn review(&self, _: &RecordId, request: &CanonicalRequest) -> Decision {
         decide(&closed(), request, Timestamp::UNIX_EPOCH)
     }
     async fn refused(&self, _: &Caller, _: &Refused<'_>) -> RecordId {

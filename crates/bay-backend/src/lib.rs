@@ -31,6 +31,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bay_pool::BayDisk;
 pub use bay_runtime::LimitEvents;
+pub use bay_sys::memory::keep_from_swap;
 use bay_types::bay::{Author, Isolation, Limits, Mount};
 use bay_types::egress::{Process, Transport, Who};
 use bay_types::guest::GatewaySsh;
@@ -150,6 +151,8 @@ pub struct StartSpec {
     pub certificate: Option<String>,
     /// How the bay's gateway answers SSH; absent where it does not.
     pub ssh: Option<GatewaySsh>,
+    /// What the bay has in the place of secrets.
+    pub secrets: Vec<bay_types::secret::Delivered>,
     pub disk: BayDisk,
     pub mounts: Vec<Mount>,
     pub id_base: u32,

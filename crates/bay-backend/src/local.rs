@@ -156,6 +156,7 @@ impl Local {
             author: spec.author.clone(),
             certificate: spec.certificate.clone(),
             ssh: spec.ssh.clone(),
+            secrets: spec.secrets.clone(),
             root: spec.disk.root.clone(),
             workspace: spec.disk.workspace.clone(),
             state: spec.disk.state.clone(),

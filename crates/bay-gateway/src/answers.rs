@@ -110,6 +110,8 @@ pub(crate) fn failed(id: &RecordId, failure: Failure, why: &str) -> Response<Ans
             StatusCode::GATEWAY_TIMEOUT
         }
         Failure::RequestBody => StatusCode::BAD_REQUEST,
+        Failure::Secret => StatusCode::SERVICE_UNAVAILABLE,
+        Failure::Sentinel => StatusCode::FORBIDDEN,
         _ => StatusCode::BAD_GATEWAY,
     };
     let line = format!("failed: {why} ({})", failure.as_str());

@@ -16,6 +16,8 @@ use crate::decider::Failure;
 use crate::limits::{MAX_REST_BYTES, REST_WITHIN, TURN_BYTES};
 use crate::origin::Lease;
 use crate::progress::{Direction, Progress};
+use crate::scrub::CodingError;
+use crate::secrets::Watch;
 
 /// Why a body broke off.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +28,10 @@ pub(crate) enum BodyError {
     Stalled,
     #[error("the policy no longer allows it")]
     Revoked,
+    #[error("it is compressed in a way that cannot be read")]
+    Coding(#[from] CodingError),
+    #[error("it has what stands for a secret in it")]
+    Sentinel,
 }
 
 /// The body of what the gateway answers.
@@ -152,6 +158,10 @@ pub(crate) struct Metered {
     turn: usize,
     /// Given back when the answer is through.
     lease: Option<Lease>,
+    /// Looks for sentinels in what the bay sends.
+    watch: Option<Watch>,
+    /// Resolves when what is under way has to be looked at again.
+    news: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     ended: bool,
 }
 
@@ -162,11 +172,27 @@ impl Metered {
         progress: Arc<Progress>,
         idle: std::time::Duration,
     ) -> Self {
-        Self { inner, direction, progress, idle, waiting: None, turn: 0, lease: None, ended: false }
+        Self {
+            inner,
+            direction,
+            progress,
+            idle,
+            waiting: None,
+            turn: 0,
+            lease: None,
+            watch: None,
+            news: None,
+            ended: false,
+        }
     }
 
     pub(crate) fn with_lease(mut self, lease: Option<Lease>) -> Self {
         self.lease = lease;
+        self
+    }
+
+    pub(crate) fn with_watch(mut self, watch: Option<Watch>) -> Self {
+        self.watch = watch;
         self
     }
 
@@ -177,6 +203,24 @@ impl Metered {
         match self.direction {
             Direction::Out => self.progress.note(Failure::RequestBody),
             Direction::In => self.progress.end_failed(of_origin),
+        }
+    }
+
+    /// Whether something has changed since it was last looked at; the task is woken when it does. A secret that is taken back
+    /// ends also what is silent.
+    fn has_news(&mut self, context: &mut Context<'_>) -> bool {
+        let mut any = false;
+        loop {
+            if self.news.is_none() {
+                let Some(mut news) = self.progress.news() else { return any };
+                self.news = Some(Box::pin(async move { drop(news.changed().await) }));
+                // What changed before there was somebody to hear of it is found by looking.
+                any = true;
+            }
+            match self.news.as_mut().map(|news| news.as_mut().poll(context)) {
+                Some(Poll::Ready(())) => self.news = None,
+                _ => return any,
+            }
         }
     }
 
@@ -215,6 +259,11 @@ impl Body for Metered {
         match self.inner.poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.waiting = None;
+                if self.watch.as_mut().is_some_and(|watch| !watch.passes(&frame)) {
+                    self.progress.note(Failure::Sentinel);
+                    self.failed(Failure::Sentinel);
+                    return Poll::Ready(Some(Err(BodyError::Sentinel)));
+                }
                 if let Some(data) = frame.data_ref() {
                     let length = data.len();
                     self.progress.moved(self.direction, length);
@@ -232,6 +281,11 @@ impl Body for Metered {
             }
             Poll::Pending => {
                 self.turn = 0;
+                if self.has_news(context) && !self.progress.still_allowed() {
+                    self.lease = None;
+                    self.ended = true;
+                    return Poll::Ready(Some(Err(BodyError::Revoked)));
+                }
                 let idle = self.idle;
                 let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(idle)));
                 if waiting.as_mut().poll(context).is_pending() {

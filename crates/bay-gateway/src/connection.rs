@@ -305,7 +305,7 @@ impl Pinned {
         match dial(&*shared.upstream, &shared.timeouts, &ruling.decision, &request).await {
             Ok(dialled) => {
                 let idle = shared.timeouts.tunnel_idle;
-                tunnel::run(stream, dialled.stream, progress, idle, shared.changes.clone()).await;
+                tunnel::run(stream, dialled.stream, progress, idle, shared.changes.clone(), None).await;
             }
             Err(error) => progress.end_failed(error.failure()),
         }

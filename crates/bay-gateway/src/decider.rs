@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bay_policy::{CanonicalRequest, Decision, Explanation, Host, Refusal, Route};
+use secrecy::SecretString;
 use serde::Serialize;
 use zeroize::Zeroizing;
 
 use crate::postgres::{Login, LoginRuling};
 
+use crate::secrets::{Misuse, Secrets};
 use crate::sight::Sight;
 
 /// Whatever the decider knows of who is behind a connection (an exec, a process); the gateway only hands it back.
@@ -85,6 +87,8 @@ pub enum Refused<'a> {
     TooMany { destination: SocketAddr },
     /// A change of protocol that is none, or not a valid one, to a WebSocket.
     Upgrade { host: &'a Host, port: u16, why: &'a str },
+    /// A sentinel where no secret belongs, or a credential that is none of the bay's.
+    Secret { host: &'a Host, port: u16, misuse: &'a Misuse },
 }
 
 /// How a recorded request ended.
@@ -135,6 +139,10 @@ pub enum Failure {
     Stalled,
     /// The body of the request broke off, on the bay's side.
     RequestBody,
+    /// A secret that was to be put into the request could not be had.
+    Secret,
+    /// A sentinel was found in the body of the request.
+    Sentinel,
 }
 
 impl Failure {
@@ -155,6 +163,8 @@ impl Failure {
             Self::AnswerTimeout => "answer-timeout",
             Self::Stalled => "stalled",
             Self::RequestBody => "request-body",
+            Self::Secret => "secret",
+            Self::Sentinel => "sentinel",
         }
     }
 }
@@ -194,6 +204,25 @@ pub trait Decider: Send + Sync + 'static {
     /// Decides on what is under way once more, after [`Gateway::policy_changed`](crate::Gateway::policy_changed). `id` is
     /// that of the ruling by which it was let out.
     fn review(&self, id: &RecordId, request: &CanonicalRequest) -> Decision;
+
+    /// The secrets of the bay at this moment. What is sent is looked through for their sentinels.
+    fn secrets(&self) -> Arc<Secrets> {
+        Arc::new(Secrets::none())
+    }
+
+    /// Gives the values of secrets, by name and incarnation, for a request that was let out by this ruling. Whatever the ruling
+    /// put on record is there for good when this returns.
+    ///
+    /// # Errors
+    /// In words, for whoever sent the request, why there is none.
+    async fn attach(
+        &self,
+        id: &RecordId,
+        wanted: &[(String, u64)],
+    ) -> Result<Vec<Arc<SecretString>>, String> {
+        let _ = (id, wanted);
+        Err("there are no secrets here".to_owned())
+    }
 
     /// Records a refusal that no decision was needed for.
     async fn refused(&self, caller: &Caller, what: &Refused<'_>) -> RecordId;

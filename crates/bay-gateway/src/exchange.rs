@@ -12,6 +12,7 @@ use hyper::body::{Body, Incoming};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
+use zeroize::Zeroizing;
 
 use crate::answers;
 use crate::body::{AnswerBody, Metered, Source, full};
@@ -21,6 +22,8 @@ use crate::headers::{self, Upgrade};
 use crate::limits::{LOOK_WITHIN, MAX_LOOK_BYTES};
 use crate::origin::{self, Lease};
 use crate::progress::{Direction, Progress};
+use crate::scrub::{self, Coding, Patterns, Scrubbed};
+use crate::secrets::Misuse;
 use crate::sight::Sight;
 use crate::tunnel;
 use crate::upstream::{DialError, seconds};
@@ -39,6 +42,8 @@ pub(crate) struct Site {
 }
 
 type Answer = Response<AnswerBody>;
+
+const SENTINEL_IN_BODY: &str = "the body has what stands for a secret in it, which has no place there";
 
 pub(crate) async fn serve(site: Arc<Site>, request: Request<Incoming>) -> Result<Answer, Infallible> {
     Ok(site.answer(request).await.unwrap_or_else(|refused| refused))
@@ -74,7 +79,7 @@ impl Site {
         let (head, body) = request.into_parts();
         let mut body = Source::new(body, !head.headers.contains_key(EXPECT));
         let named = authorities(&head.uri, head.version, &head.headers);
-        let headers = headers::for_origin(head.headers);
+        let mut headers = headers::for_origin(head.headers);
         let canonical = self.canonical(&head.method, &head.uri, head.version, &named, &headers);
         let canonical = match canonical {
             Ok(canonical) => with_refs(canonical, &headers, &mut body).await,
@@ -84,9 +89,17 @@ impl Site {
             }
         };
 
+        let secrets = self.shared.decider.secrets();
+        let attachments = match secrets.examine(&canonical, &headers) {
+            Ok(attachments) => attachments,
+            Err(misuse) => return Err(self.misused(&misuse).await),
+        };
+        let wanted = attachments.names(&secrets);
+
         let busy: Arc<dyn Send + Sync> = Arc::new((self.busy.clone(), place));
         let decided_in = self.shared.generation();
-        let mut sight = Sight::new(&headers, &mut body);
+        let names = wanted.iter().map(|(name, _)| name.clone()).collect();
+        let mut sight = Sight::new(&headers, &mut body, names);
         let ruling = self.shared.decider.decide(&self.caller, &canonical, &mut sight).await;
         let progress = Progress::new(&self.shared, ruling.id.clone(), canonical.clone(), decided_in, busy);
         if ruling.decision.outcome != Outcome::Allow {
@@ -98,27 +111,57 @@ impl Site {
             });
         }
 
+        secrets.prepare(&host.to_string(), &mut headers);
+        let (mut target, mut attached) = (None, Vec::new());
+        if !attachments.is_empty() {
+            progress.set_secrets(wanted.clone());
+            let values = self.shared.decider.attach(&ruling.id, &wanted).await;
+            attached = values.map_err(|why| without_secret(&progress, &why))?;
+            let filled = attachments.fill(&canonical, &mut headers, &attached);
+            let why = "the value of the secret does not fit into its place";
+            target = filled.ok_or_else(|| without_secret(&progress, why))?;
+        }
+        let patterns = secrets.patterns(&host.to_string(), &attached);
+        let patterns = patterns.map_err(|error| without_secret(&progress, &error.to_string()))?;
+
         let may_be_http2 = head.version == Version::HTTP_2;
-        let body = Metered::new(body, Direction::Out, progress.clone(), self.shared.timeouts.body_idle);
+        let body = Metered::new(body, Direction::Out, progress.clone(), self.shared.timeouts.body_idle)
+            .with_watch(secrets.watch(&canonical, self.tell_misuse()));
         let mut sending = Sending { site: self, ruling: &ruling, canonical: &canonical, progress: &progress };
-        let outgoing = Outgoing { headers, body, websocket: from_bay.is_some() };
+        let outgoing = Outgoing { headers, body, target, websocket: from_bay.is_some() };
         let (response, lease) = sending.send(outgoing, may_be_http2).await.map_err(|error| {
             progress.end_failed(error.failure());
             match &error {
                 DialError::Address(refusal) => answers::address(&ruling.id, refusal),
                 DialError::Revoked => answers::plain(StatusCode::FORBIDDEN, &ruling.id, &error.to_string()),
-                DialError::Failed { failure, why } => {
-                    answers::failed(&ruling.id, progress.noted().unwrap_or(*failure), why)
-                }
+                DialError::Failed { failure, why } => match progress.noted().unwrap_or(*failure) {
+                    Failure::Sentinel => answers::plain(StatusCode::FORBIDDEN, &ruling.id, SENTINEL_IN_BODY),
+                    failure => answers::failed(&ruling.id, failure, why),
+                },
             }
         })?;
         match (upgrade, from_bay) {
             (Upgrade::WebSocket { accept }, Some(from_bay))
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS =>
             {
-                Ok(self.websocket(response, &accept, from_bay, &progress))
+                Ok(self.websocket(response, &accept, from_bay, &progress, patterns))
             }
-            _ => Ok(self.pass_on(response, lease, progress)),
+            _ => Ok(self.pass_on(response, lease, progress, patterns)),
+        }
+    }
+
+    /// Refuses a request for what is in it.
+    async fn misused(&self, misuse: &Misuse) -> Answer {
+        let id = self.refuse(&Refused::Secret { host: &self.host, port: self.port, misuse }).await;
+        answers::plain(StatusCode::FORBIDDEN, &id, &misuse.to_string())
+    }
+
+    /// Reports a sentinel in a body, by whoever passes that on.
+    fn tell_misuse(&self) -> impl Fn(Misuse) + Send + Sync + 'static {
+        let site = self.clone();
+        move |misuse| {
+            let site = site.clone();
+            tokio::spawn(async move { site.misused(&misuse).await });
         }
     }
 
@@ -149,23 +192,41 @@ impl Site {
     }
 
     /// Passes an answer on as it comes.
-    fn pass_on(&self, response: Response<Incoming>, lease: Lease, progress: Arc<Progress>) -> Answer {
-        let (head, body) = response.into_parts();
+    fn pass_on(
+        &self,
+        response: Response<Incoming>,
+        lease: Lease,
+        progress: Arc<Progress>,
+        patterns: Option<Arc<Patterns>>,
+    ) -> Answer {
+        let (mut head, body) = response.into_parts();
         if head.status.is_informational() {
             progress.end_failed(Failure::BadAnswer);
             let why = format!("the origin changed the protocol without being asked ({})", head.status);
             return answers::failed(progress.id(), Failure::BadAnswer, &why);
+        }
+        let mut coding = Coding::Identity;
+        if let Some(patterns) = &patterns {
+            match scrub::open(patterns, &mut head) {
+                Ok((found, _)) => coding = found,
+                Err(unreadable) => {
+                    progress.end_failed(Failure::BadAnswer);
+                    return answers::failed(progress.id(), Failure::BadAnswer, &unreadable.to_string());
+                }
+            }
         }
         progress.set_status(head.status.as_u16());
         let idle = self.shared.timeouts.body_idle;
         let whole = body.is_end_stream();
         let body = Source::new(body, false);
         let body = Metered::new(body, Direction::In, progress, idle).with_lease(Some(lease));
-        let mut answer = Response::new(if whole {
-            drop(body);
-            full("")
-        } else {
-            body.boxed_unsync()
+        let mut answer = Response::new(match patterns {
+            _ if whole => {
+                drop(body);
+                full("")
+            }
+            Some(patterns) => Scrubbed::new(body, patterns, coding, Arc::default()).boxed_unsync(),
+            None => body.boxed_unsync(),
         });
         *answer.status_mut() = head.status;
         *answer.headers_mut() = headers::for_bay(head.headers);
@@ -179,11 +240,15 @@ impl Site {
         accept: &str,
         from_bay: OnUpgrade,
         progress: &Arc<Progress>,
+        patterns: Option<Arc<Patterns>>,
     ) -> Answer {
         if !headers::is_websocket(response.headers(), accept) {
             progress.end_failed(Failure::BadAnswer);
             let why = "the origin's answer to the WebSocket handshake is not the one that its key asks for";
             return answers::failed(progress.id(), Failure::BadAnswer, why);
+        }
+        if let Some(patterns) = &patterns {
+            scrub::headers(patterns, response.headers_mut());
         }
         progress.set_status(response.status().as_u16());
         let from_origin = hyper::upgrade::on(&mut response);
@@ -193,7 +258,8 @@ impl Site {
         tokio::spawn(async move {
             match timeout(within, async { tokio::try_join!(from_bay, from_origin) }).await {
                 Ok(Ok((bay, origin))) => {
-                    tunnel::run(TokioIo::new(bay), TokioIo::new(origin), progress, idle, changes).await;
+                    let (bay, origin) = (TokioIo::new(bay), TokioIo::new(origin));
+                    tunnel::run(bay, origin, progress, idle, changes, patterns).await;
                 }
                 _ => progress.end_failed(Failure::Broken),
             }
@@ -221,6 +287,12 @@ async fn with_refs(canonical: CanonicalRequest, headers: &HeaderMap, body: &mut 
     }
 }
 
+/// A request that would need a secret, and goes nowhere without it.
+fn without_secret(progress: &Progress, why: &str) -> Answer {
+    progress.end_failed(Failure::Secret);
+    answers::failed(progress.id(), Failure::Secret, why)
+}
+
 /// Every name that a request gives its host.
 fn authorities(uri: &Uri, version: Version, headers: &HeaderMap) -> Vec<String> {
     let mut named = Vec::new();
@@ -239,6 +311,8 @@ fn authorities(uri: &Uri, version: Version, headers: &HeaderMap) -> Vec<String> 
 struct Outgoing {
     headers: HeaderMap,
     body: Metered,
+    /// Where a secret is in it.
+    target: Option<Zeroizing<String>>,
     websocket: bool,
 }
 
@@ -304,9 +378,12 @@ impl Sending<'_> {
     fn request(&self, outgoing: Outgoing, http2: bool) -> Result<Request<Metered>, DialError> {
         let http = self.canonical.http();
         let authority = self.canonical.authority();
-        let target = self.canonical.target();
+        let target = outgoing.target.unwrap_or_else(|| Zeroizing::new(self.canonical.target()));
         let scheme = http.map_or(Scheme::Https, |http| http.scheme());
-        let uri = if http2 { format!("{}://{authority}{target}", scheme.as_str()) } else { target };
+        let uri = match http2 {
+            true => Zeroizing::new(format!("{}://{authority}{}", scheme.as_str(), *target)),
+            false => target,
+        };
         let unsendable =
             |why: String| DialError::failed(Failure::BadAnswer, format!("it cannot be sent: {why}"));
         let mut request = Request::new(outgoing.body);

@@ -29,7 +29,9 @@
 //! | it is TLS or HTTP within bounds of size and time | 400 or 431 where HTTP was begun, closed, recorded |
 //! | one length, one `Host`; the only upgrade is a whole WebSocket handshake | 400, 403 |
 //! | name of the address = SNI = `Host` = `:authority`, and a canonical form ([`bay_policy::canonicalise`]) | 403 |
+//! | no sentinel is where no secret belongs, and no other credential goes to a host that a secret is for ([`secrets`]) | 403 |
 //! | [`Decider::decide`] says allow, and has it on record; it may wait for a person | 403 with the explanation; 503 with `Retry-After` while nobody has answered |
+//! | the values of secrets are to be had, and that they are used is on the disk ([`Decider::attach`]) | 503 |
 //! | the address that is dialled, or that a kept connection has, is permitted ([`bay_policy::check_address`]) | 403 |
 //! | name, connection, TLS with a verified certificate | 502, 504 |
 //! | the head of the answer, within bounds of size and time | 502, 504 |
@@ -41,6 +43,8 @@
 //! that it took part in the handshake.
 //!
 //! An answer to a request that carried a secret shows no value of it ([`scrub`]).
+//!
+//! What comes from a host that a secret is for is scrubbed of its value ([`scrub`]).
 //!
 //! Every ruling is told its end exactly once ([`Decider::ended`]), also where the bay goes away in the middle.
 //! All memory is bounded by [`limits`].
@@ -63,6 +67,7 @@ pub mod postgres;
 mod progress;
 mod proxy;
 pub mod scrub;
+pub mod secrets;
 pub mod sight;
 mod ssh;
 mod stream;

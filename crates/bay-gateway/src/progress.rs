@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bay_policy::{CanonicalRequest, Outcome};
+use tokio::sync::watch;
 
 use crate::decider::{Ended, Ending, Failure, RecordId};
 use crate::gateway::Shared;
@@ -25,6 +26,8 @@ pub(crate) struct Progress {
     status: AtomicU16,
     failure: Mutex<Option<Failure>>,
     told: AtomicBool,
+    /// Secrets that are in it: it ends when one of them is taken back.
+    secrets: OnceLock<Vec<(String, u64)>>,
     /// Keeps the connection it came on from being taken for idle, and counted.
     _busy: Arc<dyn Send + Sync>,
 }
@@ -63,6 +66,7 @@ impl Progress {
             status: AtomicU16::new(0),
             failure: Mutex::new(None),
             told: AtomicBool::new(false),
+            secrets: OnceLock::new(),
             _busy: busy,
             shared: shared.clone(),
         })
@@ -93,13 +97,33 @@ impl Progress {
         if self.reviewed.load(Relaxed) == now {
             return true;
         }
-        let allowed = self.shared.decider.review(&self.id, &self.request).outcome == Outcome::Allow;
+        let allowed = self.shared.decider.review(&self.id, &self.request).outcome == Outcome::Allow
+            && self.has_its_secrets();
         if allowed {
             self.reviewed.store(now, Relaxed);
         } else {
             self.end(Ending::Revoked);
         }
         allowed
+    }
+
+    /// Says which secrets are put into it, before they are.
+    pub(crate) fn set_secrets(&self, secrets: Vec<(String, u64)>) {
+        self.secrets.get_or_init(|| secrets);
+    }
+
+    /// Where there are secrets in it: what tells that it has to be looked at again, also when nothing moves.
+    pub(crate) fn news(&self) -> Option<watch::Receiver<u64>> {
+        self.secrets.get()?;
+        let mut news = self.shared.changes.clone();
+        news.mark_unchanged();
+        Some(news)
+    }
+
+    fn has_its_secrets(&self) -> bool {
+        let Some(used) = self.secrets.get() else { return true };
+        let now = self.shared.decider.secrets();
+        used.iter().all(|(name, incarnation)| now.has(name, *incarnation))
     }
 
     pub(crate) fn set_status(&self, status: u16) {

@@ -10,6 +10,7 @@ use crate::limits::{LOOK_WITHIN, MAX_LOOK_BYTES};
 /// looked at is sent on all the same.
 pub struct Sight<'a> {
     request: Option<(&'a HeaderMap, &'a mut Source)>,
+    secrets: Vec<String>,
     looked: bool,
 }
 
@@ -31,20 +32,27 @@ impl std::fmt::Debug for Sight<'_> {
 }
 
 impl<'a> Sight<'a> {
-    pub(crate) fn new(headers: &'a HeaderMap, body: &'a mut Source) -> Self {
-        Self { request: Some((headers, body)), looked: false }
+    /// `secrets` are the names of those that are put into it if it is allowed.
+    pub(crate) fn new(headers: &'a HeaderMap, body: &'a mut Source, secrets: Vec<String>) -> Self {
+        Self { request: Some((headers, body)), secrets, looked: false }
     }
 
     /// That of a tunnel, of which nothing is to be seen.
     #[must_use]
     pub fn nothing() -> Self {
-        Self { request: None, looked: false }
+        Self { request: None, secrets: Vec::new(), looked: false }
     }
 
     /// The headers as they go to the origin, without `Host`.
     #[must_use]
     pub fn headers(&self) -> Option<&HeaderMap> {
         self.request.as_ref().map(|(headers, _)| *headers)
+    }
+
+    /// Names of the secrets whose values are put into it if it is allowed.
+    #[must_use]
+    pub fn secrets(&self) -> &[String] {
+        &self.secrets
     }
 
     /// What the client calls itself.

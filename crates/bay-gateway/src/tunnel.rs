@@ -4,11 +4,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 
 use crate::decider::{Ending, Failure};
 use crate::progress::{Direction, Progress};
+use crate::scrub::{Patterns, Stream};
 use crate::stream::Io;
 
 /// What is read at once in one direction.
@@ -23,11 +25,12 @@ pub(crate) async fn run(
     progress: Arc<Progress>,
     idle: Duration,
     changed: watch::Receiver<u64>,
+    patterns: Option<Arc<Patterns>>,
 ) {
     let (bay_reader, bay_writer) = tokio::io::split(bay);
     let (origin_reader, origin_writer) = tokio::io::split(origin);
-    let out = pump(bay_reader, origin_writer, Direction::Out, &progress);
-    let back = pump(origin_reader, bay_writer, Direction::In, &progress);
+    let out = pump(bay_reader, origin_writer, Direction::Out, &progress, None);
+    let back = pump(origin_reader, bay_writer, Direction::In, &progress, patterns.map(Stream::new));
     tokio::select! {
         moved = async { tokio::try_join!(out, back) } => match moved {
             Ok(_) => progress.end(Ending::Closed),
@@ -68,11 +71,30 @@ async fn pump(
     mut writer: impl AsyncWrite + Unpin,
     direction: Direction,
     progress: &Progress,
+    mut scrub: Option<Stream>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        let length = reader.read(&mut buffer).await?;
+        // What may be the beginning of a value is held back as long as more of it is there.
+        let length = match &mut scrub {
+            None => reader.read(&mut buffer).await?,
+            Some(stream) => tokio::select! {
+                biased;
+                read = reader.read(&mut buffer) => read?,
+                () = std::future::ready(()) => {
+                    let released = stream.release();
+                    if !released.is_empty() {
+                        writer.write_all(&released).await?;
+                        writer.flush().await?;
+                    }
+                    reader.read(&mut buffer).await?
+                }
+            },
+        };
         if length == 0 {
+            if let Some(stream) = &mut scrub {
+                writer.write_all(&stream.finish()).await?;
+            }
             // The other direction may go on.
             writer.shutdown().await.ok();
             return Ok(());
@@ -80,7 +102,10 @@ async fn pump(
         if !progress.still_allowed() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        writer.write_all(&buffer[..length]).await?;
+        match &mut scrub {
+            None => writer.write_all(&buffer[..length]).await?,
+            Some(stream) => writer.write_all(&stream.push(Bytes::copy_from_slice(&buffer[..length]))).await?,
+        }
         writer.flush().await?;
         progress.moved(direction, length);
     }

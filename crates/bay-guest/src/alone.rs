@@ -99,6 +99,7 @@ pub(crate) fn serve(wanted: &Wanted) -> io::Result<()> {
             author: None,
             certificate: None,
             ssh: None,
+            secrets: Vec::new(),
             fork_index: None,
             about: About::default(),
         },

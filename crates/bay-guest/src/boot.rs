@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 
 use bay_sys::paths::open_below;
 use bay_types::bay::Author;
-use bay_types::guest::{GATEWAY_V4, GuestConfig, HOME, STATE_DIR, fd};
+use bay_types::guest::{GATEWAY_V4, GIT_SETTINGS, GuestConfig, HOME, STATE_DIR, fd};
 use bay_types::inside;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::log::Log;
-use crate::{Bounds, Config, ctl, settings, spool, trust};
+use crate::{Bounds, Config, ctl, sentinels, settings, spool, trust};
 
 /// Longest configuration that is read.
 const MAX_CONFIG: u64 = 64 << 10;
@@ -89,8 +89,9 @@ pub(crate) fn prepare_root(guest: &GuestConfig, root: &Path, log: &Log) {
         let kept = trust::without_https(old, by_ssh);
         let author = guest.author.as_ref().and_then(|author| author_section(&kept, author));
         let remotes = guest.certificate.as_ref().and_then(|_| trust::over_https(root.as_fd(), &kept, by_ssh));
+        let ours = guest.certificate.as_ref().and_then(|_| include_section(&kept));
         let gap = if kept.is_empty() || kept.ends_with('\n') { "" } else { "\n" };
-        let added: String = [author, remotes].into_iter().flatten().collect();
+        let added: String = [author, remotes, ours].into_iter().flatten().collect();
         let new = if added.is_empty() { kept } else { format!("{kept}{gap}{added}") };
         (new != old).then_some(new)
     };
@@ -100,6 +101,7 @@ pub(crate) fn prepare_root(guest: &GuestConfig, root: &Path, log: &Log) {
         attempt(&format!("{prefix}/etc/gitconfig"), told);
     }
     trust::install(guest, root.as_fd(), log);
+    sentinels::place(&guest.secrets, &[], root.as_fd(), log);
 }
 
 /// Where else a git that commands find is installed. One below `/usr` has its settings in `/etc`, any other in the `etc`
@@ -150,6 +152,13 @@ fn change_gitconfig(etc: BorrowedFd<'_>, changed: impl FnOnce(&str) -> Option<St
     };
     let Some(new) = changed(&old) else { return Ok(()) };
     write_unless(etc, "gitconfig", &new, |_| false)
+}
+
+/// What git is told of credentials changes with the bay's secrets, and so lies in a file of its own.
+fn include_section(old: &str) -> Option<String> {
+    let line = format!("\tpath = {GIT_SETTINGS}");
+    let there = old.lines().any(|other| other == line);
+    (!there).then(|| format!("# what the bay has in the place of credentials\n[include]\n{line}\n"))
 }
 
 /// Who commits, unless the settings name somebody.
@@ -264,6 +273,7 @@ mod tests {
             machine_id: "0123456789abcdef0123456789abcdef".into(),
             certificate: None,
             ssh: None,
+            secrets: Vec::new(),
             author: Some(Author { name: "Ann \"A\" \\".into(), email: "ann@example.invalid".into() }),
             fork_index: None,
             about: About::default(),

@@ -64,6 +64,7 @@ mod http;
 mod log;
 mod ports;
 mod procfs;
+mod sentinels;
 mod server;
 mod services;
 mod settings;

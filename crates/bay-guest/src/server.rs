@@ -13,6 +13,7 @@ use std::time::Duration;
 use bay_types::exec::{ExecSpec, SignalRequest};
 use bay_types::frame::UPGRADE;
 use bay_types::guest::{GuestConfig, GuestEvent, GuestInfo, PROTOCOL, Shutdown};
+use bay_types::secret::Delivered;
 use bay_types::{ApiError, ErrorCode, ExecId, VERSION};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -31,6 +32,7 @@ use crate::execs::{Execs, Found, Place, Reaper, Who, attach};
 use crate::files::{self, Files};
 use crate::http::{Answer, Body, Query, empty, error, invalid, json, read_json, require_json, stream};
 use crate::log::Log;
+use crate::sentinels::Sentinels;
 use crate::services::{self, Services};
 use crate::{Bounds, Config, boot, fork_hooks, ports, procfs, wake, watch};
 
@@ -111,6 +113,7 @@ pub(crate) fn settle(ground: Ground) -> io::Result<(Arc<Execs>, Arc<Files>, Arc<
         null: File::open("/dev/null")?.into(),
         cgroup: ground.cgroup.map(Arc::new),
         who: Arc::new(Who::new(ground.guest.bay_id, ground.guest.hostname)),
+        sentinels: Arc::new(Sentinels::new(ground.guest.secrets)),
         bounds: ground.bounds,
         open_files: raise_open_files(),
         started_at: Timestamp::now(),
@@ -331,6 +334,16 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
             tokio::task::spawn_blocking(move || boot::rewrite_readme(&root, &now, &log))
                 .await
                 .map_err(|e| ApiError::internal(&e))?;
+            Ok(empty(StatusCode::NO_CONTENT))
+        }
+        (&Method::PUT, ["v1", "secrets"]) => {
+            let now: Vec<Delivered> = require_json(request.into_body()).await?;
+            let (root, place) = (guest.root.clone(), Arc::clone(execs));
+            tokio::task::spawn_blocking(move || {
+                place.place.sentinels.become_these(now, &root, &place.place.log);
+            })
+            .await
+            .map_err(|e| ApiError::internal(&e))?;
             Ok(empty(StatusCode::NO_CONTENT))
         }
         (&Method::POST, ["v1", "wake"]) => wake::route(guest, request).await,

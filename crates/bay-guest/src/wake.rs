@@ -58,9 +58,12 @@ async fn woken(guest: &Arc<Guest>, upgrade: hyper::upgrade::OnUpgrade, wake: Wak
     let notes = match wake.fork_index {
         None => {
             guest.ctl.become_other(wake.config.clone());
-            let (root, log) = (guest.root.clone(), Arc::clone(&guest.execs.place.log));
-            let trusted =
-                tokio::task::spawn_blocking(move || boot::trust_gateway(&wake.config, &root, &log)).await;
+            let (root, execs) = (guest.root.clone(), Arc::clone(&guest.execs));
+            let trusted = tokio::task::spawn_blocking(move || {
+                boot::trust_gateway(&wake.config, &root, &execs.place.log);
+                execs.place.sentinels.become_these(wake.config.secrets, &root, &execs.place.log);
+            });
+            let trusted = trusted.await;
             trusted.err().map(|error| error.to_string()).into_iter().collect()
         }
         Some(index) => become_fork(guest, wake, index).await,
@@ -96,10 +99,11 @@ async fn become_fork(guest: &Arc<Guest>, wake: Wake, index: u32) -> Vec<String> 
     place.log.line("guest.forked", format_args!("from={} index={index}", place.who.now().0));
     place.who.become_other(config.bay_id.clone(), config.hostname.clone());
     guest.ctl.become_other(config.clone());
-    let (root, log) = (guest.root.clone(), Arc::clone(&place.log));
+    let (root, execs) = (guest.root.clone(), Arc::clone(&guest.execs));
     let named = tokio::task::spawn_blocking(move || {
         let named = rustix::system::sethostname(config.hostname.as_bytes());
-        boot::prepare_root(&config, &root, &log);
+        boot::prepare_root(&config, &root, &execs.place.log);
+        execs.place.sentinels.become_these(config.secrets, &root, &execs.place.log);
         named
     });
     let mut notes = match named.await {

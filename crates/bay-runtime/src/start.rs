@@ -255,6 +255,7 @@ pub(crate) fn guest_config(spec: &RuntimeSpec) -> GuestConfig {
         author: spec.author.clone(),
         certificate: spec.certificate.clone(),
         ssh: spec.ssh.clone(),
+        secrets: spec.secrets.clone(),
         about: About {
             limits: spec.limits.clone(),
             mounts: spec.mounts.iter().map(|mount| mount.target.clone()).collect(),

@@ -21,6 +21,7 @@ use crate::ledger::Ledger;
 use crate::notify::Notify;
 use crate::reconcile::paused_on;
 use crate::registry::{BayHandle, Registry};
+use crate::secrets::Vault;
 use crate::service::policy::Policies;
 use crate::telemetry::Telemetry;
 use crate::top::Looks;
@@ -37,6 +38,7 @@ pub(crate) struct Daemon {
     pub(crate) store: Store,
     pub(crate) ledger: Ledger,
     pub(crate) egress: Egress,
+    pub(crate) secrets: Vault,
     /// Set once the pool is open; whatever needs disk before that is told to come back.
     pub(crate) pool: OnceLock<Pool>,
     pub(crate) backend: Arc<dyn Backend>,

@@ -71,6 +71,15 @@ impl Keyring {
         Ok(Self { path, identity })
     }
 
+    pub(crate) fn is_usable(&self) -> bool {
+        self.identity.is_ok()
+    }
+
+    /// Whether anything can be encrypted and read.
+    pub(crate) fn check(&self) -> Result<(), ApiError> {
+        self.identity().map(drop)
+    }
+
     fn identity(&self) -> Result<&Identity, ApiError> {
         self.identity.as_ref().map_err(|why| {
             ApiError::new(

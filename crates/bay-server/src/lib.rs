@@ -66,6 +66,7 @@ mod notify;
 mod reconcile;
 mod registry;
 mod restarts;
+mod secrets;
 mod service;
 mod spool;
 mod startup;
@@ -241,7 +242,9 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     let store = Store::open(&config.data_dir.join("bay.db")).await?;
     let ledger = ledger::Ledger::open(&config.data_dir, &store).await?;
     let keys = keyring::Keyring::open(config.egress.key_file.as_deref(), &store).await?;
-    let egress = egress::Egress::new(&config.egress, &config.data_dir, keys)?;
+    let keys = Arc::new(keys);
+    let egress = egress::Egress::new(&config.egress, &config.data_dir, Arc::clone(&keys))?;
+    let secrets = secrets::Vault::open(&config.data_dir, keys);
     let guest = {
         let (data_dir, executable) = (config.data_dir.clone(), config.executable.clone());
         tokio::task::spawn_blocking(move || startup::guest_copy(&data_dir, &executable))
@@ -266,6 +269,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         store,
         ledger,
         egress,
+        secrets,
         pool: OnceLock::from(pool),
         backend: Arc::new(backend),
         bays: registry::Registry::default(),

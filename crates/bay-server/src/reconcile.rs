@@ -663,6 +663,7 @@ impl Reconciler {
         );
         self.daemon.store.bay_delete(row.id, &event).await.map_err(|e| e.to_api())?;
         self.daemon.telemetry.costs.forget(row.id);
+        self.daemon.secrets.forget(row.id);
         if let Err(error) = egress::remove(&self.daemon.data_dir, row.id) {
             tracing::warn!(bay = %row.name, %error, "what the bay's gateway kept could not be removed");
         }

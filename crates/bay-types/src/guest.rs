@@ -27,6 +27,7 @@
 //! | `GET /v1/ports`                           | array of [`Port`](crate::inside::Port)                    |
 //! | `GET /v1/activity`                        | [`Activity`](crate::inside::Activity)                     |
 //! | `PUT /v1/limits`                          | [`Limits`](crate::bay::Limits) that hold now, for `bay-ctl` and `/.bay/README.md` to tell; 204 |
+//! | `PUT /v1/secrets`                         | array of [`Delivered`]: the sentinels that hold now; 204  |
 //! | `POST /v1/wake`                           | [`Wake`], after a restore: upgrade to [`WAKE_UPGRADE`], then its new socket as a descriptor; answers [`Woken`] |
 //! | `POST /v1/shutdown`                       | [`Shutdown`]; TERM to all, then KILL, then the guest exits |
 //! | `POST /process.Process/{method}`          | E2B's envd interface, Connect with JSON: processes        |
@@ -56,6 +57,7 @@ use crate::bay::{Author, text_enum};
 use crate::exec::{ExecEnd, Exit};
 use crate::id::ExecId;
 use crate::inside::{About, Ask, InsideChange};
+use crate::secret::Delivered;
 
 /// Version of this protocol. A daemon talks to a guest of the same number only; an older running guest keeps its bay
 /// alive and is asked to be replaced.
@@ -71,6 +73,8 @@ pub const WORKSPACE: &str = "/workspace";
 /// Inside the bay: the gateway's certificate, and everything that clients are to trust with it.
 pub const CERTIFICATE: &str = "/.bay/ca.crt";
 pub const CERTIFICATE_BUNDLE: &str = "/.bay/ca-bundle.crt";
+/// Inside the bay: what git is told of credentials; included by its settings for all users.
+pub const GIT_SETTINGS: &str = "/.bay/gitconfig";
 
 /// Name of the archive member that lists what to remove.
 pub const DELETE_LIST: &str = ".bay-delete";
@@ -135,6 +139,9 @@ pub struct GuestConfig {
     /// Absent where no gateway relays SSH.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh: Option<GatewaySsh>,
+    /// What the bay has in the place of secrets, and where it is to find it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<Delivered>,
     /// Which of the children of a fork this bay is; absent when it was not forked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork_index: Option<u32>,

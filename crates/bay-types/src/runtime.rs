@@ -117,6 +117,9 @@ pub struct RuntimeSpec {
     /// How the bay's gateway answers SSH.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh: Option<GatewaySsh>,
+    /// What the bay has in the place of secrets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<crate::secret::Delivered>,
     /// Subvolumes on the pool.
     pub root: PathBuf,
     pub workspace: PathBuf,

@@ -77,6 +77,9 @@ pub struct EgressEntry {
     pub ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<EgressRule>,
+    /// Secrets whose values were put into it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
     /// Why it was refused, or what was said to a look-up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -15,8 +15,8 @@ use crate::client::{Client, Home};
 use crate::commands::{
     approvals, audit, branch, bundle, checkpoint, checkpoints, compare, completions, cp, diff, doctor,
     egress, exec, execs, fork, grants, images, kill, logs, ls, notify, pause, policy, ports, promote,
-    replace, repos, restore, resume, review, rm, serve, services, set, shell, show, start, stop, timeline,
-    up, watch, workspaces,
+    replace, repos, restore, resume, review, rm, secret, serve, services, set, shell, show, start, stop,
+    timeline, up, watch, workspaces,
 };
 use crate::failure::{Failure, Outcome};
 use crate::top::Top;
@@ -123,6 +123,7 @@ enum Verb {
     Grants(grants::Grants),
     Approvals(approvals::Approvals),
     Notify(notify::Notify),
+    Secret(secret::Secret),
     Egress(egress::Egress),
     Timeline(timeline::Timeline),
     Audit(audit::Audit),
@@ -223,6 +224,7 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Grants(verb) => verb.run(&global).await,
         Verb::Approvals(verb) => verb.run(&global).await,
         Verb::Notify(verb) => verb.run(&global).await,
+        Verb::Secret(verb) => verb.run(&global).await,
         Verb::Egress(verb) => verb.run(&global).await,
         Verb::Timeline(verb) => verb.run(&global).await,
         Verb::Audit(verb) => verb.run(&global).await,

@@ -110,6 +110,7 @@ impl Rig {
             author: None,
             certificate: None,
             ssh: None,
+            secrets: Vec::new(),
             disk,
             mounts: mounts.to_vec(),
             fork_index: None,

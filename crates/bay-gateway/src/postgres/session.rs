@@ -235,7 +235,8 @@ impl Session<'_> {
         drop(value);
         let client = std::mem::replace(stream, Prefixed::new(tokio::io::empty()));
         let origin = Scrubbing::new(line.stream, patterns);
-        tunnel::run(client, origin, progress, shared.timeouts.tunnel_idle, shared.changes.clone()).await;
+        tunnel::run(client, origin, progress, shared.timeouts.tunnel_idle, shared.changes.clone(), None)
+            .await;
         Ok(())
     }
 

@@ -8,6 +8,8 @@ mod grpc;
 mod http;
 mod lab;
 mod postgres;
+mod registries;
+mod secrets;
 mod sight;
 mod ssh;
 mod ssh_attacks;

@@ -49,6 +49,7 @@ mod tests {
             author: None,
             certificate: None,
             ssh: None,
+            secrets: Vec::new(),
             fork_index: None,
             about,
         };

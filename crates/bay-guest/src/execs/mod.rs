@@ -32,6 +32,7 @@ use recent::Recent;
 use crate::Bounds;
 use crate::http::invalid;
 use crate::log::Log;
+use crate::sentinels::Sentinels;
 use crate::spool::{self, SpoolError};
 
 /// Execs that may run at the same time. Each costs a few descriptors and some kilobytes of PID 1.
@@ -55,6 +56,7 @@ pub(crate) struct Place {
     pub(crate) null: OwnedFd,
     pub(crate) cgroup: Option<Arc<OwnedFd>>,
     pub(crate) who: Arc<Who>,
+    pub(crate) sentinels: Arc<Sentinels>,
     pub(crate) bounds: Bounds,
     /// Limit of open files that commands get; the guest raised its own.
     pub(crate) open_files: Option<(u64, u64)>,
@@ -94,6 +96,7 @@ impl Place {
             null: self.null.try_clone()?,
             cgroup: self.cgroup.clone(),
             who: Arc::clone(&self.who),
+            sentinels: Arc::clone(&self.sentinels),
             bounds,
             open_files: self.open_files,
             started_at: self.started_at,

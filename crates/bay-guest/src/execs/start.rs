@@ -178,6 +178,7 @@ fn environment(place: &Place, spec: &ExecSpec, user: &User) -> Vec<(String, Stri
     .into();
     let trusted = trust::variables(place.root.as_fd());
     all.extend(trusted.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+    all.extend(place.sentinels.variables());
     settings::apply(&mut all, place.root.as_fd());
     all.push((EXEC_ID_VARIABLE.to_owned(), spec.id.to_string()));
     if spec.tty.is_some() {

@@ -42,7 +42,7 @@ mod tree;
 
 pub(crate) use git::{over_https, without_https};
 use pem::Certificate;
-use tree::Tree;
+pub(crate) use tree::{Tree, remove_in, write_in, write_private_in};
 
 /// Most certificates of gateways that are trusted at once: the bay's own and its nearest ancestors'.
 const MAX_TRUSTED: usize = 8;
@@ -128,10 +128,10 @@ fn keep_ours(tree: &Tree<'_>, text: &str) -> io::Result<Wanted> {
     let dropped = trusted.split_off(trusted.len().min(MAX_TRUSTED));
     // The record of what was trusted comes first: no moment forgets a certificate that is still in a bundle.
     match &trusted[count..] {
-        [] => tree::remove_in(home.as_fd(), EARLIER)?,
-        earlier => tree::write_in(home.as_fd(), EARLIER, pem::text(earlier).as_bytes())?,
+        [] => remove_in(home.as_fd(), EARLIER)?,
+        earlier => write_in(home.as_fd(), EARLIER, pem::text(earlier).as_bytes())?,
     }
-    tree::write_in(home.as_fd(), name, pem::text(&trusted[..count]).as_bytes())?;
+    write_in(home.as_fd(), name, pem::text(&trusted[..count]).as_bytes())?;
     Ok(Wanted { trusted, dropped })
 }
 

@@ -57,6 +57,7 @@ impl Root {
             about: About::default(),
             certificate: Some(certificate.to_owned()),
             ssh: None,
+            secrets: Vec::new(),
             fork_index: None,
         };
         let root = File::open(self.0.path()).unwrap();
@@ -173,6 +174,7 @@ fn a_bay_without_a_gateway_is_left_as_it_is() {
         about: About::default(),
         certificate: None,
         ssh: None,
+        secrets: Vec::new(),
         fork_index: None,
     };
     let open = File::open(root.0.path()).unwrap();

@@ -27,12 +27,12 @@ pub(super) fn fresh(name: &str) -> String {
 
 /// A root filesystem. Paths are relative to it.
 #[derive(Clone, Copy)]
-pub(super) struct Tree<'a> {
+pub(crate) struct Tree<'a> {
     root: BorrowedFd<'a>,
 }
 
 impl<'a> Tree<'a> {
-    pub(super) fn new(root: BorrowedFd<'a>) -> Self {
+    pub(crate) fn new(root: BorrowedFd<'a>) -> Self {
         Self { root }
     }
 
@@ -40,7 +40,7 @@ impl<'a> Tree<'a> {
         self.root
     }
 
-    pub(super) fn directory(&self, path: &str) -> io::Result<OwnedFd> {
+    pub(crate) fn directory(&self, path: &str) -> io::Result<OwnedFd> {
         let path = if path.is_empty() { "." } else { path };
         Ok(open_below(self.root, path, DIRECTORY, ResolveFlags::IN_ROOT)?)
     }
@@ -50,7 +50,7 @@ impl<'a> Tree<'a> {
     }
 
     /// The same, made with all above it where it is missing.
-    pub(super) fn make_directory(&self, path: &str) -> io::Result<OwnedFd> {
+    pub(crate) fn make_directory(&self, path: &str) -> io::Result<OwnedFd> {
         let mut at = self.directory("")?;
         let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
         for end in ends.filter(|end| *end > 0) {
@@ -133,8 +133,18 @@ fn read_whole(file: OwnedFd, most: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Replaces whatever has this name by a file that everybody may read, unless it is that already.
-pub(super) fn write_in(directory: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_in(directory: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> io::Result<()> {
     write_owned_in(directory, name, bytes, None)
+}
+
+/// The same for somebody else alone, whatever was there: also what it was the same as could be read by others.
+pub(crate) fn write_private_in(
+    directory: BorrowedFd<'_>,
+    name: &str,
+    bytes: &[u8],
+    owner: (Uid, Gid),
+) -> io::Result<()> {
+    replace_in(directory, name, bytes, Mode::from_raw_mode(0o600), Some(owner))
 }
 
 /// The same for somebody else, who has it from the moment on that it has its name.
@@ -147,15 +157,24 @@ pub(super) fn write_owned_in(
     if read_in(directory, name, bytes.len() as u64).is_some_and(|old| old == bytes) {
         return Ok(());
     }
+    replace_in(directory, name, bytes, Mode::from_raw_mode(0o644), owner)
+}
+
+fn replace_in(
+    directory: BorrowedFd<'_>,
+    name: &str,
+    bytes: &[u8],
+    mode: Mode,
+    owner: Option<(Uid, Gid)>,
+) -> io::Result<()> {
     let fresh = fresh(name);
     spool::remove_tree(directory, fresh.as_bytes())?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let readable = Mode::from_raw_mode(0o644);
-    let written = rustix::fs::openat(directory, &fresh, flags, readable)
+    let written = rustix::fs::openat(directory, &fresh, flags, mode)
         .map_err(io::Error::from)
         .and_then(|file| {
             // Whatever the umask is.
-            rustix::fs::fchmod(&file, readable)?;
+            rustix::fs::fchmod(&file, mode)?;
             if let Some((user, group)) = owner {
                 rustix::fs::fchown(&file, Some(user), Some(group))?;
             }
@@ -169,7 +188,7 @@ pub(super) fn write_owned_in(
 }
 
 /// A name that is not there is fine.
-pub(super) fn remove_in(directory: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+pub(crate) fn remove_in(directory: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(error.into()),

@@ -74,6 +74,7 @@ pub(crate) fn guest_process() {
             author: None,
             certificate: machine.then(|| std::fs::read_to_string(dir.join(origin::AUTHORITY)).unwrap()),
             ssh: None,
+            secrets: Vec::new(),
             fork_index: None,
             about: About::default(),
         },

@@ -33,6 +33,7 @@ mod metrics;
 mod notify;
 mod policy;
 mod repos;
+mod secrets;
 mod services;
 mod timeline;
 mod workspaces;
@@ -95,6 +96,9 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/bays/{bay}/policy/learn", get(policy::learn))
         .route("/v1/bays/{bay}/grants", get(policy::grants).post(policy::grant_add))
         .route("/v1/bays/{bay}/grants/{grant}", delete(policy::grant_rm))
+        .route("/v1/secrets", get(secrets::list))
+        .route("/v1/secrets/{secret}", get(secrets::show).put(secrets::set).delete(secrets::remove))
+        .route("/v1/secrets/{secret}/rotate", post(secrets::rotate))
         .route("/v1/bays/{bay}/execs", get(execs::list).post(execs::start))
         .route("/v1/bays/{bay}/execs/attach", post(execs::start_attached))
         .route("/v1/bays/{bay}/execs/ask", post(execs::ask))

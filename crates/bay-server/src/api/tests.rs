@@ -126,11 +126,14 @@ async fn rig() -> Rig {
     };
     let ledger = crate::ledger::Ledger::open(dir.path(), &store).await.unwrap();
     let keys = crate::keyring::Keyring::open(Some(&dir.path().join("key")), &store).await.unwrap();
-    let egress = crate::egress::Egress::new(&crate::EgressConfig::default(), dir.path(), keys).unwrap();
+    let keys = Arc::new(keys);
+    let egress =
+        crate::egress::Egress::new(&crate::EgressConfig::default(), dir.path(), Arc::clone(&keys)).unwrap();
     let daemon = Arc::new(Daemon {
         store,
         ledger,
         egress,
+        secrets: crate::secrets::Vault::open(dir.path(), keys),
         pool: OnceLock::new(),
         backend: Arc::new(backend),
         bays: Registry::default(),

@@ -39,14 +39,14 @@ impl BayDecider {
             request,
             explanation: &explanation,
             who: who.as_ref(),
-            secrets: Vec::new(),
+            secrets: sight.secrets().to_vec(),
             checkpoint: decision.rule().is_some_and(|rule| rule.checkpoint),
         };
         let wish = about.wish(&daemon, &handle, sight).await;
         loop {
             let verdict = daemon.approvals.ask(&daemon, &handle, &wish, hold_until).await;
             let body = |decision: &Decision, approval: ApprovalId| {
-                let mut body = decided(who.as_ref(), request, decision);
+                let mut body = decided(who.as_ref(), request, decision, sight.secrets());
                 body["approval"] = json!(approval);
                 body
             };
@@ -75,7 +75,10 @@ impl BayDecider {
                     let id = self
                         .tell(
                             request,
-                            with_explanation(decided(who.as_ref(), request, &decision), &explanation),
+                            with_explanation(
+                                decided(who.as_ref(), request, &decision, sight.secrets()),
+                                &explanation,
+                            ),
                             "deny",
                         )
                         .await;
@@ -111,7 +114,10 @@ impl BayDecider {
                     let id = self
                         .tell(
                             request,
-                            with_explanation(decided(who.as_ref(), request, &decision), &explanation),
+                            with_explanation(
+                                decided(who.as_ref(), request, &decision, sight.secrets()),
+                                &explanation,
+                            ),
                             "ask",
                         )
                         .await;

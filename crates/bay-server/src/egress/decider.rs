@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use async_trait::async_trait;
+use bay_gateway::secrets::Secrets;
 use bay_gateway::{Caller, Decider, Ended, Known, LookUp, RecordId, Refused, Ruling, Sight};
 use bay_policy::{
     CanonicalRequest, Cause, CompiledPolicy, Decision, Explanation, Host, Outcome, Route, decide, explain,
@@ -14,6 +15,7 @@ use bay_types::ApprovalId;
 use bay_types::egress::Who;
 use bay_types::guest::{DNS_PORT, GATEWAY_V4};
 use jiff::Timestamp;
+use secrecy::SecretString;
 use serde_json::{Value, json};
 
 use super::caller::{Callers, Opener};
@@ -34,6 +36,7 @@ pub(super) struct BayDecider {
     pub(super) policy: RwLock<Arc<CompiledPolicy>>,
     /// What was let out by a person's word and is not over, with the question.
     pub(super) approved: Mutex<HashMap<String, ApprovalId>>,
+    pub(super) secrets: RwLock<Arc<Secrets>>,
     pub(super) daemon: Weak<Daemon>,
     pub(super) handle: Weak<BayHandle>,
 }
@@ -49,6 +52,10 @@ impl BayDecider {
 
     pub(super) fn set_policy(&self, policy: Arc<CompiledPolicy>) {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = policy;
+    }
+
+    pub(super) fn set_secrets(&self, secrets: Arc<Secrets>) {
+        *self.secrets.write().unwrap_or_else(PoisonError::into_inner) = secrets;
     }
 }
 
@@ -68,16 +75,25 @@ fn clip(text: String) -> String {
     format!("{}…", &text[..end])
 }
 
-pub(super) fn decided(who: Option<&Who>, request: &CanonicalRequest, decision: &Decision) -> Value {
+pub(super) fn decided(
+    who: Option<&Who>,
+    request: &CanonicalRequest,
+    decision: &Decision,
+    secrets: &[String],
+) -> Value {
     let rule = decision.rule().map(|rule| json!({ "id": rule.id, "origin": rule.origin.to_string() }));
-    json!({
+    let mut body = json!({
         "request": clip(request.to_string()),
         "host": request.host().to_string(),
         "port": request.port(),
         "outcome": decision.outcome,
         "rule": rule,
         "by": who,
-    })
+    });
+    if let Some(body) = body.as_object_mut().filter(|_| !secrets.is_empty()) {
+        body.insert("secrets".to_owned(), json!(secrets));
+    }
+    body
 }
 
 /// The same with why.
@@ -159,7 +175,7 @@ impl Decider for BayDecider {
             let (policy, now) = (self.policy(), Timestamp::now());
             let decision = decide(&policy, request, now);
             if decision.outcome == Outcome::Allow {
-                let body = decided(who(&caller.known).await.as_ref(), request, &decision);
+                let body = decided(who(&caller.known).await.as_ref(), request, &decision, sight.secrets());
                 return match self.recorder.allowed(body, request.git().is_some()).await {
                     Ok(id) => Ruling { id, decision, explanation: None, waiting: None },
                     Err(NotRecorded(why)) => unrecorded(request, &why),
@@ -173,7 +189,7 @@ impl Decider for BayDecider {
                 }
             }
             let body = async {
-                let body = decided(who(&caller.known).await.as_ref(), request, &decision);
+                let body = decided(who(&caller.known).await.as_ref(), request, &decision, sight.secrets());
                 with_explanation(body, &explanation)
             };
             let of = format!("{}:{}", request.host(), request.port());
@@ -186,7 +202,26 @@ impl Decider for BayDecider {
         self.reviewed(id, request, decide(&self.policy(), request, Timestamp::now()))
     }
 
+    fn secrets(&self) -> Arc<Secrets> {
+        self.secrets.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn attach(
+        &self,
+        id: &RecordId,
+        wanted: &[(String, u64)],
+    ) -> Result<Vec<Arc<SecretString>>, String> {
+        let daemon = self.daemon.upgrade().ok_or("the daemon is about to end")?;
+        let mut values = Vec::new();
+        for (name, incarnation) in wanted {
+            values.push(daemon.secrets.value(name, *incarnation).await?);
+        }
+        self.recorder.durable(id).await.map_err(|NotRecorded(why)| why)?;
+        Ok(values)
+    }
+
     async fn refused(&self, caller: &Caller, what: &Refused<'_>) -> RecordId {
+        let (mut secret, mut kind) = (None, String::new());
         let (what, host, port, why) = match what {
             Refused::Connection { host, port, decision } => {
                 let why = match decision.rule() {
@@ -206,10 +241,20 @@ impl Decider for BayDecider {
                 ("too-many", destination.ip().to_string(), destination.port(), why)
             }
             Refused::Upgrade { host, port, why } => ("upgrade", host.to_string(), *port, (*why).to_owned()),
+            Refused::Secret { host, port, misuse } => {
+                kind = format!(" {} {}", misuse.secret, misuse.kind.as_str());
+                secret = Some(json!({ "name": misuse.secret, "misuse": misuse.kind, "place": misuse.place }));
+                ("secret", host.to_string(), *port, misuse.to_string())
+            }
         };
-        let of = format!("{host}:{port}");
+        // Each way of misusing each secret is told by itself.
+        let of = format!("{host}:{port}{kind}");
         let body = async {
-            json!({ "what": what, "host": host, "port": port, "why": clip(why), "by": who(&caller.known).await })
+            let mut body = json!({ "what": what, "host": host, "port": port, "why": clip(why), "by": who(&caller.known).await });
+            if let (Some(secret), Some(body)) = (secret, body.as_object_mut()) {
+                body.insert("secret".to_owned(), secret);
+            }
+            body
         };
         self.recorder.refused(what, of, body).await
     }

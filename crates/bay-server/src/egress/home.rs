@@ -23,7 +23,7 @@ const NAMES: &str = "names";
 /// Longest list that is read: as many names as there can be, each as long as a name can be.
 const MAX_NAMES_BYTES: u64 = (bay_gateway::limits::MAX_NAMES as u64) * 256;
 
-pub(super) fn dir(data_dir: &Path, bay: BayId) -> PathBuf {
+pub(crate) fn dir(data_dir: &Path, bay: BayId) -> PathBuf {
     data_dir.join("egress").join(bay.to_string())
 }
 

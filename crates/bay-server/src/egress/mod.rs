@@ -12,14 +12,17 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use bay_backend::{Counters, Dropped};
+use bay_gateway::secrets::Secrets;
 use bay_gateway::{Authority, Gateway, Own, Settings, Timeouts, Upstream};
 use bay_policy::CompiledPolicy;
 use bay_store::BayRow;
 use bay_types::guest::{DNS_PORT, GATEWAY_V4, GATEWAY_V6, GatewaySsh, PROXY_PORT};
 use bay_types::traffic::DroppedPackets;
 use bay_types::{ApiError, ErrorCode};
+use http::Method;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -48,11 +51,15 @@ mod upstream;
 use caller::{Callers, OwnExecs};
 use decider::BayDecider;
 use home::NamesFile;
-pub(crate) use home::remove;
+pub(crate) use home::{dir, remove};
 use record::Recorder;
 pub use ssh::SshKey;
 use ssh::SshLogins;
 use upstream::{BayNetwork, HostNetwork, MAX_HOSTS_BYTES, parse_hosts};
+
+/// How long a guest has to put sentinels into their places, and when it is told again if it did not.
+const TOLD_WITHIN: Duration = Duration::from_secs(10);
+const TELL_AGAIN: Duration = Duration::from_secs(3);
 
 /// How the way out is set up; parsed by the caller from flags and environment.
 #[derive(Debug, Clone, Default)]
@@ -72,14 +79,18 @@ pub struct EgressConfig {
 /// What the gateways of all bays share.
 #[derive(Debug)]
 pub(crate) struct Egress {
-    keys: Keyring,
+    keys: Arc<Keyring>,
     roots: RootCertStore,
     network: Arc<HostNetwork>,
     data_dir: PathBuf,
 }
 
 impl Egress {
-    pub(crate) fn new(config: &EgressConfig, data_dir: &Path, keys: Keyring) -> Result<Self, ServeError> {
+    pub(crate) fn new(
+        config: &EgressConfig,
+        data_dir: &Path,
+        keys: Arc<Keyring>,
+    ) -> Result<Self, ServeError> {
         let ssh = SshLogins::new(&config.ssh_keys, config.ssh_known_hosts.as_deref());
         let hosts = match &config.hosts {
             None => HashMap::new(),
@@ -184,8 +195,9 @@ impl BayEgress {
     pub(crate) async fn open(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>) -> Result<Arc<Self>, ApiError> {
         let (egress, row) = (&daemon.egress, &handle.row());
         // Before the policy is read: a change in between is noticed.
-        let changes = daemon.policies.subscribe(row.id);
+        let changes = (daemon.policies.subscribe(row.id), daemon.secrets.subscribe());
         let policy = policy::effective(daemon, handle).await;
+        let secrets = secrets_of(daemon, row, &policy);
         let authority = egress.authority(row)?;
         let (names_file, names) = NamesFile::open(&egress.data_dir, row.id)?;
         let recorder = Recorder::open(daemon, handle).await.map_err(|e| e.to_api())?;
@@ -203,6 +215,7 @@ impl BayEgress {
             names: names_file,
             callers: Callers::new(attribution, OwnExecs::new(handle, daemon.store.clone())),
             policy: std::sync::RwLock::new(policy),
+            secrets: std::sync::RwLock::new(secrets),
             approved: Mutex::default(),
             daemon: Arc::downgrade(daemon),
             handle: Arc::downgrade(handle),
@@ -229,14 +242,15 @@ impl BayEgress {
         serving.spawn(async move { recorder.tell_sums().await });
         serving.spawn(decider.callers.clone().note_execs());
         let open = Arc::new(Self { gateway, decider, counters, serving: Mutex::new(serving) });
-        let following = follow_policy(Arc::clone(daemon), Arc::clone(handle), Arc::downgrade(&open), changes);
+        let following = follow(Arc::clone(daemon), Arc::clone(handle), Arc::downgrade(&open), changes);
         open.serving.lock().unwrap_or_else(PoisonError::into_inner).spawn(following);
         Ok(open)
     }
 
     /// From now on this holds, also for what is under way.
-    fn set_policy(&self, policy: Arc<CompiledPolicy>) {
+    fn set(&self, policy: Arc<CompiledPolicy>, secrets: Arc<Secrets>) {
         self.decider.set_policy(policy);
+        self.decider.set_secrets(secrets);
         self.gateway.policy_changed();
     }
 
@@ -266,18 +280,61 @@ impl BayEgress {
     }
 }
 
-/// Has every change of the policy hold at once.
-async fn follow_policy(
+/// The secrets of a bay, as its gateway is to know them. A daemon that cannot read them has none to give.
+fn secrets_of(daemon: &Daemon, row: &BayRow, policy: &CompiledPolicy) -> Arc<Secrets> {
+    daemon.secrets.of_bay(row, policy).unwrap_or_else(|error| {
+        tracing::error!(bay = %row.name, message = %error.message, "a bay goes without its secrets");
+        Arc::new(Secrets::none())
+    })
+}
+
+/// Has every change of the policy and of secrets hold at once, and tells the guest of the latter.
+async fn follow(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     open: Weak<BayEgress>,
-    mut changes: watch::Receiver<u64>,
+    (mut policies, mut secrets): (watch::Receiver<u64>, watch::Receiver<u64>),
 ) {
-    while changes.changed().await.is_ok() {
+    // A guest that an earlier daemon started may not know the newest.
+    let mut untold = true;
+    loop {
+        tokio::select! {
+            changed = policies.changed() => if changed.is_err() { return },
+            changed = secrets.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                untold = true;
+            }
+            () = tokio::time::sleep(TELL_AGAIN), if untold => {
+                untold = !tell_guest(&daemon, &handle).await;
+                continue;
+            }
+        }
         let policy = policy::effective(&daemon, &handle).await;
+        let secrets = secrets_of(&daemon, &handle.row(), &policy);
         let Some(open) = open.upgrade() else { return };
-        open.set_policy(policy);
+        open.set(policy, secrets);
+        drop(open);
+        if untold {
+            untold = !tell_guest(&daemon, &handle).await;
+        }
     }
+}
+
+/// Has sentinels be where tools look for them. One that does not take the news is told again.
+async fn tell_guest(daemon: &Daemon, handle: &BayHandle) -> bool {
+    let delivered = match daemon.secrets.delivered(&handle.row()) {
+        Ok(delivered) => delivered,
+        // Without the key there is nothing to tell, and nothing to take away.
+        Err(_) => return true,
+    };
+    let body = serde_json::to_vec(&delivered).unwrap_or_default();
+    let told = handle.guest.bytes(Method::PUT, "/v1/secrets", body.into(), TOLD_WITHIN).await;
+    if let Err(error) = &told {
+        tracing::debug!(bay = %handle.name, message = %error.message, "a bay was not told its sentinels");
+    }
+    told.is_ok()
 }
 
 fn closed(why: &str) -> ApiError {

@@ -109,6 +109,12 @@ impl Recorder {
         Ok(Some((id(seq), used_up)))
     }
 
+    /// Waits until a decision is on the disk.
+    pub(super) async fn durable(&self, id: &RecordId) -> Result<(), NotRecorded> {
+        let seq = id.0.parse().map_err(|_| NotRecorded("it is on no record".to_owned()))?;
+        self.store.event_durable(seq).await.map_err(|error| unwritten(&error))
+    }
+
     /// Puts one on record that does not. What it says is only asked for when it gets an event of its own.
     pub(super) async fn denied(
         &self,

@@ -29,6 +29,10 @@ pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpe
             if bounded { pool.devices() } else { Ok(Vec::new()) }
         })
         .await?;
+    let secrets = daemon.secrets.delivered(row).unwrap_or_else(|error| {
+        tracing::error!(bay = %row.name, message = %error.message, "a bay starts without its secrets");
+        Vec::new()
+    });
     Ok(StartSpec {
         bay: row.id,
         name: row.name.clone(),
@@ -36,6 +40,7 @@ pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpe
         author: row.spec.author.clone(),
         certificate: daemon.egress.certificate(row),
         ssh: daemon.egress.ssh(row),
+        secrets,
         disk: daemon.pool()?.bay_disk(row.id),
         mounts: row.spec.mounts.clone(),
         id_base: row.id_base,

@@ -135,6 +135,8 @@ async fn child(
         )
     });
     let row = made.await.map_err(|e| e.to_api())?;
+    // As long as the parent is there: what runs in the child remembers the parent's sentinels.
+    daemon.secrets.fork(row.id, parent.id);
     let handle = Arc::new(BayHandle::new(row, Arc::clone(&daemon.backend)));
     daemon.bays.insert(Arc::clone(&handle));
     let asked = handle.first_ask();

@@ -39,7 +39,8 @@ impl Counter {
 /// What a decision on a request can be.
 pub(crate) const DECISIONS: [&str; 3] = ["allow", "ask", "deny"];
 /// Why something was refused before there was a request.
-pub(crate) const REFUSALS: [&str; 6] = ["connection", "nameless", "form", "protocol", "too-many", "upgrade"];
+pub(crate) const REFUSALS: [&str; 7] =
+    ["connection", "nameless", "form", "protocol", "secret", "too-many", "upgrade"];
 
 /// What left all bays, and what did not.
 #[derive(Debug, Default)]

@@ -192,6 +192,7 @@ fn words(entry: &EgressEntry) -> String {
         .extend(entry.ms.map(|ms| if ms < 10_000 { format!("{ms} ms") } else { format!("{} s", ms / 1000) }));
     parts.extend(entry.reason.as_ref().map(|reason| clip(&visible(reason), REASON)));
     parts.extend(entry.rule.as_ref().map(|rule| format!("rule {}", clip(&visible(&rule.id), COMMAND))));
+    parts.extend(entry.secrets.iter().map(|name| format!("secret {}", clip(&visible(name), COMMAND))));
     parts.extend(entry.by.as_ref().and_then(|who| behind(entry, who)));
     parts.join(" · ")
 }
@@ -240,6 +241,7 @@ mod tests {
         (one.ending, one.status, one.received, one.ms) =
             (Some("answered".to_owned()), Some(200), Some(2048), Some(35));
         one.rule = Some(EgressRule { id: "registries".to_owned(), origin: String::new() });
+        one.secrets = vec!["TOKEN".to_owned()];
         let argv = vec!["curl".to_owned(), "-s".to_owned()];
         let process = Process { pid: 12, host_pid: 99, exe: "/usr/bin/curl".to_owned(), argv };
         one.by =
@@ -248,7 +250,7 @@ mod tests {
         assert_eq!(mark(&one), "200");
         assert_eq!(
             words(&one),
-            "GET https://a.example/x · 2.0 KiB received · 35 ms · rule registries · exec 3: curl -s (12)"
+            "GET https://a.example/x · 2.0 KiB received · 35 ms · rule registries · secret TOKEN · exec 3: curl -s (12)"
         );
     }
 

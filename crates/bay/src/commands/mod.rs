@@ -33,6 +33,7 @@ pub(crate) mod restore;
 pub(crate) mod resume;
 pub(crate) mod review;
 pub(crate) mod rm;
+pub(crate) mod secret;
 pub(crate) mod serve;
 pub(crate) mod services;
 pub(crate) mod set;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bay_gateway::postgres::{Login, LoginRuling, LoginSecret};
+use bay_gateway::secrets::Secrets;
 use bay_gateway::{
     Authority, Beginning, Caller, Decider, Ended, Gateway, Known, LookUp, Names, Pools, RecordId, Refused,
     Ruling, Settings, Sight, SshLogin, Timeouts, Upstream, Waiting,
@@ -23,6 +24,7 @@ use bay_policy::{
 use jiff::Timestamp;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
+use secrecy::SecretString;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
@@ -54,6 +56,7 @@ pub(crate) enum Entry {
     Decided { id: String, request: String, allowed: bool },
     Ended { id: String, ended: Ended },
     Refused(String),
+    Attached { id: String, secrets: Vec<String> },
     LookedUp { name: String, answered: bool, new: bool },
 }
 
@@ -68,6 +71,7 @@ pub(crate) struct Ledger {
     pub(crate) login: Mutex<Option<LabLogin>>,
     policy: Mutex<Arc<CompiledPolicy>>,
     entries: Mutex<Vec<Entry>>,
+    pub(crate) secrets: Mutex<Arc<Secrets>>,
     next: AtomicU64,
     told: Notify,
     /// Where the next decision says that it is made, and what it then waits for.
@@ -209,6 +213,29 @@ impl Decider for Ledger {
         decide(&self.policy(), request, Timestamp::now())
     }
 
+    fn secrets(&self) -> Arc<Secrets> {
+        self.secrets.lock().unwrap().clone()
+    }
+
+    async fn attach(
+        &self,
+        id: &RecordId,
+        wanted: &[(String, u64)],
+    ) -> Result<Vec<Arc<SecretString>>, String> {
+        self.tell(Entry::Attached {
+            id: id.0.clone(),
+            secrets: wanted.iter().map(|one| one.0.clone()).collect(),
+        });
+        let secrets = self.secrets();
+        let value = |(name, incarnation): &(String, u64)| {
+            let mut all = secrets.held().iter();
+            let held = all.find(|held| held.name == *name && held.incarnation == *incarnation);
+            held.and_then(|held| held.values.first().cloned())
+                .ok_or_else(|| "there is no such secret".to_owned())
+        };
+        wanted.iter().map(value).collect()
+    }
+
     async fn refused(&self, _caller: &Caller, what: &Refused<'_>) -> RecordId {
         self.tell(Entry::Refused(format!("{what:?}")));
         self.id()
@@ -343,6 +370,7 @@ impl Lab {
         let ledger = Arc::new(Ledger {
             policy: Mutex::new(Arc::new(compiled(policy))),
             entries: Mutex::default(),
+            secrets: Mutex::new(Arc::new(Secrets::none())),
             next: AtomicU64::new(1),
             told: Notify::new(),
             hold: Mutex::default(),

@@ -23,7 +23,12 @@ pub(super) fn what(kind: &str, body: &Body<'_>) -> Option<String> {
                 _ => "refused",
             };
             let why = body.0.get("explanation").map(|said| Body(said).after(": ", "reason"));
-            format!("{request} {outcome}{}{by}", why.unwrap_or_default())
+            let names: Vec<String> = body.read("secrets").unwrap_or_default();
+            let with = match names.as_slice() {
+                [] => String::new(),
+                names => format!(" with {}", plain_text(&names.join(", "))),
+            };
+            format!("{request} {outcome}{with}{}{by}", why.unwrap_or_default())
         }
         REFUSED => format!("{request} refused{}{by}", body.after(": ", "why")),
         ENDED => {

@@ -39,6 +39,7 @@ fn blank(id: u64, event: &Event) -> EgressEntry {
         received: None,
         ms: None,
         rule: None,
+        secrets: Vec::new(),
         reason: None,
         by: None,
         exec_number: None,
@@ -62,6 +63,7 @@ pub(super) fn meaning(event: &Event) -> Meaning {
         DECIDED => {
             set(&mut entry, text(body, "request").or_else(to));
             entry.reason = body.get("explanation").and_then(|said| text(said, "reason"));
+            entry.secrets = secrets(body);
             entry.outcome = match body.get("outcome").and_then(Value::as_str) {
                 Some("allow") => EgressOutcome::UnderWay,
                 Some("ask") => EgressOutcome::Ask,
@@ -122,6 +124,11 @@ fn number(body: &Value, key: &str) -> Option<u64> {
 fn rule(body: &Value) -> Option<EgressRule> {
     let rule = body.get("rule")?;
     Some(EgressRule { id: text(rule, "id")?, origin: text(rule, "origin").unwrap_or_default() })
+}
+
+fn secrets(body: &Value) -> Vec<String> {
+    let names = body.get("secrets").and_then(Value::as_array).into_iter().flatten();
+    names.filter_map(Value::as_str).map(plain_text).collect()
 }
 
 fn who(said: &Value) -> Option<Who> {

@@ -1,0 +1,101 @@
+//! Values in their slots: the last thing that is done to a request before it is sent.
+
+use bay_policy::CanonicalRequest;
+use http::HeaderMap;
+use http::header::COOKIE;
+use secrecy::{ExposeSecret, SecretString};
+use zeroize::Zeroizing;
+
+use super::{Secrets, Slot};
+use crate::scrub;
+
+/// One value that is to be put into a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Attachment {
+    /// Its place among the bay's secrets.
+    pub(super) secret: usize,
+    pub(super) slot: Slot,
+}
+
+/// What is to be put into a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Attachments {
+    pub(super) found: Vec<Attachment>,
+}
+
+impl Attachments {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// Names of the secrets, with their incarnations, in the order in which values are wanted.
+    #[must_use]
+    pub fn names(&self, secrets: &Secrets) -> Vec<(String, u64)> {
+        let held = self.found.iter().filter_map(|one| secrets.held.get(one.secret));
+        held.map(|held| (held.name.clone(), held.incarnation)).collect()
+    }
+
+    /// Puts the values into the headers; gives the target where one of them belongs there. Nothing where a value does not
+    /// fit into its slot.
+    pub(crate) fn fill(
+        &self,
+        request: &CanonicalRequest,
+        headers: &mut HeaderMap,
+        values: &[std::sync::Arc<SecretString>],
+    ) -> Option<Option<Zeroizing<String>>> {
+        let mut target = None;
+        for (one, value) in self.found.iter().zip(values) {
+            let value = value.expose_secret();
+            match &one.slot {
+                Slot::Query(name) => target = Some(with_parameter(request, name, value)?),
+                slot => {
+                    let name = slot.header()?;
+                    let filled = slot.filled(headers.get(name)?, value)?;
+                    headers.insert(name.clone(), filled);
+                }
+            }
+        }
+        (self.found.len() == values.len()).then_some(target)
+    }
+}
+
+/// The target of a request with another value for a parameter.
+fn with_parameter(request: &CanonicalRequest, name: &str, value: &str) -> Option<Zeroizing<String>> {
+    let http = request.http()?;
+    let mut target = Zeroizing::new(http.path().to_string());
+    // Never moved while it grows: what is left behind would not be wiped.
+    target.reserve(http.query().as_str().map_or(0, str::len) + value.len() * 3 + 2);
+    for (at, pair) in http.query().as_str()?.split('&').enumerate() {
+        target.push(if at == 0 { '?' } else { '&' });
+        match pair.split_once('=') {
+            Some((key, _)) if key == name => {
+                target.push_str(key);
+                target.push('=');
+                for byte in value.bytes() {
+                    if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                        target.push(char::from(byte));
+                    } else {
+                        target.push_str(&format!("%{byte:02X}"));
+                    }
+                }
+            }
+            _ => target.push_str(pair),
+        }
+    }
+    Some(target)
+}
+
+impl Secrets {
+    /// Makes the headers of a request such that its answer can be scrubbed, and leaves credentials out that clients keep
+    /// by themselves.
+    pub(crate) fn prepare(&self, host: &str, headers: &mut HeaderMap) {
+        if self.of_host(host).next().is_none() {
+            return;
+        }
+        scrub::prepare(headers);
+        if self.drops_cookies(host) {
+            headers.remove(COOKIE);
+        }
+    }
+}

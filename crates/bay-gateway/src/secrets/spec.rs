@@ -1,0 +1,168 @@
+//! What a secret is for, as people write it: `[METHODS ]HOST[:PORT][/PATH] as SLOT`, or `rule:ID as SLOT`.
+
+use std::fmt;
+
+use bay_policy::rule::Matcher;
+use bay_policy::{CanonicalRequest, CompiledPolicy, Host, Kind, Layer, Outcome, Places, Scheme, parse};
+use serde_json::json;
+
+use super::slot::Slot;
+
+/// A use that cannot be understood, and what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} does not say what a secret is for: {why}")]
+pub struct SpecError {
+    pub text: String,
+    pub why: String,
+}
+
+/// Hosts, methods and paths, and the slot of requests to them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Use {
+    text: String,
+    matcher: Matcher,
+    hosts: Vec<String>,
+    /// Where it is one.
+    port: Option<u16>,
+    slot: Slot,
+}
+
+/// A use as it was written: of places, or of whatever a rule of the bay's policy speaks of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Named {
+    Place(Box<Use>),
+    Rule { id: String, slot: Slot, text: String },
+}
+
+impl Named {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// When it names no place, more than one host, or no slot.
+    pub fn parse(text: &str) -> Result<Self, SpecError> {
+        let wrong = |why: String| SpecError { text: text.to_owned(), why };
+        let Some((place, slot)) = text.rsplit_once(" as ") else {
+            return Err(wrong(
+                "write `HOST/PATH as SLOT`, such as `api.example.com/v1/** as bearer`".to_owned(),
+            ));
+        };
+        let slot = Slot::parse(slot.trim()).map_err(&wrong)?;
+        let place = place.trim();
+        if let Some(id) = place.strip_prefix("rule:") {
+            let fits = !id.is_empty() && !id.contains(char::is_whitespace);
+            return match fits {
+                true => Ok(Self::Rule { id: id.to_owned(), slot, text: text.to_owned() }),
+                false => Err(wrong("`rule:` wants the id of one rule of the policy".to_owned())),
+            };
+        }
+        let (methods, place) = match place.split_once(' ') {
+            None => (Vec::new(), place),
+            Some((methods, place)) => (methods.split(',').collect(), place.trim()),
+        };
+        let place = place.strip_prefix("https://").unwrap_or(place);
+        if place.contains("://") {
+            return Err(wrong("a secret is only ever sent over TLS, to `https` places".to_owned()));
+        }
+        let (authority, path) = match place.find('/') {
+            Some(at) => (&place[..at], &place[at..]),
+            None => (place, "/**"),
+        };
+        if authority.contains('*') {
+            return Err(wrong(
+                "name each host in full: a secret is for hosts that somebody chose".to_owned(),
+            ));
+        }
+        let (host, port) = bay_policy::canonical::host::parse_authority(authority)
+            .map_err(|refusal| wrong(refusal.to_string()))?;
+        let port = port.unwrap_or(Scheme::Https.default_port());
+        let methods = if methods.is_empty() { json!("*") } else { json!(methods) };
+        // Strings and lists of them are written in TOML as in JSON.
+        let rule = format!(
+            "[[rule]]\noutcome = \"allow\"\nhost = {}\nport = {port}\nmethod = {methods}\npath = {}\n",
+            json!(host.to_string()),
+            json!(path),
+        );
+        let read = parse(Layer::Bay, "secret", &rule, &Places::default());
+        let read = read.map_err(|problems| {
+            let first = problems.0.first().map(ToString::to_string).unwrap_or_default();
+            wrong(first)
+        })?;
+        let Some(rule) = read.rules.into_iter().next() else {
+            return Err(wrong("it names nothing".to_owned()));
+        };
+        Ok(Self::Place(Box::new(Use {
+            text: text.to_owned(),
+            matcher: rule.matcher,
+            hosts: vec![host.to_string()],
+            port: Some(port),
+            slot,
+        })))
+    }
+
+    /// The places that are meant, under this policy.
+    #[must_use]
+    pub fn uses(&self, policy: &CompiledPolicy) -> Vec<Use> {
+        let (id, slot, text) = match self {
+            Self::Place(one) => return vec![(**one).clone()],
+            Self::Rule { id, slot, text } => (id, slot, text),
+        };
+        let rules = policy.layers().flat_map(|layer| &layer.rules);
+        let meant = rules.filter(|rule| {
+            rule.id == *id
+                && rule.outcome != Outcome::Deny
+                && rule.matcher.kind == Kind::Http
+                && rule.matcher.schemes == [Scheme::Https]
+        });
+        let used = meant.filter_map(|rule| {
+            let hosts: Option<Vec<String>> = rule.matcher.hosts.iter().map(one_host).collect();
+            Some(Use {
+                text: text.clone(),
+                matcher: rule.matcher.clone(),
+                hosts: hosts?,
+                port: None,
+                slot: slot.clone(),
+            })
+        });
+        used.collect()
+    }
+}
+
+/// The host that a pattern stands for, if it stands for one only.
+fn one_host(pattern: &bay_policy::pattern::HostPattern) -> Option<String> {
+    let text = pattern.to_string();
+    if text.contains(['*', '/']) {
+        return None;
+    }
+    Host::parse(&text).ok().map(|host| host.to_string())
+}
+
+impl Use {
+    #[must_use]
+    pub fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    /// Whether it is for this `HOST[:PORT]`.
+    #[must_use]
+    pub fn is_at(&self, authority: &str) -> bool {
+        let Ok((host, port)) = bay_policy::canonical::host::parse_authority(authority) else { return false };
+        let port = port.unwrap_or(Scheme::Https.default_port());
+        self.is_for(&host.to_string()) && self.port == Some(port)
+    }
+
+    pub(super) fn is_for(&self, host: &str) -> bool {
+        self.hosts.iter().any(|own| own == host)
+    }
+
+    /// Whether a value may be put into this request. Only what is encrypted and read is ever meant.
+    pub(super) fn matches(&self, request: &CanonicalRequest) -> bool {
+        request.http().is_some_and(|http| http.scheme() == Scheme::Https)
+            && self.matcher.matches(request, Outcome::Allow)
+    }
+}
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}

@@ -1,0 +1,284 @@
+//! Secrets on their way: in the one slot, on record before they are sent, and gone when they are taken back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bay_gateway::secrets::{Held, Named, Secrets};
+use bay_gateway::{Ending, Failure, LINE_HEADER};
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use secrecy::SecretString;
+
+use crate::lab::client::{Read, send, send2};
+use crate::lab::origin::{self, Body, Seen, text};
+use crate::lab::{Entry, Lab, POLICY};
+
+const SENTINEL: &str = "ghp_sentinelSENTINELsentinelSENTINEL0000";
+const CANARY: &str = "ghp_canaryCANARYcanaryCANARYcanaryCANARY";
+
+fn held(lab: &Lab, value: &str, uses: &[&str]) -> Held {
+    let port = lab.port;
+    let uses =
+        uses.iter().map(|text| match Named::parse(&text.replace("PORT", &port.to_string())).unwrap() {
+            Named::Place(one) => *one,
+            Named::Rule { .. } => panic!("{text}"),
+        });
+    Held {
+        name: "TOKEN".to_owned(),
+        incarnation: 1,
+        uses: uses.collect(),
+        sentinels: vec![SENTINEL.to_owned()],
+        values: vec![Arc::new(SecretString::from(value.to_owned()))],
+        managed: true,
+        literal_bodies: false,
+    }
+}
+
+fn set(lab: &Lab, held: Vec<Held>) {
+    *lab.ledger.secrets.lock().unwrap() = Arc::new(Secrets::new(held));
+    lab.gateway.policy_changed();
+}
+
+/// Says what it was sent, in the answer's body, and counts bytes of bodies.
+async fn echo(request: Request<Incoming>) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    let length = match body.collect().await {
+        Ok(body) => body.to_bytes().len(),
+        Err(_) => 0,
+    };
+    let sent = head.headers.get("authorization").map(|value| value.to_str().unwrap_or_default().to_owned());
+    let mut answer = Response::new(text(format!("{} {} {length}", head.uri, sent.unwrap_or_default())));
+    if let Some(sent) = head.headers.get("authorization") {
+        answer.headers_mut().insert("location", sent.clone());
+    }
+    answer.headers_mut().insert("x-origin", HeaderValue::from_static("yes"));
+    answer
+}
+
+async fn secret_lab() -> (Lab, Arc<Seen>, Arc<Seen>) {
+    let lab = Lab::new(POLICY).await;
+    let (place, seen) = origin::serve(Some(lab.origins.server("ok.test", |_| {})), echo).await;
+    lab.net.lead("ok.test", "192.0.2.10", place);
+    let (place, other) = origin::serve(Some(lab.origins.server("also.ok.test", |_| {})), echo).await;
+    lab.net.lead("also.ok.test", "192.0.2.11", place);
+    let uses = [
+        "GET,POST ok.test:PORT/open/api/** as bearer",
+        "ok.test:PORT/open/api/** as basic",
+        "ok.test:PORT/open/q as query key",
+    ];
+    set(&lab, vec![held(&lab, CANARY, &uses)]);
+    (lab, seen, other)
+}
+
+fn with(
+    mut request: Request<crate::lab::client::Body>,
+    lines: &[(&'static str, &str)],
+) -> Request<crate::lab::client::Body> {
+    for (name, value) in lines {
+        request.headers_mut().append(*name, HeaderValue::from_str(value).unwrap());
+    }
+    request
+}
+
+fn bearer() -> String {
+    format!("Bearer {SENTINEL}")
+}
+
+/// All that an origin was told, as text.
+fn told(seen: &Seen) -> String {
+    let requests = seen.requests.lock().unwrap();
+    requests.iter().map(|head| format!("{} {:?}\n", head.uri, head.headers)).collect()
+}
+
+fn no_value_in(read: &Read) {
+    let all = format!("{:?} {}", read.headers, String::from_utf8_lossy(&read.body));
+    assert!(!all.contains(CANARY), "{all}");
+}
+
+#[tokio::test]
+async fn a_value_takes_the_sentinels_place_and_is_on_record_before_it_is_sent() {
+    let (mut lab, seen, _) = secret_lab().await;
+    let mut client = lab.https("ok.test").await;
+    let request =
+        with(lab.get("ok.test", "/open/api/x"), &[("authorization", &bearer()), ("range", "bytes=0-3")]);
+    let answer = send(&mut client, request).await;
+    assert_eq!(answer.status, 200);
+    no_value_in(&answer);
+    assert_eq!(answer.headers["location"], bearer(), "the sentinel stands where the value was");
+    assert!(answer.body.ends_with(format!("{} 0", bearer()).as_bytes()));
+    let head = seen.requests.lock().unwrap()[0].clone();
+    assert_eq!(head.headers["authorization"], format!("Bearer {CANARY}"));
+    assert!(!head.headers.contains_key("range"), "half a value could not be scrubbed");
+    assert_eq!(head.headers["accept-encoding"], "identity");
+    let entries = lab.ledger.entries();
+    let attached = entries.iter().find_map(|entry| match entry {
+        Entry::Attached { id, secrets } => Some((id.clone(), secrets.clone())),
+        _ => None,
+    });
+    let decided = entries.iter().find_map(|entry| match entry {
+        Entry::Decided { id, .. } => Some(id.clone()),
+        _ => None,
+    });
+    assert_eq!(attached, Some((decided.unwrap(), vec!["TOKEN".to_owned()])));
+    assert!(!format!("{entries:?}").contains(CANARY));
+
+    let client2 = lab.http2("ok.test").await;
+    let url = format!("https://{}/open/q?a=1&key={SENTINEL}", lab.authority("ok.test"));
+    let request = Request::get(&url).body(crate::lab::client::Body::default()).unwrap();
+    assert_eq!(send2(&mut client2.clone(), request).await.status, 200);
+    let uri = seen.requests.lock().unwrap().last().unwrap().uri.clone();
+    assert_eq!(uri.query(), Some(format!("a=1&key={CANARY}").as_str()));
+}
+
+#[tokio::test]
+async fn a_sentinel_anywhere_else_is_refused_reported_and_reaches_nobody() {
+    let (mut lab, seen, other) = secret_lab().await;
+    let agent = format!("curl {SENTINEL}");
+    let query = format!("/open/api/x?q={SENTINEL}");
+    let path = format!("/open/{SENTINEL}");
+    type Lines = Vec<(&'static str, String)>;
+    let cases: [(&str, &str, &str, Lines); 8] = [
+        ("GET", "also.ok.test", "/open/api/x", vec![("authorization", bearer())]),
+        ("GET", "ok.test", "/open/other", vec![("authorization", bearer())]),
+        ("DELETE", "ok.test", "/open/api/x", vec![("authorization", bearer())]),
+        ("GET", "ok.test", "/open/api/x", vec![("x-api-key", SENTINEL.to_owned())]),
+        ("GET", "ok.test", "/open/api/x", vec![("user-agent", agent)]),
+        ("GET", "ok.test", "/open/api/x", vec![("x-custom", bearer())]),
+        ("GET", "ok.test", &query, vec![]),
+        ("GET", "ok.test", &path, vec![]),
+    ];
+    for (method, host, target, lines) in cases {
+        let mut client = lab.https(host).await;
+        let lines: Vec<(&'static str, &str)> =
+            lines.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let answer = send(&mut client, with(lab.request(method, host, target, ""), &lines)).await;
+        assert_eq!(answer.status, 403, "{method} {host} {target} {lines:?}");
+        let line = answer.headers[LINE_HEADER].to_str().unwrap().to_owned();
+        assert!(line.contains("TOKEN"), "{line}");
+        no_value_in(&answer);
+    }
+    let mut plain = lab.http("ok.test").await;
+    let answer =
+        send(&mut plain, with(lab.get("ok.test", "/open/api/x"), &[("authorization", &bearer())])).await;
+    assert_eq!(answer.status, 403);
+    assert!(seen.lines().is_empty() && other.lines().is_empty(), "{:?} {:?}", seen.lines(), other.lines());
+    let refused = lab
+        .ledger
+        .entries()
+        .iter()
+        .filter(|entry| matches!(entry, Entry::Refused(what) if what.contains("Secret")))
+        .count();
+    assert_eq!(refused, 9);
+    assert!(!format!("{:?}", lab.ledger.entries()).contains("Decided"), "nobody has to decide on it");
+}
+
+#[tokio::test]
+async fn another_credential_to_a_managed_host_is_refused_and_cookies_are_left_out() {
+    let (mut lab, seen, other) = secret_lab().await;
+    let mut client = lab.https("ok.test").await;
+    for line in [("authorization", "Bearer attackers-own-key"), ("x-api-key", "attackers-own-key")] {
+        let answer = send(&mut client, with(lab.get("ok.test", "/open/api/x"), &[line])).await;
+        assert_eq!(answer.status, 403);
+        assert!(answer.headers[LINE_HEADER].to_str().unwrap().contains("managed"));
+    }
+    let answer =
+        send(&mut client, with(lab.get("ok.test", "/open/api/x"), &[("cookie", "session=own")])).await;
+    assert_eq!(answer.status, 200);
+    assert!(!seen.requests.lock().unwrap()[0].headers.contains_key("cookie"));
+    // No secret is for this one.
+    let mut free = lab.https("also.ok.test").await;
+    let own = [("authorization", "Bearer own-key"), ("cookie", "session=own")];
+    assert_eq!(send(&mut free, with(lab.get("also.ok.test", "/open/x"), &own)).await.status, 200);
+    assert!(told(&other).contains("session=own"));
+}
+
+#[tokio::test]
+async fn a_sentinel_in_a_body_is_cut_out_of_it_with_the_rest_and_reported() {
+    let (mut lab, seen, _) = secret_lab().await;
+    let mut client = lab.https("ok.test").await;
+    let form = format!("--x\r\ncontent-disposition: form-data; name=\"f\"\r\n\r\n{SENTINEL}\r\n--x--\r\n");
+    let request =
+        with(lab.request("POST", "ok.test", "/open/api/gists", form), &[("authorization", &bearer())]);
+    let answer = send(&mut client, request).await;
+    assert_eq!(answer.status, 403);
+    assert!(answer.headers[LINE_HEADER].to_str().unwrap().contains("body"));
+    no_value_in(&answer);
+    lab.ledger.refused("Body").await;
+    lab.ledger.all_ended_once().await;
+    let ended = lab.ledger.ended().await;
+    assert_eq!(ended.ending, Ending::Failed { failure: Failure::Sentinel });
+    assert!(!told(&seen).contains(SENTINEL));
+    // What is told a model may have in it what an agent printed; it passes as what it is.
+    let mut open = held(&lab, CANARY, &["ok.test:PORT/open/api/** as bearer"]);
+    open.literal_bodies = true;
+    set(&lab, vec![open]);
+    let mut client = lab.https("ok.test").await;
+    let request =
+        with(lab.request("POST", "ok.test", "/open/api/chat", SENTINEL), &[("authorization", &bearer())]);
+    let answer = send(&mut client, request).await;
+    assert_eq!(answer.status, 200);
+    assert!(answer.body.ends_with(format!(" {}", SENTINEL.len()).as_bytes()));
+}
+
+#[tokio::test]
+async fn another_value_holds_from_the_next_request_on_the_same_connection() {
+    let (mut lab, seen, _) = secret_lab().await;
+    let mut client = lab.https("ok.test").await;
+    let ask = |lab: &Lab| with(lab.get("ok.test", "/open/api/x"), &[("authorization", &bearer())]);
+    assert_eq!(send(&mut client, ask(&lab)).await.status, 200);
+    let rotated =
+        held(&lab, "ghp_another0another0another0another0anot", &["ok.test:PORT/open/api/** as bearer"]);
+    set(&lab, vec![rotated]);
+    assert_eq!(send(&mut client, ask(&lab)).await.status, 200);
+    let requests = seen.requests.lock().unwrap();
+    let sent: Vec<&HeaderValue> = requests.iter().map(|head| &head.headers["authorization"]).collect();
+    assert_eq!(sent, [&format!("Bearer {CANARY}"), "Bearer ghp_another0another0another0another0anot"]);
+}
+
+#[tokio::test]
+async fn a_secret_that_is_taken_back_ends_what_is_under_way_also_where_nothing_moves() {
+    let mut lab = Lab::new(POLICY).await;
+    let begun = Arc::new(AtomicUsize::new(0));
+    let count = begun.clone();
+    // One piece, and then silence.
+    let silent = move |_request: Request<Incoming>| {
+        count.fetch_add(1, Ordering::SeqCst);
+        async move {
+            let first = futures_util::stream::iter([Ok::<_, std::convert::Infallible>(Frame::data(
+                Bytes::from_static(b"first"),
+            ))]);
+            let rest = futures_util::stream::pending();
+            Response::new(StreamBody::new(futures_util::StreamExt::chain(first, rest)).boxed_unsync())
+        }
+    };
+    let (place, _) = origin::serve(Some(lab.origins.server("ok.test", |_| {})), silent).await;
+    lab.net.lead("ok.test", "192.0.2.10", place);
+    set(&lab, vec![held(&lab, CANARY, &["ok.test:PORT/open/** as bearer"])]);
+    let mut client = lab.https("ok.test").await;
+    let request = with(lab.get("ok.test", "/open/events"), &[("authorization", &bearer())]);
+    let response = client.send_request(request).await.unwrap();
+    let mut body = response.into_body();
+    // What may be the beginning of a value comes a moment later.
+    let mut first = Vec::new();
+    while first.len() < b"first".len() {
+        first.extend(body.frame().await.unwrap().unwrap().into_data().unwrap());
+    }
+    assert_eq!(first, b"first");
+    set(&lab, vec![Held::gone("TOKEN".to_owned(), vec![SENTINEL.to_owned()])]);
+    let ended = lab.ledger.ended().await;
+    assert_eq!(ended.ending, Ending::Revoked);
+    assert!(
+        tokio::time::timeout(crate::lab::PATIENCE, body.frame())
+            .await
+            .unwrap()
+            .is_none_or(|frame| frame.is_err())
+    );
+    let mut client = lab.https("ok.test").await;
+    let request = with(lab.get("ok.test", "/open/events"), &[("authorization", &bearer())]);
+    let answer = send(&mut client, request).await;
+    assert_eq!(answer.status, 403);
+    assert!(answer.headers[LINE_HEADER].to_str().unwrap().contains("taken back"));
+    assert_eq!(begun.load(Ordering::SeqCst), 1);
+}

@@ -1,0 +1,175 @@
+//! Sentinels where tools look for credentials: variables of commands, files, and git's settings.
+//!
+//! The daemon gives them at the start of the bay, when one goes on from memory, and whenever its secrets change. A sentinel
+//! is no secret: the gateway puts the value in its place, outside. The root filesystem is the agent's, which may undo all
+//! of this until the next time.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use bay_sys::paths::open_below;
+use bay_types::guest::{GIT_SETTINGS, HOME};
+use bay_types::secret::Delivered;
+use rustix::fs::{Gid, OFlags, ResolveFlags, Uid};
+
+use crate::log::Log;
+use crate::trust::{Tree, remove_in, write_in, write_private_in};
+
+/// What the bay has now.
+#[derive(Debug, Default)]
+pub(crate) struct Sentinels(Mutex<Vec<Delivered>>);
+
+impl Sentinels {
+    pub(crate) fn new(all: Vec<Delivered>) -> Self {
+        Self(Mutex::new(all))
+    }
+
+    fn all(&self) -> std::sync::MutexGuard<'_, Vec<Delivered>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Variables of every command that begins from now on.
+    pub(crate) fn variables(&self) -> Vec<(String, String)> {
+        let all = self.all();
+        let each = all.iter().flat_map(|one| one.env.iter().map(|name| (name.clone(), one.sentinel.clone())));
+        each.collect()
+    }
+
+    /// Takes these in the place of what there was, in files too. What cannot be written is logged and passed over.
+    pub(crate) fn become_these(&self, new: Vec<Delivered>, root: &Path, log: &Log) {
+        let now = new.clone();
+        let old = std::mem::replace(&mut *self.all(), new);
+        match std::fs::File::open(root) {
+            Ok(root) => place(&now, &old, root.as_fd(), log),
+            Err(error) => log.line("sentinels.skipped", format_args!("what=/ error={error}")),
+        }
+    }
+}
+
+/// Puts sentinels where they are looked for, and takes away what was there and is not any more.
+pub(crate) fn place(new: &[Delivered], old: &[Delivered], root: BorrowedFd<'_>, log: &Log) {
+    let attempt = |what: &str, outcome: io::Result<()>| {
+        if let Err(error) = outcome {
+            log.line("sentinels.skipped", format_args!("what={what} error={error}"));
+        }
+    };
+    let paths = |all: &[Delivered]| -> Vec<String> {
+        all.iter().flat_map(|one| one.files.iter().map(|file| file.path.clone())).collect()
+    };
+    let tree = Tree::new(root);
+    let wanted = paths(new);
+    for path in paths(old).iter().filter(|path| !wanted.contains(path)) {
+        attempt(path, remove(&tree, path));
+    }
+    for file in new.iter().flat_map(|one| &one.files) {
+        attempt(&file.path, write(&tree, &file.path, file.text.as_bytes()));
+    }
+    attempt(GIT_SETTINGS, write_git(root, new));
+}
+
+fn divided(path: &str) -> (&str, &str) {
+    let path = path.trim_start_matches('/');
+    path.rsplit_once('/').unwrap_or(("", path))
+}
+
+/// A file that belongs to whom its directory belongs to, and that nobody else reads: some tools take no other.
+fn write(tree: &Tree<'_>, path: &str, text: &[u8]) -> io::Result<()> {
+    let (parent, name) = divided(path);
+    let directory = tree.make_directory(parent)?;
+    let of = rustix::fs::fstat(&directory)?;
+    let owner = (Uid::from_raw(of.st_uid), Gid::from_raw(of.st_gid));
+    write_private_in(directory.as_fd(), name, text, owner)
+}
+
+fn remove(tree: &Tree<'_>, path: &str) -> io::Result<()> {
+    let (parent, name) = divided(path);
+    match tree.directory(parent) {
+        Ok(directory) => remove_in(directory.as_fd(), name),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Git's settings for all users include this file.
+fn write_git(root: BorrowedFd<'_>, all: &[Delivered]) -> io::Result<()> {
+    let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
+    let mut text = String::new();
+    for one in all.iter().flat_map(|one| &one.git) {
+        let (url, header) = (quoted(&one.url), quoted(&one.header));
+        text.push_str(&format!("[http {url}]\n\textraHeader = {header}\n"));
+    }
+    // Our own directory is a plain one: the runtime refuses to start a bay where it is not.
+    let strict = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+    let home = open_below(root, HOME.trim_start_matches('/'), OFlags::RDONLY | OFlags::DIRECTORY, strict)?;
+    let name = GIT_SETTINGS.rsplit('/').next().unwrap_or(GIT_SETTINGS);
+    if text.is_empty() {
+        remove_in(home.as_fd(), name)
+    } else {
+        write_in(home.as_fd(), name, text.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use bay_types::secret::{GitHeader, SecretFile};
+
+    use super::*;
+
+    fn one(files: &[(&str, &str)]) -> Delivered {
+        let file =
+            |(path, text): &(&str, &str)| SecretFile { path: (*path).to_owned(), text: (*text).to_owned() };
+        Delivered {
+            name: "TOKEN".to_owned(),
+            sentinel: "ghp_x".to_owned(),
+            env: vec!["TOKEN".to_owned()],
+            files: files.iter().map(file).collect(),
+            git: vec![GitHeader {
+                url: "https://git.test/".to_owned(),
+                header: "Authorization: Basic eDp5".to_owned(),
+            }],
+        }
+    }
+
+    #[test]
+    fn sentinels_are_put_into_their_places_and_taken_away_again() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir(temp.path().join(".bay")).unwrap();
+        let log = Log::open(temp.path());
+        let sentinels = Sentinels::default();
+        let first = one(&[("/root/.npmrc", "a=ghp_x\n"), ("/etc/token", "ghp_x\n")]);
+        sentinels.become_these(vec![first], temp.path(), &log);
+        assert_eq!(sentinels.variables(), [("TOKEN".to_owned(), "ghp_x".to_owned())]);
+        let npm = temp.path().join("root/.npmrc");
+        assert_eq!(std::fs::read_to_string(&npm).unwrap(), "a=ghp_x\n");
+        assert_eq!(std::fs::metadata(&npm).unwrap().mode() & 0o777, 0o600);
+        let git = temp.path().join(".bay/gitconfig");
+        let said = std::fs::read_to_string(&git).unwrap();
+        assert_eq!(said, "[http \"https://git.test/\"]\n\textraHeader = \"Authorization: Basic eDp5\"\n");
+        sentinels.become_these(vec![one(&[("/root/.npmrc", "a=ghp_y\n")])], temp.path(), &log);
+        assert_eq!(std::fs::read_to_string(&npm).unwrap(), "a=ghp_y\n");
+        assert!(!temp.path().join("etc/token").exists());
+        sentinels.become_these(Vec::new(), temp.path(), &log);
+        assert!(!npm.exists() && !git.exists() && sentinels.variables().is_empty());
+    }
+
+    #[test]
+    fn a_link_of_the_agents_leads_nowhere_outside() {
+        let (temp, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::create_dir(temp.path().join(".bay")).unwrap();
+        let victim = outside.path().join("victim");
+        std::fs::write(&victim, "as it was").unwrap();
+        std::os::unix::fs::symlink(outside.path(), temp.path().join("root")).unwrap();
+        std::fs::create_dir(temp.path().join("etc")).unwrap();
+        std::os::unix::fs::symlink(&victim, temp.path().join("etc/token")).unwrap();
+        let log = Log::open(temp.path());
+        let wanted = one(&[("/root/victim", "ghp_x\n"), ("/etc/token", "ghp_x\n")]);
+        Sentinels::default().become_these(vec![wanted], temp.path(), &log);
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "as it was");
+        let link = std::fs::symlink_metadata(temp.path().join("etc/token")).unwrap();
+        assert!(link.is_file(), "the link is replaced and not followed");
+    }
+}

@@ -1,0 +1,272 @@
+//! What somebody asks to be set, checked.
+
+use bay_gateway::secrets::{Named, Slot};
+use bay_types::secret::{MAX_PLACES, MAX_SECRET_NAME, MAX_USES, SENTINEL_MARK, SecretFile, SecretSet};
+use bay_types::{ApiError, ErrorCode};
+use serde::Deserialize;
+
+use crate::channel::plain_text;
+
+/// What well-known services want, by name.
+const PRESETS: &str = include_str!("../../../../presets/secrets.toml");
+/// Longest path and text of a file.
+const MAX_FILE_PATH: usize = 1024;
+const MAX_FILE_TEXT: usize = 64 << 10;
+/// Longest name of a variable.
+const MAX_VARIABLE: usize = 128;
+/// Variables that decide what a command runs, or who it is.
+const OURS: [&str; 8] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "IFS", "ENV", "BASH_ENV"];
+/// Where nothing of a bay's own lies.
+const NOT_THERE: [&str; 4] = ["/.bay", "/proc", "/sys", "/dev"];
+/// Whom git says it is where nobody said otherwise; forges take any name with a token.
+pub(super) const GIT_USER: &str = "x-access-token";
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Preset {
+    uses: Vec<String>,
+    env: Vec<String>,
+    git: Vec<String>,
+    literal_bodies: bool,
+}
+
+pub(super) fn wrong(message: impl Into<String>, next: impl Into<String>) -> ApiError {
+    ApiError::new(ErrorCode::SecretInvalid, message, next)
+}
+
+/// Whether this can be the name of a secret.
+pub(super) fn name(name: &str) -> Result<(), ApiError> {
+    let letters = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+    if begins && name.len() <= MAX_SECRET_NAME && name.bytes().all(letters) {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        ErrorCode::InvalidName,
+        format!("{:?} is not a name of a secret", plain_text(name)),
+        format!("use up to {MAX_SECRET_NAME} letters, digits, hyphens and underscores, such as GITHUB_TOKEN"),
+    ))
+}
+
+fn presets() -> std::collections::BTreeMap<String, Preset> {
+    // Checked by a test: it ships with the program.
+    toml::from_str(PRESETS).unwrap_or_default()
+}
+
+/// Puts presets into the place of their names, and what is to be had by default where nothing was said.
+pub(super) fn expand(name: &str, set: &mut SecretSet) {
+    let presets = presets();
+    let mut uses = Vec::new();
+    let mut delivered = !(set.env.is_empty() && set.files.is_empty() && set.git.is_empty());
+    for one in std::mem::take(&mut set.uses) {
+        let Some(preset) = presets.get(one.trim()) else {
+            uses.push(one);
+            continue;
+        };
+        uses.extend(preset.uses.iter().cloned());
+        set.literal_bodies |= preset.literal_bodies;
+        if !delivered {
+            set.env.clone_from(&preset.env);
+            set.git.clone_from(&preset.git);
+            delivered = true;
+        }
+    }
+    set.uses = uses;
+    if !delivered && variable(name).is_ok() {
+        set.env = vec![name.to_owned()];
+    }
+}
+
+/// Everything that was asked for can be done.
+pub(super) fn check(set: &SecretSet) -> Result<Vec<Named>, ApiError> {
+    if set.uses.is_empty() {
+        let known = presets().into_keys().collect::<Vec<_>>().join(", ");
+        return Err(wrong(
+            "nothing says what the secret is for",
+            format!("add --for \"HOST/PATH as SLOT\", or one of the presets: {known}"),
+        ));
+    }
+    let counts = [(set.uses.len(), MAX_USES, "uses"), (set.env.len(), MAX_PLACES, "variables")];
+    let more = [(set.files.len(), MAX_PLACES, "files"), (set.git.len(), MAX_PLACES, "hosts for git")];
+    for (count, most, what) in counts.into_iter().chain(more) {
+        if count > most {
+            return Err(wrong(
+                format!("{count} {what} are more than a secret may have"),
+                format!("give at most {most}"),
+            ));
+        }
+    }
+    let mut named = Vec::new();
+    for one in &set.uses {
+        named.push(Named::parse(one).map_err(|error| {
+            wrong(plain_text(&error.to_string()), "docs/secrets.md tells how uses are written")
+        })?);
+    }
+    for one in &set.env {
+        variable(one).map_err(|why| {
+            wrong(
+                format!("{:?} is not a variable for a sentinel: {why}", plain_text(one)),
+                "use another name",
+            )
+        })?;
+    }
+    for one in &set.files {
+        file(one).map_err(|why| {
+            wrong(
+                format!("{:?} is not a file for a sentinel: {why}", plain_text(&one.path)),
+                "use another path",
+            )
+        })?;
+    }
+    for one in &set.git {
+        git(one, &named)?;
+    }
+    Ok(named)
+}
+
+fn variable(name: &str) -> Result<(), String> {
+    let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+    let letters = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    if !begins || !letters || name.len() > MAX_VARIABLE {
+        return Err("use letters, digits and underscores".to_owned());
+    }
+    let taken = OURS.contains(&name) || name.starts_with("BAY_") || name.starts_with("LD_");
+    if taken { Err("it means something else to every command".to_owned()) } else { Ok(()) }
+}
+
+fn file(file: &SecretFile) -> Result<(), String> {
+    let SecretFile { path, text } = file;
+    let parts = path.strip_prefix('/').ok_or("it does not begin with a slash")?;
+    if path.len() > MAX_FILE_PATH || path.chars().any(char::is_control) {
+        return Err("it is too long, or has control characters".to_owned());
+    }
+    if parts.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return Err("write it in full, without `.`, `..` and empty parts".to_owned());
+    }
+    let below =
+        |dir: &str| path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    if let Some(dir) = NOT_THERE.iter().find(|dir| below(dir)) {
+        return Err(format!("nothing of a bay's own lies below {dir}"));
+    }
+    if text.len() > MAX_FILE_TEXT {
+        return Err(format!("its text is longer than {MAX_FILE_TEXT} bytes"));
+    }
+    if !text.contains(SENTINEL_MARK) {
+        return Err(format!("its text has no {SENTINEL_MARK}, which stands for the sentinel"));
+    }
+    Ok(())
+}
+
+/// `[USER@]HOST[:PORT]`, in parts.
+pub(super) fn git_place(text: &str) -> (&str, &str) {
+    text.split_once('@').unwrap_or((GIT_USER, text))
+}
+
+fn git(text: &str, named: &[Named]) -> Result<(), ApiError> {
+    let (user, place) = git_place(text);
+    let plain = |text: &str| {
+        !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:[]".contains(&b))
+    };
+    if !plain(place) || !plain(user) || user.contains(':') {
+        return Err(wrong(
+            format!("{:?} is not a host for git", plain_text(text)),
+            "write HOST, HOST:PORT or USER@HOST",
+        ));
+    }
+    if git_slot(place, named).is_none() {
+        return Err(wrong(
+            format!("the secret is for nothing at {} that git could send it as", plain_text(place)),
+            format!("add --for \"{} as basic\"", plain_text(place)),
+        ));
+    }
+    Ok(())
+}
+
+/// What git is to send a secret as.
+pub(super) fn git_slot<'a>(place: &str, named: &'a [Named]) -> Option<&'a Slot> {
+    let fits = |one: &&'a Named| match one {
+        Named::Place(one) => one.is_at(place),
+        Named::Rule { .. } => false,
+    };
+    let slots = named.iter().filter(fits).filter_map(|one| match one {
+        Named::Place(one) => Some(one.slot()),
+        Named::Rule { .. } => None,
+    });
+    slots.into_iter().find(|slot| matches!(slot, Slot::Basic | Slot::Bearer | Slot::Token))
+}
+
+#[cfg(test)]
+mod tests {
+    use bay_types::secret::{SecretSource, SecretText};
+
+    use super::*;
+
+    fn set(uses: &[&str]) -> SecretSet {
+        SecretSet {
+            source: SecretSource::Value(SecretText::new("a-value-of-some-length".to_owned())),
+            uses: uses.iter().map(|&one| one.to_owned()).collect(),
+            env: Vec::new(),
+            files: Vec::new(),
+            git: Vec::new(),
+            bays: Vec::new(),
+            unmanaged: false,
+            literal_bodies: false,
+            expires: None,
+        }
+    }
+
+    #[test]
+    fn every_preset_that_ships_can_be_set() {
+        let presets: std::collections::BTreeMap<String, Preset> = toml::from_str(PRESETS).unwrap();
+        for known in ["github", "gitlab", "openai", "anthropic", "npm", "pypi", "cargo", "docker"] {
+            assert!(presets.contains_key(known), "{known}");
+        }
+        for name in presets.keys() {
+            let mut set = set(&[name]);
+            expand("TOKEN", &mut set);
+            check(&set).unwrap_or_else(|error| panic!("{name}: {}", error.message));
+            assert!(!(set.env.is_empty() && set.git.is_empty()), "{name} is to be found by its tools");
+        }
+    }
+
+    #[test]
+    fn a_secret_named_like_a_variable_is_one_unless_somebody_says_otherwise() {
+        let mut plain = set(&["api.test as bearer"]);
+        expand("API_KEY", &mut plain);
+        assert_eq!(plain.env, ["API_KEY"]);
+        let mut other = set(&["api.test as bearer"]);
+        other.env = vec!["OTHER".to_owned()];
+        expand("API_KEY", &mut other);
+        assert_eq!(other.env, ["OTHER"]);
+    }
+
+    #[test]
+    fn odd_places_are_refused() {
+        let with = |change: fn(&mut SecretSet)| {
+            let mut set = set(&["api.test as bearer", "git.test/x as header x-own"]);
+            change(&mut set);
+            check(&set)
+        };
+        with(|set| set.git.push("api.test".to_owned())).unwrap();
+        for change in [
+            (|set| set.env.push("LD_PRELOAD".to_owned())) as fn(&mut SecretSet),
+            |set| set.env.push("A=B".to_owned()),
+            |set| set.env.push("BAY_ID".to_owned()),
+            |set| set.git.push("git.test".to_owned()),
+            |set| set.git.push("other.test".to_owned()),
+            |set| set.git.push("a b".to_owned()),
+            |set| set.files.push(SecretFile { path: "/proc/self/x".to_owned(), text: "{}".to_owned() }),
+            |set| set.files.push(SecretFile { path: "/root/../x".to_owned(), text: "{}".to_owned() }),
+            |set| set.files.push(SecretFile { path: "relative".to_owned(), text: "{}".to_owned() }),
+            |set| set.files.push(SecretFile { path: "/root/x".to_owned(), text: "none".to_owned() }),
+            |set| set.uses.push("http://api.test as bearer".to_owned()),
+            |set| set.uses.push("*.test as bearer".to_owned()),
+            |set| set.uses.push("api.test".to_owned()),
+            |set| set.uses.push("api.test as cookie".to_owned()),
+            |set| set.uses.push("api.test as header host".to_owned()),
+            |set| set.uses.clear(),
+        ] {
+            assert_eq!(with(change).unwrap_err().code, ErrorCode::SecretInvalid);
+        }
+    }
+}

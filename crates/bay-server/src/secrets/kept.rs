@@ -1,0 +1,112 @@
+//! Secrets on disk: one encrypted file each, with everything that is known of it. Nothing of it is in the database.
+//!
+//! ```text
+//!   data directory/secrets/<name>.age
+//! ```
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use bay_types::secret::{MAX_SECRETS, SecretFile, SecretText};
+use bay_types::{ApiError, BayId, ErrorCode};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::keyring::Keyring;
+
+const EXTENSION: &str = "age";
+
+/// A secret as it is kept.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub(super) name: String,
+    /// When it was first set, in microseconds: another one of the same name is another secret.
+    pub(super) incarnation: u64,
+    pub(super) value: SecretText,
+    pub(super) value_since: Timestamp,
+    #[serde(default)]
+    pub(super) expires: Option<Timestamp>,
+    #[serde(default)]
+    pub(super) command: Option<KeptCommand>,
+    pub(super) uses: Vec<String>,
+    #[serde(default)]
+    pub(super) env: Vec<String>,
+    #[serde(default)]
+    pub(super) files: Vec<SecretFile>,
+    #[serde(default)]
+    pub(super) git: Vec<String>,
+    #[serde(default)]
+    pub(super) bays: Vec<KeptBay>,
+    pub(super) managed: bool,
+    pub(super) literal_bodies: bool,
+    pub(super) set_at: Timestamp,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct KeptCommand {
+    pub(super) line: SecretText,
+    pub(super) refresh_s: u64,
+    pub(super) uid: u32,
+}
+
+/// A bay that a secret is limited to, and what it was called.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KeptBay {
+    pub(super) id: BayId,
+    pub(super) name: String,
+}
+
+fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> ApiError {
+    ApiError::new(
+        ErrorCode::Internal,
+        format!("{what} {} failed: {error}", path.display()),
+        "check the disk of the data directory",
+    )
+}
+
+fn path(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.{EXTENSION}"))
+}
+
+pub(super) fn write(dir: &Path, kept: &Kept, keys: &Keyring) -> Result<(), ApiError> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| failed("making", dir, &e))?;
+    let path = path(dir, &kept.name);
+    let text = serde_json::to_vec(kept).map_err(|e| failed("writing", &path, &e))?;
+    keys.write(&path, &Zeroizing::new(text))
+}
+
+pub(super) fn remove(dir: &Path, name: &str) -> Result<(), ApiError> {
+    let path = path(dir, name);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("removing", &path, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// All that there are; a file that cannot be read is told, and the others are read all the same.
+pub(super) fn read_all(dir: &Path, keys: &Keyring) -> Result<(Vec<Kept>, Vec<String>), ApiError> {
+    let (mut all, mut problems) = (Vec::new(), Vec::new());
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((all, problems)),
+        Err(error) => return Err(failed("reading", dir, &error)),
+    };
+    for entry in entries.flatten().take(2 * MAX_SECRETS) {
+        let path = entry.path();
+        if path.extension().is_none_or(|extension| extension != EXTENSION) {
+            continue;
+        }
+        match keys.read(&path).map(|text| text.map(|text| serde_json::from_slice(&text))) {
+            Ok(Some(Ok(kept))) => all.push(kept),
+            // What is wrong in the text of a secret could have the text in it.
+            Ok(Some(Err(_))) => problems.push(format!("{} is not a secret of this release", path.display())),
+            Ok(None) => {}
+            Err(error) if error.code == ErrorCode::KeyUnusable && !keys.is_usable() => return Err(error),
+            Err(error) => problems.push(error.message),
+        }
+    }
+    Ok((all, problems))
+}

@@ -1,0 +1,436 @@
+//! Secrets: credentials that stay with the daemon.
+//!
+//! ```text
+//!   set, rotate, rm ──► Vault: one encrypted file for each secret, values in memory
+//!                         │ changes
+//!   bay starts ───────────┼─► of_bay: its sentinels (book), kept for its life
+//!                         │      ├─► what the gateway looks for and may attach
+//!                         │      └─► what the guest puts where tools look
+//!   gateway attaches ─────┴─► value: refreshed by its command when it is too old
+//! ```
+//!
+//! Failure is closed: a daemon without its key has no secrets and says so; a source that fails leaves the value that there
+//! is, until its end; a sentinel whose secret is gone is known and refused.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use bay_gateway::secrets::{Held, Named, Secrets};
+use bay_policy::CompiledPolicy;
+use bay_store::BayRow;
+use bay_types::secret::{
+    Delivered, GitHeader, MAX_SECRETS, SENTINEL_MARK, SecretFile, SecretText, SecretView, SourceView,
+};
+use bay_types::{ApiError, BayId, ErrorCode};
+use jiff::{SignedDuration, Timestamp};
+use secrecy::SecretString;
+use tokio::sync::watch;
+
+use crate::keyring::Keyring;
+
+mod book;
+mod given;
+mod kept;
+mod sentinel;
+mod source;
+mod verbs;
+
+use book::Book;
+use kept::Kept;
+pub(crate) use verbs::{remove, rotate, set};
+
+/// Earlier values that answers are still scrubbed of, as long as the daemon runs.
+const EARLIER: usize = 4;
+/// How long a source that failed is left alone.
+const AGAIN_AFTER: SignedDuration = SignedDuration::from_secs(30);
+/// Where in the data directory secrets are kept.
+const DIR: &str = "secrets";
+
+/// One secret, as it is now.
+struct Secret {
+    kept: Kept,
+    named: Vec<Named>,
+    value: Arc<SecretString>,
+    earlier: Vec<Arc<SecretString>>,
+    /// In microseconds; zero for never.
+    last_used: AtomicI64,
+    problem: Mutex<Option<Problem>>,
+}
+
+/// Why the last refresh failed, and when.
+#[derive(Debug, Clone)]
+struct Problem {
+    why: String,
+    at: Timestamp,
+}
+
+impl Secret {
+    fn new(kept: Kept) -> Result<Self, String> {
+        let named: Result<Vec<Named>, _> = kept.uses.iter().map(|one| Named::parse(one)).collect();
+        let named = named.map_err(|error| error.to_string())?;
+        let value = Arc::new(SecretString::from(kept.value.clone()));
+        keep_from_swap(&value);
+        Ok(Self {
+            kept,
+            named,
+            value,
+            earlier: Vec::new(),
+            last_used: AtomicI64::new(0),
+            problem: Mutex::default(),
+        })
+    }
+
+    /// The same secret with what has been of it before.
+    fn after(mut self, before: &Self) -> Self {
+        let changed = self.kept.value != before.kept.value;
+        let last = changed.then(|| Arc::clone(&before.value));
+        self.earlier = last.into_iter().chain(before.earlier.iter().cloned()).take(EARLIER).collect();
+        self.last_used = AtomicI64::new(before.last_used.load(Ordering::Relaxed));
+        self
+    }
+
+    fn is_over(&self, now: Timestamp) -> bool {
+        self.kept.expires.is_some_and(|expires| expires <= now)
+    }
+
+    /// Whether its command is to be asked for a new value.
+    fn is_old(&self, now: Timestamp) -> bool {
+        let Some(command) = &self.kept.command else { return false };
+        let refresh = SignedDuration::from_secs(i64::try_from(command.refresh_s).unwrap_or(i64::MAX));
+        self.is_over(now) || now.duration_since(self.kept.value_since) >= refresh
+    }
+
+    fn problem(&self) -> Option<Problem> {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether this bay has it.
+    fn is_of(&self, bay: BayId, ancestors: &[BayId]) -> bool {
+        let meant = |one: &kept::KeptBay| one.id == bay || ancestors.contains(&one.id);
+        self.kept.bays.is_empty() || self.kept.bays.iter().any(meant)
+    }
+
+    fn view(&self) -> SecretView {
+        let kept = &self.kept;
+        let now = Timestamp::now();
+        let problem = match self.problem() {
+            Some(problem) => Some(problem.why),
+            None => self.is_over(now).then(|| "it has ended".to_owned()),
+        };
+        SecretView {
+            name: kept.name.clone(),
+            uses: kept.uses.clone(),
+            env: kept.env.clone(),
+            files: kept.files.iter().map(|file| file.path.clone()).collect(),
+            git: kept.git.clone(),
+            bays: kept.bays.iter().map(|bay| bay.name.clone()).collect(),
+            managed: kept.managed,
+            literal_bodies: kept.literal_bodies,
+            source: match &kept.command {
+                None => SourceView::Value,
+                Some(command) => SourceView::Command { refresh_s: command.refresh_s, as_uid: command.uid },
+            },
+            set_at: kept.set_at,
+            value_since: kept.value_since,
+            expires: kept.expires,
+            last_used: Some(self.last_used.load(Ordering::Relaxed))
+                .filter(|at| *at > 0)
+                .and_then(|at| Timestamp::from_microsecond(at).ok()),
+            problem,
+        }
+    }
+}
+
+/// Has the pages of a value stay in memory, where the system allows that.
+fn keep_from_swap(value: &SecretString) {
+    use secrecy::ExposeSecret;
+    if let Err(error) = bay_backend::keep_from_swap(value.expose_secret().as_bytes()) {
+        tracing::debug!(%error, "a secret's memory may be swapped out");
+    }
+}
+
+/// All secrets of this daemon.
+pub(crate) struct Vault {
+    data_dir: PathBuf,
+    keys: Arc<Keyring>,
+    secrets: RwLock<BTreeMap<String, Arc<Secret>>>,
+    books: Mutex<HashMap<BayId, Book>>,
+    changes: watch::Sender<u64>,
+    /// Held by whoever changes one.
+    changing: tokio::sync::Mutex<()>,
+    /// Held by whoever has a command run: for each secret one at a time.
+    refreshing: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+impl fmt::Debug for Vault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vault").field("secrets", &self.secrets().len()).finish_non_exhaustive()
+    }
+}
+
+impl Vault {
+    /// Reads all secrets. Without the key there are none, and whoever asks is told why.
+    pub(crate) fn open(data_dir: &Path, keys: Arc<Keyring>) -> Self {
+        let mut secrets = BTreeMap::new();
+        match kept::read_all(&data_dir.join(DIR), &keys) {
+            Ok((all, problems)) => {
+                for problem in problems {
+                    tracing::error!(%problem, "a secret cannot be used");
+                }
+                for kept in all {
+                    let name = kept.name.clone();
+                    match Secret::new(kept) {
+                        Ok(secret) => drop(secrets.insert(name, Arc::new(secret))),
+                        Err(why) => tracing::error!(%name, %why, "a secret cannot be used"),
+                    }
+                }
+            }
+            Err(error) => tracing::error!(message = %error.message, "no secret can be used"),
+        }
+        Self {
+            data_dir: data_dir.to_owned(),
+            keys,
+            secrets: RwLock::new(secrets),
+            books: Mutex::default(),
+            changes: watch::Sender::new(0),
+            changing: tokio::sync::Mutex::default(),
+            refreshing: Mutex::default(),
+        }
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.data_dir.join(DIR)
+    }
+
+    fn secrets(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, Arc<Secret>>> {
+        self.secrets.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, name: &str) -> Result<Arc<Secret>, ApiError> {
+        self.keys.check()?;
+        self.secrets().get(name).cloned().ok_or_else(|| {
+            ApiError::new(
+                ErrorCode::SecretNotFound,
+                format!("there is no secret {:?}", crate::channel::plain_text(name)),
+                "`bay secret ls` shows those there are",
+            )
+        })
+    }
+
+    /// A number that grows with every change.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    pub(crate) fn list(&self) -> Result<Vec<SecretView>, ApiError> {
+        self.keys.check()?;
+        Ok(self.secrets().values().map(|secret| secret.view()).collect())
+    }
+
+    pub(crate) fn show(&self, name: &str) -> Result<SecretView, ApiError> {
+        Ok(self.find(name)?.view())
+    }
+
+    /// Puts a secret in the place of the one of its name.
+    fn put(&self, secret: Secret) -> Arc<Secret> {
+        let mut all = self.secrets.write().unwrap_or_else(PoisonError::into_inner);
+        let secret = match all.get(&secret.kept.name) {
+            Some(before) if before.kept.incarnation == secret.kept.incarnation => secret.after(before),
+            _ => secret,
+        };
+        let secret = Arc::new(secret);
+        all.insert(secret.kept.name.clone(), Arc::clone(&secret));
+        drop(all);
+        self.changes.send_modify(|changes| *changes += 1);
+        secret
+    }
+
+    fn take_out(&self, name: &str) {
+        self.secrets.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    fn has_room(&self, name: &str) -> Result<(), ApiError> {
+        let all = self.secrets();
+        if all.len() < MAX_SECRETS || all.contains_key(name) {
+            return Ok(());
+        }
+        Err(ApiError::new(
+            ErrorCode::NotEnough,
+            format!("there are {MAX_SECRETS} secrets, and no daemon has more"),
+            "`bay secret rm NAME` takes one away",
+        ))
+    }
+
+    /// What the gateway of a bay knows: every secret that is the bay's own, and the sentinels of those that were.
+    pub(crate) fn of_bay(&self, row: &BayRow, policy: &CompiledPolicy) -> Result<Arc<Secrets>, ApiError> {
+        let (all, book) = self.those_of(row)?;
+        let mut held: Vec<Held> = Vec::new();
+        for secret in &all {
+            let kept = &secret.kept;
+            held.push(Held {
+                name: kept.name.clone(),
+                incarnation: kept.incarnation,
+                uses: secret.named.iter().flat_map(|one| one.uses(policy)).collect(),
+                sentinels: book.all(&kept.name),
+                values: std::iter::once(&secret.value).chain(&secret.earlier).cloned().collect(),
+                managed: kept.managed,
+                literal_bodies: kept.literal_bodies,
+            });
+        }
+        for name in book.names() {
+            if !held.iter().any(|one| one.name == name) {
+                held.push(Held::gone(name.clone(), book.all(&name)));
+            }
+        }
+        Ok(Arc::new(Secrets::new(held)))
+    }
+
+    /// What the guest of a bay is told.
+    pub(crate) fn delivered(&self, row: &BayRow) -> Result<Vec<Delivered>, ApiError> {
+        let (all, book) = self.those_of(row)?;
+        let own = |secret: &Arc<Secret>| Some(deliver(secret, book.own.get(&secret.kept.name)?));
+        Ok(all.iter().filter_map(own).collect())
+    }
+
+    /// The secrets that a bay has, and its sentinels, with new ones for what is new.
+    fn those_of(&self, row: &BayRow) -> Result<(Vec<Arc<Secret>>, Book), ApiError> {
+        self.keys.check()?;
+        let mut all: Vec<Arc<Secret>> = self.secrets().values().cloned().collect();
+        let book = self.book(row, &all)?;
+        all.retain(|secret| secret.is_of(row.id, &book.ancestors));
+        Ok((all, book))
+    }
+
+    fn books(&self) -> std::sync::MutexGuard<'_, HashMap<BayId, Book>> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bay's sentinels, with new ones for secrets that are new.
+    fn book(&self, row: &BayRow, all: &[Arc<Secret>]) -> Result<Book, ApiError> {
+        let mut books = self.books();
+        let parent = row.forked_from.as_ref().map(|from| from.bay);
+        let mut book = match books.get(&row.id) {
+            Some(book) => book.clone(),
+            None => Book::open(&self.data_dir, row.id, parent, &self.keys)?,
+        };
+        let mut grown = false;
+        let ancestors = book.ancestors.clone();
+        for secret in all.iter().filter(|secret| secret.is_of(row.id, &ancestors)) {
+            grown |= book
+                .add(&secret.kept.name, secret.kept.value.expose())
+                .map_err(|e| ApiError::internal(&e))?;
+        }
+        if grown {
+            book.keep(&self.data_dir, row.id, &self.keys)?;
+        }
+        books.insert(row.id, book.clone());
+        Ok(book)
+    }
+
+    /// Has a fork begin with its parent's sentinels, as long as there are any.
+    pub(crate) fn fork(&self, child: BayId, parent: BayId) {
+        let begun = Book::open(&self.data_dir, child, Some(parent), &self.keys);
+        if let Err(error) = begun {
+            tracing::error!(bay = %child, message = %error.message, "a fork does not know its parent's sentinels");
+        }
+    }
+
+    /// Nobody asks for this bay any more.
+    pub(crate) fn forget(&self, bay: BayId) {
+        self.books().remove(&bay);
+    }
+
+    /// The value to be put into a request of a bay that has it.
+    pub(crate) async fn value(&self, name: &str, incarnation: u64) -> Result<Arc<SecretString>, String> {
+        let now = Timestamp::now();
+        let mut secret = self.current(name, incarnation)?;
+        if secret.is_old(now) {
+            secret = self.refresh(secret, now).await?;
+        }
+        if secret.is_over(now) {
+            let why = secret.problem().map(|problem| format!(", and {}", problem.why)).unwrap_or_default();
+            return Err(format!("the secret {name} has ended{why}"));
+        }
+        secret.last_used.store(now.as_microsecond(), Ordering::Relaxed);
+        Ok(Arc::clone(&secret.value))
+    }
+
+    fn current(&self, name: &str, incarnation: u64) -> Result<Arc<Secret>, String> {
+        let all = self.secrets();
+        let found = all.get(name).filter(|secret| secret.kept.incarnation == incarnation);
+        found.cloned().ok_or_else(|| format!("the secret {name} was taken back"))
+    }
+
+    /// Has a secret's command run. One that fails leaves the value as it is, and is left alone for a while.
+    async fn refresh(&self, secret: Arc<Secret>, now: Timestamp) -> Result<Arc<Secret>, String> {
+        let (name, incarnation) = (secret.kept.name.clone(), secret.kept.incarnation);
+        let turn = {
+            let mut all = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(all.entry(name.clone()).or_default())
+        };
+        let _turn = turn.lock().await;
+        // Somebody else may have done it while this one waited.
+        let secret = self.current(&name, incarnation)?;
+        let lately = |problem: &Problem| now.duration_since(problem.at) < AGAIN_AFTER;
+        if !secret.is_old(now) || secret.problem().as_ref().is_some_and(lately) {
+            return Ok(secret);
+        }
+        let Some(command) = &secret.kept.command else { return Ok(secret) };
+        match source::fetch(command.line.expose(), command.uid, source::WITHIN).await {
+            Ok(fetched) => {
+                let _changing = self.changing.lock().await;
+                let mut kept = self.current(&name, incarnation)?.kept.clone();
+                kept.value = fetched.value;
+                kept.expires = fetched.expires;
+                kept.value_since = Timestamp::now();
+                self.keep(kept).await
+            }
+            Err(why) => {
+                tracing::warn!(secret = %name, %why, "a secret could not be refreshed");
+                let problem = Problem { why, at: Timestamp::now() };
+                *secret.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem);
+                Ok(secret)
+            }
+        }
+    }
+
+    /// Writes a secret down and has it hold.
+    async fn keep(&self, kept: Kept) -> Result<Arc<Secret>, String> {
+        let (dir, keys, copy) = (self.dir(), Arc::clone(&self.keys), kept.clone());
+        let written = crate::daemon::blocking(move || kept::write(&dir, &copy, &keys)).await;
+        written.map_err(|error| error.message)?;
+        Ok(self.put(Secret::new(kept)?))
+    }
+}
+
+/// What the guest is told of a secret.
+fn deliver(secret: &Secret, sentinel: &str) -> Delivered {
+    let kept = &secret.kept;
+    let files = kept
+        .files
+        .iter()
+        .map(|file| SecretFile { path: file.path.clone(), text: file.text.replace(SENTINEL_MARK, sentinel) });
+    let git = kept.git.iter().filter_map(|text| {
+        let (user, place) = given::git_place(text);
+        let header = given::git_slot(place, &secret.named)?.header_line(user, sentinel)?;
+        Some(GitHeader { url: format!("https://{place}/"), header })
+    });
+    Delivered {
+        name: kept.name.clone(),
+        sentinel: sentinel.to_owned(),
+        env: kept.env.clone(),
+        files: files.collect(),
+        git: git.collect(),
+    }
+}
+
+fn text(value: &str) -> SecretText {
+    SecretText::new(value.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

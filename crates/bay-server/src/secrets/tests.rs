@@ -1,0 +1,97 @@
+//! The vault without bays: what is kept, what is told, and what happens to a source that fails.
+
+use super::*;
+
+async fn keys(dir: &Path) -> Arc<Keyring> {
+    let store = bay_store::Store::open(&dir.join("bay.db")).await.unwrap();
+    let keys = Keyring::open(Some(&dir.join("keys/own")), &store).await.unwrap();
+    store.close().await;
+    Arc::new(keys)
+}
+
+fn secret(name: &str, value: &str, command: Option<(&str, u64)>) -> Kept {
+    let now = Timestamp::now();
+    Kept {
+        name: name.to_owned(),
+        incarnation: 1,
+        value: text(value),
+        value_since: now,
+        expires: None,
+        command: command.map(|(line, refresh_s)| kept::KeptCommand {
+            line: text(line),
+            refresh_s,
+            uid: rustix::process::geteuid().as_raw(),
+        }),
+        uses: vec!["api.test/v1/** as bearer".to_owned()],
+        env: vec![name.to_owned()],
+        files: Vec::new(),
+        git: Vec::new(),
+        bays: Vec::new(),
+        managed: true,
+        literal_bodies: false,
+        set_at: now,
+    }
+}
+
+fn exposed(value: &Arc<SecretString>) -> &str {
+    secrecy::ExposeSecret::expose_secret(&**value)
+}
+
+#[tokio::test]
+async fn a_secret_outlives_the_daemon_and_is_nowhere_in_plain() {
+    let temp = tempfile::tempdir().unwrap();
+    let keys = keys(temp.path()).await;
+    let vault = Vault::open(temp.path(), Arc::clone(&keys));
+    vault.keep(secret("TOKEN", "the-canary-value", None)).await.unwrap();
+    let next = Vault::open(temp.path(), keys);
+    assert_eq!(exposed(&next.value("TOKEN", 1).await.unwrap()), "the-canary-value");
+    for entry in std::fs::read_dir(temp.path().join(DIR)).unwrap() {
+        let raw = std::fs::read(entry.unwrap().path()).unwrap();
+        assert!(!raw.windows(6).any(|window| window == b"canary"));
+    }
+    let shown = format!("{:?} {}", next, serde_json::to_string(&next.list().unwrap()).unwrap());
+    assert!(!shown.contains("canary"), "{shown}");
+    assert!(next.value("TOKEN", 2).await.unwrap_err().contains("taken back"), "another one of this name");
+}
+
+#[tokio::test]
+async fn a_source_that_fails_leaves_its_value_until_that_ends() {
+    let temp = tempfile::tempdir().unwrap();
+    let keys = keys(temp.path()).await;
+    let vault = Vault::open(temp.path(), keys);
+    // The command prints a value as long as there is a file.
+    let file = temp.path().join("value");
+    let line = format!("cat {}", file.display());
+    let old = Timestamp::now() - SignedDuration::from_hours(1);
+    let mut kept = secret("TOKEN", "the-first-value", Some((&line, 10)));
+    kept.value_since = old;
+    vault.keep(kept.clone()).await.unwrap();
+    assert_eq!(exposed(&vault.value("TOKEN", 1).await.unwrap()), "the-first-value");
+    assert!(vault.show("TOKEN").unwrap().problem.unwrap().contains("failed"), "and that is told");
+    // It has ended, and there is no other.
+    kept.expires = Some(old);
+    vault.keep(kept.clone()).await.unwrap();
+    let why = vault.value("TOKEN", 1).await.unwrap_err();
+    assert!(why.contains("has ended") && why.contains("failed"), "{why}");
+    std::fs::write(&file, "the-second-value\n").unwrap();
+    vault.keep(kept).await.unwrap();
+    assert_eq!(exposed(&vault.value("TOKEN", 1).await.unwrap()), "the-second-value");
+    let shown = vault.show("TOKEN").unwrap();
+    assert!(shown.problem.is_none() && shown.expires.is_none(), "{shown:?}");
+}
+
+#[tokio::test]
+async fn without_the_key_there_are_no_secrets_and_the_reason_is_told() {
+    let temp = tempfile::tempdir().unwrap();
+    let first = keys(temp.path()).await;
+    Vault::open(temp.path(), first).keep(secret("TOKEN", "the-canary-value", None)).await.unwrap();
+    std::fs::rename(temp.path().join("keys/own"), temp.path().join("aside")).unwrap();
+    let vault = Vault::open(temp.path(), keys(temp.path()).await);
+    let error = vault.list().unwrap_err();
+    assert_eq!(error.code, ErrorCode::KeyUnusable);
+    assert!(error.message.contains("is gone"), "{}", error.message);
+    assert!(vault.value("TOKEN", 1).await.is_err());
+    std::fs::rename(temp.path().join("aside"), temp.path().join("keys/own")).unwrap();
+    let vault = Vault::open(temp.path(), keys(temp.path()).await);
+    assert_eq!(vault.list().unwrap().len(), 1);
+}

@@ -1,0 +1,187 @@
+//! Setting, rotating and removing secrets, each with its event. None of these has a value in it.
+
+use std::sync::Arc;
+
+use bay_store::Draft;
+use bay_types::secret::{
+    SECRET_REMOVED, SECRET_ROTATED, SECRET_SET, SecretRotate, SecretSet, SecretSource, SecretView,
+};
+use bay_types::{ApiError, ErrorCode};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::given::{self, wrong};
+use super::kept::{Kept, KeptBay, KeptCommand};
+use super::source::{self, Fetched};
+use super::{kept, text};
+use crate::daemon::{Daemon, blocking};
+use crate::service::{Caller, Via};
+
+/// How often a command may be run at most, and at least.
+const REFRESH_S: std::ops::RangeInclusive<u64> = 10..=30 * 24 * 3600;
+
+async fn told(daemon: &Daemon, kind: &'static str, body: Value) -> Result<(), ApiError> {
+    let seq = daemon.store.event_append(None, &Draft::new(kind, body)).await.map_err(|e| e.to_api())?;
+    daemon.store.event_durable(seq).await.map_err(|e| e.to_api())
+}
+
+fn failed_source(name: &str, why: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::SecretSource,
+        format!("there is no value for {name}: {why}"),
+        "run the command by hand, as the user who sets the secret; it has to print the value and nothing else",
+    )
+}
+
+/// A value as it was given, without the end of its line.
+fn given_value(value: &str, name: &str) -> Result<Fetched, ApiError> {
+    let value = value.trim_end_matches(['\n', '\r']);
+    source::fits(value).map_err(|why| {
+        wrong(format!("the value for {name} cannot be one: {why}"), "give the credential alone, in one line")
+    })?;
+    Ok(Fetched { value: text(value), expires: None })
+}
+
+pub(crate) async fn set(
+    daemon: Arc<Daemon>,
+    name: String,
+    mut wanted: SecretSet,
+    caller: Caller,
+) -> Result<SecretView, ApiError> {
+    let vault = &daemon.secrets;
+    vault.keys.check()?;
+    given::name(&name)?;
+    given::expand(&name, &mut wanted);
+    given::check(&wanted)?;
+    let mut bays = Vec::new();
+    for bay in &wanted.bays {
+        let handle = daemon.bays.find(bay)?;
+        bays.push(KeptBay { id: handle.id, name: handle.name.to_string() });
+    }
+    if wanted.expires.is_some_and(|expires| expires <= Timestamp::now()) {
+        return Err(wrong("the secret would have ended already", "give a time to come, or none"));
+    }
+    let (fetched, command) = match &wanted.source {
+        SecretSource::Value(value) => (given_value(value.expose(), &name)?, None),
+        SecretSource::Command { line, refresh_s } => {
+            // Whoever has only the token may be anywhere, and is nobody on this host.
+            if caller.via != Via::Socket {
+                let next = "set it on the host itself, or give a value";
+                return Err(wrong("a command is only taken from a caller on this host", next));
+            }
+            if !REFRESH_S.contains(refresh_s) {
+                return Err(wrong(
+                    format!("a value cannot be asked for every {refresh_s} s"),
+                    format!("give {} s to {} s", REFRESH_S.start(), REFRESH_S.end()),
+                ));
+            }
+            let fetched = source::fetch(line.expose(), caller.uid, source::WITHIN).await;
+            let fetched = fetched.map_err(|why| failed_source(&name, &why))?;
+            (fetched, Some(KeptCommand { line: line.clone(), refresh_s: *refresh_s, uid: caller.uid }))
+        }
+    };
+    let _changing = vault.changing.lock().await;
+    vault.has_room(&name)?;
+    let now = Timestamp::now();
+    let before = vault.secrets().get(&name).map(|secret| secret.kept.incarnation);
+    let kept = Kept {
+        incarnation: before.unwrap_or_else(|| u64::try_from(now.as_microsecond()).unwrap_or(1)),
+        name: name.clone(),
+        value: fetched.value,
+        value_since: now,
+        expires: wanted.expires.or(fetched.expires),
+        command,
+        uses: wanted.uses,
+        env: wanted.env,
+        files: wanted.files,
+        git: wanted.git,
+        bays,
+        managed: !wanted.unmanaged,
+        literal_bodies: wanted.literal_bodies,
+        set_at: now,
+    };
+    let body = json!({
+        "name": name,
+        "uses": kept.uses,
+        "env": kept.env,
+        "files": kept.files.iter().map(|file| &file.path).collect::<Vec<_>>(),
+        "git": kept.git,
+        "bays": kept.bays.iter().map(|bay| bay.id.to_string()).collect::<Vec<_>>(),
+        "managed": kept.managed,
+        "source": if kept.command.is_some() { "command" } else { "value" },
+        "expires": kept.expires,
+        "by": caller.by(),
+    });
+    told(&daemon, SECRET_SET, body).await?;
+    let secret = vault.keep(kept).await.map_err(|why| unwritten(&name, &why))?;
+    Ok(secret.view())
+}
+
+fn unwritten(name: &str, why: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::Internal,
+        format!("the secret {name} could not be kept: {why}"),
+        "check the disk of the data directory; what held before still holds",
+    )
+}
+
+/// Gives a secret another value, from its next use on.
+pub(crate) async fn rotate(
+    daemon: Arc<Daemon>,
+    name: String,
+    wanted: SecretRotate,
+    caller: Caller,
+) -> Result<SecretView, ApiError> {
+    let vault = &daemon.secrets;
+    let before = vault.find(&name)?;
+    if wanted.expires.is_some_and(|expires| expires <= Timestamp::now()) {
+        return Err(wrong("the new value would have ended already", "give a time to come, or none"));
+    }
+    let fetched = match (&wanted.value, &before.kept.command) {
+        (Some(value), None) => given_value(value.expose(), &name)?,
+        (Some(_), Some(_)) => {
+            return Err(wrong(
+                format!("the values of {name} come from a command"),
+                format!(
+                    "`bay secret rotate {name}` has it run; `bay secret set {name}` gives it another source"
+                ),
+            ));
+        }
+        (None, Some(command)) => {
+            let fetched = source::fetch(command.line.expose(), command.uid, source::WITHIN).await;
+            fetched.map_err(|why| failed_source(&name, &why))?
+        }
+        (None, None) => {
+            return Err(wrong(
+                format!("no command has values for {name}"),
+                "give one with --from-env, --from-file or on standard input (-)",
+            ));
+        }
+    };
+    let _changing = vault.changing.lock().await;
+    let mut kept = vault.find(&name)?.kept.clone();
+    kept.value = fetched.value;
+    kept.value_since = Timestamp::now();
+    kept.expires = wanted.expires.or(fetched.expires);
+    told(&daemon, SECRET_ROTATED, json!({ "name": name, "expires": kept.expires, "by": caller.by() }))
+        .await?;
+    let secret = vault.keep(kept).await.map_err(|why| unwritten(&name, &why))?;
+    Ok(secret.view())
+}
+
+/// Takes a secret away. What is under way with it ends.
+pub(crate) async fn remove(
+    daemon: Arc<Daemon>,
+    name: String,
+    caller: Caller,
+) -> Result<SecretView, ApiError> {
+    let vault = &daemon.secrets;
+    let _changing = vault.changing.lock().await;
+    let view = vault.find(&name)?.view();
+    told(&daemon, SECRET_REMOVED, json!({ "name": name, "by": caller.by() })).await?;
+    // First of all nobody gets it any more, whatever becomes of the file.
+    vault.take_out(&name);
+    let dir = vault.dir();
+    blocking(move || kept::remove(&dir, &name)).await?;
+    Ok(view)
+}

@@ -1,0 +1,225 @@
+mod render;
+mod value;
+
+use bay_types::secret::{SecretFile, SecretRotate, SecretSet, SecretSource, SecretText, SecretView};
+use clap::{Args, Subcommand};
+use jiff::{SignedDuration, Timestamp};
+
+use crate::cli::Global;
+use crate::client::encode;
+use crate::failure::{Outcome, invalid};
+use crate::output::{data, json, talk};
+use value::Given;
+
+/// Credentials that bays use and never hold.
+///
+/// The daemon keeps the value, encrypted. A bay sees a sentinel of the same shape where its tools look for a credential,
+/// and the gateway puts the value in its place: in one slot of requests to the hosts, methods and paths that the secret is
+/// for, over TLS, if the bay's policy allows them. No command prints a value.
+///
+/// What a secret is for is written `[METHODS ]HOST[:PORT][/PATH] as SLOT`, where SLOT is `bearer`, `token`, `basic`,
+/// `basic-user`, `x-api-key`, `header NAME` or `query NAME`; `rule:ID as SLOT` stands for the places of a rule of the bay's
+/// policy. Well-known services have a word: github, gitlab, openai, anthropic, npm, pypi, cargo, docker.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  bay secret set GITHUB_TOKEN --from-env GITHUB_TOKEN --for github\n  bay secret set API_KEY - --for \"GET,POST api.example.com/v1/** as bearer\"\n  bay secret set NPM --from-file token.txt --for \"npm.example.com as bearer\" --file '/root/.npmrc=//npm.example.com/:_authToken={}'\n  bay secret set CLOUD --from-command 'cloud print-token' --refresh 30m --for \"api.cloud.example as bearer\"\n  bay secret rotate API_KEY --from-file new-token.txt\n  bay secret ls"
+)]
+pub(crate) struct Secret {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Set a secret: its value, what it is for, and where bays find its sentinel.
+    Set(Set),
+    /// List the secrets, without their values.
+    Ls,
+    /// Show what a secret is for and how it is used, without its value.
+    Show {
+        /// Name of the secret.
+        name: String,
+    },
+    /// Give a secret another value, from its next use on.
+    ///
+    /// One that comes from a command has that command run again.
+    Rotate {
+        /// Name of the secret.
+        name: String,
+        #[command(flatten)]
+        value: Given,
+        /// When the new value ends: a moment, or a time from now such as 12h.
+        #[arg(long, value_name = "TIME", value_parser = moment)]
+        expires: Option<Timestamp>,
+    },
+    /// Take secrets away. What is under way with them ends; their sentinels are refused from then on.
+    Rm {
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Set {
+    /// Name of the secret; also of its variable in bays, unless said otherwise.
+    name: String,
+    #[command(flatten)]
+    value: Given,
+    /// A command that prints the value, run by the daemon as the user who sets it, now and when the value is old.
+    #[arg(long, value_name = "COMMAND", group = "source")]
+    from_command: Option<String>,
+    /// How old a value of a command may become.
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1h", requires = "from_command")]
+    refresh: u64,
+    /// What it is for: `[METHODS ]HOST[:PORT][/PATH] as SLOT`, `rule:ID as SLOT`, or a preset.
+    #[arg(long = "for", value_name = "RULE", required = true)]
+    uses: Vec<String>,
+    /// A variable that has the sentinel, in every command of the bay.
+    #[arg(long, value_name = "NAME")]
+    env: Vec<String>,
+    /// A file in the bay that has the sentinel; in the text, {} stands for it.
+    #[arg(long, value_name = "PATH[=TEXT]", value_parser = file)]
+    file: Vec<SecretFile>,
+    /// A host to which git sends it by itself.
+    #[arg(long, value_name = "[USER@]HOST")]
+    git: Vec<String>,
+    /// Only this bay, and its forks, has it [default: every bay].
+    #[arg(long, value_name = "BAY")]
+    bay: Vec<String>,
+    /// Leave other credentials to its hosts alone, which are refused otherwise.
+    #[arg(long)]
+    unmanaged: bool,
+    /// Let bodies to its hosts have sentinels in them, as they are; for models, which are told what an agent printed.
+    #[arg(long)]
+    literal_bodies: bool,
+    /// When it ends: a moment, or a time from now such as 12h.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    expires: Option<Timestamp>,
+}
+
+fn time(text: &str) -> Result<u64, String> {
+    let wrong = || "give a time such as 90s, 10m or 2h".to_owned();
+    let time: SignedDuration = text.parse().map_err(|_| wrong())?;
+    u64::try_from(time.as_secs()).ok().filter(|seconds| *seconds > 0).ok_or_else(wrong)
+}
+
+fn moment(text: &str) -> Result<Timestamp, String> {
+    if let Ok(moment) = text.parse() {
+        return Ok(moment);
+    }
+    let wrong = || "give a moment such as 2030-01-31T18:00:00Z, or a time from now such as 12h".to_owned();
+    let seconds = time(text).map_err(|_| wrong())?;
+    let ahead = SignedDuration::from_secs(i64::try_from(seconds).map_err(|_| wrong())?);
+    Timestamp::now().checked_add(ahead).map_err(|_| wrong())
+}
+
+fn file(text: &str) -> Result<SecretFile, String> {
+    let (path, text) = text.split_once('=').unwrap_or((text, "{}"));
+    // One line of a shell has no line breaks.
+    let text = text.replace("\\n", "\n");
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    Ok(SecretFile { path: path.to_owned(), text: format!("{text}{end}") })
+}
+
+fn path(name: &str, rest: &str) -> String {
+    format!("/v1/secrets/{}{rest}", encode(name))
+}
+
+impl Secret {
+    pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let mut client = global.client();
+        match self.verb {
+            Verb::Set(set) => {
+                let name = set.name.clone();
+                let wanted = set.wanted()?;
+                let made: SecretView = client.put(&path(&name, ""), &wanted).await?;
+                shown(&made, global.json)?;
+            }
+            Verb::Ls => {
+                let all: Vec<SecretView> = client.get("/v1/secrets").await?;
+                if global.json {
+                    json(&all)?;
+                } else if all.is_empty() {
+                    talk("there are no secrets: `bay secret set NAME - --for \"HOST as bearer\"` makes one");
+                } else {
+                    data(&render::table(&all, Timestamp::now()))?;
+                }
+            }
+            Verb::Show { name } => {
+                let found: SecretView = client.get(&path(&name, "")).await?;
+                shown(&found, global.json)?;
+            }
+            Verb::Rotate { name, value, expires } => {
+                let wanted = SecretRotate { value: value.read()?, expires };
+                let made: SecretView = client.post(&path(&name, "/rotate"), &wanted).await?;
+                shown(&made, global.json)?;
+            }
+            Verb::Rm { names } => {
+                for name in names {
+                    let gone: SecretView = client.delete(&path(&name, "")).await?;
+                    if global.json {
+                        json(&gone)?;
+                    } else {
+                        data(&format!("{} is gone", gone.name))?;
+                    }
+                }
+            }
+        }
+        Ok(0)
+    }
+}
+
+fn shown(view: &SecretView, as_json: bool) -> Result<(), crate::failure::Failure> {
+    if as_json { json(view) } else { data(&render::whole(view, Timestamp::now())) }
+}
+
+impl Set {
+    fn wanted(self) -> Result<SecretSet, bay_types::ApiError> {
+        let source = match (self.value.read()?, self.from_command) {
+            (Some(value), None) => SecretSource::Value(value),
+            (None, Some(line)) => {
+                SecretSource::Command { line: SecretText::new(line), refresh_s: self.refresh }
+            }
+            _ => {
+                return Err(invalid(
+                    "nothing says where the value comes from",
+                    "give --from-env, --from-file, --from-command, or - for standard input",
+                ));
+            }
+        };
+        Ok(SecretSet {
+            source,
+            uses: self.uses,
+            env: self.env,
+            files: self.file,
+            git: self.git,
+            bays: self.bay,
+            unmanaged: self.unmanaged,
+            literal_bodies: self.literal_bodies,
+            expires: self.expires,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_a_path_and_a_text_with_a_place_for_the_sentinel() {
+        assert_eq!(
+            file("/root/token"),
+            Ok(SecretFile { path: "/root/token".to_owned(), text: "{}\n".to_owned() })
+        );
+        let npm = file("/root/.npmrc=registry=https://n.test\\n//n.test/:_authToken={}").unwrap();
+        assert_eq!(npm.path, "/root/.npmrc");
+        assert_eq!(npm.text, "registry=https://n.test\n//n.test/:_authToken={}\n");
+    }
+
+    #[test]
+    fn an_end_is_a_moment_or_a_time_from_now() {
+        assert_eq!(moment("2100-01-01T00:00:00Z"), "2100-01-01T00:00:00Z".parse().map_err(|_| String::new()));
+        assert!(moment("12h").unwrap() > Timestamp::now());
+        assert!(moment("soon").is_err());
+    }
+}

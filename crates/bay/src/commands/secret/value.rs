@@ -1,0 +1,65 @@
+//! Where the caller has a value. It is read here, as the caller; the daemon opens no file that somebody names.
+
+use std::io::Read;
+
+use bay_types::secret::{MAX_SECRET_BYTES, SecretText};
+use bay_types::{ApiError, ErrorCode};
+use clap::Args;
+
+use crate::failure::{invalid, local};
+
+#[derive(Debug, Args)]
+pub(super) struct Given {
+    /// `-` for standard input.
+    #[arg(value_name = "-", group = "source", value_parser = ["-"])]
+    stdin: Option<String>,
+    /// A variable of this command that has the value.
+    #[arg(long, value_name = "VARIABLE", group = "source")]
+    from_env: Option<String>,
+    /// A file that has the value and nothing else.
+    #[arg(long, value_name = "FILE", group = "source")]
+    from_file: Option<String>,
+}
+
+impl Given {
+    /// The value; nothing where none of the flags was given.
+    pub(super) fn read(&self) -> Result<Option<SecretText>, ApiError> {
+        if let Some(name) = &self.from_env {
+            let value = std::env::var(name).map_err(|_| {
+                invalid(
+                    format!("the variable {name} is not set, or is no text"),
+                    "export it, or give the value on standard input (-)",
+                )
+            })?;
+            return Ok(Some(SecretText::new(value)));
+        }
+        if let Some(path) = &self.from_file {
+            let file = std::fs::File::open(path).map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => ApiError::new(
+                    ErrorCode::PathNotFound,
+                    format!("there is no file {path:?}"),
+                    "give the path of a file that has the value",
+                ),
+                _ => local(&format!("reading {path}"), &error),
+            })?;
+            return bounded(file, path).map(Some);
+        }
+        match self.stdin {
+            Some(_) => bounded(std::io::stdin(), "standard input").map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+fn bounded(from: impl Read, what: &str) -> Result<SecretText, ApiError> {
+    // Room for all of it from the beginning: what grows leaves copies behind.
+    let mut text = String::with_capacity(MAX_SECRET_BYTES + 3);
+    let read = from.take(MAX_SECRET_BYTES as u64 + 3).read_to_string(&mut text);
+    read.map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidData => {
+            invalid(format!("{what} is no text"), "a value is printable ASCII")
+        }
+        _ => local(&format!("reading {what}"), &error),
+    })?;
+    Ok(SecretText::new(text))
+}

@@ -1,0 +1,509 @@
+//! Secrets that bays use and never hold: real bays, real servers outside, and a value that must show nowhere.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::Path;
+
+use bay_tests::lab::{Lab, lab};
+use bay_tests::origin::text;
+use bay_tests::outside::Origin;
+use bay_tests::{Ran, keeper, until};
+use http::{HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+/// The value of all secrets here. Nobody but the origins that it is for may ever see it.
+const CANARY: &str = "ghp_CANARYx9XqLm2Zt7RbW4KcVd8PnJ6sYhG3eFa";
+
+/// Says what the variable is.
+const TOKEN: &str = "test -n \"$TOKEN\" && echo \"$TOKEN\"";
+
+/// Sends one request as a program in the bay would, with `{}` in a header for the variable TOKEN.
+const SEND: &str = r#"
+import json, os, sys, urllib.request, urllib.error
+wanted = json.loads(sys.argv[1])
+token = wanted.get("token") or os.environ.get("TOKEN", "")
+fill = lambda text: text.replace("{}", token)
+body = wanted.get("body")
+request = urllib.request.Request(
+    fill(wanted["url"]), method=wanted.get("method", "GET"), data=fill(body).encode() if body else None,
+    headers={name: fill(value) for name, value in wanted.get("headers", {}).items()})
+try:
+    answer = urllib.request.urlopen(request, timeout=20)
+except urllib.error.HTTPError as refused:
+    answer = refused
+print(json.dumps({"status": answer.status, "headers": dict(answer.headers), "body": answer.read().decode("latin1")}))
+"#;
+
+/// A server that says what it was sent: in the body, in headers, everywhere.
+fn reflecting(lab: &Lab, name: &'static str) -> Origin {
+    lab.outside.https(name, |request: Request<Incoming>| async move {
+        let said = format!("{} {} {:?}", request.method(), request.uri(), request.headers());
+        let sent = request.headers().get("authorization").cloned();
+        let mut answer = Response::new(text(said));
+        if let Some(sent) = sent {
+            answer.headers_mut().insert("x-echo", sent.clone());
+            let cookie = format!("session={}", sent.to_str().unwrap_or_default());
+            if let Ok(cookie) = HeaderValue::from_str(&cookie) {
+                answer.headers_mut().insert("set-cookie", cookie);
+            }
+        }
+        answer
+    })
+}
+
+fn set(lab: &Lab, name: &str, more: &[&str]) -> Ran {
+    let mut line = vec!["secret", "set", name, "-"];
+    line.extend(more);
+    lab.daemon.bay_with_input(&line, format!("{CANARY}\n").as_bytes())
+}
+
+fn send(lab: &Lab, bay: &str, wanted: &Value) -> Value {
+    lab.python(bay, SEND, &[&wanted.to_string()]).ok().json()
+}
+
+fn bearer(url: &str) -> Value {
+    json!({ "url": url, "headers": { "Authorization": "Bearer {}" } })
+}
+
+fn sentinel(lab: &Lab, bay: &str) -> String {
+    lab.daemon.sh(bay, TOKEN).ok().text()
+}
+
+/// The secret for everything at the origin below `/api`.
+fn for_api(origin: &Origin) -> String {
+    format!("GET,POST {}:{}/api/** as bearer", origin.name, origin.port())
+}
+
+fn everything(origin: &Origin) -> String {
+    origin.allowed("method = \"*\"\nscheme = [\"https\", \"http\"]")
+}
+
+/// What an origin was sent as credentials.
+fn credentials(origin: &Origin) -> Vec<String> {
+    let requests = origin.seen.requests.lock().unwrap();
+    let all = requests.iter().filter_map(|head| head.headers.get("authorization"));
+    all.map(|value| value.to_str().unwrap().to_owned()).collect()
+}
+
+/// Files below a directory that have the value in them.
+fn files_with_canary(dir: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let Ok(about) = fs::symlink_metadata(&path) else { continue };
+        if about.is_dir() {
+            // The pool is looked at from inside the bays.
+            if path.file_name().is_none_or(|name| name != "pool") {
+                files_with_canary(&path, found);
+            }
+        } else if about.is_file() {
+            let bytes = fs::read(&path).unwrap_or_default();
+            if bytes.windows(CANARY.len()).any(|window| window == CANARY.as_bytes()) {
+                found.push(path.display().to_string());
+            }
+        }
+    }
+}
+
+/// Sees that the value is nowhere in the bay.
+fn bay_is_clean(lab: &Lab, bay: &str) {
+    let look = format!(
+        "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c '{0}[x]' ; \
+         grep -rls '{0}[x]' /root /etc /home /workspace /.bay /tmp /run /var 2>/dev/null ; true",
+        &CANARY[..10]
+    );
+    let said = lab.daemon.sh(bay, &look).text();
+    assert_eq!(said.lines().next(), Some("0"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+/// Sees that the value is nowhere that anybody is told anything.
+fn everybody_is_clean(lab: &Lab, bay: &str) {
+    let mut found = Vec::new();
+    files_with_canary(&lab.daemon.data_dir, &mut found);
+    assert!(found.is_empty(), "{found:?}");
+    for line in [
+        vec!["timeline", bay],
+        vec!["egress", bay, "--json"],
+        vec!["egress", bay, "--denied"],
+        vec!["secret", "ls"],
+        vec!["secret", "ls", "--json"],
+        vec!["secret", "show", "TOKEN"],
+        vec!["audit", "export"],
+        vec!["show", bay, "--json"],
+    ] {
+        let ran = lab.daemon.bay(&line);
+        let said = format!("{}{}", String::from_utf8_lossy(&ran.stdout), ran.errors());
+        assert!(!said.contains(CANARY), "{line:?}");
+    }
+    for target in ["/metrics", "/v1/events", "/v1/secrets", "/v1/secrets/TOKEN", "/v1/secrets/NONE"] {
+        let said = format!("{:?}", lab.daemon.rest("GET", target, &Value::Null));
+        assert!(!said.contains(CANARY), "{target}");
+    }
+}
+
+#[test]
+fn a_bay_uses_a_secret_that_it_never_holds() {
+    let lab = lab();
+    let origin = reflecting(&lab, "origin.test");
+    lab.bay("b", &everything(&origin));
+    // Added to a bay that runs, and to every command from then on.
+    let said = set(&lab, "TOKEN", &["--for", &for_api(&origin)]).ok();
+    assert!(!said.text().contains(CANARY) && said.text().contains("$TOKEN"), "{}", said.text());
+    let own = until("the sentinel in the environment", || {
+        let ran = lab.daemon.sh("b", TOKEN);
+        (ran.code == 0).then(|| ran.text())
+    });
+    assert_eq!((own.len(), &own[..4]), (CANARY.len(), "ghp_"), "{own}");
+    assert_ne!(own, CANARY);
+
+    let answer = send(&lab, "b", &bearer(&origin.url("https", "/api/x")));
+    assert_eq!(answer["status"], 200, "{answer:#}");
+    assert_eq!(credentials(&origin), [format!("Bearer {CANARY}")]);
+    assert!(!answer.to_string().contains(CANARY), "{answer:#}");
+    assert!(
+        answer["body"].as_str().unwrap().contains(&own),
+        "the sentinel stands where the value was: {answer:#}"
+    );
+    assert_eq!(answer["headers"]["x-echo"], format!("Bearer {own}"));
+    // The name of the secret stands for it too.
+    let alias =
+        json!({ "url": origin.url("https", "/api/y"), "headers": { "Authorization": "Bearer __TOKEN__" } });
+    assert_eq!(send(&lab, "b", &alias)["status"], 200);
+
+    let decided = lab.record("b", "egress.decided");
+    assert_eq!(decided[0]["secrets"], json!(["TOKEN"]), "{decided:#?}");
+    let shown = lab.daemon.bay(&["egress", "b"]).ok().text();
+    assert!(shown.contains("secret TOKEN"), "{shown}");
+    let view = lab.daemon.bay(&["secret", "show", "TOKEN", "--json"]).ok().json();
+    assert!(view["last_used"].is_string(), "{view:#}");
+    bay_is_clean(&lab, "b");
+    let _kept = lab.daemon.bay(&["checkpoint", "b"]).ok();
+    bay_is_clean(&lab, "b");
+    everybody_is_clean(&lab, "b");
+}
+
+#[test]
+fn a_sentinel_anywhere_else_is_refused_and_reported() {
+    let lab = lab();
+    let (origin, other) = (reflecting(&lab, "origin.test"), reflecting(&lab, "other.test"));
+    let plain = lab.outside.http("registry.test", |_request| async { Response::new(text("plain")) });
+    let policy = format!(
+        "{}{}{}",
+        everything(&origin),
+        everything(&other).replace("\"origin\"", "\"other\""),
+        everything(&plain).replace("\"origin\"", "\"plain\"")
+    );
+    lab.daemon.empty_bay("b");
+    let _set = set(
+        &lab,
+        "TOKEN",
+        &["--for", &for_api(&origin), "--for", &format!("registry.test:{} as bearer", plain.port())],
+    )
+    .ok();
+    lab.set("b", &policy);
+    let own = until("the sentinel in the environment", || {
+        let ran = lab.daemon.sh("b", TOKEN);
+        (ran.code == 0).then(|| ran.text())
+    });
+    let api = origin.url("https", "/api/x");
+    let auth = json!({ "Authorization": "Bearer {}" });
+    let form = "--b\r\nContent-Disposition: form-data; name=\"f\"\r\n\r\n{}\r\n--b--\r\n";
+    let cases = [
+        ("CRED-WRONGHOST", "host", json!({ "url": other.url("https", "/api/x"), "headers": auth })),
+        ("CRED-WRONGPATH", "request", json!({ "url": origin.url("https", "/gists"), "headers": auth })),
+        ("CRED-WRONGMETHOD", "request", json!({ "url": api, "method": "DELETE", "headers": auth })),
+        ("CRED-WRONGHEADER", "slot", json!({ "url": api, "headers": { "X-Api-Key": "{}" } })),
+        ("CRED-HTTP80", "plain", json!({ "url": plain.url("http", "/api/x"), "headers": auth })),
+        ("CRED-URL-QUERY", "query", json!({ "url": format!("{api}?q={{}}") })),
+        ("CRED-PATH", "path", json!({ "url": format!("{api}/{{}}") })),
+        ("CRED-UA", "slot", json!({ "url": api, "headers": { "User-Agent": "agent {}" } })),
+        ("CRED-CUSTOMHDR", "slot", json!({ "url": api, "headers": { "X-Custom": "a {}" } })),
+        (
+            "CRED-BODY-GIST",
+            "body",
+            json!({ "url": api, "method": "POST", "headers": auth, "body": "{\"files\": \"{}\"}" }),
+        ),
+        ("CRED-MULTIPART", "body", json!({ "url": api, "method": "POST", "body": form })),
+        (
+            "CRED-OWNKEY",
+            "other-credential",
+            json!({ "url": api, "headers": { "Authorization": "Bearer attackers-own-key" } }),
+        ),
+    ];
+    for (id, misuse, wanted) in &cases {
+        let answer = send(&lab, "b", wanted);
+        assert_eq!(answer["status"], 403, "{id}: {answer:#}");
+        let said = answer.to_string();
+        assert!(!said.contains(CANARY), "{id}: {said}");
+        until(id, || {
+            let refused = lab.record("b", "egress.refused");
+            refused
+                .iter()
+                .any(|body| body["secret"]["misuse"] == *misuse && body["by"]["exec"].is_string())
+                .then_some(())
+        });
+    }
+    assert!(credentials(&origin).iter().all(|sent| !sent.contains(&own)));
+    assert!(other.seen.lines().is_empty() && plain.seen.lines().is_empty());
+    let all = format!("{:?}", origin.seen.requests.lock().unwrap());
+    assert!(!all.contains(&own), "{all}");
+    everybody_is_clean(&lab, "b");
+}
+
+#[test]
+fn sentinels_are_where_tools_look_and_stay_for_the_life_of_the_bay() {
+    let mut lab = lab();
+    let origin = reflecting(&lab, "origin.test");
+    lab.bay("b", &everything(&origin));
+    let git = format!("me@origin.test:{}", origin.port());
+    let uses = format!("origin.test:{} as basic", origin.port());
+    let _set = set(
+        &lab,
+        "TOKEN",
+        &[
+            "--for",
+            &uses,
+            "--env",
+            "TOKEN",
+            "--file",
+            "/root/.npmrc=//npm.test/:_authToken={}",
+            "--git",
+            &git,
+        ],
+    )
+    .ok();
+    let own = until("the sentinel in the environment", || {
+        let ran = lab.daemon.sh("b", TOKEN);
+        (ran.code == 0).then(|| ran.text())
+    });
+    let files = |lab: &Lab| {
+        lab.daemon.sh("b", "cat /root/.npmrc /.bay/gitconfig; stat -c %a /root/.npmrc").ok().text()
+    };
+    let before = files(&lab);
+    assert!(
+        before.starts_with(&format!("//npm.test/:_authToken={own}\n[http \"https://origin.test:")),
+        "{before}"
+    );
+    assert!(before.contains("Authorization: Basic") && before.ends_with("600"), "{before}");
+    let included = lab.daemon.sh("b", "cat /etc/gitconfig").ok().text();
+    assert!(included.contains("/.bay/gitconfig"), "{included}");
+    lab.daemon.restart();
+    assert_eq!(sentinel(&lab, "b"), own, "the next daemon gives the same");
+    let _stopped = lab.daemon.bay(&["stop", "b"]).ok();
+    let _started = lab.daemon.bay(&["start", "b"]).ok();
+    assert_eq!((sentinel(&lab, "b"), files(&lab)), (own.clone(), before));
+    // Another value has the same sentinel, also where it is longer.
+    let longer = format!("{CANARY}-and-more");
+    let _new = lab.daemon.bay_with_input(&["secret", "rotate", "TOKEN", "-"], longer.as_bytes()).ok();
+    assert_eq!(sentinel(&lab, "b"), own);
+    let _gone = lab.daemon.bay(&["secret", "rm", "TOKEN"]).ok();
+    until("the sentinel to go", || {
+        (lab.daemon.sh("b", "test ! -e /root/.npmrc && test -z \"$TOKEN\"").code == 0).then_some(())
+    });
+    // Whoever remembers it is told, and nothing of it leaves.
+    let old = json!({ "url": origin.url("https", "/x"), "headers": { "X-Any": "{}" }, "token": own });
+    assert_eq!(send(&lab, "b", &old)["status"], 403);
+}
+
+#[test]
+fn another_value_holds_at_once_and_a_secret_that_is_gone_ends_streams() {
+    let lab = lab();
+    let origin = lab.outside.https("origin.test", |request: Request<Incoming>| async move {
+        use http_body_util::{BodyExt, StreamBody};
+        if request.uri().path() != "/api/stream" {
+            return Response::new(text("short"));
+        }
+        let first =
+            futures_util::stream::iter([Ok(hyper::body::Frame::data(bytes::Bytes::from_static(b"begun\n")))]);
+        let rest = futures_util::stream::pending::<Result<_, std::convert::Infallible>>();
+        Response::new(StreamBody::new(futures_util::StreamExt::chain(first, rest)).boxed_unsync())
+    });
+    lab.bay("b", &everything(&origin));
+    let _set = set(&lab, "TOKEN", &["--for", &for_api(&origin)]).ok();
+    let own = until("the sentinel in the environment", || {
+        let ran = lab.daemon.sh("b", TOKEN);
+        (ran.code == 0).then(|| ran.text())
+    });
+    assert_eq!(send(&lab, "b", &bearer(&origin.url("https", "/api/x")))["status"], 200);
+    let second = CANARY.replace("x9Xq", "y8Yr");
+    let _new = lab.daemon.bay_with_input(&["secret", "rotate", "TOKEN", "-"], second.as_bytes()).ok();
+    assert_eq!(send(&lab, "b", &bearer(&origin.url("https", "/api/x")))["status"], 200);
+    assert_eq!(credentials(&origin), [format!("Bearer {CANARY}"), format!("Bearer {second}")]);
+    let stream = r#"
+import os, sys, urllib.request
+answer = urllib.request.urlopen(urllib.request.Request(sys.argv[1], headers={"Authorization": "Bearer " + os.environ["TOKEN"]}))
+print(answer.readline())
+open("/tmp/begun", "w").close()
+try:
+    answer.read()
+except Exception as error:
+    print(error)
+open("/tmp/over", "w").close()
+"#;
+    let url = origin.url("https", "/api/stream");
+    let _begun = lab.daemon.bay(&["exec", "--detach", "b", "--", "python3", "-c", stream, &url]).ok();
+    until("the stream to begin", || (lab.daemon.sh("b", "test -e /tmp/begun").code == 0).then_some(()));
+    let _gone = lab.daemon.bay(&["secret", "rm", "TOKEN"]).ok();
+    until("the stream to end", || (lab.daemon.sh("b", "test -e /tmp/over").code == 0).then_some(()));
+    until("its end on record", || {
+        lab.record("b", "egress.ended").iter().any(|body| body["ending"] == "revoked").then_some(())
+    });
+    let refused = json!({ "url": origin.url("https", "/api/x"), "headers": { "Authorization": "Bearer {}" }, "token": own });
+    assert_eq!(send(&lab, "b", &refused)["status"], 403);
+}
+
+#[test]
+fn a_fork_has_sentinels_of_its_own_and_its_parents_are_honoured_as_its() {
+    let lab = lab();
+    let origin = reflecting(&lab, "origin.test");
+    lab.bay("p", &everything(&origin));
+    let file = ["--env", "TOKEN", "--file", "/root/token", "--bay", "p"];
+    let _set = set(&lab, "TOKEN", &[&["--for", &for_api(&origin)][..], &file].concat()).ok();
+    let parent = until("the sentinel in the environment", || {
+        let ran = lab.daemon.sh("p", TOKEN);
+        (ran.code == 0).then(|| ran.text())
+    });
+    let memory = keeper::able(&lab.daemon);
+    if memory {
+        // A process that remembers what it was given, and sends it when it is told to.
+        let remembers = r#"
+import os, sys, time, urllib.request, urllib.error
+while not os.path.exists("/tmp/go"):
+    time.sleep(0.02)
+request = urllib.request.Request(sys.argv[1], headers={"Authorization": "Bearer " + os.environ["TOKEN"]})
+try:
+    status = urllib.request.urlopen(request, timeout=20).status
+except urllib.error.HTTPError as error:
+    status = error.code
+with open("/tmp/said.new", "w") as said:
+    said.write("%d %s" % (status, os.environ["TOKEN"]))
+os.rename("/tmp/said.new", "/tmp/said")
+"#;
+        let url = origin.url("https", "/api/remembered");
+        let _begun = lab.daemon.bay(&["exec", "--detach", "p", "--", "python3", "-c", remembers, &url]).ok();
+    }
+    let forked = lab.daemon.bay(&["fork", "p", "--name", "c", "--json"]).ok().json();
+    let child = forked["bays"][0]["name"].as_str().unwrap().to_owned();
+    let own = until("the child's own sentinel", || {
+        let ran = lab.daemon.sh(&child, TOKEN);
+        (ran.code == 0).then(|| ran.text()).filter(|own| *own != parent)
+    });
+    assert_eq!(own.len(), CANARY.len());
+    assert_eq!(lab.daemon.sh(&child, "cat /root/token").ok().text(), own);
+    assert_eq!(lab.daemon.sh("p", "cat /root/token").ok().text(), parent, "the parent keeps its own");
+    assert_eq!(send(&lab, &child, &bearer(&origin.url("https", "/api/own")))["status"], 200);
+    let inherited = json!({ "url": origin.url("https", "/api/inherited"), "headers": { "Authorization": "Bearer {}" }, "token": parent });
+    assert_eq!(send(&lab, &child, &inherited)["status"], 200);
+    if memory {
+        let _go = lab.daemon.sh(&child, "touch /tmp/go").ok();
+        let said = until("the process that remembers", || {
+            let ran = lab.daemon.sh(&child, "cat /tmp/said");
+            (ran.code == 0).then(|| ran.text())
+        });
+        assert_eq!(said, format!("200 {parent}"));
+    }
+    // What a child has is nothing to its parent, nor to another bay.
+    let foreign = json!({ "url": origin.url("https", "/api/foreign"), "headers": { "Authorization": "Bearer {}" }, "token": own });
+    assert_eq!(send(&lab, "p", &foreign)["status"], 403);
+    lab.bay("other", &everything(&origin));
+    let stolen = json!({ "url": origin.url("https", "/api/stolen"), "headers": { "Authorization": "Bearer {}" }, "token": parent });
+    let answer = send(&lab, "other", &stolen);
+    assert_eq!(lab.daemon.sh("other", TOKEN).code, 1, "it is not this bay's");
+    let sent = credentials(&origin);
+    assert!(!sent.iter().any(|sent| sent.contains(&own)), "{sent:?}");
+    // It is a word like any other there, and passes as that.
+    assert_eq!((answer["status"].as_u64(), sent.last()), (Some(200), Some(&format!("Bearer {parent}"))));
+    bay_is_clean(&lab, &child);
+}
+
+#[test]
+fn without_its_key_the_daemon_has_no_secrets_and_says_why() {
+    let mut lab = lab();
+    let origin = reflecting(&lab, "origin.test");
+    lab.bay("b", &everything(&origin));
+    let _set = set(&lab, "TOKEN", &["--for", &for_api(&origin)]).ok();
+    let key = lab.daemon.data_dir.with_extension("key");
+    let aside = lab.daemon.data_dir.with_extension("aside");
+    lab.daemon.kill_9();
+    fs::rename(&key, &aside).unwrap();
+    lab.daemon.launch();
+    assert_eq!(lab.daemon.sh("b", "echo runs").ok().text(), "runs", "bays run");
+    for line in [
+        &["secret", "ls"][..],
+        &["secret", "show", "TOKEN"],
+        &["secret", "rm", "TOKEN"],
+        &["secret", "rotate", "TOKEN", "--from-env", "PATH"],
+    ] {
+        let error = lab.daemon.bay(line).errors();
+        assert!(error.contains("key-unusable") && error.contains("is gone"), "{line:?}: {error}");
+    }
+    let error = set(&lab, "OTHER", &["--for", &for_api(&origin)]).errors();
+    assert!(error.contains("key-unusable"), "{error}");
+    lab.daemon.kill_9();
+    fs::rename(&aside, &key).unwrap();
+    lab.daemon.launch();
+    until("the way out", || {
+        (send(&lab, "b", &bearer(&origin.url("https", "/api/x")))["status"] == 200).then_some(())
+    });
+    assert_eq!(credentials(&origin).last(), Some(&format!("Bearer {CANARY}")));
+}
+
+#[test]
+fn a_command_has_values_and_what_goes_wrong_with_it_is_told_without_them() {
+    let lab = lab();
+    let origin = reflecting(&lab, "origin.test");
+    lab.bay("b", &everything(&origin));
+    let file = lab.daemon.data_dir.with_extension("value");
+    fs::write(&file, CANARY).unwrap();
+    let line = format!("cat {}", file.display());
+    let command = |line: &str| {
+        lab.daemon.bay(&[
+            "secret",
+            "set",
+            "TOKEN",
+            "--from-command",
+            line,
+            "--refresh",
+            "10s",
+            "--for",
+            &for_api(&origin),
+        ])
+    };
+    for (odd, why) in [
+        (format!("cat {}; exit 7", file.display()), "failed"),
+        (format!("cat {0} {0} | sed 's/x9/ x9/'", file.display()), "printed something else"),
+        ("sleep 1000".to_owned(), "did not end within"),
+    ] {
+        let error = command(&odd).exits(5).errors();
+        assert!(
+            error.contains("secret-source") && error.contains(why) && !error.contains("CANARY"),
+            "{error}"
+        );
+    }
+    let _set = command(&line).ok();
+    assert_eq!(
+        send(
+            &lab,
+            "b",
+            &json!({ "url": origin.url("https", "/api/x"), "headers": { "Authorization": "Bearer __TOKEN__" } })
+        )["status"],
+        200
+    );
+    let second = CANARY.replace("x9Xq", "y8Yr");
+    fs::write(&file, &second).unwrap();
+    let _new = lab.daemon.bay(&["secret", "rotate", "TOKEN"]).ok();
+    fs::remove_file(&file).unwrap();
+    let error = lab.daemon.bay(&["secret", "rotate", "TOKEN"]).exits(5).errors();
+    assert!(error.contains("secret-source"), "{error}");
+    // The value that there is stays.
+    assert_eq!(
+        send(
+            &lab,
+            "b",
+            &json!({ "url": origin.url("https", "/api/x"), "headers": { "Authorization": "Bearer __TOKEN__" } })
+        )["status"],
+        200
+    );
+    assert_eq!(credentials(&origin), [format!("Bearer {CANARY}"), format!("Bearer {second}")]);
+}
