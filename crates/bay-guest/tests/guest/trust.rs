@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use bay_tests::suite::{self, Lack};
 use bay_types::exec::ExecSpec;
-use futures_util::future::join_all;
 
 use crate::harness::{Guest, Options, is_root, sh};
 use crate::origin;
@@ -13,9 +13,9 @@ use crate::origin;
 struct Client(&'static str, &'static str, &'static str, &'static str);
 
 /// Some try again and again what cannot succeed.
-const CLIENT_TIME_S: u64 = 40;
+const CLIENT_TIME_S: u64 = 60;
 const BARE: &str = "env -i PATH=\"$PATH\" HOME=\"$HOME\"";
-const CLIENTS: [Client; 28] = [
+const CLIENTS: [Client; 30] = [
     Client("curl", "curl", "curl -fsS https://origin.test/curl", "/curl"),
     Client("curl, bare", "curl", "$BARE curl -fsS https://origin.test/curl-bare", "/curl-bare"),
     Client("wget", "wget", "wget -qO- https://origin.test/wget", "/wget"),
@@ -81,10 +81,24 @@ const CLIENTS: [Client; 28] = [
     ),
     Client("docker (Go)", "docker", "! $BARE docker manifest inspect origin.test/team/docker", "/v2/"),
     Client(
+        "go",
+        "go",
+        "mkdir -p /tmp/go && cd /tmp/go && printf 'package main\nimport (\"net/http\"; \"os\")\nfunc main() { \
+         if _, err := http.Get(\"https://origin.test/go\"); err != nil { os.Exit(1) } }\n' > ask.go && \
+         $BARE CGO_ENABLED=0 GOCACHE=/tmp/go/cache go run ask.go",
+        "/go",
+    ),
+    Client(
         "java",
         "java",
         "for java in $(ls -d /usr/lib/jvm/*/bin/java); do $BARE $java -cp /tmp/java Ask; done",
         "/java",
+    ),
+    Client(
+        "keytool",
+        "keytool",
+        "$BARE keytool -list -cacerts -storepass changeit | grep -qi workbay && curl -fsS https://origin.test/keytool",
+        "/keytool",
     ),
     Client(
         "perl",
@@ -148,6 +162,12 @@ public class Ask {
 END
 javac -nowarn --release 11 Ask.java";
 
+/// Where `./test` puts a uv for this alone.
+fn own_uv() -> Option<String> {
+    let python = std::env::var("BAY_TEST_UV").ok()?;
+    Some(python.rsplit_once('/')?.0.to_owned())
+}
+
 fn script(text: &str) -> ExecSpec {
     let path = std::env::var("PATH").unwrap_or_default();
     ExecSpec {
@@ -157,56 +177,105 @@ fn script(text: &str) -> ExecSpec {
     }
 }
 
-/// Runs every client that is installed against a server whose authority is the bay's own, or is not.
-async fn run_all(own: bool) -> Option<(Guest, Vec<Ran>)> {
+/// What `./test` installs, so that it is never missing there.
+const INSTALLED: [&str; 6] = ["certutil", "curl", "git", "openssl", "uv", "wget"];
+
+/// Runs one client against a server whose authority is the bay's own, or is not. Nothing where it is not installed.
+async fn run(Client(name, needs, run, _): &Client, own: bool) -> Option<(Guest, Ran)> {
+    let lacks = |lack, why: &str| {
+        suite::skip(lack, &format!("{name}: {why}"));
+        None
+    };
     if !is_root() {
-        eprintln!("skipped: a copy of this machine needs mounts, and those need root");
-        return None;
+        return lacks(Lack::Host, "a copy of this machine needs mounts, and those need root");
     }
     if std::process::Command::new("ip").arg("-V").output().is_err() {
-        eprintln!("skipped: a network of its own needs the program ip");
-        return None;
+        return lacks(Lack::Installable, "a network of its own needs the program ip");
     }
     let guest = Guest::prepared(&Options { machine: true, ..Options::default() }, |root| {
         origin::certify(root.parent().unwrap(), own);
     });
-    let has_java = guest.run(&script(JAVA)).await.code() == Some(0);
-    let runs = CLIENTS.iter().map(async |Client(name, needs, run, asked)| {
-        let look = if needs.contains(' ') { (*needs).to_owned() } else { format!("command -v {needs}") };
-        let there = guest.run(&script(&look)).await.code() == Some(0);
-        if !there || (*needs == "java" && !has_java) {
-            eprintln!("skipped: {name}: not installed");
-            return None;
-        }
-        let ran = guest.run(&script(run)).await;
-        let asked = origin::asked(guest.dir()).lines().any(|line| line == *asked);
-        let said = format!("{:?} {}{}", ran.exit, ran.out(), ran.err());
-        Some(Ran { name, asked, well: ran.code() == Some(0), said })
-    });
-    let ran: Vec<Ran> = join_all(runs).await.into_iter().flatten().collect();
-    assert!(ran.len() > 3, "hardly a client was found");
-    Some((guest, ran))
+    let own_uv = if *needs == "uv" { own_uv() } else { None };
+    let script = |text: &str| match &own_uv {
+        Some(dir) => script(&format!("PATH=$PATH:{dir}; {text}")),
+        None => script(text),
+    };
+    let look = if needs.contains(' ') { (*needs).to_owned() } else { format!("command -v {needs}") };
+    let there = guest.run(&script(&look)).await.code() == Some(0)
+        && (*needs != "java" || guest.run(&script(JAVA)).await.code() == Some(0));
+    if !there {
+        let lack = if INSTALLED.contains(needs) { Lack::Installable } else { Lack::Host };
+        return lacks(lack, &format!("{} is not installed", needs.split(' ').next().unwrap_or(needs)));
+    }
+    let ran = guest.run(&script(run)).await;
+    let said = format!("{:?} {}{}", ran.exit, ran.out(), ran.err());
+    Some((guest, Ran { well: ran.code() == Some(0), said }))
 }
 
 struct Ran {
-    name: &'static str,
-    /// The server was asked what this client asks.
-    asked: bool,
     well: bool,
     said: String,
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn clients_of_this_machine_trust_the_gateway_without_being_told() {
-    let Some((_guest, ran)) = run_all(true).await else { return };
-    for Ran { name, asked, well, said } in ran {
-        println!("{name}: asked {asked}, well {well}");
-        assert!(asked && well, "{name}: asked {asked}, {said}");
-    }
+/// A client of this machine trusts the gateway without being told, and trusts no other authority of the same name.
+async fn trusts_its_own_alone(name: &str) {
+    let client = CLIENTS.iter().find(|client| client.0 == name).unwrap();
+    let Some((guest, Ran { well, said })) = run(client, true).await else { return };
+    let asked = origin::asked(guest.dir());
+    assert!(well && asked.lines().any(|line| line == client.3), "{name}: asked {asked:?}, {said}");
+    drop(guest);
+    let Some((guest, _)) = run(client, false).await else { return };
+    assert_eq!(origin::asked(guest.dir()), "", "{name} trusts somebody else");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn clients_of_this_machine_trust_no_other_authority() {
-    let Some((guest, _)) = run_all(false).await else { return };
-    assert_eq!(origin::asked(guest.dir()), "");
+/// A test for each client.
+macro_rules! clients {
+    ($($test:ident: $name:literal,)*) => {
+        const TESTED: &[&str] = &[$($name),*];
+        $(
+            #[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                trusts_its_own_alone($name).await;
+            }
+        )*
+    };
+}
+
+clients! {
+    trusted_by_curl: "curl",
+    trusted_by_curl_bare: "curl, bare",
+    trusted_by_wget: "wget",
+    trusted_by_wget_bare: "wget, bare",
+    trusted_by_git: "git",
+    trusted_by_git_bare: "git, bare",
+    trusted_by_git_asked_by_ssh: "git, by SSH",
+    trusted_by_openssl: "openssl, by hash",
+    trusted_by_python: "python",
+    trusted_by_python_of_the_system_bare: "python of the system, bare",
+    trusted_by_requests: "requests",
+    trusted_by_pip: "pip",
+    trusted_by_uv: "uv",
+    trusted_by_node: "node",
+    trusted_by_npm: "npm",
+    trusted_by_deno: "deno",
+    trusted_by_cargo: "cargo",
+    trusted_by_docker: "docker (Go)",
+    trusted_by_go: "go",
+    trusted_by_java: "java",
+    trusted_by_keytool: "keytool",
+    trusted_by_perl: "perl",
+    trusted_by_ruby: "ruby",
+    trusted_by_php: "php",
+    trusted_by_chromium: "chromium",
+    trusted_by_chrome: "chrome",
+    trusted_by_firefox: "firefox",
+    trusted_by_chromium_without_policies: "chromium without policies",
+    trusted_by_a_sound_store_of_nss: "the store of NSS is sound",
+    trusted_by_certutil: "certutil",
+}
+
+#[test]
+fn every_client_of_the_list_has_a_test() {
+    let listed: Vec<&str> = CLIENTS.iter().map(|client| client.0).collect();
+    assert_eq!(TESTED, listed);
 }
