@@ -13,4 +13,5 @@ mod secrets;
 mod sight;
 mod ssh;
 mod ssh_attacks;
+mod ssh_openssh;
 mod tunnels;
