@@ -7,6 +7,8 @@ use bay_policy::{
     parse, route,
 };
 
+use proptest::prelude::*;
+
 use super::{decided, now, outcome, policy, request};
 
 const TEAM: &str = r#"
@@ -192,4 +194,23 @@ fn a_rule_for_every_repository_is_too_wide() {
     assert!(codes(&rule("/team/app")).is_empty());
     let shadowed = format!("{}\n[[rule]]\noutcome = \"deny\"\nhost = \"git.test\"", rule("/team/app"));
     assert!(codes(&shadowed).contains(&FindingCode::Shadowed));
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_asked_for_what_is_sent_is_one_service_of_one_repository(
+        command in prop_oneof![
+            "(git-upload-pack|git-receive-pack|git upload-pack) '?[a-zA-Z0-9/._~;$`|&\\\\ '\"%-]{0,24}'?",
+            "\\PC{0,40}",
+        ]
+    ) {
+        let Ok((service, path)) = GitSsh::read_command(command.as_bytes()) else { return Ok(()) };
+        let Ok(asked) = CanonicalRequest::git_ssh("git.test", 22, service, &path) else { return Ok(()) };
+        let sent = asked.git().unwrap().command();
+        let inner = sent.strip_suffix('\'').unwrap().split_once(" '").unwrap().1;
+        prop_assert!(inner.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+@~,:=".contains(&byte)), "{sent}");
+        prop_assert!(!inner.split('/').any(|part| part == ".." || part == "."), "{sent}");
+        prop_assert_eq!(GitSsh::read_command(sent.as_bytes()).unwrap(), (service, inner.to_owned()));
+        prop_assert_eq!(request(&asked.to_string()), asked);
+    }
 }
