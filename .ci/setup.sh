@@ -63,6 +63,9 @@ packages_missing() {
       libc6-dev)       has_static_libc ;;
       iproute2)        command -v ip >/dev/null 2>&1 ;;
       python3-venv)    python3 -c 'import venv, ensurepip' 2>/dev/null ;;
+      nftables)        command -v nft >/dev/null 2>&1 ;;
+      openssh-client)  command -v ssh >/dev/null 2>&1 ;;
+      libnss3-tools)   command -v certutil >/dev/null 2>&1 ;;
       bsdutils)        command -v script >/dev/null 2>&1 ;;
       postgresql)      compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
       ca-certificates) [ -e /etc/ssl/certs/ca-certificates.crt ] ;;
