@@ -26,6 +26,7 @@ use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 use crate::service::Caller;
 use crate::service::checkpoints::{self, Wanted};
+use crate::service::timeline::quoted;
 
 /// How much of a body is shown.
 const PREVIEW_BYTES: usize = 2048;
@@ -239,7 +240,10 @@ fn clip(text: &str) -> String {
 pub(crate) fn line(card: &Approval) -> String {
     match &card.asked {
         Asked::Request(asked) => asked.request.clone(),
-        Asked::Exec(asked) => format!("exec {}", clip(&asked.argv.join(" "))),
+        Asked::Exec(asked) => {
+            let words: Vec<String> = asked.argv.iter().map(|word| quoted(word)).collect();
+            format!("exec {}", clip(&words.join(" ")))
+        }
     }
 }
 

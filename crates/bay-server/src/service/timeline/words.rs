@@ -347,7 +347,8 @@ pub(super) fn clip(text: &str, limit: usize) -> String {
     }
 }
 
-fn quoted(word: &str) -> String {
+/// A word as one would type it.
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()

@@ -6,13 +6,8 @@ use bay_types::approval::{Answer, Approval, ApprovalState, Asked, AskedRequest, 
 use bay_types::egress::Who;
 use jiff::Timestamp;
 
-use crate::output::escape::visible;
+use crate::output::escape::{command, visible};
 use crate::output::size;
-
-/// Arguments of a command in one line.
-fn command(argv: &[String]) -> String {
-    argv.iter().map(|word| visible(word)).collect::<Vec<_>>().join(" ")
-}
 
 /// `3 m`, `20 s`.
 fn span(from: Timestamp, to: Timestamp) -> String {
@@ -77,12 +72,21 @@ pub(super) fn whole(card: &Approval, now: Timestamp) -> String {
     for warning in &card.warnings {
         row("careful", visible(warning));
     }
-    row("who", who(card));
+    // A command has nobody behind it but who wanted it, and takes nothing along.
+    let is_request = matches!(card.asked, Asked::Request(_));
+    if is_request {
+        row("who", who(card));
+    }
     if let Some(call) = &card.tool_call {
         row("tool call", visible(call));
     }
     let secrets: Vec<String> = card.secrets.iter().map(|name| visible(name)).collect();
-    row("secrets", if secrets.is_empty() { "none would be attached".to_owned() } else { secrets.join(", ") });
+    if is_request {
+        row(
+            "secrets",
+            if secrets.is_empty() { "none would be attached".to_owned() } else { secrets.join(", ") },
+        );
+    }
     if let Some(rule) = &card.rule {
         let reason = rule.reason.as_ref().map(|reason| format!(": {}", visible(reason))).unwrap_or_default();
         row(
@@ -121,7 +125,12 @@ pub(super) fn whole(card: &Approval, now: Timestamp) -> String {
         let id = card.id.short();
         let _ = writeln!(
             text,
-            "  bay approvals allow {id} [--once|--exec|--for 10m|--save]   bay approvals deny {id} [-m WHY]"
+            "  bay approvals allow {id} [{}]   bay approvals deny {id} [-m WHY]",
+            if card.saved_as.is_some() {
+                "--once|--exec|--for 10m|--save"
+            } else {
+                "--once|--exec|--for 10m"
+            }
         );
     }
     text
