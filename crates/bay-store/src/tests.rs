@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod approval;
 mod ledger;
 mod policy;
 mod traffic;

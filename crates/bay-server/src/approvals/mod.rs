@@ -477,3 +477,6 @@ pub(crate) async fn sweep(daemon: Arc<Daemon>) {
 pub(crate) fn is_exec(card: &Approval) -> bool {
     matches!(card.asked, Asked::Exec(_))
 }
+
+#[cfg(test)]
+mod tests;

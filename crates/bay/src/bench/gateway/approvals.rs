@@ -29,7 +29,6 @@ pub(crate) async fn approvals(rounds: usize) -> Result<Vec<Scored>, ApiError> {
 }
 
 async fn measure(lab: &mut Lab, rounds: usize) -> Result<Vec<Scored>, ApiError> {
-    lab.bay("mine").await?;
     talk("how soon a held request goes on");
     let soon = soon(lab, rounds).await?;
     talk("a thousand held requests of a hundred bays, and a daemon that is killed meanwhile");
@@ -40,8 +39,11 @@ async fn measure(lab: &mut Lab, rounds: usize) -> Result<Vec<Scored>, ApiError> 
 async fn soon(lab: &mut Lab, rounds: usize) -> Result<Scored, ApiError> {
     let mut took = Series::of("allowed → the origin has it", Unit::Milliseconds, &[Bar::Is(20.0)]);
     for round in 0..rounds {
-        let path = format!("{ASK}/soon-{round}");
-        let child = spawned(lab, "mine", &path, Work::Held { requests: EACH })?;
+        // One bay asks so often in a minute, and no more.
+        let bay = format!("soon-{round}");
+        lab.bay(&bay).await?;
+        let path = format!("{ASK}/{bay}");
+        let child = spawned(lab, &bay, &path, Work::Held { requests: EACH })?;
         for card in held(lab, EACH).await? {
             let Asked::Request(asked) = &card.asked else { continue };
             let wanted = asked.request.rsplit_once(ASK).map(|(_, rest)| format!("{ASK}{rest}"));

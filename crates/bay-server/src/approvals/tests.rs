@@ -1,0 +1,59 @@
+//! Questions that a new daemon takes up, whatever its clock says.
+
+use bay_types::approval::AskedExec;
+
+use super::*;
+
+fn row(bay: BayId, asked_at: Timestamp, minutes: i64) -> ApprovalRow {
+    let card = Approval {
+        id: ApprovalId::generate(),
+        bay,
+        bay_name: "b".to_owned(),
+        state: ApprovalState::Open,
+        asked_at,
+        expires: asked_at + SignedDuration::from_mins(minutes),
+        asked: Asked::Exec(AskedExec {
+            argv: vec!["true".to_owned()],
+            cwd: None,
+            user: None,
+            by: "uid 0".to_owned(),
+        }),
+        by: None,
+        exec_number: None,
+        exec_argv: Vec::new(),
+        tool_call: None,
+        rule: None,
+        secrets: Vec::new(),
+        warnings: Vec::new(),
+        saved_as: None,
+        digest: String::new(),
+        checkpoint: None,
+        held: 0,
+        answer: None,
+    };
+    ApprovalRow { key: card.id.to_string(), card, uses_left: None }
+}
+
+#[tokio::test]
+async fn a_clock_that_jumps_makes_no_time_longer_and_ends_nothing_that_has_time_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("bay.db")).await.unwrap();
+    let (bay, now) = (BayId::generate(), Timestamp::now());
+    let day = SignedDuration::from_hours(24);
+    // Asked a moment ago; by a clock that was a day ahead; by one that was a day behind.
+    let rows = [row(bay, now, 15), row(bay, now + day, 15), row(bay, now - day, 15)];
+    for row in &rows {
+        store.approval_add(row, &Draft::new("approval.asked", json!({}))).await.unwrap();
+    }
+    let approvals =
+        Approvals::new(ApprovalsConfig { timeout: Some(Duration::from_secs(15 * 60)), hold: None });
+    approvals.restore(&store).await.unwrap();
+    let left = |row: &ApprovalRow| {
+        let question = approvals.find(row.card.id).unwrap();
+        assert!(question.is_open());
+        question.deadline.saturating_duration_since(Instant::now())
+    };
+    assert!(left(&rows[0]) > Duration::from_secs(14 * 60));
+    assert!(left(&rows[1]) <= Duration::from_secs(15 * 60), "a day ahead is not a day longer");
+    assert_eq!(left(&rows[2]), Duration::ZERO, "what is over ends as time's answer, with its event");
+}

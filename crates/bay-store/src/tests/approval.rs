@@ -1,0 +1,127 @@
+//! Questions: answered once, used as often as was said, and never lost.
+
+use bay_types::approval::{Answer, Approval, ApprovalState, Asked, AskedExec, Reach};
+use bay_types::{ApprovalId, BayId};
+use jiff::{SignedDuration, Timestamp};
+
+use super::*;
+
+fn row(bay: BayId) -> ApprovalRow {
+    let asked_at = event::now();
+    ApprovalRow {
+        key: "exec_1  GET https://a.test/".to_owned(),
+        card: Approval {
+            id: ApprovalId::generate(),
+            bay,
+            bay_name: "web".to_owned(),
+            state: ApprovalState::Open,
+            asked_at,
+            expires: asked_at + SignedDuration::from_mins(15),
+            asked: Asked::Exec(AskedExec {
+                argv: vec!["true".to_owned()],
+                cwd: None,
+                user: None,
+                by: "uid 0".to_owned(),
+            }),
+            by: None,
+            exec_number: None,
+            exec_argv: Vec::new(),
+            tool_call: None,
+            rule: None,
+            secrets: Vec::new(),
+            warnings: Vec::new(),
+            saved_as: None,
+            digest: "0".repeat(64),
+            checkpoint: None,
+            held: 0,
+            answer: None,
+        },
+        uses_left: Some(0),
+    }
+}
+
+fn answer(by: &str) -> Answer {
+    Answer {
+        by: by.to_owned(),
+        at: Timestamp::UNIX_EPOCH,
+        after_ms: 5,
+        reach: Some(Reach::Once),
+        bound: true,
+        until: None,
+        why: None,
+    }
+}
+
+fn event(kind: &'static str) -> Draft {
+    Draft::new(kind, json!({}))
+}
+
+#[tokio::test]
+async fn the_first_answer_counts_and_an_allow_is_used_as_often_as_was_said() {
+    let (dir, store) = store().await;
+    let bay = bay(&store, "web").await.id;
+    let new = row(bay);
+    let id = new.card.id;
+    store.approval_add(&new, &event("approval.asked")).await.unwrap();
+    assert_eq!(store.approval_list(true).await.unwrap(), [new.clone()]);
+    assert_eq!(store.approval_use(id, bay, &event("act")).await.unwrap(), None, "nobody has allowed it");
+    let allowed = answer("uid 0");
+    let first = store
+        .approval_answer(id, bay, ApprovalState::Allowed, &allowed, Some(2), &event("approval.allowed"))
+        .await
+        .unwrap();
+    assert!(first.is_some());
+    let second = store
+        .approval_answer(id, bay, ApprovalState::Denied, &answer("uid 1"), None, &event("approval.denied"))
+        .await
+        .unwrap();
+    assert_eq!(second, None, "somebody was faster, and nothing is recorded");
+    drop(store);
+    let store = Store::open(&dir.path().join("bay.db")).await.unwrap();
+    let kept = store.approval_get(id).await.unwrap().unwrap();
+    assert_eq!(
+        (kept.card.state, kept.card.answer, kept.uses_left),
+        (ApprovalState::Allowed, Some(allowed), Some(2))
+    );
+    let other = BayId::generate();
+    assert_eq!(store.approval_use(id, other, &event("act")).await.unwrap(), None, "it is not that bay's");
+    assert!(matches!(store.approval_use(id, bay, &event("act")).await.unwrap(), Some((_, false))));
+    assert!(matches!(store.approval_use(id, bay, &event("act")).await.unwrap(), Some((_, true))));
+    assert_eq!(store.approval_use(id, bay, &event("act")).await.unwrap(), None, "it is used up");
+    assert!(store.approval_list(true).await.unwrap().is_empty());
+    let kinds: Vec<String> =
+        store.events_list(0, Some(bay)).await.unwrap().into_iter().map(|event| event.kind).collect();
+    assert_eq!(kinds[1..], ["approval.asked", "approval.allowed", "act", "act"]);
+    assert!(matches!(store.events_verify().await.unwrap(), Verdict::Intact { .. }));
+}
+
+#[tokio::test]
+async fn what_was_asked_goes_with_its_bay_and_can_still_be_looked_at() {
+    let (_dir, store) = store().await;
+    let bay = bay(&store, "web").await.id;
+    assert!(store.approvals_drop(bay, "nothing there").await.unwrap().is_empty());
+    let (open, allowed) = (row(bay), row(bay));
+    for new in [&open, &allowed] {
+        store.approval_add(new, &event("approval.asked")).await.unwrap();
+    }
+    store
+        .approval_answer(allowed.card.id, bay, ApprovalState::Allowed, &answer("uid 0"), None, &event("x"))
+        .await
+        .unwrap();
+    assert!(matches!(
+        store.approval_use(allowed.card.id, bay, &event("act")).await.unwrap(),
+        Some((_, false))
+    ));
+    let mut dropped = store.approvals_drop(bay, "the bay was stopped").await.unwrap();
+    dropped.sort();
+    let mut both = vec![open.card.id, allowed.card.id];
+    both.sort();
+    assert_eq!(dropped, both);
+    assert_eq!(store.approval_use(allowed.card.id, bay, &event("act")).await.unwrap(), None);
+    let again = row(bay);
+    store.approval_add(&again, &event("approval.asked")).await.unwrap();
+    store.bay_delete(bay, &event("bay.deleted")).await.unwrap();
+    for id in [open.card.id, again.card.id] {
+        assert_eq!(store.approval_get(id).await.unwrap().unwrap().card.state, ApprovalState::Dropped);
+    }
+}
