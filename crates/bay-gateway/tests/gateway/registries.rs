@@ -103,6 +103,7 @@ impl Rig {
             "SSL_CERT_FILE",
             "GIT_SSL_CAINFO",
             "PIP_CERT",
+            "REQUESTS_CA_BUNDLE",
             "CARGO_HTTP_CAINFO",
             "npm_config_cafile",
             "CURL_CA_BUNDLE",
