@@ -9,6 +9,7 @@
 //! | [`ran`]    | what a command printed and how it ended, with the assertions that tests want             |
 //! | [`rest`]   | the daemon's socket without the CLI between                                              |
 //! | [`repository`], [`remote`] | small git repositories to make bays from, also over HTTP                     |
+//! | [`database`] | a PostgreSQL                                                                           |
 //! | [`forge`]  | a server of repositories over SSH                                                        |
 //! | [`machine`] | a virtual machine: a host of another kind than this one                               |
 //! | [`stuck`]  | a filesystem that does not answer: processes in uninterruptible sleep                  |
@@ -26,6 +27,7 @@
 pub mod archive;
 pub mod chance;
 pub mod daemon;
+pub mod database;
 pub mod disk;
 pub mod forge;
 pub mod image;

@@ -80,6 +80,12 @@ impl Outside {
         Self { authority, runtime, hosts, roots }
     }
 
+    /// A certificate for a name and its key, for servers that read them from files.
+    #[must_use]
+    pub fn leaf_pem(&self, name: &str) -> (String, String) {
+        self.authority.leaf_pem(name)
+    }
+
     /// What `bay serve` is told.
     ///
     /// # Panics

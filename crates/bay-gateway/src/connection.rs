@@ -169,7 +169,7 @@ impl Pinned {
         let timeouts = &self.shared.timeouts;
         let first = timeouts.first_byte;
         match self.shared.decider.route(&self.host, self.port) {
-            Route::Tcp { .. } if self.shared.decider.has_logins(&self.host, self.port) => {
+            Route::Tcp { .. } if self.shared.decider.secrets().has_logins(&self.host, self.port) => {
                 postgres::serve(self, stream).await;
             }
             Route::Tcp { .. } => self.pass_tcp(stream).await,

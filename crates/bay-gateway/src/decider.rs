@@ -10,9 +10,6 @@ use async_trait::async_trait;
 use bay_policy::{CanonicalRequest, Decision, Explanation, Host, Refusal, Route};
 use secrecy::SecretString;
 use serde::Serialize;
-use zeroize::Zeroizing;
-
-use crate::postgres::{Login, LoginRuling};
 
 use crate::secrets::{Misuse, Secrets};
 use crate::sight::Sight;
@@ -226,28 +223,6 @@ pub trait Decider: Send + Sync + 'static {
 
     /// Records a refusal that no decision was needed for.
     async fn refused(&self, caller: &Caller, what: &Refused<'_>) -> RecordId;
-
-    /// Whether logins to databases at this place have secrets for passwords. Asked where a `tcp` rule holds.
-    fn has_logins(&self, host: &Host, port: u16) -> bool {
-        let _ = (host, port);
-        false
-    }
-
-    /// Which secret is the password of a login.
-    fn login(&self, login: &Login<'_>) -> LoginRuling {
-        let Login { user, database, .. } = login;
-        LoginRuling::Refused {
-            why: format!("no secret is for user {user} and database {database}"),
-            next: "have the operator set one".to_owned(),
-        }
-    }
-
-    /// The password of a login whose secret the bay has, for an allowed connection. What it is used for is on record, and
-    /// stays there whatever happens, before this returns. Why there is none, for whoever wanted it.
-    async fn password(&self, id: &RecordId, login: &Login<'_>) -> Result<Zeroizing<String>, String> {
-        let _ = (id, login);
-        Err("there is no such secret".to_owned())
-    }
 
     /// Records how a request ended. Called exactly once for each ruling.
     fn ended(&self, id: &RecordId, ended: &Ended);

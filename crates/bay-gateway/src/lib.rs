@@ -14,7 +14,7 @@
 //!                  ├─ git-ssh ─ SSH (a host key of the bay's own authority) ─ one command
 //!                  │              └─► ssh: git's service ── Decider::decide ──► origin, with the operator's key
 //!                  ├─ tcp ──────────────────────────────────── Decider::decide ──► tunnel
-//!                  │    └─ a database whose password is a secret ─ Decider::login ──► postgres: its login, then tunnel
+//!                  │    └─ a database whose password is a secret ─ secrets::login ──► postgres: its login, then tunnel
 //!                  └─ refuse ─ answered with a reason where it speaks TLS or HTTP, closed otherwise
 //!  bay ─ proxy ► CONNECT: `connection` with the host it names; a whole URL: `exchange`
 //! ```

@@ -43,6 +43,11 @@ impl<'a> Sight<'a> {
         Self { request: None, secrets: Vec::new(), looked: false }
     }
 
+    /// That of a login with this secret, of which nothing else is to be seen.
+    pub(crate) fn of_login(secret: String) -> Self {
+        Self { request: None, secrets: vec![secret], looked: false }
+    }
+
     /// The headers as they go to the origin, without `Host`.
     #[must_use]
     pub fn headers(&self) -> Option<&HeaderMap> {

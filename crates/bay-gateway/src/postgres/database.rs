@@ -90,7 +90,7 @@ impl Line {
         &mut self,
         parameters: &[(String, String)],
         user: &str,
-        password: &Zeroizing<String>,
+        password: &str,
     ) -> Result<(), LoginError> {
         let encrypted = self.encrypted;
         let stream = &mut self.stream;
@@ -129,7 +129,7 @@ impl Line {
                 }
                 (11, message) => {
                     let mut client = scram.take().ok_or(ScramError::Malformed)?;
-                    let (message, password) = (message.to_vec(), password.clone());
+                    let (message, password) = (message.to_vec(), Zeroizing::new(password.to_owned()));
                     // As much work as the database asks for, beside what others wait for.
                     let proving = tokio::task::spawn_blocking(move || {
                         let proof = client.prove(&message, &password);

@@ -6,10 +6,10 @@
 //! ```text
 //!  bay's client                      gateway                                   database
 //!   ── SSLRequest ─────────────────► TLS by the bay's authority
-//!   ── user, database ─────────────► Decider::login: which secret?
+//!   ── user, database ─────────────► Secrets::login: which secret?
 //!   ◄─ SCRAM-SHA-256 ──────────────► is it the sentinel that it knows?
 //!                                    Decider::decide, on record
-//!                                    Decider::password: the value
+//!                                    Decider::attach: the value, durably on record
 //!                                    verified TLS ───────────────────────────► SSLRequest
 //!                                    SCRAM-SHA-256, md5, or the password ────► user, database
 //!   ◄─ logged in ─────────────────── logged in ◄──────────────────────────────
@@ -31,6 +31,8 @@ use bay_policy::Host;
 
 pub(crate) use session::serve;
 
+/// Where databases are, if nothing else is said.
+pub const DEFAULT_PORT: u16 = 5432;
 /// How TLS clients of PostgreSQL say what they are going to speak.
 const ALPN: &[u8] = b"postgresql";
 
@@ -47,19 +49,10 @@ pub struct Login<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoginSecret {
     pub name: String,
-    /// Any of these shows that the bay has it.
-    pub sentinels: Vec<String>,
+    /// Changes when the secret is removed and set again.
+    pub incarnation: u64,
+    /// Any of these shows that the bay has it: the bay's sentinel, those of its ancestors, and the name that stands for them.
+    pub passwords: Vec<String>,
     /// The database may be spoken to without TLS, where it offers none.
     pub plain: bool,
-}
-
-/// What the decider says of a login.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LoginRuling {
-    Secret(LoginSecret),
-    /// No secret is for it; why, and what would change that.
-    Refused {
-        why: String,
-        next: String,
-    },
 }

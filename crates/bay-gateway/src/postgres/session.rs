@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use bay_policy::{CanonicalRequest, Outcome};
+use secrecy::ExposeSecret;
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -12,11 +13,10 @@ use zeroize::Zeroizing;
 use super::database::{self, LoginError};
 use super::scram::{self, ScramError};
 use super::wire::{self, Failed, Startup};
-use super::{ALPN, Login, LoginRuling, LoginSecret};
+use super::{ALPN, Login, LoginSecret};
 use crate::connection::{Pinned, TLS_HANDSHAKE};
 use crate::decider::{Ending, Failure, Refused};
 use crate::progress::Progress;
-use crate::scrub::{Hidden, Patterns, Scrubbing};
 use crate::sight::Sight;
 use crate::stream::Prefixed;
 use crate::tunnel;
@@ -117,7 +117,9 @@ async fn encrypt(pinned: &Pinned, stream: Prefixed) -> io::Result<Prefixed> {
 
 /// Has a query of another connection ended: the key in the packet is all that it needs.
 async fn cancel(pinned: &Pinned, packet: &[u8]) {
-    let Some((request, ruling, progress)) = allowed(pinned).await.ok().flatten() else { return };
+    let Some((request, ruling, progress)) = allowed(pinned, Sight::nothing()).await.ok().flatten() else {
+        return;
+    };
     // Whoever opened the connection that it is about was allowed to speak to the place in this way.
     match database::connect(&pinned.shared, &ruling.decision, &request, true).await {
         Ok(mut line) => match wire::write(&mut line.stream, packet).await {
@@ -131,7 +133,7 @@ async fn cancel(pinned: &Pinned, packet: &[u8]) {
 type Allowed = (CanonicalRequest, crate::decider::Ruling, Arc<Progress>);
 
 /// Has the connection decided on. Nothing where it has no form that could be; what to tell the client where it is refused.
-async fn allowed(pinned: &Pinned) -> Result<Option<Allowed>, Failed> {
+async fn allowed(pinned: &Pinned, mut sight: Sight<'_>) -> Result<Option<Allowed>, Failed> {
     let request = match CanonicalRequest::tcp(&pinned.host.to_string(), pinned.port) {
         Ok(request) => request,
         Err(refusal) => {
@@ -142,7 +144,7 @@ async fn allowed(pinned: &Pinned) -> Result<Option<Allowed>, Failed> {
     };
     let shared = &pinned.shared;
     let decided_in = shared.generation();
-    let ruling = shared.decider.decide(&pinned.caller, &request, &mut Sight::nothing()).await;
+    let ruling = shared.decider.decide(&pinned.caller, &request, &mut sight).await;
     let progress = Progress::new(shared, ruling.id.clone(), request.clone(), decided_in, pinned.busy.clone());
     if ruling.decision.outcome != Outcome::Allow {
         progress.end(Ending::Refused);
@@ -174,10 +176,13 @@ impl Session<'_> {
         };
         let database = self.parameter("database").filter(|name| !name.is_empty()).unwrap_or(user);
         let login = Login { host, port, user, database };
-        let secret = match shared.decider.login(&login) {
-            LoginRuling::Secret(secret) => secret,
-            LoginRuling::Refused { why, next } => {
+        let secrets = shared.decider.secrets();
+        let secret = match secrets.login(&login) {
+            Ok(secret) => secret,
+            Err(uses) => {
+                let why = format!("no secret of this bay is for user {user} and database {database}");
                 refused(self.pinned, &format!("PostgreSQL: {why}")).await;
+                let next = format!("secrets here are for {}", uses.join(", "));
                 return Err(Some(Failed::new(INVALID_AUTHORIZATION, why, next)));
             }
         };
@@ -196,20 +201,32 @@ impl Session<'_> {
                 return Err(None);
             }
         };
-        let Some((request, ruling, progress)) = allowed(self.pinned).await.map_err(Some)? else {
+        let Some((request, ruling, progress)) =
+            allowed(self.pinned, Sight::of_login(secret.name.clone())).await.map_err(Some)?
+        else {
             return Err(None);
         };
-        let value = shared.decider.password(&ruling.id, &login).await.map_err(|why| {
-            progress.end_failed(Failure::Broken);
+        let wanted = [(secret.name.clone(), secret.incarnation)];
+        progress.set_secrets(wanted.to_vec());
+        let attached = shared.decider.attach(&ruling.id, &wanted).await;
+        let unusable = |why: String| {
+            progress.end_failed(Failure::Secret);
             let next = format!("the operator sees what is wrong with `bay secret show {}`", secret.name);
             Some(Failed::new(INVALID_AUTHORIZATION, why, next))
-        })?;
+        };
+        let values = attached.map_err(unusable)?;
+        let patterns =
+            secrets.patterns(&host.to_string(), &values).map_err(|error| unusable(error.to_string()))?;
+        let value = values.first().ok_or_else(|| unusable("the secret has no value".to_owned()))?;
+        if !progress.still_allowed() {
+            return Err(Some(Failed::new(NOT_PRIVILEGED, "it is no longer allowed", "ask the operator")));
+        }
         let mut line =
             database::connect(shared, &ruling.decision, &request, secret.plain).await.map_err(|error| {
                 progress.end_failed(error.failure());
                 Some(not_connected(&error, &secret))
             })?;
-        let logging_in = line.log_in(&self.parameters, user, &value);
+        let logging_in = line.log_in(&self.parameters, user, value.expose_secret());
         let logged_in = timeout(shared.timeouts.connect, logging_in).await.unwrap_or_else(|_| {
             Err(LoginError::Broken(io::Error::new(
                 io::ErrorKind::TimedOut,
@@ -229,14 +246,10 @@ impl Session<'_> {
             progress.end(Ending::Abandoned);
             return Err(None);
         }
-        let sentinel = secret.sentinels.first().map(String::as_bytes).unwrap_or_default();
-        // Too short a value is not looked for; such a secret cannot be set.
-        let patterns = Patterns::new(&[Hidden { value: value.as_bytes(), sentinel }]).ok().map(Arc::new);
-        drop(value);
+        drop(values);
         let client = std::mem::replace(stream, Prefixed::new(tokio::io::empty()));
-        let origin = Scrubbing::new(line.stream, patterns);
-        tunnel::run(client, origin, progress, shared.timeouts.tunnel_idle, shared.changes.clone(), None)
-            .await;
+        let (idle, changes) = (shared.timeouts.tunnel_idle, shared.changes.clone());
+        tunnel::run(client, line.stream, progress, idle, changes, patterns).await;
         Ok(())
     }
 
@@ -263,7 +276,7 @@ async fn check(stream: &mut Prefixed, secret: &LoginSecret) -> Result<String, Op
     let server = scram::Server::new(message).map_err(broken)?;
     wire::write(stream, &wire::authentication(11, server.first().as_bytes())).await.map_err(|_| None)?;
     let last = answer(stream).await?;
-    match server.check(&last, &secret.sentinels).map_err(broken)? {
+    match server.check(&last, &secret.passwords).map_err(broken)? {
         Some(last) => Ok(last),
         None => {
             let why = format!("the password is not the one that this bay has for the secret {}", secret.name);
@@ -290,7 +303,10 @@ fn not_connected(error: &DialError, secret: &LoginSecret) -> Failed {
     let next = match error {
         DialError::Address(_) | DialError::Revoked => "the policy of the bay has to allow it".to_owned(),
         DialError::Failed { failure: Failure::Tls, .. } => {
-            format!("turn TLS on in the database, or have the operator set {} with `plain`", secret.name)
+            format!(
+                "turn TLS on in the database, or have the operator set {} for `postgres-plain`",
+                secret.name
+            )
         }
         DialError::Failed { .. } => "see whether the database runs there".to_owned(),
     };

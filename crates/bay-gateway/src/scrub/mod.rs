@@ -42,7 +42,6 @@ mod gzip;
 mod head;
 mod pattern;
 mod patterns;
-mod reader;
 mod spelling;
 mod stream;
 #[cfg(test)]
@@ -53,5 +52,4 @@ pub use body::Scrubbed;
 pub use coding::{Coding, CodingError};
 pub use head::{Unreadable, headers, open, prepare};
 pub use patterns::{Hidden, MAX_VALUE_BYTES, MIN_VALUE_BYTES, Patterns, ValueError};
-pub(crate) use reader::Scrubbing;
 pub use stream::Stream;

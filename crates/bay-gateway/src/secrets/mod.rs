@@ -29,6 +29,7 @@ use crate::scrub::{Hidden, Patterns, ValueError};
 
 mod attach;
 mod examine;
+mod login;
 mod others;
 mod slot;
 mod spec;

@@ -23,6 +23,12 @@ pub enum Slot {
     Header(HeaderName),
     /// The whole value of a parameter in the query.
     Query(String),
+    /// The password of a login to PostgreSQL; of this user, or of any.
+    Postgres {
+        user: Option<String>,
+        /// Also where the database offers no TLS.
+        plain: bool,
+    },
 }
 
 /// Headers that say what a request is, or that the gateway sets itself: no credential stands there.
@@ -46,7 +52,8 @@ const NO_SLOTS: &[&str] = &[
 impl Slot {
     /// Reads what is behind `as`.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let known = "bearer, token, basic, basic-user, x-api-key, header NAME and query NAME";
+        let known = "bearer, token, basic, basic-user, x-api-key, header NAME, query NAME, postgres [USER] and \
+                     postgres-plain [USER]";
         match text.split_once(' ').map_or((text, ""), |(word, rest)| (word, rest.trim())) {
             ("bearer", "") => Ok(Self::Bearer),
             ("token", "") => Ok(Self::Token),
@@ -65,6 +72,13 @@ impl Slot {
                 }
                 Ok(Self::Query(name.to_owned()))
             }
+            (word @ ("postgres" | "postgres-plain"), user) => {
+                if user.contains(char::is_whitespace) {
+                    return Err(format!("{user:?} is not the name of one user"));
+                }
+                let user = (!user.is_empty()).then(|| user.to_owned());
+                Ok(Self::Postgres { user, plain: word == "postgres-plain" })
+            }
             _ => Err(format!("{text:?} is no slot: there are {known}")),
         }
     }
@@ -73,7 +87,7 @@ impl Slot {
         match self {
             Self::Bearer | Self::Token | Self::Basic | Self::BasicUser => Some(&AUTHORIZATION),
             Self::Header(name) => Some(name),
-            Self::Query(_) => None,
+            Self::Query(_) | Self::Postgres { .. } => None,
         }
     }
 
@@ -87,7 +101,7 @@ impl Slot {
                 format!("Authorization: Basic {}", STANDARD.encode(format!("{user}:{credential}")))
             }
             Self::Header(name) => format!("{name}: {credential}"),
-            Self::BasicUser | Self::Query(_) => return None,
+            Self::BasicUser | Self::Query(_) | Self::Postgres { .. } => return None,
         })
     }
 
@@ -103,7 +117,7 @@ impl Slot {
             Self::Basic => basic(text).map(|(_, password)| Cow::Owned(password)),
             Self::BasicUser => basic(text).map(|(user, _)| Cow::Owned(user)),
             Self::Header(_) => Some(Cow::Borrowed(text.trim())),
-            Self::Query(_) => None,
+            Self::Query(_) | Self::Postgres { .. } => None,
         }
     }
 
@@ -121,7 +135,7 @@ impl Slot {
                 format!("Basic {}", STANDARD.encode(plain.as_bytes()))
             }
             Self::Header(_) => value.to_owned(),
-            Self::Query(_) => return None,
+            Self::Query(_) | Self::Postgres { .. } => return None,
         });
         let mut header = HeaderValue::from_str(&new).ok()?;
         header.set_sensitive(true);
@@ -151,6 +165,10 @@ impl fmt::Display for Slot {
             Self::BasicUser => f.write_str("basic-user"),
             Self::Header(name) => write!(f, "header {name}"),
             Self::Query(name) => write!(f, "query {name}"),
+            Self::Postgres { user, plain } => {
+                f.write_str(if *plain { "postgres-plain" } else { "postgres" })?;
+                user.iter().try_for_each(|user| write!(f, " {user}"))
+            }
         }
     }
 }

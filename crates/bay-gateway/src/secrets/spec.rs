@@ -1,4 +1,5 @@
-//! What a secret is for, as people write it: `[METHODS ]HOST[:PORT][/PATH] as SLOT`, or `rule:ID as SLOT`.
+//! What a secret is for, as people write it: `[METHODS ]HOST[:PORT][/PATH] as SLOT`, `rule:ID as SLOT`, or
+//! `HOST[:PORT][/DATABASE] as postgres [USER]`.
 
 use std::fmt;
 
@@ -7,6 +8,7 @@ use bay_policy::{CanonicalRequest, CompiledPolicy, Host, Kind, Layer, Outcome, P
 use serde_json::json;
 
 use super::slot::Slot;
+use crate::postgres::{DEFAULT_PORT, Login};
 
 /// A use that cannot be understood, and what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +27,8 @@ pub struct Use {
     /// Where it is one.
     port: Option<u16>,
     slot: Slot,
+    /// Of logins: the one that is meant, or any.
+    database: Option<String>,
 }
 
 /// A use as it was written: of places, or of whatever a rule of the bay's policy speaks of.
@@ -48,6 +52,9 @@ impl Named {
         };
         let slot = Slot::parse(slot.trim()).map_err(&wrong)?;
         let place = place.trim();
+        if matches!(slot, Slot::Postgres { .. }) {
+            return database(text, place, slot).map(|one| Self::Place(Box::new(one))).map_err(wrong);
+        }
         if let Some(id) = place.strip_prefix("rule:") {
             let fits = !id.is_empty() && !id.contains(char::is_whitespace);
             return match fits {
@@ -96,6 +103,7 @@ impl Named {
             hosts: vec![host.to_string()],
             port: Some(port),
             slot,
+            database: None,
         })))
     }
 
@@ -121,10 +129,41 @@ impl Named {
                 hosts: hosts?,
                 port: None,
                 slot: slot.clone(),
+                database: None,
             })
         });
         used.collect()
     }
+}
+
+/// Logins to a database, by `HOST[:PORT][/DATABASE]`.
+fn database(text: &str, place: &str, slot: Slot) -> Result<Use, String> {
+    let place = place.strip_prefix("postgres://").unwrap_or(place);
+    if place.contains(char::is_whitespace) || place.contains("://") || place.starts_with("rule:") {
+        return Err("a password of PostgreSQL is for `HOST[:PORT][/DATABASE]`".to_owned());
+    }
+    let (authority, name) = place.split_once('/').unwrap_or((place, ""));
+    if authority.contains('*') || name.contains('*') {
+        return Err("name the host and the database in full".to_owned());
+    }
+    let (host, port) =
+        bay_policy::canonical::host::parse_authority(authority).map_err(|refusal| refusal.to_string())?;
+    let port = port.unwrap_or(DEFAULT_PORT);
+    // Strings are written in TOML as in JSON.
+    let host = host.to_string();
+    let rule =
+        format!("[[rule]]\noutcome = \"allow\"\nkind = \"tcp\"\nhost = {}\nport = {port}\n", json!(host));
+    let read = parse(Layer::Bay, "secret", &rule, &Places::default());
+    let read = read.map_err(|problems| problems.0.first().map(ToString::to_string).unwrap_or_default())?;
+    let rule = read.rules.into_iter().next().ok_or("it names nothing")?;
+    Ok(Use {
+        text: text.to_owned(),
+        matcher: rule.matcher,
+        hosts: vec![host],
+        port: Some(port),
+        slot,
+        database: (!name.is_empty()).then(|| name.to_owned()),
+    })
 }
 
 /// The host that a pattern stands for, if it stands for one only.
@@ -148,6 +187,20 @@ impl Use {
         let Ok((host, port)) = bay_policy::canonical::host::parse_authority(authority) else { return false };
         let port = port.unwrap_or(Scheme::Https.default_port());
         self.is_for(&host.to_string()) && self.port == Some(port)
+    }
+
+    /// Whether it is for logins to databases at this place.
+    pub(super) fn has_logins(&self, host: &str, port: u16) -> bool {
+        matches!(self.slot, Slot::Postgres { .. }) && self.is_for(host) && self.port == Some(port)
+    }
+
+    /// Whether it is for this login, and whether TLS may be missing.
+    pub(super) fn login(&self, login: &Login<'_>) -> Option<bool> {
+        let Slot::Postgres { user, plain } = &self.slot else { return None };
+        let meant = self.has_logins(&login.host.to_string(), login.port)
+            && user.as_ref().is_none_or(|user| user == login.user)
+            && self.database.as_ref().is_none_or(|database| database == login.database);
+        meant.then_some(*plain)
     }
 
     pub(super) fn is_for(&self, host: &str) -> bool {

@@ -1,20 +1,19 @@
 //! A real PostgreSQL and its own client, with a password that the client does not have.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::process::CommandExt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
+use std::sync::Arc;
 
 use bay_gateway::Ending;
-use bay_gateway::postgres::LoginSecret;
-use bay_tests::image;
-use bay_tests::suite::{self, Lack};
+use bay_gateway::secrets::{Held, Named, Secrets};
+use bay_tests::database::Database;
 use bay_tests::wait::within;
+use secrecy::SecretString;
 use tokio::time::timeout;
 
-use crate::lab::{Entry, Lab, LabLogin, PATIENCE};
+use crate::lab::{Entry, Lab, PATIENCE};
 
 const POLICY: &str = r#"
 [[rule]]
@@ -26,130 +25,12 @@ port = "*"
 "#;
 const VALUE: &str = "CANARY-5f0d2c9e-real-password";
 const SENTINEL: &str = "SENTRY-1a2b3c4d-fake-password";
-/// Whoever runs a database must not be root.
-const NOBODY: u32 = 65534;
 
-/// A database server with one user, `app`, and a database of the same name.
-struct Database {
-    home: PathBuf,
-    dir: tempfile::TempDir,
-    server: Child,
-    port: u16,
-}
-
-impl Drop for Database {
-    fn drop(&mut self) {
-        if let Ok(pid) = i32::try_from(self.server.id())
-            && let Some(pid) = rustix::process::Pid::from_raw(pid)
-        {
-            rustix::process::kill_process(pid, rustix::process::Signal::QUIT).ok();
-        }
-        self.server.wait().ok();
+fn place(text: &str) -> Option<bay_gateway::secrets::Use> {
+    match Named::parse(text).unwrap() {
+        Named::Place(one) => Some(*one),
+        Named::Rule { .. } => None,
     }
-}
-
-impl Database {
-    /// Nothing where there is no PostgreSQL; the test is counted as skipped then.
-    fn start(lab: &Lab, tls: bool) -> Option<Self> {
-        let Some(home) = image::postgres_home() else {
-            suite::skip(Lack::Installable, "there is no PostgreSQL below /usr/lib/postgresql");
-            return None;
-        };
-        let dir = tempfile::tempdir().unwrap();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let data = dir.path().join("data");
-        fs::create_dir(&data).unwrap();
-        let (certificate, key) = lab.origins.leaf_pem("db.test");
-        for (name, text) in [("cert.pem", &certificate), ("key.pem", &key)] {
-            let path = dir.path().join(name);
-            fs::write(&path, text).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-            own(&path);
-        }
-        own(&data);
-        own(dir.path());
-        let made = as_nobody(&home.join("bin/initdb"))
-            .arg("-D")
-            .arg(&data)
-            .args(["--no-sync", "--no-locale", "-E", "UTF8", "-A", "trust", "-U", "admin"])
-            .output()
-            .unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        // The method `md5` takes whatever the password was made for.
-        let hba = "local all admin trust\nhost all older all password\nhost all all all md5\n";
-        fs::write(data.join("pg_hba.conf"), hba).unwrap();
-        let port =
-            std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-        let at = |name: &str| dir.path().join(name).display().to_string();
-        let mut settings = vec![
-            "listen_addresses=127.0.0.1".to_owned(),
-            format!("port={port}"),
-            "fsync=off".to_owned(),
-            "shared_buffers=16MB".to_owned(),
-            "timezone=GMT".to_owned(),
-            "log_timezone=GMT".to_owned(),
-        ];
-        if tls {
-            settings.extend(["ssl=on".to_owned(), format!("ssl_cert_file={}", at("cert.pem"))]);
-            settings.push(format!("ssl_key_file={}", at("key.pem")));
-        }
-        let log = fs::File::create(dir.path().join("log")).unwrap();
-        let server = as_nobody(&home.join("bin/postgres"))
-            .arg("-D")
-            .arg(&data)
-            .arg("-k")
-            .arg(dir.path())
-            .args(settings.iter().flat_map(|setting| ["-c", setting]))
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let database = Self { home, dir, server, port };
-        let ready = within(PATIENCE, || database.admin("select 1").is_ok().then_some(()));
-        assert!(ready.is_some(), "{}", fs::read_to_string(database.dir.path().join("log")).unwrap());
-        for made in
-            [format!("create role app login password '{VALUE}'"), "create database app owner app".to_owned()]
-        {
-            database.admin(&made).unwrap();
-        }
-        Some(database)
-    }
-
-    fn place(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
-    }
-
-    /// As the administrator, past the gateway.
-    fn admin(&self, sql: &str) -> Result<String, String> {
-        let ran = Command::new(self.home.join("bin/psql"))
-            .env_clear()
-            .args(["-qAtX", "-v", "ON_ERROR_STOP=1", "-U", "admin", "-d", "postgres", "-c", sql])
-            .arg("-h")
-            .arg(self.dir.path())
-            .args(["-p", &self.port.to_string()])
-            .output()
-            .unwrap();
-        if ran.status.success() {
-            Ok(String::from_utf8(ran.stdout).unwrap())
-        } else {
-            Err(String::from_utf8(ran.stderr).unwrap())
-        }
-    }
-}
-
-fn own(path: &std::path::Path) {
-    if rustix::process::geteuid().is_root() {
-        chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
-    }
-}
-
-fn as_nobody(program: &std::path::Path) -> Command {
-    let mut command = Command::new(program);
-    command.env_clear().env("LC_ALL", "C").current_dir("/").stdin(Stdio::null());
-    if rustix::process::geteuid().is_root() {
-        command.uid(NOBODY).gid(NOBODY);
-    }
-    command
 }
 
 /// What a client inside the bay saw.
@@ -171,11 +52,11 @@ struct Rig {
 impl Rig {
     async fn new(tls: bool, plain: bool) -> Option<Self> {
         let mut lab = Lab::new(POLICY).await;
-        let database = Database::start(&lab, tls)?;
+        let database = Database::start(tls.then(|| lab.origins.leaf_pem("db.test")), VALUE)?;
         lab.net.lead("db.test", "192.0.2.20", database.place());
         lab.net.lead("other.test", "192.0.2.21", database.place());
         let door = lab.open("db.test").await;
-        let trust = database.dir.path().join("bay.pem");
+        let trust = database.dir().join("bay.pem");
         fs::write(&trust, pem::encode(&pem::Pem::new("CERTIFICATE", lab.bay_authority.to_vec()))).unwrap();
         let rig = Self { lab, database, door, trust };
         rig.secret(VALUE, plain);
@@ -183,14 +64,32 @@ impl Rig {
     }
 
     fn secret(&self, value: &str, plain: bool) {
-        let sentinels = vec!["SENTRY-of-an-ancestor".to_owned(), SENTINEL.to_owned()];
-        let secret = LoginSecret { name: "PG".to_owned(), sentinels, plain };
-        *self.lab.ledger.login.lock().unwrap() =
-            Some(LabLogin { secret, users: vec!["app".into(), "older".into()], value: value.to_owned() });
+        let slot = if plain { "postgres-plain" } else { "postgres" };
+        let port = self.lab.port;
+        let uses = [
+            format!("db.test:{port} as {slot} app"),
+            format!("db.test:{port}/app as {slot} older"),
+            format!("other.test:{port}/app as {slot}"),
+        ];
+        let held = Held {
+            name: "PG".to_owned(),
+            incarnation: 1,
+            uses: uses.iter().flat_map(|text| place(text)).collect(),
+            sentinels: vec![SENTINEL.to_owned(), "SENTRY-of-an-ancestor".to_owned()],
+            values: vec![Arc::new(SecretString::from(value.to_owned()))],
+            managed: true,
+            literal_bodies: false,
+        };
+        self.set(vec![held]);
+    }
+
+    fn set(&self, held: Vec<Held>) {
+        *self.lab.ledger.secrets.lock().unwrap() = Arc::new(Secrets::new(held));
+        self.lab.gateway.policy_changed();
     }
 
     fn client(&self, host: &str, user: &str, password: &str, more: &str) -> tokio::process::Command {
-        let mut command = tokio::process::Command::new(self.database.home.join("bin/psql"));
+        let mut command = tokio::process::Command::new(self.database.program("psql"));
         let door = self.door;
         let line = format!(
             "host={host} hostaddr={} port={} user={user} dbname=app connect_timeout=20 {more}",
@@ -245,8 +144,10 @@ async fn a_client_with_the_sentinel_is_logged_in_with_the_password() {
             .await;
         assert_eq!((said.ok, said.out.as_str()), (true, "app|t"), "{how}: {said:?}");
     }
-    let said = rig.says("app", "SENTRY-of-an-ancestor", VERIFIED, "select 1").await;
-    assert!(said.ok, "{said:?}");
+    for other in ["SENTRY-of-an-ancestor", "__PG__"] {
+        let said = rig.says("app", other, VERIFIED, "select 1").await;
+        assert!(said.ok, "{said:?}");
+    }
     // The login is all that is taken part in.
     let said = rig
         .says(
@@ -275,7 +176,7 @@ async fn cred_wrongslot_any_other_password_is_refused_before_the_database_hears_
         assert!(said.err.contains("28P01") || said.err.contains("HINT"), "{said:?}");
     }
     let said = rig.says("admin", SENTINEL, VERIFIED, "select 1").await;
-    assert!(!said.ok && said.err.contains("no secret is for user admin"), "{said:?}");
+    assert!(!said.ok && said.err.contains("no secret of this bay is for user admin"), "{said:?}");
     assert_eq!(rig.dialled(), 0);
     let refused: Vec<_> =
         rig.lab.ledger.entries().into_iter().filter(|entry| matches!(entry, Entry::Refused(_))).collect();
@@ -322,7 +223,7 @@ async fn cred_echo_what_the_database_says_is_scrubbed_of_the_password() {
             "select v, encode(v::bytea, 'hex') from t",
         )
         .await;
-    assert!(said.ok && said.out.contains("SENTRY-of-an-ancestor"), "{said:?}");
+    assert!(said.ok && said.out.contains(SENTINEL), "{said:?}");
 }
 
 #[tokio::test]
@@ -367,6 +268,21 @@ async fn a_query_can_be_cancelled() {
     let ran = timeout(PATIENCE, client.wait_with_output()).await.expect("the query ends").unwrap();
     let err = String::from_utf8(ran.stderr).unwrap();
     assert!(err.contains("57014") || err.to_lowercase().contains("cancel"), "{err}");
+}
+
+#[tokio::test]
+async fn a_connection_ends_when_its_secret_is_taken_back() {
+    let Some(rig) = Rig::new(true, false).await else { return };
+    let client = rig
+        .client("db.test", "app", SENTINEL, VERIFIED)
+        .args(["-c", "select pg_sleep(600)"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    rig.lab.ledger.wait(|entry| matches!(entry, Entry::Attached { .. }).then_some(())).await;
+    rig.set(vec![Held::gone("PG".to_owned(), vec![SENTINEL.to_owned()])]);
+    let ran = timeout(PATIENCE, client.wait_with_output()).await.expect("the client ends").unwrap();
+    assert!(!ran.status.success());
 }
 
 #[tokio::test]

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bay_gateway::postgres::{Login, LoginRuling, LoginSecret};
 use bay_gateway::secrets::Secrets;
 use bay_gateway::{
     Authority, Beginning, Caller, Decider, Ended, Gateway, Known, LookUp, Names, Pools, RecordId, Refused,
@@ -27,7 +26,6 @@ use rustls::pki_types::CertificateDer;
 use secrecy::SecretString;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Notify;
-use zeroize::Zeroizing;
 
 /// How long a test waits for what must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -60,15 +58,7 @@ pub(crate) enum Entry {
     LookedUp { name: String, answered: bool, new: bool },
 }
 
-/// A secret that is the password of users of a database.
-pub(crate) struct LabLogin {
-    pub(crate) secret: LoginSecret,
-    pub(crate) users: Vec<String>,
-    pub(crate) value: String,
-}
-
 pub(crate) struct Ledger {
-    pub(crate) login: Mutex<Option<LabLogin>>,
     policy: Mutex<Arc<CompiledPolicy>>,
     entries: Mutex<Vec<Entry>>,
     pub(crate) secrets: Mutex<Arc<Secrets>>,
@@ -241,27 +231,6 @@ impl Decider for Ledger {
         self.id()
     }
 
-    fn has_logins(&self, _host: &Host, _port: u16) -> bool {
-        self.login.lock().unwrap().is_some()
-    }
-
-    fn login(&self, login: &Login<'_>) -> LoginRuling {
-        match &*self.login.lock().unwrap() {
-            Some(found) if found.users.iter().any(|user| user == login.user) => {
-                LoginRuling::Secret(found.secret.clone())
-            }
-            _ => LoginRuling::Refused {
-                why: format!("no secret is for user {}", login.user),
-                next: "set one".to_owned(),
-            },
-        }
-    }
-
-    async fn password(&self, _id: &RecordId, _login: &Login<'_>) -> Result<Zeroizing<String>, String> {
-        let found = self.login.lock().unwrap();
-        found.as_ref().map(|found| found.value.clone().into()).ok_or_else(|| "it is gone".to_owned())
-    }
-
     fn ended(&self, id: &RecordId, ended: &Ended) {
         self.tell(Entry::Ended { id: id.0.clone(), ended: ended.clone() });
     }
@@ -374,7 +343,6 @@ impl Lab {
             next: AtomicU64::new(1),
             told: Notify::new(),
             hold: Mutex::default(),
-            login: Mutex::default(),
             looks: AtomicBool::new(false),
             seen: Mutex::default(),
             waiting: Mutex::default(),

@@ -1,0 +1,87 @@
+//! Passwords of databases.
+
+use bay_policy::Host;
+
+use super::{Held, Secrets};
+use crate::postgres::{Login, LoginSecret};
+
+impl Secrets {
+    /// Whether logins to databases at this place have secrets for passwords.
+    #[must_use]
+    pub fn has_logins(&self, host: &Host, port: u16) -> bool {
+        let host = host.to_string();
+        self.held.iter().flat_map(|held| &held.uses).any(|one| one.has_logins(&host, port))
+    }
+
+    /// The secret that is the password of a login.
+    ///
+    /// # Errors
+    /// What the secrets of this place are for, where none is for this login.
+    pub fn login(&self, login: &Login<'_>) -> Result<LoginSecret, Vec<String>> {
+        let found = self.held.iter().find_map(|held| {
+            let plain = held.uses.iter().find_map(|one| one.login(login))?;
+            Some(LoginSecret {
+                name: held.name.clone(),
+                incarnation: held.incarnation,
+                passwords: held.sentinels.iter().cloned().chain([held.alias()]).collect(),
+                plain,
+            })
+        });
+        let (host, port) = (login.host.to_string(), login.port);
+        let at = |held: &Held| {
+            let uses = held.uses.iter().filter(|one| one.has_logins(&host, port));
+            uses.map(ToString::to_string).collect::<Vec<_>>()
+        };
+        found.ok_or_else(|| self.held.iter().flat_map(at).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Named, Use};
+    use super::*;
+
+    fn uses(texts: &[&str]) -> Vec<Use> {
+        let parsed = texts.iter().map(|text| match Named::parse(text).unwrap() {
+            Named::Place(one) => *one,
+            Named::Rule { .. } => panic!("{text}"),
+        });
+        parsed.collect()
+    }
+
+    #[test]
+    fn a_login_is_for_its_place_user_and_database_alone() {
+        let held = Held {
+            uses: uses(&["db.test/app as postgres app", "postgres://db.test:6432 as postgres-plain"]),
+            ..Held::gone("PG".to_owned(), vec!["sentinel".to_owned()])
+        };
+        let secrets = Secrets::new(vec![held]);
+        let (host, other) = (Host::Name("db.test".into()), Host::Name("other.test".into()));
+        assert!(secrets.has_logins(&host, 5432) && secrets.has_logins(&host, 6432));
+        assert!(!secrets.has_logins(&host, 443) && !secrets.has_logins(&other, 5432));
+        let plain = |host, port, user, database| {
+            secrets.login(&Login { host, port, user, database }).ok().map(|secret| secret.plain)
+        };
+        assert_eq!(plain(&host, 5432, "app", "app"), Some(false));
+        assert_eq!(plain(&host, 5432, "admin", "app"), None);
+        assert_eq!(plain(&host, 5432, "app", "other"), None);
+        assert_eq!(plain(&host, 6432, "anybody", "anything"), Some(true));
+        assert_eq!(plain(&other, 5432, "app", "app"), None);
+        let secret = secrets.login(&Login { host: &host, port: 5432, user: "app", database: "app" }).unwrap();
+        assert_eq!(secret.passwords, ["sentinel", "__PG__"]);
+    }
+
+    #[test]
+    fn a_place_of_a_database_is_written_in_full() {
+        for wrong in [
+            "GET db.test as postgres",
+            "*.test as postgres",
+            "db.test/* as postgres",
+            "https://db.test as postgres",
+            "rule:db as postgres",
+            "db.test as postgres two users",
+        ] {
+            assert!(Named::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}
