@@ -48,6 +48,17 @@ pub(super) async fn gateway(rounds: usize) -> Result<Vec<Scored>, ApiError> {
     scored
 }
 
+/// The part of it that is about long answers with a secret.
+pub(super) async fn scrub(rounds: usize) -> Result<Vec<Scored>, ApiError> {
+    let mut lab = Lab::open().await?;
+    let scored = match lab.bay("mine").await {
+        Ok(_) => secret::scrubbed(&lab, rounds).map(|scored| vec![scored]),
+        Err(error) => Err(error),
+    };
+    lab.close().await;
+    scored
+}
+
 async fn measure(lab: &mut Lab, rounds: usize) -> Result<Vec<Scored>, ApiError> {
     let bay = lab.bay("mine").await?;
     lab.bay("hostile").await?;
@@ -69,6 +80,7 @@ async fn measure(lab: &mut Lab, rounds: usize) -> Result<Vec<Scored>, ApiError> 
     beside?;
     talk("a secret");
     scored.push(secret::with_secret(lab, rounds)?);
+    scored.push(secret::scrubbed(lab, rounds)?);
     talk("downloads");
     scored.push(download(lab, rounds).await?);
     scored.push(fairness(lab, rounds)?);

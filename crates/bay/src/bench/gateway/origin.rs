@@ -96,7 +96,7 @@ async fn serve(acceptor: TlsAcceptor, stream: TcpStream, arrived: Arrived) -> io
     stream.set_nodelay(true)?;
     let mut stream = acceptor.accept(stream).await?;
     let mut buffer = vec![0; MAX_HEAD_BYTES];
-    let chunk = vec![b'x'; CHUNK];
+    let chunk = noise();
     let head = |length: u64| format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
     let short = format!("{}{SHORT_BODY}", head(SHORT_BODY.len() as u64)).into_bytes();
     loop {
@@ -126,6 +126,16 @@ async fn serve(acceptor: TlsAcceptor, stream: TcpStream, arrived: Arrived) -> io
         }
         stream.flush().await?;
     }
+}
+
+/// Bytes of all kinds, the same every time: an answer of one letter would be too easily seen to have nothing in it.
+fn noise() -> Vec<u8> {
+    let mut state = 1u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state.to_be_bytes()[0]
+    };
+    (0..CHUNK).map(|_| next()).collect()
 }
 
 /// `/bytes/N`

@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use bay_types::ApiError;
 
-use super::all;
 use super::lab::{Lab, told};
 use super::load::Work;
 use super::origin::SHORT;
+use super::{DOWNLOAD, all, megabytes, processor_ms};
 use crate::bench::contest::{Bar, Scored, Series, Unit, score};
 use crate::failure::local;
 
@@ -45,6 +45,36 @@ pub(super) fn with_secret(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> 
     }
     let title = format!("an inspected GET with a secret, {REQUESTS} on one connection");
     Ok(score(&title, &[plain, secret, disk, more], vec![]))
+}
+
+const PLAIN: &str = "without a secret";
+
+/// A gigabyte that is looked through for a value, beside one that is not.
+pub(super) fn scrubbed(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
+    let mut plain = Series::of(PLAIN, Unit::MegabytesPerSecond, &[]);
+    let mut secret = Series::of("with a secret, scrubbed", Unit::MegabytesPerSecond, &[Bar::Of(0.8, PLAIN)]);
+    let milliseconds = |name: &str| Series::of(name, Unit::Milliseconds, &[]);
+    let mut busy = [
+        milliseconds("processor time of the daemon, without"),
+        milliseconds("processor time of the daemon, with"),
+    ];
+    for _ in 0..rounds {
+        let before = processor_ms(lab.daemon());
+        plain.was(megabytes(&all(200, told(&mut lab.inside("mine", DOWNLOAD, Work::Download)?)?)?));
+        let between = processor_ms(lab.daemon());
+        busy[0].was(between - before);
+        lab.set_secret(SECRET, VALUE)?;
+        let header = format!("Authorization: Bearer __{SECRET}__");
+        let before = processor_ms(lab.daemon());
+        let with = lab
+            .inside_with("mine", DOWNLOAD, Work::Download, Some(header))
+            .and_then(|mut load| told(&mut load));
+        busy[1].was(processor_ms(lab.daemon()) - before);
+        lab.remove_secret(SECRET)?;
+        secret.was(megabytes(&all(200, with?)?));
+    }
+    let [without, with] = busy;
+    Ok(score("a download of 1 GB that is scrubbed of a secret", &[secret, plain, with, without], vec![]))
 }
 
 /// Milliseconds that a write of some bytes takes to be on the disk, half of the time at most.
