@@ -1,5 +1,7 @@
 //! Compressed answers, opened piece by piece: whatever they unpack to, only one piece of it is in memory.
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use brotli_decompressor::{BrotliDecompressStream, BrotliResult, BrotliState, StandardAlloc};
 use bytes::Bytes;
 use flate2::{Decompress, FlushDecompress, Status};
@@ -12,6 +14,27 @@ use super::zstandard::Zstandard;
 const MAX_BOMB_BYTES: u64 = 64 * 1024 * 1024;
 /// More than gzip, of any content, can reach (1032).
 const MAX_RATIO: u64 = 2048;
+
+/// Bodies with large windows that are unpacked at a time, of all bays together. Brotli's is 16 MiB and Zstandard's 8; no request
+/// that carries a secret asks for either, so those that come are from origins that do not listen.
+const MAX_WIDE: usize = 16;
+static WIDE: AtomicUsize = AtomicUsize::new(0);
+
+/// The memory of one large window.
+struct Wide;
+
+impl Wide {
+    fn take() -> Result<Self, CodingError> {
+        let more = |taken: usize| (taken < MAX_WIDE).then_some(taken + 1);
+        WIDE.fetch_update(Relaxed, Relaxed, more).map(|_| Self).map_err(|_| CodingError::Window)
+    }
+}
+
+impl Drop for Wide {
+    fn drop(&mut self) {
+        WIDE.fetch_sub(1, Relaxed);
+    }
+}
 
 /// How the bytes of a body are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +84,8 @@ pub(super) struct Unpacked {
 
 pub(super) struct Decoder {
     kind: Kind,
+    /// Taken for what has a large window.
+    room: Option<Result<Wide, CodingError>>,
     taken: u64,
     given: u64,
     ended: bool,
@@ -87,12 +112,16 @@ impl Decoder {
             ))),
             Coding::Zstandard => Kind::Zstandard(Box::default()),
         };
-        Some(Self { kind, taken: 0, given: 0, ended: false })
+        let wide = matches!(coding, Coding::Brotli | Coding::Zstandard);
+        Some(Self { kind, room: wide.then(Wide::take), taken: 0, given: 0, ended: false })
     }
 
     /// Unpacks as much as there is room for. Takes what it used from the input; the number of bytes that it gave. Where it gave less
     /// than there was room for, it needs more input.
     pub(super) fn decode(&mut self, input: &mut Bytes, output: &mut [u8]) -> Result<usize, CodingError> {
+        if let Some(Err(none)) = &self.room {
+            return Err(*none);
+        }
         let mut given = 0;
         while !self.ended && given < output.len() {
             let room = &mut output[given..];
@@ -169,5 +198,22 @@ fn unbrotli(
     match result {
         BrotliResult::ResultFailure => Err(CodingError::Malformed),
         result => Ok(Unpacked { taken, given, ended: matches!(result, BrotliResult::ResultSuccess) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_windows_are_few_at_a_time_and_come_back() {
+        let open = || Decoder::new(Coding::Brotli).unwrap();
+        let decode = |decoder: &mut Decoder| decoder.decode(&mut Bytes::from_static(b"\x06"), &mut [0; 8]);
+        let mut held: Vec<Decoder> = (0..MAX_WIDE).map(|_| open()).collect();
+        assert!(held.iter_mut().all(|decoder| decode(decoder) == Ok(0)), "an empty body");
+        assert_eq!(decode(&mut open()), Err(CodingError::Window));
+        assert!(Decoder::new(Coding::Gzip).unwrap().room.is_none());
+        held.clear();
+        assert_eq!(decode(&mut open()), Ok(0));
     }
 }
