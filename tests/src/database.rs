@@ -52,7 +52,8 @@ impl Database {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let data = dir.path().join("data");
         fs::create_dir(&data).unwrap();
-        let (certificate, key) = tls.clone().unwrap_or_default();
+        let offers_tls = tls.is_some();
+        let (certificate, key) = tls.unwrap_or_default();
         for (name, text) in [("cert.pem", &certificate), ("key.pem", &key)] {
             let path = dir.path().join(name);
             fs::write(&path, text).unwrap();
@@ -82,7 +83,7 @@ impl Database {
             "timezone=GMT".to_owned(),
             "log_timezone=GMT".to_owned(),
         ];
-        if tls.is_some() {
+        if offers_tls {
             settings.extend(["ssl=on".to_owned(), format!("ssl_cert_file={}", at("cert.pem"))]);
             settings.push(format!("ssl_key_file={}", at("key.pem")));
         }

@@ -63,7 +63,7 @@ async fn the_first_answer_counts_and_an_allow_is_used_as_often_as_was_said() {
     let new = row(bay);
     let id = new.card.id;
     store.approval_add(&new, &event("approval.asked")).await.unwrap();
-    assert_eq!(store.approval_list(true).await.unwrap(), [new.clone()]);
+    assert_eq!(store.approval_list(true).await.unwrap(), std::slice::from_ref(&new));
     assert_eq!(store.approval_use(id, bay, &event("act")).await.unwrap(), None, "nobody has allowed it");
     let allowed = answer("uid 0");
     let first = store
