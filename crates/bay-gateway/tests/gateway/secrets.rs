@@ -9,11 +9,15 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
+use hyper_util::rt::TokioIo;
 use secrecy::SecretString;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 
 use crate::lab::client::{Read, send, send2};
 use crate::lab::origin::{self, Body, Seen, text};
-use crate::lab::{Entry, Lab, POLICY};
+use crate::lab::{Entry, Lab, PATIENCE, POLICY};
+use crate::tunnels::{switch, websocket};
 
 const SENTINEL: &str = "ghp_sentinelSENTINELsentinelSENTINEL0000";
 const CANARY: &str = "ghp_canaryCANARYcanaryCANARYcanaryCANARY";
@@ -269,16 +273,42 @@ async fn a_secret_that_is_taken_back_ends_what_is_under_way_also_where_nothing_m
     set(&lab, vec![Held::gone("TOKEN".to_owned(), vec![SENTINEL.to_owned()])]);
     let ended = lab.ledger.ended().await;
     assert_eq!(ended.ending, Ending::Revoked);
-    assert!(
-        tokio::time::timeout(crate::lab::PATIENCE, body.frame())
-            .await
-            .unwrap()
-            .is_none_or(|frame| frame.is_err())
-    );
+    assert!(timeout(PATIENCE, body.frame()).await.unwrap().is_none_or(|frame| frame.is_err()));
     let mut client = lab.https("ok.test").await;
     let request = with(lab.get("ok.test", "/open/events"), &[("authorization", &bearer())]);
     let answer = send(&mut client, request).await;
     assert_eq!(answer.status, 403);
     assert!(answer.headers[LINE_HEADER].to_str().unwrap().contains("taken back"));
     assert_eq!(begun.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn cred_ws_a_handshake_takes_the_value_and_no_frame_shows_or_gets_it() {
+    let mut lab = Lab::new(POLICY).await;
+    // Tells what it was sent, in a frame, and then gives back what it gets.
+    let telling = |request: Request<Incoming>| async {
+        let sent = request.headers()["authorization"].as_bytes().to_vec();
+        let mut frame = vec![0x81, u8::try_from(sent.len()).unwrap()];
+        frame.extend(sent);
+        switch(request, frame.into()).await
+    };
+    let (place, seen) = origin::serve(Some(lab.origins.server("ok.test", |_| {})), telling).await;
+    lab.net.lead("ok.test", "192.0.2.10", place);
+    set(&lab, vec![held(&lab, CANARY, &["ok.test:PORT/open/api/** as bearer"])]);
+
+    let mut client = lab.https("ok.test").await;
+    let request = with(websocket(&lab, "/open/api/ws"), &[("authorization", &bearer())]);
+    let mut answer = client.send_request(request).await.unwrap();
+    assert_eq!(answer.status(), 101);
+    assert!(told(&seen).contains(CANARY), "the handshake carried the value");
+    let upgraded = hyper::upgrade::on(&mut answer).await.unwrap();
+    let mut stream = TokioIo::new(upgraded);
+    let mut frame = vec![0; 2 + bearer().len()];
+    timeout(PATIENCE, stream.read_exact(&mut frame)).await.unwrap().unwrap();
+    assert_eq!(frame[2..], *bearer().as_bytes(), "the sentinel stands where the value was");
+    // What the bay says is only what it has.
+    stream.write_all(SENTINEL.as_bytes()).await.unwrap();
+    let mut back = vec![0; SENTINEL.len()];
+    timeout(PATIENCE, stream.read_exact(&mut back)).await.unwrap().unwrap();
+    assert_eq!(back, SENTINEL.as_bytes());
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bay_gateway::{Ending, Failure};
+use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -17,13 +18,18 @@ use crate::lab::client::{self, raw, send};
 use crate::lab::origin::{self, Body, Seen, text};
 use crate::lab::{Entry, Lab, PATIENCE, POLICY, quick};
 
-/// Switches to anything it is asked for, and then gives back what it gets.
-async fn switching(mut request: Request<Incoming>) -> Response<Body> {
+async fn switching(request: Request<Incoming>) -> Response<Body> {
+    switch(request, Bytes::new()).await
+}
+
+/// Switches to anything it is asked for, says what it has to say, and then gives back what it gets.
+pub(crate) async fn switch(mut request: Request<Incoming>, greeting: Bytes) -> Response<Body> {
     let key = request.headers().get("sec-websocket-key").cloned();
     let upgraded = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
         let Ok(upgraded) = upgraded.await else { return };
         let (mut reader, mut writer) = tokio::io::split(TokioIo::new(upgraded));
+        writer.write_all(&greeting).await.ok();
         tokio::io::copy(&mut reader, &mut writer).await.ok();
     });
     let mut answer = Response::new(text(""));
@@ -51,7 +57,7 @@ async fn switching_lab() -> (Lab, Arc<Seen>) {
     (lab, seen)
 }
 
-fn websocket(lab: &Lab, path: &str) -> Request<client::Body> {
+pub(crate) fn websocket(lab: &Lab, path: &str) -> Request<client::Body> {
     let mut request = lab.get("ok.test", path);
     for (name, value) in [
         ("connection", "Upgrade"),
