@@ -157,6 +157,6 @@ fn every_client_ends_well_when_a_person_allows_what_it_asks_for() {
         with("/", "cargo", true, &cargo, "name = \"demo\"");
     }
     if !skipped.is_empty() {
-        suite::skip(Lack::Installable, &format!("not on this host: {}", skipped.join(", ")));
+        suite::skip(Lack::Host, &format!("not on this host: {}", skipped.join(", ")));
     }
 }
