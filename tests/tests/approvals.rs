@@ -246,7 +246,7 @@ fn nobody_s_answer_is_no() {
 }
 
 #[test]
-fn a_question_outlives_a_killed_daemon_and_one_that_ends_tells_clients_to_come_again() {
+fn a_question_and_an_allow_outlive_a_killed_daemon() {
     let mut lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &asked(&origin, ""));
