@@ -220,6 +220,7 @@ impl<'a> Session<'a> {
     }
 
     async fn find(&mut self) -> Result<Found, Failure> {
+        let began = Instant::now();
         loop {
             let error = match self.attach_again(true).await {
                 Ok(stream) => return Ok(Found::Stream(stream)),
@@ -230,13 +231,14 @@ impl<'a> Session<'a> {
             if stands_still {
                 continue;
             }
-            return match self.rest_from_record(&error).await {
-                Some(exit) => {
+            match self.rest_from_record(&error).await {
+                Some(End::Exit(exit)) => {
                     self.drain().await?;
-                    Ok(Found::Exit(exit))
+                    return Ok(Found::Exit(exit));
                 }
-                None => Err(error.into()),
-            };
+                Some(End::Lost) if began.elapsed() < REATTACH_FOR => tokio::time::sleep(POLL).await,
+                _ => return Err(error.into()),
+            }
         }
     }
 
@@ -404,19 +406,21 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What the bay's record still has, when the bay itself is gone.
-    async fn rest_from_record(&mut self, why: &ApiError) -> Option<Exit> {
+    /// What the bay's record still has, when the bay itself is gone. Followed, because a bay is told as stopped a moment
+    /// before the ends of its commands are written down.
+    async fn rest_from_record(&mut self, why: &ApiError) -> Option<End> {
         if !matches!(why.code, ErrorCode::BayState | ErrorCode::GuestUnreachable | ErrorCode::BayFailed) {
             return None;
         }
-        let path = format!("/execs/{}/output?since={}", encode(&self.spec.id.to_string()), self.offset);
+        let path =
+            format!("/execs/{}/output?since={}&follow=true", encode(&self.spec.id.to_string()), self.offset);
         let mut body = self.client.another().download(&bay_path(&self.bay, &path)).await.ok()?;
         let mut frames = FrameReader::new((), &[]);
         while let Some(frame) = body.frame().await {
             frames.feed(frame.ok()?.data_ref()?);
             while let Some(frame) = frames.next().ok()? {
-                if let Some(End::Exit(exit)) = self.take(frame).ok()? {
-                    return Some(exit);
+                if let Some(end) = self.take(frame).ok()? {
+                    return Some(end);
                 }
             }
         }
