@@ -321,6 +321,33 @@ pub(crate) fn quick() -> Timeouts {
     }
 }
 
+/// How often a port is looked for that is free for two: tests side by side take them from each other.
+const PORT_TRIES: usize = 100;
+
+/// The same port for both ways of asking.
+async fn dns_sockets() -> (UdpSocket, TcpListener) {
+    for _ in 0..PORT_TRIES {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        if let Ok(listener) = TcpListener::bind(socket.local_addr().unwrap()).await {
+            return (socket, listener);
+        }
+    }
+    panic!("no port is free for both UDP and TCP");
+}
+
+/// A port that is free at every address: one that is free at a single one may be somebody's at all the others.
+async fn transparent_listener(address: Ipv4Addr) -> TcpListener {
+    for _ in 0..PORT_TRIES {
+        let everywhere = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.unwrap();
+        let port = everywhere.local_addr().unwrap().port();
+        drop(everywhere);
+        if let Ok(listener) = TcpListener::bind((address, port)).await {
+            return listener;
+        }
+    }
+    panic!("no port stays free");
+}
+
 impl Lab {
     pub(crate) async fn new(policy: &str) -> Self {
         Self::with(policy, Timeouts::default()).await
@@ -354,18 +381,15 @@ impl Lab {
         let settings = Settings { authority, names: Names::new(pools), roots, timeouts };
         let gateway = Gateway::new(settings, ledger.clone(), net.clone()).unwrap();
 
-        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let (socket, listener) = dns_sockets().await;
         let dns = socket.local_addr().unwrap();
         tokio::spawn(gateway.serve_dns_udp(socket));
-        tokio::spawn(gateway.serve_dns_tcp(TcpListener::bind(dns).await.unwrap()));
+        tokio::spawn(gateway.serve_dns_tcp(listener));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = listener.local_addr().unwrap();
         tokio::spawn(gateway.serve_proxy(listener));
-        // A port that is free at every address: one that is free at a single one may be somebody's at all the others.
-        let everywhere = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.unwrap();
-        let port = everywhere.local_addr().unwrap().port();
-        drop(everywhere);
-        let listener = TcpListener::bind((Ipv4Addr::new(127, second, third, 254), port)).await.unwrap();
+        let listener = transparent_listener(Ipv4Addr::new(127, second, third, 254)).await;
+        let port = listener.local_addr().unwrap().port();
         tokio::spawn(gateway.serve_tcp(listener));
         Self {
             gateway,
