@@ -96,9 +96,9 @@ pub(crate) enum Contest {
     /// How soon a held request goes on when a person has allowed it, and what a thousand of them cost, with a daemon of its own
     /// that is killed meanwhile. Minutes: only when asked for by name.
     Approvals,
-    /// A download whose answer is scrubbed of a secret beside one that is not, with a daemon of its own. Only when asked for
-    /// by name.
-    Scrub,
+    /// The long answers of `gateway` alone: one, one that is scrubbed of a secret, a hundred side by side. Only when asked
+    /// for by name.
+    Downloads,
     /// Two hundred commands a second over twenty bays. Minutes: only when asked for by name.
     Storm,
 }
@@ -120,11 +120,11 @@ impl Bench {
         if self.only.contains(&Contest::Approvals) {
             scored.extend(gateway::approvals::approvals(self.rounds.min(SLOW_ROUNDS)).await?);
         }
-        if self.only.contains(&Contest::Scrub) {
-            scored.extend(gateway::scrub(self.rounds).await?);
+        if self.only.contains(&Contest::Downloads) {
+            scored.extend(gateway::downloads(self.rounds).await?);
         }
         // The others have their scene in common; these need none of it.
-        let own = [Contest::Gateway, Contest::Approvals, Contest::Scrub];
+        let own = [Contest::Gateway, Contest::Approvals, Contest::Downloads];
         if self.only.is_empty() || self.only.iter().any(|contest| !own.contains(contest)) {
             let mut scene = Scene::set(global, &self.peers, self.files).await?;
             let result = self.measure(&mut scene, wanted).await;

@@ -48,15 +48,20 @@ pub(super) async fn gateway(rounds: usize) -> Result<Vec<Scored>, ApiError> {
     scored
 }
 
-/// The part of it that is about long answers with a secret.
-pub(super) async fn scrub(rounds: usize) -> Result<Vec<Scored>, ApiError> {
+/// The part of it that is about long answers.
+pub(super) async fn downloads(rounds: usize) -> Result<Vec<Scored>, ApiError> {
     let mut lab = Lab::open().await?;
     let scored = match lab.bay("mine").await {
-        Ok(_) => secret::scrubbed(&lab, rounds).map(|scored| vec![scored]),
+        Ok(_) => long_answers(&lab, rounds).await,
         Err(error) => Err(error),
     };
     lab.close().await;
     scored
+}
+
+async fn long_answers(lab: &Lab, rounds: usize) -> Result<Vec<Scored>, ApiError> {
+    talk("downloads");
+    Ok(vec![secret::scrubbed(lab, rounds)?, download(lab, rounds).await?, fairness(lab, rounds)?])
 }
 
 async fn measure(lab: &mut Lab, rounds: usize) -> Result<Vec<Scored>, ApiError> {
@@ -80,10 +85,7 @@ async fn measure(lab: &mut Lab, rounds: usize) -> Result<Vec<Scored>, ApiError> 
     beside?;
     talk("a secret");
     scored.push(secret::with_secret(lab, rounds)?);
-    scored.push(secret::scrubbed(lab, rounds)?);
-    talk("downloads");
-    scored.push(download(lab, rounds).await?);
-    scored.push(fairness(lab, rounds)?);
+    scored.extend(long_answers(lab, rounds).await?);
     talk("a flood of refusals");
     scored.push(flood(lab, rounds).await?);
     Ok(scored)
