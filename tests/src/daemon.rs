@@ -246,6 +246,18 @@ impl Daemon {
         }
     }
 
+    /// Asks the daemon to end, and waits for that; bays go on.
+    pub fn terminate(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        if let Some(pid) = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap_or(0)) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        if within(PATIENCE, || child.try_wait().ok().flatten()).is_none() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
     /// `kill -9`, then a new daemon on the same directory.
     pub fn restart(&mut self) {
         self.kill_9();
@@ -452,15 +464,7 @@ impl Daemon {
     }
 
     fn stop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            if let Some(pid) = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap_or(0)) {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-            }
-            if within(PATIENCE, || child.try_wait().ok().flatten()).is_none() {
-                let _ = child.kill();
-                let _ = child.wait();
-            }
-        }
+        self.terminate();
         self.stop_started_by_cli();
     }
 

@@ -275,6 +275,39 @@ fn a_question_and_an_allow_outlive_a_killed_daemon() {
 }
 
 #[test]
+fn whoever_is_held_by_a_daemon_that_is_asked_to_end_is_told_to_come_again() {
+    let mut lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let url = origin.url("https", "/x");
+    let held = |lab: &Lab| {
+        until("one to be held", || approvals(lab, &[]).into_iter().find(|card| card["held"] == json!(1)))
+    };
+    for version in ["--http1.1", "--http2"] {
+        for round in 0..3 {
+            let name = format!("one{round}{version}");
+            curl(&lab, "b", &name, &format!("{version} -D /tmp/{name}.head '{url}'"));
+            let _card = held(&lab);
+            lab.daemon.terminate();
+            lab.daemon.launch();
+            let told = said(&lab, "b", &name);
+            assert!(told.starts_with("503 "), "{told}");
+            let head = lab.daemon.sh("b", &format!("cat /tmp/{name}.head")).ok().text().to_lowercase();
+            assert!(head.contains("retry-after:"), "{head}");
+        }
+    }
+    // A client that does so waits for the same question, and goes on.
+    curl(&lab, "b", "two", &format!("--retry 20 --retry-delay 1 '{url}'"));
+    let card = held(&lab);
+    lab.daemon.terminate();
+    lab.daemon.launch();
+    assert_eq!(held(&lab)["id"], card["id"]);
+    let _allowed = lab.daemon.bay(&["approvals", "allow", &id(&card)]).ok();
+    assert!(said(&lab, "b", "two").contains("200 GET /x"));
+    assert_eq!(paths(&origin), ["/x"]);
+}
+
+#[test]
 fn of_two_who_answer_one_is_first_and_the_other_is_told_who() {
     let lab = lab();
     let origin = lab.echo("origin.test");

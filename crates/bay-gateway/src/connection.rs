@@ -1,5 +1,6 @@
 //! One connection of the bay, from its first byte: what it is, and who serves it.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -7,8 +8,9 @@ use std::time::Duration;
 
 use bay_policy::{CanonicalRequest, Connection, Host, Outcome, Route, Scheme};
 use futures_util::future::Either;
+use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::server::Acceptor;
 use tokio::net::{TcpListener, TcpStream};
@@ -16,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 
+use crate::body::AnswerBody;
 use crate::decider::{Caller, Ending, Refused};
 use crate::dns;
 use crate::exchange::{self, Site};
@@ -318,11 +321,30 @@ async fn serve_http1(site: Site, stream: impl Io) {
         let site = site.clone();
         move |request| exchange::serve(site.clone(), request)
     });
-    let served = http1_server(&site.shared)
+    let connection = http1_server(&site.shared)
         .serve_connection(TokioIo::new(Gathering::new(stream)), service)
-        .with_upgrades()
-        .await;
+        .with_upgrades();
+    let served = serve_connection(&site.shared, connection).await;
     tell_parse_error(&site, served).await;
+}
+
+/// Serves a connection to its end. When the gateway is about to end, so is the connection: after the answer that is under
+/// way.
+pub(crate) async fn serve_connection<I: Io, S>(
+    shared: &Shared,
+    connection: http1::UpgradeableConnection<TokioIo<I>, S>,
+) -> Result<(), hyper::Error>
+where
+    S: HttpService<Incoming, ResBody = AnswerBody, Error = Infallible>,
+{
+    let mut ending = shared.ending.subscribe();
+    tokio::pin!(connection);
+    tokio::select! {
+        served = connection.as_mut() => return served,
+        _ = ending.wait_for(|ending| *ending) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    connection.await
 }
 
 pub(crate) fn http1_server(shared: &Shared) -> http1::Builder {
@@ -368,8 +390,18 @@ async fn serve_http2(site: Site, stream: impl Io) {
     tokio::pin!(connection);
     let idle = site.shared.timeouts.head;
     let mut was_idle = false;
+    let mut ending = site.shared.ending.subscribe();
+    let mut told_to_end = false;
     loop {
-        match timeout(idle, connection.as_mut()).await {
+        let served = tokio::select! {
+            served = timeout(idle, connection.as_mut()) => served,
+            _ = ending.wait_for(|ending| *ending), if !told_to_end => {
+                connection.as_mut().graceful_shutdown();
+                told_to_end = true;
+                continue;
+            }
+        };
+        match served {
             Ok(served) => return tell_parse_error(&site, served).await,
             // The site holds it once; everything under way holds it once more.
             Err(_) if Arc::strong_count(&site.busy) > 1 => was_idle = false,

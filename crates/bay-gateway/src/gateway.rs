@@ -4,10 +4,12 @@ use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustls::RootCertStore;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
 
 use crate::authority::{Authority, AuthorityError, Leaves};
 use crate::connection::{self, Own};
@@ -57,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) ssh_room: Arc<Semaphore>,
     pub(crate) ssh_host_key: HostKey,
     pub(crate) changes: watch::Receiver<u64>,
+    /// Turns true when the gateway is about to end. Whoever answers requests listens for as long as it does.
+    pub(crate) ending: watch::Sender<bool>,
     generation: Arc<AtomicU64>,
 }
 
@@ -112,6 +116,7 @@ impl Gateway {
             ssh_room: Arc::new(Semaphore::new(MAX_SSH_CONNECTIONS)),
             ssh_host_key,
             changes: seen,
+            ending: watch::Sender::new(false),
             generation: generation.clone(),
         };
         Ok(Self { shared: Arc::new(shared), generation, changes })
@@ -153,6 +158,13 @@ impl Gateway {
     pub fn policy_changed(&self) {
         let now = self.generation.fetch_add(1, Relaxed) + 1;
         self.changes.send_replace(now);
+    }
+
+    /// Has connections end once what they were asked is answered, and waits for them that long. What takes longer, and
+    /// tunnels, are left to whoever ends them.
+    pub async fn finish(&self, within: Duration) {
+        self.shared.ending.send_replace(true);
+        timeout(within, self.shared.ending.closed()).await.ok();
     }
 
     /// DNS questions that were dropped because there were too many.

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::answers;
 use crate::body::{AnswerBody, full};
-use crate::connection::{Pinned, host_at, http1_server};
+use crate::connection::{Pinned, host_at, http1_server, serve_connection};
 use crate::decider::{Caller, Refused};
 use crate::exchange::{self, Site};
 use crate::gateway::Shared;
@@ -42,8 +42,9 @@ pub(crate) async fn serve(
             async move { proxy.answer(request).await }
         }
     });
-    let served =
-        http1_server(&proxy.shared).serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+    let connection =
+        http1_server(&proxy.shared).serve_connection(TokioIo::new(stream), service).with_upgrades();
+    let served = serve_connection(&proxy.shared, connection).await;
     if let Err(error) = served
         && error.is_parse()
     {

@@ -42,6 +42,7 @@ use bay_backend::local::{Local, LocalConfig};
 use bay_pool::{Pool, PoolError, PoolOptions};
 use bay_store::{Store, StoreError};
 use bay_types::{ApiError, ErrorCode};
+use futures_util::future::join_all;
 use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, RwLock, Semaphore, watch};
@@ -87,6 +88,8 @@ use telemetry::Telemetry;
 const GROW_EVERY: Duration = Duration::from_secs(5);
 /// How long a daemon that ends waits for those whose requests it holds to be told to come again.
 const LET_GO_WITHIN: Duration = Duration::from_secs(2);
+/// How long a daemon that ends waits for answers that are under way to reach the bays.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// How long a daemon that ends waits for the collector to take its last spans.
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 
@@ -340,7 +343,10 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     socket.remove();
     // Whoever is held is told to come again, by a connection that is still there.
     daemon.approvals.close(LET_GO_WITHIN).await;
-    for handle in daemon.bays.list() {
+    let bays = daemon.bays.list();
+    let open: Vec<_> = bays.iter().filter_map(|handle| handle.egress()).collect();
+    join_all(open.iter().map(|egress| egress.finish(ANSWER_WITHIN))).await;
+    for handle in bays {
         handle.close_egress().await;
     }
     telemetry::cost::save(&daemon).await;

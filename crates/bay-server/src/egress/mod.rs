@@ -270,6 +270,11 @@ impl BayEgress {
         self.decider.callers.began();
     }
 
+    /// Has what was asked answered, as far as that takes no longer.
+    pub(crate) async fn finish(&self, within: Duration) {
+        self.gateway.finish(within).await;
+    }
+
     /// Lets nothing more out, writes down what was only counted so far, and has the names on disk.
     pub(crate) async fn close(&self) {
         self.serving.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
