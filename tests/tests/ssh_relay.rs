@@ -128,6 +128,40 @@ fn a_bay_fetches_by_ssh_what_it_may_and_reaches_nothing_else() {
 }
 
 #[test]
+fn a_push_by_ssh_waits_for_a_person_and_ends_as_that_one_says() {
+    if !image::with_ssh() {
+        return;
+    }
+    let rig = Rig::new();
+    let daemon = &rig.lab.daemon;
+    let asks =
+        rig.policy("method = [\"PUSH\"]").replace("\"app\"", "\"push\"").replace("\"allow\"", "\"ask\"");
+    rig.lab.bay("b", &format!("{}{asks}", rig.policy("")));
+    let _cloned = rig.clone("team/app.git", "/workspace/app").ok();
+    let push = "cd /workspace/app && git -c user.name=a -c user.email=a@a.test commit -q --allow-empty -m x && \
+                git push -q origin main";
+    let answered = |answer: &[&str]| {
+        std::thread::scope(|scope| {
+            let pushing = scope.spawn(|| daemon.sh("b", push));
+            let card = until("a question", || {
+                let open = daemon.bay(&["approvals", "--json"]).ok().json();
+                open.as_array().and_then(|open| open.first()).cloned()
+            });
+            assert_eq!(rig.forge.asked().commands.len(), 1, "the forge hears nothing of it meanwhile");
+            let shown = daemon.bay(&["approvals", "show", card["id"].as_str().unwrap()]).ok().text();
+            assert!(shown.contains(&format!("PUSH ssh://{HOST}:{}/team/app.git", rig.port)), "{shown}");
+            let line = [&["approvals", answer[0], card["id"].as_str().unwrap()], &answer[1..]].concat();
+            let _answer = daemon.bay(&line).ok();
+            pushing.join().unwrap()
+        })
+    };
+    let denied = answered(&["deny", "-m", "not on a Friday"]);
+    assert!(denied.code != 0 && denied.errors().contains("not on a Friday"), "{denied}");
+    let _pushed = answered(&["allow"]).ok();
+    assert_eq!(rig.forge.asked().commands[1..], ["git-receive-pack '/team/app.git'"]);
+}
+
+#[test]
 fn the_key_is_nowhere_in_the_bay_and_a_server_that_changed_its_own_gets_nothing() {
     if !image::with_ssh() {
         return;
