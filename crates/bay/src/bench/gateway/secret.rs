@@ -11,7 +11,7 @@ use bay_types::ApiError;
 use super::lab::{Lab, told};
 use super::load::Work;
 use super::origin::SHORT;
-use super::{DOWNLOAD, all, megabytes, processor_ms};
+use super::{DOWNLOAD, OWN, all, megabytes, processor_ms};
 use crate::bench::contest::{Bar, Scored, Series, Unit, score};
 use crate::failure::local;
 
@@ -59,17 +59,17 @@ pub(super) fn scrubbed(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
         milliseconds("processor time of the daemon, with"),
     ];
     for _ in 0..rounds {
-        let before = processor_ms(lab.daemon());
+        let before = processor_ms(lab.daemon(), OWN);
         plain.was(megabytes(&all(200, told(&mut lab.inside("mine", DOWNLOAD, Work::Download)?)?)?));
-        let between = processor_ms(lab.daemon());
+        let between = processor_ms(lab.daemon(), OWN);
         busy[0].was(between - before);
         lab.set_secret(SECRET, VALUE)?;
         let header = format!("Authorization: Bearer __{SECRET}__");
-        let before = processor_ms(lab.daemon());
+        let before = processor_ms(lab.daemon(), OWN);
         let with = lab
             .inside_with("mine", DOWNLOAD, Work::Download, Some(header))
             .and_then(|mut load| told(&mut load));
-        busy[1].was(processor_ms(lab.daemon()) - before);
+        busy[1].was(processor_ms(lab.daemon(), OWN) - before);
         lab.remove_secret(SECRET)?;
         secret.was(megabytes(&all(200, with?)?));
     }
