@@ -11,25 +11,36 @@ use std::time::{Duration, Instant};
 /// How long a program of ours may take to stop.
 const STOPS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Gives a process that waits in a system call other ids, real, effective and saved, while its capabilities stay, and
-/// lets its files below `/proc` belong to them.
+/// How often a process is looked at that is not in a system call yet.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// Gives a process other ids, real, effective and saved, while its capabilities stay, and lets its files below `/proc`
+/// belong to them. It makes the calls with the instruction it waits in, and is waited for until it does: one that was
+/// just forked has still to come there.
 ///
 /// # Errors
-/// What the kernel says; `ErrorKind::Unsupported` on processors this was not written for, and when the process is not
-/// waiting in a system call.
+/// What the kernel says; `ErrorKind::WouldBlock` when it does not come to a system call; `ErrorKind::Unsupported` on
+/// processors this was not written for.
 pub fn change_ids(pid: i32, id: u32) -> io::Result<()> {
     const KEEP_CAPABILITIES: u64 = 1 << 2;
     const DUMPABLE: u64 = 1;
     let id = u64::from(id);
-    platform::Stopped::new(pid, Instant::now() + STOPS_WITHIN)?.make_calls(
-        None,
-        &[
-            (libc::SYS_prctl, [libc::PR_SET_SECUREBITS.unsigned_abs().into(), KEEP_CAPABILITIES, 0]),
-            (libc::SYS_setresgid, [id, id, id]),
-            (libc::SYS_setresuid, [id, id, id]),
-            (libc::SYS_prctl, [libc::PR_SET_DUMPABLE.unsigned_abs().into(), DUMPABLE, 0]),
-        ],
-    )
+    let calls = [
+        (libc::SYS_prctl, [libc::PR_SET_SECUREBITS.unsigned_abs().into(), KEEP_CAPABILITIES, 0]),
+        (libc::SYS_setresgid, [id, id, id]),
+        (libc::SYS_setresuid, [id, id, id]),
+        (libc::SYS_prctl, [libc::PR_SET_DUMPABLE.unsigned_abs().into(), DUMPABLE, 0]),
+    ];
+    let until = Instant::now() + STOPS_WITHIN;
+    loop {
+        let made = platform::Stopped::new(pid, until)?.make_calls(None, &calls);
+        match made {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
+                std::thread::sleep(LOOK_EVERY);
+            }
+            made => return made,
+        }
+    }
 }
 
 /// Makes a process give up ranges of its memory. It makes the calls with the instruction it waits in, or with one from
@@ -37,8 +48,8 @@ pub fn change_ids(pid: i32, id: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// What the kernel says; `ErrorKind::NotFound` when it is another process; `ErrorKind::TimedOut` when it does not stop in
-/// time, as one that waits for its own child; `ErrorKind::WouldBlock` while it runs code in one of the ranges; `ErrorKind::Unsupported` on
-/// processors this was not written for, and when no instruction is found.
+/// time, as one that waits for its own child; `ErrorKind::WouldBlock` while it runs code in one of the ranges, and when no
+/// instruction is found; `ErrorKind::Unsupported` on processors this was not written for.
 pub fn unmap(
     pid: i32,
     is_it: impl FnOnce() -> bool,
@@ -121,10 +132,7 @@ mod platform {
             let own = self.registers.rip.wrapping_sub(SYSCALL_LENGTH);
             let instruction = if self.is_syscall(own) { Some(own) } else { self.find_syscall(elsewhere) };
             let Some(instruction) = instruction else {
-                return Err(io::Error::new(
-                    io::ErrorKind::Unsupported,
-                    "the process is not in a system call",
-                ));
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, "the process is not in a system call"));
             };
             let made =
                 calls.iter().try_for_each(|(number, arguments)| self.call(instruction, *number, *arguments));
@@ -258,6 +266,34 @@ mod platform {
             _calls: &[(libc::c_long, [u64; 3])],
         ) -> io::Result<()> {
             Ok(())
+        }
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_is_busy_gets_its_ids_when_it_comes_to_a_system_call() {
+        // It counts for a while without a system call, as whoever was just forked and has not come to one.
+        let counting = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; exec sleep 60";
+        let mut child = Command::new("sh").args(["-c", counting]).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let became = change_ids(pid, 12345);
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        match became {
+            // Ids are the host's root's to give.
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
+            became => {
+                became.unwrap();
+                let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+                assert!(ids.split_ascii_whitespace().take(3).all(|id| id == "12345"), "{ids}");
+            }
         }
     }
 }
