@@ -1,6 +1,8 @@
 //! Requests that wait for a person: held, answered, come again; and what a bay can do about it, which is nothing.
 #![forbid(unsafe_code)]
 
+use std::time::Instant;
+
 use bay_tests::lab::{Lab, lab, lab_with};
 use bay_tests::outside::Origin;
 use bay_tests::{Daemon, until};
@@ -254,11 +256,17 @@ fn a_question_and_an_allow_outlive_a_killed_daemon() {
     // As a client that tries again when its connection breaks.
     curl(&lab, "b", "one", &format!("--retry 20 --retry-delay 1 --retry-all-errors '{url}'"));
     let card = the_question(&lab);
+    let seen = Instant::now();
     lab.daemon.kill_9();
     lab.daemon.launch();
     let after = the_question(&lab);
     assert_eq!((&after["id"], &after["digest"]), (&card["id"], &card["digest"]));
-    let _allowed = lab.daemon.bay(&["approvals", "allow", &id(&card)]).ok();
+    let waited = seen.elapsed().as_millis();
+    let allowed = lab.daemon.bay(&["approvals", "allow", &id(&card), "--json"]).ok().json();
+    assert!(
+        allowed["answer"]["after_ms"].as_u64().is_some_and(|took| u128::from(took) >= waited),
+        "{allowed:#}"
+    );
     assert_eq!(said(&lab, "b", "one").trim(), "200 GET /x");
 
     // An allow that nobody used yet is kept, too.

@@ -361,7 +361,7 @@ impl Approvals {
             }
             _ => (None, None, false),
         };
-        let after_ms = u64::try_from(question.asked.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let after_ms = u64::try_from(question.age().as_millis()).unwrap_or(u64::MAX);
         let answer = Answer { by: by.to_owned(), at, after_ms, reach, bound, until, why };
         let kind = match stand.state() {
             ApprovalState::Allowed => "approval.allowed",

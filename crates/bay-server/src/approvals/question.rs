@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bay_types::approval::{Answer, Approval, ApprovalState, Reach};
 use bay_types::{ApprovalId, ExecId};
+use jiff::Timestamp;
 use tokio::sync::watch;
 
 /// What a later request is matched by: who asks, which secrets would be attached, and the request itself.
@@ -56,7 +57,9 @@ pub(crate) struct Question {
     /// As it was asked.
     pub(super) card: Approval,
     /// By the clock that nobody sets.
-    pub(super) asked: Instant,
+    asked: Instant,
+    /// Before this daemon knew of it.
+    waited: Duration,
     pub(super) deadline: Instant,
     pub(super) stand: watch::Sender<Stand>,
     pub(super) answer: Mutex<Option<Answer>>,
@@ -65,7 +68,10 @@ pub(crate) struct Question {
 
 impl Question {
     pub(super) fn new(key: Key, card: Approval, deadline: Instant, stand: Stand) -> Self {
+        // One that an earlier daemon asked has been waiting since then.
+        let waited = Duration::try_from(Timestamp::now().duration_since(card.asked_at)).unwrap_or_default();
         Self {
+            waited,
             id: card.id,
             key,
             answer: Mutex::new(card.answer.clone()),
@@ -79,6 +85,11 @@ impl Question {
 
     pub(crate) fn exec(&self) -> Option<ExecId> {
         self.card.by.as_ref()?.exec
+    }
+
+    /// How long it has been waiting for an answer.
+    pub(super) fn age(&self) -> Duration {
+        self.waited + self.asked.elapsed()
     }
 
     pub(super) fn is_open(&self) -> bool {
