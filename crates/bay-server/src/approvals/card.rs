@@ -145,6 +145,12 @@ fn saved_as(request: &CanonicalRequest, asking: Option<&RuleHead>) -> Option<Str
     Some(rule_to_toml(&rule))
 }
 
+/// Whether a header says nothing but for which time a client sends the same. Clients of OpenAI and Anthropic have it, and
+/// could not find their question again if it were a part of the request.
+fn counts_tries(name: &str, value: &[u8]) -> bool {
+    name == "x-stainless-retry-count" && value.len() <= 2 && value.iter().all(u8::is_ascii_digit)
+}
+
 /// A hash over exactly what is held: the canonical request, its headers with their values, and what was seen of its body.
 fn digest(request: &CanonicalRequest, sight: &Sight<'_>, beginning: &Beginning) -> String {
     let mut hash = Sha256::new();
@@ -159,6 +165,7 @@ fn digest(request: &CanonicalRequest, sight: &Sight<'_>, beginning: &Beginning) 
         .into_iter()
         .flatten()
         .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .filter(|(name, value)| !counts_tries(name, value))
         .collect();
     headers.sort_unstable();
     for (name, value) in headers {
@@ -300,5 +307,16 @@ mod tests {
         assert_ne!(one, of("POST https://a.test/x", b"pay 9", true));
         assert_ne!(one, of("POST https://a.test/y", b"pay 1", true));
         assert_ne!(one, of("POST https://a.test/x", b"pay 1", false));
+    }
+
+    #[test]
+    fn only_a_number_of_tries_is_no_part_of_a_request() {
+        for count in ["0", "1", "12"] {
+            assert!(counts_tries("x-stainless-retry-count", count.as_bytes()), "{count}");
+        }
+        for other in ["-1", "1 ", "a", "123", "0x1"] {
+            assert!(!counts_tries("x-stainless-retry-count", other.as_bytes()), "{other}");
+        }
+        assert!(!counts_tries("x-retry-count", b"1"));
     }
 }
