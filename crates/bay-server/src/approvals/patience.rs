@@ -38,13 +38,19 @@ mod tests {
 
     #[test]
     fn who_does_not_come_again_is_held_for_longer() {
-        for patient in
-            ["git/2.39.5", "curl/7.88.1", "GitHub CLI 2.40", "npm/10.2 node/v20", "OpenAI/Python 1.3"]
-        {
+        for patient in [
+            "git/2.39.5",
+            "curl/7.88.1",
+            "Wget/1.21.3",
+            "GitHub CLI 2.23.0",
+            "npm/11.19.1 node/v20.20.2 linux x64 workspaces/false",
+            "OpenAI/Python 3.49.0",
+        ] {
             assert_eq!(hold(Some(patient), HOLD), PATIENT_HOLD, "{patient}");
         }
-        for other in [None, Some("pip/23.0.1 {}"), Some("cargo 1.80"), Some("uv/0.4"), Some("my git/1")] {
-            assert_eq!(hold(other, HOLD), HOLD, "{other:?}");
+        for other in ["pip/23.0.1 {}", "cargo/1.95.0 (f2d3ce0bd 2026-03-21)", "uv/0.13.7 {}", "my git/1"] {
+            assert_eq!(hold(Some(other), HOLD), HOLD, "{other}");
         }
+        assert_eq!(hold(None, HOLD), HOLD);
     }
 }
