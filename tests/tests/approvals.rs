@@ -510,3 +510,60 @@ print("refused")
     assert_eq!(the_question(&lab)["id"], card["id"], "it is still open");
     let _no = lab.daemon.bay(&["approvals", "deny", &id(&card)]).ok();
 }
+
+/// Tries the daemon's API at each of the hosts, with the daemon's own token, as somebody who has got hold of it: asks for the
+/// questions, and allows one. Prints how each try ended.
+const AT_THE_DOOR: &str = r#"
+import http.client, json, sys
+port, token, question, *hosts = sys.argv[1:]
+ended = {}
+for host in hosts + [line.split()[1] for line in open("/etc/resolv.conf") if line.startswith("nameserver")]:
+    for method, path in [("GET", "/v1/approvals"), ("POST", "/v1/approvals/" + question + "/allow")]:
+        try:
+            door = http.client.HTTPConnection(host, int(port), timeout=10)
+            door.request(method, path, "{}" if method == "POST" else None, {"Authorization": "Bearer " + token})
+            answer = door.getresponse()
+            body = answer.read().decode()
+            assert "digest" not in body, (host, body)
+            ended[host] = answer.status
+        except OSError as error:
+            ended[host] = 0
+print(json.dumps(ended))
+"#;
+
+#[test]
+fn no_address_leads_a_bay_to_the_approver_s_side() {
+    let lab = lab_with(Daemon::setup().argument("--listen").argument("127.0.0.1:0"));
+    let port = until("the daemon to say where it listens", || {
+        let log = lab.daemon.log();
+        let (_, after) = log.rsplit_once("127.0.0.1:")?;
+        after.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u16>().ok()
+    });
+    let token = std::fs::read_to_string(lab.daemon.data_dir.join("token")).unwrap().trim().to_owned();
+    let origin = lab.echo("other.test");
+    let wide = format!(
+        "{}[[rule]]\nid = \"wide\"\noutcome = \"allow\"\nhost = \"*\"\nport = \"*\"\nscheme = [\"http\", \"https\"]\nmethod = \"*\"\n",
+        asked(&origin, "")
+    );
+    lab.bay("b", &wide);
+    curl(&lab, "b", "one", &origin.url("https", "/x"));
+    let card = the_question(&lab);
+    let tries = || {
+        let (port, id) = (port.to_string(), id(&card));
+        let args = [&port, &token, &id, "127.0.0.1", "localhost", "::1", "origin.test", "169.254.0.1"];
+        lab.python("b", AT_THE_DOOR, &args).ok().json()
+    };
+    let ended = tries();
+    for (host, status) in ended.as_object().unwrap() {
+        assert!(matches!(status.as_u64(), Some(0 | 400..)), "{host}: {ended:#}");
+    }
+    // Nor where the operator lets the bay go to that very port: a request has the name it was made for, and the door has not.
+    let led = format!(
+        "{wide}[[rule]]\nid = \"led\"\noutcome = \"allow\"\nhost = \"origin.test\"\nport = {port}\nscheme = \"http\"\naddress = \"127.0.0.1\"\nmethod = \"*\"\n"
+    );
+    lab.set("b", &led);
+    assert_eq!(tries()["origin.test"], ErrorCode::Unauthorized.http_status());
+    assert_eq!(the_question(&lab)["id"], card["id"], "it is still open");
+    let _no = lab.daemon.bay(&["approvals", "deny", &id(&card)]).ok();
+    assert!(origin.seen.lines().is_empty());
+}
