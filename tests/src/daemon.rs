@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use bay_types::bay::State;
@@ -29,6 +29,7 @@ pub struct Setup {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     without_image: bool,
+    directory: Option<PathBuf>,
 }
 
 impl Setup {
@@ -65,6 +66,13 @@ impl Setup {
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The directory that the daemon is started in.
+    #[must_use]
+    pub fn directory(mut self, path: &Path) -> Self {
+        self.directory = Some(path.to_owned());
         self
     }
 
@@ -109,6 +117,7 @@ impl Setup {
             binary: suite::binary(),
             arguments: self.arguments,
             environment: self.environment,
+            directory: self.directory,
             child: None,
             id: None,
         }
@@ -125,6 +134,7 @@ pub struct Daemon {
     binary: PathBuf,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
+    directory: Option<PathBuf>,
     child: Option<Child>,
     id: Option<String>,
 }
@@ -171,6 +181,9 @@ impl Daemon {
         command.args(["serve", "--data-dir"]).arg(&self.data_dir).arg("--pool").arg(&self.pool);
         command.args(["--pool-mib", &self.pool_mib.to_string()]).args(&self.arguments);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
         command
     }
 
@@ -244,6 +257,17 @@ impl Daemon {
             child.kill().unwrap();
             child.wait().unwrap();
         }
+    }
+
+    /// Sends the daemon a signal that ends it, and says how it ended; bays go on.
+    ///
+    /// # Panics
+    /// When it does not run, or does not end.
+    pub fn end_by(&mut self, signal: rustix::process::Signal) -> ExitStatus {
+        let mut child = self.child.take().expect("the daemon runs");
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, signal).unwrap();
+        until("the daemon to end by a signal", || child.try_wait().unwrap())
     }
 
     /// Asks the daemon to end, and waits for that; bays go on.

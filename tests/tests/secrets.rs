@@ -2,14 +2,18 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::Command;
 
-use bay_tests::lab::{Lab, lab};
+use bay_tests::lab::{Lab, lab, lab_with};
 use bay_tests::origin::text;
 use bay_tests::outside::Origin;
-use bay_tests::{Ran, keeper, until};
+use bay_tests::suite::Scratch;
+use bay_tests::{Daemon, Ran, keeper, until};
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::{Value, json};
 
 /// The value of all secrets here. Nobody but the origins that it is for may ever see it.
@@ -181,6 +185,59 @@ fn a_bay_uses_a_secret_that_it_never_holds() {
     let _kept = lab.daemon.bay(&["checkpoint", "b"]).ok();
     bay_is_clean(&lab, "b");
     everybody_is_clean(&lab, "b");
+}
+
+/// Has every process that is started from now on leave a core if it crashes, as far as it goes by this limit.
+fn let_cores_be_left(pid: Option<Pid>) {
+    let unlimited = Rlimit { current: None, maximum: None };
+    let _before = prlimit(pid, Resource::Core, unlimited).unwrap();
+}
+
+#[test]
+fn a_daemon_that_crashes_leaves_no_core_with_a_secret_in_it() {
+    let place = Scratch::new();
+    let_cores_be_left(None);
+    // Where a core would be a file of that directory, another process leaves one there.
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    if !pattern.starts_with(['/', '|', '@']) {
+        let mut other = Command::new("sleep").arg("60").current_dir(place.path()).spawn().unwrap();
+        kill_process(Pid::from_child(&other), Signal::ABORT).unwrap();
+        assert!(other.wait().unwrap().core_dumped(), "{pattern}");
+        for left in fs::read_dir(place.path()).unwrap() {
+            fs::remove_file(left.unwrap().path()).unwrap();
+        }
+    }
+
+    let mut lab = lab_with(Daemon::setup().directory(place.path()));
+    let origin = reflecting(&lab, "origin.test");
+    lab.bay("b", &everything(&origin));
+    let _set = set(&lab, "TOKEN", &["--for", &for_api(&origin), "--env", "TOKEN"]).ok();
+    let url = origin.url("https", "/api/x");
+    for (signal, limited) in [(Signal::ABORT, true), (Signal::ABORT, false), (Signal::ILL, false)] {
+        // The value is in the daemon's memory, as soon as its gateway is there.
+        until("the secret to be used", || {
+            let ran = lab.python("b", SEND, &[&bearer(&url).to_string()]);
+            (ran.code == 0 && ran.json()["status"] == 200).then_some(())
+        });
+        assert_eq!(credentials(&origin).last(), Some(&format!("Bearer {CANARY}")));
+        let pid = lab.daemon.pid();
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let cores = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+        assert_eq!(cores.split_whitespace().nth(4), Some("1"), "{cores}");
+        assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), place.path());
+        if !limited {
+            // It does without the limit, too.
+            let_cores_be_left(Pid::from_raw(i32::try_from(pid).unwrap()));
+        }
+        let ended = lab.daemon.end_by(signal);
+        assert_eq!(ended.signal(), Some(signal.as_raw()), "{ended}");
+        assert!(!ended.core_dumped(), "{ended}");
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "a core was left");
+        lab.daemon.launch();
+    }
+    let mut found = Vec::new();
+    files_with_canary(&lab.daemon.data_dir, &mut found);
+    assert!(found.is_empty(), "{found:?}");
 }
 
 #[test]

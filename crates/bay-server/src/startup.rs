@@ -169,6 +169,13 @@ pub(crate) fn harden() {
         tracing::warn!(%error, "core dumps could not be turned off");
     }
     use rustix::process::{Resource, getrlimit, setrlimit};
+    // The same once more by the limit, which also holds for what it starts. One byte and not none: the kernel disregards zero
+    // where it hands cores to a program. The hard limit stays, because bays take theirs from it.
+    let mut limit = getrlimit(Resource::Core);
+    limit.current = Some(limit.maximum.map_or(1, |hard| hard.min(1)));
+    if let Err(error) = setrlimit(Resource::Core, limit) {
+        tracing::warn!(%error, "the limit on core files could not be set");
+    }
     let mut limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.map_or(WANTED_FILES, |hard| hard.min(WANTED_FILES));
     if limit.current.is_some_and(|soft| soft < most) {
