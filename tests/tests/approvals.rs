@@ -409,6 +409,36 @@ fn the_same_is_asked_once_and_a_flood_is_refused_with_the_reason() {
 }
 
 #[test]
+fn a_bay_asks_so_many_new_questions_in_a_minute_and_no_more() {
+    let lab = hasty();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let base = origin.url("https", "");
+    let flood = |from: usize, to: usize| {
+        let paths: Vec<String> = (from..to).map(|number| format!("/{number}")).collect();
+        let mut line = vec!["exec", "b", "--", "python3", "-c", FLOOD, base.as_str()];
+        line.extend(paths.iter().map(String::as_str));
+        lab.daemon.bay(&line).ok().text()
+    };
+    let text = flood(0, 20);
+    assert!(text.starts_with(&format!("{:?}", [503; 20])), "{text}");
+    for card in approvals(&lab, &[]) {
+        let denied = lab.daemon.rest("POST", &format!("/v1/approvals/{}/deny", id(&card)), &json!({}));
+        assert_eq!(denied.status, 200, "{}", String::from_utf8_lossy(&denied.body));
+    }
+    // None is open; ten are left of this minute, and one more for each two seconds of it.
+    let text = flood(20, 40);
+    assert!(text.contains("this bay has asked 30 times within a minute"), "{text}");
+    let open = approvals(&lab, &[]).len();
+    assert!((10..20).contains(&open), "{open}: {text}");
+    assert_eq!(text.lines().next().unwrap().matches("503").count(), open, "{text}");
+    // Another bay has a minute of its own.
+    lab.bay("c", &asked(&origin, ""));
+    assert_eq!(lab.get("c", &origin.url("https", "/x")).0, 503);
+    assert!(origin.seen.lines().is_empty());
+}
+
+#[test]
 fn a_checkpoint_is_made_before_the_question_and_a_denial_can_go_back_to_it() {
     let lab = lab();
     let origin = lab.echo("origin.test");
