@@ -8,11 +8,13 @@ use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use rustix::event::{Timespec, poll};
+
 /// How long a program of ours may take to stop.
 const STOPS_WITHIN: Duration = Duration::from_secs(10);
 
 /// How often a process is looked at that is not in a system call yet.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// Gives a process other ids, real, effective and saved, while its capabilities stay, and lets its files below `/proc`
 /// belong to them. It makes the calls with the instruction it waits in, and is waited for until it does: one that was
@@ -36,7 +38,7 @@ pub fn change_ids(pid: i32, id: u32) -> io::Result<()> {
         let made = platform::Stopped::new(pid, until)?.make_calls(None, &calls);
         match made {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
-                std::thread::sleep(LOOK_EVERY);
+                let _ = poll(&mut [], Some(&LOOK_EVERY));
             }
             made => return made,
         }
