@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -13,7 +14,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::decider::Failure;
-use crate::limits::{MAX_REST_BYTES, REST_WITHIN, TURN_BYTES};
+use crate::limits::{LOOK_WITHIN, MAX_LOOK_BYTES, MAX_REST_BYTES, REST_WITHIN, TURN_BYTES};
 use crate::origin::Lease;
 use crate::progress::{Direction, Progress};
 use crate::scrub::CodingError;
@@ -61,7 +62,7 @@ impl Source {
 
     /// Reads ahead until so many bytes are there, the body is over, or the time is up. Nothing of it is lost: what is
     /// read here is what is passed on first.
-    pub(crate) async fn look(&mut self, bytes: u64, within: std::time::Duration) {
+    pub(crate) async fn look(&mut self, bytes: u64, within: Duration) {
         // Whoever waits to be told to go on is told so by reading.
         self.read_rest = true;
         let reading = async {
@@ -78,6 +79,13 @@ impl Source {
             }
         };
         timeout(within, reading).await.ok();
+    }
+
+    /// Looks at a short body as a whole, at any other as far as it is there already, and says whether all of that may leave.
+    pub(crate) async fn begins_well(&mut self, watch: &mut Watch) -> bool {
+        let short = self.length().is_some_and(|length| length <= MAX_LOOK_BYTES as u64);
+        self.look(MAX_LOOK_BYTES as u64, if short { LOOK_WITHIN } else { Duration::ZERO }).await;
+        self.seen.iter().all(|frame| watch.passes(frame))
     }
 
     /// The first bytes of what was looked at, and whether that is all there is.
@@ -152,7 +160,7 @@ pub(crate) struct Metered {
     inner: Source,
     direction: Direction,
     progress: Arc<Progress>,
-    idle: std::time::Duration,
+    idle: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
     /// What was passed on in this turn.
     turn: usize,
@@ -166,12 +174,7 @@ pub(crate) struct Metered {
 }
 
 impl Metered {
-    pub(crate) fn new(
-        inner: Source,
-        direction: Direction,
-        progress: Arc<Progress>,
-        idle: std::time::Duration,
-    ) -> Self {
+    pub(crate) fn new(inner: Source, direction: Direction, progress: Arc<Progress>, idle: Duration) -> Self {
         Self {
             inner,
             direction,

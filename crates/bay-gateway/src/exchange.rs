@@ -111,6 +111,14 @@ impl Site {
             });
         }
 
+        // Before anything is sent: an origin that answers without reading would be faster than whoever looks on the way.
+        if let Some(mut watch) = secrets.watch(&canonical, self.tell_misuse())
+            && !body.begins_well(&mut watch).await
+        {
+            progress.end_failed(Failure::Sentinel);
+            return Err(answers::plain(StatusCode::FORBIDDEN, &ruling.id, SENTINEL_IN_BODY));
+        }
+
         secrets.prepare(&host.to_string(), &mut headers);
         let (mut target, mut attached) = (None, Vec::new());
         if !attachments.is_empty() {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bay_gateway::secrets::{Held, Named, Secrets};
 use bay_gateway::{Ending, Failure, LINE_HEADER};
@@ -224,6 +225,33 @@ async fn a_sentinel_in_a_body_is_cut_out_of_it_with_the_rest_and_reported() {
     let answer = send(&mut client, request).await;
     assert_eq!(answer.status, 200);
     assert!(answer.body.ends_with(format!(" {}", SENTINEL.len()).as_bytes()));
+}
+
+#[tokio::test]
+async fn an_origin_that_answers_without_reading_is_not_told_of_a_request_with_a_sentinel_in_its_body() {
+    let mut lab = Lab::new(POLICY).await;
+    let hasty = |_request: Request<Incoming>| async { Response::new(text("read nothing")) };
+    let (place, seen) = origin::serve(Some(lab.origins.server("ok.test", |_| {})), hasty).await;
+    lab.net.lead("ok.test", "192.0.2.10", place);
+    set(&lab, vec![held(&lab, CANARY, &["ok.test:PORT/open/api/** as bearer"])]);
+    for _ in 0..5 {
+        let mut stream = lab.tls("ok.test", "ok.test", &["http/1.1"]).await;
+        let head = format!(
+            "POST /open/api/x HTTP/1.1\r\nHost: {}\r\nAuthorization: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            lab.authority("ok.test"),
+            bearer(),
+            SENTINEL.len()
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        // The body comes a moment after the head, which is time enough for such an origin.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        stream.write_all(SENTINEL.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        assert!(answer.starts_with(b"HTTP/1.1 403"), "{}", String::from_utf8_lossy(&answer));
+    }
+    assert_eq!(told(&seen), "");
 }
 
 #[tokio::test]
