@@ -1,5 +1,5 @@
-//! Real clients of private registries, with what stands for a secret: git, pip, npm, cargo and curl of this host, through the
-//! gateway, to servers that want the value.
+//! Real clients of private registries, with what stands for a secret: git, pip, npm, cargo, curl and skopeo of this host, through
+//! the gateway, to servers that want the value.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -21,22 +21,23 @@ use crate::lab::{Lab, POLICY};
 const SENTINEL: &str = "ghp_sentinelSENTINELsentinelSENTINEL0000";
 const CANARY: &str = "ghp_canaryCANARYcanaryCANARYcanaryCANARY";
 const HOST: &str = "registry.ok.test";
+const MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 
 /// Files by path, for whoever shows one of these credentials.
 struct Served {
     files: HashMap<String, Vec<u8>>,
-    wanted: Vec<String>,
+    wanted: String,
+    /// What others are told to show.
+    challenge: String,
 }
 
 async fn serve(served: Arc<Served>, request: Request<Incoming>) -> Response<Body> {
     let shown =
         request.headers().get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let mut answer = if !served.wanted.iter().any(|wanted| wanted == shown) {
+    let mut answer = if served.wanted != shown {
         let mut answer = Response::new(text("who are you?"));
         *answer.status_mut() = StatusCode::UNAUTHORIZED;
-        answer
-            .headers_mut()
-            .insert("www-authenticate", http::HeaderValue::from_static("Basic realm=\"lab\""));
+        answer.headers_mut().insert("www-authenticate", served.challenge.parse().unwrap());
         answer
     } else if let Some(file) = served.files.get(request.uri().path()) {
         Response::new(text(file.clone()))
@@ -45,8 +46,11 @@ async fn serve(served: Arc<Served>, request: Request<Incoming>) -> Response<Body
         *answer.status_mut() = StatusCode::NOT_FOUND;
         answer
     };
-    let kind =
-        if request.uri().path().contains("/simple/") { "text/html" } else { "application/octet-stream" };
+    let kind = match request.uri().path() {
+        path if path.contains("/simple/") => "text/html",
+        path if path.contains("/manifests/") => MANIFEST,
+        _ => "application/octet-stream",
+    };
     answer.headers_mut().insert("content-type", http::HeaderValue::from_static(kind));
     answer
 }
@@ -60,13 +64,23 @@ struct Rig {
 impl Rig {
     /// `slot` is how the client shows its credential.
     async fn new(slot: &str, files: HashMap<String, Vec<u8>>, wanted: &str) -> Self {
+        let challenge = "Basic realm=\"lab\"".to_owned();
+        let rig = Self::with_secret_for(&format!("{HOST} as {slot}")).await;
+        rig.serve(HOST, "192.0.2.20", Served { files, wanted: wanted.to_owned(), challenge }).await;
+        rig
+    }
+
+    async fn serve(&self, host: &str, address: &str, served: Served) {
+        let served = Arc::new(served);
+        let answer = move |request| serve(served.clone(), request);
+        let (place, _) = origin::serve(Some(self.lab.origins.server(host, |_| {})), answer).await;
+        self.lab.net.lead(host, address, place);
+    }
+
+    async fn with_secret_for(place: &str) -> Self {
         let policy = POLICY.replace("path = \"/open/**\"", "path = \"/**\"");
         let lab = Lab::new(&policy).await;
-        let served = Arc::new(Served { files, wanted: vec![wanted.to_owned()] });
-        let answer = move |request| serve(served.clone(), request);
-        let (place, _) = origin::serve(Some(lab.origins.server(HOST, |_| {})), answer).await;
-        lab.net.lead(HOST, "192.0.2.20", place);
-        let Ok(Named::Place(one)) = Named::parse(&format!("{HOST} as {slot}")) else { panic!("{slot}") };
+        let Ok(Named::Place(one)) = Named::parse(place) else { panic!("{place}") };
         let held = Held {
             name: "TOKEN".to_owned(),
             incarnation: 1,
@@ -141,6 +155,11 @@ fn there(program: &str) -> bool {
 fn local(dir: &Path, program: &str, args: &[&str]) {
     let ran = std::process::Command::new(program).args(args).current_dir(dir).output().unwrap();
     assert!(ran.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&ran.stderr));
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    let sum = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
+    sum.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn files_below(root: &Path, prefix: &str, found: &mut HashMap<String, Vec<u8>>) {
@@ -270,11 +289,7 @@ async fn cargo_fetches_from_a_registry_that_wants_a_token() {
     std::fs::write(krate.join("src/lib.rs"), "").unwrap();
     local(made.path(), "tar", &["czf", "thing.crate", "private-thing-1.0.0"]);
     let bytes = std::fs::read(made.path().join("thing.crate")).unwrap();
-    let sum: String = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &bytes)
-        .as_ref()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let sum = sha256(&bytes);
     let config =
         format!("{{\"dl\":\"https://{HOST}/dl\",\"api\":\"https://{HOST}\",\"auth-required\":true}}");
     let line = serde_json::json!({ "name": "private-thing", "vers": "1.0.0", "deps": [], "cksum": sum, "features": {}, "yanked": false });
@@ -300,4 +315,42 @@ async fn cargo_fetches_from_a_registry_that_wants_a_token() {
     rig.run("cargo", &["fetch", "--manifest-path", "project/Cargo.toml"], &env).await;
     let lock = std::fs::read_to_string(rig.path("project/Cargo.lock")).unwrap();
     assert!(lock.contains("private-thing"), "{lock}");
+}
+
+/// The way of `docker pull`: a password for the server that gives out tokens, a token for the registry.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_image_is_pulled_with_a_token_that_a_password_was_given_for() {
+    if !there("skopeo") {
+        return;
+    }
+    const TOKENS: &str = "auth.ok.test";
+    let config =
+        br#"{"architecture":"amd64","os":"linux","config":{},"rootfs":{"type":"layers","diff_ids":[]}}"#;
+    let layer = b"what a layer is, nobody looks at here";
+    let blob = |bytes: &[u8], kind: &str| serde_json::json!({ "mediaType": kind, "size": bytes.len(), "digest": format!("sha256:{}", sha256(bytes)) });
+    let manifest = serde_json::json!({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": blob(config, "application/vnd.docker.container.image.v1+json"),
+        "layers": [blob(layer, "application/vnd.docker.image.rootfs.diff.tar.gzip")],
+    });
+    let at = |bytes: &[u8]| format!("/v2/team/app/blobs/sha256:{}", sha256(bytes));
+    let files = HashMap::from([
+        ("/v2/".to_owned(), b"{}".to_vec()),
+        ("/v2/team/app/manifests/1".to_owned(), manifest.to_string().into_bytes()),
+        (at(config), config.to_vec()),
+        (at(layer), layer.to_vec()),
+    ]);
+    let rig = Rig::with_secret_for(&format!("{TOKENS} as basic")).await;
+    let challenge = format!("Bearer realm=\"https://{TOKENS}/token\",service=\"lab\"");
+    rig.serve(HOST, "192.0.2.20", Served { files, wanted: "Bearer for-an-hour".to_owned(), challenge }).await;
+    let tokens = Served {
+        files: HashMap::from([("/token".to_owned(), br#"{"token":"for-an-hour"}"#.to_vec())]),
+        wanted: format!("Basic {}", STANDARD.encode(format!("me:{CANARY}"))),
+        challenge: "Basic realm=\"lab\"".to_owned(),
+    };
+    rig.serve(TOKENS, "192.0.2.21", tokens).await;
+    let (who, image) = (format!("me:{SENTINEL}"), format!("docker://{HOST}/team/app:1"));
+    rig.run("skopeo", &["--insecure-policy", "copy", "--src-creds", &who, &image, "dir:pulled"], &[]).await;
+    assert_eq!(std::fs::read(rig.path("pulled").join(sha256(layer))).unwrap(), layer);
 }
