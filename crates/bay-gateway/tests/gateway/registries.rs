@@ -65,7 +65,7 @@ impl Rig {
     /// `slot` is how the client shows its credential.
     async fn new(slot: &str, files: HashMap<String, Vec<u8>>, wanted: &str) -> Self {
         let challenge = "Basic realm=\"lab\"".to_owned();
-        let rig = Self::with_secret_for(&format!("{HOST} as {slot}")).await;
+        let rig = Self::with_secret_for(&format!("{HOST} as {slot}"), true).await;
         rig.serve(HOST, "192.0.2.20", Served { files, wanted: wanted.to_owned(), challenge }).await;
         rig
     }
@@ -77,7 +77,18 @@ impl Rig {
         self.lab.net.lead(host, address, place);
     }
 
-    async fn with_secret_for(place: &str) -> Self {
+    /// Images at one host with the tokens for them.
+    async fn serve_both(&self, host: &str, address: &str, images: Served, tokens: Served) {
+        let (images, tokens) = (Arc::new(images), Arc::new(tokens));
+        let answer = move |request: Request<Incoming>| {
+            let which = if request.uri().path() == "/token" { &tokens } else { &images };
+            serve(which.clone(), request)
+        };
+        let (place, _) = origin::serve(Some(self.lab.origins.server(host, |_| {})), answer).await;
+        self.lab.net.lead(host, address, place);
+    }
+
+    async fn with_secret_for(place: &str, managed: bool) -> Self {
         let policy = POLICY.replace("path = \"/open/**\"", "path = \"/**\"");
         let lab = Lab::new(&policy).await;
         let Ok(Named::Place(one)) = Named::parse(place) else { panic!("{place}") };
@@ -87,7 +98,7 @@ impl Rig {
             uses: vec![*one],
             sentinels: vec![SENTINEL.to_owned()],
             values: vec![Arc::new(SecretString::from(CANARY.to_owned()))],
-            managed: true,
+            managed,
             literal_bodies: false,
         };
         *lab.ledger.secrets.lock().unwrap() = Arc::new(Secrets::new(vec![held]));
@@ -323,7 +334,6 @@ async fn a_container_image_is_pulled_with_a_token_that_a_password_was_given_for(
     if !there("skopeo") {
         return;
     }
-    const TOKENS: &str = "auth.ok.test";
     let config =
         br#"{"architecture":"amd64","os":"linux","config":{},"rootfs":{"type":"layers","diff_ids":[]}}"#;
     let layer = b"what a layer is, nobody looks at here";
@@ -341,16 +351,26 @@ async fn a_container_image_is_pulled_with_a_token_that_a_password_was_given_for(
         (at(config), config.to_vec()),
         (at(layer), layer.to_vec()),
     ]);
-    let rig = Rig::with_secret_for(&format!("{TOKENS} as basic")).await;
-    let challenge = format!("Bearer realm=\"https://{TOKENS}/token\",service=\"lab\"");
-    rig.serve(HOST, "192.0.2.20", Served { files, wanted: "Bearer for-an-hour".to_owned(), challenge }).await;
-    let tokens = Served {
-        files: HashMap::from([("/token".to_owned(), br#"{"token":"for-an-hour"}"#.to_vec())]),
-        wanted: format!("Basic {}", STANDARD.encode(format!("me:{CANARY}"))),
-        challenge: "Basic realm=\"lab\"".to_owned(),
-    };
-    rig.serve(TOKENS, "192.0.2.21", tokens).await;
-    let (who, image) = (format!("me:{SENTINEL}"), format!("docker://{HOST}/team/app:1"));
-    rig.run("skopeo", &["--insecure-policy", "copy", "--src-creds", &who, &image, "dir:pulled"], &[]).await;
-    assert_eq!(std::fs::read(rig.path("pulled").join(sha256(layer))).unwrap(), layer);
+    // Two hosts, as Docker's own; then one host for both, where the token is another credential than the secret.
+    for tokens in ["auth.ok.test", "both.ok.test"] {
+        let registry = if tokens == "both.ok.test" { tokens } else { HOST };
+        let rig = Rig::with_secret_for(&format!("{tokens}/token as basic"), registry != tokens).await;
+        let challenge = format!("Bearer realm=\"https://{tokens}/token\",service=\"lab\"");
+        let images = Served { files: files.clone(), wanted: "Bearer for-an-hour".to_owned(), challenge };
+        let given = Served {
+            files: HashMap::from([("/token".to_owned(), br#"{"token":"for-an-hour"}"#.to_vec())]),
+            wanted: format!("Basic {}", STANDARD.encode(format!("me:{CANARY}"))),
+            challenge: "Basic realm=\"lab\"".to_owned(),
+        };
+        if registry == tokens {
+            rig.serve_both(tokens, "192.0.2.20", images, given).await;
+        } else {
+            rig.serve(registry, "192.0.2.20", images).await;
+            rig.serve(tokens, "192.0.2.21", given).await;
+        }
+        let (who, image) = (format!("me:{SENTINEL}"), format!("docker://{registry}/team/app:1"));
+        rig.run("skopeo", &["--insecure-policy", "copy", "--src-creds", &who, &image, "dir:pulled"], &[])
+            .await;
+        assert_eq!(std::fs::read(rig.path("pulled").join(sha256(layer))).unwrap(), layer);
+    }
 }
