@@ -31,6 +31,7 @@
 //! | name of the address = SNI = `Host` = `:authority`, and a canonical form ([`bay_policy::canonicalise`]) | 403 |
 //! | no sentinel is where no secret belongs, and no other credential goes to a host that a secret is for ([`secrets`]) | 403 |
 //! | [`Decider::decide`] says allow, and has it on record; it may wait for a person | 403 with the explanation; 503 with `Retry-After` while nobody has answered |
+//! | a short body, or what is there of a longer one, has no sentinel in it ([`secrets`]) | 403 |
 //! | the values of secrets are to be had, and that they are used is on the disk ([`Decider::attach`]) | 503 |
 //! | the address that is dialled, or that a kept connection has, is permitted ([`bay_policy::check_address`]) | 403 |
 //! | name, connection, TLS with a verified certificate | 502, 504 |
