@@ -94,6 +94,20 @@ pub fn learn(policy: &CompiledPolicy, refused: &[CanonicalRequest], layer: Layer
     Lesson { rules, toml, not_learned, left_out: refused.len().saturating_sub(MAX_REQUESTS) }
 }
 
+/// The rule that allows this request and no other; nothing where none can be written. What a person says of one request must
+/// not become more because the bay put a star into it.
+#[must_use]
+pub fn exactly_this(request: &CanonicalRequest) -> Option<Matcher> {
+    let matcher = narrowest(request)?;
+    let one_path = request.path().is_none_or(|path| {
+        let readings = path.readings();
+        readings.len() <= MAX_PATHS_BEFORE_PATTERN
+            && readings.iter().all(|reading| exactly(reading).is_some())
+    });
+    let one_query = request.http().is_none_or(|_| matcher.query != QueryPattern::Any);
+    (one_path && one_query).then_some(matcher)
+}
+
 /// The rule that allows this request and, as far as it can be written down, no other.
 #[must_use]
 pub fn narrowest(request: &CanonicalRequest) -> Option<Matcher> {
@@ -114,7 +128,7 @@ pub fn narrowest(request: &CanonicalRequest) -> Option<Matcher> {
 /// A grant for exactly this request, as an approval makes it.
 #[must_use]
 pub fn grant_for(request: &CanonicalRequest, id: &str, origin: Origin, expires: Timestamp) -> Option<Grant> {
-    Some(Grant { id: id.to_owned(), origin, matcher: narrowest(request)?, reason: None, expires })
+    Some(Grant { id: id.to_owned(), origin, matcher: exactly_this(request)?, reason: None, expires })
 }
 
 /// The names and values of a query, where none of them comes twice.

@@ -307,4 +307,14 @@ fn an_approval_becomes_a_grant_for_that_request_alone() {
         assert_eq!(outcome(&policy, other), "ask", "{other}");
     }
     assert_eq!(decide(&policy, &request(line), expires).outcome.to_string(), "ask");
+    // A bay that puts into its request what patterns are made of does not get more by it.
+    for wide in [
+        "POST https://ok.test/pay/inv_1*",
+        "POST https://ok.test/*/x",
+        "POST https://ok.test/pay?a=1&a=1",
+        "POST https://ok.test/pay?a=*",
+    ] {
+        let origin = Origin { layer: Layer::Bay, file: "approval".to_owned(), line: 0 };
+        assert!(learn::grant_for(&request(wide), "a1", origin, expires).is_none(), "{wide}");
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bay_gateway::{Beginning, Sight};
 use bay_policy::canonical::HostWarning;
-use bay_policy::learn::narrowest;
+use bay_policy::learn::exactly_this;
 use bay_policy::push::{Commands, commands};
 use bay_policy::write::rule_to_toml;
 use bay_policy::{CanonicalRequest, Explanation, Layer, Outcome, Rule, RuleHead};
@@ -128,7 +128,7 @@ fn header_names(sight: &Sight<'_>) -> Vec<String> {
 
 /// The rule that would allow exactly this from now on.
 fn saved_as(request: &CanonicalRequest, asking: Option<&RuleHead>) -> Option<String> {
-    let mut matcher = narrowest(request)?;
+    let mut matcher = exactly_this(request)?;
     // Where the name may lead is what the rule says that asks.
     matcher.addresses = asking.map(|rule| rule.named().to_vec()).unwrap_or_default();
     let rule = Rule {
