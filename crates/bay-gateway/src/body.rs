@@ -1,13 +1,12 @@
 //! Bodies on their way: passed on frame by frame, counted, never collected.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -46,9 +45,10 @@ pub(crate) fn full(bytes: impl Into<Bytes>) -> AnswerBody {
 /// they have sent everything may otherwise see a stream that was reset, and not the answer.
 pub(crate) struct Source {
     inner: Option<Incoming>,
-    /// What was looked at before it was decided on. Passed on first.
-    seen: VecDeque<Frame<Bytes>>,
-    seen_bytes: u64,
+    /// What was looked at before it was decided on. Passed on first, and in one piece: a body of many small frames would take
+    /// many times its length.
+    seen: BytesMut,
+    seen_trailers: Option<Frame<Bytes>>,
     /// How it broke off while it was looked at.
     broken: Option<hyper::Error>,
     read_rest: bool,
@@ -57,7 +57,7 @@ pub(crate) struct Source {
 impl Source {
     /// `read_rest` is off for bodies that the client only sends when it is told to go on.
     pub(crate) fn new(inner: Incoming, read_rest: bool) -> Self {
-        Self { inner: Some(inner), seen: VecDeque::new(), seen_bytes: 0, broken: None, read_rest }
+        Self { inner: Some(inner), seen: BytesMut::new(), seen_trailers: None, broken: None, read_rest }
     }
 
     /// Reads ahead until so many bytes are there, the body is over, or the time is up. Nothing of it is lost: what is
@@ -66,13 +66,13 @@ impl Source {
         // Whoever waits to be told to go on is told so by reading.
         self.read_rest = true;
         let reading = async {
-            while self.seen_bytes < bytes && self.broken.is_none() {
+            while (self.seen.len() as u64) < bytes && self.broken.is_none() && self.seen_trailers.is_none() {
                 let Some(inner) = self.inner.as_mut().filter(|inner| !inner.is_end_stream()) else { return };
                 match inner.frame().await {
-                    Some(Ok(frame)) => {
-                        self.seen_bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
-                        self.seen.push_back(frame);
-                    }
+                    Some(Ok(frame)) => match frame.into_data() {
+                        Ok(data) => self.seen.extend_from_slice(&data),
+                        Err(trailers) => self.seen_trailers = Some(trailers),
+                    },
                     Some(Err(error)) => self.broken = Some(error),
                     None => self.inner = None,
                 }
@@ -85,18 +85,15 @@ impl Source {
     pub(crate) async fn begins_well(&mut self, watch: &mut Watch) -> bool {
         let short = self.length().is_some_and(|length| length <= MAX_LOOK_BYTES as u64);
         self.look(MAX_LOOK_BYTES as u64, if short { LOOK_WITHIN } else { Duration::ZERO }).await;
-        self.seen.iter().all(|frame| watch.passes(frame))
+        let data = Frame::data(Bytes::copy_from_slice(&self.seen));
+        watch.passes(&data) && self.seen_trailers.as_ref().is_none_or(|trailers| watch.passes(trailers))
     }
 
     /// The first bytes of what was looked at, and whether that is all there is.
     pub(crate) fn looked_at(&self, most: usize) -> (Vec<u8>, bool) {
-        let mut bytes = Vec::new();
-        for data in self.seen.iter().filter_map(Frame::data_ref) {
-            let room = most.saturating_sub(bytes.len());
-            bytes.extend_from_slice(&data[..room.min(data.len())]);
-        }
+        let bytes = self.seen[..most.min(self.seen.len())].to_vec();
         let over = self.broken.is_none() && self.inner.as_ref().is_none_or(Body::is_end_stream);
-        let whole = over && bytes.len() as u64 == self.seen_bytes;
+        let whole = over && bytes.len() == self.seen.len();
         (bytes, whole)
     }
 
@@ -106,9 +103,11 @@ impl Source {
     }
 
     fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        if let Some(frame) = self.seen.pop_front() {
-            self.seen_bytes = self.seen_bytes.saturating_sub(frame.data_ref().map_or(0, Bytes::len) as u64);
-            return Poll::Ready(Some(Ok(frame)));
+        if !self.seen.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.seen).freeze()))));
+        }
+        if let Some(trailers) = self.seen_trailers.take() {
+            return Poll::Ready(Some(Ok(trailers)));
         }
         if let Some(error) = self.broken.take() {
             self.inner = None;
@@ -121,15 +120,19 @@ impl Source {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.seen.is_empty() && self.broken.is_none() && self.inner.as_ref().is_none_or(Body::is_end_stream)
+        self.seen.is_empty()
+            && self.seen_trailers.is_none()
+            && self.broken.is_none()
+            && self.inner.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
         let rest = self.inner.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
         let mut hint = SizeHint::new();
-        hint.set_lower(rest.lower() + self.seen_bytes);
+        let seen = self.seen.len() as u64;
+        hint.set_lower(rest.lower() + seen);
         if let Some(upper) = rest.upper() {
-            hint.set_upper(upper + self.seen_bytes);
+            hint.set_upper(upper + seen);
         }
         hint
     }

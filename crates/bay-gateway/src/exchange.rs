@@ -89,8 +89,8 @@ impl Site {
             }
         };
 
-        let secrets = self.shared.decider.secrets();
-        let attachments = match secrets.examine(&canonical, &headers) {
+        let mut secrets = self.shared.decider.secrets();
+        let mut attachments = match secrets.examine(&canonical, &headers) {
             Ok(attachments) => attachments,
             Err(misuse) => return Err(self.misused(&misuse).await),
         };
@@ -109,6 +109,16 @@ impl Site {
                 Some(waiting) => answers::waiting(&ruling, waiting, &what),
                 None => answers::decided(&ruling.id, &what, &ruling.decision, explanation),
             });
+        }
+
+        // It may have been held for minutes, and what its secrets are for may be another matter by now.
+        let now = self.shared.decider.secrets();
+        if !Arc::ptr_eq(&now, &secrets) {
+            let again = now.examine(&canonical, &headers);
+            match again {
+                Ok(again) if again.names(&now) == wanted => (secrets, attachments) = (now, again),
+                _ => return Err(without_secret(&progress, "the secrets changed meanwhile; send it again")),
+            }
         }
 
         // Before anything is sent: an origin that answers without reading would be faster than whoever looks on the way.

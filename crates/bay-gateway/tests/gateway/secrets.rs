@@ -13,6 +13,7 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
 use secrecy::SecretString;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::lab::client::{Read, send, send2};
@@ -267,6 +268,23 @@ async fn another_value_holds_from_the_next_request_on_the_same_connection() {
     let requests = seen.requests.lock().unwrap();
     let sent: Vec<&HeaderValue> = requests.iter().map(|head| &head.headers["authorization"]).collect();
     assert_eq!(sent, [&format!("Bearer {CANARY}"), "Bearer ghp_another0another0another0another0anot"]);
+}
+
+#[tokio::test]
+async fn a_request_that_was_held_while_its_secret_became_another_hosts_goes_nowhere() {
+    let (mut lab, seen, _) = secret_lab().await;
+    let (reached, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    *lab.ledger.hold.lock().unwrap() = Some((reached.clone(), go_on.clone()));
+    let mut client = lab.https("ok.test").await;
+    let request = with(lab.get("ok.test", "/open/api/x"), &[("authorization", &bearer())]);
+    let asked = tokio::spawn(async move { send(&mut client, request).await });
+    timeout(PATIENCE, reached.notified()).await.unwrap();
+    let elsewhere = "ghp_elsewhere0elsewhere0elsewhere0elsewh";
+    set(&lab, vec![held(&lab, elsewhere, &["also.ok.test:PORT/open/api/** as bearer"])]);
+    go_on.notify_one();
+    let answer = asked.await.unwrap();
+    assert_eq!(answer.status, 503);
+    assert_eq!(told(&seen), "");
 }
 
 #[tokio::test]
