@@ -440,7 +440,8 @@ fn hundreds_of_commands_at_once_and_thousands_in_all_keep_their_own_ends() {
             assert_eq!(ended(&daemon, &exec)["exit"]["code"], n % 100, "{exec}");
         }
     });
-    until("no exec to be open", || (daemon.show("b")["execs_running"] == 0).then_some(()));
+    // Thousands of ends are written down one after another, and a busy machine takes its time for that.
+    within(BOMB_WITHIN, || (daemon.show("b")["execs_running"] == 0).then_some(())).expect("no exec is open");
     let listed = daemon.bay(&["execs", "ls", "b", "--json"]).ok().json().as_array().unwrap().len();
     assert!((500..=1200).contains(&listed), "{listed} execs are remembered");
     usable(&daemon);
