@@ -316,6 +316,44 @@ fn whoever_is_held_by_a_daemon_that_is_asked_to_end_is_told_to_come_again() {
 }
 
 #[test]
+fn an_allow_with_a_digest_is_for_nothing_else_also_when_nobody_waits() {
+    let lab = hasty();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let url = origin.url("https", "/pay");
+    // One command, because an allow is for the command that asked: what was shown, something else, and what was shown.
+    let pay = |body: &str| format!("curl -s -A pay -o /dev/null -w '%{{http_code}} ' -d {body} {url}");
+    let go = "until [ -e /tmp/go ]; do sleep 0.1; done";
+    let script =
+        format!("{{ {}; {go}; {}; {}; }} > /tmp/out; mv /tmp/out /tmp/all", pay("1"), pay("1000"), pay("1"));
+    let _begun = lab.daemon.bay(&["exec", "--detach", "b", "--", "sh", "-c", &script]).ok();
+    let card = the_question(&lab);
+    until("nobody to wait", || {
+        approvals(&lab, &[]).iter().all(|card| card["held"] == json!(0)).then_some(())
+    });
+    let digest = card["digest"].as_str().unwrap();
+    let more = ["approvals", "allow", &id(&card), "--exec", "--digest", digest];
+    let _too_much = lab.daemon.bay(&more).fails_with(ErrorCode::InvalidInput);
+    let _allowed = lab.daemon.bay(&["approvals", "allow", &id(&card), "--digest", digest]).ok();
+    let _go = lab.daemon.sh("b", "touch /tmp/go").ok();
+    assert_eq!(said(&lab, "b", "all").trim(), "503 503 200");
+    assert_eq!(origin.seen.lines().len(), 1);
+}
+
+#[test]
+fn nobody_is_asked_about_a_body_that_is_still_to_come() {
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let url = origin.url("https", "/pay");
+    let stalled = format!("(printf amount=1; sleep 8) | curl -sS -X POST -T - '{url}'");
+    let told = lab.daemon.sh("b", &stalled).text();
+    assert!(told.contains("its body did not come"), "{told}");
+    assert!(approvals(&lab, &["--all"]).is_empty());
+    assert!(paths(&origin).is_empty());
+}
+
+#[test]
 fn of_two_who_answer_one_is_first_and_the_other_is_told_who() {
     let lab = lab();
     let origin = lab.echo("origin.test");

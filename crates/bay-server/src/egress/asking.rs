@@ -2,8 +2,10 @@
 
 use std::time::Instant;
 
+use bay_gateway::limits::MAX_LOOK_BYTES;
 use bay_gateway::{Caller, RecordId, Ruling, Sight, Waiting};
 use bay_policy::{CanonicalRequest, Decision, Explanation, Outcome, decide, explain};
+use bay_types::egress::Who;
 use bay_types::{ApiError, ApprovalId};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -35,6 +37,14 @@ impl BayDecider {
             } else {
                 sight.user_agent()
             });
+        // Whoever answers does so for what was seen: what is still to come could be anything.
+        let beginning = sight.beginning().await;
+        let is_there = beginning.whole || beginning.bytes.len() >= MAX_LOOK_BYTES;
+        if sight.headers().is_some() && !is_there {
+            let why = "a person is to be asked about it, and its body did not come: it has to be there first";
+            let judged = (decision, explanation);
+            return Some(self.deny(request, judged, who.as_ref(), sight, why.to_owned()).await);
+        }
         let about = AboutRequest {
             request,
             explanation: &explanation,
@@ -68,26 +78,7 @@ impl BayDecider {
                     }
                 }
                 Ok(Verdict::Denied(why)) => {
-                    decision.outcome = Outcome::Deny;
-                    explanation.outcome = Outcome::Deny;
-                    explanation.reason = why;
-                    explanation.would_allow.clear();
-                    let id = self
-                        .tell(
-                            request,
-                            with_explanation(
-                                decided(who.as_ref(), request, &decision, sight.secrets()),
-                                &explanation,
-                            ),
-                            "deny",
-                        )
-                        .await;
-                    return Some(Ruling {
-                        id,
-                        decision,
-                        explanation: Some(Box::new(explanation)),
-                        waiting: None,
-                    });
+                    return Some(self.deny(request, (decision, explanation), who.as_ref(), sight, why).await);
                 }
                 Ok(Verdict::Waiting(question)) => {
                     let id = self
@@ -129,6 +120,24 @@ impl BayDecider {
                 Err(ApiError { message, .. }) => return Some(unrecorded(request, &message)),
             }
         }
+    }
+
+    /// The same with another end than the policy's.
+    async fn deny(
+        &self,
+        request: &CanonicalRequest,
+        (mut decision, mut explanation): (Decision, Explanation),
+        who: Option<&Who>,
+        sight: &Sight<'_>,
+        why: String,
+    ) -> Ruling {
+        decision.outcome = Outcome::Deny;
+        explanation.outcome = Outcome::Deny;
+        explanation.reason = why;
+        explanation.would_allow.clear();
+        let body = with_explanation(decided(who, request, &decision, sight.secrets()), &explanation);
+        let id = self.tell(request, body, "deny").await;
+        Ruling { id, decision, explanation: Some(Box::new(explanation)), waiting: None }
     }
 
     async fn tell(&self, request: &CanonicalRequest, body: Value, what: &'static str) -> RecordId {

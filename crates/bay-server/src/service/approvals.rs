@@ -123,6 +123,15 @@ pub(crate) async fn allow(
         ));
     }
     let for_s = checked_time(&wanted)?;
+    if wanted.digest.is_some() && wanted.reach != Reach::Once {
+        return Err(invalid(
+            "a digest is of one request, and more than that was to be allowed",
+            "allow it once with the digest, or without it for longer",
+        ));
+    }
+    if wanted.reach == Reach::For && matches!(card.asked, Asked::Request(_)) && card.saved_as.is_none() {
+        return Err(invalid("no grant can speak of this alone", "allow it once, or write a rule yourself"));
+    }
     if wanted.reach == Reach::Exec && question.exec().is_none() {
         return Err(invalid(
             "which exec is behind it is not known",
@@ -142,7 +151,8 @@ pub(crate) async fn allow(
         Reach::Exec | Reach::For => None,
     };
     // Where somebody waits, the word is for that one; what comes in the moment between has to ask for itself.
-    let bound = card.held > 0 && uses.is_some();
+    // The same where somebody says what was looked at: whoever left meanwhile may come back with something else.
+    let bound = uses.is_some() && (card.held > 0 || wanted.digest.is_some());
     let stand = Stand::Allowed { reach: wanted.reach, until, bound };
     if !daemon.approvals.settle(&daemon, &question, stand, &caller.by(), None, uses).await? {
         return Err(answered(&find(&daemon, &card.id.to_string()).await?));
@@ -174,8 +184,7 @@ fn checked_time(wanted: &Allow) -> Result<Option<u64>, ApiError> {
 
 /// The bay's policy with a rule for exactly this, if that rule would allow it.
 async fn saved(daemon: &Arc<Daemon>, card: &Approval) -> Result<PolicySet, ApiError> {
-    let refuse =
-        |why: String| invalid(why, "allow it once, or for a time with --for; or write a rule yourself");
+    let refuse = |why: String| invalid(why, "allow it once, or write a rule yourself");
     let (Asked::Request(asked), Some(rule)) = (&card.asked, &card.saved_as) else {
         return Err(refuse("no rule can speak of this alone".to_owned()));
     };
