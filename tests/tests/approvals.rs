@@ -532,6 +532,53 @@ fn a_request_of_another_body_is_another_question_and_no_terminal_obeys_a_card() 
     assert_eq!(origin.seen.lines().len(), 1);
 }
 
+/// Wants a WebSocket, comes again when it is told to with another nonce, and says what came of it.
+const HANDSHAKES: &str = r#"
+import base64, os, socket, ssl, sys, time
+host, port, path = sys.argv[1:]
+for _ in range(40):
+    stream = ssl.create_default_context().wrap_socket(socket.create_connection((host, int(port))), server_hostname=host)
+    nonce = base64.b64encode(os.urandom(16)).decode()
+    stream.sendall((f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {nonce}\r\n\r\n").encode())
+    answer = stream.recv(4096).decode()
+    if " 503 " not in answer.split("\r\n")[0]:
+        break
+    time.sleep(0.2)
+open("/tmp/ws.new", "w").write(answer)
+os.rename("/tmp/ws.new", "/tmp/ws")
+"#;
+
+#[test]
+fn a_websocket_is_asked_about_as_one_and_its_client_finds_its_question_again() {
+    let lab = hasty();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let port = origin.port().to_string();
+    let line = ["exec", "--detach", "b", "--", "python3", "-c", HANDSHAKES, "origin.test", &port, "/live"];
+    let _begun = lab.daemon.bay(&line).ok();
+    let card = the_question(&lab);
+    assert_eq!(card["asked"]["request"], format!("WEBSOCKET {}", origin.url("https", "/live")));
+    assert!(card["saved_as"].as_str().unwrap().contains("method = \"WEBSOCKET\""), "{card:#}");
+    // Told to come again, it is the same question, whatever nonce it has by then.
+    until("it to be let go", || (the_question(&lab)["held"] == 0).then_some(()));
+    until("it to be held again", || (the_question(&lab)["held"] == 1).then_some(()));
+    let again = the_question(&lab);
+    assert_eq!((&again["id"], &again["digest"]), (&card["id"], &card["digest"]));
+    assert!(origin.seen.lines().is_empty());
+    let _allowed = lab.daemon.bay(&["approvals", "allow", &id(&card)]).ok();
+    // This origin knows no WebSockets, and says what it was sent.
+    let answer = said(&lab, "b", "ws");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("GET /live"), "{answer}");
+    assert_eq!(origin.seen.lines().len(), 1);
+    // A plain request for the same is another question.
+    curl(&lab, "b", "read", &origin.url("https", "/live"));
+    let other = the_question(&lab);
+    assert_eq!(other["asked"]["request"], format!("GET {}", origin.url("https", "/live")));
+    let _no = lab.daemon.bay(&["approvals", "deny", &id(&other)]).ok();
+    assert!(said(&lab, "b", "read").starts_with("403"));
+}
+
 #[test]
 fn a_policy_that_changes_meanwhile_has_the_last_word() {
     let lab = lab();

@@ -270,11 +270,17 @@ impl Body for Metered {
                     self.failed(Failure::Sentinel);
                     return Poll::Ready(Some(Err(BodyError::Sentinel)));
                 }
-                if let Some(data) = frame.data_ref() {
-                    let length = data.len();
-                    self.progress.moved(self.direction, length);
-                    self.turn += length;
-                }
+                let Some(data) = frame.data_ref() else {
+                    // Nobody decided on the trailers of a request, which come after everything that was looked at.
+                    if self.direction == Direction::Out {
+                        self.finished();
+                        return Poll::Ready(None);
+                    }
+                    return Poll::Ready(Some(Ok(frame)));
+                };
+                let length = data.len();
+                self.progress.moved(self.direction, length);
+                self.turn += length;
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {

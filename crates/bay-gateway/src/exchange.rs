@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bay_policy::push::commands;
 use bay_policy::{CanonicalRequest, Connection, Host, Outcome, RawRequest, Refusal, Scheme, canonicalise};
 use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT, HOST, HeaderValue};
+use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
@@ -76,11 +77,11 @@ impl Site {
             return Err(answers::plain(StatusCode::FORBIDDEN, &id, why));
         }
         let from_bay = matches!(upgrade, Upgrade::WebSocket { .. }).then(|| hyper::upgrade::on(&mut request));
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
         let mut body = Source::new(body, !head.headers.contains_key(EXPECT));
         let named = authorities(&head.uri, head.version, &head.headers);
-        let mut headers = headers::for_origin(head.headers);
-        let canonical = self.canonical(&head.method, &head.uri, head.version, &named, &headers);
+        let mut headers = headers::for_origin(std::mem::take(&mut head.headers));
+        let canonical = self.canonical(&head, &named, &headers, from_bay.is_some());
         let canonical = match canonical {
             Ok(canonical) => with_refs(canonical, &headers, &mut body).await,
             Err(refusal) => {
@@ -185,27 +186,27 @@ impl Site {
 
     fn canonical(
         &self,
-        method: &http::Method,
-        uri: &Uri,
-        version: Version,
+        head: &Parts,
         named: &[String],
         headers: &HeaderMap,
+        websocket: bool,
     ) -> Result<CanonicalRequest, Refusal> {
         let destination = self.host.to_string();
         // HTTP/2 has the authority beside the target; a whole URL over HTTP/1.1 is read as one.
-        let target = match (version, uri.path_and_query()) {
+        let target = match (head.version, head.uri.path_and_query()) {
             (Version::HTTP_2, Some(target)) => target.as_str().to_owned(),
-            _ => uri.to_string(),
+            _ => head.uri.to_string(),
         };
         let authorities: Vec<&str> = named.iter().map(String::as_str).collect();
         let headers: Vec<&str> = headers.keys().map(http::HeaderName::as_str).collect();
         canonicalise(&RawRequest {
             connection: Connection { destination: &destination, port: self.port, sni: self.sni.as_deref() },
             scheme: self.scheme,
-            method: method.as_str(),
+            method: head.method.as_str(),
             target: &target,
             authorities: &authorities,
             headers: &headers,
+            websocket,
         })
     }
 
@@ -406,7 +407,7 @@ impl Sending<'_> {
             |why: String| DialError::failed(Failure::BadAnswer, format!("it cannot be sent: {why}"));
         let mut request = Request::new(outgoing.body);
         *request.method_mut() = http
-            .map_or("GET", |http| http.method())
+            .map_or("GET", |http| http.sent_method())
             .parse()
             .map_err(|error: http::method::InvalidMethod| unsendable(error.to_string()))?;
         *request.uri_mut() =

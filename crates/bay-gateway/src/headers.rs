@@ -4,7 +4,8 @@ use aws_lc_rs::digest;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderName, HeaderValue, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Method, Version};
 
@@ -53,6 +54,8 @@ pub(crate) fn for_origin(mut headers: HeaderMap) -> HeaderMap {
     headers.remove(HOST);
     // The gateway says "continue" itself, when the origin begins to read.
     headers.remove(EXPECT);
+    // The trailers of a request are not passed on, and nobody is told of any.
+    headers.remove(TRAILER);
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }

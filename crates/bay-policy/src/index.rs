@@ -74,7 +74,11 @@ impl<'a> Wanted<'a> {
         Self::Matching {
             kind: kinds(request.kind()),
             scheme: request.scheme().map_or(u8::MAX, scheme),
-            method: request.method().map_or(u8::MAX, method),
+            method: match request.http() {
+                // Ask and deny may speak of it as of the GET that it begins with.
+                Some(http) if http.is_websocket() => method(http.method()) | method(http.sent_method()),
+                _ => request.method().map_or(u8::MAX, method),
+            },
             port: request.port(),
             reading,
         }

@@ -203,11 +203,17 @@ impl Matcher {
     fn matches_http(&self, http: &Http, port: u16, reading: &Reading, strictness: Strictness) -> bool {
         self.schemes.contains(&http.scheme())
             && self.ports.contains(port, http.scheme())
-            && self.methods.contains(http.method())
+            && self.matches_method(http, strictness)
             && self.paths.iter().any(|path| path.matches(reading, strictness))
             && self.query.matches(http.query(), strictness)
             && self.headers.iter().all(|header| http.has_header(header))
             && self.matches_push(http, strictness)
+    }
+
+    /// An allow of GET is none of a WebSocket; deny and ask are for whatever begins with a GET.
+    fn matches_method(&self, http: &Http, strictness: Strictness) -> bool {
+        self.methods.contains(http.method())
+            || (strictness == Strictness::Forgiving && self.methods.contains(http.sent_method()))
     }
 
     /// An allow is for pushes that change nothing else, and for what comes before them; deny and ask are for pushes that

@@ -11,6 +11,7 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -171,6 +172,43 @@ async fn a_large_body_streams_through_both_ways_without_waiting_for_its_end() {
     writer.write_all(b"0\r\n\r\n").await.unwrap();
     let ended = lab.ledger.ended().await;
     assert_eq!((ended.sent, ended.received), (1_000_000, 1_000_000));
+}
+
+#[tokio::test]
+async fn the_trailers_of_a_request_reach_nobody() {
+    let (mut lab, seen) = tls_lab().await;
+    let body = |length: usize| {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("authorization", HeaderValue::from_static("Bearer of-somebody-else"));
+        let frames = [Frame::data(Bytes::from(vec![b'x'; length])), Frame::trailers(trailers)];
+        StreamBody::new(stream::iter(frames.map(Ok::<_, Infallible>)))
+    };
+    // What was looked at, and what was not.
+    for length in [1, 200 << 10] {
+        for looks in [false, true] {
+            lab.ledger.looks.store(looks, Ordering::Relaxed);
+            let stream = TokioIo::new(lab.tls("ok.test", "ok.test", &["h2"]).await);
+            let (mut client, connection) =
+                hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+            tokio::spawn(connection);
+            let url = format!("https://{}/open/a", lab.authority("ok.test"));
+            let request = Request::post(url).header("trailer", "authorization").body(body(length)).unwrap();
+            let answer = timeout(PATIENCE, client.send_request(request)).await.unwrap().unwrap();
+            assert_eq!(answer.status(), 200);
+            assert!(!answer.headers().contains_key("x-trailers"), "{length} {looks}");
+        }
+    }
+    let mut stream = lab.tls("ok.test", "ok.test", &["http/1.1"]).await;
+    let authority = lab.authority("ok.test");
+    let request = format!(
+        "POST /open/a HTTP/1.1\r\nhost: {authority}\r\ntransfer-encoding: chunked\r\ntrailer: authorization\r\n\
+         connection: close\r\n\r\n1\r\nx\r\n0\r\nauthorization: Bearer of-somebody-else\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.contains("200 OK") && !answer.contains("x-trailers"), "{answer}");
+    assert!(seen.requests.lock().unwrap().iter().all(|head| !head.headers.contains_key("trailer")));
 }
 
 #[tokio::test]

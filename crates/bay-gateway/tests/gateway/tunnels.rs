@@ -127,6 +127,24 @@ async fn http_upgrade_ws_only_a_whole_handshake_to_an_allowed_path_switches() {
     assert_eq!((answer.status, answer.json()["failure"].as_str()), (502, Some("bad-answer")));
 }
 
+#[tokio::test]
+async fn http_upgrade_ws_whoever_may_read_may_not_talk() {
+    let (mut lab, seen) = switching_lab().await;
+    for (methods, status) in [("\"GET\"", 403), ("[\"GET\", \"POST\"]", 403), ("\"WEBSOCKET\"", 101)] {
+        lab.set_policy(&POLICY.replace("method = \"*\"", &format!("method = {methods}")));
+        let mut client = lab.https("ok.test").await;
+        let answer = client.send_request(websocket(&lab, "/open/ws")).await.unwrap();
+        assert_eq!(answer.status(), status, "{methods}");
+        assert_eq!(seen.connections(), usize::from(status == 101), "{methods}");
+    }
+    let requests = lab.ledger.entries();
+    let requests = requests.iter().filter_map(|entry| match entry {
+        Entry::Decided { request, .. } => Some(request.as_str()),
+        _ => None,
+    });
+    assert!(requests.into_iter().all(|request| request.starts_with("WEBSOCKET https://ok.test")));
+}
+
 const TUNNELS: &str = r#"
 [[rule]]
 id = "database"

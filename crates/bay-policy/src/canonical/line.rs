@@ -3,12 +3,12 @@
 use super::git::GitService;
 use super::host::parse_authority;
 use super::refusal::{Part, Quoted, Refusal, RefusalCode};
-use super::request::{CanonicalRequest, Connection, RawRequest, Scheme, canonicalise};
+use super::request::{CanonicalRequest, Connection, RawRequest, Scheme, WEBSOCKET, canonicalise};
 use crate::push::is_ref;
 
 impl CanonicalRequest {
     /// Reads `[METHOD] URL [pushing REF,REF…] [with HEADER, HEADER…]`. The method is GET unless said, of
-    /// `ssh://HOST/REPOSITORY` FETCH; `tcp://HOST:PORT` and `tls://HOST[:PORT]` are connections that are not looked into.
+    /// `ssh://HOST/REPOSITORY` FETCH, and WEBSOCKET for the handshake of one; `tcp://HOST:PORT` and `tls://HOST[:PORT]` are connections that are not looked into.
     pub fn from_line(line: &str) -> Result<Self, Refusal> {
         let line = line.trim();
         let (line, headers) = line.split_once(" with ").unwrap_or((line, ""));
@@ -68,13 +68,15 @@ impl CanonicalRequest {
         let authority = format!("{destination}:{port}");
         let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
         let headers: Vec<&str> = headers.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        let websocket = method == Some(WEBSOCKET);
         canonicalise(&RawRequest {
             connection: Connection { destination: &destination, port, sni: host.name() },
             scheme,
-            method: method.unwrap_or("GET"),
+            method: method.filter(|_| !websocket).unwrap_or("GET"),
             target: &target,
             authorities: &[&authority],
             headers: &headers,
+            websocket,
         })
     }
 }

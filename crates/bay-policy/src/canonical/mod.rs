@@ -23,4 +23,4 @@ pub use host::{Host, HostWarning};
 pub use path::CanonicalPath;
 pub use query::CanonicalQuery;
 pub use refusal::{Part, Refusal, RefusalCode};
-pub use request::{CanonicalRequest, Connection, Http, RawRequest, Scheme, What, canonicalise};
+pub use request::{CanonicalRequest, Connection, Http, RawRequest, Scheme, WEBSOCKET, What, canonicalise};

@@ -27,6 +27,9 @@ pub const OVERRIDING_HEADERS: &[&str] = &[
     "x-original-url",
     "x-rewrite-url",
 ];
+/// What stands for a method where a request wants its connection to become a WebSocket. It is sent as a GET, and is more than
+/// that: whoever may read something may not talk to it for hours.
+pub const WEBSOCKET: &str = "WEBSOCKET";
 /// The query that does the same for the method in several frameworks.
 const OVERRIDING_QUERY: &str = "_method";
 
@@ -82,6 +85,8 @@ pub struct RawRequest<'a> {
     pub authorities: &'a [&'a str],
     /// Names of all headers.
     pub headers: &'a [&'a str],
+    /// Whether it is a whole handshake of a WebSocket, with which the connection ceases to be HTTP.
+    pub websocket: bool,
 }
 
 /// A request in its canonical form: what is decided on, and what is sent.
@@ -136,9 +141,21 @@ impl Http {
         self.scheme
     }
 
+    /// What rules know it by: its method, or [`WEBSOCKET`].
     #[must_use]
     pub fn method(&self) -> &str {
         &self.method
+    }
+
+    /// The method that is sent.
+    #[must_use]
+    pub fn sent_method(&self) -> &str {
+        if self.is_websocket() { "GET" } else { &self.method }
+    }
+
+    #[must_use]
+    pub fn is_websocket(&self) -> bool {
+        self.method == WEBSOCKET
     }
 
     #[must_use]
@@ -358,6 +375,7 @@ pub fn canonicalise(raw: &RawRequest<'_>) -> Result<CanonicalRequest, Refusal> {
             "send the method that is meant",
         ));
     }
+    let method = if raw.websocket { websocket(&method)? } else { method };
     let http = Http { scheme: raw.scheme, method, path, query, headers, refs: None };
     Ok(CanonicalRequest { host, port, what: What::Http(http) })
 }
@@ -380,8 +398,9 @@ fn method(text: &str) -> Result<String, Refusal> {
         ));
     }
     match text {
-        // A tunnel has no request to decide on, and TRACE shows the caller the headers the gateway added.
-        "CONNECT" | "TRACE" | "TRACK" => Err(Refusal::new(
+        // A tunnel has no request to decide on, TRACE shows the caller the headers the gateway added, and the last is no
+        // method but what rules call a handshake.
+        "CONNECT" | "TRACE" | "TRACK" | WEBSOCKET => Err(Refusal::new(
             Part::Method,
             RefusalCode::MethodRefused,
             format!("{text} does not go through the gateway"),
@@ -389,6 +408,15 @@ fn method(text: &str) -> Result<String, Refusal> {
         )),
         _ => Ok(text.to_owned()),
     }
+}
+
+/// A handshake is a GET and nothing else.
+fn websocket(method: &str) -> Result<String, Refusal> {
+    if method == "GET" {
+        return Ok(WEBSOCKET.to_owned());
+    }
+    let why = format!("a WebSocket begins with a GET, not with {method}");
+    Err(Refusal::new(Part::Method, RefusalCode::MethodRefused, why, "send GET"))
 }
 
 /// The path and query of the target; where the target is a whole URL its authority must be that of the connection.

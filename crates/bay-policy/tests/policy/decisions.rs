@@ -26,6 +26,31 @@ fn an_allow_permits_reading_unless_it_says_more() {
 }
 
 #[test]
+fn a_websocket_is_more_than_reading_and_no_less_than_a_get() {
+    let rule = |outcome: &str, methods: &str| {
+        policy(&format!(
+            "[[rule]]\noutcome = \"allow\"\nhost = \"*.ok.test\"\nmethod = \"*\"\n\
+             [[rule]]\noutcome = \"{outcome}\"\nhost = \"www.ok.test\"\n{methods}"
+        ))
+    };
+    let line = "WEBSOCKET https://www.ok.test/events";
+    let alone =
+        |methods: &str| policy(&format!("[[rule]]\noutcome = \"allow\"\nhost = \"www.ok.test\"\n{methods}"));
+    assert_eq!(outcome(&alone(""), line), "deny");
+    assert_eq!(outcome(&alone("method = [\"GET\", \"POST\"]"), line), "deny");
+    assert_eq!(outcome(&alone("method = \"WEBSOCKET\""), line), "allow");
+    assert_eq!(outcome(&alone("method = \"WEBSOCKET\""), "GET https://www.ok.test/events"), "deny");
+    assert_eq!(outcome(&alone("method = \"*\""), line), "allow");
+    // Ask and deny of a GET are for everything that begins with one.
+    for narrowing in ["ask", "deny"] {
+        assert_eq!(outcome(&rule(narrowing, "method = \"GET\""), line), narrowing);
+        assert_eq!(outcome(&rule(narrowing, "method = \"WEBSOCKET\""), line), narrowing);
+        assert_eq!(outcome(&rule(narrowing, "method = \"POST\""), line), "allow");
+    }
+    assert_eq!(outcome(&rule("deny", "method = \"WEBSOCKET\""), "GET https://www.ok.test/events"), "allow");
+}
+
+#[test]
 fn a_deny_beats_every_allow_however_narrow() {
     let policy = policy(
         "[[rule]]\noutcome = \"allow\"\nhost = \"www.ok.test\"\npath = \"/exact\"\nquery = \"none\"\n[[rule]]\nid = \"no\"\noutcome = \"deny\"\nhost = \"*.ok.test\"\n",

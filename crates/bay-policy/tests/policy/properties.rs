@@ -47,7 +47,7 @@ fn rules() -> impl Strategy<Value = String> {
             Just("10.0.0.1")
         ],
         prop_oneof![Just("/**"), Just("/ok/**"), Just("/ok"), Just("/*/x"), Just("/secret/*"), Just("/o*k")],
-        prop_oneof![Just("\"*\""), Just("\"GET\""), Just("[\"GET\", \"POST\"]")],
+        prop_oneof![Just("\"*\""), Just("\"GET\""), Just("[\"GET\", \"POST\"]"), Just("\"WEBSOCKET\"")],
     );
     let rule = rule.prop_map(|(outcome, host, path, method)| {
         format!(

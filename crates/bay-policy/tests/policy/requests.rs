@@ -12,6 +12,7 @@ const PLAIN: RawRequest<'static> = RawRequest {
     target: "/path",
     authorities: &["ok.test"],
     headers: &["accept", "User-Agent"],
+    websocket: false,
 };
 
 fn refused(raw: &RawRequest<'_>) -> (Part, RefusalCode) {
@@ -200,4 +201,20 @@ fn reasons_repeat_neither_credentials_nor_escapes() {
     assert!(!refusal.to_string().contains(['\x1b', '\u{202e}']), "{refusal}");
     let refusal = canonicalise(&RawRequest { target: "/?token=hunter2%zz", ..PLAIN }).unwrap_err();
     assert!(!refusal.to_string().contains("hunter2"), "{refusal}");
+}
+
+#[test]
+fn a_handshake_of_a_websocket_has_a_name_of_its_own_and_no_request_can_take_it() {
+    let handshake = RawRequest { websocket: true, ..PLAIN };
+    let request = canonicalise(&handshake).unwrap();
+    assert_eq!(request.to_string(), "WEBSOCKET https://ok.test/path");
+    assert_eq!(request.http().unwrap().sent_method(), "GET");
+    assert_eq!(CanonicalRequest::from_line(&request.to_string()).unwrap().to_string(), request.to_string());
+    assert_ne!(request, canonicalise(&PLAIN).unwrap());
+    let named = RawRequest { method: "WEBSOCKET", ..PLAIN };
+    assert_eq!(refused(&named), (Part::Method, RefusalCode::MethodRefused));
+    for method in ["POST", "WEBSOCKET", "HEAD"] {
+        let raw = RawRequest { method, websocket: true, ..PLAIN };
+        assert_eq!(refused(&raw), (Part::Method, RefusalCode::MethodRefused), "{method}");
+    }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bay_gateway::{Beginning, Sight};
-use bay_policy::canonical::HostWarning;
+use bay_policy::canonical::{HostWarning, Http};
 use bay_policy::learn::exactly_this;
 use bay_policy::push::{Commands, commands};
 use bay_policy::write::rule_to_toml;
@@ -145,10 +145,15 @@ fn saved_as(request: &CanonicalRequest, asking: Option<&RuleHead>) -> Option<Str
     Some(rule_to_toml(&rule))
 }
 
-/// Whether a header says nothing but for which time a client sends the same. Clients of OpenAI and Anthropic have it, and
-/// could not find their question again if it were a part of the request.
-fn counts_tries(name: &str, value: &[u8]) -> bool {
-    name == "x-stainless-retry-count" && value.len() <= 2 && value.iter().all(u8::is_ascii_digit)
+/// Whether a header is another one each time a client sends the same, and says nothing else: for which time it does so
+/// (clients of OpenAI and Anthropic), or the nonce of a WebSocket's handshake, which the gateway has seen to be one. They could
+/// not find their question again if that were a part of the request.
+fn of_one_try(request: &CanonicalRequest, name: &str, value: &[u8]) -> bool {
+    match name {
+        "x-stainless-retry-count" => value.len() <= 2 && value.iter().all(u8::is_ascii_digit),
+        "sec-websocket-key" => request.http().is_some_and(Http::is_websocket),
+        _ => false,
+    }
 }
 
 /// A hash over exactly what is held: the canonical request, its headers with their values, and what was seen of its body.
@@ -165,7 +170,7 @@ fn digest(request: &CanonicalRequest, sight: &Sight<'_>, beginning: &Beginning) 
         .into_iter()
         .flatten()
         .map(|(name, value)| (name.as_str(), value.as_bytes()))
-        .filter(|(name, value)| !counts_tries(name, value))
+        .filter(|(name, value)| !of_one_try(request, name, value))
         .collect();
     headers.sort_unstable();
     for (name, value) in headers {
@@ -310,13 +315,17 @@ mod tests {
     }
 
     #[test]
-    fn only_a_number_of_tries_is_no_part_of_a_request() {
+    fn only_a_number_of_tries_and_a_nonce_are_no_part_of_a_request() {
+        let read = CanonicalRequest::from_line("GET https://a.test/x").unwrap();
+        let talk = CanonicalRequest::from_line("WEBSOCKET https://a.test/x").unwrap();
         for count in ["0", "1", "12"] {
-            assert!(counts_tries("x-stainless-retry-count", count.as_bytes()), "{count}");
+            assert!(of_one_try(&read, "x-stainless-retry-count", count.as_bytes()), "{count}");
         }
         for other in ["-1", "1 ", "a", "123", "0x1"] {
-            assert!(!counts_tries("x-stainless-retry-count", other.as_bytes()), "{other}");
+            assert!(!of_one_try(&read, "x-stainless-retry-count", other.as_bytes()), "{other}");
         }
-        assert!(!counts_tries("x-retry-count", b"1"));
+        assert!(!of_one_try(&read, "x-retry-count", b"1"));
+        assert!(of_one_try(&talk, "sec-websocket-key", b"dGhlIHNhbXBsZSBub25jZQ=="));
+        assert!(!of_one_try(&read, "sec-websocket-key", b"dGhlIHNhbXBsZSBub25jZQ=="));
     }
 }
