@@ -18,6 +18,7 @@
 //! | [`sound`]  | what must hold of checkpoints whatever was killed                                        |
 //! | [`wait`]   | waiting for an event with a deadline                                                     |
 //! | [`chance`] | repeatable randomness                                                                    |
+//! | [`collector`] | an OpenTelemetry collector                                                            |
 //! | [`archive`]| hostile tar archives                                                                     |
 //!
 //! Every test runs in a process of its own (cargo-nextest), so nothing here is shared in memory; what is shared on
@@ -26,6 +27,7 @@
 
 pub mod archive;
 pub mod chance;
+pub mod collector;
 pub mod daemon;
 pub mod database;
 pub mod disk;

@@ -6,11 +6,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
+use bay_tests::collector::Collector;
 use bay_tests::lab::{Lab, lab, lab_with};
 use bay_tests::origin::text;
 use bay_tests::outside::Origin;
 use bay_tests::suite::Scratch;
-use bay_tests::{Daemon, Ran, keeper, until};
+use bay_tests::{Daemon, Ran, keeper, leaks, until};
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
@@ -184,6 +185,44 @@ fn a_bay_uses_a_secret_that_it_never_holds() {
     bay_is_clean(&lab, "b");
     let _kept = lab.daemon.bay(&["checkpoint", "b"]).ok();
     bay_is_clean(&lab, "b");
+    everybody_is_clean(&lab, "b");
+}
+
+/// What others are sent about a bay, and what is kept of what somebody saw on a terminal there.
+#[test]
+fn neither_traces_nor_recorded_sessions_nor_metrics_have_the_value_in_them() {
+    let collector = Collector::start();
+    let lab = lab_with(Daemon::setup().env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url));
+    let origin = reflecting(&lab, "origin.test");
+    lab.bay("b", &everything(&origin));
+    let _set = set(&lab, "TOKEN", &["--for", &for_api(&origin)]).ok();
+    let url = origin.url("https", "/api/x");
+    let in_place = until("the sentinel in the environment", || {
+        Some(lab.daemon.sh("b", TOKEN)).filter(|ran| ran.code == 0).map(|ran| ran.text())
+    });
+    // A session with everything on its screen that curl can tell, by an answer that says what was sent; then one that misuses it.
+    let curl = "curl -sS -v -i -H \"Authorization: Bearer $TOKEN\"";
+    let line = format!("exec b -t -- sh -c '{curl} {url}; {curl} {}'", origin.url("https", "/elsewhere"));
+    let seen = lab.daemon.on_a_terminal(&line, "").ok();
+    assert_eq!(credentials(&origin), [format!("Bearer {CANARY}")]);
+    let screen = seen.text();
+    assert!(screen.contains(&in_place) && screen.contains("403") && !screen.contains(CANARY), "{screen}");
+
+    // The request is told to the collector, below the span of the session.
+    let request = collector.span("egress GET");
+    until("the span of the session", || {
+        let spans = collector.spans.lock().unwrap();
+        spans.iter().any(|span| span["spanId"] == request["parentSpanId"]).then_some(())
+    });
+    let told = format!("{:?}", collector.spans.lock().unwrap());
+    assert!(told.contains("origin.test") && !told.contains(CANARY), "{told}");
+    let number = lab.daemon.bay(&["execs", "ls", "b", "--json"]).ok().json();
+    let number = number.as_array().unwrap().last().unwrap()["number"].to_string();
+    let recorded = lab.daemon.bay(&["logs", "b", &number]).ok().text();
+    assert!(recorded.contains(&in_place) && !recorded.contains(CANARY), "{recorded}");
+    let mut found = Vec::new();
+    files_with_canary(&leaks::corner(&lab.daemon.pool, lab.daemon.id()).join("bays"), &mut found);
+    assert!(found.is_empty(), "{found:?}");
     everybody_is_clean(&lab, "b");
 }
 

@@ -3,10 +3,9 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::net::TcpListener;
 
+use bay_tests::collector::Collector;
 use bay_tests::lab::lab_with;
 use bay_tests::suite::{self, Lack};
 use bay_tests::{Daemon, image, until};
@@ -162,61 +161,6 @@ fn a_command_that_still_runs_shows_what_it_used_so_far() {
     assert!(text.contains("exec 1 of b: running") && text.contains("running for"), "{text}");
     let _killed = daemon.bay(&["kill", "b", "1"]).ok();
     assert_eq!(shown(&daemon, "b", "1")["exit"]["reason"], "killed");
-}
-
-/// An OpenTelemetry collector: takes every request and keeps its spans.
-struct Collector {
-    url: String,
-    spans: Arc<Mutex<Vec<Value>>>,
-}
-
-impl Collector {
-    fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let spans = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&spans);
-        // Ends with the test's process.
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                if let Some(body) = take(stream) {
-                    let found = body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().cloned();
-                    kept.lock().unwrap().extend(found.unwrap_or_default());
-                }
-            }
-        });
-        Self { url, spans }
-    }
-
-    /// The span with this name, once it came.
-    fn span(&self, name: &str) -> Value {
-        until(&format!("a span {name}"), || {
-            self.spans.lock().unwrap().iter().find(|span| span["name"] == name).cloned()
-        })
-    }
-}
-
-fn take(stream: TcpStream) -> Option<Value> {
-    let mut reader = BufReader::new(stream);
-    let (mut line, mut length) = (String::new(), 0);
-    reader.read_line(&mut line).ok()?;
-    assert_eq!(line, "POST /v1/traces HTTP/1.1\r\n");
-    loop {
-        line.clear();
-        reader.read_line(&mut line).ok()?;
-        let header = line.trim_end().to_ascii_lowercase();
-        if header.is_empty() {
-            break;
-        }
-        if let Some(value) = header.strip_prefix("content-length:") {
-            length = value.trim().parse().unwrap();
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    let answer = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
-    reader.get_mut().write_all(answer).ok()?;
-    Some(serde_json::from_slice(&body).unwrap())
 }
 
 fn attribute(span: &Value, key: &str) -> Value {
