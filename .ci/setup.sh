@@ -52,6 +52,10 @@ has_static_libc() {
   command -v gcc >/dev/null 2>&1 && [ "$(gcc -print-file-name=libc.a)" != libc.a ]
 }
 
+has_library() {
+  ldconfig -p 2>/dev/null | grep -q -F "$1 "
+}
+
 # packages_missing NAME...: prints those of the named Debian packages whose tool is not there.
 packages_missing() {
   local name
@@ -67,6 +71,9 @@ packages_missing() {
       openssh-client)  command -v ssh >/dev/null 2>&1 ;;
       libnss3-tools)   command -v certutil >/dev/null 2>&1 ;;
       bsdutils)        command -v script >/dev/null 2>&1 ;;
+      libdevmapper1.02.1) has_library libdevmapper.so.1.02.1 ;;
+      libseccomp2)     has_library libseccomp.so.2 ;;
+      libwrap0)        has_library libwrap.so.0 ;;
       postgresql)      compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
       ca-certificates) [ -e /etc/ssl/certs/ca-certificates.crt ] ;;
       *)               command -v "$name" >/dev/null 2>&1 ;;
@@ -195,6 +202,30 @@ fetch_vm_kernel() {
     { [ -e "$new/root/lib/modules" ] || mv "$new/root/usr/lib" "$new/root/lib"; } &&
     busybox depmod -b "$new/root" "$(ls "$new/root/lib/modules")" &&
     rm -rf "$1" && mv "$new/root" "$1" && rm -rf "$new"
+}
+
+# need_unpacked NAME FILE PACKAGE...: Debian packages unpacked into the cache, of which FILE is wanted. Nothing is installed, so
+# no server of theirs is started on this machine. Where they cannot be had the tests that use them say so.
+need_unpacked() {
+  local name="$1" file="$2" kept="$CACHE/unpacked/$1" new="$CACHE/unpacked/$1.new"
+  shift 2
+  if [ -x "$kept/$file" ]; then
+    quiet_note "$name: $kept"
+    return
+  fi
+  say "fetching $* into $kept (once; not installed)"
+  rm -rf "$new"
+  mkdir -p "$new"
+  # What the lists name may have been replaced since: then they are read anew, once.
+  if (cd "$new" && { apt-get -qq download "$@" 2>/dev/null ||
+        { as_root apt-get -qq -o DPkg::Lock::Timeout=300 update && apt-get -qq download "$@" 2>/dev/null; }; } &&
+      for package in *.deb; do dpkg-deb -x "$package" . || exit 1; done && rm -- *.deb && [ -x "$file" ]); then
+    rm -rf "$kept"
+    mv "$new" "$kept"
+  else
+    rm -rf "$new"
+    say "$name could not be fetched: the tests that use it are skipped"
+  fi
 }
 
 # need_python VARIABLE PACKAGE VERSION: a published Python package, in an environment of its own in the cache. The tests that

@@ -380,8 +380,12 @@ impl Daemon {
 
     /// A bay on an image that was imported, with an empty workspace.
     pub fn bay_from(&self, name: &str, image: &str) -> Value {
-        let body = serde_json::json!({ "name": name, "source": { "kind": "empty" }, "image": image });
-        let answer = self.rest("POST", "/v1/bays", &body);
+        self.make(&serde_json::json!({ "name": name, "source": { "kind": "empty" }, "image": image }))
+    }
+
+    /// A bay as it is asked for, once it runs.
+    pub(crate) fn make(&self, body: &Value) -> Value {
+        let answer = self.rest("POST", "/v1/bays", body);
         let text = String::from_utf8_lossy(&answer.body).into_owned();
         let last = text.lines().last().unwrap_or_default();
         let news: Value = serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {text}"));

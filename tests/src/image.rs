@@ -54,33 +54,65 @@ pub fn postgres() -> Option<PathBuf> {
         suite::skip(Lack::Installable, "there is no PostgreSQL below /usr/lib/postgresql");
         return None;
     };
-    let done = suite::dir().join("image-postgres");
-    let small = small();
-    let _alone = suite::lock("image-postgres");
-    if !done.exists() {
-        let making = suite::dir().join("image-postgres.new");
-        let _ = fs::remove_dir_all(&making);
-        let copied = Command::new("cp").arg("-a").arg(&small).arg(&making).status().unwrap();
-        assert!(copied.success(), "cp: {copied}");
+    Some(enlarged(POSTGRES, |making| {
         let at = |path: &Path| making.join(path.strip_prefix("/").unwrap());
         for (dir, files) in [("bin", &["postgres", "initdb", "psql"][..]), ("lib", &POSTGRES_LIBRARIES)] {
             fs::create_dir_all(at(&home.join(dir))).unwrap();
             for file in files.iter().map(|file| home.join(dir).join(file)) {
                 copy(&file, &at(&file));
-                libraries_of(&file, &making);
+                libraries_of(&file, making);
             }
         }
         let share = Path::new("/usr/share/postgresql").join(home.file_name().unwrap());
         fs::create_dir_all(at(&share).parent().unwrap()).unwrap();
         let copied = Command::new("cp").arg("-aL").arg(&share).arg(at(&share)).status().unwrap();
         assert!(copied.success(), "cp: {copied}");
+    }))
+}
+
+/// The small image with something added to it, made once.
+fn enlarged(name: &str, add: impl FnOnce(&Path)) -> PathBuf {
+    let done = suite::dir().join(format!("image-{name}"));
+    let small = small();
+    let _alone = suite::lock(&format!("image-{name}"));
+    if !done.exists() {
+        let making = suite::dir().join(format!("image-{name}.new"));
+        let _ = fs::remove_dir_all(&making);
+        let copied = Command::new("cp").arg("-a").arg(&small).arg(&making).status().unwrap();
+        assert!(copied.success(), "cp: {copied}");
+        add(&making);
         fs::rename(&making, &done).unwrap();
     }
-    Some(done)
+    done
 }
 
 /// What a new database cluster asks for.
 const POSTGRES_LIBRARIES: [&str; 2] = ["dict_snowball.so", "plpgsql.so"];
+
+/// The name under which the image with Docker is imported.
+pub const DOCKER: &str = "docker";
+
+/// Programs of Docker's packages, and where in the image they are.
+const DOCKER_PROGRAMS: [&str; 4] =
+    ["usr/sbin/dockerd", "usr/bin/docker", "usr/bin/containerd", "usr/sbin/runc"];
+
+/// The small image with Debian's Docker in it, which `./test` fetches and does not install, made by the first that asks. Where
+/// there is none, the test is counted as skipped.
+#[must_use]
+pub fn docker() -> Option<PathBuf> {
+    let fetched = std::env::var_os("BAY_TEST_DOCKER").map(PathBuf::from);
+    let Some(fetched) = fetched.filter(|dir| dir.join(DOCKER_PROGRAMS[0]).exists()) else {
+        suite::skip(Lack::Installable, "Docker is not there: ./test fetches it");
+        return None;
+    };
+    Some(enlarged(DOCKER, |making| {
+        for program in DOCKER_PROGRAMS {
+            let to = making.join("usr/bin").join(Path::new(program).file_name().unwrap());
+            copy(&fetched.join(program), &to);
+            libraries_of(&fetched.join(program), making);
+        }
+    }))
+}
 
 /// Where the newest PostgreSQL of the host is, there and in the image.
 #[must_use]

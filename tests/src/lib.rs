@@ -18,6 +18,8 @@
 //! | [`sound`]  | what must hold of checkpoints whatever was killed                                        |
 //! | [`wait`]   | waiting for an event with a deadline                                                     |
 //! | [`chance`] | repeatable randomness                                                                    |
+//! | [`canary`] | the value of a secret, and looking for it everywhere it must never be                   |
+//! | [`tools`]  | the host's package clients inside a bay                                                 |
 //! | [`collector`] | an OpenTelemetry collector                                                            |
 //! | [`archive`]| hostile tar archives                                                                     |
 //!
@@ -26,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub mod archive;
+pub mod canary;
 pub mod chance;
 pub mod collector;
 pub mod daemon;
@@ -46,6 +49,7 @@ pub mod rest;
 pub mod sound;
 pub mod stuck;
 pub mod suite;
+pub mod tools;
 pub mod wait;
 
 pub use daemon::Daemon;

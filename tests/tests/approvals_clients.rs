@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use bay_tests::Daemon;
 use bay_tests::lab::{Lab, lab_with};
 use bay_tests::origin::text;
 use bay_tests::outside::Origin;
 use bay_tests::suite::{self, Lack, Scratch};
+use bay_tests::tools::{self, program, toolchain};
 use bay_tests::wait::within;
-use bay_tests::{Daemon, until};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Collected};
@@ -20,9 +21,6 @@ use serde_json::{Value, json};
 
 /// Clients wait, are told to come again, and wait again.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// The programs of the host, in the place where they are at home.
-const AT_HOME: &str = "mount --bind /mnt/usr /usr && mount --bind /mnt/usr/lib /lib && mkdir -p /lib64 && mount --bind /mnt/usr/lib64 /lib64 && mkdir -p /etc/alternatives && export HOME=/tmp PATH=/usr/bin:/bin";
 
 /// What the lab's registry hands out: a Python wheel and a package of npm, both with next to nothing in them.
 #[derive(Clone)]
@@ -125,13 +123,6 @@ fn registry(lab: &Lab) -> Origin {
     })
 }
 
-/// Where the host's cargo is, with what it needs.
-fn toolchain() -> Option<PathBuf> {
-    let found = Command::new("rustc").args(["--print", "sysroot"]).output().ok()?;
-    let path = PathBuf::from(String::from_utf8(found.stdout).ok()?.trim());
-    path.join("bin/cargo").is_file().then_some(path)
-}
-
 /// A Python package that `./test` installs.
 struct Package {
     /// The Python that it was installed for.
@@ -149,15 +140,6 @@ fn package(variable: &str) -> Option<Package> {
     let said = String::from_utf8(said).ok()?;
     let (prefix, modules) = said.trim_end().split_once('\n')?;
     Some(Package { python: prefix.into(), modules: modules.into(), programs: python.parent()?.to_owned() })
-}
-
-/// A program of the host, or nothing and a note that its test does not run.
-fn program(path: &str, lack: Lack) -> Option<()> {
-    let there = Path::new(path).exists();
-    if !there {
-        suite::skip(lack, &format!("{path} is not on this host"));
-    }
-    there.then_some(())
 }
 
 /// A bay with the host's programs, all of whose requests to the registry wait for a person.
@@ -180,18 +162,7 @@ impl Asked {
     fn new(hold: &str, more: &[(&str, &Path)]) -> Self {
         let lab = lab_with(Daemon::setup().argument("--ask-hold").argument(hold));
         let origin = registry(&lab);
-        let mut mounts = vec![json!({ "source": "/usr", "target": "/mnt/usr" })];
-        mounts.extend(
-            more.iter().map(|(name, path)| json!({ "source": path, "target": format!("/mnt/{name}") })),
-        );
-        let create =
-            json!({ "name": "b", "source": { "kind": "empty" }, "image": "small", "mounts": mounts });
-        let made = lab.daemon.rest("POST", "/v1/bays", &create);
-        assert!(made.status < 300, "{}", String::from_utf8_lossy(&made.body));
-        let _running = until("the bay to run", || {
-            Some(lab.daemon.rest("GET", "/v1/bays/b", &Value::Null).json())
-                .filter(|bay| bay["state"] == "running")
-        });
+        tools::bay(&lab.daemon, "b", more);
         lab.set("b", &origin.allowed("method = \"*\"").replace("\"allow\"", "\"ask\""));
         Self { lab, origin }
     }
@@ -214,7 +185,8 @@ impl Asked {
     /// follow at once. It must end well and say what is expected.
     fn run(&self, name: &str, way: Way, line: &str, expected: &str) {
         let script = format!(
-            "unshare -m sh -c '{AT_HOME} && ({line})' > /tmp/{name}.out 2>&1; echo \"exit $?\" >> /tmp/{name}.out; mv /tmp/{name}.out /tmp/{name}"
+            "{} > /tmp/{name}.out 2>&1; echo \"exit $?\" >> /tmp/{name}.out; mv /tmp/{name}.out /tmp/{name}",
+            tools::at_home(line)
         );
         let begun = Instant::now();
         let _begun = self.lab.daemon.bay(&["exec", "--detach", "b", "--", "sh", "-c", &script]).ok();

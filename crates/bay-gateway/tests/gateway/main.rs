@@ -8,7 +8,6 @@ mod grpc;
 mod http;
 mod lab;
 mod postgres;
-mod registries;
 mod secrets;
 mod sight;
 mod ssh;

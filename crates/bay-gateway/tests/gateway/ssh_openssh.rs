@@ -32,7 +32,7 @@ fn sshd() -> Option<PathBuf> {
         return None;
     }
     if !found.exists() {
-        suite::skip(Lack::Host, "there is no sshd");
+        suite::skip(Lack::Installable, "there is no sshd: ./test fetches it");
         return None;
     }
     Some(found)

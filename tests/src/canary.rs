@@ -1,0 +1,93 @@
+//! The value of a secret, and looking for it everywhere it must never be.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::lab::Lab;
+use crate::outside::Origin;
+use crate::ran::Ran;
+
+/// The value. Nobody but the origins that it is for may ever see it.
+pub const CANARY: &str = "ghp_CANARYx9XqLm2Zt7RbW4KcVd8PnJ6sYhG3eFa";
+
+/// Sets it as a secret.
+pub fn set(lab: &Lab, name: &str, more: &[&str]) -> Ran {
+    let mut line = vec!["secret", "set", name, "-"];
+    line.extend(more);
+    lab.daemon.bay_with_input(&line, format!("{CANARY}\n").as_bytes())
+}
+
+/// What an origin was sent as credentials.
+///
+/// # Panics
+/// When one is no text.
+#[must_use]
+pub fn credentials(origin: &Origin) -> Vec<String> {
+    let requests = origin.seen.requests.lock().unwrap();
+    let all = requests.iter().filter_map(|head| head.headers.get("authorization"));
+    all.map(|value| value.to_str().unwrap().to_owned()).collect()
+}
+
+/// Files below a directory that have the value in them.
+pub fn files_with_canary(dir: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let Ok(about) = fs::symlink_metadata(&path) else { continue };
+        if about.is_dir() {
+            // The pool is looked at from inside the bays.
+            if path.file_name().is_none_or(|name| name != "pool") {
+                files_with_canary(&path, found);
+            }
+        } else if about.is_file() {
+            let bytes = fs::read(&path).unwrap_or_default();
+            if bytes.windows(CANARY.len()).any(|window| window == CANARY.as_bytes()) {
+                found.push(path.display().to_string());
+            }
+        }
+    }
+}
+
+/// Sees that the value is nowhere in the bay.
+///
+/// # Panics
+/// When it is.
+pub fn bay_is_clean(lab: &Lab, bay: &str) {
+    let look = format!(
+        "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c '{0}[x]' ; \
+         grep -rls '{0}[x]' /root /etc /home /workspace /.bay /tmp /run /var 2>/dev/null ; true",
+        &CANARY[..10]
+    );
+    let said = lab.daemon.sh(bay, &look).text();
+    assert_eq!(said.lines().next(), Some("0"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+/// Sees that the value is nowhere that anybody is told anything.
+///
+/// # Panics
+/// When it is.
+pub fn everybody_is_clean(lab: &Lab, bay: &str) {
+    let mut found = Vec::new();
+    files_with_canary(&lab.daemon.data_dir, &mut found);
+    assert!(found.is_empty(), "{found:?}");
+    for line in [
+        vec!["timeline", bay],
+        vec!["egress", bay, "--json"],
+        vec!["egress", bay, "--denied"],
+        vec!["secret", "ls"],
+        vec!["secret", "ls", "--json"],
+        vec!["secret", "show", "TOKEN"],
+        vec!["audit", "export"],
+        vec!["show", bay, "--json"],
+    ] {
+        let ran = lab.daemon.bay(&line);
+        let said = format!("{}{}", String::from_utf8_lossy(&ran.stdout), ran.errors());
+        assert!(!said.contains(CANARY), "{line:?}");
+    }
+    for target in ["/metrics", "/v1/events", "/v1/secrets", "/v1/secrets/TOKEN", "/v1/secrets/NONE"] {
+        let said = format!("{:?}", lab.daemon.rest("GET", target, &Value::Null));
+        assert!(!said.contains(CANARY), "{target}");
+    }
+}
