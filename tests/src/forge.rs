@@ -105,6 +105,19 @@ impl SshForge {
         bare
     }
 
+    /// The commit that a branch of a repository is at.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn tip(&self, path: &str, branch: &str) -> String {
+        let name = format!("refs/heads/{branch}");
+        let mut git = quiet_git(&self.dir.join("repos").join(path));
+        let said = git.args(["rev-parse", "--verify", &name]).output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        String::from_utf8(said.stdout).unwrap().trim().to_owned()
+    }
+
     /// Serves on a port of loopback, with the host key that is in its files at this moment.
     ///
     /// # Panics

@@ -104,7 +104,7 @@ fn a_bay_fetches_by_ssh_what_it_may_and_reaches_nothing_else() {
     let decided = rig.lab.record("b", "egress.decided");
     let of = |method: &str| {
         let wanted = format!("{method} ssh://{HOST}:{}/team/app.git", rig.port);
-        let found = decided.iter().find(|body| body["request"] == wanted.as_str());
+        let found = decided.iter().find(|body| body["request"].as_str().unwrap().starts_with(&wanted));
         found.unwrap_or_else(|| panic!("no {wanted}: {decided:#?}")).clone()
     };
     let (fetched, pushed) = (of("FETCH"), of("PUSH"));
@@ -138,18 +138,33 @@ fn a_push_by_ssh_waits_for_a_person_and_ends_as_that_one_says() {
         rig.policy("method = [\"PUSH\"]").replace("\"app\"", "\"push\"").replace("\"allow\"", "\"ask\"");
     rig.lab.bay("b", &format!("{}{asks}", rig.policy("")));
     let _cloned = rig.clone("team/app.git", "/workspace/app").ok();
-    let push = "cd /workspace/app && git -c user.name=a -c user.email=a@a.test commit -q --allow-empty -m x && \
+    let push = "cd /workspace/app && git -c user.name=a -c user.email=a@a.test commit -q --allow-empty -m \"$SUBJECT\" && \
                 git push -q origin main";
+    let push = format!("SUBJECT='one more commit'; {push}");
+    let first = rig.forge.tip("team/app.git", "main");
     let answered = |answer: &[&str]| {
         std::thread::scope(|scope| {
-            let pushing = scope.spawn(|| daemon.sh("b", push));
+            let pushing = scope.spawn(|| daemon.sh("b", &push));
             let card = until("a question", || {
                 let open = daemon.bay(&["approvals", "--json"]).ok().json();
                 open.as_array().and_then(|open| open.first()).cloned()
             });
-            assert_eq!(rig.forge.asked().commands.len(), 1, "the forge hears nothing of it meanwhile");
+            // The forge was asked what there is, and hears nothing of what the bay wants meanwhile.
+            assert_eq!(rig.forge.tip("team/app.git", "main"), first);
+            let change = &card["asked"]["push"]["refs"][0];
+            assert_eq!(
+                (&change["name"], &change["old"]),
+                (&"refs/heads/main".into(), &first.as_str().into()),
+                "{card:#}"
+            );
+            assert_eq!(card["asked"]["push"]["commits"][0]["subject"], "one more commit", "{card:#}");
+            assert!(
+                card["saved_as"].as_str().is_some_and(|rule| rule.contains("branch = \"refs/heads/main\"")),
+                "{card:#}"
+            );
             let shown = daemon.bay(&["approvals", "show", card["id"].as_str().unwrap()]).ok().text();
-            assert!(shown.contains(&format!("PUSH ssh://{HOST}:{}/team/app.git", rig.port)), "{shown}");
+            let what = format!("PUSH ssh://{HOST}:{}/team/app.git pushing refs/heads/main", rig.port);
+            assert!(shown.contains(&what) && shown.contains("one more commit"), "{shown}");
             let line = [&["approvals", answer[0], card["id"].as_str().unwrap()], &answer[1..]].concat();
             let _answer = daemon.bay(&line).ok();
             pushing.join().unwrap()
@@ -157,8 +172,10 @@ fn a_push_by_ssh_waits_for_a_person_and_ends_as_that_one_says() {
     };
     let denied = answered(&["deny", "-m", "not on a Friday"]);
     assert!(denied.code != 0 && denied.errors().contains("not on a Friday"), "{denied}");
+    assert_eq!(rig.forge.tip("team/app.git", "main"), first, "nothing of it arrived");
     let _pushed = answered(&["allow"]).ok();
-    assert_eq!(rig.forge.asked().commands[1..], ["git-receive-pack '/team/app.git'"]);
+    let own = daemon.sh("b", "git -C /workspace/app rev-parse HEAD").ok().text();
+    assert_eq!(rig.forge.tip("team/app.git", "main"), own.trim());
 }
 
 #[test]

@@ -294,7 +294,7 @@ impl Site {
 /// A push to a git repository is decided on by what it changes, which its body begins with.
 async fn with_refs(canonical: CanonicalRequest, headers: &HeaderMap, body: &mut Source) -> CanonicalRequest {
     let encoded = headers.contains_key(CONTENT_ENCODING);
-    if encoded || !canonical.http().is_some_and(|http| http.is_push()) {
+    if encoded || !canonical.is_push() {
         return canonical;
     }
     body.look(MAX_LOOK_BYTES as u64, LOOK_WITHIN).await;

@@ -56,6 +56,8 @@ pub const REST_WITHIN: Duration = Duration::from_secs(5);
 /// How much of a request's body is read before it is decided on, where whoever decides looks at it, and for how long.
 pub const MAX_LOOK_BYTES: usize = 64 * 1024;
 pub const LOOK_WITHIN: Duration = Duration::from_secs(5);
+/// How long nothing may come of a push over SSH before what is there is shown to a person.
+pub const PACK_QUIET: Duration = Duration::from_millis(300);
 /// Connections to origins that are kept for later, of one origin and in all. Requests that came together are decided on
 /// together, and meanwhile all of their connections are idle: with room for fewer, most would be made anew every time.
 pub const MAX_IDLE_PER_ORIGIN: usize = 128;

@@ -5,13 +5,20 @@ use http::header::USER_AGENT;
 
 use crate::body::Source;
 use crate::limits::{LOOK_WITHIN, MAX_LOOK_BYTES};
+use crate::ssh::Ahead;
 
-/// The headers of a request and the beginning of its body. The body is only read where somebody looks at it, and what was
+/// The headers of a request and the beginning of its body, or the beginning of a push. The body is only read where somebody looks at it, and what was
 /// looked at is sent on all the same.
 pub struct Sight<'a> {
-    request: Option<(&'a HeaderMap, &'a mut Source)>,
+    what: What<'a>,
     secrets: Vec<String>,
     looked: bool,
+}
+
+enum What<'a> {
+    Nothing,
+    Request(&'a HeaderMap, &'a mut Source),
+    Push(&'a mut Ahead),
 }
 
 /// The beginning of a body.
@@ -34,24 +41,32 @@ impl std::fmt::Debug for Sight<'_> {
 impl<'a> Sight<'a> {
     /// `secrets` are the names of those that are put into it if it is allowed.
     pub(crate) fn new(headers: &'a HeaderMap, body: &'a mut Source, secrets: Vec<String>) -> Self {
-        Self { request: Some((headers, body)), secrets, looked: false }
+        Self { what: What::Request(headers, body), secrets, looked: false }
     }
 
     /// That of a tunnel, of which nothing is to be seen.
     #[must_use]
     pub fn nothing() -> Self {
-        Self { request: None, secrets: Vec::new(), looked: false }
+        Self { what: What::Nothing, secrets: Vec::new(), looked: false }
     }
 
     /// That of a login with this secret, of which nothing else is to be seen.
     pub(crate) fn of_login(secret: String) -> Self {
-        Self { request: None, secrets: vec![secret], looked: false }
+        Self { what: What::Nothing, secrets: vec![secret], looked: false }
+    }
+
+    /// That of a push over SSH: what it changes, and the beginning of what it brings.
+    pub(crate) fn of_push(ahead: &'a mut Ahead) -> Self {
+        Self { what: What::Push(ahead), secrets: Vec::new(), looked: false }
     }
 
     /// The headers as they go to the origin, without `Host`.
     #[must_use]
     pub fn headers(&self) -> Option<&HeaderMap> {
-        self.request.as_ref().map(|(headers, _)| *headers)
+        match &self.what {
+            What::Request(headers, _) => Some(headers),
+            What::Nothing | What::Push(_) => None,
+        }
     }
 
     /// Names of the secrets whose values are put into it if it is allowed.
@@ -68,7 +83,13 @@ impl<'a> Sight<'a> {
 
     /// The beginning of the body. Waits for it, within bounds of size and time.
     pub async fn beginning(&mut self) -> Beginning {
-        let Some((_, body)) = self.request.as_mut() else { return Beginning::default() };
+        let body = match &mut self.what {
+            What::Nothing => return Beginning::default(),
+            What::Push(ahead) => {
+                return Beginning { bytes: ahead.look().await.to_vec(), whole: false, length: None };
+            }
+            What::Request(_, body) => body,
+        };
         if !self.looked {
             self.looked = true;
             body.look(MAX_LOOK_BYTES as u64, LOOK_WITHIN).await;

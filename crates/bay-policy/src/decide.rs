@@ -88,7 +88,7 @@ impl Decision {
 #[must_use]
 pub fn decide(policy: &CompiledPolicy, request: &CanonicalRequest, now: Timestamp) -> Decision {
     // A push of several refs is as many pushes, and the most restrictive word on them holds.
-    if let Some(Pushing::Refs(refs)) = request.http().map(|http| http.pushing())
+    if let Pushing::Refs(refs) = request.pushing()
         && refs.len() > 1
     {
         let each =
@@ -172,8 +172,9 @@ impl CompiledLayer {
         let (mut allows, mut asks): (Vec<&CompiledRule>, Vec<&CompiledRule>) = (Vec::new(), Vec::new());
         self.index.visit(request.host(), &Wanted::matching(request, reading), &mut |at| {
             let rule = &self.rules[at];
-            if now < rule.expires && rule.matcher.matches_reading(request, reading, rule.outcome) {
-                match rule.outcome {
+            let outcome = rule.says_to(request);
+            if now < rule.expires && rule.matcher.matches_reading(request, reading, outcome) {
+                match outcome {
                     Outcome::Deny => deny = deny.or(Some(rule)),
                     Outcome::Ask => asks.push(rule),
                     Outcome::Allow => allows.push(rule),
@@ -186,10 +187,31 @@ impl CompiledLayer {
         };
         LayerVerdict {
             layer: self.layer,
-            outcome: rule.map(|rule| rule.outcome).or(self.otherwise.outcome()),
+            outcome: match rule {
+                Some(rule) => Some(rule.says_to(request)),
+                None if request.git().is_some() && request.pushing() == Pushing::Preparing => {
+                    self.otherwise.outcome().map(|outcome| outcome.unless_asked_later(true))
+                }
+                None => self.otherwise.outcome(),
+            },
             rule: rule.map(|rule| rule.head.clone()),
             allow_in_tie: allow_in_tie.map(|rule| rule.head.clone()),
         }
+    }
+}
+
+impl CompiledRule {
+    /// A person is asked about a push when it is known what it changes, and for that the server has to say what there is: over
+    /// SSH, and where the rule speaks of refs, what comes before a push is let through by whoever asks about the push.
+    fn says_to(&self, request: &CanonicalRequest) -> Outcome {
+        let about_refs = request.git().is_some() || !self.matcher.branches.is_empty();
+        self.outcome.unless_asked_later(about_refs && request.pushing() == Pushing::Preparing)
+    }
+}
+
+impl Outcome {
+    fn unless_asked_later(self, later: bool) -> Self {
+        if later && self == Self::Ask { Self::Allow } else { self }
     }
 }
 

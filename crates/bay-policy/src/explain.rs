@@ -267,10 +267,8 @@ fn difference(
         if let Some(header) = matcher.headers.iter().find(|header| !http.has_header(header)) {
             return Some(("header", format!("it wants the header {header}")));
         }
-        if !matcher.matches_push(http, Strictness::Exact) {
-            let branches: Vec<&str> =
-                matcher.branches.iter().take(MAX_NEAR_MISSES).map(|branch| branch.as_str()).collect();
-            return Some(("branch", format!("it is for pushes of {}", branches.join(", "))));
+        if let Some(branch) = other_branch(matcher, request) {
+            return Some(branch);
         }
     } else if let Some(git) = request.git().filter(|_| matcher.kind == Kind::GitSsh) {
         if !matcher.ports.contains(port, scheme) {
@@ -283,8 +281,19 @@ fn difference(
         if !matcher.methods.contains(git.service().method()) {
             return Some(("method", format!("it is for {}", matcher.methods.as_strings().join(", "))));
         }
+        if let Some(branch) = other_branch(matcher, request) {
+            return Some(branch);
+        }
     } else if !matcher.ports.contains(port, scheme) {
         return Some(("port", format!("it is for port {}, not for {port}", matcher.ports)));
     }
     expired.then(|| ("expires", "it has expired".to_owned()))
+}
+
+/// The refs that a rule is for, where the request is no push of them.
+fn other_branch(matcher: &Matcher, request: &CanonicalRequest) -> Option<(&'static str, String)> {
+    let named = matcher.branches.iter().take(MAX_NEAR_MISSES).map(|branch| branch.as_str());
+    let named: Vec<&str> = named.collect();
+    let other = !matcher.matches_push(request, Strictness::Exact);
+    other.then(|| ("branch", format!("it is for pushes of {}", named.join(", "))))
 }

@@ -50,6 +50,8 @@ struct Group {
     method: String,
     /// The service that git asks for: the difference between fetching and pushing.
     git_service: Option<String>,
+    /// What a push changes.
+    refs: Vec<String>,
     has_query: bool,
 }
 
@@ -119,9 +121,6 @@ pub fn narrowest(request: &CanonicalRequest) -> Option<Matcher> {
     if let (Some(http), QueryPattern::Any) = (request.http(), &matcher.query) {
         matcher.query = exact_query(http);
     }
-    if let Some(Pushing::Refs(refs)) = request.http().map(|http| http.pushing()) {
-        matcher.branches = refs.iter().filter_map(|name| RefPattern::exactly(name)).collect();
-    }
     Some(matcher)
 }
 
@@ -186,6 +185,10 @@ fn group(request: &CanonicalRequest) -> Group {
         scheme: request.scheme(),
         method: request.method().unwrap_or_default().to_owned(),
         git_service: None,
+        refs: match request.pushing() {
+            Pushing::Refs(refs) => refs.to_vec(),
+            _ => Vec::new(),
+        },
         has_query: false,
     };
     if let What::Http(http) = request.what() {
@@ -298,7 +301,7 @@ fn matcher(group: &Group, methods: BTreeSet<String>, host: HostPattern, paths: V
         },
         query,
         headers: Vec::new(),
-        branches: Vec::new(),
+        branches: group.refs.iter().filter_map(|name| RefPattern::exactly(name)).collect(),
         addresses: Vec::new(),
     }
 }

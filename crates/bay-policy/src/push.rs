@@ -1,6 +1,6 @@
-//! What a git push changes, read from the beginning of its body (`git-receive-pack` of the smart HTTP protocol).
+//! What a git push changes, read from the beginning of what is sent to `git-receive-pack`, over HTTP or over SSH.
 //!
-//! The body is written by the bay. Whatever is not exactly what git sends is not read at all: then nobody knows which
+//! It is written by the bay. Whatever is not exactly what git sends is not read at all: then nobody knows which
 //! refs change, and rules by branch take it for the worst.
 
 /// Most refs that one push may change for them to be known.
@@ -28,30 +28,44 @@ pub struct Commands {
     pub end: usize,
 }
 
+/// Why commands could not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unread {
+    /// More may come.
+    NotAllThere,
+    /// It is not what git sends, or too much of it.
+    Odd,
+}
+
 /// Reads the commands; nothing where they are not all there, or not what git sends.
 #[must_use]
 pub fn commands(body: &[u8]) -> Option<Commands> {
+    read_commands(body).ok()
+}
+
+/// The same for whoever can wait for more.
+pub fn read_commands(body: &[u8]) -> Result<Commands, Unread> {
     let mut updates = Vec::new();
     let (mut at, mut options) = (0, false);
     while let Packet::Line { text, next } = packet(body, at)? {
         at = next;
         let (text, capabilities) = match text.iter().position(|byte| *byte == 0) {
             Some(nul) if updates.is_empty() => (&text[..nul], &text[nul + 1..]),
-            Some(_) => return None,
+            Some(_) => return Err(Unread::Odd),
             None => (text, &b""[..]),
         };
         options |=
             capabilities.split(|byte| matches!(byte, b' ' | b'\n')).any(|word| word == b"push-options");
-        let line = std::str::from_utf8(text).ok()?;
+        let line = std::str::from_utf8(text).map_err(|_| Unread::Odd)?;
         let line = line.strip_suffix('\n').unwrap_or(line);
         if let Some(id) = line.strip_prefix("shallow ") {
-            object_id(id)?;
+            object_id(id).ok_or(Unread::Odd)?;
             continue;
         }
         if updates.len() == MAX_REFS {
-            return None;
+            return Err(Unread::Odd);
         }
-        updates.push(update(line)?);
+        updates.push(update(line).ok_or(Unread::Odd)?);
     }
     at += LENGTH;
     if options {
@@ -60,7 +74,7 @@ pub fn commands(body: &[u8]) -> Option<Commands> {
         }
         at += LENGTH;
     }
-    Some(Commands { updates, end: at })
+    Ok(Commands { updates, end: at })
 }
 
 enum Packet<'a> {
@@ -68,16 +82,17 @@ enum Packet<'a> {
     Flush,
 }
 
-fn packet(body: &[u8], at: usize) -> Option<Packet<'_>> {
-    let digits = body.get(at..at.checked_add(LENGTH)?)?;
-    if !digits.iter().all(u8::is_ascii_hexdigit) {
-        return None;
-    }
-    let length = usize::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+fn packet(body: &[u8], at: usize) -> Result<Packet<'_>, Unread> {
+    let digits = body.get(at..at + LENGTH).ok_or(Unread::NotAllThere)?;
+    let digits = std::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|b| b.is_ascii_hexdigit()));
+    let length = digits.and_then(|digits| usize::from_str_radix(digits, 16).ok()).ok_or(Unread::Odd)?;
     match length {
-        0 => Some(Packet::Flush),
-        1..=LENGTH => None,
-        length => Some(Packet::Line { text: body.get(at + LENGTH..at + length)?, next: at + length }),
+        0 => Ok(Packet::Flush),
+        1..=LENGTH => Err(Unread::Odd),
+        length => {
+            let text = body.get(at + LENGTH..at + length).ok_or(Unread::NotAllThere)?;
+            Ok(Packet::Line { text, next: at + length })
+        }
     }
 }
 
@@ -242,6 +257,12 @@ mod tests {
         ] {
             assert_eq!(commands(odd.as_bytes()), None, "{odd}");
         }
+        // Whatever is only the beginning of what git sends may go on.
+        let whole = format!("{good}0000");
+        for end in 0..whole.len() {
+            assert_eq!(read_commands(&whole.as_bytes()[..end]), Err(Unread::NotAllThere), "{end}");
+        }
+        assert_eq!(read_commands(b"zzzz"), Err(Unread::Odd));
     }
 
     #[test]

@@ -141,7 +141,7 @@ pub struct Matcher {
     pub query: QueryPattern,
     /// For `http`: all of them are there. In lower case.
     pub headers: Vec<String>,
-    /// For `http`: of pushes to git repositories those that change these refs. Without any: all requests.
+    /// Of pushes to git repositories those that change these refs. Without any: all requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub branches: Vec<RefPattern>,
     /// Addresses that are not public and to which the name may lead.
@@ -188,12 +188,14 @@ impl Matcher {
             && match (request.what(), reading) {
                 (What::Http(http), Some(reading)) => {
                     self.matches_http(http, request.port(), reading, strictness)
+                        && self.matches_push(request, strictness)
                 }
                 (What::GitSsh(git), Some(reading)) => {
                     self.schemes.contains(&Scheme::Ssh)
                         && self.ports.contains(request.port(), Scheme::Ssh)
                         && self.methods.contains(git.service().method())
                         && self.paths.iter().any(|path| path.matches(reading, strictness))
+                        && self.matches_push(request, strictness)
                 }
                 (What::Http(_) | What::GitSsh(_), None) => false,
                 (What::Tcp | What::Passthrough, _) => self.ports.contains(request.port(), Scheme::Https),
@@ -207,7 +209,6 @@ impl Matcher {
             && self.paths.iter().any(|path| path.matches(reading, strictness))
             && self.query.matches(http.query(), strictness)
             && self.headers.iter().all(|header| http.has_header(header))
-            && self.matches_push(http, strictness)
     }
 
     /// An allow of GET is none of a WebSocket; deny and ask are for whatever begins with a GET.
@@ -218,10 +219,10 @@ impl Matcher {
 
     /// An allow is for pushes that change nothing else, and for what comes before them; deny and ask are for pushes that
     /// change one of the refs, or may.
-    pub(crate) fn matches_push(&self, http: &Http, strictness: Strictness) -> bool {
+    pub(crate) fn matches_push(&self, request: &CanonicalRequest, strictness: Strictness) -> bool {
         let forgiving = strictness == Strictness::Forgiving;
         let fits = |name: &String| self.branches.iter().any(|branch| branch.matches(name, forgiving));
-        match http.pushing() {
+        match request.pushing() {
             _ if self.branches.is_empty() => true,
             Pushing::No => false,
             Pushing::Preparing => !forgiving,

@@ -77,11 +77,22 @@ fn matcher(text: &mut String, matcher: &Matcher, outcome: Outcome) {
 }
 
 fn git_ssh(text: &mut String, matcher: &Matcher, deny: bool) {
-    let usual = if deny { Methods::Any } else { Methods::fetching() };
+    let usual = match (deny, matcher.branches.is_empty()) {
+        (true, _) => Methods::Any,
+        (false, false) => Methods::pushing(),
+        (false, true) => Methods::fetching(),
+    };
     if matcher.methods != usual {
         pair(text, "method", &strings(matcher.methods.as_strings()));
     }
     pair(text, "path", &strings(matcher.paths.iter().map(|path| path.as_str())));
+    branches(text, matcher);
+}
+
+fn branches(text: &mut String, matcher: &Matcher) {
+    if !matcher.branches.is_empty() {
+        pair(text, "branch", &strings(matcher.branches.iter().map(RefPattern::as_str)));
+    }
 }
 
 fn http(text: &mut String, matcher: &Matcher, deny: bool) {
@@ -116,9 +127,7 @@ fn http(text: &mut String, matcher: &Matcher, deny: bool) {
     if !matcher.headers.is_empty() {
         pair(text, "header", &strings(matcher.headers.iter().map(String::as_str)));
     }
-    if !matcher.branches.is_empty() {
-        pair(text, "branch", &strings(matcher.branches.iter().map(RefPattern::as_str)));
-    }
+    branches(text, matcher);
 }
 
 fn pair(text: &mut String, key: &str, value: &str) {

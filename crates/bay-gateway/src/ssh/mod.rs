@@ -19,9 +19,13 @@
 //! | the host key is known to the operator; the key is taken | told |
 //! | bytes go on moving, and the policy still allows it | cut, recorded |
 //!
+//! A push is decided on twice: before the server is asked what there is (`… pushing nothing yet`), and by the refs that it changes, before
+//! anything of it is sent on.
+//!
 //! A shell, a terminal, subsystems, forwarding of ports, of an agent or of X11 are refused. What is sent to the origin is
 //! written anew from what was read of the bay. russh is used here and nowhere else.
 
+mod ahead;
 mod client;
 mod host_key;
 mod known_hosts;
@@ -40,6 +44,7 @@ use crate::connection::Pinned;
 use crate::decider::Refused;
 use crate::stream::Prefixed;
 
+pub(crate) use ahead::Ahead;
 pub(crate) use host_key::HostKey;
 
 /// How an SSH client begins.

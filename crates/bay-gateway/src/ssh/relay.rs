@@ -1,11 +1,13 @@
 //! One command of the bay: decided on, opened at the origin, and passed on in both directions until it ends.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use bay_policy::{CanonicalRequest, Outcome};
+use bay_policy::{CanonicalRequest, Decision, Outcome};
 use russh::server::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf, client as library};
 
+use super::ahead::Ahead;
 use super::client;
 use crate::connection::Pinned;
 use crate::decider::{Ending, Failure};
@@ -48,35 +50,112 @@ pub(super) async fn run(
     user: &str,
     protocol: Option<&'static str>,
 ) {
-    let shared = &pinned.shared;
     let (bay, writer) = channel.split();
     let answer = BayChannel { writer };
-    let decided_in = shared.generation();
-    let ruling = shared.decider.decide(&pinned.caller, &request, &mut Sight::nothing()).await;
-    let record = ruling.id.0.clone();
-    let progress = Progress::new(shared, ruling.id.clone(), request.clone(), decided_in, pinned.busy.clone());
-    if ruling.decision.outcome != Outcome::Allow {
-        let line = match &ruling.explanation {
-            Some(explanation) => explanation.line(),
-            None => format!("{}: {request}: no rule allows it", ruling.decision.outcome),
-        };
-        answer.end(Some(&format!("{line} (record {record})")), REFUSED_STATUS).await;
-        return progress.end(Ending::Refused);
-    }
-    let opened = open(pinned, &ruling.decision, &request, user, protocol).await;
-    let origin = match opened {
-        Ok(origin) => origin,
-        Err(error) => {
-            answer.end(Some(&format!("failed: {error} (record {record})")), REFUSED_STATUS).await;
-            return progress.end_failed(error.failure());
-        }
+    // What a push changes is only known when the server has said what there is.
+    let first = if request.is_push() { request.clone().with_refs(Vec::new()) } else { request.clone() };
+    let Some((decision, progress)) = let_out(pinned, &answer, &first, &mut Sight::nothing()).await else {
+        return;
     };
-    pass(bay, &answer, origin, &progress, pinned).await;
+    match open(pinned, &decision, &request, user, protocol).await {
+        Ok(origin) => {
+            let bay = Ahead::new(bay);
+            pass(pinned, &request, bay, &answer, origin, progress).await;
+        }
+        Err(error) => {
+            let line = format!("failed: {error} (record {})", progress.id().0);
+            answer.end(Some(&line), REFUSED_STATUS).await;
+            progress.end_failed(error.failure());
+        }
+    }
+}
+
+/// Has it decided on. Whoever is refused is told why.
+async fn let_out(
+    pinned: &Pinned,
+    answer: &BayChannel,
+    request: &CanonicalRequest,
+    sight: &mut Sight<'_>,
+) -> Option<(Decision, Arc<Progress>)> {
+    let shared = &pinned.shared;
+    let decided_in = shared.generation();
+    let ruling = shared.decider.decide(&pinned.caller, request, sight).await;
+    let record = ruling.id.0.clone();
+    let progress = Progress::new(shared, ruling.id, request.clone(), decided_in, pinned.busy.clone());
+    if ruling.decision.outcome == Outcome::Allow {
+        return Some((ruling.decision, progress));
+    }
+    let line = match &ruling.explanation {
+        Some(explanation) => explanation.line(),
+        None => format!("{}: {request}: no rule allows it", ruling.decision.outcome),
+    };
+    answer.end(Some(&format!("{line} (record {record})")), REFUSED_STATUS).await;
+    progress.end(Ending::Refused);
+    None
+}
+
+/// By which ruling bytes move at this moment.
+struct Meter {
+    now: Mutex<Arc<Progress>>,
+    /// Nothing moves while a person is asked, and that is well.
+    asking: AtomicBool,
+}
+
+impl Meter {
+    fn now(&self) -> Arc<Progress> {
+        Arc::clone(&self.now.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on by another: what was let out before is over.
+    fn go_on_by(&self, next: Arc<Progress>) {
+        let before = std::mem::replace(&mut *self.now.lock().unwrap_or_else(PoisonError::into_inner), next);
+        before.end(Ending::Closed);
+    }
+
+    /// Waits until nothing has moved for too long, or it is no longer allowed: then there is no failure.
+    async fn watch(&self, pinned: &Pinned) -> Option<Failure> {
+        let shared = &pinned.shared;
+        loop {
+            let progress = self.now();
+            if !progress.still_allowed() {
+                return None;
+            }
+            let stopped = tunnel::watch(&progress, shared.timeouts.tunnel_idle, shared.changes.clone()).await;
+            let another = !Arc::ptr_eq(&progress, &self.now());
+            let waits = stopped.is_some() && self.asking.load(Relaxed);
+            if !another && !waits {
+                return stopped;
+            }
+        }
+    }
+}
+
+/// Decides on a push by what it changes, as soon as that is there. Nothing of it was sent before.
+async fn decide_on_push(
+    pinned: &Pinned,
+    request: &CanonicalRequest,
+    bay: &mut Ahead,
+    answer: &BayChannel,
+    meter: &Meter,
+) -> bool {
+    let request = match bay.refs().await {
+        Some(refs) if refs.is_empty() => return true,
+        Some(refs) => request.clone().with_refs(refs),
+        // Nobody knows, and rules by branch take it for the worst.
+        None => request.clone(),
+    };
+    meter.asking.store(true, Relaxed);
+    let let_out = let_out(pinned, answer, &request, &mut Sight::of_push(bay)).await;
+    if let Some((_, progress)) = &let_out {
+        meter.go_on_by(Arc::clone(progress));
+    }
+    meter.asking.store(false, Relaxed);
+    let_out.is_some()
 }
 
 async fn open(
     pinned: &Pinned,
-    decision: &bay_policy::Decision,
+    decision: &Decision,
     request: &CanonicalRequest,
     user: &str,
     protocol: Option<&'static str>,
@@ -106,26 +185,35 @@ enum End {
     Status(Option<u32>),
     /// The origin refused to run it.
     NotRun,
+    /// The bay was refused what it wanted to send, and told so.
+    Refused,
     BayGone,
     Revoked,
 }
 
 async fn pass(
-    bay: ChannelReadHalf,
+    pinned: &Pinned,
+    request: &CanonicalRequest,
+    mut bay: Ahead,
     answer: &BayChannel,
     origin: client::Origin,
-    progress: &Arc<Progress>,
-    pinned: &Pinned,
+    progress: Arc<Progress>,
 ) {
     let client::Origin { channel, connection, leash } = origin;
     let (reader, writer) = channel.split();
-    let shared = &pinned.shared;
-    let watching = tunnel::watch(progress, shared.timeouts.tunnel_idle, shared.changes.clone());
-    let ended = tokio::select! {
-        ended = inward(reader, answer, progress) => Ok(ended),
-        ended = outward(bay, writer, progress) => Ok(ended),
-        stopped = watching => Err(stopped),
+    let meter = Meter { now: Mutex::new(progress), asking: AtomicBool::new(false) };
+    let sending = async {
+        if request.is_push() && !decide_on_push(pinned, request, &mut bay, answer, &meter).await {
+            return End::Refused;
+        }
+        outward(bay, writer, &meter).await
     };
+    let ended = tokio::select! {
+        ended = inward(reader, answer, &meter) => Ok(ended),
+        ended = sending => Ok(ended),
+        stopped = meter.watch(pinned) => Err(stopped),
+    };
+    let progress = meter.now();
     drop((connection, leash));
     match ended {
         Ok(End::Status(Some(status))) => {
@@ -140,6 +228,7 @@ async fn pass(
             progress.end_failed(Failure::BadAnswer);
             answer.end(Some("failed: the server does not run git for this key"), REFUSED_STATUS).await;
         }
+        Ok(End::Refused) => progress.end(Ending::Closed),
         Ok(End::BayGone) => progress.end(Ending::Abandoned),
         Err(Some(failure)) => {
             progress.end_failed(failure);
@@ -154,9 +243,10 @@ async fn pass(
 }
 
 /// From the origin to the bay, until the origin is done.
-async fn inward(mut origin: ChannelReadHalf, answer: &BayChannel, progress: &Progress) -> End {
+async fn inward(mut origin: ChannelReadHalf, answer: &BayChannel, meter: &Meter) -> End {
     let mut status = None;
     while let Some(message) = origin.wait().await {
+        let progress = meter.now();
         let written = match message {
             ChannelMsg::Data { data } => {
                 if !progress.still_allowed() {
@@ -193,30 +283,31 @@ async fn inward(mut origin: ChannelReadHalf, answer: &BayChannel, progress: &Pro
 }
 
 /// From the bay to the origin; the end of it is not the end of the command.
-async fn outward(
-    mut bay: ChannelReadHalf,
-    origin: ChannelWriteHalf<library::Msg>,
-    progress: &Progress,
-) -> End {
-    while let Some(message) = bay.wait().await {
-        let written = match message {
-            ChannelMsg::Data { data } => {
-                if !progress.still_allowed() {
-                    return End::Revoked;
-                }
-                let length = data.len();
-                let written = origin.data_bytes(data).await;
-                progress.moved(Direction::Out, length);
-                written
+async fn outward(mut bay: Ahead, origin: ChannelWriteHalf<library::Msg>, meter: &Meter) -> End {
+    let mut eof_sent = false;
+    loop {
+        if !bay.seen.is_empty() {
+            let progress = meter.now();
+            if !progress.still_allowed() {
+                return End::Revoked;
             }
-            ChannelMsg::Eof => origin.eof().await,
-            ChannelMsg::Close => return End::BayGone,
-            _ => Ok(()),
-        };
-        if written.is_err() {
-            // What the origin still has to say, its status above all, comes the other way.
-            return std::future::pending().await;
+            let data = bay.seen.split();
+            let length = data.len();
+            let written = origin.data_bytes(data).await;
+            progress.moved(Direction::Out, length);
+            if written.is_err() {
+                // What the origin still has to say, its status above all, comes the other way.
+                return std::future::pending().await;
+            }
+        }
+        if bay.eof && !eof_sent {
+            eof_sent = true;
+            if origin.eof().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+        if !bay.more().await {
+            return End::BayGone;
         }
     }
-    End::BayGone
 }

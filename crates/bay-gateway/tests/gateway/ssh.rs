@@ -6,6 +6,7 @@ use std::process::{Output, Stdio};
 
 use bay_gateway::{Ending, Failure};
 use bay_tests::forge::{SshForge, make_key, quiet_git};
+use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
 use crate::lab::{Entry, Lab, quick};
@@ -168,6 +169,91 @@ async fn pushing_needs_a_rule_that_says_so_and_then_arrives() {
         rig.clone("team/app.git").await
     };
     assert!(done.status.success() && again.join("more").exists(), "{}", said(&done));
+}
+
+/// What the forge has under a name.
+fn at_forge(rig: &Rig, name: &str) -> String {
+    let bare = rig.dir.path().join("forge/repos/team/app.git");
+    let found = quiet_git(&bare).args(["rev-parse", "-q", "--verify", name]).output().unwrap();
+    String::from_utf8(found.stdout).unwrap().trim().to_owned()
+}
+
+#[tokio::test]
+async fn a_push_is_decided_on_by_what_it_changes_before_anything_of_it_is_sent() {
+    let rules = format!(
+        "{READING}\n{}\n{}",
+        READING.replace("\"app\"", "\"agents\"").replace("path =", "branch = \"agent/**\"\npath ="),
+        READING
+            .replace("\"app\"", "\"never\"")
+            .replace("\"allow\"", "\"deny\"")
+            .replace("path =", "branch = \"agent/locked\"\npath =")
+    );
+    let mut rig = Rig::new(&rules).await;
+    let (work, done) = rig.clone("team/app.git").await;
+    assert!(done.status.success(), "{}", said(&done));
+    let first = at_forge(&rig, "refs/heads/main");
+    fs::write(work.join("more"), "more").unwrap();
+    for args in [&["add", "."][..], &["commit", "-q", "-m", "more"]] {
+        assert!(rig.git(&work, args).status().await.unwrap().success());
+    }
+    let mut push = async |refs: &[&str]| {
+        let args = [&["push", "-q", "origin"][..], refs].concat();
+        rig.git(&work, &args).output().await.unwrap()
+    };
+    let done = push(&["HEAD:refs/heads/agent/x"]).await;
+    assert!(done.status.success(), "{}", said(&done));
+    for refs in [
+        &["main"][..],
+        &["HEAD:refs/heads/agent/y", "main"],
+        &["HEAD:refs/heads/agent/locked"],
+        &["HEAD:refs/tags/v1"],
+        &["--delete", "main"],
+    ] {
+        let refused = push(refs).await;
+        let told = said(&refused);
+        assert!(
+            !refused.status.success() && told.contains("workbay: deny: PUSH ssh://git.ok.test"),
+            "{told}"
+        );
+        assert!(told.contains("pushing refs/"), "{told}");
+    }
+    // A push that changes nothing needs nobody's word, and deleting is a change like any other.
+    assert!(push(&["HEAD:refs/heads/agent/x"]).await.status.success());
+    let gone = push(&["--delete", "agent/x"]).await;
+    assert!(gone.status.success(), "{}", said(&gone));
+    assert_eq!(at_forge(&rig, "refs/heads/main"), first);
+    for name in ["refs/heads/agent/x", "refs/heads/agent/y", "refs/heads/agent/locked", "refs/tags/v1"] {
+        assert_eq!(at_forge(&rig, name), "", "{name}");
+    }
+    rig.lab.ledger.all_ended_once().await;
+    assert!(rig.decided("pushing refs/heads/agent/x").await);
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_of_a_push_is_taken_for_the_worst() {
+    let by_branch = READING.replace("path =", "branch = \"**\"\npath =");
+    let mut rig = Rig::new(&by_branch).await;
+    let first = at_forge(&rig, "refs/heads/main");
+    let zero = "0".repeat(40);
+    let line = |text: &str| format!("{:04x}{text}", text.len() + 4);
+    for odd in [
+        "this is not what git sends".to_owned(),
+        line(&format!("{first} {zero} refs/heads/../heads/main\0 report-status")) + "0000",
+        line("push-cert\0 report-status") + "0000",
+        line(&format!("{first} {zero} refs/heads/main\0 report-status")) + &"x".repeat(70 << 10),
+        // The beginning of something that git sends, and then no more.
+        line(&format!("{first} {zero} refs/heads/main\0 report-status")),
+    ] {
+        let mut client = rig.ssh(&["git@x", "git-receive-pack 'team/app.git'"]);
+        let mut client =
+            client.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut input = client.stdin.take().unwrap();
+        input.write_all(odd.as_bytes()).await.ok();
+        drop(input);
+        let told = said(&client.wait_with_output().await.unwrap());
+        assert!(told.contains("workbay: deny: PUSH ssh://git.ok.test"), "{odd:.40}: {told}");
+        assert_eq!(at_forge(&rig, "refs/heads/main"), first);
+    }
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::path::CanonicalPath;
 use super::refusal::{Part, Quoted, Refusal, RefusalCode};
+use super::request::Pushing;
 
 /// Longest command line that is read.
 const MAX_COMMAND_BYTES: usize = 4096;
@@ -51,6 +52,9 @@ impl GitService {
 pub struct GitSsh {
     service: GitService,
     path: CanonicalPath,
+    /// The refs that a push changes, where they are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refs: Option<Vec<String>>,
 }
 
 impl GitSsh {
@@ -74,7 +78,7 @@ impl GitSsh {
                 "write the whole path, as it is on the server",
             ));
         }
-        Ok(Self { service, path })
+        Ok(Self { service, path, refs: None })
     }
 
     /// Reads what a client asks to have run: the service, and the path as it stands in URLs.
@@ -120,6 +124,21 @@ impl GitSsh {
     #[must_use]
     pub fn path(&self) -> &CanonicalPath {
         &self.path
+    }
+
+    pub(super) fn set_refs(&mut self, refs: Vec<String>) {
+        self.refs = Some(refs);
+    }
+
+    pub(super) fn refs(&self) -> Option<&[String]> {
+        self.refs.as_deref()
+    }
+
+    pub(super) fn pushing(&self) -> Pushing<'_> {
+        match self.service {
+            GitService::Fetch => Pushing::No,
+            GitService::Push => Pushing::of(self.refs()),
+        }
     }
 
     /// What is sent to the server: its letters need no quoting beyond this.

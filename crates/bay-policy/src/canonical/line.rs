@@ -6,6 +6,9 @@ use super::refusal::{Part, Quoted, Refusal, RefusalCode};
 use super::request::{CanonicalRequest, Connection, RawRequest, Scheme, WEBSOCKET, canonicalise};
 use crate::push::is_ref;
 
+/// What a push changes that changes nothing, or nothing yet.
+const NOTHING: &str = "nothing yet";
+
 impl CanonicalRequest {
     /// Reads `[METHOD] URL [pushing REF,REF…] [with HEADER, HEADER…]`. The method is GET unless said, of
     /// `ssh://HOST/REPOSITORY` FETCH, and WEBSOCKET for the handshake of one; `tcp://HOST:PORT` and `tls://HOST[:PORT]` are connections that are not looked into.
@@ -13,14 +16,14 @@ impl CanonicalRequest {
         let line = line.trim();
         let (line, headers) = line.split_once(" with ").unwrap_or((line, ""));
         if let Some((line, refs)) = line.split_once(" pushing ") {
-            let refs: Vec<String> =
-                refs.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
+            let refs = refs.split(',').map(str::trim).filter(|name| !name.is_empty() && *name != NOTHING);
+            let refs: Vec<String> = refs.map(str::to_owned).collect();
             let request = Self::from_line(&if headers.is_empty() {
                 line.to_owned()
             } else {
                 format!("{line} with {headers}")
             })?;
-            if !refs.iter().all(|name| is_ref(name)) || !request.http().is_some_and(|http| http.is_push()) {
+            if !refs.iter().all(|name| is_ref(name)) || !request.is_push() {
                 return Err(not_a_line(line));
             }
             return Ok(request.with_refs(refs));

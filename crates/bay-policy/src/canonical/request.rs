@@ -128,11 +128,21 @@ pub struct Http {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pushing<'a> {
     No,
-    /// The question for what there is, which comes before a push.
+    /// The question for what there is, which comes before a push, or a push that changes nothing.
     Preparing,
     /// A push of which nobody knows what it changes.
     Unknown,
     Refs(&'a [String]),
+}
+
+impl<'a> Pushing<'a> {
+    pub(super) fn of(refs: Option<&'a [String]>) -> Self {
+        match refs {
+            None => Self::Unknown,
+            Some([]) => Self::Preparing,
+            Some(refs) => Self::Refs(refs),
+        }
+    }
 }
 
 impl Http {
@@ -185,11 +195,10 @@ impl Http {
         path.trim_end_matches(['/', '.', ' ']).ends_with("git-receive-pack")
     }
 
-    pub(crate) fn pushing(&self) -> Pushing<'_> {
+    fn pushing(&self) -> Pushing<'_> {
         let service = self.query.pairs().any(|pair| pair == ("service", "git-receive-pack"));
         match &self.refs {
-            Some(refs) if self.is_push() => Pushing::Refs(refs),
-            None if self.is_push() => Pushing::Unknown,
+            _ if self.is_push() => Pushing::of(self.refs.as_deref()),
             _ if service && self.path.as_str().ends_with("/info/refs") => Pushing::Preparing,
             _ => Pushing::No,
         }
@@ -223,16 +232,36 @@ impl CanonicalRequest {
         Ok(Self { host, port: checked_port(connection.port)?, what: What::Passthrough })
     }
 
-    /// The same with the refs that it changes, read from its body. Whatever is no push changes none.
+    /// The same with the refs that it changes, read from what is sent. Whatever is no push changes none.
     #[must_use]
     pub fn with_refs(mut self, refs: Vec<String>) -> Self {
-        if let What::Http(http) = &mut self.what
-            && http.is_push()
-            && refs.iter().all(|name| is_ref(name))
-        {
-            http.refs = Some(refs);
+        if !self.is_push() || !refs.iter().all(|name| is_ref(name)) {
+            return self;
+        }
+        match &mut self.what {
+            What::Http(http) => http.refs = Some(refs),
+            What::GitSsh(git) => git.set_refs(refs),
+            What::Tcp | What::Passthrough => {}
         }
         self
+    }
+
+    /// Whether it is a push to a git repository, over HTTP or over SSH.
+    #[must_use]
+    pub fn is_push(&self) -> bool {
+        match &self.what {
+            What::Http(http) => http.is_push(),
+            What::GitSsh(git) => git.service() == GitService::Push,
+            What::Tcp | What::Passthrough => false,
+        }
+    }
+
+    pub(crate) fn pushing(&self) -> Pushing<'_> {
+        match &self.what {
+            What::Http(http) => http.pushing(),
+            What::GitSsh(git) => git.pushing(),
+            What::Tcp | What::Passthrough => Pushing::No,
+        }
     }
 
     #[must_use]
@@ -319,17 +348,23 @@ impl fmt::Display for CanonicalRequest {
             What::Tcp => write!(f, "tcp://{}:{}", self.host, self.port),
             What::Passthrough => write!(f, "tls://{}:{}", self.host, self.port),
             What::GitSsh(git) => {
-                write!(f, "{} ssh://{}{}", git.service().method(), self.authority(), git.path())
+                write!(f, "{} ssh://{}{}", git.service().method(), self.authority(), git.path())?;
+                write_refs(f, git.refs())
             }
             What::Http(http) => {
                 let scheme = http.scheme.as_str();
                 write!(f, "{} {scheme}://{}{}{}", http.method, self.authority(), http.path, http.query)?;
-                match &http.refs {
-                    Some(refs) => write!(f, " pushing {}", refs.join(",")),
-                    None => Ok(()),
-                }
+                write_refs(f, http.refs.as_deref())
             }
         }
+    }
+}
+
+fn write_refs(f: &mut fmt::Formatter<'_>, refs: Option<&[String]>) -> fmt::Result {
+    match refs {
+        None => Ok(()),
+        Some([]) => f.write_str(" pushing nothing yet"),
+        Some(refs) => write!(f, " pushing {}", refs.join(",")),
     }
 }
 

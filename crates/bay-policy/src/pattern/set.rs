@@ -115,6 +115,12 @@ impl Methods {
         Self::Set(vec![GitService::Fetch.method().to_owned()])
     }
 
+    /// The same where it speaks of branches.
+    #[must_use]
+    pub fn pushing() -> Self {
+        Self::Set(vec![GitService::Push.method().to_owned()])
+    }
+
     #[must_use]
     pub fn set(mut methods: Vec<String>) -> Self {
         methods.sort_unstable();

@@ -71,6 +71,77 @@ fn repositories_are_fetched_from_and_pushed_to_as_rules_say() {
 }
 
 #[test]
+fn pushes_over_ssh_are_decided_on_by_their_branches_as_those_over_https() {
+    let rules = |kind: &str| {
+        let rule = |outcome: &str, branch: &str| {
+            format!(
+                "[[rule]]\nid = \"{outcome}\"\noutcome = \"{outcome}\"\nhost = \"git.test\"\n{kind}{branch}\n"
+            )
+        };
+        policy(
+            &[
+                rule("allow", "branch = \"agent/**\""),
+                rule("ask", "branch = [\"main\", \"refs/tags/*\"]"),
+                rule("deny", "branch = \"agent/locked\""),
+            ]
+            .concat(),
+        )
+    };
+    let ssh = rules("kind = \"git-ssh\"\npath = \"/team/app\"\n");
+    let https = rules("path = \"/team/app.git/**\"\n");
+    for (refs, wanted) in [
+        ("refs/heads/agent/x", "allow"),
+        ("refs/heads/main", "ask"),
+        ("refs/heads/MAIN", "ask"),
+        ("refs/tags/v1", "ask"),
+        ("refs/heads/agent/x,refs/heads/main", "ask"),
+        ("refs/heads/agent/locked", "deny"),
+        ("refs/heads/agent/x,refs/heads/agent/locked", "deny"),
+        ("refs/heads/other", "deny"),
+        ("refs/heads/main,refs/heads/other", "deny"),
+        // Before a push: what there is has to be said before anybody knows what changes.
+        ("nothing yet", "allow"),
+    ] {
+        let line = format!("PUSH ssh://git.test/team/app.git pushing {refs}");
+        assert_eq!(outcome(&ssh, &line), wanted, "{line}");
+        assert_eq!(request(&request(&line).to_string()), request(&line));
+        let line = format!("POST https://git.test/team/app.git/git-receive-pack pushing {refs}");
+        assert_eq!(outcome(&https, &line), wanted, "{line}");
+    }
+    let before = "GET https://git.test/team/app.git/info/refs?service=git-receive-pack";
+    assert_eq!(outcome(&https, before), "allow");
+    // What cannot be read is taken for the worst, and fetching is another matter.
+    assert_eq!(outcome(&ssh, "PUSH ssh://git.test/team/app"), "deny");
+    assert_eq!(outcome(&ssh, "FETCH ssh://git.test/team/app"), "deny");
+    assert_eq!(outcome(&ssh, "FETCH ssh://git.test/team/app pushing refs/heads/agent/x"), "refused");
+}
+
+#[test]
+fn an_ask_about_pushes_alone_is_enough_to_be_asked_with_what_changes() {
+    let ask = |more: &str| policy(&format!("[[rule]]\noutcome = \"ask\"\nhost = \"git.test\"\n{more}"));
+    let by_branch = ask("path = \"/team/app.git/**\"\nbranch = \"main\"");
+    let before = "GET https://git.test/team/app.git/info/refs?service=git-receive-pack";
+    assert_eq!(outcome(&by_branch, before), "allow");
+    assert_eq!(
+        outcome(&by_branch, "GET https://git.test/team/app.git/info/refs?service=git-upload-pack"),
+        "deny"
+    );
+    // Without branches a request over HTTPS is asked about like any other.
+    assert_eq!(outcome(&ask("path = \"/team/app.git/**\""), before), "ask");
+    let ssh = ask("kind = \"git-ssh\"\npath = \"/team/app\"\nmethod = \"PUSH\"");
+    assert_eq!(outcome(&ssh, "PUSH ssh://git.test/team/app pushing nothing yet"), "allow");
+    assert_eq!(outcome(&ssh, "PUSH ssh://git.test/team/app"), "ask");
+    assert_eq!(outcome(&ssh, "PUSH ssh://git.test/team/app pushing refs/heads/x"), "ask");
+    // A deny has its word before anything is asked for.
+    let denied = policy(
+        "otherwise = \"ask\"\n[[rule]]\noutcome = \"deny\"\nkind = \"git-ssh\"\nhost = \"git.test\"\nmethod = \"PUSH\"",
+    );
+    assert_eq!(outcome(&denied, "PUSH ssh://git.test/team/app pushing nothing yet"), "deny");
+    assert_eq!(outcome(&denied, "PUSH ssh://other.test/team/app pushing nothing yet"), "allow");
+    assert_eq!(outcome(&denied, "PUSH ssh://other.test/team/app pushing refs/heads/x"), "ask");
+}
+
+#[test]
 fn other_rules_say_nothing_of_git_but_a_plain_deny_does() {
     let wide = "[[rule]]\noutcome = \"allow\"\nhost = \"*\"\nport = \"*\"\nmethod = \"*\"\n[[rule]]\noutcome = \"allow\"\nkind = \"tcp\"\nhost = \"*\"\nport = \"*\"\n";
     assert_eq!(outcome(&policy(wide), "FETCH ssh://git.test/team/app"), "deny");
@@ -159,9 +230,12 @@ fn what_a_rule_lacks_is_said() {
 #[test]
 fn what_was_refused_is_explained_and_learned() {
     let before = policy(TEAM);
-    for line in
-        ["PUSH ssh://git.test/team/app.git", "FETCH ssh://new.test:2222/a/b", "FETCH ssh://git.test/x"]
-    {
+    for line in [
+        "PUSH ssh://git.test/team/app.git",
+        "PUSH ssh://git.test/team/app.git pushing refs/heads/main",
+        "FETCH ssh://new.test:2222/a/b",
+        "FETCH ssh://git.test/x",
+    ] {
         let explanation = explain(&before, &request(line), &decided(&before, line), now());
         let Some(Remedy::AddRule { toml, .. }) = explanation.would_allow.first() else {
             panic!("{explanation:?}")

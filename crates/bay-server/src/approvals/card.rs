@@ -113,8 +113,7 @@ fn behind(who: Option<&Who>) -> String {
 
 /// What a git push would change, where it can be read.
 fn pushed(request: &CanonicalRequest, beginning: &Beginning) -> Option<Push> {
-    request.http().filter(|http| http.is_push())?;
-    let Commands { updates, end } = commands(&beginning.bytes)?;
+    let Commands { updates, end } = commands(&beginning.bytes).filter(|_| request.is_push())?;
     let (commits, objects) = pack::read(&beginning.bytes[end..]);
     let refs =
         updates.into_iter().map(|update| RefChange { name: update.name, old: update.old, new: update.new });

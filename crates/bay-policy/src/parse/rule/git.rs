@@ -19,10 +19,9 @@ impl Fields {
             self.places.as_ref().and_then(|words| words.first()).map(|word| ("place", word.at)),
             self.query.as_ref().map(|(_, at)| ("query", *at)),
             self.headers.as_ref().map(|(_, at)| ("header", *at)),
-            self.branches.as_ref().map(|(_, at)| ("branch", *at)),
         ];
         if let Some((key, at)) = unfit.into_iter().flatten().next() {
-            let why = "of `git-ssh` there are host, port, repositories and FETCH or PUSH only";
+            let why = "of `git-ssh` there are host, port, repositories, FETCH or PUSH, and the branches of a push only";
             reader.problem(
                 at,
                 format!("`{key}` does not fit the kind"),
@@ -54,6 +53,7 @@ impl Fields {
         let methods = match self.methods {
             Some((methods, at)) => git_methods(reader, methods, at)?,
             None if deny => Methods::Any,
+            None if self.branches.is_some() => Methods::pushing(),
             None => Methods::fetching(),
         };
         let ports = self.ports.map_or(if deny { Ports::Any } else { Ports::Default }, |(ports, _)| ports);
@@ -66,7 +66,7 @@ impl Fields {
             paths,
             query: QueryPattern::default(),
             headers: Vec::new(),
-            branches: Vec::new(),
+            branches: self.branches.map(|(branches, _)| branches).unwrap_or_default(),
             addresses: self.addresses,
         }])
     }
