@@ -3,11 +3,15 @@
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
+use http::{HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
 
 use crate::lab::Lab;
+use crate::origin::text;
 use crate::outside::Origin;
 use crate::ran::Ran;
+use crate::until;
 
 /// The value. Nobody but the origins that it is for may ever see it.
 pub const CANARY: &str = "ghp_CANARYx9XqLm2Zt7RbW4KcVd8PnJ6sYhG3eFa";
@@ -90,4 +94,71 @@ pub fn everybody_is_clean(lab: &Lab, bay: &str) {
         let said = format!("{:?}", lab.daemon.rest("GET", target, &Value::Null));
         assert!(!said.contains(CANARY), "{target}");
     }
+}
+
+/// Says what the variable is.
+pub const TOKEN: &str = "test -n \"$TOKEN\" && echo \"$TOKEN\"";
+
+/// Sends one request as a program in the bay would, with `{}` in a header for the variable TOKEN.
+pub const SEND: &str = r#"
+import json, os, sys, urllib.request, urllib.error
+wanted = json.loads(sys.argv[1])
+token = wanted.get("token") or os.environ.get("TOKEN", "")
+fill = lambda text: text.replace("{}", token)
+body = wanted.get("body")
+request = urllib.request.Request(
+    fill(wanted["url"]), method=wanted.get("method", "GET"), data=fill(body).encode() if body else None,
+    headers={name: fill(value) for name, value in wanted.get("headers", {}).items()})
+try:
+    answer = urllib.request.urlopen(request, timeout=20)
+except urllib.error.HTTPError as refused:
+    answer = refused
+print(json.dumps({"status": answer.status, "headers": dict(answer.headers), "body": answer.read().decode("latin1")}))
+"#;
+
+/// A server that says what it was sent: in the body, in headers, everywhere.
+pub fn reflecting(lab: &Lab, name: &'static str) -> Origin {
+    lab.outside.https(name, |request: Request<Incoming>| async move {
+        let said = format!("{} {} {:?}", request.method(), request.uri(), request.headers());
+        let sent = request.headers().get("authorization").cloned();
+        let mut answer = Response::new(text(said));
+        if let Some(sent) = sent {
+            answer.headers_mut().insert("x-echo", sent.clone());
+            let cookie = format!("session={}", sent.to_str().unwrap_or_default());
+            if let Ok(cookie) = HeaderValue::from_str(&cookie) {
+                answer.headers_mut().insert("set-cookie", cookie);
+            }
+        }
+        answer
+    })
+}
+
+pub fn send(lab: &Lab, bay: &str, wanted: &Value) -> Value {
+    lab.python(bay, SEND, &[&wanted.to_string()]).ok().json()
+}
+
+pub fn bearer(url: &str) -> Value {
+    json!({ "url": url, "headers": { "Authorization": "Bearer {}" } })
+}
+
+pub fn sentinel(lab: &Lab, bay: &str) -> String {
+    lab.daemon.sh(bay, TOKEN).ok().text()
+}
+
+/// The secret for everything at the origin below `/api`.
+pub fn for_api(origin: &Origin) -> String {
+    format!("GET,POST {}:{}/api/** as bearer", origin.name, origin.port())
+}
+
+pub fn everything(origin: &Origin) -> String {
+    origin.allowed("method = \"*\"\nscheme = [\"https\", \"http\"]")
+}
+
+/// The sentinel of the variable TOKEN, once the bay has it.
+#[must_use]
+pub fn once_there(lab: &Lab, bay: &str) -> String {
+    until("the sentinel in the environment", || {
+        let ran = lab.daemon.sh(bay, TOKEN);
+        (ran.code == 0).then(|| ran.text())
+    })
 }

@@ -12,6 +12,7 @@ use crate::origin::text;
 use crate::outside::{Origin, Outside};
 use crate::ran::Ran;
 use crate::suite;
+use crate::until;
 
 /// A daemon whose bays can reach servers of the test.
 #[derive(Debug)]
@@ -72,6 +73,14 @@ impl Lab {
         let path = self.dir.join(format!("{bay}.toml"));
         fs::write(&path, policy).unwrap();
         let _set = self.daemon.bay(&["policy", "set", bay, path.to_str().unwrap()]).ok();
+    }
+
+    /// Waits for a bay's way out: a daemon that has just begun opens it in a moment, and refuses until then.
+    pub fn until_open(&self, bay: &str) {
+        until("the way out is open", || {
+            let state = self.daemon.rest("GET", &format!("/v1/bays/{bay}/egress"), &Value::Null).json();
+            (state["open"] == true).then_some(())
+        });
     }
 
     /// Runs python as the bay's root.

@@ -19,6 +19,7 @@
 //! | [`wait`]   | waiting for an event with a deadline                                                     |
 //! | [`chance`] | repeatable randomness                                                                    |
 //! | [`canary`] | the value of a secret, and looking for it everywhere it must never be                   |
+//! | [`questions`] | what waits for a person, and clients that wait for the answer                        |
 //! | [`tools`]  | the host's package clients inside a bay                                                 |
 //! | [`collector`] | an OpenTelemetry collector                                                            |
 //! | [`archive`]| hostile tar archives                                                                     |
@@ -42,6 +43,7 @@ pub mod leaks;
 pub mod machine;
 pub mod origin;
 pub mod outside;
+pub mod questions;
 pub mod ran;
 pub mod remote;
 pub mod repository;

@@ -4,64 +4,10 @@
 use std::time::Instant;
 
 use bay_tests::lab::{Lab, lab, lab_with};
-use bay_tests::outside::Origin;
+use bay_tests::questions::{Client, approvals, asked, curl, hasty, id, paths, said, short, the_question};
 use bay_tests::{Daemon, until};
 use bay_types::ErrorCode;
 use serde_json::{Value, json};
-
-/// A policy that asks about everything that goes to the origin.
-fn asked(origin: &Origin, more: &str) -> String {
-    origin.allowed(&format!("method = \"*\"\n{more}")).replace("\"allow\"", "\"ask\"")
-}
-
-/// A lab whose clients are told soon to come again.
-fn hasty() -> Lab {
-    lab_with(Daemon::setup().argument("--ask-hold").argument("500ms"))
-}
-
-fn approvals(lab: &Lab, args: &[&str]) -> Vec<Value> {
-    let line: Vec<&str> = ["approvals", "--json"].iter().chain(args).copied().collect();
-    lab.daemon.bay(&line).ok().json().as_array().cloned().unwrap()
-}
-
-/// What the origin was asked for.
-fn paths(origin: &Origin) -> Vec<String> {
-    origin.seen.requests.lock().unwrap().iter().map(|head| head.uri.path().to_owned()).collect()
-}
-
-/// The one question that is open.
-fn the_question(lab: &Lab) -> Value {
-    let mut open = until("a question", || Some(approvals(lab, &[])).filter(|open| !open.is_empty()));
-    assert_eq!(open.len(), 1, "{open:#?}");
-    open.remove(0)
-}
-
-fn id(card: &Value) -> String {
-    card["id"].as_str().unwrap().to_owned()
-}
-
-/// The end of an id, as lists show it.
-fn short(card: &Value) -> String {
-    let id = id(card);
-    id[id.len() - 8..].to_owned()
-}
-
-/// Starts curl in the bay; what came of it is in `/tmp/NAME`: the status, a space, and the body.
-fn curl(lab: &Lab, bay: &str, name: &str, args: &str) {
-    let script = format!(
-        "curl -sS -o /tmp/{name}.body -w '%{{http_code}}' {args} > /tmp/{name}.code 2>/tmp/{name}.err; \
-         echo \"$(cat /tmp/{name}.code) $(cat /tmp/{name}.body 2>/dev/null)\" > /tmp/{name}.new; \
-         mv /tmp/{name}.new /tmp/{name}"
-    );
-    let _begun = lab.daemon.bay(&["exec", "--detach", bay, "--", "sh", "-c", &script]).ok();
-}
-
-fn said(lab: &Lab, bay: &str, name: &str) -> String {
-    until(&format!("{name} to be over"), || {
-        let ran = lab.daemon.sh(bay, &format!("cat /tmp/{name} 2>/dev/null"));
-        (ran.code == 0).then(|| ran.text())
-    })
-}
 
 #[test]
 fn a_held_request_goes_on_when_a_person_allows_it_and_all_of_it_is_on_record() {
@@ -115,66 +61,6 @@ fn a_held_request_goes_on_when_a_person_allows_it_and_all_of_it_is_on_record() {
     assert_eq!(lab.record("b", "approval.denied")[0]["why"], "one was enough");
     let timeline = lab.daemon.bay(&["timeline", "b"]).ok().text();
     assert!(timeline.contains("a person was asked") && timeline.contains("denied by uid 0"), "{timeline}");
-}
-
-/// One request for each file that appears, all by one process.
-const STEPS: &str = r#"
-import json, os, sys, time, urllib.request, urllib.error
-number = 0
-while True:
-    while not os.path.exists("/tmp/go%d" % number):
-        time.sleep(0.01)
-    method, path, body = open("/tmp/go%d" % number).read().split("|")
-    request = urllib.request.Request(sys.argv[1] + path, method=method, data=body.encode() if body else None)
-    try:
-        answer = urllib.request.urlopen(request, timeout=30)
-    except urllib.error.HTTPError as refused:
-        answer = refused
-    except OSError as error:
-        answer = None
-    said = [answer.status, answer.headers.get("retry-after"), answer.read().decode()] if answer else [0, None, ""]
-    with open("/tmp/said.new", "w") as out:
-        json.dump(said, out)
-    os.rename("/tmp/said.new", "/tmp/said%d" % number)
-    number += 1
-"#;
-
-/// A client that sends one request after another from one exec.
-struct Client<'a> {
-    lab: &'a Lab,
-    bay: &'a str,
-    next: usize,
-}
-
-impl<'a> Client<'a> {
-    fn new(lab: &'a Lab, bay: &'a str, origin: &Origin) -> Self {
-        let base = origin.url("https", "");
-        let _begun = lab.daemon.bay(&["exec", "--detach", bay, "--", "python3", "-c", STEPS, &base]).ok();
-        Self { lab, bay, next: 0 }
-    }
-
-    fn send(&mut self, method: &str, path: &str, body: &str) -> usize {
-        let number = self.next;
-        self.next += 1;
-        let script =
-            format!("printf '%s' '{method}|{path}|{body}' > /tmp/go.new && mv /tmp/go.new /tmp/go{number}");
-        let _sent = self.lab.daemon.sh(self.bay, &script).ok();
-        number
-    }
-
-    fn answer(&self, number: usize) -> (u64, Value, String) {
-        let said = until("the client has its answer", || {
-            let ran = self.lab.daemon.sh(self.bay, &format!("cat /tmp/said{number} 2>/dev/null"));
-            (ran.code == 0).then(|| ran.text())
-        });
-        let said: Value = serde_json::from_str(&said).unwrap();
-        (said[0].as_u64().unwrap(), said[1].clone(), said[2].as_str().unwrap_or_default().to_owned())
-    }
-
-    fn status(&mut self, method: &str, path: &str) -> u64 {
-        let number = self.send(method, path, "");
-        self.answer(number).0
-    }
 }
 
 #[test]
@@ -294,6 +180,7 @@ fn whoever_is_held_by_a_daemon_that_is_asked_to_end_is_told_to_come_again() {
     for version in ["--http1.1", "--http2"] {
         for round in 0..3 {
             let name = format!("one{round}{version}");
+            lab.until_open("b");
             curl(&lab, "b", &name, &format!("{version} -D /tmp/{name}.head '{url}'"));
             let _card = held(&lab);
             lab.daemon.terminate();
@@ -304,6 +191,7 @@ fn whoever_is_held_by_a_daemon_that_is_asked_to_end_is_told_to_come_again() {
             assert!(head.contains("retry-after:"), "{head}");
         }
     }
+    lab.until_open("b");
     // A client that does so waits for the same question, and goes on.
     curl(&lab, "b", "two", &format!("--retry 20 --retry-delay 1 '{url}'"));
     let card = held(&lab);

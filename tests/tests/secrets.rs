@@ -5,75 +5,19 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use bay_tests::canary::{CANARY, bay_is_clean, credentials, everybody_is_clean, files_with_canary, set};
+use bay_tests::canary::{
+    CANARY, SEND, TOKEN, bay_is_clean, bearer, credentials, everybody_is_clean, everything,
+    files_with_canary, for_api, once_there, reflecting, send, sentinel, set,
+};
 use bay_tests::collector::Collector;
 use bay_tests::lab::{Lab, lab, lab_with};
 use bay_tests::origin::text;
-use bay_tests::outside::Origin;
 use bay_tests::suite::Scratch;
 use bay_tests::{Daemon, keeper, leaks, until};
-use http::{HeaderValue, Request, Response};
+use http::{Request, Response};
 use hyper::body::Incoming;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
-use serde_json::{Value, json};
-
-/// Says what the variable is.
-const TOKEN: &str = "test -n \"$TOKEN\" && echo \"$TOKEN\"";
-
-/// Sends one request as a program in the bay would, with `{}` in a header for the variable TOKEN.
-const SEND: &str = r#"
-import json, os, sys, urllib.request, urllib.error
-wanted = json.loads(sys.argv[1])
-token = wanted.get("token") or os.environ.get("TOKEN", "")
-fill = lambda text: text.replace("{}", token)
-body = wanted.get("body")
-request = urllib.request.Request(
-    fill(wanted["url"]), method=wanted.get("method", "GET"), data=fill(body).encode() if body else None,
-    headers={name: fill(value) for name, value in wanted.get("headers", {}).items()})
-try:
-    answer = urllib.request.urlopen(request, timeout=20)
-except urllib.error.HTTPError as refused:
-    answer = refused
-print(json.dumps({"status": answer.status, "headers": dict(answer.headers), "body": answer.read().decode("latin1")}))
-"#;
-
-/// A server that says what it was sent: in the body, in headers, everywhere.
-fn reflecting(lab: &Lab, name: &'static str) -> Origin {
-    lab.outside.https(name, |request: Request<Incoming>| async move {
-        let said = format!("{} {} {:?}", request.method(), request.uri(), request.headers());
-        let sent = request.headers().get("authorization").cloned();
-        let mut answer = Response::new(text(said));
-        if let Some(sent) = sent {
-            answer.headers_mut().insert("x-echo", sent.clone());
-            let cookie = format!("session={}", sent.to_str().unwrap_or_default());
-            if let Ok(cookie) = HeaderValue::from_str(&cookie) {
-                answer.headers_mut().insert("set-cookie", cookie);
-            }
-        }
-        answer
-    })
-}
-
-fn send(lab: &Lab, bay: &str, wanted: &Value) -> Value {
-    lab.python(bay, SEND, &[&wanted.to_string()]).ok().json()
-}
-
-fn bearer(url: &str) -> Value {
-    json!({ "url": url, "headers": { "Authorization": "Bearer {}" } })
-}
-
-fn sentinel(lab: &Lab, bay: &str) -> String {
-    lab.daemon.sh(bay, TOKEN).ok().text()
-}
-
-/// The secret for everything at the origin below `/api`.
-fn for_api(origin: &Origin) -> String {
-    format!("GET,POST {}:{}/api/** as bearer", origin.name, origin.port())
-}
-
-fn everything(origin: &Origin) -> String {
-    origin.allowed("method = \"*\"\nscheme = [\"https\", \"http\"]")
-}
+use serde_json::json;
 
 #[test]
 fn a_bay_uses_a_secret_that_it_never_holds() {
@@ -83,10 +27,7 @@ fn a_bay_uses_a_secret_that_it_never_holds() {
     // Added to a bay that runs, and to every command from then on.
     let said = set(&lab, "TOKEN", &["--for", &for_api(&origin)]).ok();
     assert!(!said.text().contains(CANARY) && said.text().contains("$TOKEN"), "{}", said.text());
-    let own = until("the sentinel in the environment", || {
-        let ran = lab.daemon.sh("b", TOKEN);
-        (ran.code == 0).then(|| ran.text())
-    });
+    let own = once_there(&lab, "b");
     assert_eq!((own.len(), &own[..4]), (CANARY.len(), "ghp_"), "{own}");
     assert_ne!(own, CANARY);
 
@@ -125,9 +66,7 @@ fn neither_traces_nor_recorded_sessions_nor_metrics_have_the_value_in_them() {
     lab.bay("b", &everything(&origin));
     let _set = set(&lab, "TOKEN", &["--for", &for_api(&origin)]).ok();
     let url = origin.url("https", "/api/x");
-    let in_place = until("the sentinel in the environment", || {
-        Some(lab.daemon.sh("b", TOKEN)).filter(|ran| ran.code == 0).map(|ran| ran.text())
-    });
+    let in_place = once_there(&lab, "b");
     // A session with everything on its screen that curl can tell, by an answer that says what was sent; then one that misuses it.
     let curl = "curl -sS -v -i -H \"Authorization: Bearer $TOKEN\"";
     let line = format!("exec b -t -- sh -c '{curl} {url}; {curl} {}'", origin.url("https", "/elsewhere"));
@@ -226,10 +165,7 @@ fn a_sentinel_anywhere_else_is_refused_and_reported() {
     )
     .ok();
     lab.set("b", &policy);
-    let own = until("the sentinel in the environment", || {
-        let ran = lab.daemon.sh("b", TOKEN);
-        (ran.code == 0).then(|| ran.text())
-    });
+    let own = once_there(&lab, "b");
     let api = origin.url("https", "/api/x");
     let auth = json!({ "Authorization": "Bearer {}" });
     let form = "--b\r\nContent-Disposition: form-data; name=\"f\"\r\n\r\n{}\r\n--b--\r\n";
@@ -297,10 +233,7 @@ fn sentinels_are_where_tools_look_and_stay_for_the_life_of_the_bay() {
         ],
     )
     .ok();
-    let own = until("the sentinel in the environment", || {
-        let ran = lab.daemon.sh("b", TOKEN);
-        (ran.code == 0).then(|| ran.text())
-    });
+    let own = once_there(&lab, "b");
     let files = |lab: &Lab| {
         lab.daemon.sh("b", "cat /root/.npmrc /.bay/gitconfig; stat -c %a /root/.npmrc").ok().text()
     };
@@ -345,10 +278,7 @@ fn another_value_holds_at_once_and_a_secret_that_is_gone_ends_streams() {
     });
     lab.bay("b", &everything(&origin));
     let _set = set(&lab, "TOKEN", &["--for", &for_api(&origin)]).ok();
-    let own = until("the sentinel in the environment", || {
-        let ran = lab.daemon.sh("b", TOKEN);
-        (ran.code == 0).then(|| ran.text())
-    });
+    let own = once_there(&lab, "b");
     assert_eq!(send(&lab, "b", &bearer(&origin.url("https", "/api/x")))["status"], 200);
     let second = CANARY.replace("x9Xq", "y8Yr");
     let _new = lab.daemon.bay_with_input(&["secret", "rotate", "TOKEN", "-"], second.as_bytes()).ok();
@@ -384,10 +314,7 @@ fn a_fork_has_sentinels_of_its_own_and_its_parents_are_honoured_as_its() {
     lab.bay("p", &everything(&origin));
     let file = ["--env", "TOKEN", "--file", "/root/token", "--bay", "p"];
     let _set = set(&lab, "TOKEN", &[&["--for", &for_api(&origin)][..], &file].concat()).ok();
-    let parent = until("the sentinel in the environment", || {
-        let ran = lab.daemon.sh("p", TOKEN);
-        (ran.code == 0).then(|| ran.text())
-    });
+    let parent = once_there(&lab, "p");
     let memory = keeper::able(&lab.daemon);
     if memory {
         // A process that remembers what it was given, and sends it when it is told to.

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use bay_tests::forge::{SshForge, make_key};
 use bay_tests::lab::{Lab, lab_with};
 use bay_tests::{Daemon, Ran, image, suite, until};
-use serde_json::Value;
 use tokio::runtime::Runtime;
 
 /// A daemon that has a key for a forge, and the forge.
@@ -60,13 +59,6 @@ impl Rig {
 
     fn clone(&self, path: &str, to: &str) -> Ran {
         self.lab.daemon.sh("b", &format!("git clone -q {} {to}", self.url(path)))
-    }
-
-    fn until_open(&self) {
-        until("the way out is open", || {
-            let state = self.lab.daemon.rest("GET", "/v1/bays/b/egress", &Value::Null).json();
-            (state["open"] == true).then_some(())
-        });
     }
 
     fn ssh(&self, args: &str) -> Ran {
@@ -196,10 +188,10 @@ fn the_key_is_nowhere_in_the_bay_and_a_server_that_changed_its_own_gets_nothing(
 
     // A bay knows its gateway after the daemon, or all that runs in it, began anew.
     rig.lab.daemon.restart();
-    rig.until_open();
+    rig.lab.until_open("b");
     let _again = rig.clone("team/app.git", "/workspace/again").ok();
     let _new = rig.lab.daemon.bay(&["replace", "b"]).ok();
-    rig.until_open();
+    rig.lab.until_open("b");
     let _again = rig.clone("team/app.git", "/workspace/anew").ok();
 
     // Git asks hosts that there is a key for by SSH, and others over HTTPS.

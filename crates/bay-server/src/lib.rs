@@ -335,6 +335,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     tokio::spawn(grow_pool(Arc::clone(&daemon)));
     tokio::spawn(ledger::keep_heads(Arc::clone(&daemon)));
     tokio::spawn(approvals::sweep(Arc::clone(&daemon)));
+    tokio::spawn(secrets::record_refreshes(Arc::clone(&daemon)));
     tokio::spawn(notify::follow(Arc::clone(&daemon)));
     tokio::spawn(changes::watch(Arc::clone(&daemon)));
     tokio::spawn(telemetry::cost::watch(Arc::clone(&daemon)));

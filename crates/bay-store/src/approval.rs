@@ -34,7 +34,7 @@ fn column(e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError 
 const ONE: &str = "SELECT key, state, card, answer, uses_left, expires FROM approvals WHERE id = $1";
 const ALL: &str = "SELECT key, state, card, answer, uses_left, expires FROM approvals ORDER BY id";
 const LIVE: &str = "SELECT key, state, card, answer, uses_left, expires FROM approvals \
-                    WHERE state = 'open' OR (state = 'allowed' AND uses_left <> 0) ORDER BY id";
+                    WHERE state IN ('open', 'denied') OR (state = 'allowed' AND uses_left <> 0) ORDER BY id";
 const LIVE_OF_BAY: &str = "SELECT id FROM approvals \
                            WHERE bay = $1 AND (state = 'open' OR (state = 'allowed' AND uses_left <> 0))";
 

@@ -184,6 +184,9 @@ pub struct AskedExec {
     pub cwd: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// The service that runs it, whenever that wants to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
     /// Who wants to run it.
     pub by: String,
 }

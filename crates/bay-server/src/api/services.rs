@@ -12,7 +12,7 @@ use super::{Failure, Input, Json, NoQuery, Shared};
 use crate::channel::{ANSWER_WITHIN, plain_text};
 use crate::daemon::to_the_end;
 use crate::news;
-use crate::service::{Caller, execs, services};
+use crate::service::{Caller, execs, gate, services};
 
 pub(super) async fn list(
     _: NoQuery,
@@ -41,6 +41,9 @@ pub(super) async fn define(
 ) -> Result<Json<ServiceView>, Failure> {
     let handle = daemon.bays.find(&bay)?;
     let name = services::name(&service)?;
+    spec.check()?;
+    // Whoever goes away while a person is asked wants it no more.
+    gate::pass_service(&daemon, &handle, &name, &spec, caller).await?;
     let view =
         to_the_end(async move { services::define(&daemon, &handle, &name, &spec, caller).await }).await?;
     Ok(Json(view))

@@ -51,7 +51,11 @@ impl AboutRequest<'_> {
     pub(crate) async fn wish(self, daemon: &Daemon, handle: &BayHandle, sight: &mut Sight<'_>) -> Wish {
         let Self { request, explanation, who, secrets, checkpoint } = self;
         let beginning = sight.beginning().await;
-        let key = Key::request(&behind(who), &secrets, &request.to_string());
+        let line = request.to_string();
+        let shown = clip(&line);
+        // What is shown in part is allowed only as it is held: no grant is made of a line that is not all there.
+        let saved_as = if shown == line { saved_as(request, explanation.rule.as_ref()) } else { None };
+        let key = Key::request(&behind(who), &secrets, &line);
         let asked_at = Timestamp::now();
         let exec = match who.and_then(|who| who.exec) {
             Some(exec) => daemon.store.exec_get(handle.id, exec).await.ok().flatten(),
@@ -74,7 +78,7 @@ impl AboutRequest<'_> {
             asked_at,
             expires: daemon.approvals.until(asked_at),
             asked: Asked::Request(AskedRequest {
-                request: clip(&request.to_string()),
+                request: shown,
                 host: request.host().to_string(),
                 port: request.port(),
                 headers: header_names(sight),
@@ -90,7 +94,7 @@ impl AboutRequest<'_> {
             rule,
             secrets,
             warnings: explanation.warnings.iter().map(warning).collect(),
-            saved_as: saved_as(request, explanation.rule.as_ref()),
+            saved_as,
             digest: digest(request, sight, &beginning),
             checkpoint: None,
             held: 0,

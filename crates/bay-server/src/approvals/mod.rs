@@ -139,6 +139,10 @@ impl Approvals {
                     Stand::Allowed { reach: *reach, until: now + left(*until, most), bound: *bound }
                 }
                 (ApprovalState::Open, _) => Stand::Open,
+                // Nobody is asked again about what was denied a moment ago.
+                (ApprovalState::Denied, Some(Answer { by, why, .. })) if deadline > now => {
+                    Stand::Denied { by: by.clone(), why: why.clone() }
+                }
                 _ => continue,
             };
             let bay = card.bay;

@@ -16,6 +16,7 @@ fn row(bay: BayId, asked_at: Timestamp, minutes: i64) -> ApprovalRow {
             argv: vec!["true".to_owned()],
             cwd: None,
             user: None,
+            service: None,
             by: "uid 0".to_owned(),
         }),
         by: None,

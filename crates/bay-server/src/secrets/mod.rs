@@ -17,6 +17,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use bay_gateway::secrets::{Held, Named, Secrets};
 use bay_policy::CompiledPolicy;
@@ -26,8 +27,8 @@ use bay_types::secret::{
 };
 use bay_types::{ApiError, BayId, ErrorCode};
 use jiff::{SignedDuration, Timestamp};
-use secrecy::SecretString;
-use tokio::sync::watch;
+use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::{mpsc, watch};
 
 use crate::keyring::Keyring;
 
@@ -40,12 +41,12 @@ mod verbs;
 
 use book::Book;
 use kept::Kept;
-pub(crate) use verbs::{remove, rotate, set};
+pub(crate) use verbs::{record_refreshes, remove, rotate, set};
 
 /// Earlier values that answers are still scrubbed of, as long as the daemon runs.
 const EARLIER: usize = 4;
 /// How long a source that failed is left alone.
-const AGAIN_AFTER: SignedDuration = SignedDuration::from_secs(30);
+const AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// Where in the data directory secrets are kept.
 const DIR: &str = "secrets";
 
@@ -60,11 +61,18 @@ struct Secret {
     problem: Mutex<Option<Problem>>,
 }
 
-/// Why the last refresh failed, and when.
+/// Why the last refresh failed, and when, by the clock that nobody sets.
 #[derive(Debug, Clone)]
 struct Problem {
     why: String,
-    at: Timestamp,
+    at: Instant,
+}
+
+/// A command was run because a value was old: it gave another, or failed for this reason.
+#[derive(Debug)]
+pub(crate) struct Refreshed {
+    pub(crate) name: String,
+    pub(crate) failed: Option<String>,
 }
 
 impl Secret {
@@ -72,7 +80,9 @@ impl Secret {
         let named: Result<Vec<Named>, _> = kept.uses.iter().map(|one| Named::parse(one)).collect();
         let named = named.map_err(|error| error.to_string())?;
         let value = Arc::new(SecretString::from(kept.value.clone()));
-        keep_from_swap(&value);
+        for copy in [value.expose_secret(), kept.value.expose()] {
+            keep_from_swap(copy);
+        }
         Ok(Self {
             kept,
             named,
@@ -100,7 +110,9 @@ impl Secret {
     fn is_old(&self, now: Timestamp) -> bool {
         let Some(command) = &self.kept.command else { return false };
         let refresh = SignedDuration::from_secs(i64::try_from(command.refresh_s).unwrap_or(i64::MAX));
-        self.is_over(now) || now.duration_since(self.kept.value_since) >= refresh
+        let age = now.duration_since(self.kept.value_since);
+        // One from the future is from before the clock was set back, and nobody knows how old it is.
+        self.is_over(now) || age >= refresh || age.is_negative()
     }
 
     fn problem(&self) -> Option<Problem> {
@@ -145,9 +157,8 @@ impl Secret {
 }
 
 /// Has the pages of a value stay in memory, where the system allows that.
-fn keep_from_swap(value: &SecretString) {
-    use secrecy::ExposeSecret;
-    if let Err(error) = bay_backend::keep_from_swap(value.expose_secret().as_bytes()) {
+fn keep_from_swap(value: &str) {
+    if let Err(error) = bay_backend::keep_from_swap(value.as_bytes()) {
         tracing::debug!(%error, "a secret's memory may be swapped out");
     }
 }
@@ -163,6 +174,9 @@ pub(crate) struct Vault {
     changing: tokio::sync::Mutex<()>,
     /// Held by whoever has a command run: for each secret one at a time.
     refreshing: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// What commands were run for, which is to be on record.
+    refreshed: mpsc::UnboundedSender<Refreshed>,
+    to_write: Mutex<Option<mpsc::UnboundedReceiver<Refreshed>>>,
 }
 
 impl fmt::Debug for Vault {
@@ -190,8 +204,11 @@ impl Vault {
             }
             Err(error) => tracing::error!(message = %error.message, "no secret can be used"),
         }
+        let (refreshed, to_write) = mpsc::unbounded_channel();
         Self {
             data_dir: data_dir.to_owned(),
+            refreshed,
+            to_write: Mutex::new(Some(to_write)),
             keys,
             secrets: RwLock::new(secrets),
             books: Mutex::default(),
@@ -375,7 +392,7 @@ impl Vault {
         let _turn = turn.lock().await;
         // Somebody else may have done it while this one waited.
         let secret = self.current(&name, incarnation)?;
-        let lately = |problem: &Problem| now.duration_since(problem.at) < AGAIN_AFTER;
+        let lately = |problem: &Problem| problem.at.elapsed() < AGAIN_AFTER;
         if !secret.is_old(now) || secret.problem().as_ref().is_some_and(lately) {
             return Ok(secret);
         }
@@ -387,15 +404,28 @@ impl Vault {
                 kept.value = fetched.value;
                 kept.expires = fetched.expires;
                 kept.value_since = Timestamp::now();
-                self.keep(kept).await
+                let secret = self.keep(kept).await?;
+                self.tell(Refreshed { name, failed: None });
+                Ok(secret)
             }
             Err(why) => {
                 tracing::warn!(secret = %name, %why, "a secret could not be refreshed");
-                let problem = Problem { why, at: Timestamp::now() };
+                self.tell(Refreshed { name, failed: Some(why.clone()) });
+                let problem = Problem { why, at: Instant::now() };
                 *secret.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem);
                 Ok(secret)
             }
         }
+    }
+
+    fn tell(&self, refreshed: Refreshed) {
+        // Nobody may be there to write it down, in tests and when the daemon ends.
+        let _ = self.refreshed.send(refreshed);
+    }
+
+    /// What commands were run for from now on.
+    pub(crate) fn refreshes(&self) -> Option<mpsc::UnboundedReceiver<Refreshed>> {
+        self.to_write.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Writes a secret down and has it hold.

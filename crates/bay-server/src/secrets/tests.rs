@@ -34,7 +34,7 @@ fn secret(name: &str, value: &str, command: Option<(&str, u64)>) -> Kept {
 }
 
 fn exposed(value: &Arc<SecretString>) -> &str {
-    secrecy::ExposeSecret::expose_secret(&**value)
+    value.expose_secret()
 }
 
 #[tokio::test]
@@ -94,4 +94,43 @@ async fn without_the_key_there_are_no_secrets_and_the_reason_is_told() {
     std::fs::rename(temp.path().join("aside"), temp.path().join("keys/own")).unwrap();
     let vault = Vault::open(temp.path(), keys(temp.path()).await);
     assert_eq!(vault.list().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_clock_that_was_set_leaves_no_value_for_longer_than_it_should_be() {
+    let temp = tempfile::tempdir().unwrap();
+    let vault = Vault::open(temp.path(), keys(temp.path()).await);
+    let day = SignedDuration::from_hours(24);
+    let mut kept = secret("TOKEN", "the-first-value", Some(("echo the-second-value", 3600)));
+    // From before the clock was set back by a day: nobody knows how old it is.
+    kept.value_since = Timestamp::now() + day;
+    vault.keep(kept.clone()).await.unwrap();
+    assert_eq!(exposed(&vault.value("TOKEN", 1).await.unwrap()), "the-second-value");
+    // Set forward, it is simply old; and one that has ended is not used.
+    kept.value_since = Timestamp::now() - day;
+    vault.keep(kept.clone()).await.unwrap();
+    assert_eq!(exposed(&vault.value("TOKEN", 1).await.unwrap()), "the-second-value");
+    kept.command = None;
+    kept.expires = Some(Timestamp::now() - day);
+    vault.keep(kept).await.unwrap();
+    assert!(vault.value("TOKEN", 1).await.unwrap_err().contains("has ended"));
+}
+
+#[tokio::test]
+async fn a_source_that_hangs_holds_one_request_up_for_a_while_and_no_other() {
+    let temp = tempfile::tempdir().unwrap();
+    let vault = Vault::open(temp.path(), keys(temp.path()).await);
+    let ran = temp.path().join("ran");
+    let line = format!("echo once >> {}; exec sleep 1000", ran.display());
+    let mut kept = secret("TOKEN", "the-first-value", Some((&line, 10)));
+    kept.value_since = Timestamp::now() - SignedDuration::from_hours(1);
+    vault.keep(kept).await.unwrap();
+    let both = tokio::join!(vault.value("TOKEN", 1), vault.value("TOKEN", 1));
+    for value in [both.0, both.1, vault.value("TOKEN", 1).await] {
+        assert_eq!(exposed(&value.unwrap()), "the-first-value");
+    }
+    assert_eq!(std::fs::read_to_string(ran).unwrap(), "once\n", "it is left alone for a while");
+    assert!(vault.show("TOKEN").unwrap().problem.is_some_and(|why| why.contains("15 s")), "and told");
+    let told = vault.refreshes().unwrap().try_recv().unwrap();
+    assert!(told.name == "TOKEN" && told.failed.is_some(), "{told:?}");
 }

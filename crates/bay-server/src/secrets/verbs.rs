@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bay_store::Draft;
 use bay_types::secret::{
-    SECRET_REMOVED, SECRET_ROTATED, SECRET_SET, SecretRotate, SecretSet, SecretSource, SecretView,
+    SECRET_REMOVED, SECRET_ROTATED, SECRET_SET, SECRET_STALE, SecretRotate, SecretSet, SecretSource,
+    SecretView,
 };
 use bay_types::{ApiError, ErrorCode};
 use jiff::Timestamp;
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use super::given::{self, wrong};
 use super::kept::{Kept, KeptBay, KeptCommand};
 use super::source::{self, Fetched};
-use super::{kept, text};
+use super::{Refreshed, kept, text};
 use crate::daemon::{Daemon, blocking};
 use crate::service::{Caller, Via};
 
@@ -184,4 +185,18 @@ pub(crate) async fn remove(
     let dir = vault.dir();
     blocking(move || kept::remove(&dir, &name)).await?;
     Ok(view)
+}
+
+/// Has every run of a secret's command on record, and whatever became of it.
+pub(crate) async fn record_refreshes(daemon: Arc<Daemon>) {
+    let Some(mut refreshes) = daemon.secrets.refreshes() else { return };
+    while let Some(Refreshed { name, failed }) = refreshes.recv().await {
+        let event = match failed {
+            None => Draft::new(SECRET_ROTATED, json!({ "name": name, "by": "its command" })),
+            Some(why) => Draft::new(SECRET_STALE, json!({ "name": name, "why": why })),
+        };
+        if let Err(error) = daemon.store.event_append(None, &event).await {
+            tracing::error!(secret = %name, %error, "what a secret's command did is not on record");
+        }
+    }
 }

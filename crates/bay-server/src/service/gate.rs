@@ -1,4 +1,5 @@
-//! Commands that a person is asked about before they start: because a rule says so, or because the caller does.
+//! Commands that a person is asked about before they start, those of services too: because a rule says so, or because the
+//! caller does.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,8 +10,10 @@ use bay_store::Draft;
 use bay_types::approval::{Approval, ApprovalState, Asked, AskedExec, AskingRule};
 use bay_types::exec::ExecSpec;
 use bay_types::policy::Origin;
-use bay_types::{ApiError, ApprovalId, ErrorCode};
+use bay_types::service::{HealthCheck, ServiceName, ServiceSpec};
+use bay_types::{ApiError, ApprovalId, ErrorCode, ExecId};
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -24,6 +27,41 @@ const HELD_FOR: Duration = Duration::from_secs(48 * 3600);
 /// Of a command line as much is shown.
 const SHOWN_BYTES: usize = 16 * 1024;
 
+/// A command that is to be run, once or whenever a service wants it.
+struct Command<'a> {
+    argv: &'a [String],
+    cwd: Option<&'a String>,
+    user: Option<&'a String>,
+    tool_call: Option<&'a String>,
+    /// Over everything that it is: the same asked for again is the same question.
+    digest: String,
+    what: What<'a>,
+}
+
+enum What<'a> {
+    Exec(ExecId),
+    Service(&'a ServiceName),
+}
+
+impl<'a> Command<'a> {
+    fn exec(spec: &'a ExecSpec) -> Result<Self, ApiError> {
+        let same = ExecSpec { id: ExecId::NONE, ..spec.clone() };
+        Ok(Self {
+            argv: &spec.argv,
+            cwd: spec.cwd.as_ref(),
+            user: spec.user.as_ref(),
+            tool_call: spec.tool_call.as_ref(),
+            digest: digest(&same)?,
+            what: What::Exec(spec.id),
+        })
+    }
+}
+
+fn digest(of: &impl Serialize) -> Result<String, ApiError> {
+    let bytes = serde_json::to_vec(of).map_err(|error| ApiError::internal(&error))?;
+    Ok(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// Returns when the command may start. With `wanted` a person is asked in any case.
 pub(crate) async fn pass(
     daemon: &Arc<Daemon>,
@@ -32,30 +70,81 @@ pub(crate) async fn pass(
     wanted: bool,
     caller: Caller,
 ) -> Result<(), ApiError> {
+    let check = || spec.check();
+    cleared(daemon, handle, &Command::exec(spec)?, wanted, caller, check).await
+}
+
+/// Returns when a service may be defined: its command, and the one that tells how it does.
+pub(crate) async fn pass_service(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    name: &ServiceName,
+    spec: &ServiceSpec,
+    caller: Caller,
+) -> Result<(), ApiError> {
+    let health = match spec.health.as_ref().map(|health| &health.check) {
+        Some(HealthCheck::Command { argv }) => Some(argv),
+        _ => None,
+    };
+    for argv in std::iter::once(&spec.argv).chain(health) {
+        let command = Command {
+            argv,
+            cwd: spec.cwd.as_ref(),
+            user: spec.user.as_ref(),
+            tool_call: None,
+            digest: digest(&(name, argv, spec))?,
+            what: What::Service(name),
+        };
+        cleared(daemon, handle, &command, false, caller, || Ok(())).await?;
+    }
+    Ok(())
+}
+
+async fn cleared(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    command: &Command<'_>,
+    wanted: bool,
+    caller: Caller,
+    check: impl Fn() -> Result<(), ApiError>,
+) -> Result<(), ApiError> {
     loop {
         let compiled = policy::effective(daemon, handle).await;
-        let rule = decide_exec(&compiled, &spec.argv).cloned();
+        let rule = decide_exec(&compiled, command.argv).cloned();
         match &rule {
             Some(rule) if rule.outcome == Outcome::Deny => return Err(refused(rule)),
             None if !wanted => return Ok(()),
-            _ if daemon.approvals.passed(handle.id, spec.id) => return Ok(()),
             _ => {}
         }
-        // One that is known was let through before it was written down.
-        if daemon.store.exec_get(handle.id, spec.id).await.map_err(|e| e.to_api())?.is_some() {
-            return Ok(());
+        if let What::Exec(id) = command.what {
+            if daemon.approvals.passed(handle.id, id) {
+                return Ok(());
+            }
+            // One that is known was let through before it was written down.
+            if daemon.store.exec_get(handle.id, id).await.map_err(|e| e.to_api())?.is_some() {
+                return Ok(());
+            }
         }
-        spec.check()?;
+        check()?;
         execs::must_run(handle)?;
-        let wish = wish(daemon, handle, spec, rule.as_ref(), caller)?;
+        let wish = wish(daemon, handle, command, rule.as_ref(), caller);
         match daemon.approvals.ask(daemon, handle, &wish, Instant::now() + HELD_FOR).await? {
             Verdict::Allowed(question) => {
-                let (argv, left_out) = execs::event_argv(&spec.argv);
-                let event = json!({
-                    "exec": spec.id, "approval": question.id, "argv": argv, "arguments_left_out": left_out,
-                    "by": caller.by(),
+                let (argv, left_out) = execs::event_argv(command.argv);
+                let mut event = json!({
+                    "approval": question.id, "argv": argv, "arguments_left_out": left_out, "by": caller.by(),
                 });
-                let draft = Draft::new("exec.approved", event);
+                let kind = match command.what {
+                    What::Exec(id) => {
+                        event["exec"] = json!(id);
+                        "exec.approved"
+                    }
+                    What::Service(name) => {
+                        event["service"] = json!(name);
+                        "service.approved"
+                    }
+                };
+                let draft = Draft::new(kind, event);
                 let used = daemon.store.approval_use(question.id, handle.id, &draft).await;
                 let Some((seq, used_up)) = used.map_err(|e| e.to_api())? else {
                     daemon.approvals.forget(&question);
@@ -65,7 +154,9 @@ pub(crate) async fn pass(
                 if used_up {
                     daemon.approvals.forget(&question);
                 }
-                daemon.approvals.pass(handle.id, spec.id);
+                if let What::Exec(id) = command.what {
+                    daemon.approvals.pass(handle.id, id);
+                }
                 return Ok(());
             }
             Verdict::Denied(why) => {
@@ -106,23 +197,19 @@ fn refused(rule: &ExecRule) -> ApiError {
 fn wish(
     daemon: &Daemon,
     handle: &BayHandle,
-    spec: &ExecSpec,
+    command: &Command<'_>,
     rule: Option<&ExecRule>,
     caller: Caller,
-) -> Result<Wish, ApiError> {
-    // Everything but its id: the same command asked for again is the same question.
-    let same = ExecSpec { id: bay_types::ExecId::NONE, ..spec.clone() };
-    let bytes = serde_json::to_vec(&same).map_err(|error| ApiError::internal(&error))?;
-    let digest: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+) -> Wish {
     let asked_at = Timestamp::now();
     let mut left = SHOWN_BYTES;
-    let shown = spec.argv.iter().map_while(|word| {
+    let shown = command.argv.iter().map_while(|word| {
         left = left.checked_sub(word.len())?;
         Some(word.clone())
     });
     let mut argv: Vec<String> = shown.collect();
-    if argv.len() < spec.argv.len() {
-        argv.push(format!("… and {} more", spec.argv.len() - argv.len()));
+    if argv.len() < command.argv.len() {
+        argv.push(format!("… and {} more", command.argv.len() - argv.len()));
     }
     let card = Approval {
         id: ApprovalId::generate(),
@@ -133,14 +220,18 @@ fn wish(
         expires: daemon.approvals.until(asked_at),
         asked: Asked::Exec(AskedExec {
             argv,
-            cwd: spec.cwd.clone(),
-            user: spec.user.clone(),
+            cwd: command.cwd.cloned(),
+            user: command.user.cloned(),
+            service: match command.what {
+                What::Exec(_) => None,
+                What::Service(name) => Some(name.to_string()),
+            },
             by: caller.by(),
         }),
         by: None,
         exec_number: None,
         exec_argv: Vec::new(),
-        tool_call: spec.tool_call.clone(),
+        tool_call: command.tool_call.cloned(),
         rule: rule.map(|rule| AskingRule {
             id: rule.id.clone(),
             origin: Origin {
@@ -153,14 +244,14 @@ fn wish(
         secrets: Vec::new(),
         warnings: Vec::new(),
         saved_as: None,
-        digest: digest.clone(),
+        digest: command.digest.clone(),
         checkpoint: None,
         held: 0,
         answer: None,
     };
-    Ok(Wish {
-        key: Key(format!("command {digest}")),
+    Wish {
+        key: Key(format!("command {}", command.digest)),
         card,
         checkpoint: rule.is_some_and(|rule| rule.checkpoint),
-    })
+    }
 }

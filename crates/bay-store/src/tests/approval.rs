@@ -21,6 +21,7 @@ fn row(bay: BayId) -> ApprovalRow {
                 argv: vec!["true".to_owned()],
                 cwd: None,
                 user: None,
+                service: None,
                 by: "uid 0".to_owned(),
             }),
             by: None,

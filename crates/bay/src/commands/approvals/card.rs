@@ -66,6 +66,9 @@ pub(super) fn whole(card: &Approval, now: Timestamp) -> String {
             if let Some(user) = &asked.user {
                 row("user", visible(user));
             }
+            if let Some(service) = &asked.service {
+                row("service", format!("{}: from now on, whenever it is started", visible(service)));
+            }
             row("wanted by", visible(&asked.by));
         }
     }
@@ -126,10 +129,10 @@ pub(super) fn whole(card: &Approval, now: Timestamp) -> String {
         let _ = writeln!(
             text,
             "  bay approvals allow {id} [{}]   bay approvals deny {id} [-m WHY]",
-            if card.saved_as.is_some() {
-                "--once|--exec|--for 10m|--save"
-            } else {
-                "--once|--exec|--for 10m"
+            match (is_request, card.saved_as.is_some()) {
+                (true, true) => "--once|--exec|--for 10m|--save",
+                (true, false) => "--once|--exec",
+                (false, _) => "--once|--for 10m",
             }
         );
     }

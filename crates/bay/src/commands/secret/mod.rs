@@ -19,7 +19,7 @@ use value::Given;
 ///
 /// What a secret is for is written `[METHODS ]HOST[:PORT][/PATH] as SLOT`, where SLOT is `bearer`, `token`, `basic`,
 /// `basic-user`, `x-api-key`, `header NAME` or `query NAME`; `rule:ID as SLOT` stands for the places of a rule of the bay's
-/// policy. Well-known services have a word: github, gitlab, openai, anthropic, npm, pypi, cargo, docker.
+/// policy, `HOST[:PORT][/DATABASE] as postgres [USER]` for logins to a database (`postgres-plain` also without TLS). Well-known services have a word: github, gitlab, openai, anthropic, npm, pypi, cargo, docker.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay secret set GITHUB_TOKEN --from-env GITHUB_TOKEN --for github\n  bay secret set API_KEY - --for \"GET,POST api.example.com/v1/** as bearer\"\n  bay secret set NPM --from-file token.txt --for \"npm.example.com as bearer\" --file '/root/.npmrc=//npm.example.com/:_authToken={}'\n  bay secret set CLOUD --from-command 'cloud print-token' --refresh 30m --for \"api.cloud.example as bearer\"\n  bay secret rotate API_KEY --from-file new-token.txt\n  bay secret ls"

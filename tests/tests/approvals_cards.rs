@@ -1,0 +1,301 @@
+//! Cards: what whoever answers is shown, and that the answer is for that and nothing else.
+#![forbid(unsafe_code)]
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::Duration;
+
+use bay_tests::canary::{CANARY, everybody_is_clean, once_there, set};
+use bay_tests::lab::{Lab, lab};
+use bay_tests::outside::Origin;
+use bay_tests::questions::{Client, approvals, asked, curl, hasty, id, said, the_question};
+use bay_tests::wait::within;
+use bay_tests::{Ran, until};
+use bay_types::ErrorCode;
+use serde_json::Value;
+
+/// Nothing that a terminal would obey, and no letter that takes another's place in a line.
+fn is_plain(text: &str) {
+    let odd = |char: char| (char.is_control() && char != '\n') || "\u{202e}\u{200b}\u{2066}".contains(char);
+    assert!(!text.chars().any(odd), "{text:?}");
+}
+
+fn answer(lab: &Lab, card: &Value, words: &[&str]) -> Ran {
+    let id = id(card);
+    lab.daemon.bay(&[&["approvals", words[0], id.as_str()], &words[1..]].concat())
+}
+
+/// A bay whose requests to the origin are asked about, and that has a secret for it.
+fn with_secret(lab: &Lab) -> Origin {
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let uses = format!("GET,POST origin.test:{}/** as bearer", origin.port());
+    let _set = set(lab, "TOKEN", &["--for", &uses]).ok();
+    let _there = once_there(lab, "b");
+    origin
+}
+
+#[test]
+fn a_card_names_the_secret_that_would_be_attached_and_the_value_is_on_none() {
+    let lab = lab();
+    let origin = with_secret(&lab);
+    let url = origin.url("https", "/pay");
+    curl(&lab, "b", "one", &format!("-H \"Authorization: Bearer $TOKEN\" -d amount=1 '{url}'"));
+    let card = the_question(&lab);
+    assert_eq!(card["secrets"], serde_json::json!(["TOKEN"]), "{card:#}");
+    let shown = lab.daemon.bay(&["approvals", "show", &id(&card)]).ok().text();
+    assert!(shown.lines().any(|line| line.trim() == "secrets    TOKEN"), "{shown}");
+    assert!(!card.to_string().contains(CANARY) && !shown.contains(CANARY));
+    let _allowed = answer(&lab, &card, &["allow"]).ok();
+    assert!(said(&lab, "b", "one").starts_with("200"));
+    let sent = bay_tests::canary::credentials(&origin);
+    assert_eq!(sent, [format!("Bearer {CANARY}")]);
+    everybody_is_clean(&lab, "b");
+}
+
+/// Sends the same with and without the secret, one after the other, from one exec.
+const WITH_AND_WITHOUT: &str = r#"
+import json, os, sys, time, urllib.request, urllib.error
+def send(method, secret):
+    headers = {"Authorization": "Bearer " + os.environ["TOKEN"]} if secret else {}
+    try:
+        return urllib.request.urlopen(urllib.request.Request(sys.argv[1], method=method, headers=headers), timeout=30).status
+    except urllib.error.HTTPError as refused:
+        return refused.code
+first = send("GET", True)
+open("/tmp/asked", "w").close()
+while not os.path.exists("/tmp/go"):
+    time.sleep(0.01)
+print(json.dumps([first, send("GET", False), send("POST", True), send("GET", True), send("GET", True)]))
+"#;
+
+#[test]
+fn an_allow_that_a_client_left_behind_is_for_its_method_and_its_secret() {
+    let lab = hasty();
+    let origin = with_secret(&lab);
+    let url = origin.url("https", "/pay");
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| lab.python("b", WITH_AND_WITHOUT, &[&url]));
+        until("it was told to come again", || {
+            (lab.daemon.sh("b", "test -e /tmp/asked").code == 0).then_some(())
+        });
+        let card = the_question(&lab);
+        assert_eq!(card["held"], 0);
+        let _allowed = answer(&lab, &card, &["allow"]).ok();
+        let _go = lab.daemon.sh("b", "touch /tmp/go").ok();
+        let statuses = client.join().unwrap().ok().json();
+        assert_eq!(statuses, serde_json::json!([503, 503, 503, 200, 503]), "{statuses}");
+    });
+    assert_eq!(origin.seen.lines(), ["GET /pay"]);
+}
+
+#[test]
+fn a_request_with_another_header_is_another_question() {
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let url = origin.url("https", "/x");
+    // Bodies are longer than what is looked at, and differ within it, or not at all.
+    let body =
+        |at: usize| format!("head -c 66560 /dev/zero | tr '\\0' a | sed 's/./{at}/10' > /tmp/body{at}");
+    let _made = lab.daemon.sh("b", &format!("{} && {}", body(1), body(2))).ok();
+    for (name, header, body) in [("one", "a", 1), ("two", "b", 1), ("three", "a", 2)] {
+        curl(
+            &lab,
+            "b",
+            name,
+            &format!("-H 'X-To: {header}' -H 'Expect:' --data-binary @/tmp/body{body} '{url}'"),
+        );
+    }
+    let mut open = until("three questions", || Some(approvals(&lab, &[])).filter(|open| open.len() == 3));
+    open.sort_by_key(|card| card["digest"].to_string());
+    open.dedup_by_key(|card| card["digest"].to_string());
+    assert_eq!(open.len(), 3, "{open:#?}");
+    let _allowed = answer(&lab, &open[0], &["allow"]).ok();
+    let over =
+        || ["one", "two", "three"].map(|name| lab.daemon.sh("b", &format!("cat /tmp/{name}")).code == 0);
+    until("one of them to go on", || over().contains(&true).then_some(()));
+    for card in &open[1..] {
+        let _denied = answer(&lab, card, &["deny"]).ok();
+    }
+    let said = ["one", "two", "three"].map(|name| said(&lab, "b", name)[..3].to_owned());
+    assert_eq!(said.iter().filter(|status| *status == "200").count(), 1, "{said:?}");
+    assert_eq!(origin.seen.lines().len(), 1);
+}
+
+#[test]
+fn a_host_that_looks_like_another_is_flagged() {
+    let lab = lab();
+    let known = lab.echo("origin.test");
+    // A Cyrillic letter in it: to the eye it is the other.
+    let odd = "xn--rigin-iye.test";
+    let rule = |host: &str| {
+        asked(&known, "")
+            .replace("\"origin.test\"", &format!("\"{host}\""))
+            .replace("\"origin\"", &format!("\"{host}\""))
+    };
+    lab.bay("b", &format!("{}{}", rule("origin.test"), rule(odd)));
+    curl(&lab, "b", "odd", &format!("'https://{odd}:{}/x'", known.port()));
+    let card = the_question(&lab);
+    assert_eq!(card["asked"]["host"], odd);
+    let warnings = card["warnings"].to_string();
+    assert!(warnings.contains("to the eye it is origin.test"), "{warnings}");
+    let shown = lab.daemon.bay(&["approvals", "show", &id(&card)]).ok().text();
+    assert!(shown.contains("careful") && shown.contains(odd), "{shown}");
+    is_plain(&shown);
+    let _denied = answer(&lab, &card, &["deny"]).ok();
+    assert!(said(&lab, "b", "odd").starts_with("403"));
+}
+
+/// A command line, a tool call and a body that would command the terminal of whoever reads them.
+const DISGUISED: &str = "\u{1b}]0;mine\u{7}\u{1b}[2K\ry\u{202e}lop\u{200b}";
+
+#[test]
+fn no_terminal_obeys_what_a_bay_says_of_itself_wherever_it_is_shown() {
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let mut watching = lab
+        .daemon
+        .command(&["approvals", "--watch"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let url = origin.url("https", "/x");
+    let call = format!("call_42{DISGUISED}");
+    let agent = format!("agent {}", DISGUISED.replace(['\r', '\u{7}', '\u{1b}'], ""));
+    let line = [
+        "exec",
+        "--detach",
+        "--tool-call",
+        &call,
+        "b",
+        "--",
+        "curl",
+        "-sS",
+        "-A",
+        &agent,
+        "-d",
+        DISGUISED,
+        &url,
+    ];
+    let refused = lab.daemon.bay(&line);
+    let line = if refused.code == 0 {
+        None
+    } else {
+        Some(line.map(|word| if word == call { "call_42" } else { word }))
+    };
+    if let Some(line) = line {
+        // A tool call is one plain word to the daemon.
+        assert!(refused.errors().contains("tool call"), "{refused}");
+        let _begun = lab.daemon.bay(&line).ok();
+    }
+    let card = the_question(&lab);
+    assert!(card["tool_call"].as_str().is_some_and(|call| call.starts_with("call_42")), "{card:#}");
+    for line in
+        [&["approvals"][..], &["approvals", "show", &id(&card)], &["approvals", "--json"], &["timeline", "b"]]
+    {
+        is_plain(&lab.daemon.bay(line).ok().text());
+    }
+    let shown = lab.daemon.bay(&["approvals", "show", &id(&card)]).ok().text();
+    assert!(shown.contains("tool call  call_42") && shown.contains("curl"), "{shown}");
+    let _denied = answer(&lab, &card, &["deny", "-m", "no"]).ok();
+    let mut seen = String::new();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    while !seen.contains("denied") {
+        seen += &format!("{}\n", lines.next().expect("it goes on").unwrap());
+    }
+    is_plain(&seen);
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+}
+
+#[test]
+fn whoever_watches_sees_cards_as_they_come_and_how_they_end() {
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let begin = |args: &[&str]| {
+        let mut child = lab.daemon.command(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        (child, lines)
+    };
+    let (mut person, mut read) = begin(&["approvals", "--watch"]);
+    let (mut program, mut json) = begin(&["approvals", "--watch", "--json"]);
+    let mut next = |wanted: &str| -> Value {
+        loop {
+            let line = json.next().expect("the stream goes on").unwrap();
+            let card: Value = serde_json::from_str(&line).unwrap();
+            if card["state"] == wanted {
+                return card;
+            }
+        }
+    };
+    curl(&lab, "b", "one", &format!("-d amount=1 '{}'", origin.url("https", "/pay")));
+    let card = next("open");
+    assert_eq!((&card["bay_name"], &card["asked"]["body"]["preview"]), (&"b".into(), &"amount=1".into()));
+    let _denied = answer(&lab, &card, &["deny", "-m", "wrong account"]).ok();
+    let denied = next("denied");
+    assert_eq!((&denied["id"], &denied["answer"]["why"]), (&card["id"], &"wrong account".into()));
+    let mut seen = String::new();
+    while !seen.contains("wrong account") {
+        seen += &format!("{}\n", read.next().expect("it goes on").unwrap());
+    }
+    for part in ["POST https://origin.test", "amount=1", "exec 1: sh", "denied   b", "by uid 0"] {
+        assert!(seen.contains(part), "{part}: {seen}");
+    }
+    for child in [&mut person, &mut program] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+/// Long enough to be told from a hold of half a second.
+const A_WHILE: Duration = Duration::from_secs(3);
+
+#[test]
+fn a_client_is_held_in_silence_and_one_that_is_known_to_wait_for_longer() {
+    let lab = hasty();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    curl(&lab, "b", "patient", &format!("'{}'", origin.url("https", "/patient")));
+    let card = the_question(&lab);
+    // Whoever does not wait is told to come again, and not a byte before.
+    let raw = r#"
+import socket, ssl, sys, time
+host, port = sys.argv[1], int(sys.argv[2])
+stream = ssl.create_default_context().wrap_socket(socket.create_connection((host, port)), server_hostname=host)
+stream.sendall(f"GET /hasty HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
+begun = time.monotonic()
+first = stream.recv(65536)
+print(time.monotonic() - begun >= 0.4, first.split(b"\r\n")[0].decode())
+"#;
+    let told = lab.python("b", raw, &["origin.test", &origin.port().to_string()]).ok().text();
+    assert_eq!(told.trim(), "True HTTP/1.1 503 Service Unavailable");
+    let let_go = within(A_WHILE, || {
+        let now = lab.daemon.bay(&["approvals", "show", &id(&card), "--json"]).ok().json();
+        (now["held"] != 1).then_some(())
+    });
+    assert!(let_go.is_none(), "curl waits for as long as it takes");
+    let _allowed = answer(&lab, &card, &["allow"]).ok();
+    assert!(said(&lab, "b", "patient").starts_with("200"));
+}
+
+#[test]
+fn no_grant_is_made_of_a_request_that_is_shown_in_part() {
+    let lab = hasty();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let mut client = Client::new(&lab, "b", &origin);
+    let long = format!("/{}", "a".repeat(4000));
+    assert_eq!(client.status("GET", &long), 503);
+    let card = the_question(&lab);
+    assert!(card["asked"]["request"].as_str().unwrap().ends_with('…') && card["saved_as"].is_null());
+    for reach in [&["allow", "--for", "10m"][..], &["allow", "--save"]] {
+        let _not = answer(&lab, &card, reach).fails_with(ErrorCode::InvalidInput);
+    }
+    let _allowed = answer(&lab, &card, &["allow"]).ok();
+    assert_eq!(client.status("GET", &format!("{long}b")), 503, "what is not shown counts too");
+    assert_eq!(client.status("GET", &long), 200);
+}
