@@ -14,7 +14,7 @@ const VALUE: &[u8] = b"ghp_Canary42";
 const SENTINEL: &[u8] = b"ghp_Qw7RtYu9";
 
 static PATTERNS: LazyLock<Arc<Patterns>> = LazyLock::new(|| {
-    let hidden = Hidden { value: VALUE, sentinel: SENTINEL };
+    let hidden = Hidden::new(VALUE, SENTINEL);
     Arc::new(Patterns::new(&[hidden]).expect("a value of a good length"))
 });
 

@@ -30,7 +30,7 @@ fn main() {
     let teddy = packed::Searcher::new(&firsts);
     let finders: Vec<_> = literals.iter().map(memmem::Finder::new).collect();
     let begun = Instant::now();
-    let patterns = Arc::new(Patterns::new(&[Hidden { value: VALUE, sentinel: SENTINEL }]).expect("a value"));
+    let patterns = Arc::new(Patterns::new(&[Hidden::new(VALUE, SENTINEL)]).expect("a value"));
     println!("{} literals; the product's tables are made in {:?}\n", literals.len(), begun.elapsed());
     println!("| GB/s | random | base64 | JSON | zeros |");
     println!("|---|---|---|---|---|");

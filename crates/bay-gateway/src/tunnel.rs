@@ -104,7 +104,13 @@ async fn pump(
         }
         match &mut scrub {
             None => writer.write_all(&buffer[..length]).await?,
-            Some(stream) => writer.write_all(&stream.push(Bytes::copy_from_slice(&buffer[..length]))).await?,
+            Some(stream) => {
+                let passed = stream.push(Bytes::copy_from_slice(&buffer[..length]));
+                if stream.is_guessed() {
+                    return Err(io::ErrorKind::PermissionDenied.into());
+                }
+                writer.write_all(&passed).await?;
+            }
         }
         writer.flush().await?;
         progress.moved(direction, length);

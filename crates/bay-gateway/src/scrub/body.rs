@@ -66,6 +66,9 @@ impl<B> Scrubbed<B> {
             }
             piece.truncate(length);
             let out = self.stream.push(piece.freeze());
+            if self.stream.is_guessed() {
+                return Err(CodingError::Guessed);
+            }
             if !out.is_empty() {
                 return Ok(Some(out));
             }
@@ -123,6 +126,9 @@ where
                 Ok(data) if this.decoder.is_some() => this.packed = data,
                 Ok(data) => {
                     let out = this.stream.push(data);
+                    if this.stream.is_guessed() {
+                        return Poll::Ready(Some(Err(CodingError::Guessed.into())));
+                    }
                     // Whoever counts bytes does not ask once more.
                     this.ended = this.inner.is_end_stream();
                     if !out.is_empty() {

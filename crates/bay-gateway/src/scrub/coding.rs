@@ -46,7 +46,7 @@ pub enum Coding {
     Zstandard,
 }
 
-/// Why a body cannot be unpacked.
+/// Why a body cannot be unpacked, or not passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CodingError {
     #[error("the compressed body is not as it should be")]
@@ -57,6 +57,8 @@ pub enum CodingError {
     Window,
     #[error("the body unpacks to more than {MAX_RATIO} times its size")]
     Bomb,
+    #[error("answers had guesses of a secret's value in them too often")]
+    Guessed,
 }
 
 impl Coding {

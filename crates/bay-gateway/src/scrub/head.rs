@@ -30,6 +30,8 @@ pub enum Unreadable {
          found; ask for `Accept-Encoding: gzip` or `identity`"
     )]
     Coding(String),
+    #[error("answers of this host had guesses of a secret's value in them too often")]
+    Guessed,
     #[error(
         "the origin compressed the messages within its answer ({0}), so a secret in them could not be found; turn that off"
     )]
@@ -78,7 +80,8 @@ pub fn open(patterns: &Patterns, head: &mut Parts) -> Result<(Coding, usize), Un
     if head.headers.contains_key(ACCEPT_RANGES) {
         head.headers.insert(ACCEPT_RANGES, HeaderValue::from_static("none"));
     }
-    Ok((coding, headers(patterns, &mut head.headers)))
+    let found = headers(patterns, &mut head.headers);
+    if patterns.are_guessed() { Err(Unreadable::Guessed) } else { Ok((coding, found)) }
 }
 
 fn coding(headers: &HeaderMap) -> Result<Coding, Unreadable> {

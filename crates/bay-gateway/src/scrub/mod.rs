@@ -9,8 +9,8 @@
 //!                                     │ where something may
 //!                                     ▼
 //!  frames ──► (Decoder) ──► Stream ── Pattern::look ─ whole ──► overwritten, goes on
-//!                             │                     └ begins ─► held back until it is clear
-//!                             └─► what cannot be the beginning of a value goes on at once
+//!                             │                     └ begins tellingly ─► held back until it is clear; counted if it is nothing
+//!                             └─► the rest goes on; its end only when nothing more comes at once
 //! ```
 //!
 //! | what | how it may be written |
@@ -25,12 +25,18 @@
 //! A request that carries a secret asks for nothing that could not be read here ([`prepare`]); an answer that comes in
 //! such a form all the same is not passed on ([`Unreadable`]): ranges, unknown compressions, compressed gRPC messages.
 //!
+//! **Guesses.** A bay can have a server keep a guess and send it back. If anything that can be seen depended on how far it is right (what is
+//! overwritten, held back, or where a stream is divided), the value could be read off character by character. So only a
+//! whole value is overwritten, and the end of every piece is held back alike. A beginning that is more than what the sentinel tells and six
+//! bytes is held, for it is likely to be the value; one that comes to nothing is counted, and after a few of them ([`Guesses`]) nothing
+//! of the host is passed on to this bay until the secret has another value.
+//!
 //! **What is not found**: a value that is written in any other way (backwards, encrypted, in other words: a server that
 //! wants to tell it can), that is divided by something else (half of it here and half there, or by the heads of WebSocket frames),
 //! that is in a compressed file *within* the answer, or that has another case of letters in a body. What keeps a
 //! secret from a server that cannot be trusted is that it is never sent there. A value shorter than
-//! [`MIN_VALUE_BYTES`] is not looked for at all, and is refused when it is set. The first three characters of a value can go out where
-//! the origin pauses after them: a message must not wait for its last byte because a value begins with the same one.
+//! [`MIN_VALUE_BYTES`] is not looked for at all, and is refused when it is set. Of a value that the origin divides by a pause, or
+//! cuts off, a beginning that is not telling is seen.
 //!
 //! Memory for each answer: the longest spelling of a value, and where it is compressed 64 KiB and the window of the
 //! compression (32 KiB of gzip, 16 MiB of Brotli, 8 MiB of Zstandard), whatever the answer unpacks to.
@@ -51,5 +57,5 @@ mod zstandard;
 pub use body::Scrubbed;
 pub use coding::{Coding, CodingError};
 pub use head::{Unreadable, headers, open, prepare};
-pub use patterns::{Hidden, MAX_VALUE_BYTES, MIN_VALUE_BYTES, Patterns, ValueError};
+pub use patterns::{Guesses, Hidden, MAX_VALUE_BYTES, MIN_VALUE_BYTES, Patterns, ValueError};
 pub use stream::Stream;

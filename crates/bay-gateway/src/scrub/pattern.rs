@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use zeroize::Zeroizing;
 
+use super::patterns::TELLING_BYTES;
 use super::spelling::{Spelling, Unit};
 
 /// What there is at a place.
@@ -34,6 +35,9 @@ pub(super) struct Pattern {
     separators: &'static [&'static [u8]],
     longest: usize,
     shortest: usize,
+    /// From so many characters on a beginning is telling.
+    telling: usize,
+    longest_untelling: usize,
 }
 
 impl Pattern {
@@ -60,7 +64,21 @@ impl Pattern {
         };
         let longest = order.iter().map(|index| length(index, true)).sum();
         let shortest = order.iter().map(|index| length(index, false)).sum();
-        Self { alphabet, order: order.into(), separators, longest, shortest }
+        let known = value.iter().zip(sentinel).take_while(|(own, told)| own == told).count();
+        let telling = spelling.units_of(known + TELLING_BYTES).min(order.len());
+        let untelling = order.iter().take(telling).map(|index| length(index, true));
+        let longest_untelling = untelling.sum();
+        Self { alphabet, order: order.into(), separators, longest, shortest, telling, longest_untelling }
+    }
+
+    /// Whether so many characters of it are no chance, and nothing that is found by trying.
+    pub(super) fn is_telling(&self, units: usize) -> bool {
+        units >= self.telling
+    }
+
+    /// The most bytes that a beginning can take that is not telling.
+    pub(super) fn longest_untelling(&self) -> usize {
+        self.longest_untelling
     }
 
     /// The most bytes that it can take.

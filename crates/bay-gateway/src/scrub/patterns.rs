@@ -1,6 +1,8 @@
 //! All values that one answer must not show, in all spellings.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::grams::Grams;
 use super::pattern::{Path, Pattern, Seen};
@@ -10,8 +12,11 @@ use super::spelling::Spelling;
 pub const MIN_VALUE_BYTES: usize = 8;
 /// Longest value that can be scrubbed: as much of an answer may have to be held back, times the length of a character.
 pub const MAX_VALUE_BYTES: usize = 8 * 1024;
-/// An answer that ends within a value has so many of its characters overwritten at least; with fewer it is chance.
-const MIN_CUT_UNITS: usize = 8;
+/// So many bytes of a value, beyond what its sentinel tells of it, make a beginning of it *telling*: no chance, and nothing that a
+/// bay finds by trying. With fewer, nothing that can be seen may depend on it.
+pub(super) const TELLING_BYTES: usize = 6;
+/// Telling beginnings that were none. Each may have told whoever guesses one character more, so there are few.
+const MAX_GUESSES: u32 = 8;
 
 /// Why a value cannot be scrubbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -26,12 +31,39 @@ pub enum ValueError {
     TooLong(usize),
 }
 
+/// How often answers had a beginning of a value in them that did not go on: the bay has somebody keep its guesses, and sees
+/// which of them are held back.
+#[derive(Debug, Default)]
+pub struct Guesses(AtomicU32);
+
+impl Guesses {
+    fn note(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+
+    /// Whether somebody is guessing. Then nothing more is passed on that could tell whether a guess was right.
+    #[must_use]
+    pub fn are_too_many(&self) -> bool {
+        self.0.load(Relaxed) >= MAX_GUESSES
+    }
+}
+
 /// A value that must not be seen, and what is seen in its place.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Hidden<'a> {
     pub value: &'a [u8],
     /// Of the same length. A shorter one is repeated, a longer one cut.
     pub sentinel: &'a [u8],
+    /// Where guesses of it are counted.
+    pub guesses: Arc<Guesses>,
+}
+
+impl<'a> Hidden<'a> {
+    /// With guesses that are counted for this answer alone.
+    #[must_use]
+    pub fn new(value: &'a [u8], sentinel: &'a [u8]) -> Self {
+        Self { value, sentinel, guesses: Arc::default() }
+    }
 }
 
 impl fmt::Debug for Hidden<'_> {
@@ -44,8 +76,11 @@ impl fmt::Debug for Hidden<'_> {
 /// once for a version of a secret and shared by all answers.
 pub struct Patterns {
     patterns: Vec<Pattern>,
+    /// Of each value in turn, all of whose spellings are side by side.
+    guesses: Vec<Arc<Guesses>>,
     grams: Grams,
     longest: usize,
+    tail: usize,
     /// Values in lower case, as names of headers would show them.
     lower: zeroize::Zeroizing<Vec<Vec<u8>>>,
 }
@@ -60,10 +95,9 @@ impl fmt::Debug for Patterns {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sighting {
     Nothing,
-    /// From here on it may be a value, of which so many characters are there.
+    /// From here on it is a telling beginning of a value.
     Beginning {
         at: usize,
-        units: usize,
         pattern: usize,
     },
     Whole {
@@ -77,7 +111,7 @@ impl Patterns {
     /// If one of the values is too short or too long.
     pub fn new(hidden: &[Hidden<'_>]) -> Result<Self, ValueError> {
         let mut patterns = Vec::new();
-        for Hidden { value, sentinel } in hidden {
+        for Hidden { value, sentinel, .. } in hidden {
             match value.len() {
                 0..MIN_VALUE_BYTES => return Err(ValueError::TooShort(value.len())),
                 MIN_VALUE_BYTES..=MAX_VALUE_BYTES => {}
@@ -89,7 +123,9 @@ impl Patterns {
         }
         let lower = hidden.iter().map(|hidden| hidden.value.to_ascii_lowercase()).collect::<Vec<_>>();
         let longest = patterns.iter().map(Pattern::longest).max().unwrap_or(0);
-        Ok(Self { grams: Grams::new(&patterns), patterns, longest, lower: lower.into() })
+        let tail = patterns.iter().map(Pattern::longest_untelling).max().unwrap_or(0);
+        let guesses = hidden.iter().map(|hidden| Arc::clone(&hidden.guesses)).collect();
+        Ok(Self { grams: Grams::new(&patterns), patterns, guesses, longest, tail, lower: lower.into() })
     }
 
     /// The most bytes that a value can take in any spelling. Less than that is held back.
@@ -98,27 +134,38 @@ impl Patterns {
         self.longest
     }
 
-    /// Overwrites all values in a text that is whole. How many there were.
+    /// The most bytes that a beginning can take that is not telling. As many are held back of any text, whatever it is.
+    pub(super) fn tail(&self) -> usize {
+        self.tail
+    }
+
+    /// Overwrites all values in a text that is whole, and the telling beginning of one at its end. How many there were.
     pub fn scrub(&self, text: &mut [u8]) -> usize {
         let mut path = Path::new();
         let (mut from, mut count) = (0, 0);
         loop {
-            match self.find(text, from, false, &mut path) {
+            let (at, pattern) = match self.find(text, from, false, &mut path) {
                 Sighting::Nothing => return count,
-                Sighting::Whole { at, pattern } => {
-                    self.overwrite(text, at, pattern, &path);
-                    count += 1;
-                    from = at + 1;
+                Sighting::Whole { at, pattern } => (at, pattern),
+                Sighting::Beginning { at, pattern } => {
+                    self.guessed(pattern);
+                    (at, pattern)
                 }
-                Sighting::Beginning { at, units, pattern } => {
-                    if units >= MIN_CUT_UNITS {
-                        self.overwrite(text, at, pattern, &path);
-                        count += 1;
-                    }
-                    from = at + 1;
-                }
-            }
+            };
+            self.overwrite(text, at, pattern, &path);
+            count += 1;
+            from = at + 1;
         }
+    }
+
+    /// A telling beginning was none.
+    pub(super) fn guessed(&self, pattern: usize) {
+        self.guesses[pattern / Spelling::ALL.len()].note();
+    }
+
+    /// Whether somebody is guessing one of the values.
+    pub(super) fn are_guessed(&self) -> bool {
+        self.guesses.iter().any(|guesses| guesses.are_too_many())
     }
 
     /// Whether a text shows a value, whatever became of its capitals.
@@ -138,15 +185,16 @@ impl Patterns {
                     Seen::Whole if more && beginning.is_some() => break,
                     Seen::Whole => return Sighting::Whole { at, pattern },
                     Seen::Beginning { units } => {
-                        if beginning.as_ref().is_none_or(|(most, ..)| *most < units) {
+                        let more_of_it = beginning.as_ref().is_none_or(|(most, ..)| *most < units);
+                        if looked_for.is_telling(units) && more_of_it {
                             beginning = Some((units, pattern, path.clone()));
                         }
                     }
                 }
             }
-            if let Some((units, pattern, longest)) = beginning {
+            if let Some((_, pattern, longest)) = beginning {
                 *path = longest;
-                return Sighting::Beginning { at, units, pattern };
+                return Sighting::Beginning { at, pattern };
             }
             at = self.grams.next(text, at + 1);
         }

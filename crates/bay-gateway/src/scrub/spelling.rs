@@ -37,6 +37,15 @@ impl Spelling {
         Self::Utf16 { big_endian: true },
     ];
 
+    /// The characters that so many bytes take, at least.
+    pub(super) fn units_of(self, bytes: usize) -> usize {
+        match self {
+            Self::Base64 { .. } => (bytes * 8).div_ceil(6) + 1,
+            Self::Hex => bytes * 2,
+            _ => bytes,
+        }
+    }
+
     /// What may stand between two characters and belongs to neither.
     pub(super) fn separators(self) -> &'static [&'static [u8]] {
         match self {

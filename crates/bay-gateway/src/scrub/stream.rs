@@ -9,21 +9,18 @@ use bytes::{Bytes, BytesMut};
 use super::pattern::Path;
 use super::patterns::{Patterns, Sighting};
 
-/// So many characters of what may be a value go out when nothing follows them for now: a message must not wait for its
-/// last byte because a value begins with the same one. If the rest does come, it is overwritten.
-const RELEASED_UNITS: usize = 3;
-
 /// Overwrites values in a text that comes in pieces, wherever it is divided. As many bytes come out as went in.
 ///
-/// What may be the beginning of a value is held back until it is clear; nothing else is.
+/// The end of what came is held back as long as more comes at once: as much of it as a beginning can take that is not telling, and
+/// whatever stands there. Were it only held where it begins like a value, a bay that has somebody keep its guesses would see which of
+/// them are right. A telling beginning is held until it is clear what it is, and counted where it is nothing.
 pub struct Stream {
     patterns: Arc<Patterns>,
-    /// What may be the beginning of a value.
     held: BytesMut,
     /// So much of it has gone out.
     released: usize,
-    /// So many characters of a value it may be.
-    units: usize,
+    /// From here on what is held is a telling beginning, of this pattern.
+    telling: Option<(usize, usize)>,
     path: Path,
     found: Arc<AtomicU64>,
 }
@@ -43,7 +40,7 @@ impl Stream {
     /// Counts what it overwrites.
     #[must_use]
     pub fn counted(patterns: Arc<Patterns>, found: Arc<AtomicU64>) -> Self {
-        Self { patterns, held: BytesMut::new(), released: 0, units: 0, path: Path::new(), found }
+        Self { patterns, held: BytesMut::new(), released: 0, telling: None, path: Path::new(), found }
     }
 
     /// Takes a piece, and gives what can go out.
@@ -59,38 +56,59 @@ impl Stream {
             joined.extend_from_slice(&piece);
             Piece::Own(joined)
         };
-        let mut from = 0;
-        let keep = loop {
+        let (mut from, mut telling, mut before) = (0, None, self.telling.take());
+        loop {
             match self.patterns.find(text.bytes(), from, true, &mut self.path) {
-                Sighting::Nothing => break text.bytes().len(),
+                Sighting::Nothing => break,
                 Sighting::Whole { at, pattern } => {
+                    before = before.filter(|(begun, _)| *begun != at);
                     self.patterns.overwrite(text.own(), at, pattern, &self.path);
                     self.found.fetch_add(1, Relaxed);
                     from = at + 1;
                 }
-                Sighting::Beginning { at, units, .. } => {
-                    self.units = self.most_units(text.bytes(), at, units);
-                    break at;
+                Sighting::Beginning { at, pattern } => {
+                    before = before.filter(|(begun, _)| *begun != at);
+                    telling = Some((at, pattern));
+                    break;
                 }
             }
-        };
+        }
+        if let Some((_, pattern)) = before {
+            self.patterns.guessed(pattern);
+        }
+        if self.is_guessed() {
+            self.held.clear();
+            self.released = 0;
+            return Bytes::new();
+        }
+        let length = text.bytes().len();
+        let keep = telling.map_or(length, |(at, _)| at).min(length.saturating_sub(self.patterns.tail()));
+        self.telling = telling.map(|(at, pattern)| (at - keep, pattern));
         self.divide(text, keep)
+    }
+
+    /// Whether somebody is guessing what is hidden here: then nothing comes out any more.
+    #[must_use]
+    pub fn is_guessed(&self) -> bool {
+        self.patterns.are_guessed()
     }
 
     /// What is held back and need not be while nothing more comes.
     #[must_use]
     pub fn release(&mut self) -> Bytes {
-        if self.units > RELEASED_UNITS || self.released == self.held.len() {
+        let until = self.telling.map_or(self.held.len(), |(at, _)| at);
+        if self.released >= until {
             return Bytes::new();
         }
-        let out = Bytes::copy_from_slice(&self.held[self.released..]);
-        self.released = self.held.len();
+        let out = Bytes::copy_from_slice(&self.held[self.released..until]);
+        self.released = until;
         out
     }
 
     /// The rest, at the end.
     #[must_use]
     pub fn finish(&mut self) -> Bytes {
+        self.telling = None;
         let mut rest = std::mem::take(&mut self.held);
         let found = self.patterns.scrub(&mut rest);
         self.found.fetch_add(found as u64, Relaxed);
@@ -102,21 +120,6 @@ impl Stream {
     #[must_use]
     pub fn held(&self) -> usize {
         self.held.len() - self.released
-    }
-
-    /// The most characters of a value that any end of this text may be.
-    fn most_units(&mut self, text: &[u8], first: usize, mut most: usize) -> usize {
-        let mut from = first + 1;
-        loop {
-            match self.patterns.find(text, from, true, &mut self.path) {
-                Sighting::Nothing => return most,
-                Sighting::Whole { .. } => return usize::MAX,
-                Sighting::Beginning { at, units, .. } => {
-                    most = most.max(units);
-                    from = at + 1;
-                }
-            }
-        }
     }
 
     /// Keeps a text from here on, and gives what is before and has not gone out.

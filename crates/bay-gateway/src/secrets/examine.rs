@@ -31,6 +31,8 @@ pub enum MisuseKind {
     Body,
     /// The secret is gone.
     Gone,
+    /// To a host whose answers had guesses of a secret's value in them.
+    Guessed,
     /// A credential that is no secret of this bay, to a host whose credentials are managed.
     OtherCredential,
 }
@@ -47,6 +49,7 @@ impl MisuseKind {
             Self::Query => "query",
             Self::Body => "body",
             Self::Gone => "gone",
+            Self::Guessed => "guessed",
             Self::OtherCredential => "other-credential",
         }
     }
@@ -93,6 +96,11 @@ impl fmt::Display for Misuse {
             MisuseKind::Gone => {
                 write!(f, "the secret {secret} ({place}) was taken back, or is not this bay's any more")
             }
+            MisuseKind::Guessed => write!(
+                f,
+                "{place} is closed to this bay: its answers had guesses of the secret {secret} in them, as of somebody who tries to \
+                 find its value out; whoever set it opens the host again by giving it another value"
+            ),
             MisuseKind::OtherCredential => write!(
                 f,
                 "{place} has a credential of its own, and those of this host are managed: send the sentinel of {secret} or none{meant}"
@@ -109,6 +117,7 @@ impl Secrets {
     pub fn examine(&self, request: &CanonicalRequest, headers: &HeaderMap) -> Result<Attachments, Misuse> {
         let Some(finder) = &self.anywhere else { return Ok(Attachments::default()) };
         let looking = Looking { secrets: self, finder, request };
+        looking.unguessed()?;
         let mut found = Vec::new();
         for (name, value) in headers {
             if let Some(one) = looking.header(name, value, headers)? {
@@ -136,6 +145,13 @@ struct Looking<'a> {
 }
 
 impl Looking<'_> {
+    /// Where somebody is guessing nothing is asked of the host any more, with the secret or without it.
+    fn unguessed(&self) -> Result<(), Misuse> {
+        let host = self.request.host().to_string();
+        let guessed = self.secrets.of_host(&host).find(|held| held.guesses.are_too_many());
+        guessed.map_or(Ok(()), |held| Err(self.misuse(MisuseKind::Guessed, held, &host)))
+    }
+
     fn misuse(&self, kind: MisuseKind, held: &Held, place: &str) -> Misuse {
         let uses = held.uses.iter().map(ToString::to_string).collect();
         Misuse { kind, secret: held.name.clone(), place: place.to_owned(), uses }

@@ -18,7 +18,7 @@ impl Secrets {
     /// # Errors
     /// What the secrets of this place are for, where none is for this login.
     pub fn login(&self, login: &Login<'_>) -> Result<LoginSecret, Vec<String>> {
-        let found = self.held.iter().find_map(|held| {
+        let found = self.held.iter().filter(|held| !held.guesses.are_too_many()).find_map(|held| {
             let plain = held.uses.iter().find_map(|one| one.login(login))?;
             Some(LoginSecret {
                 name: held.name.clone(),

@@ -25,7 +25,7 @@ use aho_corasick::AhoCorasick;
 use bay_policy::CanonicalRequest;
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::scrub::{Hidden, Patterns, ValueError};
+use crate::scrub::{Guesses, Hidden, Patterns, ValueError};
 
 mod attach;
 mod examine;
@@ -57,6 +57,8 @@ pub struct Held {
     pub managed: bool,
     /// Whether bodies to its hosts may have sentinels in them, as they are.
     pub literal_bodies: bool,
+    /// How often answers had guesses of its value in them.
+    pub guesses: Arc<Guesses>,
 }
 
 impl Held {
@@ -71,6 +73,7 @@ impl Held {
             values: Vec::new(),
             managed: false,
             literal_bodies: false,
+            guesses: Arc::default(),
         }
     }
 
@@ -169,16 +172,18 @@ impl Secrets {
         for held in self.of_host(host) {
             let sentinel = held.sentinels.first().map_or(&b"x"[..], String::as_bytes);
             let values = held.values.iter().map(|value| value.expose_secret().as_bytes());
-            hidden.extend(values.map(|value| Hidden { value, sentinel }));
+            let guesses = &held.guesses;
+            hidden.extend(values.map(|value| Hidden { value, sentinel, guesses: Arc::clone(guesses) }));
         }
         if hidden.is_empty() && attached.is_empty() {
             return Ok(None);
         }
         let known = hidden.len();
         let sentinel = hidden.first().map_or(&b"x"[..], |first| first.sentinel);
+        let guesses = hidden.first().map(|first| Arc::clone(&first.guesses)).unwrap_or_default();
         for value in attached.iter().map(|value| value.expose_secret().as_bytes()) {
             if !hidden.iter().any(|one| one.value == value) {
-                hidden.push(Hidden { value, sentinel });
+                hidden.push(Hidden { value, sentinel, guesses: Arc::clone(&guesses) });
             }
         }
         if hidden.len() > known {

@@ -26,6 +26,7 @@ fn held(name: &str, sentinel: &str, uses: &[&str]) -> Held {
         values: vec![Arc::new(SecretString::from(VALUE.to_owned()))],
         managed: true,
         literal_bodies: false,
+        guesses: Arc::default(),
     }
 }
 
@@ -229,4 +230,29 @@ fn a_rule_of_the_policy_says_where_a_secret_may_go_if_it_names_its_hosts() {
     assert!(named.uses(&policy("\"*.test\"")).is_empty(), "a secret is for hosts that somebody chose");
     assert!(named.uses(&policy("[\"a.test\", \"*\"]")).is_empty());
     assert!(Named::parse("rule:other as bearer").unwrap().uses(&policy("\"a.test\"")).is_empty());
+}
+
+#[test]
+fn a_host_whose_answers_have_guesses_in_them_is_closed_to_the_bay() {
+    let secrets = secrets();
+    let ask = |line: &str, lines: &[(&str, &str)]| {
+        secrets
+            .examine(&CanonicalRequest::from_line(line).unwrap(), &headers(lines))
+            .map_err(|misuse| misuse.kind)
+    };
+    let attached = [("authorization", &*format!("Bearer {SENTINEL}"))];
+    let patterns = secrets.patterns("api.test", &[]).unwrap().unwrap();
+    let mut guesses = 0;
+    while ask("GET https://api.test/repos/x", &attached).is_ok() {
+        let mut guess = VALUE.as_bytes()[..VALUE.len() - 1].to_vec();
+        patterns.scrub(&mut guess);
+        guesses += 1;
+        assert!(guesses < 20);
+    }
+    // With the secret and without it, at all of its hosts; others are none of it.
+    for line in ["GET https://api.test/repos/x", "GET https://api.test/any", "GET https://git.test:8443/x"] {
+        assert_eq!(ask(line, &[]).map(drop), Err(MisuseKind::Guessed), "{line}");
+    }
+    assert!(ask("GET https://other.test/", &[]).is_ok());
+    assert!(ask("GET https://free.test/", &[]).is_ok());
 }

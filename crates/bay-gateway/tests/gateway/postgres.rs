@@ -79,6 +79,7 @@ impl Rig {
             values: vec![Arc::new(SecretString::from(value.to_owned()))],
             managed: true,
             literal_bodies: false,
+            guesses: Arc::default(),
         };
         self.set(vec![held]);
     }

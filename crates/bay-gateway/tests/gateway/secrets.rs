@@ -39,6 +39,7 @@ fn held(lab: &Lab, value: &str, uses: &[&str]) -> Held {
         values: vec![Arc::new(SecretString::from(value.to_owned()))],
         managed: true,
         literal_bodies: false,
+        guesses: Arc::default(),
     }
 }
 

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use bay_gateway::scrub::Guesses;
 use bay_gateway::secrets::{Held, Named, Secrets};
 use bay_policy::CompiledPolicy;
 use bay_store::BayRow;
@@ -177,7 +178,11 @@ pub(crate) struct Vault {
     /// What commands were run for, which is to be on record.
     refreshed: mpsc::UnboundedSender<Refreshed>,
     to_write: Mutex<Option<mpsc::UnboundedReceiver<Refreshed>>>,
+    /// By bay and name, for the value since then.
+    guesses: Mutex<HashMap<(BayId, String), GuessesSince>>,
 }
+
+type GuessesSince = (Option<Timestamp>, Arc<Guesses>);
 
 impl fmt::Debug for Vault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -208,6 +213,7 @@ impl Vault {
         Self {
             data_dir: data_dir.to_owned(),
             refreshed,
+            guesses: Mutex::default(),
             to_write: Mutex::new(Some(to_write)),
             keys,
             secrets: RwLock::new(secrets),
@@ -296,6 +302,7 @@ impl Vault {
                 values: std::iter::once(&secret.value).chain(&secret.earlier).cloned().collect(),
                 managed: kept.managed,
                 literal_bodies: kept.literal_bodies,
+                guesses: self.guesses(row.id, kept),
             });
         }
         for name in book.names() {
@@ -304,6 +311,16 @@ impl Vault {
             }
         }
         Ok(Arc::new(Secrets::new(held)))
+    }
+
+    /// How often this bay was seen guessing this value; another value is guessed anew.
+    fn guesses(&self, bay: BayId, kept: &Kept) -> Arc<Guesses> {
+        let mut all = self.guesses.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = all.entry((bay, kept.name.clone())).or_default();
+        if of.0 != Some(kept.value_since) {
+            *of = (Some(kept.value_since), Arc::default());
+        }
+        Arc::clone(&of.1)
     }
 
     /// What the guest of a bay is told.
@@ -359,6 +376,7 @@ impl Vault {
     /// Nobody asks for this bay any more.
     pub(crate) fn forget(&self, bay: BayId) {
         self.books().remove(&bay);
+        self.guesses.lock().unwrap_or_else(PoisonError::into_inner).retain(|(of, _), _| *of != bay);
     }
 
     /// The value to be put into a request of a bay that has it.

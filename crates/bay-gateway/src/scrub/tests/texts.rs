@@ -124,8 +124,7 @@ fn a_text_that_ends_within_a_value_does_not_show_its_beginning() {
 
 #[test]
 fn values_must_have_a_length_that_can_be_looked_for() {
-    let made =
-        |length: usize| Patterns::new(&[Hidden { value: &vec![b'v'; length], sentinel: b"" }]).map(|_| ());
+    let made = |length: usize| Patterns::new(&[Hidden::new(&vec![b'v'; length], b"")]).map(|_| ());
     assert_eq!(made(7), Err(ValueError::TooShort(7)));
     assert_eq!(made(8), Ok(()));
     assert_eq!(made(MAX_VALUE_BYTES), Ok(()));
@@ -133,42 +132,108 @@ fn values_must_have_a_length_that_can_be_looked_for() {
     assert!(!format!("{:?}", patterns(VALUE.as_bytes(), b"")).contains("Canary"));
 }
 
+/// A stream, and what came out of it after each piece: at once, and when nothing follows for now.
+fn told(stream: &mut Stream, pieces: &[&str]) -> Vec<(usize, usize)> {
+    let mut told = Vec::new();
+    for piece in pieces {
+        let at_once = stream.push(Bytes::copy_from_slice(piece.as_bytes())).len();
+        told.push((at_once, stream.release().len()));
+    }
+    told
+}
+
+fn stream() -> Stream {
+    Stream::new(Arc::new(patterns(VALUE.as_bytes(), SENTINEL.as_bytes())))
+}
+
 #[test]
-fn nothing_waits_that_cannot_be_a_value() {
-    let mut stream = Stream::new(Arc::new(patterns(VALUE.as_bytes(), SENTINEL.as_bytes())));
-    let event = Bytes::from_static(b"data: {\"delta\":\"Hello\"}\n\n");
-    assert_eq!(stream.push(event.clone()), event);
-    assert_eq!(stream.held(), 0);
-    // Three characters may be the beginning, and go out when nothing follows for now.
-    assert_eq!(stream.push(Bytes::from_static(b"ping ghp")), "ping ");
-    assert_eq!(stream.release(), "ghp");
-    assert_eq!(stream.release(), "");
-    assert_eq!(stream.push(Bytes::from_static(b" ok\n")), " ok\n");
-    // More than that wait.
-    assert_eq!(stream.push(Bytes::from_static(b"see ghp_Can")), "see ");
-    assert_eq!(stream.release(), "");
-    assert_eq!(stream.push(Bytes::from_static(b"berra")), "ghp_Canberra");
+fn nothing_waits_when_nothing_more_comes_but_what_can_only_be_a_value() {
+    let mut out = stream();
+    let event = "data: {\"delta\":\"Hello\"}\n\n";
+    let passed = |stream: &mut Stream, piece: &str| {
+        let mut passed = stream.push(Bytes::copy_from_slice(piece.as_bytes())).to_vec();
+        passed.extend(stream.release());
+        String::from_utf8(passed).unwrap()
+    };
+    for piece in [event, "ping ghp", " ok\n", "see ghp_Can", "berra\n"] {
+        assert_eq!(passed(&mut out, piece), piece);
+    }
     // What went out is remembered, so that the rest of a value does not follow it.
-    assert_eq!(stream.push(Bytes::from_static(b"gh")), "");
-    assert_eq!(stream.release(), "gh");
-    let (rest, clean) = (&VALUE[2..], &SENTINEL[2..]);
-    assert_eq!(stream.push(Bytes::copy_from_slice(rest.as_bytes())), clean);
-    assert_eq!(stream.finish(), "");
+    assert_eq!(passed(&mut out, "gh"), "gh");
+    assert_eq!(passed(&mut out, &VALUE[2..]), SENTINEL[2..]);
+    // More of it than anybody has by chance waits for the rest.
+    let most = VALUE.len() - 2;
+    assert_eq!(passed(&mut out, &format!("so: {}", &VALUE[..most])), "so: ");
+    assert_eq!(passed(&mut out, &VALUE[most..]), SENTINEL);
+    assert!(!out.is_guessed());
+    assert_eq!(out.finish(), "");
+}
+
+/// An attacker keeps guesses at a server that gives them back, and looks at everything that can be seen of it.
+#[test]
+fn how_far_a_guess_is_right_cannot_be_seen() {
+    // What the sentinel tells, and five bytes more.
+    let known = VALUE.bytes().zip(SENTINEL.bytes()).take_while(|(own, told)| own == told).count();
+    for how in 0..WAYS {
+        let longest = spelled(how, &VALUE.as_bytes()[..known + 5], true).len();
+        for right in 0..=longest {
+            let value = spelled(how, VALUE.as_bytes(), true);
+            let mut wrong = value[..right].to_vec();
+            wrong.resize(longest + 8, b'!');
+            let texts = [&value[..right], &wrong[..right.saturating_sub(1)], b"!"];
+            let guess = [&b"x".repeat(40)[..], texts[0]].concat();
+            let other = [&b"x".repeat(40)[..], texts[1], if right > 0 { texts[2] } else { b"" }].concat();
+            // At the end of a text.
+            let end = |text: &[u8]| {
+                let mut text = text.to_vec();
+                patterns(VALUE.as_bytes(), SENTINEL.as_bytes()).scrub(&mut text)
+            };
+            assert_eq!((end(&guess), end(&other)), (0, 0), "{how} {right}");
+            // Before a pause, and before more.
+            let pieces = |text: &[u8]| {
+                let mut stream = stream();
+                let first = stream.push(Bytes::copy_from_slice(text)).len();
+                let second = stream.push(Bytes::from_static(b"more of something else")).len();
+                let third = stream.release().len();
+                let fourth = stream.push(Bytes::copy_from_slice(text)).len();
+                (first, second, third, fourth, stream.release().len())
+            };
+            assert_eq!(pieces(&guess), pieces(&other), "{how} {right}");
+        }
+    }
+}
+
+#[test]
+fn whoever_guesses_more_than_chance_allows_is_told_nothing_any_more() {
+    let patterns = Arc::new(patterns(VALUE.as_bytes(), SENTINEL.as_bytes()));
+    let most = VALUE.len() - 1;
+    let guess = Bytes::copy_from_slice(&VALUE.as_bytes()[..most]);
+    let mut answers = 0;
+    while !patterns.are_guessed() {
+        let mut stream = Stream::new(patterns.clone());
+        assert_eq!(told(&mut stream, &["begin "]), [(0, 6)]);
+        assert!(stream.push(guess.clone()).is_empty() && stream.release().is_empty(), "it is held");
+        let _shown = stream.push(Bytes::from_static(b"! that was none"));
+        answers += 1;
+        assert!(answers < 20);
+    }
+    let mut stream = Stream::new(patterns);
+    assert_eq!(told(&mut stream, &["anything", " else"]), [(0, 0), (0, 0)]);
+    assert!(stream.is_guessed());
 }
 
 #[test]
 fn an_unfinished_value_is_given_back_at_the_end() {
-    let mut stream = Stream::new(Arc::new(patterns(VALUE.as_bytes(), SENTINEL.as_bytes())));
-    assert_eq!(stream.push(Bytes::from_static(b"a ghp_C")), "a ");
-    assert_eq!(stream.finish(), "ghp_C");
+    let mut stream = stream();
+    assert_eq!(told(&mut stream, &["a ghp_C"]), [(0, 7)]);
+    assert_eq!(stream.push(Bytes::from_static(b" b ghp_C")), "");
+    assert_eq!(stream.finish(), " b ghp_C");
 }
 
 #[test]
 fn several_values_are_found_side_by_side_and_within_each_other() {
-    let hidden = |value: &'static str, sentinel: &'static str| Hidden {
-        value: value.as_bytes(),
-        sentinel: sentinel.as_bytes(),
-    };
+    let hidden =
+        |value: &'static str, sentinel: &'static str| Hidden::new(value.as_bytes(), sentinel.as_bytes());
     let patterns = Patterns::new(&[
         hidden("first-value-1", "AAAAAAAAAAAAA"),
         hidden("second-value", "BBBBBBBBBBBB"),
