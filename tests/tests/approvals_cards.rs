@@ -291,11 +291,154 @@ fn no_grant_is_made_of_a_request_that_is_shown_in_part() {
     let long = format!("/{}", "a".repeat(4000));
     assert_eq!(client.status("GET", &long), 503);
     let card = the_question(&lab);
-    assert!(card["asked"]["request"].as_str().unwrap().ends_with('…') && card["saved_as"].is_null());
+    let shown = card["asked"]["request"].as_str().unwrap();
+    assert!(
+        shown.starts_with("GET https://origin.test")
+            && shown.ends_with("aaa")
+            && shown.contains(" characters … ")
+    );
+    assert!(
+        card["saved_as"].is_null() && card["warnings"].to_string().contains("the middle is not shown"),
+        "{card:#}"
+    );
     for reach in [&["allow", "--for", "10m"][..], &["allow", "--save"]] {
         let _not = answer(&lab, &card, reach).fails_with(ErrorCode::InvalidInput);
     }
     let _allowed = answer(&lab, &card, &["allow"]).ok();
     assert_eq!(client.status("GET", &format!("{long}b")), 503, "what is not shown counts too");
     assert_eq!(client.status("GET", &long), 200);
+}
+
+#[test]
+fn what_was_allowed_without_a_secret_for_a_time_is_not_allowed_with_one() {
+    for reach in [&["allow", "--for", "10m"][..], &["allow", "--save"]] {
+        let lab = hasty();
+        let origin = with_secret(&lab);
+        let url = origin.url("https", "/thing");
+        let send = |header: &str| {
+            let script = format!("curl -s -A other -o /dev/null -w '%{{http_code}}' {header} -d x=1 '{url}'");
+            lab.daemon.sh("b", &script).text()
+        };
+        assert_eq!(send(""), "503");
+        let _allowed = answer(&lab, &the_question(&lab), reach).ok();
+        assert_eq!(send(""), "200");
+        assert_eq!(send("-H \"Authorization: Bearer $TOKEN\""), "503", "the value is another matter");
+        let card = the_question(&lab);
+        assert_eq!(card["secrets"], serde_json::json!(["TOKEN"]));
+        let _allowed = answer(&lab, &card, reach).ok();
+        assert_eq!(send("-H \"Authorization: Bearer $TOKEN\""), "200");
+        let sent = bay_tests::canary::credentials(&origin);
+        assert_eq!(sent, [format!("Bearer {CANARY}")]);
+    }
+}
+
+#[test]
+fn a_flood_of_questions_takes_no_checkpoint_away_that_a_card_promises() {
+    let lab = hasty();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, "checkpoint = true"));
+    let _clean = lab.daemon.sh("b", "echo clean > /workspace/file").ok();
+    curl(&lab, "b", "one", &format!("-d amount=1 '{}'", origin.url("https", "/pay")));
+    let card = the_question(&lab);
+    let promised = card["checkpoint"].as_str().unwrap().to_owned();
+    let _changed = lab.daemon.sh("b", "echo changed > /workspace/file").ok();
+    // More automatic checkpoints than are kept, each of a question of its own; twenty may be open at a time.
+    for round in 0..24 {
+        let url = origin.url("https", &format!("/other/{round}"));
+        curl(&lab, "b", &format!("other{round}"), &format!("-A other -d x=1 '{url}'"));
+        let other = until("its question", || {
+            approvals(&lab, &[]).into_iter().find(|open| open["asked"]["request"] == format!("POST {url}"))
+        });
+        let _no = answer(&lab, &other, &["deny"]).ok();
+    }
+    let kept = lab.daemon.bay(&["checkpoints", "ls", "b", "--json"]).ok().text();
+    assert!(kept.contains(&format!("\"{promised}\"")), "{kept}");
+    let _back = answer(&lab, &card, &["deny", "--rollback"]).ok();
+    assert_eq!(lab.daemon.sh("b", "cat /workspace/file").ok().text(), "clean");
+    // The same asked anew with another body goes back to where the first did.
+    let mut client = Client::new(&lab, "b", &origin);
+    let first = client.send("POST", "/pay", "1");
+    assert_eq!(client.answer(first).0, 503);
+    let first = the_question(&lab);
+    let second = client.send("POST", "/pay", "2");
+    assert_eq!(client.answer(second).0, 503);
+    let second = the_question(&lab);
+    assert_ne!(first["id"], second["id"]);
+    assert_eq!(first["checkpoint"], second["checkpoint"]);
+}
+
+/// Keeps a stream open, and tells when it ends.
+const STREAMING: &str = r#"
+import sys, urllib.request
+answer = urllib.request.urlopen(sys.argv[1])
+print(answer.readline())
+open("/tmp/begun", "w").close()
+try:
+    answer.read()
+except Exception as error:
+    print(error)
+open("/tmp/over", "w").close()
+"#;
+
+#[test]
+fn what_a_grant_let_out_ends_with_it() {
+    let lab = lab();
+    let origin = lab.outside.https("origin.test", |_request| async move {
+        use http_body_util::{BodyExt, StreamBody};
+        // A line every now and then, for as long as somebody listens.
+        let body = futures_util::stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let line = hyper::body::Frame::data(bytes::Bytes::from_static(b"line\n"));
+            Some((Ok::<_, std::convert::Infallible>(line), ()))
+        });
+        http::Response::new(StreamBody::new(body).boxed_unsync())
+    });
+    lab.bay("b", &asked(&origin, ""));
+    let url = origin.url("https", "/stream");
+    let _granted = lab.daemon.bay(&["grants", "add", "b", &format!("GET {url}"), "--for", "4s"]).ok();
+    let _begun = lab.daemon.bay(&["exec", "--detach", "b", "--", "python3", "-c", STREAMING, &url]).ok();
+    until("the stream to begin", || (lab.daemon.sh("b", "test -e /tmp/begun").code == 0).then_some(()));
+    until("the stream to end", || (lab.daemon.sh("b", "test -e /tmp/over").code == 0).then_some(()));
+    until("its end on record", || {
+        lab.record("b", "egress.ended").iter().any(|body| body["ending"] == "revoked").then_some(())
+    });
+}
+
+#[test]
+fn a_login_is_shown_with_its_user_and_its_database() {
+    let lab = hasty();
+    // Whatever is behind it: nobody gets that far.
+    let origin = lab.outside.tcp("origin.test", |_stream| async {});
+    let policy = origin.allowed("kind = \"tcp\"").replace("\"allow\"", "\"ask\"");
+    lab.bay("b", &policy);
+    let uses = format!("origin.test:{} as postgres", origin.port());
+    let _set = set(&lab, "TOKEN", &["--for", &uses]).ok();
+    let _there = once_there(&lab, "b");
+    let (Some(directory), Some(home)) = (bay_tests::image::postgres(), bay_tests::image::postgres_home())
+    else {
+        return;
+    };
+    lab.daemon.import(&directory, bay_tests::image::POSTGRES);
+    lab.daemon.bay_from("p", bay_tests::image::POSTGRES);
+    lab.set("p", &policy);
+    let _there = once_there(&lab, "p");
+    let psql = |user: &str, database: &str| {
+        // By its URL, as applications are told where their database is.
+        let url = format!("postgres://{user}:$TOKEN@origin.test:{}/{database}", origin.port());
+        format!("{}/bin/psql \"{url}\" -c 'select 1'", home.display())
+    };
+    let mut digests = Vec::new();
+    for (user, database) in [("app", "orders"), ("app", "payroll"), ("admin", "orders")] {
+        let _begun = lab.daemon.bay(&["exec", "--detach", "p", "--", "sh", "-c", &psql(user, database)]).ok();
+        let card = the_question(&lab);
+        let login = format!("user {user} to database {database}");
+        assert_eq!(card["asked"]["login"], login, "{card:#}");
+        let shown = lab.daemon.bay(&["approvals", "show", &id(&card)]).ok().text();
+        assert!(shown.contains(&login) && shown.contains("secrets    TOKEN"), "{shown}");
+        digests.push(card["digest"].clone());
+        let _no = answer(&lab, &card, &["deny"]).ok();
+        until("nothing to be open", || approvals(&lab, &[]).is_empty().then_some(()));
+    }
+    digests.dedup();
+    assert_eq!(digests.len(), 3);
 }

@@ -23,7 +23,7 @@ use crate::headers::{self, Upgrade};
 use crate::limits::{LOOK_WITHIN, MAX_LOOK_BYTES};
 use crate::origin::{self, Lease};
 use crate::progress::{Direction, Progress};
-use crate::scrub::{self, Coding, Patterns, Scrubbed};
+use crate::scrub::{self, Coding, Patterns, Renewal, Scrubbed, Stream};
 use crate::secrets::Misuse;
 use crate::sight::Sight;
 use crate::tunnel;
@@ -43,6 +43,9 @@ pub(crate) struct Site {
 }
 
 type Answer = Response<AnswerBody>;
+
+/// What an answer must not show, and what that is later.
+type Hiding = (Arc<Patterns>, Renewal);
 
 const SENTINEL_IN_BODY: &str = "the body has what stands for a secret in it, which has no place there";
 
@@ -96,6 +99,7 @@ impl Site {
             Err(misuse) => return Err(self.misused(&misuse).await),
         };
         let wanted = attachments.names(&secrets);
+        let canonical = canonical.with_secrets(wanted.iter().map(|(name, _)| name.clone()).collect());
 
         let busy: Arc<dyn Send + Sync> = Arc::new((self.busy.clone(), place));
         let decided_in = self.shared.generation();
@@ -113,6 +117,7 @@ impl Site {
         }
 
         // It may have been held for minutes, and what its secrets are for may be another matter by now.
+        let known_in = self.shared.generation();
         let now = self.shared.decider.secrets();
         if !Arc::ptr_eq(&now, &secrets) {
             let again = now.examine(&canonical, &headers);
@@ -142,6 +147,7 @@ impl Site {
         }
         let patterns = secrets.patterns(&host.to_string(), &attached);
         let patterns = patterns.map_err(|error| without_secret(&progress, &error.to_string()))?;
+        let hiding = patterns.map(|patterns| (patterns, self.shared.renewal(host, attached, known_in)));
 
         let may_be_http2 = head.version == Version::HTTP_2;
         let body = Metered::new(body, Direction::Out, progress.clone(), self.shared.timeouts.body_idle)
@@ -163,9 +169,9 @@ impl Site {
             (Upgrade::WebSocket { accept }, Some(from_bay))
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS =>
             {
-                Ok(self.websocket(response, &accept, from_bay, &progress, patterns))
+                Ok(self.websocket(response, &accept, from_bay, &progress, hiding))
             }
-            _ => Ok(self.pass_on(response, lease, progress, patterns)),
+            _ => Ok(self.pass_on(response, lease, progress, hiding)),
         }
     }
 
@@ -216,7 +222,7 @@ impl Site {
         response: Response<Incoming>,
         lease: Lease,
         progress: Arc<Progress>,
-        patterns: Option<Arc<Patterns>>,
+        hiding: Option<Hiding>,
     ) -> Answer {
         let (mut head, body) = response.into_parts();
         if head.status.is_informational() {
@@ -225,7 +231,7 @@ impl Site {
             return answers::failed(progress.id(), Failure::BadAnswer, &why);
         }
         let mut coding = Coding::Identity;
-        if let Some(patterns) = &patterns {
+        if let Some((patterns, _)) = &hiding {
             match scrub::open(patterns, &mut head) {
                 Ok((found, _)) => coding = found,
                 Err(unreadable) => {
@@ -239,12 +245,14 @@ impl Site {
         let whole = body.is_end_stream();
         let body = Source::new(body, false);
         let body = Metered::new(body, Direction::In, progress, idle).with_lease(Some(lease));
-        let mut answer = Response::new(match patterns {
+        let mut answer = Response::new(match hiding {
             _ if whole => {
                 drop(body);
                 full("")
             }
-            Some(patterns) => Scrubbed::new(body, patterns, coding, Arc::default()).boxed_unsync(),
+            Some((patterns, renewal)) => {
+                Scrubbed::new(body, patterns, coding, Arc::default()).renewed_by(renewal).boxed_unsync()
+            }
             None => body.boxed_unsync(),
         });
         *answer.status_mut() = head.status;
@@ -259,14 +267,14 @@ impl Site {
         accept: &str,
         from_bay: OnUpgrade,
         progress: &Arc<Progress>,
-        patterns: Option<Arc<Patterns>>,
+        hiding: Option<Hiding>,
     ) -> Answer {
         if !headers::is_websocket(response.headers(), accept) {
             progress.end_failed(Failure::BadAnswer);
             let why = "the origin's answer to the WebSocket handshake is not the one that its key asks for";
             return answers::failed(progress.id(), Failure::BadAnswer, why);
         }
-        if let Some(patterns) = &patterns {
+        if let Some((patterns, _)) = &hiding {
             scrub::headers(patterns, response.headers_mut());
         }
         progress.set_status(response.status().as_u16());
@@ -274,11 +282,12 @@ impl Site {
         let (progress, changes) = (progress.clone(), self.shared.changes.clone());
         let idle = self.shared.timeouts.tunnel_idle;
         let within = self.shared.timeouts.handshake;
+        let scrub = hiding.map(|(patterns, renewal)| Stream::new(patterns).renewed_by(renewal));
         tokio::spawn(async move {
             match timeout(within, async { tokio::try_join!(from_bay, from_origin) }).await {
                 Ok(Ok((bay, origin))) => {
                     let (bay, origin) = (TokioIo::new(bay), TokioIo::new(origin));
-                    tunnel::run(bay, origin, progress, idle, changes, patterns).await;
+                    tunnel::run(bay, origin, progress, idle, changes, scrub).await;
                 }
                 _ => progress.end_failed(Failure::Broken),
             }

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bay_policy::Host;
 use rustls::RootCertStore;
+use secrecy::SecretString;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
@@ -18,6 +20,7 @@ use crate::dns::{self, Allowance};
 use crate::limits::{MAX_CONNECTIONS, MAX_DNS_CONNECTIONS, MAX_REQUESTS, MAX_SSH_CONNECTIONS, Timeouts};
 use crate::names::{Names, SavedNames};
 use crate::origin::Origins;
+use crate::scrub::Renewal;
 use crate::ssh::HostKey;
 use crate::upstream::Upstream;
 
@@ -74,6 +77,24 @@ impl Shared {
     /// Which policy is in force, counted.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Relaxed)
+    }
+
+    /// What answers of a host must not show when something has changed since then. `attached` are values that were sent.
+    pub(crate) fn renewal(
+        self: &Arc<Self>,
+        host: &Host,
+        attached: Vec<Arc<SecretString>>,
+        since: u64,
+    ) -> Renewal {
+        let (shared, host, mut seen) = (Arc::clone(self), host.to_string(), since);
+        Box::new(move || {
+            let now = shared.generation();
+            if now == seen {
+                return None;
+            }
+            seen = now;
+            shared.decider.secrets().patterns(&host, &attached).ok().flatten()
+        })
     }
 }
 

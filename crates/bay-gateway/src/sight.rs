@@ -12,6 +12,7 @@ use crate::ssh::Ahead;
 pub struct Sight<'a> {
     what: What<'a>,
     secrets: Vec<String>,
+    login: Option<String>,
     looked: bool,
 }
 
@@ -41,23 +42,29 @@ impl std::fmt::Debug for Sight<'_> {
 impl<'a> Sight<'a> {
     /// `secrets` are the names of those that are put into it if it is allowed.
     pub(crate) fn new(headers: &'a HeaderMap, body: &'a mut Source, secrets: Vec<String>) -> Self {
-        Self { what: What::Request(headers, body), secrets, looked: false }
+        Self { what: What::Request(headers, body), secrets, login: None, looked: false }
     }
 
     /// That of a tunnel, of which nothing is to be seen.
     #[must_use]
     pub fn nothing() -> Self {
-        Self { what: What::Nothing, secrets: Vec::new(), looked: false }
+        Self { what: What::Nothing, secrets: Vec::new(), login: None, looked: false }
     }
 
-    /// That of a login with this secret, of which nothing else is to be seen.
-    pub(crate) fn of_login(secret: String) -> Self {
-        Self { what: What::Nothing, secrets: vec![secret], looked: false }
+    /// That of a login with this secret: as whom, to what.
+    pub(crate) fn of_login(secret: String, login: String) -> Self {
+        Self { what: What::Nothing, secrets: vec![secret], login: Some(login), looked: false }
+    }
+
+    /// As whom a login is, and to what.
+    #[must_use]
+    pub fn login(&self) -> Option<&str> {
+        self.login.as_deref()
     }
 
     /// That of a push over SSH: what it changes, and the beginning of what it brings.
     pub(crate) fn of_push(ahead: &'a mut Ahead) -> Self {
-        Self { what: What::Push(ahead), secrets: Vec::new(), looked: false }
+        Self { what: What::Push(ahead), secrets: Vec::new(), login: None, looked: false }
     }
 
     /// The headers as they go to the origin, without `Host`.

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::decider::{Ending, Failure};
 use crate::progress::{Direction, Progress};
-use crate::scrub::{Patterns, Stream};
+use crate::scrub::Stream;
 use crate::stream::Io;
 
 /// What is read at once in one direction.
@@ -25,12 +25,12 @@ pub(crate) async fn run(
     progress: Arc<Progress>,
     idle: Duration,
     changed: watch::Receiver<u64>,
-    patterns: Option<Arc<Patterns>>,
+    scrub: Option<Stream>,
 ) {
     let (bay_reader, bay_writer) = tokio::io::split(bay);
     let (origin_reader, origin_writer) = tokio::io::split(origin);
     let out = pump(bay_reader, origin_writer, Direction::Out, &progress, None);
-    let back = pump(origin_reader, bay_writer, Direction::In, &progress, patterns.map(Stream::new));
+    let back = pump(origin_reader, bay_writer, Direction::In, &progress, scrub);
     tokio::select! {
         moved = async { tokio::try_join!(out, back) } => match moved {
             Ok(_) => progress.end(Ending::Closed),

@@ -114,6 +114,14 @@ pub(crate) struct CompiledGrant {
 }
 
 impl CompiledPolicy {
+    /// When the next of its rules and grants ends, after which another word may hold.
+    #[must_use]
+    pub fn next_end(&self, now: Timestamp) -> Option<Timestamp> {
+        let rules = self.layers.iter().flat_map(|layer| &layer.rules).map(|rule| rule.expires);
+        let grants = self.grants.iter().map(|grant| grant.grant.expires);
+        rules.chain(grants).filter(|end| now < *end && *end < NEVER).min()
+    }
+
     #[must_use]
     pub fn new(layers: Layers) -> Self {
         let mut policy = Self::default();

@@ -287,6 +287,11 @@ fn difference(
     } else if !matcher.ports.contains(port, scheme) {
         return Some(("port", format!("it is for port {}, not for {port}", matcher.ports)));
     }
+    if matcher.secrets.as_ref().is_some_and(|secrets| secrets != request.secrets()) {
+        let names = matcher.secrets.iter().flatten().cloned().collect::<Vec<_>>().join(", ");
+        let names = if names.is_empty() { "no secret".to_owned() } else { format!("the secret {names}") };
+        return Some(("secret", format!("it is for requests with {names}")));
+    }
     expired.then(|| ("expires", "it has expired".to_owned()))
 }
 

@@ -302,6 +302,7 @@ fn matcher(group: &Group, methods: BTreeSet<String>, host: HostPattern, paths: V
         query,
         headers: Vec::new(),
         branches: group.refs.iter().filter_map(|name| RefPattern::exactly(name)).collect(),
+        secrets: None,
         addresses: Vec::new(),
     }
 }

@@ -144,6 +144,9 @@ pub struct Matcher {
     /// Of pushes to git repositories those that change these refs. Without any: all requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub branches: Vec<RefPattern>,
+    /// Only with exactly these secrets attached, in order; with any where this is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<Vec<String>>,
     /// Addresses that are not public and to which the name may lead.
     pub addresses: Vec<IpNet>,
 }
@@ -185,6 +188,7 @@ impl Matcher {
     ) -> bool {
         let strictness = if outcome == Outcome::Allow { Strictness::Exact } else { Strictness::Forgiving };
         self.kind.includes(request.kind())
+            && self.secrets.as_ref().is_none_or(|secrets| secrets == request.secrets())
             && match (request.what(), reading) {
                 (What::Http(http), Some(reading)) => {
                     self.matches_http(http, request.port(), reading, strictness)
@@ -249,6 +253,9 @@ impl Matcher {
     }
 
     fn covers_what(&self, other: &Self) -> bool {
+        if self.secrets.is_some() && self.secrets != other.secrets {
+            return false;
+        }
         if matches!(other.kind, Kind::Tcp | Kind::Passthrough) {
             return self.ports.covers(&other.ports, Scheme::Https);
         }

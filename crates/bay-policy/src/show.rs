@@ -158,6 +158,11 @@ pub fn describe(matcher: &Matcher) -> String {
             named(matcher.branches.iter().map(|branch| branch.as_str().to_owned()))
         ));
     }
+    match matcher.secrets.as_deref() {
+        None => {}
+        Some([]) => text.push_str(" without a secret"),
+        Some(names) => text.push_str(&format!(" with the secret {}", named(names.iter().cloned()))),
+    }
     if !matcher.addresses.is_empty() {
         let addresses = matcher.addresses.iter().map(|network| {
             let alone = network.prefix_len() == network.max_prefix_len();

@@ -71,6 +71,10 @@ fn matcher(text: &mut String, matcher: &Matcher, outcome: Outcome) {
         Kind::GitSsh => git_ssh(text, matcher, deny),
         Kind::Tcp | Kind::Passthrough | Kind::Any => {}
     }
+    if let Some(secrets) = &matcher.secrets {
+        let names = if secrets.is_empty() { vec!["none".to_owned()] } else { secrets.clone() };
+        pair(text, "secret", &strings(names));
+    }
     if !matcher.addresses.is_empty() {
         pair(text, "address", &strings(matcher.addresses.iter().map(ToString::to_string)));
     }

@@ -131,6 +131,16 @@ pub struct AskedRequest {
     /// What a git push would change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub push: Option<Push>,
+    /// As whom a login to a database is, and to which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub login: Option<String>,
+    /// Headers that are not named above, because there are too many.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_headers: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// As much of a body as was looked at.

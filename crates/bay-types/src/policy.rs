@@ -179,6 +179,9 @@ pub struct GrantAdd {
     pub for_s: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// Only with exactly these secrets attached; with any where this is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<Vec<String>>,
 }
 
 /// What would be decided on this request?

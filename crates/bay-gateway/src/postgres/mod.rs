@@ -27,6 +27,8 @@ mod scram;
 mod session;
 mod wire;
 
+use std::fmt;
+
 use bay_policy::Host;
 
 pub(crate) use session::serve;
@@ -43,6 +45,12 @@ pub struct Login<'a> {
     pub port: u16,
     pub user: &'a str,
     pub database: &'a str,
+}
+
+impl fmt::Display for Login<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "user {} to database {}", self.user, self.database)
+    }
 }
 
 /// The secret that is the password of a login, as the bay knows it.

@@ -17,6 +17,7 @@ use super::{ALPN, Login, LoginSecret};
 use crate::connection::{Pinned, TLS_HANDSHAKE};
 use crate::decider::{Ending, Failure, Refused};
 use crate::progress::Progress;
+use crate::scrub::Stream;
 use crate::sight::Sight;
 use crate::stream::Prefixed;
 use crate::tunnel;
@@ -135,7 +136,7 @@ type Allowed = (CanonicalRequest, crate::decider::Ruling, Arc<Progress>);
 /// Has the connection decided on. Nothing where it has no form that could be; what to tell the client where it is refused.
 async fn allowed(pinned: &Pinned, mut sight: Sight<'_>) -> Result<Option<Allowed>, Failed> {
     let request = match CanonicalRequest::tcp(&pinned.host.to_string(), pinned.port) {
-        Ok(request) => request,
+        Ok(request) => request.with_secrets(sight.secrets().to_vec()),
         Err(refusal) => {
             let what = Refused::Form { host: &pinned.host, port: pinned.port, refusal: &refusal };
             pinned.shared.decider.refused(&pinned.caller, &what).await;
@@ -176,6 +177,7 @@ impl Session<'_> {
         };
         let database = self.parameter("database").filter(|name| !name.is_empty()).unwrap_or(user);
         let login = Login { host, port, user, database };
+        let known_in = shared.generation();
         let secrets = shared.decider.secrets();
         let secret = match secrets.login(&login) {
             Ok(secret) => secret,
@@ -202,7 +204,9 @@ impl Session<'_> {
             }
         };
         let Some((request, ruling, progress)) =
-            allowed(self.pinned, Sight::of_login(secret.name.clone())).await.map_err(Some)?
+            allowed(self.pinned, Sight::of_login(secret.name.clone(), login.to_string()))
+                .await
+                .map_err(Some)?
         else {
             return Err(None);
         };
@@ -246,10 +250,11 @@ impl Session<'_> {
             progress.end(Ending::Abandoned);
             return Err(None);
         }
-        drop(values);
+        let scrub =
+            patterns.map(|patterns| Stream::new(patterns).renewed_by(shared.renewal(host, values, known_in)));
         let client = std::mem::replace(stream, Prefixed::new(tokio::io::empty()));
         let (idle, changes) = (shared.timeouts.tunnel_idle, shared.changes.clone());
-        tunnel::run(client, line.stream, progress, idle, changes, patterns).await;
+        tunnel::run(client, line.stream, progress, idle, changes, scrub).await;
         Ok(())
     }
 

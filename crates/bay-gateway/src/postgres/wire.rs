@@ -66,7 +66,8 @@ pub(super) fn parse_startup(body: &[u8]) -> io::Result<Startup> {
     }
 }
 
-/// Names and values, each ended by a zero, and one more zero at the end.
+/// Names and values, each ended by a zero, and one more zero at the end. Of a name that comes twice databases take the last, and
+/// others the first: there is none.
 fn parameters(bytes: &[u8]) -> Option<Vec<(String, String)>> {
     let text = std::str::from_utf8(bytes.strip_suffix(&[0])?).ok()?;
     if text.is_empty() {
@@ -77,7 +78,10 @@ fn parameters(bytes: &[u8]) -> Option<Vec<(String, String)>> {
         [name, value] if !name.is_empty() => Some(((*name).to_owned(), (*value).to_owned())),
         _ => None,
     });
-    pairs.collect()
+    let pairs: Vec<(String, String)> = pairs.collect::<Option<_>>()?;
+    let once =
+        |(at, (name, _)): (usize, &(String, String))| pairs[..at].iter().all(|(other, _)| other != name);
+    pairs.iter().enumerate().all(once).then_some(pairs)
 }
 
 /// A packet that begins a connection.
@@ -197,6 +201,9 @@ mod tests {
             b"\0\x03\0\0",
             b"\0\x03\0\0user\0",
             b"\0\x03\0\0user\0me\0",
+            // Databases take the last, and whoever compares it the first.
+            b"\0\x03\0\0user\0me\0database\0app\0database\0payroll\0\0",
+            b"\0\x03\0\0user\0me\0user\0admin\0\0",
             b"GET / HT",
         ] {
             assert!(parse_startup(wrong).is_err(), "{wrong:?}");

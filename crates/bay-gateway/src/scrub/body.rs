@@ -13,7 +13,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use super::coding::{Coding, CodingError, Decoder};
 use super::head;
 use super::patterns::Patterns;
-use super::stream::Stream;
+use super::stream::{Renewal, Stream};
 
 /// What is unpacked at once.
 const UNPACKED_BYTES: usize = 64 * 1024;
@@ -21,7 +21,6 @@ const UNPACKED_BYTES: usize = 64 * 1024;
 /// A body that shows no value.
 pub struct Scrubbed<B> {
     inner: B,
-    patterns: Arc<Patterns>,
     stream: Stream,
     found: Arc<AtomicU64>,
     decoder: Option<Decoder>,
@@ -44,8 +43,7 @@ impl<B> Scrubbed<B> {
     pub fn new(inner: B, patterns: Arc<Patterns>, coding: Coding, found: Arc<AtomicU64>) -> Self {
         Self {
             inner,
-            stream: Stream::counted(patterns.clone(), found.clone()),
-            patterns,
+            stream: Stream::counted(patterns, found.clone()),
             found,
             decoder: Decoder::new(coding),
             packed: Bytes::new(),
@@ -53,6 +51,12 @@ impl<B> Scrubbed<B> {
             ended: false,
             finished: false,
         }
+    }
+
+    #[must_use]
+    pub fn renewed_by(mut self, renewal: Renewal) -> Self {
+        self.stream = self.stream.renewed_by(renewal);
+        self
     }
 
     /// Unpacks a piece and scrubs it; nothing where more of the packed body is needed.
@@ -137,7 +141,7 @@ where
                 }
                 Err(frame) => {
                     if let Ok(mut trailers) = frame.into_trailers() {
-                        let found = head::headers(&this.patterns, &mut trailers);
+                        let found = head::headers(this.stream.patterns(), &mut trailers);
                         this.found.fetch_add(found as u64, Relaxed);
                         this.trailers = Some(trailers);
                     }

@@ -58,4 +58,4 @@ pub use body::Scrubbed;
 pub use coding::{Coding, CodingError};
 pub use head::{Unreadable, headers, open, prepare};
 pub use patterns::{Guesses, Hidden, MAX_VALUE_BYTES, MIN_VALUE_BYTES, Patterns, ValueError};
-pub use stream::Stream;
+pub use stream::{Renewal, Stream};

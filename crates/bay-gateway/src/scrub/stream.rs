@@ -23,7 +23,11 @@ pub struct Stream {
     telling: Option<(usize, usize)>,
     path: Path,
     found: Arc<AtomicU64>,
+    renewal: Option<Renewal>,
 }
+
+/// Gives other patterns where there are any by now: a stream may be open for longer than a secret has one value.
+pub type Renewal = Box<dyn FnMut() -> Option<Arc<Patterns>> + Send>;
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -40,7 +44,26 @@ impl Stream {
     /// Counts what it overwrites.
     #[must_use]
     pub fn counted(patterns: Arc<Patterns>, found: Arc<AtomicU64>) -> Self {
-        Self { patterns, held: BytesMut::new(), released: 0, telling: None, path: Path::new(), found }
+        Self {
+            patterns,
+            held: BytesMut::new(),
+            released: 0,
+            telling: None,
+            path: Path::new(),
+            found,
+            renewal: None,
+        }
+    }
+
+    #[must_use]
+    pub fn renewed_by(mut self, renewal: Renewal) -> Self {
+        self.renewal = Some(renewal);
+        self
+    }
+
+    /// What it looks for by now.
+    pub(super) fn patterns(&self) -> &Patterns {
+        &self.patterns
     }
 
     /// Takes a piece, and gives what can go out.
@@ -48,6 +71,10 @@ impl Stream {
     pub fn push(&mut self, piece: Bytes) -> Bytes {
         if piece.is_empty() {
             return piece;
+        }
+        if let Some(renewed) = self.renewal.as_mut().and_then(|renewal| renewal()) {
+            self.patterns = renewed;
+            self.telling = None;
         }
         let mut text = if self.held.is_empty() {
             Piece::Shared(piece)

@@ -162,6 +162,11 @@ fn on_a_managed_host_there_is_no_other_credential() {
         vec![("x-api-key", "own")],
         vec![("private-token", "own")],
         vec![("x-amz-security-token", "own")],
+        vec![("x_api_key", "own")],
+        vec![("x-auth-key", "own")],
+        vec![("x-functions-key", "own")],
+        vec![("ocp-apim-subscription-key", "own")],
+        vec![("sec-websocket-protocol", "realtime, openai-insecure-api-key.sk-own")],
     ] {
         let misuse = examine("GET https://api.test/repos/a", &lines).unwrap_err();
         assert_eq!(misuse.kind, MisuseKind::OtherCredential, "{misuse}");
@@ -172,6 +177,9 @@ fn on_a_managed_host_there_is_no_other_credential() {
         "GET https://api.test/repos/a?access_token=own",
         "GET https://api.test/gists?API_KEY=own",
         "GET https://key.test:9443/?x-amz-signature=own",
+        "GET https://api.test/gists?jwt=own",
+        "GET https://api.test/gists?key=own-and-as-long-as-a-key",
+        "GET https://api.test/gists?access_token[]=own",
     ] {
         assert_eq!(examine(line, &[]).unwrap_err().kind, MisuseKind::OtherCredential, "{line}");
     }
@@ -179,10 +187,15 @@ fn on_a_managed_host_there_is_no_other_credential() {
     let both: Vec<(&str, &str)> = both.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let misuse = examine("GET https://api.test/repos/a", &both).unwrap_err();
     assert_eq!(misuse.kind, MisuseKind::OtherCredential);
-    for harmless in
-        [vec![], vec![("x-csrf-token", "1")], vec![("authorization", "")], vec![("accept", "*/*")]]
-    {
-        examine("GET https://api.test/repos/a?page=2", &harmless).unwrap();
+    for harmless in [
+        vec![],
+        vec![("x-csrf-token", "1")],
+        vec![("authorization", "")],
+        vec![("accept", "*/*")],
+        vec![("idempotency-key", "00000000-1111-2222")],
+        vec![("sec-websocket-protocol", "realtime")],
+    ] {
+        examine("GET https://api.test/repos/a?page=2&key=PROJ-1", &harmless).unwrap();
     }
     let mut left =
         headers(&[("cookie", "a=1"), ("range", "bytes=0-9"), ("accept-encoding", "gzip, br;q=1.0, deflate")]);

@@ -330,6 +330,38 @@ async fn a_secret_that_is_taken_back_ends_what_is_under_way_also_where_nothing_m
 }
 
 #[tokio::test]
+async fn a_stream_that_is_open_over_a_rotation_shows_the_new_value_no_more_than_the_old() {
+    let mut lab = Lab::new(POLICY).await;
+    let (place, _) =
+        origin::serve(Some(lab.origins.server("ok.test", |_| {})), |request| switch(request, Bytes::new()))
+            .await;
+    lab.net.lead("ok.test", "192.0.2.10", place);
+    set(&lab, vec![held(&lab, CANARY, &["ok.test:PORT/open/api/** as bearer"])]);
+    let mut client = lab.https("ok.test").await;
+    let request = with(websocket(&lab, "/open/api/ws"), &[("authorization", &bearer())]);
+    let mut answer = client.send_request(request).await.unwrap();
+    let mut stream = TokioIo::new(hyper::upgrade::on(&mut answer).await.unwrap());
+    // What the bay says comes back, and stands for what a server would say of both.
+    let new = CANARY.replace("canary", "second");
+    let mut after = held(&lab, &new, &["ok.test:PORT/open/api/** as bearer"]);
+    after.values.push(Arc::new(SecretString::from(CANARY.to_owned())));
+    set(&lab, vec![after]);
+    lab.gateway.policy_changed();
+    for value in [CANARY, new.as_str()] {
+        stream.write_all(value.as_bytes()).await.unwrap();
+        let mut back = vec![0; value.len()];
+        timeout(PATIENCE, stream.read_exact(&mut back)).await.unwrap().unwrap();
+        assert_eq!(String::from_utf8_lossy(&back), SENTINEL);
+    }
+    // Taken back, it ends.
+    set(&lab, vec![Held::gone("TOKEN".to_owned(), vec![SENTINEL.to_owned()])]);
+    lab.gateway.policy_changed();
+    let mut rest = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it is closed").ok();
+    assert_eq!(lab.ledger.ended().await.ending, Ending::Revoked);
+}
+
+#[tokio::test]
 async fn cred_ws_a_handshake_takes_the_value_and_no_frame_shows_or_gets_it() {
     let mut lab = Lab::new(POLICY).await;
     // Tells what it was sent, in a frame, and then gives back what it gets.

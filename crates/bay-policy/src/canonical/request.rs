@@ -94,6 +94,9 @@ pub struct RawRequest<'a> {
 pub struct CanonicalRequest {
     host: Host,
     port: u16,
+    /// Names of the secrets that would be attached, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    secrets: Vec<String>,
     #[serde(flatten)]
     what: What,
 }
@@ -209,12 +212,22 @@ impl CanonicalRequest {
     /// Fetching from, or pushing to, a repository by git over SSH.
     pub fn git_ssh(destination: &str, port: u16, service: GitService, path: &str) -> Result<Self, Refusal> {
         let git = GitSsh::new(service, path)?;
-        Ok(Self { host: Host::parse(destination)?, port: checked_port(port)?, what: What::GitSsh(git) })
+        Ok(Self {
+            host: Host::parse(destination)?,
+            port: checked_port(port)?,
+            secrets: Vec::new(),
+            what: What::GitSsh(git),
+        })
     }
 
     /// A connection for bytes of any protocol.
     pub fn tcp(destination: &str, port: u16) -> Result<Self, Refusal> {
-        Ok(Self { host: Host::parse(destination)?, port: checked_port(port)?, what: What::Tcp })
+        Ok(Self {
+            host: Host::parse(destination)?,
+            port: checked_port(port)?,
+            secrets: Vec::new(),
+            what: What::Tcp,
+        })
     }
 
     /// A TLS connection that is passed on unread: the SNI must be there and be the name that was looked up.
@@ -229,7 +242,7 @@ impl CanonicalRequest {
                 "connect to the name",
             ));
         }
-        Ok(Self { host, port: checked_port(connection.port)?, what: What::Passthrough })
+        Ok(Self { host, port: checked_port(connection.port)?, secrets: Vec::new(), what: What::Passthrough })
     }
 
     /// The same with the refs that it changes, read from what is sent. Whatever is no push changes none.
@@ -244,6 +257,20 @@ impl CanonicalRequest {
             What::Tcp | What::Passthrough => {}
         }
         self
+    }
+
+    /// The same with the secrets that would be attached to it. They are no part of what is written of it.
+    #[must_use]
+    pub fn with_secrets(mut self, mut names: Vec<String>) -> Self {
+        names.sort_unstable();
+        names.dedup();
+        self.secrets = names;
+        self
+    }
+
+    #[must_use]
+    pub fn secrets(&self) -> &[String] {
+        &self.secrets
     }
 
     /// Whether it is a push to a git repository, over HTTP or over SSH.
@@ -412,7 +439,7 @@ pub fn canonicalise(raw: &RawRequest<'_>) -> Result<CanonicalRequest, Refusal> {
     }
     let method = if raw.websocket { websocket(&method)? } else { method };
     let http = Http { scheme: raw.scheme, method, path, query, headers, refs: None };
-    Ok(CanonicalRequest { host, port, what: What::Http(http) })
+    Ok(CanonicalRequest { host, port, secrets: Vec::new(), what: What::Http(http) })
 }
 
 fn checked_port(port: u16) -> Result<u16, Refusal> {

@@ -17,7 +17,7 @@ use crate::rule::{Kind, Matcher, Outcome};
 
 mod git;
 
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "id",
     "outcome",
     "kind",
@@ -30,6 +30,7 @@ const KEYS: [&str; 18] = [
     "query",
     "header",
     "branch",
+    "secret",
     "address",
     "reason",
     "expires",
@@ -72,6 +73,7 @@ struct Fields {
     query: Option<(QueryPattern, usize)>,
     headers: Option<(Vec<String>, usize)>,
     branches: Option<(Vec<RefPattern>, usize)>,
+    secrets: Option<Vec<String>>,
     addresses: Vec<IpNet>,
 }
 
@@ -212,6 +214,7 @@ impl Fields {
             "query" => self.query = read_query(reader, value).map(|query| (query, at)),
             "header" => self.headers = read_headers(reader, value).map(|headers| (headers, at)),
             "branch" => self.branches = read_branches(reader, value).map(|branches| (branches, at)),
+            "secret" => self.secrets = read_secrets(reader, value),
             "address" => self.addresses = read_addresses(reader, value),
             _ => return false,
         }
@@ -300,6 +303,7 @@ impl Fields {
             query: self.query.map(|(query, _)| query).unwrap_or_default(),
             headers: self.headers.map(|(headers, _)| headers).unwrap_or_default(),
             branches: self.branches.map(|(branches, _)| branches).unwrap_or_default(),
+            secrets: self.secrets,
             addresses: self.addresses,
         }])
     }
@@ -367,6 +371,7 @@ impl Fields {
                     query: self.query.clone().map(|(query, _)| query).unwrap_or_default(),
                     headers: self.headers.clone().map(|(headers, _)| headers).unwrap_or_default(),
                     branches: self.branches.clone().map(|(branches, _)| branches).unwrap_or_default(),
+                    secrets: self.secrets.clone(),
                     addresses: self
                         .addresses
                         .iter()
@@ -387,6 +392,30 @@ fn default_methods(outcome: Outcome, of_pushes: bool) -> Methods {
         _ if of_pushes => Methods::set(["GET", "HEAD", "POST"].map(str::to_owned).to_vec()),
         _ => Methods::reading(),
     }
+}
+
+/// Names of secrets; `none` for requests without any.
+fn read_secrets(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Vec<String>> {
+    let words = reader.strings("secret", value)?;
+    let letters = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    let mut names = Vec::new();
+    for word in &words {
+        if word.text.is_empty() || !word.text.bytes().all(letters) {
+            let why = format!("{} is not the name of a secret", quoted(&word.text));
+            reader.problem(
+                word.at,
+                "wrong value of `secret`",
+                why,
+                "write the names of secrets, or \"none\"",
+            );
+            return None;
+        }
+        names.push(word.text.clone());
+    }
+    names.retain(|name| name != "none");
+    names.sort_unstable();
+    names.dedup();
+    Some(names)
 }
 
 fn read_branches(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Vec<RefPattern>> {

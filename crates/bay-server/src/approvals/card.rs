@@ -21,7 +21,6 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{Key, Wish, pack};
-use crate::channel::plain_text;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 use crate::service::Caller;
@@ -32,6 +31,8 @@ use crate::service::timeline::quoted;
 const PREVIEW_BYTES: usize = 2048;
 /// Of a request, and of a command line, as much is shown.
 const MAX_LINE_CHARS: usize = 2048;
+/// Characters by which a commit is known.
+const SHORT_ID: usize = 12;
 /// Names of headers that are shown.
 const MAX_HEADERS: usize = 100;
 
@@ -53,9 +54,20 @@ impl AboutRequest<'_> {
         let beginning = sight.beginning().await;
         let line = request.to_string();
         let shown = clip(&line);
+        let push = pushed(request, &beginning);
+        let names = sight.headers().map_or(0, |headers| headers.keys_len());
+        let mut warnings: Vec<String> = explanation.warnings.iter().map(warning).collect();
+        if shown != line {
+            warnings.push(format!(
+                "it has {} characters, of which the middle is not shown",
+                line.chars().count()
+            ));
+        }
+        warnings.extend(push.iter().flat_map(unseen_tips));
         // What is shown in part is allowed only as it is held: no grant is made of a line that is not all there.
         let saved_as = if shown == line { saved_as(request, explanation.rule.as_ref()) } else { None };
-        let key = Key::request(&behind(who), &secrets, &line);
+        let login = sight.login().map(|login| format!(" {login}")).unwrap_or_default();
+        let key = Key::request(&behind(who), &secrets, &format!("{line}{login}"));
         let asked_at = Timestamp::now();
         let exec = match who.and_then(|who| who.exec) {
             Some(exec) => daemon.store.exec_get(handle.id, exec).await.ok().flatten(),
@@ -85,7 +97,9 @@ impl AboutRequest<'_> {
                 body: (!beginning.bytes.is_empty() || beginning.length.is_none_or(|length| length > 0))
                     .then(|| seen(&beginning))
                     .filter(|_| sight.headers().is_some()),
-                push: pushed(request, &beginning),
+                more_headers: names.saturating_sub(MAX_HEADERS) as u64,
+                push,
+                login: sight.login().map(clip),
             }),
             by: who.cloned(),
             exec_number: exec.as_ref().map(|exec| exec.number),
@@ -93,7 +107,7 @@ impl AboutRequest<'_> {
             tool_call: exec.and_then(|exec| exec.spec.tool_call),
             rule,
             secrets,
-            warnings: explanation.warnings.iter().map(warning).collect(),
+            warnings,
             saved_as,
             digest: digest(request, sight, &beginning),
             checkpoint: None,
@@ -124,6 +138,21 @@ fn pushed(request: &CanonicalRequest, beginning: &Beginning) -> Option<Push> {
     Some(Push { refs: refs.collect(), commits, objects })
 }
 
+/// Refs that would be at a commit that is not among those shown: what is shown may have nothing to do with it.
+fn unseen_tips(push: &Push) -> Vec<String> {
+    let seen = |id: &String| push.commits.iter().any(|commit| commit.id == *id);
+    let tips = push.refs.iter().filter_map(|change| Some((&change.name, change.new.as_ref()?)));
+    let unseen = tips.filter(|(_, new)| !push.commits.is_empty() && !seen(new));
+    unseen
+        .map(|(name, new)| {
+            let new: String = new.chars().take(SHORT_ID).collect();
+            format!(
+                "{name} would be at {new}, which is not among the commits shown: they may be no part of it"
+            )
+        })
+        .collect()
+}
+
 fn header_names(sight: &Sight<'_>) -> Vec<String> {
     let names = sight.headers().into_iter().flat_map(|headers| headers.keys());
     names.take(MAX_HEADERS).map(|name| clip(name.as_str())).collect()
@@ -134,6 +163,8 @@ fn saved_as(request: &CanonicalRequest, asking: Option<&RuleHead>) -> Option<Str
     let mut matcher = exactly_this(request)?;
     // Where the name may lead is what the rule says that asks.
     matcher.addresses = asking.map(|rule| rule.named().to_vec()).unwrap_or_default();
+    // What was shown to go without a secret, or with this one, is not allowed with another.
+    matcher.secrets = Some(request.secrets().to_vec());
     let rule = Rule {
         id: "approved".to_owned(),
         origin: bay_policy::rule::Origin { layer: Layer::Bay, file: "approved".to_owned(), line: 1 },
@@ -175,7 +206,9 @@ fn digest(request: &CanonicalRequest, sight: &Sight<'_>, beginning: &Beginning) 
         .map(|(name, value)| (name.as_str(), value.as_bytes()))
         .filter(|(name, value)| !of_one_try(request, name, value))
         .collect();
-    headers.sort_unstable();
+    // By name alone: of two with the same name the order is a part of what is said.
+    headers.sort_by_key(|(name, _)| *name);
+    part(sight.login().unwrap_or_default().as_bytes());
     for (name, value) in headers {
         part(name.as_bytes());
         part(value);
@@ -243,9 +276,18 @@ pub(super) fn shown(text: &str) -> String {
     escaped(short.as_bytes())
 }
 
+/// A line, or its beginning and its end: what matters may stand at either.
 fn clip(text: &str) -> String {
+    let count = text.chars().count();
     match text.char_indices().nth(MAX_LINE_CHARS) {
-        Some((at, _)) => format!("{}…", plain_text(&text[..at])),
+        Some(_) => {
+            let shown = MAX_LINE_CHARS / 2;
+            let part = |from: usize, to: usize| -> String {
+                escaped(text.chars().skip(from).take(to - from).collect::<String>().as_bytes())
+            };
+            let (begin, end) = (part(0, shown), part(count - shown, count));
+            format!("{begin} … {} characters … {end}", count - 2 * shown)
+        }
         None if text.chars().any(|char| char.is_control() || hides(char)) => escaped(text.as_bytes()),
         None => text.to_owned(),
     }
@@ -289,6 +331,8 @@ pub(super) async fn checkpoint(
 
 #[cfg(test)]
 mod tests {
+    use bay_types::approval::PushedCommit;
+
     use super::*;
 
     #[test]
@@ -297,6 +341,29 @@ mod tests {
         let text = escaped(odd);
         assert_eq!(text, "a\\u{1b}]52;c;x\\u{7}\\r\\n\\t\\\\ \\xff\\xfe \\u{202e}\\u{9b}31m \\u{200b} ok");
         assert!(!text.chars().any(|char| char.is_control() || hides(char)));
+    }
+
+    #[test]
+    fn commits_that_need_not_be_those_of_the_push_are_pointed_out() {
+        let change = |new: Option<&str>| RefChange {
+            name: "refs/heads/main".to_owned(),
+            old: None,
+            new: new.map(str::to_owned),
+        };
+        let commit =
+            |id: &str| PushedCommit { id: id.to_owned(), author: String::new(), subject: String::new() };
+        let push = |refs: Vec<RefChange>, commits: Vec<PushedCommit>| Push { refs, commits, objects: None };
+        let (tip, decoy) = ("a".repeat(40), "b".repeat(40));
+        let odd = unseen_tips(&push(vec![change(Some(&tip))], vec![commit(&decoy)]));
+        assert!(odd.len() == 1 && odd[0].contains("aaaaaaaaaaaa"), "{odd:?}");
+        for fine in [
+            push(vec![change(Some(&tip))], vec![commit(&decoy), commit(&tip)]),
+            push(vec![change(None)], vec![commit(&decoy)]),
+            // Nothing new comes along: the server has it.
+            push(vec![change(Some(&tip))], Vec::new()),
+        ] {
+            assert!(unseen_tips(&fine).is_empty());
+        }
     }
 
     #[test]

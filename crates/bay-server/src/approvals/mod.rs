@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use bay_store::{ApprovalRow, Draft, Store, StoreError};
 use bay_types::approval::{Answer, Approval, ApprovalState, Asked, Reach};
-use bay_types::{ApiError, ApprovalId, BayId, ExecId};
+use bay_types::{ApiError, ApprovalId, BayId, CheckpointName, ExecId};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use tokio::sync::{Notify, broadcast, watch};
@@ -187,6 +187,14 @@ impl Approvals {
         open
     }
 
+    /// Checkpoints that a denial of an open question may go back to.
+    pub(crate) fn promised(&self, bay: BayId) -> Vec<CheckpointName> {
+        let bays = self.bays();
+        let open =
+            bays.get(&bay).into_iter().flat_map(|of| &of.questions).filter(|question| question.is_open());
+        open.filter_map(|question| question.card.checkpoint).collect()
+    }
+
     /// What is known of it at this moment, before the store is asked.
     pub(crate) fn find(&self, id: ApprovalId) -> Option<Arc<Question>> {
         self.all().into_iter().find(|question| question.id == id)
@@ -284,12 +292,15 @@ impl Approvals {
         if let Some(question) = self.like(handle, wish) {
             return Ok(Ok(question));
         }
-        self.supersede(daemon, wish).await?;
+        let before = self.supersede(daemon, wish).await?;
         if let Some(why) = self.no_room(handle.id) {
             return Ok(Err(why));
         }
         let mut card = wish.card.clone();
-        if wish.checkpoint {
+        if wish.checkpoint && before.is_some() {
+            // The same was asked before: what the bay was then is what a denial goes back to.
+            card.checkpoint = before;
+        } else if wish.checkpoint {
             match card::checkpoint(daemon, handle, &card).await {
                 Ok(name) => card.checkpoint = Some(name),
                 Err(error) => card.warnings.push(format!("no checkpoint could be made: {}", error.message)),
@@ -308,7 +319,7 @@ impl Approvals {
     }
 
     /// Nobody waits for an older one of the same kind any more, and whoever answers shall see what is held.
-    async fn supersede(&self, daemon: &Daemon, wish: &Wish) -> Result<(), ApiError> {
+    async fn supersede(&self, daemon: &Daemon, wish: &Wish) -> Result<Option<CheckpointName>, ApiError> {
         let old = {
             let bays = self.bays();
             let questions = bays.get(&wish.card.bay).map(|of| of.questions.as_slice()).unwrap_or_default();
@@ -317,9 +328,10 @@ impl Approvals {
             };
             questions.iter().find(same).cloned()
         };
-        let Some(old) = old else { return Ok(()) };
+        let Some(old) = old else { return Ok(None) };
         let why = "the same was asked again with other headers or another body".to_owned();
-        self.settle(daemon, &old, Stand::Dropped(why.clone()), "superseded", Some(why), None).await.map(drop)
+        self.settle(daemon, &old, Stand::Dropped(why.clone()), "superseded", Some(why), None).await?;
+        Ok(old.card.checkpoint)
     }
 
     /// Why nothing more is asked, where that is so.

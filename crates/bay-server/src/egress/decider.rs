@@ -68,11 +68,15 @@ fn clip(text: String) -> String {
     if text.len() <= MAX_REQUEST {
         return text;
     }
-    let mut end = MAX_REQUEST;
-    while !text.is_char_boundary(end) {
-        end -= 1;
+    // Its beginning and its end: what matters may stand at either.
+    let (mut begin, mut end) = (MAX_REQUEST / 2, text.len() - MAX_REQUEST / 2);
+    while !text.is_char_boundary(begin) {
+        begin -= 1;
     }
-    format!("{}…", &text[..end])
+    while !text.is_char_boundary(end) {
+        end += 1;
+    }
+    format!("{} … {} bytes … {}", &text[..begin], end - begin, &text[end..])
 }
 
 pub(super) fn decided(

@@ -23,6 +23,7 @@ use bay_types::guest::{DNS_PORT, GATEWAY_V4, GATEWAY_V6, GatewaySsh, PROXY_PORT}
 use bay_types::traffic::DroppedPackets;
 use bay_types::{ApiError, ErrorCode};
 use http::Method;
+use jiff::Timestamp;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -60,6 +61,8 @@ use upstream::{BayNetwork, HostNetwork, MAX_HOSTS_BYTES, parse_hosts};
 /// How long a guest has to put sentinels into their places, and when it is told again if it did not.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
 const TELL_AGAIN: Duration = Duration::from_secs(3);
+/// How often it is seen at least whether a rule or a grant has ended.
+const LOOK_AT_ENDS: Duration = Duration::from_secs(60);
 
 /// How the way out is set up; parsed by the caller from flags and environment.
 #[derive(Debug, Clone, Default)]
@@ -303,7 +306,12 @@ async fn follow(
     // A guest that an earlier daemon started may not know the newest.
     let mut untold = true;
     loop {
+        let Some(next_end) = open.upgrade().map(|open| until_next_end(&open.decider.policy())) else {
+            return;
+        };
         tokio::select! {
+            // What a grant let out ends with it.
+            () = tokio::time::sleep(next_end) => {}
             changed = policies.changed() => if changed.is_err() { return },
             changed = secrets.changed() => {
                 if changed.is_err() {
@@ -325,6 +333,14 @@ async fn follow(
             untold = !tell_guest(&daemon, &handle).await;
         }
     }
+}
+
+/// How long it takes until a rule or a grant ends, by the wall clock; looked at again from time to time, because that is set.
+fn until_next_end(policy: &CompiledPolicy) -> Duration {
+    let now = Timestamp::now();
+    let left =
+        policy.next_end(now).map(|end| Duration::try_from(end.duration_since(now)).unwrap_or_default());
+    left.map_or(LOOK_AT_ENDS, |left| left.min(LOOK_AT_ENDS))
 }
 
 /// Has sentinels be where tools look for them. One that does not take the news is told again.

@@ -27,6 +27,9 @@ pub(super) struct Kept {
     pub(super) incarnation: u64,
     pub(super) value: SecretText,
     pub(super) value_since: Timestamp,
+    /// Values before it, the newest first: they may be good for a while, and answers are scrubbed of them.
+    #[serde(default)]
+    pub(super) earlier: Vec<SecretText>,
     #[serde(default)]
     pub(super) expires: Option<Timestamp>,
     #[serde(default)]
@@ -57,6 +60,18 @@ pub(super) struct KeptCommand {
 pub(super) struct KeptBay {
     pub(super) id: BayId,
     pub(super) name: String,
+}
+
+impl Kept {
+    /// Gives it another value, and remembers the one that it had.
+    pub(super) fn replace_value(&mut self, value: SecretText) {
+        if value != self.value {
+            let last = std::mem::replace(&mut self.value, value);
+            self.earlier.insert(0, last);
+            self.earlier.truncate(super::EARLIER);
+        }
+        self.value_since = Timestamp::now();
+    }
 }
 
 fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> ApiError {

@@ -44,7 +44,7 @@ use book::Book;
 use kept::Kept;
 pub(crate) use verbs::{record_refreshes, remove, rotate, set};
 
-/// Earlier values that answers are still scrubbed of, as long as the daemon runs.
+/// Earlier values that answers are still scrubbed of.
 const EARLIER: usize = 4;
 /// How long a source that failed is left alone.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
@@ -84,21 +84,12 @@ impl Secret {
         for copy in [value.expose_secret(), kept.value.expose()] {
             keep_from_swap(copy);
         }
-        Ok(Self {
-            kept,
-            named,
-            value,
-            earlier: Vec::new(),
-            last_used: AtomicI64::new(0),
-            problem: Mutex::default(),
-        })
+        let earlier = kept.earlier.iter().map(|value| Arc::new(SecretString::from(value.clone()))).collect();
+        Ok(Self { kept, named, value, earlier, last_used: AtomicI64::new(0), problem: Mutex::default() })
     }
 
-    /// The same secret with what has been of it before.
+    /// The same secret with when it was used.
     fn after(mut self, before: &Self) -> Self {
-        let changed = self.kept.value != before.kept.value;
-        let last = changed.then(|| Arc::clone(&before.value));
-        self.earlier = last.into_iter().chain(before.earlier.iter().cloned()).take(EARLIER).collect();
         self.last_used = AtomicI64::new(before.last_used.load(Ordering::Relaxed));
         self
     }
@@ -419,9 +410,8 @@ impl Vault {
             Ok(fetched) => {
                 let _changing = self.changing.lock().await;
                 let mut kept = self.current(&name, incarnation)?.kept.clone();
-                kept.value = fetched.value;
+                kept.replace_value(fetched.value);
                 kept.expires = fetched.expires;
-                kept.value_since = Timestamp::now();
                 let secret = self.keep(kept).await?;
                 self.tell(Refreshed { name, failed: None });
                 Ok(secret)

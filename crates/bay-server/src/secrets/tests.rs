@@ -16,6 +16,7 @@ fn secret(name: &str, value: &str, command: Option<(&str, u64)>) -> Kept {
         incarnation: 1,
         value: text(value),
         value_since: now,
+        earlier: Vec::new(),
         expires: None,
         command: command.map(|(line, refresh_s)| kept::KeptCommand {
             line: text(line),
@@ -133,4 +134,24 @@ async fn a_source_that_hangs_holds_one_request_up_for_a_while_and_no_other() {
     assert!(vault.show("TOKEN").unwrap().problem.is_some_and(|why| why.contains("15 s")), "and told");
     let told = vault.refreshes().unwrap().try_recv().unwrap();
     assert!(told.name == "TOKEN" && told.failed.is_some(), "{told:?}");
+}
+
+#[tokio::test]
+async fn earlier_values_are_known_to_the_next_daemon_too() {
+    let temp = tempfile::tempdir().unwrap();
+    let keys = keys(temp.path()).await;
+    let vault = Vault::open(temp.path(), Arc::clone(&keys));
+    let mut kept = secret("TOKEN", "value-number-0", None);
+    vault.keep(kept.clone()).await.unwrap();
+    for number in 1..=EARLIER + 2 {
+        kept.replace_value(text(&format!("value-number-{number}")));
+        vault.keep(kept.clone()).await.unwrap();
+    }
+    let next = Vault::open(temp.path(), keys);
+    let secret = Arc::clone(&next.secrets()["TOKEN"]);
+    let all: Vec<&str> = std::iter::once(&secret.value).chain(&secret.earlier).map(exposed).collect();
+    assert_eq!(
+        all,
+        ["value-number-6", "value-number-5", "value-number-4", "value-number-3", "value-number-2"]
+    );
 }

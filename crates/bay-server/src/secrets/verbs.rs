@@ -84,12 +84,14 @@ pub(crate) async fn set(
     let _changing = vault.changing.lock().await;
     vault.has_room(&name)?;
     let now = Timestamp::now();
-    let before = vault.secrets().get(&name).map(|secret| secret.kept.incarnation);
-    let kept = Kept {
-        incarnation: before.unwrap_or_else(|| u64::try_from(now.as_microsecond()).unwrap_or(1)),
+    let before = vault.secrets().get(&name).map(|secret| secret.kept.clone());
+    let incarnation = before.as_ref().map(|before| before.incarnation);
+    let mut kept = Kept {
+        incarnation: incarnation.unwrap_or_else(|| u64::try_from(now.as_microsecond()).unwrap_or(1)),
         name: name.clone(),
-        value: fetched.value,
+        value: before.as_ref().map_or_else(|| fetched.value.clone(), |before| before.value.clone()),
         value_since: now,
+        earlier: before.map(|before| before.earlier).unwrap_or_default(),
         expires: wanted.expires.or(fetched.expires),
         command,
         uses: wanted.uses,
@@ -101,6 +103,7 @@ pub(crate) async fn set(
         literal_bodies: wanted.literal_bodies,
         set_at: now,
     };
+    kept.replace_value(fetched.value);
     let body = json!({
         "name": name,
         "uses": kept.uses,
@@ -161,8 +164,7 @@ pub(crate) async fn rotate(
     };
     let _changing = vault.changing.lock().await;
     let mut kept = vault.find(&name)?.kept.clone();
-    kept.value = fetched.value;
-    kept.value_since = Timestamp::now();
+    kept.replace_value(fetched.value);
     kept.expires = wanted.expires.or(fetched.expires);
     told(&daemon, SECRET_ROTATED, json!({ "name": name, "expires": kept.expires, "by": caller.by() }))
         .await?;

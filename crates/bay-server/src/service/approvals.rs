@@ -162,8 +162,12 @@ pub(crate) async fn allow(
     }
     if let (Reach::For, Some(for_s), Asked::Request(asked)) = (wanted.reach, for_s, &card.asked) {
         let handle = daemon.bays.find(&card.bay.to_string())?;
-        let add =
-            GrantAdd { request: asked.request.clone(), for_s, id: Some(format!("ask-{}", card.id.short())) };
+        let add = GrantAdd {
+            request: asked.request.clone(),
+            for_s,
+            id: Some(format!("ask-{}", card.id.short())),
+            secrets: Some(card.secrets.clone()),
+        };
         policy::grant_add(Arc::clone(&daemon), handle, add, caller).await?;
     }
     Ok(question.view())
@@ -189,7 +193,8 @@ async fn saved(daemon: &Arc<Daemon>, card: &Approval) -> Result<PolicySet, ApiEr
         return Err(refuse("no rule can speak of this alone".to_owned()));
     };
     let request = CanonicalRequest::from_line(&asked.request)
-        .map_err(|refusal| refuse(format!("no rule can speak of this alone: {refusal}")))?;
+        .map_err(|refusal| refuse(format!("no rule can speak of this alone: {refusal}")))?
+        .with_secrets(card.secrets.clone());
     let handle = daemon.bays.find(&card.bay.to_string())?;
     let set = daemon.store.policy_get(&Scope::Bay(handle.id)).await.map_err(|e| e.to_api())?;
     let rule = rule.replacen("id = \"approved\"", &format!("id = \"{}\"", card.id), 1);
@@ -239,7 +244,12 @@ pub(crate) async fn deny(
     }
     let back = match (wanted.rollback, card.checkpoint) {
         (false, _) => None,
-        (true, Some(checkpoint)) => Some((daemon.bays.find(&card.bay.to_string())?, checkpoint)),
+        (true, Some(checkpoint)) => {
+            let handle = daemon.bays.find(&card.bay.to_string())?;
+            // Before anything is on record: whoever wants to go back is not left with half of it.
+            checkpoints::find(&daemon, &handle, checkpoint).await?;
+            Some((handle, checkpoint))
+        }
         (true, None) => {
             return Err(invalid(
                 format!("no checkpoint was made before {} was asked", card.id),

@@ -37,11 +37,13 @@ pub(crate) struct Wanted {
     pub(crate) message: Option<String>,
     /// Why, when nobody asked for it.
     pub(crate) automatic: Option<String>,
+    /// One that is needed right after it, and must not be thinned for its sake.
+    pub(crate) spared: Option<CheckpointName>,
 }
 
 impl Wanted {
     pub(crate) fn automatic(why: String) -> Self {
-        Self { kind: Some(CheckpointKind::Files), message: None, automatic: Some(why) }
+        Self { kind: Some(CheckpointKind::Files), message: None, automatic: Some(why), spared: None }
     }
 }
 
@@ -61,7 +63,9 @@ pub(crate) async fn create(
         ));
     }
     let message = create.message.filter(|message| !message.trim().is_empty());
-    let made = take(&daemon, &handle, Wanted { kind: create.kind, message, automatic: None }, caller).await?;
+    let made =
+        take(&daemon, &handle, Wanted { kind: create.kind, message, automatic: None, spared: None }, caller)
+            .await?;
     daemon.fault.at(Point::BeforeAck);
     Ok(made)
 }
@@ -112,6 +116,7 @@ pub(crate) async fn pause_to_disk(
     let wanted = Wanted {
         kind: Some(CheckpointKind::Memory),
         automatic: Some("to pause on disk".to_owned()),
+        spared: None,
         message: None,
     };
     // Until the wish is written down: a reconciler that saw it frozen and wanted running would thaw it.
@@ -205,7 +210,7 @@ async fn take_and(
         )
     });
     let made = made.await?;
-    tidy(daemon, handle, caller).await;
+    tidy(daemon, handle, wanted.spared, caller).await;
     let mut view = made.view(Some(made.name), true);
     measure(daemon, handle, std::slice::from_mut(&mut view)).await?;
     Ok(view)
@@ -320,12 +325,14 @@ fn fits(row: &BayRow, verb: &str) -> Result<(), ApiError> {
 
 /// After every checkpoint: what the bay sees are the newest, and automatic ones that nobody needs any more go. The
 /// checkpoint at hand is made, so whatever fails here is only told to the operator.
-async fn tidy(daemon: &Daemon, handle: &Arc<BayHandle>, caller: Caller) {
+async fn tidy(daemon: &Daemon, handle: &Arc<BayHandle>, spared: Option<CheckpointName>, caller: Caller) {
     let done = async {
         let mut known = daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?;
         let usage = daemon.with_pool(|pool| pool.usage()).await?;
         let tight = thinning::is_tight(usage.free_bytes, usage.total_bytes);
-        let going = thinning::dispensable(&known, handle.row().checkpoint, Timestamp::now(), tight);
+        let mut promised = daemon.approvals.promised(handle.id);
+        promised.extend(handle.row().checkpoint.into_iter().chain(spared));
+        let going = thinning::dispensable(&known, &promised, Timestamp::now(), tight);
         for name in going {
             let Some(index) = known.iter().position(|row| row.name == name) else { continue };
             if in_use(daemon, At { bay: handle.id, checkpoint: name }).is_none() {
@@ -458,7 +465,7 @@ pub(crate) async fn keep_before_restore(
         can_come_back(daemon, handle, At { bay: handle.id, checkpoint: name }).await?;
     }
     let why = format!("before the bay went back to {name}");
-    take(daemon, handle, Wanted::automatic(why), caller).await
+    take(daemon, handle, Wanted { spared: Some(name), ..Wanted::automatic(why) }, caller).await
 }
 
 /// The second half.
@@ -514,8 +521,13 @@ pub(crate) async fn promote(
     become_point(&daemon, &handle, point, false, Draft::new("bay.promote-asked", from), caller).await?;
     handle.update(&daemon.store, None, |row| row.image_id = image).await?;
     let message = Some(format!("promoted from {} {}", child.name, taken.name));
-    take(&daemon, &handle, Wanted { kind: Some(CheckpointKind::Files), message, automatic: None }, caller)
-        .await?;
+    take(
+        &daemon,
+        &handle,
+        Wanted { kind: Some(CheckpointKind::Files), message, automatic: None, spared: None },
+        caller,
+    )
+    .await?;
     Ok(Restored { bay: daemon.view(&handle), before })
 }
 

@@ -57,7 +57,13 @@ pub(crate) async fn fork(
         None => {
             let automatic = Some(format!("to fork {prefix} from"));
             let kind = wanted.files_only.then_some(CheckpointKind::Files);
-            checkpoints::take(&daemon, &parent, Wanted { kind, message: None, automatic }, caller).await?
+            checkpoints::take(
+                &daemon,
+                &parent,
+                Wanted { kind, message: None, automatic, spared: None },
+                caller,
+            )
+            .await?
         }
     };
     let live = point.kind == CheckpointKind::Memory && !wanted.files_only;

@@ -17,10 +17,10 @@ pub(super) fn is_tight(free: u64, total: u64) -> bool {
     free < total / TIGHT_PART
 }
 
-/// Oldest first, as `known` is.
+/// Oldest first, as `known` is. Those in `promised` stay: what the bay descends from, and what an open question can be answered with.
 pub(super) fn dispensable(
     known: &[CheckpointRow],
-    current: Option<CheckpointName>,
+    promised: &[CheckpointName],
     now: Timestamp,
     tight: bool,
 ) -> Vec<CheckpointName> {
@@ -32,7 +32,7 @@ pub(super) fn dispensable(
         .enumerate()
         .filter(|(index, row)| *index < too_many || tight || now.duration_since(row.created_at) > LONGEST)
         .map(|(_, row)| row.name)
-        .filter(|name| current != Some(*name))
+        .filter(|name| !promised.contains(name))
         .collect()
 }
 
@@ -61,9 +61,9 @@ mod tests {
     }
 
     fn gone(known: &[CheckpointRow], current: Option<u32>, tight: bool) -> Vec<u32> {
-        let current = current.and_then(CheckpointName::new);
+        let promised: Vec<_> = current.and_then(CheckpointName::new).into_iter().collect();
         let now = NOW.parse().unwrap();
-        dispensable(known, current, now, tight).into_iter().map(CheckpointName::number).collect()
+        dispensable(known, &promised, now, tight).into_iter().map(CheckpointName::number).collect()
     }
 
     #[test]

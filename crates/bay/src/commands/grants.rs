@@ -77,7 +77,7 @@ impl Grants {
             }
             Verb::Add { name, request, for_s, id } => {
                 let bay = naming::bay(&name)?;
-                let add = GrantAdd { request, for_s, id };
+                let add = GrantAdd { request, for_s, id, secrets: None };
                 let made: GrantView = client.post(&bay_path(bay, "/grants"), &add).await?;
                 if global.json {
                     json(&made)?;

@@ -19,6 +19,7 @@ impl Fields {
             self.places.as_ref().and_then(|words| words.first()).map(|word| ("place", word.at)),
             self.query.as_ref().map(|(_, at)| ("query", *at)),
             self.headers.as_ref().map(|(_, at)| ("header", *at)),
+            self.secrets.as_ref().map(|_| ("secret", at)),
         ];
         if let Some((key, at)) = unfit.into_iter().flatten().next() {
             let why = "of `git-ssh` there are host, port, repositories, FETCH or PUSH, and the branches of a push only";
@@ -67,6 +68,7 @@ impl Fields {
             query: QueryPattern::default(),
             headers: Vec::new(),
             branches: self.branches.map(|(branches, _)| branches).unwrap_or_default(),
+            secrets: None,
             addresses: self.addresses,
         }])
     }

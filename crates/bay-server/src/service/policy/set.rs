@@ -246,13 +246,17 @@ pub(crate) async fn grant_add(
         ));
     }
     let origin = Origin { layer: Layer::Bay, file: format!("grant {id}"), line: 1 };
-    let grant: Grant = grant_for(&request, &id, origin, expires).ok_or_else(|| {
+    let mut grant: Grant = grant_for(&request, &id, origin, expires).ok_or_else(|| {
         ApiError::new(
             ErrorCode::InvalidInput,
             format!("no rule can speak of {request} alone"),
             "write a rule into the bay's policy instead",
         )
     })?;
+    grant.matcher.secrets = wanted.secrets.map(|mut names| {
+        names.sort_unstable();
+        names
+    });
     let row = GrantRow { id, text: grant_to_toml(&grant), expires, created_at };
     // What is kept must be what will be read.
     let read = compile::grants_of(&row).map_err(|problems| invalid(&problems))?;

@@ -141,13 +141,21 @@ pub(super) fn whole(card: &Approval, now: Timestamp) -> String {
 
 fn request(asked: &AskedRequest, row: &mut impl FnMut(&str, String)) {
     row("host", format!("{} port {}", visible(&asked.host), asked.port));
+    if let Some(login) = &asked.login {
+        row("login", visible(login));
+    }
     if let Some(push) = &asked.push {
         pushed(push, row);
     }
     if !asked.headers.is_empty() {
-        row("headers", asked.headers.iter().map(|name| visible(name)).collect::<Vec<_>>().join(", "));
+        let more =
+            if asked.more_headers > 0 { format!(" and {} more", asked.more_headers) } else { String::new() };
+        let names = asked.headers.iter().map(|name| visible(name)).collect::<Vec<_>>().join(", ");
+        row("headers", format!("{names}{more}"));
     }
     match &asked.body {
+        // What a push is, is told above.
+        _ if asked.push.is_some() => {}
         None => row("body", "none".to_owned()),
         Some(body) => {
             row("body", length(body));
