@@ -36,17 +36,22 @@ pub fn credentials(origin: &Origin) -> Vec<String> {
 
 /// Files below a directory that have the value in them.
 pub fn files_with_canary(dir: &Path, found: &mut Vec<String>) {
+    files_with(dir, CANARY, found);
+}
+
+/// The same for anything else.
+pub fn files_with(dir: &Path, wanted: &str, found: &mut Vec<String>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
         let Ok(about) = fs::symlink_metadata(&path) else { continue };
         if about.is_dir() {
-            // The pool is looked at from inside the bays.
+            // The pool is looked at by itself.
             if path.file_name().is_none_or(|name| name != "pool") {
-                files_with_canary(&path, found);
+                files_with(&path, wanted, found);
             }
         } else if about.is_file() {
             let bytes = fs::read(&path).unwrap_or_default();
-            if bytes.windows(CANARY.len()).any(|window| window == CANARY.as_bytes()) {
+            if bytes.windows(wanted.len()).any(|window| window == wanted.as_bytes()) {
                 found.push(path.display().to_string());
             }
         }

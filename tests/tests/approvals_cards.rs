@@ -212,17 +212,17 @@ fn no_terminal_obeys_what_a_bay_says_of_itself_wherever_it_is_shown() {
 }
 
 #[test]
-fn whoever_watches_sees_cards_as_they_come_and_how_they_end() {
-    let lab = lab();
+fn whoever_watches_sees_cards_as_they_come_and_how_they_end_over_a_restart_too() {
+    let mut lab = lab();
     let origin = lab.echo("origin.test");
     lab.bay("b", &asked(&origin, ""));
-    let begin = |args: &[&str]| {
+    let begin = |lab: &Lab, args: &[&str]| {
         let mut child = lab.daemon.command(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         (child, lines)
     };
-    let (mut person, mut read) = begin(&["approvals", "--watch"]);
-    let (mut program, mut json) = begin(&["approvals", "--watch", "--json"]);
+    let (mut person, mut read) = begin(&lab, &["approvals", "--watch"]);
+    let (mut program, mut json) = begin(&lab, &["approvals", "--watch", "--json"]);
     let mut next = |wanted: &str| -> Value {
         loop {
             let line = json.next().expect("the stream goes on").unwrap();
@@ -235,6 +235,7 @@ fn whoever_watches_sees_cards_as_they_come_and_how_they_end() {
     curl(&lab, "b", "one", &format!("-d amount=1 '{}'", origin.url("https", "/pay")));
     let card = next("open");
     assert_eq!((&card["bay_name"], &card["asked"]["body"]["preview"]), (&"b".into(), &"amount=1".into()));
+    lab.daemon.restart();
     let _denied = answer(&lab, &card, &["deny", "-m", "wrong account"]).ok();
     let denied = next("denied");
     assert_eq!((&denied["id"], &denied["answer"]["why"]), (&card["id"], &"wrong account".into()));
@@ -245,6 +246,7 @@ fn whoever_watches_sees_cards_as_they_come_and_how_they_end() {
     for part in ["POST https://origin.test", "amount=1", "exec 1: sh", "denied   b", "by uid 0"] {
         assert!(seen.contains(part), "{part}: {seen}");
     }
+    assert_eq!(seen.matches("── open").count(), 1, "a card is shown once: {seen}");
     for child in [&mut person, &mut program] {
         child.kill().unwrap();
         child.wait().unwrap();
@@ -441,4 +443,23 @@ fn a_login_is_shown_with_its_user_and_its_database() {
     }
     digests.dedup();
     assert_eq!(digests.len(), 3);
+}
+
+#[test]
+fn an_allow_for_a_command_that_has_ended_is_refused_with_what_would_help() {
+    let lab = hasty();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let url = origin.url("https", "/x");
+    assert_eq!(lab.get("b", &url).0, 503, "its exec ends with that");
+    let card = the_question(&lab);
+    until("its end to be known", || {
+        let refused = answer(&lab, &card, &["allow"]);
+        (refused.code != 0
+            && refused.errors().contains("exec 1 has ended")
+            && refused.errors().contains("--for 10m"))
+        .then_some(())
+    });
+    let _allowed = answer(&lab, &card, &["allow", "--for", "10m"]).ok();
+    assert_eq!(lab.get("b", &url).0, 200);
 }

@@ -1,6 +1,7 @@
 //! Commands that wait for a person, and those outside who are told.
 #![forbid(unsafe_code)]
 
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -40,6 +41,12 @@ fn a_command_that_is_asked_about_starts_when_a_person_says_so_and_not_before() {
     );
     let execs = daemon.rest("GET", "/v1/bays/b/execs", &Value::Null).json();
     assert_eq!(execs.as_array().map(Vec::len), Some(0), "nothing was started: {execs:#}");
+    // Whoever waits for it is told so.
+    let mut child = child;
+    let mut told = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut told).unwrap();
+    let short = &id[id.len() - 8..];
+    assert!(told.contains(&format!("waiting for a person: `bay approvals allow {short}`")), "{told}");
     let _allowed = daemon.bay(&["approvals", "allow", &id]).ok();
     let ran = child.wait_with_output().unwrap();
     assert_eq!((ran.status.code(), ran.stdout.as_slice()), (Some(7), &b"ran\n"[..]));
@@ -68,6 +75,56 @@ fn rules_on_commands_hold_for_everybody_who_starts_one() {
     let _allowed = lab.daemon.bay(&["approvals", "allow", &id]).ok();
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(127));
     assert_eq!(lab.record("b", "exec.approved").len(), 1);
+
+    // Services run their commands whenever they like, so they are asked about when they are set.
+    let line = ["services", "add", "b", "x", "--", "rm", "-rf", "/tmp/x"];
+    let (message, _) = lab.daemon.bay(&line).fails_with(ErrorCode::Denied);
+    assert!(message.contains("rule never"), "{message}");
+    let child =
+        begun(&lab.daemon, &["services", "add", "b", "x", "--no-wait", "--", "make", "release", "now"]);
+    let id = the_question(&lab.daemon);
+    let card = lab.daemon.bay(&["approvals", "show", &id, "--json"]).ok().json();
+    assert_eq!(card["asked"]["service"], "x", "{card:#}");
+    let shown = lab.daemon.bay(&["services", "ls", "b", "--json"]).ok().json();
+    assert_eq!(shown.as_array().map(Vec::len), Some(0), "{shown:#}");
+    let _allowed = lab.daemon.bay(&["approvals", "allow", &id]).ok();
+    let _over = child.wait_with_output().unwrap();
+    until("the service to be there", || {
+        let shown = lab.daemon.bay(&["services", "ls", "b", "--json"]).ok().json();
+        (shown[0]["name"] == "x").then_some(())
+    });
+    assert_eq!(lab.record("b", "service.approved").len(), 1);
+}
+
+#[test]
+fn a_command_that_is_denied_with_a_rollback_leaves_the_files_as_they_were_before_it_was_asked() {
+    let lab: Lab = lab();
+    let policy =
+        "[[exec]]\nid = \"release\"\noutcome = \"ask\"\nargv = [\"make\", \"**\"]\ncheckpoint = true\n";
+    lab.bay("b", policy);
+    let _before = lab.daemon.sh("b", "echo before > /workspace/file").ok();
+    let child = begun(&lab.daemon, &["exec", "b", "--", "make", "release"]);
+    let id = the_question(&lab.daemon);
+    let _after = lab.daemon.sh("b", "echo after > /workspace/file").ok();
+    let told = lab.daemon.bay(&["approvals", "deny", &id, "--rollback"]).ok();
+    assert!(told.errors().contains("b went back to v1"), "{told}");
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(125));
+    assert_eq!(lab.daemon.sh("b", "cat /workspace/file").ok().text(), "before");
+}
+
+#[test]
+fn a_denial_holds_over_a_restart_until_the_question_would_have_ended() {
+    let mut lab: Lab = lab();
+    lab.daemon.empty_bay("b");
+    let line = ["exec", "b", "--ask", "--", "true"];
+    let child = begun(&lab.daemon, &line);
+    let id = the_question(&lab.daemon);
+    let _no = lab.daemon.bay(&["approvals", "deny", &id, "-m", "not today"]).ok();
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(125));
+    lab.daemon.kill_9();
+    lab.daemon.launch();
+    let again = lab.daemon.bay(&line);
+    assert!(again.code == 125 && again.errors().contains("not today"), "{again}");
 }
 
 /// Messages that a place outside was sent, with their headers.
@@ -103,6 +160,13 @@ fn a_webhook_that_was_down_is_told_when_it_is_back_and_its_messages_are_signed()
     let (hook, secret) = (made["id"].as_str().unwrap(), made["secret"].as_str().unwrap());
     let said = lab.daemon.bay(&["notify", "test", hook]).exits(1).text();
     assert!(said.contains("502"), "{said}");
+    // Up, a test arrives, signed like all others.
+    down.store(false, Ordering::SeqCst);
+    let _arrived = lab.daemon.bay(&["notify", "test", hook]).ok();
+    let tested = inbox.lock().unwrap().pop().unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&tested.1).unwrap()["event"], "test");
+    assert!(tested.0.contains_key("workbay-signature"));
+    down.store(true, Ordering::SeqCst);
 
     lab.daemon.empty_bay("b");
     let child = begun(&lab.daemon, &["exec", "b", "--ask", "--", "true"]);

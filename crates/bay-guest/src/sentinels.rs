@@ -12,10 +12,13 @@ use std::sync::{Mutex, PoisonError};
 use bay_sys::paths::open_below;
 use bay_types::guest::{GIT_SETTINGS, HOME};
 use bay_types::secret::Delivered;
-use rustix::fs::{Gid, OFlags, ResolveFlags, Uid};
+use rustix::fs::{Gid, Mode, OFlags, ResolveFlags, Uid, XattrFlags};
 
 use crate::log::Log;
-use crate::trust::{Tree, remove_in, write_in, write_private_in};
+use crate::trust::{Tree, read_in, remove_in, write_in, write_private_in};
+
+/// Marks a file as one that was put here. Whatever has no such mark is the bay's own, and left as it is.
+const MARK: &str = "user.workbay.sentinel";
 
 /// What the bay has now.
 #[derive(Debug, Default)]
@@ -49,19 +52,16 @@ impl Sentinels {
 }
 
 /// Puts sentinels where they are looked for, and takes away what was there and is not any more.
-pub(crate) fn place(new: &[Delivered], old: &[Delivered], root: BorrowedFd<'_>, log: &Log) {
+pub(crate) fn place<'a>(new: &'a [Delivered], old: &'a [Delivered], root: BorrowedFd<'_>, log: &Log) {
     let attempt = |what: &str, outcome: io::Result<()>| {
         if let Err(error) = outcome {
             log.line("sentinels.skipped", format_args!("what={what} error={error}"));
         }
     };
-    let paths = |all: &[Delivered]| -> Vec<String> {
-        all.iter().flat_map(|one| one.files.iter().map(|file| file.path.clone())).collect()
-    };
+    let files = |all: &'a [Delivered]| all.iter().flat_map(|one| &one.files);
     let tree = Tree::new(root);
-    let wanted = paths(new);
-    for path in paths(old).iter().filter(|path| !wanted.contains(path)) {
-        attempt(path, remove(&tree, path));
+    for file in files(old).filter(|file| !files(new).any(|wanted| wanted.path == file.path)) {
+        attempt(&file.path, remove(&tree, &file.path, file.text.as_bytes()));
     }
     for file in new.iter().flat_map(|one| &one.files) {
         attempt(&file.path, write(&tree, &file.path, file.text.as_bytes()));
@@ -80,12 +80,34 @@ fn write(tree: &Tree<'_>, path: &str, text: &[u8]) -> io::Result<()> {
     let directory = tree.make_directory(parent)?;
     let of = rustix::fs::fstat(&directory)?;
     let owner = (Uid::from_raw(of.st_uid), Gid::from_raw(of.st_gid));
-    write_private_in(directory.as_fd(), name, text, owner)
+    if !is_ours(directory.as_fd(), name, text)? {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file of the bay's own"));
+    }
+    write_private_in(directory.as_fd(), name, text, owner)?;
+    let file = rustix::fs::openat(&directory, name, READ, Mode::empty())?;
+    // Without the mark it is known by its text.
+    rustix::fs::fsetxattr(&file, MARK, b"1", XattrFlags::empty()).or(Ok(()))
 }
 
-fn remove(tree: &Tree<'_>, path: &str) -> io::Result<()> {
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+/// Whether this is a file that was put here, with this text or another, or there is none.
+fn is_ours(directory: BorrowedFd<'_>, name: &str, text: &[u8]) -> io::Result<bool> {
+    let file = match rustix::fs::openat(directory, name, READ, Mode::empty()) {
+        Ok(file) => file,
+        Err(rustix::io::Errno::NOENT) => return Ok(true),
+        // A link of the agent's, or something else that is no file.
+        Err(_) => return Ok(false),
+    };
+    let marked = rustix::fs::fgetxattr(&file, MARK, &mut [0u8; 8][..]).is_ok();
+    let same = || read_in(directory, name, text.len() as u64).is_some_and(|found| found == text);
+    Ok(marked || same())
+}
+
+fn remove(tree: &Tree<'_>, path: &str, text: &[u8]) -> io::Result<()> {
     let (parent, name) = divided(path);
     match tree.directory(parent) {
+        Ok(directory) if !is_ours(directory.as_fd(), name, text)? => Ok(()),
         Ok(directory) => remove_in(directory.as_fd(), name),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
@@ -170,6 +192,28 @@ mod tests {
         Sentinels::default().become_these(vec![wanted], temp.path(), &log);
         assert_eq!(std::fs::read_to_string(&victim).unwrap(), "as it was");
         let link = std::fs::symlink_metadata(temp.path().join("etc/token")).unwrap();
-        assert!(link.is_file(), "the link is replaced and not followed");
+        assert!(link.is_symlink(), "the link is neither followed nor replaced");
+    }
+
+    #[test]
+    fn a_file_of_the_bays_own_is_neither_overwritten_nor_taken_away() {
+        let temp = tempfile::tempdir().unwrap();
+        for dir in [".bay", "root"] {
+            std::fs::create_dir(temp.path().join(dir)).unwrap();
+        }
+        let log = Log::open(temp.path());
+        let own = temp.path().join("root/.npmrc");
+        std::fs::write(&own, "registry=https://own.test/\n").unwrap();
+        let sentinels = Sentinels::default();
+        sentinels.become_these(vec![one(&[("/root/.npmrc", "a=ghp_x\n")])], temp.path(), &log);
+        assert_eq!(std::fs::read_to_string(&own).unwrap(), "registry=https://own.test/\n");
+        sentinels.become_these(Vec::new(), temp.path(), &log);
+        assert_eq!(std::fs::read_to_string(&own).unwrap(), "registry=https://own.test/\n");
+        // One that was put there is known to the next guest, which has no memory of it.
+        std::fs::remove_file(&own).unwrap();
+        sentinels.become_these(vec![one(&[("/root/.npmrc", "a=ghp_x\n")])], temp.path(), &log);
+        let next = Sentinels::default();
+        next.become_these(vec![one(&[("/root/.npmrc", "a=ghp_of_a_fork\n")])], temp.path(), &log);
+        assert_eq!(std::fs::read_to_string(&own).unwrap(), "a=ghp_of_a_fork\n");
     }
 }

@@ -53,11 +53,11 @@ fn row(row: &SqliteRow) -> Result<ApprovalRow> {
 
 /// Of a bay that is removed nothing is left to be answered.
 pub(crate) async fn forget(connection: &mut SqliteConnection, bay: BayId) -> sqlx::Result<()> {
-    sqlx::query("UPDATE approvals SET state = 'dropped' WHERE bay = $1 AND state IN ('open', 'allowed')")
-        .bind(bay.to_string())
-        .execute(connection)
-        .await
-        .map(drop)
+    let dropped = sqlx::query("UPDATE approvals SET state = 'dropped' WHERE bay = $1 AND state = 'open'");
+    dropped.bind(bay.to_string()).execute(&mut *connection).await?;
+    // What was allowed was allowed, and is not any more.
+    let over = sqlx::query("UPDATE approvals SET uses_left = 0 WHERE bay = $1 AND state = 'allowed'");
+    over.bind(bay.to_string()).execute(connection).await.map(drop)
 }
 
 impl Store {

@@ -42,7 +42,7 @@ mod tree;
 
 pub(crate) use git::{over_https, without_https};
 use pem::Certificate;
-pub(crate) use tree::{Tree, remove_in, write_in, write_private_in};
+pub(crate) use tree::{Tree, read_in, remove_in, write_in, write_private_in};
 
 /// Most certificates of gateways that are trusted at once: the bay's own and its nearest ancestors'.
 const MAX_TRUSTED: usize = 8;
@@ -117,8 +117,7 @@ fn keep_ours(tree: &Tree<'_>, text: &str) -> io::Result<Wanted> {
     let mut trusted: Vec<Certificate> = own.iter().map(|(_, certificate)| certificate.clone()).collect();
     let count = trusted.len();
     for file in [name, EARLIER] {
-        for (_, certificate) in
-            pem::certificates(&tree::read_in(home.as_fd(), file, MAX_OURS).unwrap_or_default())
+        for (_, certificate) in pem::certificates(&read_in(home.as_fd(), file, MAX_OURS).unwrap_or_default())
         {
             if !trusted.contains(&certificate) {
                 trusted.push(certificate);

@@ -113,7 +113,7 @@ impl<'a> Tree<'a> {
 }
 
 /// A regular file of this directory that is no link.
-pub(super) fn read_in(directory: BorrowedFd<'_>, name: &str, most: u64) -> Option<Vec<u8>> {
+pub(crate) fn read_in(directory: BorrowedFd<'_>, name: &str, most: u64) -> Option<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, name, flags, Mode::empty()).ok()?;
     read_whole(file, most).ok()

@@ -64,6 +64,11 @@ fn read<'t>(reader: &mut Reader<'t>, table: &DeTable<'t>, at: usize, origin: Ori
         ("it has no outcome", "add outcome = \"ask\" or \"deny\"; what no rule speaks of runs")
     } else if rule.argv.is_empty() || rule.argv.len() > MAX_WORDS {
         ("it has no argv, or too many words", "add argv = [\"git\", \"push\", \"**\"]")
+    } else if rule.argv[0].contains(char::is_whitespace) {
+        (
+            "the first word is a program, and no program has a space in its name",
+            "write each word by itself: argv = [\"git\", \"push\", \"**\"]",
+        )
     } else if open_inside {
         ("`**` stands for all that follow", "write it at the end of argv")
     } else if rule.checkpoint && rule.outcome != Outcome::Ask {

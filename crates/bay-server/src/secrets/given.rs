@@ -16,8 +16,8 @@ const MAX_FILE_TEXT: usize = 64 << 10;
 const MAX_VARIABLE: usize = 128;
 /// Variables that decide what a command runs, or who it is.
 const OURS: [&str; 8] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "IFS", "ENV", "BASH_ENV"];
-/// Where nothing of a bay's own lies.
-const NOT_THERE: [&str; 4] = ["/.bay", "/proc", "/sys", "/dev"];
+/// Where nothing of a bay's own lies, and where the work lies that is brought home.
+const NOT_THERE: [&str; 5] = ["/.bay", "/proc", "/sys", "/dev", "/workspace"];
 /// Whom git says it is where nobody said otherwise; forges take any name with a token.
 pub(super) const GIT_USER: &str = "x-access-token";
 
@@ -95,6 +95,12 @@ pub(super) fn check(set: &SecretSet) -> Result<Vec<Named>, ApiError> {
                 format!("give at most {most}"),
             ));
         }
+    }
+    if set.env.is_empty() && set.files.is_empty() && set.git.is_empty() {
+        return Err(wrong(
+            "bays would find the secret nowhere: its name is no name of a variable",
+            "add --env NAME, --file PATH or --git HOST",
+        ));
     }
     let mut named = Vec::new();
     for one in &set.uses {

@@ -138,6 +138,18 @@ pub(crate) async fn allow(
             "allow it once, or for a time with --for",
         ));
     }
+    let ended = |exec| daemon.bays.find(&card.bay.to_string()).is_ok_and(|handle| !handle.exec_is_open(exec));
+    if matches!(wanted.reach, Reach::Once | Reach::Exec)
+        && card.held == 0
+        && let (Some(exec), Asked::Request(_)) = (question.exec(), &card.asked)
+        && ended(exec)
+    {
+        let which = card.exec_number.map_or_else(|| exec.to_string(), |number| format!("exec {number}"));
+        return Err(invalid(
+            format!("{which} has ended, and an allow for it is for nobody"),
+            "allow it for a time with --for 10m: then whoever asks for the same in this bay goes on",
+        ));
+    }
     // Looked at before anything is decided, so that whoever wants it saved is not left with half of it.
     let rule = match wanted.reach {
         Reach::Save => Some(saved(&daemon, &card).await?),

@@ -2,6 +2,7 @@ use bay_types::ExecId;
 use bay_types::exec::{ExecSpec, ExecView};
 use clap::Args;
 
+use super::approvals;
 use crate::cli::Global;
 use crate::client::{Client, bay_path};
 use crate::failure::{Failure, Outcome};
@@ -89,13 +90,22 @@ impl Exec {
             let bay = crate::naming::bay(&name)?;
             let mut client = global.client();
             let spec = self.spec()?;
-            if ask {
-                client.post::<_, ()>(&bay_path(bay, "/execs/ask"), &spec).await?;
-            }
-            if detach {
-                start(&mut client, bay, &spec, global.json).await
-            } else {
-                session::run(&mut client, bay, spec).await
+            let waiting = approvals::tell_if_waiting(global.client(), bay.to_owned(), spec.argv.clone());
+            let running = async {
+                if ask {
+                    client.post::<_, ()>(&bay_path(bay, "/execs/ask"), &spec).await?;
+                }
+                if detach {
+                    start(&mut client, bay, &spec, global.json).await
+                } else {
+                    session::run(&mut client, bay, spec).await
+                }
+            };
+            tokio::pin!(running);
+            // Whoever waits for a person is told so, and goes on waiting.
+            tokio::select! {
+                outcome = &mut running => outcome,
+                () = waiting => running.await,
             }
         };
         result.await.map_err(Failure::in_exec)

@@ -22,8 +22,8 @@ const LINES: u32 = 200;
 /// Longest line of the stream: the largest event there is, with every byte escaped, and its words.
 const MAX_LINE: usize = 256 << 10;
 /// How long a daemon may be away before it is no longer waited for.
-const AWAY_FOR: Duration = Duration::from_secs(600);
-const POLL: Duration = Duration::from_millis(100);
+pub(super) const AWAY_FOR: Duration = Duration::from_secs(600);
+pub(super) const POLL: Duration = Duration::from_millis(100);
 
 /// Where to begin.
 #[derive(Debug, Clone, Copy, PartialEq)]

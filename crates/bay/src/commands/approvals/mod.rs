@@ -1,4 +1,8 @@
-use bay_types::approval::{Allow, Approval, ApprovalState, Deny, Reach};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use bay_types::approval::{Allow, Approval, ApprovalState, Asked, Deny, Reach};
+use bay_types::{ApprovalId, ErrorCode};
 use bytes::BytesMut;
 use clap::{Args, Subcommand};
 use http_body_util::BodyExt;
@@ -7,9 +11,15 @@ use jiff::{SignedDuration, Timestamp};
 use crate::cli::Global;
 use crate::client::{Client, broken, encode};
 use crate::failure::{Failure, Outcome};
+use crate::output::escape::visible;
 use crate::output::{data, json, json_line, talk};
 
+use super::record::{AWAY_FOR, POLL};
+
 mod card;
+
+/// When it is looked whether a command waits for a person.
+const WAITING_AFTER: [Duration; 2] = [Duration::from_millis(700), Duration::from_secs(3)];
 
 /// Longest line of a watch: a card with a whole command line and the beginning of a body.
 const MAX_LINE: usize = 8 << 20;
@@ -109,7 +119,7 @@ impl Approvals {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
         let mut client = global.client();
         match self.verb {
-            None if self.watch => watch(&mut client, global.json).await?,
+            None if self.watch => watch(global).await?,
             None => {
                 let mut query = format!("/v1/approvals?all={}", self.all);
                 if let Some(bay) = &self.bay {
@@ -131,7 +141,14 @@ impl Approvals {
             }
             Some(Verb::Deny { id, message, rollback }) => {
                 let deny = Deny { why: message, rollback };
-                told(&client.post::<_, Approval>(&path(&id, "/deny"), &deny).await?, global.json)?;
+                let card: Approval = client.post(&path(&id, "/deny"), &deny).await?;
+                told(&card, global.json)?;
+                if let (true, false, Some(checkpoint)) = (rollback, global.json, card.checkpoint) {
+                    talk(&format!(
+                        "{} went back to {checkpoint}; what it was before is its newest checkpoint: `bay checkpoints ls {0}`",
+                        visible(&card.bay_name)
+                    ));
+                }
             }
         }
         Ok(0)
@@ -153,11 +170,66 @@ fn list(cards: &[Approval], as_json: bool) -> Result<(), Failure> {
     cards.iter().try_for_each(|card| data(&card::line(card, now)))
 }
 
-/// Cards of what is asked, and a line for each answer.
-async fn watch(client: &mut Client, as_json: bool) -> Result<(), Failure> {
-    let mut body = client.download("/v1/approvals/watch").await?;
-    if !as_json {
+/// Says once, where somebody may read it, that a command waits for a person, if it does after a moment.
+pub(super) async fn tell_if_waiting(mut client: Client, bay: String, argv: Vec<String>) {
+    for after in WAITING_AFTER {
+        tokio::time::sleep(after).await;
+        let Ok(open) = client.get::<Vec<Approval>>(&format!("/v1/approvals?bay={}", encode(&bay))).await
+        else {
+            return;
+        };
+        let mine = open.iter().find(|card| match &card.asked {
+            Asked::Exec(asked) => asked.argv == argv && card.held > 0,
+            Asked::Request(_) => false,
+        });
+        if let Some(card) = mine {
+            let left = card.expires.duration_since(Timestamp::now()).as_mins().max(0) + 1;
+            let id = card.id.short();
+            return talk(&format!(
+                "bay: waiting for a person: `bay approvals allow {id}` has it run, `bay approvals deny {id}` not; {left} m left"
+            ));
+        }
+    }
+}
+
+/// Cards of what is asked, and a line for each answer; also over a restart of the daemon.
+async fn watch(global: &Global) -> Result<(), Failure> {
+    let (mut seen, mut away_since) = (HashMap::new(), None::<Instant>);
+    if !global.json {
         talk("waiting for questions; Ctrl-C ends this, and nothing else");
+    }
+    loop {
+        match watch_once(global, &mut seen, &mut away_since).await {
+            Err(Failure::Api { error, .. })
+                if matches!(error.code, ErrorCode::DaemonUnreachable | ErrorCode::Interrupted) => {}
+            Err(failure) => return Err(failure),
+            Ok(()) => {}
+        }
+        if away_since.is_none() && !global.json {
+            talk("bay: the daemon is away; waiting for it");
+        }
+        if away_since.get_or_insert_with(Instant::now).elapsed() > AWAY_FOR {
+            return Err(broken("the daemon is away").into());
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// The same as long as one daemon tells it. Nothing is shown twice.
+async fn watch_once(
+    global: &Global,
+    seen: &mut HashMap<ApprovalId, ApprovalState>,
+    away_since: &mut Option<Instant>,
+) -> Result<(), Failure> {
+    let mut body = global.client().download("/v1/approvals/watch").await?;
+    *away_since = None;
+    // What was answered while nobody told it.
+    for id in seen.keys().copied().collect::<Vec<_>>() {
+        let card: Approval = global.client().get(&path(&id.to_string(), "")).await?;
+        if card.state != ApprovalState::Open {
+            seen.remove(&id);
+            show_watched(&card, global.json)?;
+        }
     }
     let mut lines = BytesMut::new();
     while let Some(Ok(piece)) = body.frame().await {
@@ -167,15 +239,25 @@ async fn watch(client: &mut Client, as_json: bool) -> Result<(), Failure> {
             let line = lines.split_to(end + 1);
             let card: Approval = serde_json::from_slice(&line)
                 .map_err(|error| broken(&format!("a line is not understood: {error}")))?;
-            match (as_json, card.state) {
-                (true, _) => json_line(&card)?,
-                (false, ApprovalState::Open) => data(&card::whole(&card, Timestamp::now()))?,
-                (false, _) => data(&card::line(&card, Timestamp::now()))?,
+            let known = seen.insert(card.id, card.state);
+            if card.state != ApprovalState::Open {
+                seen.remove(&card.id);
+            }
+            if known != Some(card.state) {
+                show_watched(&card, global.json)?;
             }
         }
         if lines.len() > MAX_LINE {
             return Err(broken("a line has no end").into());
         }
     }
-    Err(broken("the daemon ended the stream").into())
+    Ok(())
+}
+
+fn show_watched(card: &Approval, as_json: bool) -> Result<(), Failure> {
+    match (as_json, card.state) {
+        (true, _) => json_line(card),
+        (false, ApprovalState::Open) => data(&card::whole(card, Timestamp::now())),
+        (false, _) => data(&card::line(card, Timestamp::now())),
+    }
 }

@@ -10,8 +10,8 @@ use crate::failure::{invalid, local};
 
 #[derive(Debug, Args)]
 pub(super) struct Given {
-    /// `-` for standard input.
-    #[arg(value_name = "-", group = "source", value_parser = ["-"])]
+    /// `-` for standard input; on a terminal it is asked for, and not shown.
+    #[arg(value_name = "-", group = "source")]
     stdin: Option<String>,
     /// A variable of this command that has the value.
     #[arg(long, value_name = "VARIABLE", group = "source")]
@@ -44,11 +44,36 @@ impl Given {
             })?;
             return bounded(file, path).map(Some);
         }
-        match self.stdin {
+        match self.stdin.as_deref() {
+            // Not repeated: it may be the value.
+            Some(other) if other != "-" => Err(invalid(
+                "a value is not taken from the command line, where others can read it",
+                "give it on standard input (-), with --from-env or with --from-file",
+            )),
+            Some(_) if rustix::termios::isatty(std::io::stdin()) => typed().map(Some),
             Some(_) => bounded(std::io::stdin(), "standard input").map(Some),
             None => Ok(None),
         }
     }
+}
+
+/// One line of the terminal, which does not show it.
+fn typed() -> Result<SecretText, ApiError> {
+    use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+    let terminal = std::io::stdin();
+    let failed = |error: rustix::io::Errno| local("asking for the value", &error.into());
+    let before = tcgetattr(&terminal).map_err(failed)?;
+    let mut silent = before.clone();
+    silent.local_modes.remove(LocalModes::ECHO);
+    crate::output::ask("value (not shown): ");
+    tcsetattr(&terminal, OptionalActions::Flush, &silent).map_err(failed)?;
+    let mut line = String::with_capacity(MAX_SECRET_BYTES + 3);
+    let read = terminal.read_line(&mut line);
+    let shown = tcsetattr(&terminal, OptionalActions::Flush, &before);
+    crate::output::ask("\n");
+    shown.map_err(failed)?;
+    read.map_err(|error| local("reading the value", &error))?;
+    Ok(SecretText::new(line))
 }
 
 fn bounded(from: impl Read, what: &str) -> Result<SecretText, ApiError> {
