@@ -1,7 +1,7 @@
 //! What the gateway itself answers: refusals and failures, as JSON and as one plain line.
 
 use bay_policy::{AddressRefusal, Decision, Explanation, Refusal};
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use http::{Response, StatusCode};
 use serde::Serialize;
 
@@ -128,6 +128,8 @@ fn answer(status: StatusCode, line_header: &'static str, told: &Told<'_>) -> Res
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // It repeats what the bay said, and is never a page.
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(line_header, one_line(told.line));
     headers.insert(RECORD_HEADER, one_line(&told.record.0));
     response

@@ -175,6 +175,25 @@ async fn a_large_body_streams_through_both_ways_without_waiting_for_its_end() {
 }
 
 #[tokio::test]
+async fn ui_html_no_browser_reads_markup_out_of_what_the_gateway_says() {
+    let (mut lab, _) = tls_lab().await;
+    let markup = "/closed/%3Cscript%3Ealert(1)%3C/script%3E?q=<img%20src=x%20onerror=alert(1)>";
+    for target in [markup, "/open/%3Cscript%3E/../x", "/<b>"] {
+        let mut stream = lab.tls("ok.test", "ok.test", &["http/1.1"]).await;
+        let authority = lab.authority("ok.test");
+        let request = format!("GET {target} HTTP/1.1\r\nhost: {authority}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.ok();
+        if answer.contains("x-workbay-record") {
+            assert!(answer.contains("content-type: application/json"), "{answer}");
+            assert!(answer.contains("x-content-type-options: nosniff"), "{answer}");
+        }
+        assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn the_trailers_of_a_request_reach_nobody() {
     let (mut lab, seen) = tls_lab().await;
     let body = |length: usize| {

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bay_gateway::secrets::{Held, Named, Secrets};
 use bay_gateway::{Ending, Failure, LINE_HEADER};
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, Version};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
@@ -137,6 +139,147 @@ async fn a_value_takes_the_sentinels_place_and_is_on_record_before_it_is_sent() 
     assert_eq!(send2(&mut client2.clone(), request).await.status, 200);
     let uri = seen.requests.lock().unwrap().last().unwrap().uri.clone();
     assert_eq!(uri.query(), Some(format!("a=1&key={CANARY}").as_str()));
+}
+
+/// What an origin says of the credential it was once sent, in the way that the path names.
+async fn telling(request: Request<Incoming>) -> Response<Body> {
+    let said = format!("you are {CANARY}, as {}", STANDARD.encode(format!("me:{CANARY}")));
+    let zipped = |coding: &str| {
+        use std::io::Write;
+        if coding == "gzip" {
+            let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+            out.write_all(said.as_bytes()).unwrap();
+            return out.finish().unwrap();
+        }
+        let mut out = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+        out.write_all(said.as_bytes()).unwrap();
+        out.finish().unwrap()
+    };
+    let path = request.uri().path().to_owned();
+    let way = path.rsplit('/').next().unwrap_or_default();
+    let head = |value: &str| HeaderValue::from_str(value).unwrap();
+    let mut answer = match way {
+        "gzip" | "deflate" => Response::new(text(zipped(way))),
+        // Byte by byte.
+        "pieces" => {
+            let bytes: Vec<_> =
+                said.bytes().map(|byte| Ok(Frame::data(Bytes::copy_from_slice(&[byte])))).collect();
+            Response::new(StreamBody::new(futures_util::stream::iter(bytes)).boxed_unsync())
+        }
+        "trailer" => {
+            let mut trailers = http::HeaderMap::new();
+            trailers.insert("x-was", head(CANARY));
+            let frames = [Ok(Frame::data(Bytes::from_static(b"see below"))), Ok(Frame::trailers(trailers))];
+            Response::new(StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync())
+        }
+        _ => Response::new(text(said)),
+    };
+    let headers = answer.headers_mut();
+    match way {
+        "gzip" | "deflate" | "compress" => drop(headers.insert("content-encoding", head(way))),
+        "partial" => drop(headers.insert("content-range", head("bytes 0-9/99"))),
+        _ => {}
+    }
+    headers.insert("etag", head(&format!("\"{CANARY}\"")));
+    headers.insert("set-cookie", head(&format!("session={CANARY}; Secure")));
+    headers.insert("x-escaped", head(&CANARY.bytes().map(|byte| format!("%{byte:02x}")).collect::<String>()));
+    if way == "partial" {
+        *answer.status_mut() = http::StatusCode::PARTIAL_CONTENT;
+    }
+    answer
+}
+
+#[tokio::test]
+async fn cred_echo_answers_are_scrubbed_however_they_are_packed_divided_and_asked_for() {
+    let mut lab = Lab::new(POLICY).await;
+    let (place, seen) = origin::serve(Some(lab.origins.server("ok.test", |_| {})), telling).await;
+    lab.net.lead("ok.test", "192.0.2.10", place);
+    set(&lab, vec![held(&lab, CANARY, &["ok.test:PORT/open/api/** as bearer"])]);
+    let escaped: String = CANARY.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    // To a server that remembers it makes no difference whether a request carried the secret.
+    for carries in [true, false] {
+        for way in ["plain", "gzip", "deflate", "pieces", "trailer", "compress", "partial"] {
+            for version in [Version::HTTP_11, Version::HTTP_2] {
+                let path = format!("/open/api/{way}");
+                let mut lines = vec![("te", "trailers".to_owned())];
+                lines.extend(carries.then(|| ("authorization", bearer())));
+                let lines: Vec<(&'static str, &str)> =
+                    lines.iter().map(|(name, value)| (*name, value.as_str())).collect();
+                let answer = if version == Version::HTTP_2 {
+                    let url = format!("https://{}{path}", lab.authority("ok.test"));
+                    let request = Request::get(url).body(crate::lab::client::Body::default()).unwrap();
+                    send2(&mut lab.http2("ok.test").await, with(request, &lines)).await
+                } else {
+                    send(&mut lab.https("ok.test").await, with(lab.get("ok.test", &path), &lines)).await
+                };
+                let what = format!("{way} {version:?} {carries}");
+                let all = format!(
+                    "{:?} {:?} {}",
+                    answer.headers,
+                    answer.trailers,
+                    String::from_utf8_lossy(&answer.body)
+                );
+                assert!(!all.contains(CANARY) && !all.contains(&escaped), "{what}: {all}");
+                assert!(!all.contains(&STANDARD.encode(format!("me:{CANARY}"))[8..40]), "{what}: {all}");
+                if matches!(way, "compress" | "partial") {
+                    assert_eq!(
+                        (answer.status, answer.json()["failure"].as_str()),
+                        (502, Some("bad-answer")),
+                        "{what}"
+                    );
+                    continue;
+                }
+                assert_eq!(answer.status, 200, "{what}: {all}");
+                assert_eq!(answer.headers["set-cookie"], format!("session={SENTINEL}; Secure"), "{what}");
+                match way {
+                    "trailer" => {
+                        let trailers = answer.trailers.as_ref();
+                        assert!(
+                            trailers.is_none_or(|trailers| trailers["x-was"] == SENTINEL),
+                            "{what}: {all}"
+                        );
+                    }
+                    // With a pause after each of its bytes, the first ones are out before it is known what they are.
+                    "pieces" => {
+                        let said = String::from_utf8_lossy(&answer.body).into_owned();
+                        let (known, seen) = ("ghp_".len(), 5);
+                        assert!(!said.contains(&CANARY[..known + seen + 1]), "{what}: {said}");
+                        assert!(said.contains(&SENTINEL[known + seen..]), "{what}: {said}");
+                    }
+                    _ => {
+                        let said = String::from_utf8_lossy(&answer.body).into_owned();
+                        let expected =
+                            format!("you are {SENTINEL}, as {}", STANDARD.encode(format!("me:{SENTINEL}")));
+                        assert_eq!(said, expected, "{what}");
+                    }
+                }
+            }
+        }
+    }
+    // The head alone shows no more.
+    let mut request = with(lab.get("ok.test", "/open/api/plain"), &[("authorization", &bearer())]);
+    *request.method_mut() = http::Method::HEAD;
+    let answer = send(&mut lab.https("ok.test").await, request).await;
+    no_value_in(&answer);
+    assert!(answer.headers["etag"].to_str().unwrap().contains(SENTINEL));
+    assert!(told(&seen).contains(CANARY));
+}
+
+#[tokio::test]
+async fn a_server_with_another_certificate_gets_no_value() {
+    let mut lab = Lab::new(POLICY).await;
+    for (name, own) in [("evil.test", true), ("ok.test", false)] {
+        let other = origin::OriginAuthority::default();
+        let authority = if own { &lab.origins } else { &other };
+        let (place, seen) = origin::serve(Some(authority.server(name, |_| {})), telling).await;
+        lab.net.lead("ok.test", "192.0.2.10", place);
+        set(&lab, vec![held(&lab, CANARY, &["ok.test:PORT/open/api/** as bearer"])]);
+        let request = with(lab.get("ok.test", "/open/api/x"), &[("authorization", &bearer())]);
+        let answer = send(&mut lab.https("ok.test").await, request).await;
+        assert_eq!((answer.status, answer.json()["failure"].as_str()), (502, Some("certificate")), "{name}");
+        no_value_in(&answer);
+        assert!(seen.lines().is_empty(), "{name}");
+    }
 }
 
 #[tokio::test]
