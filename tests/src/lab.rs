@@ -22,6 +22,22 @@ pub struct Lab {
     dir: PathBuf,
 }
 
+/// A script of python: reads a stream, with the variable TOKEN as its credential where there is one, and leaves `/tmp/begun` and
+/// `/tmp/over`.
+pub const READS_A_STREAM: &str = r#"
+import os, sys, urllib.request
+token = os.environ.get("TOKEN")
+headers = {"Authorization": "Bearer " + token} if token else {}
+answer = urllib.request.urlopen(urllib.request.Request(sys.argv[1], headers=headers))
+print(answer.readline())
+open("/tmp/begun", "w").close()
+try:
+    answer.read()
+except Exception as error:
+    print(error)
+open("/tmp/over", "w").close()
+"#;
+
 /// # Panics
 /// When there can be none.
 #[must_use]

@@ -59,6 +59,10 @@ fn a_held_request_goes_on_when_a_person_allows_it_and_all_of_it_is_on_record() {
     assert!(refused.starts_with("403 ") && refused.contains("one was enough"), "{refused}");
     assert_eq!(origin.seen.lines().len(), 1);
     assert_eq!(lab.record("b", "approval.denied")[0]["why"], "one was enough");
+    // No rule is proposed for what a person did not want.
+    let learned = lab.daemon.bay(&["policy", "learn", "b", "--json"]).ok().json();
+    assert_eq!(learned["rules"], 0, "{learned:#}");
+    assert!(learned["not_learned"].to_string().contains("a person was asked"), "{learned:#}");
     let timeline = lab.daemon.bay(&["timeline", "b"]).ok().text();
     assert!(timeline.contains("a person was asked") && timeline.contains("denied by uid 0"), "{timeline}");
 }
@@ -498,6 +502,10 @@ class Ctl(http.client.HTTPConnection):
     def connect(self):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.connect("/.bay/ctl.sock")
+# What a bay may ask is answered there.
+ctl = Ctl("bay")
+ctl.request("GET", "/v1/whoami")
+assert ctl.getresponse().status == 200
 for method, path in [("GET", "/v1/approvals"), ("GET", "/v1/approvals/" + sys.argv[1]), ("POST", "/v1/approvals/" + sys.argv[1] + "/allow")]:
     ctl = Ctl("bay")
     try:

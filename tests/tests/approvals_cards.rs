@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use bay_tests::canary::{CANARY, everybody_is_clean, once_there, set};
-use bay_tests::lab::{Lab, lab};
+use bay_tests::lab::{Lab, READS_A_STREAM, lab};
 use bay_tests::outside::Origin;
 use bay_tests::questions::{Client, approvals, asked, curl, hasty, id, said, the_question};
 use bay_tests::wait::within;
@@ -369,19 +369,6 @@ fn a_flood_of_questions_takes_no_checkpoint_away_that_a_card_promises() {
     assert_eq!(first["checkpoint"], second["checkpoint"]);
 }
 
-/// Keeps a stream open, and tells when it ends.
-const STREAMING: &str = r#"
-import sys, urllib.request
-answer = urllib.request.urlopen(sys.argv[1])
-print(answer.readline())
-open("/tmp/begun", "w").close()
-try:
-    answer.read()
-except Exception as error:
-    print(error)
-open("/tmp/over", "w").close()
-"#;
-
 #[test]
 fn what_a_grant_let_out_ends_with_it() {
     let lab = lab();
@@ -398,7 +385,7 @@ fn what_a_grant_let_out_ends_with_it() {
     lab.bay("b", &asked(&origin, ""));
     let url = origin.url("https", "/stream");
     let _granted = lab.daemon.bay(&["grants", "add", "b", &format!("GET {url}"), "--for", "4s"]).ok();
-    let _begun = lab.daemon.bay(&["exec", "--detach", "b", "--", "python3", "-c", STREAMING, &url]).ok();
+    let _begun = lab.daemon.bay(&["exec", "--detach", "b", "--", "python3", "-c", READS_A_STREAM, &url]).ok();
     until("the stream to begin", || (lab.daemon.sh("b", "test -e /tmp/begun").code == 0).then_some(()));
     until("the stream to end", || (lab.daemon.sh("b", "test -e /tmp/over").code == 0).then_some(()));
     until("its end on record", || {

@@ -66,6 +66,8 @@ fn rules_on_commands_hold_for_everybody_who_starts_one() {
                   [[exec]]\nid = \"never\"\noutcome = \"deny\"\nargv = [\"rm\", \"-rf\", \"**\"]\nreason = \"too much\"\n";
     lab.bay("b", policy);
     let _free = lab.daemon.sh("b", "true").ok();
+    let shown = lab.daemon.bay(&["policy", "show", "b"]).ok().text();
+    assert!(shown.contains("ask   run make release '**'") && shown.contains("run rm -rf"), "{shown}");
     let refused = lab.daemon.bay(&["exec", "b", "--", "/bin/rm", "-rf", "/tmp/x"]);
     let (message, _) = refused.fails_as(ErrorCode::Denied, 125);
     assert!(message.contains("rule never") && message.contains("too much"), "{message}");

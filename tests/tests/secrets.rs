@@ -10,7 +10,7 @@ use bay_tests::canary::{
     files_with_canary, for_api, once_there, reflecting, send, sentinel, set,
 };
 use bay_tests::collector::Collector;
-use bay_tests::lab::{Lab, lab, lab_with};
+use bay_tests::lab::{Lab, READS_A_STREAM, lab, lab_with};
 use bay_tests::origin::text;
 use bay_tests::suite::Scratch;
 use bay_tests::{Daemon, keeper, leaks, until};
@@ -284,19 +284,8 @@ fn another_value_holds_at_once_and_a_secret_that_is_gone_ends_streams() {
     let _new = lab.daemon.bay_with_input(&["secret", "rotate", "TOKEN", "-"], second.as_bytes()).ok();
     assert_eq!(send(&lab, "b", &bearer(&origin.url("https", "/api/x")))["status"], 200);
     assert_eq!(credentials(&origin), [format!("Bearer {CANARY}"), format!("Bearer {second}")]);
-    let stream = r#"
-import os, sys, urllib.request
-answer = urllib.request.urlopen(urllib.request.Request(sys.argv[1], headers={"Authorization": "Bearer " + os.environ["TOKEN"]}))
-print(answer.readline())
-open("/tmp/begun", "w").close()
-try:
-    answer.read()
-except Exception as error:
-    print(error)
-open("/tmp/over", "w").close()
-"#;
     let url = origin.url("https", "/api/stream");
-    let _begun = lab.daemon.bay(&["exec", "--detach", "b", "--", "python3", "-c", stream, &url]).ok();
+    let _begun = lab.daemon.bay(&["exec", "--detach", "b", "--", "python3", "-c", READS_A_STREAM, &url]).ok();
     until("the stream to begin", || (lab.daemon.sh("b", "test -e /tmp/begun").code == 0).then_some(()));
     let _gone = lab.daemon.bay(&["secret", "rm", "TOKEN"]).ok();
     until("the stream to end", || (lab.daemon.sh("b", "test -e /tmp/over").code == 0).then_some(()));

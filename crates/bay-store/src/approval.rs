@@ -11,8 +11,9 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use crate::event::{Draft, to_i64};
 use crate::{Result, Store, StoreError};
 
-/// Questions that are over and can still be looked at. The ledger has all of them.
-const KEPT: u32 = 1000;
+/// Questions that are over and can still be looked at, of one bay and of all: no bay pushes another's out. The ledger has all of them.
+const KEPT_OF_BAY: u32 = 200;
+const KEPT: u32 = 10_000;
 /// How often an allow may be used that has no such bound.
 const UNBOUNDED: i64 = -1;
 
@@ -87,9 +88,12 @@ impl Store {
         .await
         .map_err(&failed)?;
         sqlx::query(concat!(
-            "DELETE FROM approvals WHERE state NOT IN ('open', 'allowed') AND id NOT IN ",
-            "(SELECT id FROM approvals ORDER BY id DESC LIMIT $1)"
+            "DELETE FROM approvals WHERE state <> 'open' AND NOT (state = 'allowed' AND uses_left <> 0) AND ",
+            "((bay = $1 AND id NOT IN (SELECT id FROM approvals WHERE bay = $1 ORDER BY id DESC LIMIT $2)) ",
+            "OR id NOT IN (SELECT id FROM approvals ORDER BY id DESC LIMIT $3))"
         ))
+        .bind(card.bay.to_string())
+        .bind(i64::from(KEPT_OF_BAY))
         .bind(i64::from(KEPT))
         .execute(&mut *connection)
         .await

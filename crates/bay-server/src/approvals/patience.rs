@@ -26,10 +26,20 @@ const PATIENT: &[&str] = &[
     "asyncanthropic/",
 ];
 
+/// Clients that come again a few times only, and wait 30 s for an answer: with the usual hold a person would have half the time.
+const WAITS_HALF_A_MINUTE: &[&str] = &["cargo/", "cargo ", "uv/"];
+
 /// How long a client is held that calls itself this.
 pub(super) fn hold(user_agent: Option<&str>, usual: Duration) -> Duration {
     let name = user_agent.unwrap_or_default().to_ascii_lowercase();
-    if PATIENT.iter().any(|patient| name.starts_with(patient)) { PATIENT_HOLD.max(usual) } else { usual }
+    let is = |names: &[&str]| names.iter().any(|known| name.starts_with(known));
+    if is(PATIENT) {
+        PATIENT_HOLD.max(usual)
+    } else if is(WAITS_HALF_A_MINUTE) {
+        usual.saturating_mul(5) / 2
+    } else {
+        usual
+    }
 }
 
 #[cfg(test)]
@@ -48,9 +58,14 @@ mod tests {
         ] {
             assert_eq!(hold(Some(patient), HOLD), PATIENT_HOLD, "{patient}");
         }
-        for other in ["pip/23.0.1 {}", "cargo/1.95.0 (f2d3ce0bd 2026-03-21)", "uv/0.13.7 {}", "my git/1"] {
+        for other in ["cargo/1.95.0 (f2d3ce0bd 2026-03-21)", "uv/0.13.7 {}"] {
+            assert_eq!(hold(Some(other), HOLD), Duration::from_secs(25), "{other}");
+        }
+        for other in ["pip/23.0.1 {}", "my git/1"] {
             assert_eq!(hold(Some(other), HOLD), HOLD, "{other}");
         }
         assert_eq!(hold(None, HOLD), HOLD);
+        // What docs/approvals.md says.
+        assert_eq!((HOLD, PATIENT_HOLD), (Duration::from_secs(10), Duration::from_secs(300)));
     }
 }

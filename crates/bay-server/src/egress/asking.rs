@@ -135,7 +135,8 @@ impl BayDecider {
         explanation.outcome = Outcome::Deny;
         explanation.reason = why;
         explanation.would_allow.clear();
-        let body = with_explanation(decided(who, request, &decision, sight.secrets()), &explanation);
+        let mut body = with_explanation(decided(who, request, &decision, sight.secrets()), &explanation);
+        body["asked"] = json!(true);
         let id = self.tell(request, body, "deny").await;
         Ruling { id, decision, explanation: Some(Box::new(explanation)), waiting: None }
     }

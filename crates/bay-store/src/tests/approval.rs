@@ -126,3 +126,31 @@ async fn what_was_asked_goes_with_its_bay_and_can_still_be_looked_at() {
         assert_eq!(store.approval_get(id).await.unwrap().unwrap().card.state, ApprovalState::Dropped);
     }
 }
+
+#[tokio::test]
+async fn a_bay_that_asks_often_pushes_no_question_of_another_out_and_what_is_used_up_goes() {
+    let (_dir, store) = store().await;
+    let (quiet, loud) = (bay(&store, "quiet").await.id, bay(&store, "loud").await.id);
+    let first = row(quiet);
+    store.approval_add(&first, &event("approval.asked")).await.unwrap();
+    let id = first.card.id;
+    store
+        .approval_answer(id, quiet, ApprovalState::Allowed, &answer("uid 0"), Some(1), &event("a"))
+        .await
+        .unwrap();
+    store.approval_use(id, quiet, &event("used")).await.unwrap();
+    for _ in 0..250 {
+        let one = row(loud);
+        store.approval_add(&one, &event("approval.asked")).await.unwrap();
+        let id = one.card.id;
+        store
+            .approval_answer(id, loud, ApprovalState::Allowed, &answer("uid 0"), Some(1), &event("a"))
+            .await
+            .unwrap();
+        store.approval_use(id, loud, &event("used")).await.unwrap();
+    }
+    let kept = store.approval_list(false).await.unwrap();
+    assert!(kept.iter().any(|row| row.card.bay == quiet));
+    let of_loud = kept.iter().filter(|row| row.card.bay == loud).count();
+    assert!((200..=201).contains(&of_loud), "{of_loud}");
+}

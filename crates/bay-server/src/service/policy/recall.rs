@@ -38,7 +38,9 @@ fn text(body: &Value, key: &str) -> Option<String> {
 
 /// The request of a record, if it has one that can be read.
 fn request(event: &Event) -> Option<CanonicalRequest> {
-    let line = event.body.get("request")?.as_str().filter(|line| line.len() <= MAX_REQUEST_BYTES)?;
+    // One that is kept in part is another request.
+    let whole = |line: &&str| line.len() <= MAX_REQUEST_BYTES && !line.contains('…');
+    let line = event.body.get("request")?.as_str().filter(whole)?;
     CanonicalRequest::from_line(line).ok()
 }
 
@@ -178,10 +180,15 @@ pub(crate) async fn learn(daemon: &Daemon, handle: &BayHandle) -> Result<Lesson,
 /// The request that was refused, or why there is none to learn from.
 fn learnable(event: &Event) -> Result<CanonicalRequest, NotLearned> {
     if event.kind == DECIDED {
-        return request(event).ok_or_else(|| NotLearned {
+        let not = |why: &str| NotLearned {
             request: text(&event.body, "request").unwrap_or_else(|| "a request".to_owned()),
-            why: "it has no form that a rule could speak of".to_owned(),
-        });
+            why: why.to_owned(),
+        };
+        // A rule must not say what a person did not.
+        if event.body.get("asked") == Some(&Value::Bool(true)) {
+            return Err(not("a person was asked about it, and it was not allowed"));
+        }
+        return request(event).ok_or_else(|| not("it has no form that a rule could speak of"));
     }
     let what = text(&event.body, "what").unwrap_or_default();
     let to = destination(event);

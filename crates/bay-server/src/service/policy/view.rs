@@ -2,7 +2,7 @@
 
 use bay_policy::show::{Effect, describe};
 use bay_policy::write::{grant_to_toml, rule_to_toml};
-use bay_policy::{Explanation, Grant, Layer, Rule, show};
+use bay_policy::{ExecRule, Explanation, Grant, Layer, Rule, show};
 use bay_store::GrantRow;
 use bay_types::policy::{Explained, GrantView, LayerView, Origin, PolicyView, RuleView};
 use bay_types::{ApiError, BayName};
@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::compile::Effective;
+use crate::service::timeline::quoted;
 
 /// What `bay-policy` says, in the words of the API. Both are JSON of the same shape, which tests hold.
 pub(super) fn reworded<T: DeserializeOwned>(said: &impl Serialize) -> Result<T, ApiError> {
@@ -44,6 +45,23 @@ pub(super) fn rule(rule: &Rule, effect: Effect) -> RuleView {
         reason: rule.reason.clone(),
         expires: rule.expires,
         effect: word(&effect),
+    }
+}
+
+/// A rule on commands.
+fn exec_rule(rule: &ExecRule) -> RuleView {
+    let words: Vec<String> = rule.argv.iter().map(|word| quoted(word)).collect();
+    let argv = serde_json::json!(rule.argv);
+    RuleView {
+        id: rule.id.clone(),
+        origin: origin(rule.origin.layer, &rule.origin.file, rule.origin.line),
+        outcome: rule.outcome.to_string(),
+        kind: "exec".to_owned(),
+        what: format!("run {}", words.join(" ")),
+        toml: format!("[[exec]]\nid = \"{}\"\noutcome = \"{}\"\nargv = {argv}\n", rule.id, rule.outcome),
+        reason: rule.reason.clone(),
+        expires: None,
+        effect: word(&Effect::Active),
     }
 }
 
@@ -84,7 +102,11 @@ pub(super) fn policy(bay: &BayName, effective: &Effective, now: Timestamp) -> Po
             set_at: set.map(|(at, _)| *at),
             sha256: set.map(|(_, hash)| hash.clone()),
             problems: source.map(|source| source.problems.clone()).unwrap_or_default(),
-            rules: layer.rules.iter().map(|shown| rule(&shown.rule, shown.effect)).collect(),
+            rules: {
+                let sources = effective.policy.layers().filter(|source| source.layer == layer.layer);
+                let execs = sources.flat_map(|source| &source.execs).map(exec_rule);
+                layer.rules.iter().map(|shown| rule(&shown.rule, shown.effect)).chain(execs).collect()
+            },
         }
     });
     let row = |id: &str| effective.grants.iter().find(|row| row.id == id);
