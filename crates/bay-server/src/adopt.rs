@@ -40,11 +40,17 @@ pub(crate) async fn adopt(daemon: &Arc<Daemon>) -> Result<(), ApiError> {
         rows.iter().filter(|row| row.runtime.is_some()).map(|row| row.id).collect();
 
     sweep_runtimes(daemon, &recorded).await;
-    sweep_disks(daemon, &rows, &known).await?;
+    // Seen once: whoever captured memory for the daemon before may end, and remove its images, at any moment.
+    let captured: HashSet<BayId> =
+        rows.iter().filter(|row| memory::was_cut_short(daemon, row)).map(|row| row.id).collect();
+    sweep_disks(daemon, &rows, &known, &captured).await?;
 
     let boot = boot_id();
     let handles: Vec<_> = futures_util::stream::iter(rows)
-        .map(|row| look_again(daemon, row, boot.as_deref()))
+        .map(|row| {
+            let cut_short = captured.contains(&row.id);
+            look_again(daemon, row, boot.as_deref(), cut_short)
+        })
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
@@ -79,10 +85,13 @@ async fn sweep_runtimes(daemon: &Arc<Daemon>, recorded: &HashSet<BayId>) {
 }
 
 /// Removes half-made disks, and disks of bays nobody knows.
-async fn sweep_disks(daemon: &Daemon, rows: &[BayRow], known: &HashSet<BayId>) -> Result<(), ApiError> {
+async fn sweep_disks(
+    daemon: &Daemon,
+    rows: &[BayRow],
+    known: &HashSet<BayId>,
+    captured: &HashSet<BayId>,
+) -> Result<(), ApiError> {
     let unfinished: HashSet<BayId> = rows.iter().filter(|row| !row.disk_ready).map(|row| row.id).collect();
-    let captured: HashSet<BayId> =
-        rows.iter().filter(|row| memory::was_cut_short(daemon, row)).map(|row| row.id).collect();
     for id in daemon.with_pool(bay_pool::Pool::bay_list).await? {
         let removed = if unfinished.contains(&id) {
             // Nothing ever ran on it; it is made anew.
@@ -142,10 +151,11 @@ async fn look_again(
     daemon: &Arc<Daemon>,
     row: BayRow,
     boot: Option<&str>,
+    cut_short: bool,
 ) -> Result<Arc<BayHandle>, ApiError> {
     let record = row.runtime.clone();
     let handle = Arc::new(BayHandle::new(row.clone(), Arc::clone(&daemon.backend)));
-    if memory::was_cut_short(daemon, &row) {
+    if cut_short {
         end_capture(daemon, &handle, row).await;
     }
     for exec in daemon.store.exec_list_open(handle.id).await.map_err(|e| e.to_api())? {
