@@ -180,9 +180,11 @@ impl Approvals {
         self.bays().values().flat_map(|of| of.questions.iter().cloned()).collect()
     }
 
-    pub(crate) fn open(&self) -> Vec<Approval> {
-        let mut open: Vec<Approval> =
-            self.all().iter().filter(|question| question.is_open()).map(|question| question.view()).collect();
+    /// Those that are open and wanted. A card is kilobytes long, and there may be thousands: only what is wanted is copied.
+    pub(crate) fn open(&self, wanted: impl Fn(&Approval) -> bool) -> Vec<Approval> {
+        let all = self.all();
+        let open = all.iter().filter(|question| question.is_open() && wanted(&question.card));
+        let mut open: Vec<Approval> = open.map(|question| question.view()).collect();
         open.sort_by_key(|card| card.id);
         open
     }

@@ -257,6 +257,13 @@ impl BayEgress {
         self.gateway.policy_changed();
     }
 
+    /// Whether a rule or a grant has ended since then; from now on it is looked at from now.
+    fn has_ends_since(&self, then: &mut Timestamp) -> bool {
+        let now = Timestamp::now();
+        let since = std::mem::replace(then, now);
+        self.decider.policy().next_end(since).is_some_and(|end| end <= now)
+    }
+
     /// Packets that went nowhere since the bay started.
     pub(crate) fn dropped(&self) -> DroppedPackets {
         let Dropped { udp, icmp, other } = self.counters.dropped().unwrap_or_default();
@@ -305,13 +312,19 @@ async fn follow(
 ) {
     // A guest that an earlier daemon started may not know the newest.
     let mut untold = true;
+    let mut looked_at = Timestamp::now();
     loop {
         let Some(next_end) = open.upgrade().map(|open| until_next_end(&open.decider.policy())) else {
             return;
         };
         tokio::select! {
             // What a grant let out ends with it.
-            () = tokio::time::sleep(next_end) => {}
+            () = tokio::time::sleep(next_end) => {
+                let ended = open.upgrade().is_some_and(|open| open.has_ends_since(&mut looked_at));
+                if !ended {
+                    continue;
+                }
+            }
             changed = policies.changed() => if changed.is_err() { return },
             changed = secrets.changed() => {
                 if changed.is_err() {

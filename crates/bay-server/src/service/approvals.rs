@@ -26,11 +26,11 @@ pub(crate) async fn list(daemon: &Daemon, all: bool, bay: Option<&str>) -> Resul
     let of = |card: &Approval| {
         bay.is_none_or(|bay| card.bay_name == bay || card.bay.to_string() == bay || ends_id(&card.bay, bay))
     };
-    let mut found = if all {
+    let mut found: Vec<Approval> = if all {
         let rows = daemon.store.approval_list(false).await.map_err(|e| e.to_api())?;
         rows.into_iter().map(|row| now(daemon, row)).collect()
     } else {
-        daemon.approvals.open()
+        return Ok(daemon.approvals.open(of));
     };
     found.retain(of);
     Ok(found)
@@ -285,7 +285,7 @@ pub(crate) fn watch(daemon: Arc<Daemon>) -> mpsc::Receiver<Bytes> {
     let (to, lines) = mpsc::channel(IN_FLIGHT);
     let mut changed = daemon.approvals.watch();
     tokio::spawn(async move {
-        let mut cards = daemon.approvals.open();
+        let mut cards = daemon.approvals.open(|_| true);
         loop {
             for card in cards.drain(..) {
                 let mut line = serde_json::to_vec(&card).unwrap_or_default();
@@ -301,7 +301,7 @@ pub(crate) fn watch(daemon: Arc<Daemon>) -> mpsc::Receiver<Bytes> {
             match id {
                 Ok(id) => cards.extend(find(&daemon, &id.to_string()).await),
                 // Too much came at once: all that is open is told anew.
-                Err(RecvError::Lagged(_)) => cards = daemon.approvals.open(),
+                Err(RecvError::Lagged(_)) => cards = daemon.approvals.open(|_| true),
                 Err(RecvError::Closed) => return,
             }
         }
