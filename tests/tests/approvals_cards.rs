@@ -441,12 +441,11 @@ fn an_allow_for_a_command_that_has_ended_is_refused_with_what_would_help() {
     assert_eq!(lab.get("b", &url).0, 503, "its exec ends with that");
     let card = the_question(&lab);
     until("its end to be known", || {
-        let refused = answer(&lab, &card, &["allow"]);
-        (refused.code != 0
-            && refused.errors().contains("exec 1 has ended")
-            && refused.errors().contains("--for 10m"))
-        .then_some(())
+        let exec = lab.daemon.bay(&["execs", "show", "b", "1", "--json"]).ok().json();
+        (!exec["exit"].is_null()).then_some(())
     });
+    let (message, next) = answer(&lab, &card, &["allow"]).fails_with(ErrorCode::InvalidInput);
+    assert!(message.contains("exec 1 has ended") && next.contains("--for 10m"), "{message}: {next}");
     let _allowed = answer(&lab, &card, &["allow", "--for", "10m"]).ok();
     assert_eq!(lab.get("b", &url).0, 200);
 }

@@ -23,10 +23,20 @@ fn values_come_from_the_environment_from_files_and_from_a_terminal_that_does_not
     fs::write(dir.join("value"), format!("{CANARY}\n")).unwrap();
     let file = dir.join("value").display().to_string();
     let uses = for_api(&origin);
+    let locked = || -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", lab.daemon.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    };
+    let before = locked();
     let mut from_env =
         lab.daemon.command(&["secret", "set", "TOKEN", "--from-env", "HAS_IT", "--for", &uses]);
     assert!(from_env.env("HAS_IT", CANARY).output().unwrap().status.success());
     let _there = once_there(&lab, "b");
+    // Where the system allows it, its pages are not swapped out.
+    let limits = fs::read_to_string(format!("/proc/{}/limits", lab.daemon.pid())).unwrap();
+    let lockable = limits.lines().any(|line| line.starts_with("Max locked memory") && !line.contains(" 0 "));
+    assert!(!lockable || locked() > before, "{limits}");
     let uses_it = |way: &str| {
         assert_eq!(send(&lab, "b", &bearer(&origin.url("https", "/api/x")))["status"], 200, "{way}");
         let sent = credentials(&origin);
