@@ -31,6 +31,8 @@ const PAGE: u32 = 128;
 const IN_FLIGHT: usize = 32;
 /// What happens within this time is read together: a busy daemon's events wake every reader.
 const GATHER: Duration = Duration::from_millis(20);
+/// How often it is seen whether the bay is gone, which nothing tells after its last event.
+pub(super) const LOOK_FOR_END: Duration = Duration::from_secs(1);
 
 /// What part of a timeline is wanted.
 #[derive(Debug, Clone, Copy)]
@@ -134,6 +136,7 @@ async fn tell(
             (false, true) => {
                 tokio::select! {
                     changed = newest.changed() => if changed.is_err() { return Ok(()) },
+                    () = tokio::time::sleep(LOOK_FOR_END) => {}
                     // Also while nothing happens, a reader that left is noticed.
                     () = to.closed() => return Ok(()),
                 }

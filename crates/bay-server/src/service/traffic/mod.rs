@@ -16,6 +16,7 @@ use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc;
 
+use super::timeline::LOOK_FOR_END;
 use crate::daemon::Daemon;
 
 mod entry;
@@ -176,6 +177,7 @@ impl Teller<'_> {
                     tokio::select! {
                         changed = newest.changed() => if changed.is_err() { return Ok(()) },
                         () = tokio::time::sleep(LONG.unsigned_abs()), if untold => {}
+                        () = tokio::time::sleep(LOOK_FOR_END) => {}
                         // Also while nothing happens, a reader that left is noticed.
                         () = self.to.closed() => return Ok(()),
                     }
