@@ -95,6 +95,9 @@ const ATTACKS: &[&str] = &[
     "CRED-WS",
     "CRED-OWNKEY",
     "RES-APPROVALFLOOD",
+    "APPROVAL-SWITCH",
+    "APPROVAL-SWITCH-PUSH",
+    "APPROVAL-WIDEN",
     "UI-OSC",
     "UI-HTML",
 ];

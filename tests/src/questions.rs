@@ -98,6 +98,16 @@ impl<'a> Client<'a> {
         Self { lab, bay, next: 0 }
     }
 
+    /// The client of a bay that has sent so many requests, for a test that had to let go of it.
+    pub fn running(lab: &'a Lab, bay: &'a str, sent: usize) -> Self {
+        Self { lab, bay, next: sent }
+    }
+
+    /// How many requests it was told to send.
+    pub fn sent(&self) -> usize {
+        self.next
+    }
+
     pub fn send(&mut self, method: &str, path: &str, body: &str) -> usize {
         let number = self.next;
         self.next += 1;

@@ -108,7 +108,8 @@ fn an_allow_reaches_as_far_as_it_was_given() {
     let mine = the_question(&lab);
     let _no = lab.daemon.bay(&["approvals", "deny", &id(&mine)]).ok();
     assert_eq!(ask("/time", &["--for", "10m"]), (200, 200, 200));
-    assert_eq!(ask("/save", &["--save"]), (200, 200, 200));
+    assert_eq!(ask("/grant", &["--for", "10m", "--any-body"]), (200, 200, 200));
+    assert_eq!(ask("/save", &["--save", "--any-body"]), (200, 200, 200));
     let grants = lab.daemon.bay(&["grants", "ls", "b", "--json"]).ok().json();
     assert_eq!(grants.as_array().map(Vec::len), Some(1), "{grants:#}");
     let policy = lab.daemon.bay(&["policy", "show", "b"]).ok().text();
@@ -117,6 +118,7 @@ fn an_allow_reaches_as_far_as_it_was_given() {
     let _stopped = lab.daemon.bay(&["stop", "b"]).ok();
     let _started = lab.daemon.bay(&["start", "b"]).ok();
     assert_eq!(lab.get("b", &origin.url("https", "/time")).0, 503);
+    assert_eq!(lab.get("b", &origin.url("https", "/grant")).0, 503);
     assert_eq!(lab.get("b", &origin.url("https", "/save")).0, 200);
 }
 
@@ -205,31 +207,6 @@ fn whoever_is_held_by_a_daemon_that_is_asked_to_end_is_told_to_come_again() {
     let _allowed = lab.daemon.bay(&["approvals", "allow", &id(&card)]).ok();
     assert!(said(&lab, "b", "two").contains("200 GET /x"));
     assert_eq!(paths(&origin), ["/x"]);
-}
-
-#[test]
-fn an_allow_with_a_digest_is_for_nothing_else_also_when_nobody_waits() {
-    let lab = hasty();
-    let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
-    let url = origin.url("https", "/pay");
-    // One command, because an allow is for the command that asked: what was shown, something else, and what was shown.
-    let pay = |body: &str| format!("curl -s -A pay -o /dev/null -w '%{{http_code}} ' -d {body} {url}");
-    let go = "until [ -e /tmp/go ]; do sleep 0.1; done";
-    let script =
-        format!("{{ {}; {go}; {}; {}; }} > /tmp/out; mv /tmp/out /tmp/all", pay("1"), pay("1000"), pay("1"));
-    let _begun = lab.daemon.bay(&["exec", "--detach", "b", "--", "sh", "-c", &script]).ok();
-    let card = the_question(&lab);
-    until("nobody to wait", || {
-        approvals(&lab, &[]).iter().all(|card| card["held"] == json!(0)).then_some(())
-    });
-    let digest = card["digest"].as_str().unwrap();
-    let more = ["approvals", "allow", &id(&card), "--exec", "--digest", digest];
-    let _too_much = lab.daemon.bay(&more).fails_with(ErrorCode::InvalidInput);
-    let _allowed = lab.daemon.bay(&["approvals", "allow", &id(&card), "--digest", digest]).ok();
-    let _go = lab.daemon.sh("b", "touch /tmp/go").ok();
-    assert_eq!(said(&lab, "b", "all").trim(), "503 503 200");
-    assert_eq!(origin.seen.lines().len(), 1);
 }
 
 #[test]

@@ -303,7 +303,7 @@ fn no_grant_is_made_of_a_request_that_is_shown_in_part() {
         card["saved_as"].is_null() && card["warnings"].to_string().contains("the middle is not shown"),
         "{card:#}"
     );
-    for reach in [&["allow", "--for", "10m"][..], &["allow", "--save"]] {
+    for reach in [&["allow", "--for", "10m", "--any-body"][..], &["allow", "--save", "--any-body"]] {
         let _not = answer(&lab, &card, reach).fails_with(ErrorCode::InvalidInput);
     }
     let _allowed = answer(&lab, &card, &["allow"]).ok();
@@ -313,7 +313,11 @@ fn no_grant_is_made_of_a_request_that_is_shown_in_part() {
 
 #[test]
 fn what_was_allowed_without_a_secret_for_a_time_is_not_allowed_with_one() {
-    for reach in [&["allow", "--for", "10m"][..], &["allow", "--save"]] {
+    for reach in [
+        &["allow", "--for", "10m"][..],
+        &["allow", "--for", "10m", "--any-body"],
+        &["allow", "--save", "--any-body"],
+    ] {
         let lab = hasty();
         let origin = with_secret(&lab);
         let url = origin.url("https", "/thing");

@@ -145,15 +145,60 @@ impl Forge {
     }
 }
 
-#[test]
-fn a_push_is_decided_on_by_its_branches_and_shown_as_refs_and_commits() {
-    if !Path::new(BACKEND).exists()
-        || !bay_tests::image::small().join("usr/lib/git-core/git-remote-https").exists()
-    {
+/// Whether git's two ends of HTTPS are there.
+fn has_git_over_https() -> bool {
+    let there = Path::new(BACKEND).exists()
+        && bay_tests::image::small().join("usr/lib/git-core/git-remote-https").exists();
+    if !there {
         suite::skip(
             suite::Lack::Installable,
             "git's HTTP backend and its client for HTTPS are not both here",
         );
+    }
+    there
+}
+
+#[test]
+fn approval_switch_a_push_that_was_allowed_brings_the_commits_that_were_shown() {
+    if !has_git_over_https() {
+        return;
+    }
+    let forge = forge();
+    let shown = forge.lab.daemon.sh("b", "cd /workspace/app; git rev-parse HEAD").ok().text();
+    // One command: what is shown is pushed by a git that is ended, another commit after the answer, then what was shown.
+    let script = "export HOME=/root; cd /workspace/app; HEAD1=$(git rev-parse HEAD)
+        git push -q origin $HEAD1:refs/heads/main > /dev/null 2>&1 & push=$!
+        until [ -e /tmp/leave ]; do sleep 0.05; done
+        kill $push; pkill -P $push; wait $push; pkill git-remote-http; touch /tmp/left
+        until [ -e /tmp/go ]; do sleep 0.05; done
+        git commit -q --allow-empty -m 'Something else'
+        timeout 5 git push -q origin HEAD:refs/heads/main; touch /tmp/other
+        until [ -e /tmp/again ]; do sleep 0.05; done
+        git push -q origin $HEAD1:refs/heads/main && touch /tmp/pushed";
+    let _begun = forge.lab.daemon.bay(&["exec", "--detach", "b", "--", "sh", "-c", script]).ok();
+    let reached = |file: &str| {
+        until(file, || (forge.lab.daemon.sh("b", &format!("test -e {file}")).code == 0).then_some(()));
+    };
+    let card = forge.question();
+    assert_eq!(card["asked"]["push"]["refs"][0]["new"], shown.trim(), "{card:#}");
+    let _leave = forge.lab.daemon.sh("b", "touch /tmp/leave").ok();
+    reached("/tmp/left");
+    until("nobody to wait", || (forge.question()["held"] == 0).then_some(()));
+    let _allowed = forge.lab.daemon.bay(&["approvals", "allow", card["id"].as_str().unwrap()]).ok();
+    let _go = forge.lab.daemon.sh("b", "touch /tmp/go").ok();
+    let other = forge.question();
+    assert_eq!(other["differs"]["from"], card["id"], "{other:#}");
+    let how = other["differs"]["how"][0].as_str().unwrap();
+    assert!(how.starts_with("refs/heads/main: ") && how.contains(&shown[..12]), "{how}");
+    reached("/tmp/other");
+    let _again = forge.lab.daemon.sh("b", "touch /tmp/again").ok();
+    reached("/tmp/pushed");
+    assert_eq!(git(&forge.bare, &["rev-parse", "refs/heads/main"]).trim(), shown.trim());
+}
+
+#[test]
+fn a_push_is_decided_on_by_its_branches_and_shown_as_refs_and_commits() {
+    if !has_git_over_https() {
         return;
     }
     let forge = forge();

@@ -166,6 +166,30 @@ impl Store {
         Ok(Some((seq, left == 0)))
     }
 
+    /// Ends an allow that could still be used. `None` if there is none: it is used up, gone, or was never given.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub async fn approval_revoke(&self, id: ApprovalId, bay: BayId, event: &Draft) -> Result<Option<u64>> {
+        let mut writer = self.writer().await;
+        let mut transaction = writer.begin().await?;
+        let revoked = sqlx::query(concat!(
+            "UPDATE approvals SET state = 'revoked', uses_left = 0 ",
+            "WHERE id = $1 AND bay = $2 AND state = 'allowed' AND uses_left <> 0"
+        ))
+        .bind(id.to_string())
+        .bind(bay.to_string())
+        .execute(transaction.connection())
+        .await
+        .map_err(self.failed("revoking an allow"))?
+        .rows_affected();
+        if revoked == 0 {
+            transaction.commit().await?;
+            return Ok(None);
+        }
+        transaction.commit_with(Some(bay), event).await.map(Some)
+    }
+
     /// Drops everything that is open or allowed of a bay, because what it was about is gone. The ids of what was.
     ///
     /// # Errors

@@ -7,6 +7,7 @@
 //! | `GET /v1/approvals/{id}`             | → [`Approval`]                                           |
 //! | `POST /v1/approvals/{id}/allow`      | [`Allow`] → [`Approval`]                                 |
 //! | `POST /v1/approvals/{id}/deny`       | [`Deny`] → [`Approval`]                                  |
+//! | `POST /v1/approvals/{id}/revoke`     | → [`Approval`]; an allow that could still be used ends   |
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,8 @@ pub enum ApprovalState {
     Expired,
     /// What it was about is gone: its bay was stopped, or the same was asked in another form.
     Dropped,
+    /// An approver took an allow back before it was used up.
+    Revoked,
 }
 
 text_enum!(ApprovalState {
@@ -41,20 +44,21 @@ text_enum!(ApprovalState {
     Denied = "denied",
     Expired = "expired",
     Dropped = "dropped",
+    Revoked = "revoked",
 });
 
-/// How far an allow reaches.
+/// How far an allow reaches. Each covers only requests with the digest on the card, unless [`Allow::any_body`] is set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reach {
-    /// One request: the held one, or the next like it where none is held.
+    /// One request: the held one, or the same one when its client sends it again.
     #[default]
     Once,
-    /// Every request like it of the same exec, as long as that runs.
+    /// The same request of the same exec, any number of times while that exec runs.
     Exec,
-    /// Every request like it of the bay, for a time.
+    /// The same request of any process in the bay, for a limited time.
     For,
-    /// A rule of the bay's policy.
+    /// A rule in the bay's policy. Rules cannot depend on bodies, so this needs [`Allow::any_body`].
     Save,
 }
 
@@ -97,6 +101,9 @@ pub struct Approval {
     pub saved_as: Option<String>,
     /// SHA-256 over exactly what is held, in hexadecimal digits.
     pub digest: String,
+    /// An earlier request to the same place that this one is not, although it looks like it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub differs: Option<Differs>,
     /// The state of the bay's files from before it was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointName>,
@@ -104,6 +111,17 @@ pub struct Approval {
     pub held: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<Answer>,
+}
+
+/// How a request differs from an earlier one with the same method, URL and secrets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Differs {
+    /// The question about the earlier request.
+    pub from: ApprovalId,
+    /// The state of that question when this one was asked.
+    pub state: ApprovalState,
+    /// One line for each difference, safe to show.
+    pub how: Vec<String>,
 }
 
 /// What is asked.
@@ -220,9 +238,12 @@ pub struct Answer {
     pub after_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reach: Option<Reach>,
-    /// Whether it is for exactly what was held, and for nothing that is only like it.
+    /// Whether the allow covers only requests with the digest on the card: always, unless `any_body` is set.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bound: bool,
+    /// Whether the approver allowed other bodies and headers than those on the card.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub any_body: bool,
     /// Until when an allow holds that was not used yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
@@ -238,9 +259,12 @@ pub struct Allow {
     /// For [`Reach::For`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub for_s: Option<u64>,
-    /// What was looked at: where it is given, nothing else is allowed.
+    /// The digest on the card that the approver looked at. If it is not that of the question, nothing is allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// Also allow other bodies and headers than those on the card.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub any_body: bool,
 }
 
 /// `POST /v1/approvals/{id}/deny`.

@@ -60,3 +60,12 @@ pub(super) async fn deny(
 ) -> Result<Json<Approval>, Failure> {
     Ok(Json(to_the_end(approvals::deny(daemon, id, wanted, caller)).await?))
 }
+
+pub(super) async fn revoke(
+    _: NoQuery,
+    State(daemon): Shared,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Approval>, Failure> {
+    Ok(Json(to_the_end(approvals::revoke(daemon, id, caller)).await?))
+}

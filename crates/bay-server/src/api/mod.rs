@@ -80,6 +80,7 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/approvals/{approval}", get(approvals::show))
         .route("/v1/approvals/{approval}/allow", post(approvals::allow))
         .route("/v1/approvals/{approval}/deny", post(approvals::deny))
+        .route("/v1/approvals/{approval}/revoke", post(approvals::revoke))
         .route("/v1/notify", get(notify::list).post(notify::add))
         .route("/v1/notify/{webhook}", delete(notify::remove))
         .route("/v1/notify/{webhook}/test", post(notify::test))

@@ -20,7 +20,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Key, Wish, pack};
+use super::{Key, Parts, Wish, pack};
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 use crate::service::Caller;
@@ -110,11 +110,12 @@ impl AboutRequest<'_> {
             warnings,
             saved_as,
             digest: digest(request, sight, &beginning),
+            differs: None,
             checkpoint: None,
             held: 0,
             answer: None,
         };
-        Wish { key, card, checkpoint }
+        Wish { key, card, parts: Parts::of(lasting_headers(request, sight)), checkpoint }
     }
 }
 
@@ -179,15 +180,38 @@ fn saved_as(request: &CanonicalRequest, asking: Option<&RuleHead>) -> Option<Str
     Some(rule_to_toml(&rule))
 }
 
-/// Whether a header is another one each time a client sends the same, and says nothing else: for which time it does so
-/// (clients of OpenAI and Anthropic), or the nonce of a WebSocket's handshake, which the gateway has seen to be one. They could
-/// not find their question again if that were a part of the request.
-fn of_one_try(request: &CanonicalRequest, name: &str, value: &[u8]) -> bool {
+/// Whether a header changes with each try of one request and says nothing else. Clients that send one could not find their
+/// question again if it were a part of the request. Each value is held to its grammar, so that nothing else hides in it:
+/// counts of tries (OpenAI, Anthropic, AWS, gRPC), the span of a trace (W3C), and the nonce of a WebSocket's handshake,
+/// which the gateway has checked.
+fn changes_with_each_try(request: &CanonicalRequest, name: &str, value: &[u8]) -> bool {
+    let count = |value: &[u8]| (1..=2).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
     match name {
-        "x-stainless-retry-count" => value.len() <= 2 && value.iter().all(u8::is_ascii_digit),
+        "x-stainless-retry-count" | "grpc-previous-rpc-attempts" => count(value),
+        "amz-sdk-request" => {
+            let text = std::str::from_utf8(value).unwrap_or_default();
+            let (attempt, max) = text.split_once("; ").unwrap_or((text, "max=1"));
+            let counts = |part: &str, key: &str| part.strip_prefix(key).is_some_and(|n| count(n.as_bytes()));
+            counts(attempt, "attempt=") && counts(max, "max=")
+        }
+        "traceparent" => {
+            let text = std::str::from_utf8(value).unwrap_or_default();
+            let lengths: Vec<usize> = text.split('-').map(str::len).collect();
+            lengths == [2, 32, 16, 2] && text.chars().all(|c| c == '-' || c.is_ascii_hexdigit())
+        }
         "sec-websocket-key" => request.http().is_some_and(Http::is_websocket),
         _ => false,
     }
+}
+
+/// The headers that a request has each time it is sent.
+fn lasting_headers<'a>(
+    request: &'a CanonicalRequest,
+    sight: &'a Sight<'_>,
+) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+    let headers = sight.headers().into_iter().flatten();
+    let all = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
+    all.filter(|(name, value)| !changes_with_each_try(request, name, value))
 }
 
 /// A hash over exactly what is held: the canonical request, its headers with their values, and what was seen of its body.
@@ -199,13 +223,7 @@ fn digest(request: &CanonicalRequest, sight: &Sight<'_>, beginning: &Beginning) 
         hash.update(bytes);
     };
     part(request.to_string().as_bytes());
-    let mut headers: Vec<(&str, &[u8])> = sight
-        .headers()
-        .into_iter()
-        .flatten()
-        .map(|(name, value)| (name.as_str(), value.as_bytes()))
-        .filter(|(name, value)| !of_one_try(request, name, value))
-        .collect();
+    let mut headers: Vec<(&str, &[u8])> = lasting_headers(request, sight).collect();
     // By name alone: of two with the same name the order is a part of what is said.
     headers.sort_by_key(|(name, _)| *name);
     part(sight.login().unwrap_or_default().as_bytes());
@@ -314,7 +332,7 @@ pub(super) fn asked(card: &Approval) -> Value {
     };
     json!({
         "approval": card.id, "request": line(card), "digest": card.digest, "rule": card.rule, "expires": card.expires,
-        "by": card.by, "secrets": card.secrets, "checkpoint": card.checkpoint, "body": body, "warnings": card.warnings,
+        "by": card.by, "secrets": card.secrets, "checkpoint": card.checkpoint, "body": body, "warnings": card.warnings, "differs": card.differs,
     })
 }
 
@@ -385,17 +403,36 @@ mod tests {
     }
 
     #[test]
-    fn only_a_number_of_tries_and_a_nonce_are_no_part_of_a_request() {
+    fn only_counts_of_tries_spans_and_nonces_are_no_part_of_a_request() {
         let read = CanonicalRequest::from_line("GET https://a.test/x").unwrap();
         let talk = CanonicalRequest::from_line("WEBSOCKET https://a.test/x").unwrap();
-        for count in ["0", "1", "12"] {
-            assert!(of_one_try(&read, "x-stainless-retry-count", count.as_bytes()), "{count}");
+        let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        for (name, value) in [
+            ("x-stainless-retry-count", "0"),
+            ("x-stainless-retry-count", "12"),
+            ("grpc-previous-rpc-attempts", "1"),
+            ("amz-sdk-request", "attempt=2; max=3"),
+            ("amz-sdk-request", "attempt=1"),
+            ("traceparent", trace),
+        ] {
+            assert!(changes_with_each_try(&read, name, value.as_bytes()), "{name}: {value}");
         }
-        for other in ["-1", "1 ", "a", "123", "0x1"] {
-            assert!(!of_one_try(&read, "x-stainless-retry-count", other.as_bytes()), "{other}");
+        for (name, value) in [
+            ("x-stainless-retry-count", "-1"),
+            ("x-stainless-retry-count", "1 "),
+            ("x-stainless-retry-count", ""),
+            ("x-stainless-retry-count", "123"),
+            ("x-retry-count", "1"),
+            ("amz-sdk-request", "attempt=2; max=3; to=mallory"),
+            ("amz-sdk-request", "attempt=x"),
+            ("traceparent", &format!("{trace}-x")),
+            ("traceparent", "00-to-mallory-01"),
+            ("tracestate", "a=b"),
+            ("idempotency-key", "1"),
+        ] {
+            assert!(!changes_with_each_try(&read, name, value.as_bytes()), "{name}: {value}");
         }
-        assert!(!of_one_try(&read, "x-retry-count", b"1"));
-        assert!(of_one_try(&talk, "sec-websocket-key", b"dGhlIHNhbXBsZSBub25jZQ=="));
-        assert!(!of_one_try(&read, "sec-websocket-key", b"dGhlIHNhbXBsZSBub25jZQ=="));
+        assert!(changes_with_each_try(&talk, "sec-websocket-key", b"dGhlIHNhbXBsZSBub25jZQ=="));
+        assert!(!changes_with_each_try(&read, "sec-websocket-key", b"dGhlIHNhbXBsZSBub25jZQ=="));
     }
 }

@@ -4,11 +4,15 @@
 //!              ┌──────────── same request again: joins ────────────┐
 //!  ask ──► is there one like it? ── no ──► caps ──► checkpoint ──► row + event, on the disk ──► open
 //!              │ yes                                                          │
-//!              ├─ allowed ──► used, in one transaction with the event of the act      ├─ allow ──► allowed ──► used up, or its time is over
+//!              ├─ allowed ──► used, in one transaction with the event of the act      ├─ allow ──► allowed ──► used up, over, or revoked
 //!              ├─ denied ───► refused, without asking again                   ├─ deny ───► denied
 //!              └─ open ─────► held ──► time to hold is over: 503, come again  ├─ time ───► expired (a denial)
 //!                                                                             └─ the bay is stopped: dropped
 //! ```
+//! An allow covers the digest of the question that was answered and nothing else, unless the approver said `any_body`: a
+//! client may have left by the time of the answer, and come back with something else. That is a new question, which says
+//! how it differs.
+//!
 //! The store is the truth: an answer and a use are transactions that look at how the question stands, so of two who
 //! answer one is first, and an allow for one request is used by one. What is open, or may still be used, is found again by
 //! the next daemon. Times are measured by the clock that nobody sets; what is read back from the store is never longer than
@@ -21,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bay_store::{ApprovalRow, Draft, Store, StoreError};
-use bay_types::approval::{Answer, Approval, ApprovalState, Asked, Reach};
+use bay_types::approval::{Answer, Approval, ApprovalState, Asked, Differs, Reach};
 use bay_types::{ApiError, ApprovalId, BayId, CheckpointName, ExecId};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -31,11 +35,13 @@ use crate::daemon::{Daemon, to_the_end};
 use crate::registry::BayHandle;
 
 pub(crate) mod card;
+mod difference;
 mod pack;
 mod patience;
 mod question;
 mod rate;
 
+pub(crate) use difference::Parts;
 pub(crate) use patience::RETRY_AFTER;
 use question::Held;
 pub(crate) use question::{Key, Question, Stand};
@@ -91,6 +97,8 @@ pub(crate) struct Approvals {
 pub(crate) struct Wish {
     pub(crate) key: Key,
     pub(crate) card: Approval,
+    /// What a later request to the same place is compared with.
+    pub(crate) parts: Parts,
     /// Whether the files of the bay are to be kept before a person is asked.
     pub(crate) checkpoint: bool,
 }
@@ -133,10 +141,10 @@ impl Approvals {
             let stand = match (&card.state, &card.answer) {
                 (
                     ApprovalState::Allowed,
-                    Some(Answer { reach: Some(reach), until: Some(until), bound, .. }),
+                    Some(Answer { reach: Some(reach), until: Some(until), any_body, .. }),
                 ) => {
                     let most = Duration::from_secs(bay_types::approval::MAX_ALLOW_S);
-                    Stand::Allowed { reach: *reach, until: now + left(*until, most), bound: *bound }
+                    Stand::Allowed { reach: *reach, until: now + left(*until, most), any_body: *any_body }
                 }
                 (ApprovalState::Open, _) => Stand::Open,
                 // Nobody is asked again about what was denied a moment ago.
@@ -208,24 +216,37 @@ impl Approvals {
         let bays = self.bays();
         let questions = &bays.get(&handle.id)?.questions;
         let mut found: Option<&Arc<Question>> = None;
-        for question in questions.iter().filter(|question| question.key == wish.key) {
-            let fits = match &*question.stand.borrow() {
-                Stand::Open => question.card.digest == wish.card.digest,
-                Stand::Allowed { reach, until, bound } => {
-                    now < *until
-                        && (!bound || question.card.digest == wish.card.digest)
-                        && (*reach != Reach::Exec
-                            || question.exec().is_some_and(|exec| handle.exec_is_open(exec)))
-                }
-                Stand::Denied { .. } => now < question.deadline && question.card.digest == wish.card.digest,
-                Stand::Expired | Stand::Dropped(_) => false,
-            };
+        for question in questions {
+            let fits = question.covers(&wish.key, &wish.card.digest, now)
+                && match &*question.stand.borrow() {
+                    Stand::Allowed { reach: Reach::Exec, .. } => {
+                        question.exec().is_some_and(|exec| handle.exec_is_open(exec))
+                    }
+                    _ => true,
+                };
             // What is allowed goes before what is still open.
             if fits && (found.is_none() || matches!(*question.stand.borrow(), Stand::Allowed { .. })) {
                 found = Some(question);
             }
         }
         found.cloned()
+    }
+
+    /// The newest allowed question of this bay that the request would match but for its headers or body, else an open one.
+    fn unlike(&self, wish: &Wish) -> Option<Differs> {
+        let now = Instant::now();
+        let bays = self.bays();
+        let near = |question: &&Arc<Question>| {
+            question.key.same_request(&wish.key) && question.card.digest != wish.card.digest
+        };
+        let allowed = |question: &&Arc<Question>| matches!(*question.stand.borrow(), Stand::Allowed { until, .. } if now < until);
+        let questions = &bays.get(&wish.card.bay)?.questions;
+        let newest = questions.iter().rev();
+        let found = newest.clone().filter(near).find(allowed);
+        let earlier = found.or_else(|| newest.filter(near).find(|question| question.is_open()))?;
+        let state = earlier.stand.borrow().state();
+        let how = difference::between((&earlier.card, earlier.parts.as_ref()), (&wish.card, &wish.parts));
+        Some(Differs { from: earlier.id, state, how })
     }
 
     /// Asks, and waits for an answer until `hold_until`.
@@ -267,6 +288,9 @@ impl Approvals {
                 Stand::Dropped(why) => {
                     return Ok(Verdict::Denied(format!("{} was dropped: {why}", question.id)));
                 }
+                Stand::Revoked { by } => {
+                    return Ok(Verdict::Denied(format!("{by} revoked the allow {}", question.id)));
+                }
             }
             tokio::select! {
                 told = stand.changed() => if told.is_err() {
@@ -294,11 +318,12 @@ impl Approvals {
         if let Some(question) = self.like(handle, wish) {
             return Ok(Ok(question));
         }
+        let differs = self.unlike(wish);
         let before = self.supersede(daemon, wish).await?;
         if let Some(why) = self.no_room(handle.id) {
             return Ok(Err(why));
         }
-        let mut card = wish.card.clone();
+        let mut card = Approval { differs, ..wish.card.clone() };
         if wish.checkpoint && before.is_some() {
             // The same was asked before: what the bay was then is what a denial goes back to.
             card.checkpoint = before;
@@ -313,7 +338,9 @@ impl Approvals {
         let seq = daemon.store.approval_add(&row, &event).await.map_err(|e| e.to_api())?;
         daemon.store.event_durable(seq).await.map_err(|e| e.to_api())?;
         let deadline = Instant::now() + self.timeout;
-        let question = Arc::new(Question::new(wish.key.clone(), card, deadline, Stand::Open));
+        let mut question = Question::new(wish.key.clone(), card, deadline, Stand::Open);
+        question.parts = Some(wish.parts.clone());
+        let question = Arc::new(question);
         self.bays().entry(handle.id).or_default().questions.push(Arc::clone(&question));
         self.opened.notify_one();
         self.tell(question.id);
@@ -372,20 +399,21 @@ impl Approvals {
         uses: Option<u64>,
     ) -> Result<bool, ApiError> {
         let at = Timestamp::now();
-        let (reach, until, bound) = match &stand {
-            Stand::Allowed { reach, until, bound } => {
+        let (reach, until, any_body) = match &stand {
+            Stand::Allowed { reach, until, any_body } => {
                 let left = SignedDuration::try_from(until.saturating_duration_since(Instant::now()));
-                (Some(*reach), Some(at + left.unwrap_or(SignedDuration::ZERO)), *bound)
+                (Some(*reach), Some(at + left.unwrap_or(SignedDuration::ZERO)), *any_body)
             }
             _ => (None, None, false),
         };
+        let bound = reach.is_some() && !any_body;
         let after_ms = u64::try_from(question.age().as_millis()).unwrap_or(u64::MAX);
-        let answer = Answer { by: by.to_owned(), at, after_ms, reach, bound, until, why };
+        let answer = Answer { by: by.to_owned(), at, after_ms, reach, bound, any_body, until, why };
         let kind = match stand.state() {
             ApprovalState::Allowed => "approval.allowed",
             ApprovalState::Denied => "approval.denied",
             ApprovalState::Expired => "approval.expired",
-            ApprovalState::Open | ApprovalState::Dropped => "approval.dropped",
+            ApprovalState::Open | ApprovalState::Dropped | ApprovalState::Revoked => "approval.dropped",
         };
         let mut body = json!({ "approval": question.id, "digest": question.card.digest, "request": card::line(&question.card) });
         if let (Some(body), Ok(serde_json::Value::Object(answer))) =
@@ -405,6 +433,25 @@ impl Approvals {
             self.forget(question);
         }
         self.tell(id);
+        Ok(true)
+    }
+
+    /// Ends an allow that could still be used, and what was let out by it. `false` if there is none.
+    pub(crate) async fn revoke(&self, daemon: &Daemon, card: &Approval, by: &str) -> Result<bool, ApiError> {
+        let body =
+            json!({ "approval": card.id, "digest": card.digest, "request": card::line(card), "by": by });
+        let event = Draft::new("approval.revoked", body);
+        let revoked =
+            daemon.store.approval_revoke(card.id, card.bay, &event).await.map_err(|e| e.to_api())?;
+        let Some(seq) = revoked else { return Ok(false) };
+        daemon.store.event_durable(seq).await.map_err(|e| e.to_api())?;
+        if let Some(question) = self.find(card.id) {
+            question.stand.send_replace(Stand::Revoked { by: by.to_owned() });
+            self.forget(&question);
+        }
+        // What it let out is looked at again.
+        daemon.policies.touch(card.bay);
+        self.tell(card.id);
         Ok(true)
     }
 
@@ -482,7 +529,13 @@ pub(crate) async fn sweep(daemon: Arc<Daemon>) {
                         tracing::error!(message = %error.message, "the end of a question is not on record");
                     }
                 }
-                Stand::Allowed { until, .. } if now >= until => approvals.forget(&question),
+                Stand::Allowed { until, reach, .. } if now >= until => {
+                    approvals.forget(&question);
+                    if reach == Reach::For {
+                        // Streams that it let out end with it.
+                        daemon.policies.touch(question.card.bay);
+                    }
+                }
                 Stand::Denied { .. } if now >= question.deadline => approvals.forget(&question),
                 _ => {}
             }

@@ -9,6 +9,8 @@ use bay_types::{ApprovalId, ExecId};
 use jiff::Timestamp;
 use tokio::sync::watch;
 
+use super::difference::Parts;
+
 /// What a later request is matched by: who asks, which secrets would be attached, and the request itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key(pub(crate) String);
@@ -18,17 +20,25 @@ impl Key {
     pub(crate) fn request(by: &str, secrets: &[String], request: &str) -> Self {
         Self(format!("{by} {} {request}", secrets.join(",")))
     }
+
+    /// Whether both are of the same request, whichever process of the bay sends it.
+    pub(super) fn same_request(&self, other: &Self) -> bool {
+        fn request(key: &Key) -> Option<&str> {
+            key.0.split_once(' ').map(|(_, request)| request)
+        }
+        request(self) == request(other)
+    }
 }
 
 /// How a question stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stand {
     Open,
-    /// `bound` to exactly what was held when it was said.
+    /// Covers only the digest on the card, unless `any_body` is set.
     Allowed {
         reach: Reach,
         until: Instant,
-        bound: bool,
+        any_body: bool,
     },
     Denied {
         by: String,
@@ -36,6 +46,10 @@ pub(crate) enum Stand {
     },
     Expired,
     Dropped(String),
+    /// An approver took the allow back.
+    Revoked {
+        by: String,
+    },
 }
 
 impl Stand {
@@ -46,6 +60,7 @@ impl Stand {
             Self::Denied { .. } => ApprovalState::Denied,
             Self::Expired => ApprovalState::Expired,
             Self::Dropped(_) => ApprovalState::Dropped,
+            Self::Revoked { .. } => ApprovalState::Revoked,
         }
     }
 }
@@ -56,6 +71,8 @@ pub(crate) struct Question {
     pub(crate) key: Key,
     /// As it was asked.
     pub(super) card: Approval,
+    /// What a later request is compared with. A question that an earlier daemon asked has none.
+    pub(super) parts: Option<Parts>,
     /// By the clock that nobody sets.
     asked: Instant,
     /// Before this daemon knew of it.
@@ -74,6 +91,7 @@ impl Question {
             waited,
             id: card.id,
             key,
+            parts: None,
             answer: Mutex::new(card.answer.clone()),
             card,
             asked: Instant::now(),
@@ -90,6 +108,31 @@ impl Question {
     /// How long it has been waiting for an answer.
     pub(super) fn age(&self) -> Duration {
         self.waited + self.asked.elapsed()
+    }
+
+    /// Whether a request with this key and digest is what was allowed, or asked, or denied.
+    pub(super) fn covers(&self, key: &Key, digest: &str, now: Instant) -> bool {
+        let same = self.key == *key && self.card.digest == digest;
+        match &*self.stand.borrow() {
+            Stand::Open => same,
+            Stand::Denied { .. } => same && now < self.deadline,
+            Stand::Allowed { until, .. } if now >= *until => false,
+            Stand::Allowed { any_body: true, .. } => self.key == *key,
+            Stand::Allowed { reach: Reach::For, .. } => {
+                self.card.digest == digest && self.key.same_request(key)
+            }
+            Stand::Allowed { .. } => same,
+            Stand::Expired | Stand::Dropped(_) | Stand::Revoked { .. } => false,
+        }
+    }
+
+    /// Whether what was let out by this allow may still be under way: streams end with an allow that was for a time.
+    pub(crate) fn still_allows(&self) -> bool {
+        match &*self.stand.borrow() {
+            Stand::Allowed { reach: Reach::For, until, .. } => Instant::now() < *until,
+            Stand::Revoked { .. } => false,
+            _ => true,
+        }
     }
 
     pub(super) fn is_open(&self) -> bool {

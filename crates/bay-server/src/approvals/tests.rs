@@ -28,6 +28,7 @@ fn row(bay: BayId, asked_at: Timestamp, minutes: i64) -> ApprovalRow {
         warnings: Vec::new(),
         saved_as: None,
         digest: String::new(),
+        differs: None,
         checkpoint: None,
         held: 0,
         answer: None,
@@ -57,4 +58,27 @@ async fn a_clock_that_jumps_makes_no_time_longer_and_ends_nothing_that_has_time_
     assert!(left(&rows[0]) > Duration::from_secs(14 * 60));
     assert!(left(&rows[1]) <= Duration::from_secs(15 * 60), "a day ahead is not a day longer");
     assert_eq!(left(&rows[2]), Duration::ZERO, "what is over ends as time's answer, with its event");
+}
+
+#[tokio::test]
+async fn an_allow_that_an_earlier_release_left_unbound_covers_only_its_digest() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("bay.db")).await.unwrap();
+    let (bay, now) = (BayId::generate(), Timestamp::now());
+    let mut row = row(bay, now, 15);
+    row.card.digest = "a".repeat(64);
+    store.approval_add(&row, &Draft::new("approval.asked", json!({}))).await.unwrap();
+    // As that release wrote it: no word of a body.
+    let until = now + SignedDuration::from_mins(10);
+    let answer = json!({ "by": "uid 0", "at": now, "after_ms": 1, "reach": "once", "until": until });
+    let answer: Answer = serde_json::from_value(answer).unwrap();
+    let (id, state) = (row.card.id, ApprovalState::Allowed);
+    let event = Draft::new("approval.allowed", json!({}));
+    let _seq = store.approval_answer(id, bay, state, &answer, Some(1), &event).await.unwrap().unwrap();
+    let approvals = Approvals::new(ApprovalsConfig::default());
+    approvals.restore(&store).await.unwrap();
+    let question = approvals.find(id).unwrap();
+    let key = Key(row.key.clone());
+    assert!(question.covers(&key, &"a".repeat(64), Instant::now()));
+    assert!(!question.covers(&key, &"b".repeat(64), Instant::now()));
 }

@@ -1,5 +1,6 @@
 //! Requests that a person is asked about: held until there is an answer, or for as long as their client waits.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use bay_gateway::limits::MAX_LOOK_BYTES;
@@ -69,7 +70,7 @@ impl BayDecider {
                             if used_up {
                                 daemon.approvals.forget(&question);
                             }
-                            self.approved().insert(id.0.clone(), question.id);
+                            self.approved().insert(id.0.clone(), Arc::clone(&question));
                             return Some(Ruling { id, decision: approved, explanation: None, waiting: None });
                         }
                         // Another was faster, and this one has to be asked about on its own.
@@ -146,14 +147,15 @@ impl BayDecider {
         self.recorder.denied(what, of, std::future::ready(body)).await
     }
 
-    /// Decides on something under way once more: what a person allowed is not asked about again.
+    /// Decides on something under way once more: what a person allowed is not asked about again, but ends with an allow that
+    /// was for a time, or that was revoked.
     pub(super) fn reviewed(&self, id: &RecordId, request: &CanonicalRequest, decision: Decision) -> Decision {
         if decision.outcome != Outcome::Ask {
             return decision;
         }
         match self.approved().get(&id.0) {
-            Some(approval) => decision.approved(request, &approval.to_string()),
-            None => decision,
+            Some(question) if question.still_allows() => decision.approved(request, &question.id.to_string()),
+            _ => decision,
         }
     }
 }

@@ -11,7 +11,6 @@ use bay_policy::{
     CanonicalRequest, Cause, CompiledPolicy, Decision, Explanation, Host, Outcome, Route, decide, explain,
     route,
 };
-use bay_types::ApprovalId;
 use bay_types::egress::Who;
 use bay_types::guest::{DNS_PORT, GATEWAY_V4};
 use jiff::Timestamp;
@@ -21,6 +20,7 @@ use serde_json::{Value, json};
 use super::caller::{Callers, Opener};
 use super::home::NamesFile;
 use super::record::{NotRecorded, Recorder};
+use crate::approvals::Question;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
@@ -35,7 +35,7 @@ pub(super) struct BayDecider {
     pub(super) callers: Callers,
     pub(super) policy: RwLock<Arc<CompiledPolicy>>,
     /// What was let out by a person's word and is not over, with the question.
-    pub(super) approved: Mutex<HashMap<String, ApprovalId>>,
+    pub(super) approved: Mutex<HashMap<String, Arc<Question>>>,
     pub(super) secrets: RwLock<Arc<Secrets>>,
     pub(super) daemon: Weak<Daemon>,
     pub(super) handle: Weak<BayHandle>,
@@ -46,7 +46,7 @@ impl BayDecider {
         self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn approved(&self) -> MutexGuard<'_, HashMap<String, ApprovalId>> {
+    pub(super) fn approved(&self) -> MutexGuard<'_, HashMap<String, Arc<Question>>> {
         self.approved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

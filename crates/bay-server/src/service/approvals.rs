@@ -92,6 +92,7 @@ fn answered(card: &Approval) -> ApiError {
             format!("{id} was denied by {by} already{why}")
         }
         (ApprovalState::Expired, _) => format!("nobody answered {id} in time, which was a denial"),
+        (ApprovalState::Revoked, _) => format!("{id} was allowed, and the allow was revoked"),
         (_, Some(Answer { why: Some(why), .. })) => format!("{id} was dropped: {why}"),
         _ => format!("{id} was dropped: what it was about is gone"),
     };
@@ -123,14 +124,20 @@ pub(crate) async fn allow(
         ));
     }
     let for_s = checked_time(&wanted)?;
-    if wanted.digest.is_some() && wanted.reach != Reach::Once {
+    if wanted.any_body && is_exec(&card) {
+        return Err(invalid("a command has no body that could be another one", "allow it without any_body"));
+    }
+    if wanted.reach == Reach::Save && !wanted.any_body && !is_exec(&card) {
         return Err(invalid(
-            "a digest is of one request, and more than that was to be allowed",
-            "allow it once with the digest, or without it for longer",
+            "a rule cannot depend on a body or on headers: it would allow any of them",
+            "save it with --any-body if that is what you want, or allow exactly this for a time with --for",
         ));
     }
-    if wanted.reach == Reach::For && matches!(card.asked, Asked::Request(_)) && card.saved_as.is_none() {
-        return Err(invalid("no grant can speak of this alone", "allow it once, or write a rule yourself"));
+    if wanted.reach == Reach::For && wanted.any_body && card.saved_as.is_none() {
+        return Err(invalid(
+            "no grant can cover this request alone",
+            "allow exactly this for a time (without --any-body), or write a rule yourself",
+        ));
     }
     if wanted.reach == Reach::Exec && question.exec().is_none() {
         return Err(invalid(
@@ -147,7 +154,7 @@ pub(crate) async fn allow(
         let which = card.exec_number.map_or_else(|| exec.to_string(), |number| format!("exec {number}"));
         return Err(invalid(
             format!("{which} has ended, and an allow for it is for nobody"),
-            "allow it for a time with --for 10m: then whoever asks for the same in this bay goes on",
+            "allow it for a time with --for 10m: then the same request of any command in this bay goes on",
         ));
     }
     // Looked at before anything is decided, so that whoever wants it saved is not left with half of it.
@@ -156,23 +163,21 @@ pub(crate) async fn allow(
         _ => None,
     };
     let until = daemon.approvals.allowed_until(wanted.reach, for_s);
-    // A command has no grants beside this; a request that comes later has one, or a rule.
+    // With any body, later requests are covered by a grant or by a rule: this allow is for the one that waits.
+    let granted = wanted.reach == Reach::For && wanted.any_body;
     let uses = match wanted.reach {
         Reach::Once | Reach::Save => Some(1),
-        Reach::For if !is_exec(&card) => Some(1),
+        Reach::For if granted => Some(1),
         Reach::Exec | Reach::For => None,
     };
-    // Where somebody waits, the word is for that one; what comes in the moment between has to ask for itself.
-    // The same where somebody says what was looked at: whoever left meanwhile may come back with something else.
-    let bound = uses.is_some() && (card.held > 0 || wanted.digest.is_some());
-    let stand = Stand::Allowed { reach: wanted.reach, until, bound };
+    let stand = Stand::Allowed { reach: wanted.reach, until, any_body: wanted.any_body };
     if !daemon.approvals.settle(&daemon, &question, stand, &caller.by(), None, uses).await? {
         return Err(answered(&find(&daemon, &card.id.to_string()).await?));
     }
     if let Some(set) = rule {
         policy::set(Arc::clone(&daemon), Scope::Bay(card.bay), set, caller).await?;
     }
-    if let (Reach::For, Some(for_s), Asked::Request(asked)) = (wanted.reach, for_s, &card.asked) {
+    if let (true, Some(for_s), Asked::Request(asked)) = (granted, for_s, &card.asked) {
         let handle = daemon.bays.find(&card.bay.to_string())?;
         let add = GrantAdd {
             request: asked.request.clone(),
@@ -182,7 +187,8 @@ pub(crate) async fn allow(
         };
         policy::grant_add(Arc::clone(&daemon), handle, add, caller).await?;
     }
-    Ok(question.view())
+    // How many waited when it was answered: they are on their way by now.
+    Ok(Approval { held: card.held, ..question.view() })
 }
 
 /// For how long, where that was asked for.
@@ -200,7 +206,7 @@ fn checked_time(wanted: &Allow) -> Result<Option<u64>, ApiError> {
 
 /// The bay's policy with a rule for exactly this, if that rule would allow it.
 async fn saved(daemon: &Arc<Daemon>, card: &Approval) -> Result<PolicySet, ApiError> {
-    let refuse = |why: String| invalid(why, "allow it once, or write a rule yourself");
+    let refuse = |why: String| invalid(why, "allow it once or for a time, or write a rule yourself");
     let (Asked::Request(asked), Some(rule)) = (&card.asked, &card.saved_as) else {
         return Err(refuse("no rule can speak of this alone".to_owned()));
     };
@@ -278,6 +284,27 @@ pub(crate) async fn deny(
         checkpoints::restore(daemon, handle, Restore { checkpoint, files_only: true }, caller).await?;
     }
     Ok(view)
+}
+
+/// Ends an allow that could still be used.
+pub(crate) async fn revoke(daemon: Arc<Daemon>, given: String, caller: Caller) -> Result<Approval, ApiError> {
+    let card = find(&daemon, &given).await?;
+    if daemon.approvals.revoke(&daemon, &card, &caller.by()).await? {
+        return find(&daemon, &card.id.to_string()).await;
+    }
+    let (id, now) = (card.id, find(&daemon, &card.id.to_string()).await?);
+    let (message, next) = match now.state {
+        ApprovalState::Open => (
+            format!("{id} is not answered yet"),
+            format!("refuse it with `bay approvals deny {}`", id.short()),
+        ),
+        ApprovalState::Allowed => (
+            format!("the allow {id} is used up: there is nothing left of it to revoke"),
+            "a grant is revoked with `bay grants rm`, a saved rule with `bay policy`".to_owned(),
+        ),
+        state => (format!("{id} is {state}, not allowed"), "nothing is left to do".to_owned()),
+    };
+    Err(ApiError::new(ErrorCode::ApprovalAnswered, message, next))
 }
 
 /// Every question that is open, and each whenever it changes, as lines of JSON.

@@ -18,7 +18,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{Caller, execs, policy};
-use crate::approvals::{Key, Verdict, Wish};
+use crate::approvals::{Key, Parts, Verdict, Wish};
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
@@ -245,6 +245,7 @@ fn wish(
         warnings: Vec::new(),
         saved_as: None,
         digest: command.digest.clone(),
+        differs: None,
         checkpoint: None,
         held: 0,
         answer: None,
@@ -252,6 +253,7 @@ fn wish(
     Wish {
         key: Key(format!("command {}", command.digest)),
         card,
+        parts: Parts::default(),
         checkpoint: rule.is_some_and(|rule| rule.checkpoint),
     }
 }

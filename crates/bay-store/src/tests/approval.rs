@@ -33,6 +33,7 @@ fn row(bay: BayId) -> ApprovalRow {
             warnings: Vec::new(),
             saved_as: None,
             digest: "0".repeat(64),
+            differs: None,
             checkpoint: None,
             held: 0,
             answer: None,
@@ -48,6 +49,7 @@ fn answer(by: &str) -> Answer {
         after_ms: 5,
         reach: Some(Reach::Once),
         bound: true,
+        any_body: false,
         until: None,
         why: None,
     }

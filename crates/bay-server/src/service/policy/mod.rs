@@ -66,7 +66,7 @@ impl Policies {
     }
 
     /// To be called after the commit of a change.
-    fn touch(&self, bay: BayId) {
+    pub(crate) fn touch(&self, bay: BayId) {
         if let Some(entry) = self.bays().get_mut(&bay) {
             entry.ready = None;
             entry.changes.send_modify(|changes| *changes += 1);

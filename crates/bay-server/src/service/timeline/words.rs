@@ -141,9 +141,8 @@ pub(super) fn what(kind: &str, body: &Value) -> String {
             body.text("approval").unwrap_or_default(),
             body.text("request").unwrap_or_default()
         ),
-        "approval.allowed" | "approval.denied" | "approval.expired" | "approval.dropped" => {
-            answered(kind, &body)
-        }
+        "approval.allowed" | "approval.denied" | "approval.expired" | "approval.dropped"
+        | "approval.revoked" => answered(kind, &body),
         "grant.add" => {
             let request = body.text("request").unwrap_or_default();
             format!("granted{}: {request}{by}", body.after(" until ", "expires"))
@@ -173,9 +172,10 @@ fn answered(kind: &str, body: &Body<'_>) -> String {
     let which = body.text("approval").or_else(|| body.text("approvals")).unwrap_or_default();
     let after = body.read::<u32>("after_ms").map(|ms| format!(" after {}", duration(f64::from(ms) / 1e3)));
     let reach = body.after(" ", "reach");
+    let any = if body.read::<bool>("any_body") == Some(true) { " with any body" } else { "" };
     let by = body.after(" by ", "by");
     let request = body.after(": ", "request");
-    format!("{which} {what}{reach}{by}{}{request}{}", after.unwrap_or_default(), body.after("; ", "why"))
+    format!("{which} {what}{reach}{any}{by}{}{request}{}", after.unwrap_or_default(), body.after("; ", "why"))
 }
 
 /// ` (3 allow, 1 ask)`

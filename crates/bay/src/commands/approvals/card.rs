@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use bay_types::approval::{Answer, Approval, ApprovalState, Asked, AskedRequest, BodySeen, Push};
+use bay_types::approval::{
+    Answer, Approval, ApprovalState, Asked, AskedRequest, BodySeen, Differs, Push, Reach,
+};
 use bay_types::egress::Who;
 use jiff::Timestamp;
 
@@ -26,8 +28,12 @@ fn asked(card: &Approval) -> String {
 }
 
 fn answer(card: &Approval) -> String {
-    let Some(Answer { by, reach, why, after_ms, .. }) = &card.answer else { return String::new() };
-    let reach = reach.map(|reach| format!(" {reach}")).unwrap_or_default();
+    let Some(Answer { by, reach, why, after_ms, any_body, .. }) = &card.answer else { return String::new() };
+    let reach = match (reach, any_body) {
+        (Some(reach), true) => format!(" {reach} with any body"),
+        (Some(reach), false) => format!(" {reach}"),
+        (None, _) => String::new(),
+    };
     let why = why.as_ref().map(|why| format!(": {}", visible(why))).unwrap_or_default();
     format!(
         "{reach} by {} after {:.1} s{why}",
@@ -36,14 +42,64 @@ fn answer(card: &Approval) -> String {
     )
 }
 
+/// Characters of a body in one line of a list.
+const MAX_BRIEF: usize = 80;
+
+/// What matters most of a request beside its line: the refs of a push, or the beginning of its body.
+fn brief(card: &Approval) -> String {
+    let Asked::Request(asked) = &card.asked else { return String::new() };
+    let whole = match (&asked.push, &asked.body) {
+        (Some(push), _) => {
+            let refs = push.refs.iter().map(|change| {
+                let new = change.new.as_ref().map_or("deleted", |new| new.get(..12).unwrap_or(new));
+                format!("{} at {}", visible(&change.name), visible(new))
+            });
+            refs.collect::<Vec<_>>().join(", ")
+        }
+        (None, Some(body)) => visible(&body.preview),
+        (None, None) => return String::new(),
+    };
+    let short: String = whole.chars().take(MAX_BRIEF).collect();
+    format!("  {short}{}", if short.len() < whole.len() { "…" } else { "" })
+}
+
+/// What an allow covers, for the approver who just gave it.
+pub(super) fn allowed(card: &Approval, now: Timestamp) -> String {
+    let Some(Answer { reach: Some(reach), any_body, until, .. }) = &card.answer else { return String::new() };
+    let what = match (&card.asked, any_body) {
+        (Asked::Exec(_), _) => "exactly this command".to_owned(),
+        (Asked::Request(_), true) => "ANY body and headers to this method and URL".to_owned(),
+        (Asked::Request(_), false) => {
+            format!(
+                "exactly what the card shows (digest {}…)",
+                visible(card.digest.get(..12).unwrap_or(&card.digest))
+            )
+        }
+    };
+    let left = until.map(|until| span(now, until)).unwrap_or_default();
+    let scope = match reach {
+        Reach::Once => "one request".to_owned(),
+        Reach::Exec => "this exec, while it runs".to_owned(),
+        Reach::For => format!("any command of {} for {left}", visible(&card.bay_name)),
+        Reach::Save => format!("a rule in the policy of {}", visible(&card.bay_name)),
+    };
+    let waits = match (reach, card.held) {
+        (Reach::Once, 0) => format!(
+            "; its client has left: only the same, sent again within {left}, goes on. Anything else is a new question"
+        ),
+        _ => String::new(),
+    };
+    format!("covers {what}; {scope}{waits}")
+}
+
 /// One line of a list.
 pub(super) fn line(card: &Approval, now: Timestamp) -> String {
     let id = card.id.short();
-    let what = format!("{}  {}", visible(&card.bay_name), asked(card));
+    let what = format!("{}  {}{}", visible(&card.bay_name), asked(card), brief(card));
     match card.state {
         ApprovalState::Open => {
             let left = span(now, card.expires);
-            let held = if card.held == 0 { ", nobody waits right now".to_owned() } else { String::new() };
+            let held = if card.held == 0 { ", its client has left" } else { "" };
             format!("{id}  open     {what}  (asked {} ago, {left} left{held})", span(card.asked_at, now))
         }
         state => format!("{id}  {:7}  {what} {}", state.as_str(), answer(card)),
@@ -74,6 +130,15 @@ pub(super) fn whole(card: &Approval, now: Timestamp) -> String {
     }
     for warning in &card.warnings {
         row("careful", visible(warning));
+    }
+    if let Some(Differs { from, state, how }) = &card.differs {
+        row(
+            "DIFFERS",
+            format!("from {}, which is {state}: this is another request to the same place", from.short()),
+        );
+        for line in how {
+            row("", visible(line));
+        }
     }
     // A command has nobody behind it but who wanted it, and takes nothing along.
     let is_request = matches!(card.asked, Asked::Request(_));
@@ -107,7 +172,7 @@ pub(super) fn whole(card: &Approval, now: Timestamp) -> String {
     match card.state {
         ApprovalState::Open => {
             let waits = if card.held == 0 {
-                "nobody waits right now: the answer is for the next one like it"
+                "its client has left: an allow is for the same request, sent again"
             } else {
                 "held"
             };
@@ -119,7 +184,7 @@ pub(super) fn whole(card: &Approval, now: Timestamp) -> String {
         _ => row("answer", format!("{}{}", card.state, answer(card))),
     }
     if let Some(rule) = &card.saved_as {
-        row("--save", "adds this rule:".to_owned());
+        row("--save", "with --any-body adds this rule:".to_owned());
         for line in rule.lines() {
             let _ = writeln!(text, "             {}", visible(line));
         }
@@ -130,8 +195,8 @@ pub(super) fn whole(card: &Approval, now: Timestamp) -> String {
             text,
             "  bay approvals allow {id} [{}]   bay approvals deny {id} [-m WHY]",
             match (is_request, card.saved_as.is_some()) {
-                (true, true) => "--once|--exec|--for 10m|--save",
-                (true, false) => "--once|--exec",
+                (true, true) => "--once|--exec|--for 10m|--save] [--any-body",
+                (true, false) => "--once|--exec|--for 10m] [--any-body",
                 (false, _) => "--once|--for 10m",
             }
         );

@@ -24,14 +24,14 @@ const WAITING_AFTER: [Duration; 2] = [Duration::from_millis(700), Duration::from
 /// Longest line of a watch: a card with a whole command line and the beginning of a body.
 const MAX_LINE: usize = 8 << 20;
 
-/// See what waits for your word, and say it.
+/// List and answer pending approvals.
 ///
 /// Requests that a policy asks about, and commands that are to be asked about, are held until somebody answers. Without an
-/// answer in time the answer is no.
+/// answer in time the answer is no. An allow covers exactly what its card shows, unless you say --any-body.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  bay approvals                      what waits\n  bay approvals --watch              cards, as they come\n  bay approvals show 1f00ba12        everything about one\n  bay approvals allow 1f00ba12       this one request\n  bay approvals allow 1f00ba12 --for 10m\n  bay approvals deny 1f00ba12 -m \"not to this host\" --rollback\n\nAn id may be shortened to the end of it, as lists show it."
+    after_help = "Examples:\n  bay approvals                      what waits\n  bay approvals --watch              cards, as they come\n  bay approvals show 1f00ba12        everything about one\n  bay approvals allow 1f00ba12       this one request, exactly as its card shows it\n  bay approvals allow 1f00ba12 --for 10m\n  bay approvals revoke 1f00ba12      end that allow before its time\n  bay approvals deny 1f00ba12 -m \"not to this host\" --rollback\n\nAn id may be shortened to the end of it, as lists show it."
 )]
 pub(crate) struct Approvals {
     /// Show cards as they come, until Ctrl-C.
@@ -54,15 +54,23 @@ enum Verb {
         /// The id, or the end of it.
         id: String,
     },
-    /// Let it go on.
+    /// Allow exactly what the card shows.
     Allow {
         /// The id, or the end of it.
         id: String,
         #[command(flatten)]
         reach: ReachArgs,
-        /// Only if this is still what is held: the digest on its card.
+        /// Also allow other bodies and headers than those on the card.
+        #[arg(long)]
+        any_body: bool,
+        /// Allow it only if this is the digest on its card.
         #[arg(long, value_name = "SHA256")]
         digest: Option<String>,
+    },
+    /// End an allow that could still be used, and the streams that it let out.
+    Revoke {
+        /// The id, or the end of it.
+        id: String,
     },
     /// Refuse it.
     Deny {
@@ -83,13 +91,13 @@ struct ReachArgs {
     /// This one request [default].
     #[arg(long)]
     once: bool,
-    /// Every request like it of the same exec, as long as that runs.
+    /// The same request of the same exec, as often as it is sent while that runs.
     #[arg(long)]
     exec: bool,
-    /// Every request like it of the bay, for a time such as 10m.
+    /// The same request of any command in the bay, for a time such as 10m.
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     for_s: Option<u64>,
-    /// From now on: as a rule of the bay's policy.
+    /// From now on, as a rule in the bay's policy. Rules do not depend on bodies: needs --any-body.
     #[arg(long)]
     save: bool,
 }
@@ -135,9 +143,20 @@ impl Approvals {
                     data(&card::whole(&card, Timestamp::now()))?;
                 }
             }
-            Some(Verb::Allow { id, reach, digest }) => {
-                let allow = Allow { reach: reach.reach(), for_s: reach.for_s, digest };
-                told(&client.post::<_, Approval>(&path(&id, "/allow"), &allow).await?, global.json)?;
+            Some(Verb::Allow { id, reach, any_body, digest }) => {
+                let seen: Approval = client.get(&path(&id, "")).await?;
+                let digest = digest.or_else(|| Some(seen.digest.clone()));
+                let allow = Allow { reach: reach.reach(), for_s: reach.for_s, digest, any_body };
+                // By its whole id: the end of it might be another question's by now.
+                let target = path(&seen.id.to_string(), "/allow");
+                let card: Approval = client.post(&target, &allow).await?;
+                told(&card, global.json)?;
+                if !global.json {
+                    talk(&card::allowed(&card, Timestamp::now()));
+                }
+            }
+            Some(Verb::Revoke { id }) => {
+                told(&client.post::<_, Approval>(&path(&id, "/revoke"), &()).await?, global.json)?;
             }
             Some(Verb::Deny { id, message, rollback }) => {
                 let deny = Deny { why: message, rollback };
