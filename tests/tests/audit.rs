@@ -72,6 +72,18 @@ fn rewritten(event: &EventRecord) -> EventRecord {
 }
 
 #[test]
+fn a_bundle_of_the_first_release_still_verifies() {
+    let elsewhere = Elsewhere::new();
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/data/first-release");
+    let (bundle, key) = (format!("{kept}/ledger.bundle"), format!("{kept}/ledger.key"));
+    let said = elsewhere.bay(&["audit", "verify", &bundle, "--key", &key]).ok().text();
+    assert!(said.starts_with("all 87 events hold\n"), "{said}");
+    let events = std::fs::read_to_string(&bundle).unwrap();
+    let changed = elsewhere.file("changed", events.replace("amount", "Amount").replace("web", "wab"));
+    elsewhere.bay(&["audit", "verify", &changed, "--key", &key]).fails_with(ErrorCode::LedgerBroken);
+}
+
+#[test]
 fn a_bundle_is_verified_elsewhere_with_nothing_but_the_key() {
     let daemon = lived();
     let key = daemon.bay(&["audit", "key"]).ok().text();

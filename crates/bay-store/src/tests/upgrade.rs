@@ -43,6 +43,31 @@ async fn a_database_of_version_1_is_taken_over_with_everything_in_it() {
 }
 
 #[tokio::test]
+async fn a_database_of_the_first_release_with_a_ledger_is_taken_over_and_still_verifies() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bay.db");
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/first-release/bay.db");
+    std::fs::copy(kept, &path).unwrap();
+    for _ in 0..2 {
+        let store = Store::open(&path).await.unwrap();
+        let verdict = store.events_verify().await.unwrap();
+        assert!(matches!(verdict, Verdict::Intact { events: 87, .. }), "{verdict:?}");
+        let bays = store.bay_list().await.unwrap();
+        let mut names: Vec<&str> = bays.iter().map(|bay| bay.name.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["other", "web"]);
+        let web = bays.iter().find(|bay| bay.name.as_str() == "web").unwrap();
+        let execs = store.exec_list(web.id).await.unwrap();
+        assert_eq!(execs[0].exit.unwrap().code, Some(3));
+        let approvals = store.approval_list(false).await.unwrap();
+        let answers: Vec<_> = approvals.iter().map(|row| row.card.answer.as_ref().unwrap()).collect();
+        assert!(answers[0].bound && !answers[0].any_body, "{answers:?}");
+        assert_eq!(answers[1].why.as_deref(), Some("no"));
+        store.close().await;
+    }
+}
+
+#[tokio::test]
 async fn what_was_done_to_an_older_record_is_not_forgotten_by_taking_it_over() {
     for (sql, bad) in [
         ("UPDATE events SET body = '{}' WHERE seq = 4", 4),
