@@ -10,6 +10,7 @@ mod faults;
 mod packets;
 mod record;
 mod table;
+mod terminal;
 
 /// Lets everything out that a rule without addresses can let out.
 const OPEN: &str = r#"

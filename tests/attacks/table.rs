@@ -96,6 +96,7 @@ const ATTACKS: &[&str] = &[
     "CRED-OWNKEY",
     "RES-APPROVALFLOOD",
     "UI-OSC",
+    "UI-OUTPUT",
     "UI-INVISIBLE",
     "UI-HTML",
 ];

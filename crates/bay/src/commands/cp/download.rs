@@ -14,6 +14,7 @@ use crate::client::{Client, bay_path};
 use crate::failure::{Failure, invalid, local};
 use crate::output::count;
 use crate::output::progress::Meter;
+use crate::output::streams::Streams;
 use crate::transfer;
 
 /// Tries to find a free name for a temporary file before giving up.
@@ -73,11 +74,14 @@ pub(super) async fn stream(client: &mut Client, bay: &str, source: &str) -> Resu
     };
     let body =
         client.download(&bay_path(bay, &format!("/{kind}?path={}", escape(source.as_bytes())))).await?;
-    let mut out = io::stdout().lock();
+    // A file of a bay is no less hostile than what its commands write.
+    let mut streams = Streams::new(false);
     let mut silent = Meter::new(true);
     let received =
-        transfer::receive(body, copying(source, None), &mut silent, |piece| out.write_all(piece)).await?;
-    crate::output::written(received.and_then(|()| out.flush()))?;
+        transfer::receive(body, copying(source, None), &mut silent, |piece| streams.write(false, piece))
+            .await;
+    crate::output::written(streams.end())?;
+    crate::output::written(received?)?;
     Ok(Copied::default())
 }
 
