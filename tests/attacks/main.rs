@@ -6,6 +6,7 @@
 mod addresses;
 mod api;
 mod bombs;
+mod copies;
 mod faults;
 mod packets;
 mod record;

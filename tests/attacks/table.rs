@@ -95,6 +95,7 @@ const ATTACKS: &[&str] = &[
     "CRED-WS",
     "CRED-OWNKEY",
     "RES-APPROVALFLOOD",
+    "RES-HOSTDISK",
     "UI-OSC",
     "UI-OUTPUT",
     "UI-INVISIBLE",

@@ -12,6 +12,7 @@
 //! | [`exec`]    | CLI ↔ daemon ↔ guest: commands and their results     |
 //! | [`frame`]   | CLI ↔ guest: the byte stream of an attached exec     |
 //! | [`guest`]   | daemon ↔ guest: the rest of the guest protocol       |
+//! | [`holes`]   | guest → CLI: sparse files in archives                |
 //! | [`service`] | CLI ↔ daemon ↔ guest: commands that a bay keeps running |
 //! | [`settings`]| CLI ↔ daemon: what may be changed of a living bay    |
 //! | [`runtime`] | daemon ↔ `bay __runtime`                             |
@@ -44,6 +45,7 @@ pub mod event;
 pub mod exec;
 pub mod frame;
 pub mod guest;
+pub mod holes;
 pub mod id;
 pub mod image;
 pub mod inside;
