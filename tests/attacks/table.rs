@@ -31,6 +31,7 @@ const ATTACKS: &[&str] = &[
     "NET-NFT-FLUSH",
     "HTTP-SMUGGLE",
     "HTTP-PATH",
+    "HTTP-OVERRIDE",
     "HTTP-GRAPHQL",
     "HTTP-GIT",
     "HTTP-UPGRADE-WS",
