@@ -6,10 +6,12 @@
 mod addresses;
 mod api;
 mod bombs;
+mod copies;
 mod faults;
 mod packets;
 mod record;
 mod table;
+mod terminal;
 
 /// Lets everything out that a rule without addresses can let out.
 const OPEN: &str = r#"

@@ -31,6 +31,7 @@ const ATTACKS: &[&str] = &[
     "NET-NFT-FLUSH",
     "HTTP-SMUGGLE",
     "HTTP-PATH",
+    "HTTP-OVERRIDE",
     "HTTP-GRAPHQL",
     "HTTP-GIT",
     "HTTP-UPGRADE-WS",
@@ -98,7 +99,10 @@ const ATTACKS: &[&str] = &[
     "APPROVAL-SWITCH",
     "APPROVAL-SWITCH-PUSH",
     "APPROVAL-WIDEN",
+    "RES-HOSTDISK",
     "UI-OSC",
+    "UI-OUTPUT",
+    "UI-INVISIBLE",
     "UI-HTML",
 ];
 

@@ -111,7 +111,7 @@ pub(crate) fn failed(id: &RecordId, failure: Failure, why: &str) -> Response<Ans
         }
         Failure::RequestBody => StatusCode::BAD_REQUEST,
         Failure::Secret => StatusCode::SERVICE_UNAVAILABLE,
-        Failure::Sentinel => StatusCode::FORBIDDEN,
+        Failure::Sentinel | Failure::Override => StatusCode::FORBIDDEN,
         _ => StatusCode::BAD_GATEWAY,
     };
     let line = format!("failed: {why} ({})", failure.as_str());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bay_policy::canonical::overrides::FormScan;
 use bytes::{Bytes, BytesMut};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
@@ -13,6 +14,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::decider::Failure;
+use crate::forms;
 use crate::limits::{LOOK_WITHIN, MAX_LOOK_BYTES, MAX_REST_BYTES, REST_WITHIN, TURN_BYTES};
 use crate::origin::Lease;
 use crate::progress::{Direction, Progress};
@@ -32,6 +34,8 @@ pub(crate) enum BodyError {
     Coding(#[from] CodingError),
     #[error("it has what stands for a secret in it")]
     Sentinel,
+    #[error("it is a form that asks for another method")]
+    Override,
 }
 
 /// The body of what the gateway answers.
@@ -87,6 +91,16 @@ impl Source {
         self.look(MAX_LOOK_BYTES as u64, if short { LOOK_WITHIN } else { Duration::ZERO }).await;
         let data = Frame::data(Bytes::copy_from_slice(&self.seen));
         watch.passes(&data) && self.seen_trailers.as_ref().is_none_or(|trailers| watch.passes(trailers))
+    }
+
+    /// Reads a short form as a whole, any other as far as it is there already, and says whether all of that may leave.
+    pub(crate) async fn begins_as_decided(&mut self, mut form: FormScan) -> bool {
+        if self.is_end_stream() {
+            return true;
+        }
+        let short = self.length().is_some_and(|length| length <= MAX_LOOK_BYTES as u64);
+        self.look(MAX_LOOK_BYTES as u64, if short { LOOK_WITHIN } else { Duration::ZERO }).await;
+        forms::passes(&mut form, &self.seen)
     }
 
     /// The first bytes of what was looked at, and whether that is all there is.
@@ -171,6 +185,8 @@ pub(crate) struct Metered {
     lease: Option<Lease>,
     /// Looks for sentinels in what the bay sends.
     watch: Option<Watch>,
+    /// Reads what servers take for a form.
+    form: Option<FormScan>,
     /// Resolves when what is under way has to be looked at again.
     news: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     ended: bool,
@@ -187,6 +203,7 @@ impl Metered {
             turn: 0,
             lease: None,
             watch: None,
+            form: None,
             news: None,
             ended: false,
         }
@@ -199,6 +216,11 @@ impl Metered {
 
     pub(crate) fn with_watch(mut self, watch: Option<Watch>) -> Self {
         self.watch = watch;
+        self
+    }
+
+    pub(crate) fn with_form(mut self, form: Option<FormScan>) -> Self {
+        self.form = form;
         self
     }
 
@@ -270,7 +292,15 @@ impl Body for Metered {
                     self.failed(Failure::Sentinel);
                     return Poll::Ready(Some(Err(BodyError::Sentinel)));
                 }
-                let Some(data) = frame.data_ref() else {
+                let data = frame.data_ref();
+                if let (Some(form), Some(data)) = (self.form.as_mut(), data)
+                    && !forms::passes(form, data)
+                {
+                    self.progress.note(Failure::Override);
+                    self.failed(Failure::Override);
+                    return Poll::Ready(Some(Err(BodyError::Override)));
+                }
+                let Some(data) = data else {
                     // Nobody decided on the trailers of a request, which come after everything that was looked at.
                     if self.direction == Direction::Out {
                         self.finished();

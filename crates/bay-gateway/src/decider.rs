@@ -140,6 +140,8 @@ pub enum Failure {
     Secret,
     /// A sentinel was found in the body of the request.
     Sentinel,
+    /// The body of the request is a form that asks for another method than the one decided on.
+    Override,
 }
 
 impl Failure {
@@ -162,6 +164,7 @@ impl Failure {
             Self::RequestBody => "request-body",
             Self::Secret => "secret",
             Self::Sentinel => "sentinel",
+            Self::Override => "override",
         }
     }
 }

@@ -18,6 +18,7 @@ use zeroize::Zeroizing;
 use crate::answers;
 use crate::body::{AnswerBody, Metered, Source, full};
 use crate::decider::{Caller, Ending, Failure, RecordId, Refused, Ruling};
+use crate::forms;
 use crate::gateway::Shared;
 use crate::headers::{self, Upgrade};
 use crate::limits::{LOOK_WITHIN, MAX_LOOK_BYTES};
@@ -135,6 +136,17 @@ impl Site {
             return Err(answers::plain(StatusCode::FORBIDDEN, &ruling.id, SENTINEL_IN_BODY));
         }
 
+        let form = forms::scan(&canonical, &headers);
+        let refused = match &form {
+            Ok(Some(form)) if !body.begins_as_decided(form.clone()).await => Some(forms::OVERRIDE_IN_FORM),
+            Ok(_) => None,
+            Err(why) => Some(*why),
+        };
+        if let Some(why) = refused {
+            progress.end_failed(Failure::Override);
+            return Err(answers::plain(StatusCode::FORBIDDEN, &ruling.id, why));
+        }
+
         secrets.prepare(&host.to_string(), &mut headers);
         let (mut target, mut attached) = (None, Vec::new());
         if !attachments.is_empty() {
@@ -151,7 +163,8 @@ impl Site {
 
         let may_be_http2 = head.version == Version::HTTP_2;
         let body = Metered::new(body, Direction::Out, progress.clone(), self.shared.timeouts.body_idle)
-            .with_watch(secrets.watch(&canonical, self.tell_misuse()));
+            .with_watch(secrets.watch(&canonical, self.tell_misuse()))
+            .with_form(form.ok().flatten());
         let mut sending = Sending { site: self, ruling: &ruling, canonical: &canonical, progress: &progress };
         let outgoing = Outgoing { headers, body, target, websocket: from_bay.is_some() };
         let (response, lease) = sending.send(outgoing, may_be_http2).await.map_err(|error| {
@@ -161,6 +174,9 @@ impl Site {
                 DialError::Revoked => answers::plain(StatusCode::FORBIDDEN, &ruling.id, &error.to_string()),
                 DialError::Failed { failure, why } => match progress.noted().unwrap_or(*failure) {
                     Failure::Sentinel => answers::plain(StatusCode::FORBIDDEN, &ruling.id, SENTINEL_IN_BODY),
+                    Failure::Override => {
+                        answers::plain(StatusCode::FORBIDDEN, &ruling.id, forms::OVERRIDE_IN_FORM)
+                    }
                     failure => answers::failed(&ruling.id, failure, why),
                 },
             }

@@ -3,6 +3,7 @@
 use aws_lc_rs::digest;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bay_policy::canonical::overrides::is_describing_header;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderName, HeaderValue, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
@@ -51,6 +52,11 @@ fn strip(headers: &mut HeaderMap) {
 pub(crate) fn for_origin(mut headers: HeaderMap) -> HeaderMap {
     let trailers = words(&headers, &TE).iter().any(|word| word == "trailers");
     strip(&mut headers);
+    let describing: Vec<HeaderName> =
+        headers.keys().filter(|name| is_describing_header(name.as_str())).cloned().collect();
+    for name in describing {
+        headers.remove(name);
+    }
     headers.remove(HOST);
     // The gateway says "continue" itself, when the origin begins to read.
     headers.remove(EXPECT);
@@ -174,6 +180,8 @@ mod tests {
             ("cookie", "a=1"),
             ("cookie", "b=2"),
             ("range", "bytes=0-1"),
+            ("x-forwarded-proto", "http"),
+            ("x_forwarded_port", "80"),
         ]));
         assert_eq!(headers, map(&[("te", "trailers"), ("cookie", "a=1; b=2"), ("range", "bytes=0-1")]));
     }

@@ -58,6 +58,7 @@ mod connection;
 pub mod decider;
 pub mod dns;
 mod exchange;
+mod forms;
 mod gateway;
 mod headers;
 pub mod hello;

@@ -65,7 +65,17 @@ pub fn learn(policy: &CompiledPolicy, refused: &[CanonicalRequest], layer: Layer
             not_learned.push(NotLearned { request: request.to_string(), why });
             continue;
         }
-        let Ok(host) = HostPattern::parse(&request.host().to_string()) else { continue };
+        let mut cannot = |why: &str| {
+            not_learned.push(NotLearned { request: request.to_string(), why: why.to_owned() });
+        };
+        let Ok(host) = HostPattern::parse(&request.host().to_string()) else {
+            cannot("its host cannot be written as a pattern, and a wider one is for a person to write");
+            continue;
+        };
+        if request.path().is_some_and(|path| alone(path).is_none()) {
+            cannot("no pattern can be written for its path alone, and a wider one is for a person to write");
+            continue;
+        }
         let (_, paths) = groups.entry(group(request)).or_insert((host, BTreeMap::new()));
         if let Some(path) = request.path() {
             paths.insert(path.as_str().to_owned(), path);
@@ -101,23 +111,19 @@ pub fn learn(policy: &CompiledPolicy, refused: &[CanonicalRequest], layer: Layer
 #[must_use]
 pub fn exactly_this(request: &CanonicalRequest) -> Option<Matcher> {
     let matcher = narrowest(request)?;
-    let one_path = request.path().is_none_or(|path| {
-        let readings = path.readings();
-        readings.len() <= MAX_PATHS_BEFORE_PATTERN
-            && readings.iter().all(|reading| exactly(reading).is_some())
-    });
     let one_query = request.http().is_none_or(|_| matcher.query != QueryPattern::Any);
-    (one_path && one_query).then_some(matcher)
+    one_query.then_some(matcher)
 }
 
-/// The rule that allows this request and, as far as it can be written down, no other.
+/// The rule that allows this path and method of this host alone, and as far as it can be written down this query; nothing where
+/// no pattern can be written for the path.
 #[must_use]
 pub fn narrowest(request: &CanonicalRequest) -> Option<Matcher> {
     let host = HostPattern::parse(&request.host().to_string()).ok()?;
     let group = group(request);
-    let paths = request.path().map(|path| (path.as_str().to_owned(), path)).into_iter().collect();
+    let paths = request.path().map_or(Some(Vec::new()), alone)?;
     let methods = BTreeSet::from([group.method.clone()]);
-    let mut matcher = matcher(&group, methods, host, patterns(&paths));
+    let mut matcher = matcher(&group, methods, host, paths);
     if let (Some(http), QueryPattern::Any) = (request.http(), &matcher.query) {
         matcher.query = exact_query(http);
     }
@@ -223,14 +229,12 @@ fn merge_reading(
     merged
 }
 
-/// The paths themselves; from too many on, what they have in common.
+/// The paths themselves; from too many on, what they have in common. Each of them can be [written alone](alone).
 fn patterns(paths: &BTreeMap<String, &CanonicalPath>) -> Vec<PathPattern> {
     // A path that can be divided in two ways has to be allowed in both.
     let readings = || paths.values().flat_map(|path| path.readings());
-    let exact: Option<Vec<PathPattern>> =
-        readings().take(MAX_PATHS_BEFORE_PATTERN + 1).map(exactly).collect();
-    if let Some(exact) = exact.filter(|exact| exact.len() <= MAX_PATHS_BEFORE_PATTERN) {
-        return exact;
+    if readings().count() <= MAX_PATHS_BEFORE_PATTERN {
+        return readings().filter_map(exactly).collect();
     }
     let mut paths = readings();
     let Some(first) = paths.next() else { return Vec::new() };
@@ -243,20 +247,30 @@ fn patterns(paths: &BTreeMap<String, &CanonicalPath>) -> Vec<PathPattern> {
         common.truncate(alike);
         one_more.push(shape(reading));
     }
-    let plain = |segment: &&&str| !segment.is_empty() && !segment.contains(['/', '*']);
-    let fixed: Vec<String> =
+    let plain = |segment: &&&str| !segment.is_empty() && !segment.contains('/');
+    let mut fixed: Vec<String> =
         common.iter().take_while(plain).map(|segment| format!("/{}", escape(segment))).collect();
-    let one_level =
-        one_more.iter().all(|(length, ends_in_a_name)| *length == fixed.len() + 1 && *ends_in_a_name);
-    let text = format!("{}{}", fixed.concat(), if one_level { "/*" } else { "/**" });
-    PathPattern::parse(&text).into_iter().collect()
+    loop {
+        let one_level =
+            one_more.iter().all(|(length, ends_in_a_name)| *length == fixed.len() + 1 && *ends_in_a_name);
+        let text = format!("{}{}", fixed.concat(), if one_level { "/*" } else { "/**" });
+        // What is too long with the star is written with one segment less. No pattern at all would stand for every path.
+        match PathPattern::parse(&text) {
+            Ok(pattern) => return vec![pattern],
+            Err(_) if fixed.is_empty() => return Vec::new(),
+            Err(_) => drop(fixed.pop()),
+        }
+    }
 }
 
-/// The pattern of this path alone, or `None` where the path has a star of its own.
+/// The patterns of this path and no other, one for each way in which it can be divided; `None` where one of them cannot be
+/// written.
+fn alone(path: &CanonicalPath) -> Option<Vec<PathPattern>> {
+    path.readings().iter().map(exactly).collect()
+}
+
+/// The pattern of this reading of a path alone. Its stars are encoded, and so stand for themselves.
 fn exactly(reading: &Reading) -> Option<PathPattern> {
-    if reading.segments.iter().any(|segment| segment.exact.contains('*')) {
-        return None;
-    }
     let segments = reading.segments.iter().map(|segment| format!("/{}", escape(&segment.exact)));
     PathPattern::parse(&segments.collect::<String>()).ok()
 }

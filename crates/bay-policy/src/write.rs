@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use bay_types::invisible::misleads;
+
 use crate::canonical::Scheme;
 use crate::pattern::query::ValuePattern;
 use crate::pattern::{Methods, Ports, QueryPattern};
@@ -157,8 +159,13 @@ fn string(text: &str) -> String {
         match char {
             '"' => quoted.push_str("\\\""),
             '\\' => quoted.push_str("\\\\"),
-            char if char.is_control() => {
-                let _ = write!(quoted, "\\u{:04X}", u32::from(char));
+            // What nobody sees is written out: a rule is read before it is taken over.
+            char if misleads(char) => {
+                let number = u32::from(char);
+                let _ = match number {
+                    0..=0xffff => write!(quoted, "\\u{number:04X}"),
+                    _ => write!(quoted, "\\U{number:08X}"),
+                };
             }
             char => quoted.push(char),
         }

@@ -305,17 +305,12 @@ pub(crate) fn plain_text(text: &str) -> String {
     let mut out: String = text
         .chars()
         .take(MAX_ERROR_TEXT)
-        .map(|c| if c.is_control() || is_bidi(c) { '\u{fffd}' } else { c })
+        .map(|c| if bay_types::invisible::misleads(c) { '\u{fffd}' } else { c })
         .collect();
     if text.chars().nth(MAX_ERROR_TEXT).is_some() {
         out.push('…');
     }
     out
-}
-
-/// Characters that make a line read differently from what it holds.
-fn is_bidi(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A query value as it may stand in a request line.

@@ -45,7 +45,7 @@
 //! root's with 0644. Members of an archive sent in belong to `user=` (root when absent), whatever their headers say;
 //! a first member named [`DELETE_LIST`] holds paths to remove beforehand, relative to the directory and separated by
 //! NUL. Members of an archive taken out are named relative to the directory, or by the file's own name; sockets, FIFOs
-//! and devices are left out. One that cannot be taken out ends with a global header that says why
+//! and devices are left out. With `sparse=true` the holes of files are left out too ([`crate::holes`]). One that cannot be taken out ends with a global header that says why
 //! ([`ARCHIVE_BROKE_OFF`]), and then with something that is no archive.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -216,6 +216,9 @@ pub struct FileStat {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
+    /// Bytes that the file takes on its disk: less than its size if it has holes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocated_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

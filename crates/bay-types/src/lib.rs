@@ -12,6 +12,7 @@
 //! | [`exec`]    | CLI ↔ daemon ↔ guest: commands and their results     |
 //! | [`frame`]   | CLI ↔ guest: the byte stream of an attached exec     |
 //! | [`guest`]   | daemon ↔ guest: the rest of the guest protocol       |
+//! | [`holes`]   | guest → CLI: sparse files in archives                |
 //! | [`service`] | CLI ↔ daemon ↔ guest: commands that a bay keeps running |
 //! | [`settings`]| CLI ↔ daemon: what may be changed of a living bay    |
 //! | [`runtime`] | daemon ↔ `bay __runtime`                             |
@@ -19,6 +20,7 @@
 //! | [`trace`]   | caller → daemon → guest: the W3C trace context       |
 //! | [`stats`]   | host → CLI: what a bay uses, as the host measures it |
 //! | [`inside`]  | a bay's own processes ↔ guest; ports and activity    |
+//! | [`invisible`] | nothing: the characters that every output escapes |
 //! | [`watch`]   | guest → daemon → CLI: what changes below a directory |
 //! | [`top`]     | daemon → CLI: all bays at one moment                 |
 //! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
@@ -43,9 +45,11 @@ pub mod event;
 pub mod exec;
 pub mod frame;
 pub mod guest;
+pub mod holes;
 pub mod id;
 pub mod image;
 pub mod inside;
+pub mod invisible;
 pub mod notify;
 pub mod policy;
 pub mod progress;

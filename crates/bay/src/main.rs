@@ -24,6 +24,7 @@ mod bench;
 mod cli;
 mod client;
 mod commands;
+mod disk_space;
 mod doctor;
 mod failure;
 mod git;
@@ -35,6 +36,7 @@ mod output;
 #[cfg(test)]
 mod reference;
 mod session;
+mod sparse_file;
 mod terminal;
 mod top;
 mod transfer;

@@ -11,6 +11,7 @@
 //! that cries wolf is switched off by whoever reads it every day.
 
 use bay_types::diff::{Change, Content, DiffEntry, Finding, Findings, NodeKind, Severity};
+use bay_types::invisible::{is_invisible, misleads};
 
 use crate::patch::{LineKind, patch_lines};
 
@@ -26,11 +27,9 @@ const MAX_KEPT: usize = 20_000;
 const MASS_DELETION_FILES: u64 = 50;
 /// Lines that go beyond those that come, likewise.
 const MASS_DELETION_LINES: u64 = 5000;
-/// Characters that change the order in which text is shown: what is read is not what is compiled.
-const REORDER: [char; 9] = [
-    '\u{202a}', '\u{202b}', '\u{202c}', '\u{202d}', '\u{202e}', '\u{2066}', '\u{2067}', '\u{2068}',
-    '\u{2069}',
-];
+/// Invisible characters that honest text is full of: soft hyphens, joiners and variation selectors of scripts and emoji, and the
+/// byte order mark.
+const ORDINARY: [char; 6] = ['\u{ad}', '\u{200c}', '\u{200d}', '\u{fe0e}', '\u{fe0f}', '\u{feff}'];
 
 /// Reads all entries of a comparison made with [`crate::Options::reviewed`].
 #[must_use]
@@ -88,7 +87,7 @@ impl Reviewer {
         if let Content::Text { patch: Some(patch), .. } = &entry.content {
             places::lines(&entry.path, patch, &mut hits);
             secrets::patch(&entry.path, patch, &mut hits);
-            reordered(patch, &mut hits);
+            hidden_characters(patch, &mut hits);
             self.tests.read(entry, patch, &mut hits);
         } else if entry.change == Change::Deleted && was_file {
             self.tests.file_went(entry);
@@ -143,7 +142,7 @@ impl Reviewer {
 }
 
 fn about_the_path(entry: &DiffEntry, hits: &mut Vec<Hit>) {
-    if entry.path.chars().any(|c| c.is_control() || REORDER.contains(&c)) {
+    if entry.path.chars().any(|c| misleads(c)) {
         hits.push(Hit::new(
             Severity::Warn,
             "odd-name",
@@ -232,14 +231,14 @@ fn about_the_content(entry: &DiffEntry, hits: &mut Vec<Hit>) {
     hits.push(Hit::new(severity, rule, why));
 }
 
-fn reordered(patch: &str, hits: &mut Vec<Hit>) {
-    let hidden = |text: &str| text.contains(REORDER);
+fn hidden_characters(patch: &str, hits: &mut Vec<Hit>) {
+    let hidden = |text: &str| text.chars().any(|c| is_invisible(c) && !ORDINARY.contains(&c));
     if !hidden(patch) {
         return;
     }
     let line = patch_lines(patch).find(|line| line.kind == LineKind::Added && hidden(line.text));
     if let Some(line) = line {
-        let why = "characters that reorder what is shown: it does not read as it runs";
+        let why = "characters that are invisible or reorder the line: it does not read as it runs";
         hits.push(Hit::new(Severity::Warn, "hidden-characters", why).at(line.number));
     }
 }

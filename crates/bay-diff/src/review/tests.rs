@@ -241,6 +241,8 @@ fn binaries_links_rights_and_odd_names_are_told() {
     assert_eq!(only(setuid).1, "setuid");
     assert_eq!(only(changed("a\u{1b}[2J", "+x\n")).1, "odd-name");
     assert_eq!(only(changed("a.c", "+if (admin\u{202e}) {\n")).1, "hidden-characters");
+    assert_eq!(only(changed("a.md", "+run it\u{e0072}\u{e006d}\n")).1, "hidden-characters");
+    assert!(rules(&[changed("a.md", "+fine 👩\u{200d}🔬 ❤\u{fe0f}\n")]).is_empty());
     let unread = Content::Unread { why: "x".into() };
     assert_eq!(only(DiffEntry { content: unread, ..changed("d", "") }).1, "unread");
 }

@@ -7,6 +7,7 @@ mod faults;
 mod grpc;
 mod http;
 mod lab;
+mod overrides;
 mod postgres;
 mod secrets;
 mod sight;

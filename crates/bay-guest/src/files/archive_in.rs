@@ -5,13 +5,14 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bay_types::guest::DELETE_LIST;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
+use super::file::write_data;
 use super::path::{self, Target, shown};
 use super::tar_entry::{self, Kind, Member};
 use super::{CHUNK, FileError, Result, Source};
@@ -155,7 +156,7 @@ impl Place {
         }
     }
 
-    fn fill_file(&mut self, mut file: File, member: &Member, content: &mut dyn Read) -> Result<()> {
+    fn fill_file(&mut self, file: File, member: &Member, content: &mut dyn Read) -> Result<()> {
         let failed = |e: io::Error| FileError::io("extracting", &member.name, e);
         let mut left = member.size;
         while left > 0 {
@@ -169,9 +170,11 @@ impl Place {
                 Ok(got) => got,
                 Err(_) => return Err(FileError::BrokeOff),
             };
-            file.write_all(&self.buffer[..got]).map_err(failed)?;
+            write_data(&file, member.size - left, &self.buffer[..got]).map_err(failed)?;
             left = left.saturating_sub(got as u64);
         }
+        // A hole at the end has no write of its own.
+        file.set_len(member.size).map_err(failed)?;
         let finish = || -> io::Result<()> {
             // The owner first: changing it takes set-user-id bits away.
             path::give(file.as_fd(), self.owner)?;

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use bay_types::guest::ARCHIVE_BROKE_OFF;
+use bay_types::holes;
 use bytes::Bytes;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -14,9 +15,10 @@ use tar::{Builder, EntryType, Header};
 use tokio::sync::mpsc;
 
 use super::path::{self, absolute};
-use super::{CHUNK, FileError, Result, kind_word};
+use super::{CHUNK, FileError, Result, kind_word, sparse_member};
 
-/// Longest file that is put into an archive; a sparse file may claim to be longer than any disk.
+/// Most bytes of a file that are put into an archive, its holes included where the receiver knows nothing of holes: a sparse file
+/// may claim to be longer than any disk.
 const MAX_FILE: u64 = 64 << 30;
 /// Deepest directory. One descriptor is open per level.
 const MAX_DEPTH: usize = 256;
@@ -28,7 +30,7 @@ pub(super) enum What {
     File { name: Vec<u8>, file: File, stat: Stat },
 }
 
-pub(super) fn open(root: BorrowedFd<'_>, path: &[u8]) -> Result<What> {
+pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], sparse: bool) -> Result<What> {
     let stat = path::stat(root, path, true)?;
     let failed = |e| FileError::io("opening", path, e);
     match FileType::from_raw_mode(stat.st_mode) {
@@ -42,7 +44,7 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &[u8]) -> Result<What> {
                 return Err(FileError::refused(path, format!("it is {}", kind_word(&stat))));
             }
             // Inside a tree it can only be said on the way; of one file it can be said first.
-            if u64::try_from(stat.st_size).is_ok_and(|size| size > MAX_FILE) {
+            if !sparse && u64::try_from(stat.st_size).is_ok_and(|size| size > MAX_FILE) {
                 return Err(FileError::refused(path, format!("it is longer than {} GiB", MAX_FILE >> 30)));
             }
             let name = absolute(path).split(|b| *b == b'/').next_back().unwrap_or_default().to_vec();
@@ -53,12 +55,12 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &[u8]) -> Result<What> {
 }
 
 /// Sends the archive. What goes wrong on the way cuts the stream, so that a part is never taken for the whole.
-pub(super) fn send(what: What, to: &mpsc::Sender<io::Result<Bytes>>) {
+pub(super) fn send(what: What, sparse: bool, to: &mpsc::Sender<io::Result<Bytes>>) {
     let mut builder = Builder::new(Sink { to: to.clone(), chunk: Vec::with_capacity(CHUNK) });
     builder.sparse(false);
     let outcome = match what {
-        What::Directory(dir) => walk(&mut builder, dir),
-        What::File { name, file, stat } => regular(&mut builder, &name, file, &stat),
+        What::Directory(dir) => walk(&mut builder, dir, sparse),
+        What::File { name, file, stat } => regular(&mut builder, &name, file, &stat, sparse),
     };
     if let Err(error) = &outcome
         && error.get_ref().is_some_and(|why| why.is::<Refused>())
@@ -121,7 +123,7 @@ impl Level {
 }
 
 /// Walks without recursion: the depth is the agent's to choose, the stack is not.
-fn walk(builder: &mut Builder<Sink>, dir: OwnedFd) -> io::Result<()> {
+fn walk(builder: &mut Builder<Sink>, dir: OwnedFd, sparse: bool) -> io::Result<()> {
     let mut levels = vec![Level::new(dir, 0)?];
     let mut full = Vec::new();
     while let Some(level) = levels.last_mut() {
@@ -136,7 +138,7 @@ fn walk(builder: &mut Builder<Sink>, dir: OwnedFd) -> io::Result<()> {
             continue;
         }
         full.extend_from_slice(name);
-        let inner = match member(builder, level, name, &full) {
+        let inner = match member(builder, level, name, &full, sparse) {
             // It went away while we were on the way to it.
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             other => other?,
@@ -159,6 +161,7 @@ fn member(
     level: &Level,
     name: &[u8],
     full: &[u8],
+    sparse: bool,
 ) -> io::Result<Option<OwnedFd>> {
     let dir = level.entries.fd()?;
     let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -180,7 +183,7 @@ fn member(
             };
             let stat = rustix::fs::fstat(&fd)?;
             if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
-                regular(builder, full, fd.into(), &stat)?;
+                regular(builder, full, fd.into(), &stat, sparse)?;
             }
             Ok(None)
         }
@@ -205,15 +208,34 @@ fn is_made_up(dir: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(dir).is_ok_and(|s| MADE_UP.contains(&s.f_type))
 }
 
-fn regular(builder: &mut Builder<Sink>, name: &[u8], file: File, stat: &Stat) -> io::Result<()> {
+/// A file, with `sparse` without its holes.
+fn regular(
+    builder: &mut Builder<Sink>,
+    name: &[u8],
+    file: File,
+    stat: &Stat,
+    sparse: bool,
+) -> io::Result<()> {
     let size = u64::try_from(stat.st_size).unwrap_or(0);
-    if size > MAX_FILE {
+    let extents = if sparse { sparse_member::extents(&file, size) } else { None };
+    let sent = extents.as_ref().map_or(size, |extents| sparse_member::length(&[], extents));
+    if sent > MAX_FILE {
         let (name, most) = (path::shown(name), MAX_FILE >> 30);
         return Err(refused(format!(
-            "{name} is {} GiB long, and files of more than {most} GiB are not copied",
-            size >> 30
+            "{name} has {} GiB in it, and files of more than {most} GiB are not copied",
+            sent >> 30
         )));
     }
+    if let Some(extents) = extents {
+        let (records, content) = sparse_member::records(name, size)?;
+        builder.append(&records, &*content)?;
+        let map = holes::map(&extents);
+        let mut header = header(stat, EntryType::Regular, sparse_member::length(&map, &extents));
+        let content = (&*map).chain(sparse_member::Data::new(&file, &extents));
+        return builder.append_data(&mut header, holes::PLACEHOLDER, content);
+    }
+    // Looking for holes moved the place that is read from.
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;
     let mut header = header(stat, EntryType::Regular, size);
     builder.append_data(&mut header, path_of(name), Exactly { file, left: size })
 }

@@ -1,10 +1,12 @@
 //! One regular file, out and in.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::time::SystemTime;
 
+use bay_types::holes;
 use bytes::Bytes;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use tokio::sync::mpsc;
@@ -85,14 +87,25 @@ pub(super) fn write(root: BorrowedFd<'_>, wanted: &Wanted, source: Source) -> Re
     })
 }
 
-fn fill(mut file: &File, mut source: Source, path: &[u8]) -> Result<()> {
+fn fill(file: &File, mut source: Source, path: &[u8]) -> Result<()> {
+    let failed = |e: io::Error| FileError::io("writing", path, e);
+    let mut at = 0;
     loop {
         let bytes = source.next().map_err(|_| FileError::BrokeOff)?;
         if bytes.is_empty() {
-            return Ok(());
+            // A hole at the end has no write of its own.
+            return file.set_len(at).map_err(failed);
         }
-        file.write_all(&bytes).map_err(|e| FileError::io("writing", path, e))?;
+        write_data(file, at, &bytes).map_err(failed)?;
+        at += bytes.len() as u64;
     }
+}
+
+/// Writes to a new file what is not zero, and leaves holes where the rest is.
+pub(super) fn write_data(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+    holes::data_runs(at, bytes)
+        .into_iter()
+        .try_for_each(|run| file.write_all_at(&bytes[run.clone()], at + run.start as u64))
 }
 
 /// A file that goes away again unless it was moved to its place.

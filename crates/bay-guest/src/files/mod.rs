@@ -26,10 +26,13 @@ mod archive_in;
 mod archive_out;
 pub(crate) mod file;
 pub(crate) mod path;
+mod sparse_member;
 mod tar_entry;
 
 use path::{Target, shown};
 
+/// Unit of `st_blocks`, whatever the filesystem's own is.
+const STAT_BLOCK: u64 = 512;
 /// Copies at the same time, for each interface. Fewer than there are threads, so that bulk output always finds one.
 const MAX_COPIES: usize = 8;
 /// Most that is read, written or queued at once.
@@ -206,11 +209,12 @@ pub(crate) async fn put(files: &Arc<Files>, query: &Query, body: Incoming) -> An
 pub(crate) async fn archive_get(files: &Arc<Files>, query: &Query) -> Answer {
     let turn = files.turn().await?;
     let path = query.path()?.to_vec();
-    let what = in_thread(files, move |files| archive_out::open(files.root(), &path)).await?;
+    let sparse = query.flag("sparse")?;
+    let what = in_thread(files, move |files| archive_out::open(files.root(), &path, sparse)).await?;
     let (sender, receiver) = mpsc::channel(QUEUE);
     tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        archive_out::send(what, &sender);
+        archive_out::send(what, sparse, &sender);
     });
     Ok(stream(receiver, None))
 }
@@ -366,6 +370,7 @@ fn file_stat(stat: &Stat) -> FileStat {
         mode: stat.st_mode & 0o7777,
         uid: stat.st_uid,
         gid: stat.st_gid,
+        allocated_bytes: u64::try_from(stat.st_blocks).ok().map(|blocks| blocks.saturating_mul(STAT_BLOCK)),
     }
 }
 

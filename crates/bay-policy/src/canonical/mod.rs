@@ -12,6 +12,7 @@
 mod git;
 pub mod host;
 mod line;
+pub mod overrides;
 pub mod path;
 mod percent;
 pub mod query;

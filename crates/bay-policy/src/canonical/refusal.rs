@@ -82,9 +82,7 @@ impl fmt::Display for Quoted<'_> {
                 f.write_str("…")?;
                 break;
             }
-            // Beside control characters also what turns the direction of text or has no width.
-            let hidden = matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-            if char.is_control() || hidden {
+            if bay_types::invisible::misleads(char) {
                 write!(f, "{}", char.escape_unicode())?;
             } else {
                 write!(f, "{char}")?;

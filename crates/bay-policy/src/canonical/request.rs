@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::git::{GitService, GitSsh};
 use super::host::{Host, parse_authority, parse_port};
+use super::overrides::{is_overriding_field, is_overriding_header};
 use super::path::CanonicalPath;
 use super::query::CanonicalQuery;
 use super::refusal::{Part, Quoted, Refusal, RefusalCode};
@@ -16,23 +17,9 @@ pub const MAX_METHOD_BYTES: usize = 32;
 /// Most headers whose names are looked at.
 pub const MAX_HEADERS: usize = 256;
 
-/// Headers that make some servers serve another host, path or method than the request line says.
-pub const OVERRIDING_HEADERS: &[&str] = &[
-    "x-forwarded-host",
-    "x-host",
-    "x-http-method",
-    "x-http-method-override",
-    "x-method-override",
-    "x-original-host",
-    "x-original-url",
-    "x-rewrite-url",
-];
 /// What stands for a method where a request wants its connection to become a WebSocket. It is sent as a GET, and is more than
 /// that: whoever may read something may not talk to it for hours.
 pub const WEBSOCKET: &str = "WEBSOCKET";
-/// The query that does the same for the method in several frameworks.
-const OVERRIDING_QUERY: &str = "_method";
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scheme {
@@ -428,12 +415,12 @@ pub fn canonicalise(raw: &RawRequest<'_>) -> Result<CanonicalRequest, Refusal> {
     let path = CanonicalPath::parse(path)?;
     let query = CanonicalQuery::parse(query)?;
     let overridden =
-        query.readings().flatten().any(|(name, value)| name == OVERRIDING_QUERY && *value != method);
-    if overridden {
+        query.readings().flatten().find(|(name, value)| is_overriding_field(name) && *value != method);
+    if let Some((name, _)) = overridden {
         return Err(Refusal::new(
             Part::Query,
             RefusalCode::Override,
-            format!("the query `{OVERRIDING_QUERY}` asks for another method than {method}"),
+            format!("the query {} asks for another method than {method}", Quoted(name)),
             "send the method that is meant",
         ));
     }
@@ -569,8 +556,7 @@ fn header_names(names: &[&str]) -> Result<Vec<String>, Refusal> {
             );
         }
         let name = name.to_ascii_lowercase();
-        // Some servers read an underscore as a hyphen.
-        if OVERRIDING_HEADERS.contains(&name.replace('_', "-").as_str()) {
+        if is_overriding_header(&name) {
             return refuse(
                 RefusalCode::Override,
                 format!("the header {name} makes some servers serve another request than the one decided on"),

@@ -137,7 +137,8 @@ impl PathPattern {
             .collect();
         let path = CanonicalPath::parse(&marked)?;
         let segments: Vec<SegmentPattern> = path.readings()[0].segments.iter().map(segment_pattern).collect();
-        let wire = path.as_str().replace(STAR_ENCODED, "*");
+        // A star of the path itself stays encoded: read again, it must not become one of the pattern.
+        let wire = path.as_str().replace('*', "%2A").replace(STAR_ENCODED, "*");
         Ok(Self { text: if open { format!("{wire}/**") } else { wire }.into(), segments, open })
     }
 

@@ -135,6 +135,14 @@ fn nothing_may_ask_the_server_for_another_request() {
         "x-rewrite-url",
         "X-Forwarded-Host",
         "X-Host",
+        "Forwarded",
+        "X-Forwarded-Uri",
+        "X-Forwarded-Method",
+        "X-Forwarded-Prefix",
+        "X-Original-Method",
+        "X-HTTP-Host-Override",
+        "X-Override-URL",
+        "Base-Url",
     ] {
         assert_eq!(
             refused(&RawRequest { headers: &["accept", header], ..PLAIN }),
@@ -149,8 +157,19 @@ fn nothing_may_ask_the_server_for_another_request() {
             "{header:?}"
         );
     }
-    let target = "/path?_method=DELETE";
-    assert_eq!(refused(&RawRequest { target, ..PLAIN }), (Part::Query, RefusalCode::Override));
+    for query in [
+        "_method=DELETE",
+        "_METHOD=DELETE",
+        "_method[]=DELETE",
+        "_method%5B%5D=DELETE",
+        "%5fmethod=DELETE",
+        ".method=DELETE",
+        "a=1;_method=DELETE",
+        "X-HTTP-Method-Override=DELETE",
+    ] {
+        let target = &format!("/path?{query}");
+        assert_eq!(refused(&RawRequest { target, ..PLAIN }), (Part::Query, RefusalCode::Override), "{query}");
+    }
     assert!(canonicalise(&RawRequest { target: "/path?_method=GET", ..PLAIN }).is_ok());
     let many: Vec<&str> = vec!["accept"; 1000];
     assert_eq!(refused(&RawRequest { headers: &many, ..PLAIN }).1, RefusalCode::TooLong);

@@ -275,6 +275,41 @@ fn learned_rules_allow_what_was_refused_and_little_else() {
 }
 
 #[test]
+fn one_request_is_learned_as_itself_whatever_is_in_its_path() {
+    let before = policy("");
+    for (line, path, others) in [
+        ("GET https://ok.test/a/b*", "/a/b%2A", ["/a/bc", "/a/b", "/a/b/c"]),
+        ("GET https://ok.test/a/*", "/a/%2A", ["/a/b", "/a/b/c", "/a/"]),
+        ("GET https://ok.test/a/**", "/a/%2A%2A", ["/a/b", "/a/b/c", "/a/x*"]),
+        ("GET https://ok.test/*/x", "/%2A/x", ["/a/x", "/x", "/a/b/x"]),
+        ("GET https://ok.test/a*b*c", "/a%2Ab%2Ac", ["/axbxc", "/abc", "/a"]),
+    ] {
+        let lesson = learn(&before, &[request(line)], Layer::Bay, now());
+        assert!(lesson.toml.contains(&format!("\"{path}\"")), "{line}\n{}", lesson.toml);
+        let after = policy(&lesson.toml);
+        assert_eq!(outcome(&after, line), "allow", "{line}\n{}", lesson.toml);
+        for other in others {
+            assert_eq!(
+                outcome(&after, &format!("GET https://ok.test{other}")),
+                "deny",
+                "{other}\n{}",
+                lesson.toml
+            );
+        }
+    }
+    // A path that no pattern can name is not learned: a rule without a path would be one for all of them.
+    let long = format!("GET https://ok.test/{}", "%25".repeat(2700));
+    for line in ["GET https://ok.test/a/%EF%A3%BF", "GET https://ok.test/%EF%A3%BF/b", long.as_str()] {
+        let odd = request(line);
+        let lesson = learn(&before, &[odd.clone()], Layer::Bay, now());
+        let after = policy(&lesson.toml);
+        assert_eq!(outcome(&after, "GET https://ok.test/other"), "deny", "{line}\n{}", lesson.toml);
+        let learned = decide(&after, &odd, now()).outcome == bay_policy::Outcome::Allow;
+        assert!(learned || lesson.not_learned[0].why.contains("for a person to write"), "{line}\n{lesson:?}");
+    }
+}
+
+#[test]
 fn what_a_layer_above_does_not_allow_is_not_learned_below() {
     let policy = CompiledPolicy::new(Layers {
         host: Some(layer(Layer::Host, "")),
@@ -308,13 +343,21 @@ fn an_approval_becomes_a_grant_for_that_request_alone() {
     }
     assert_eq!(decide(&policy, &request(line), expires).outcome.to_string(), "ask");
     // A bay that puts into its request what patterns are made of does not get more by it.
-    for wide in [
-        "POST https://ok.test/pay/inv_1*",
-        "POST https://ok.test/*/x",
-        "POST https://ok.test/pay?a=1&a=1",
-        "POST https://ok.test/pay?a=*",
+    let origin = || Origin { layer: Layer::Bay, file: "approval".to_owned(), line: 0 };
+    for wide in ["POST https://ok.test/pay?a=1&a=1", "POST https://ok.test/pay?a=*"] {
+        assert!(learn::grant_for(&request(wide), "a1", origin(), expires).is_none(), "{wide}");
+    }
+    for (wide, others) in [
+        ("POST https://ok.test/pay/inv_1*", ["/pay/inv_1", "/pay/inv_12"]),
+        ("POST https://ok.test/*/x", ["/pay/x", "/x"]),
     ] {
-        let origin = Origin { layer: Layer::Bay, file: "approval".to_owned(), line: 0 };
-        assert!(learn::grant_for(&request(wide), "a1", origin, expires).is_none(), "{wide}");
+        let grant = learn::grant_for(&request(wide), "a1", origin(), expires).unwrap();
+        let mut bay = layer(Layer::Bay, "[[rule]]\noutcome = \"ask\"\nhost = \"ok.test\"\nmethod = \"*\"");
+        bay.grants.push(grant);
+        let policy = CompiledPolicy::new(Layers { bay: Some(bay), ..Layers::default() });
+        assert_eq!(outcome(&policy, wide), "allow");
+        for other in others {
+            assert_eq!(outcome(&policy, &format!("POST https://ok.test{other}")), "ask", "{wide} {other}");
+        }
     }
 }

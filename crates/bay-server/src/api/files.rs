@@ -34,6 +34,10 @@ pub(super) struct PathQuery {
     /// Permission bits in octal.
     mode: Option<String>,
     user: Option<String>,
+    /// Of an archive: holes of files are left out of it.
+    sparse: Option<bool>,
+    /// Of a stat: what a link leads to.
+    follow: Option<bool>,
 }
 
 impl PathQuery {
@@ -58,6 +62,11 @@ impl PathQuery {
         for (key, value) in [("mode", &self.mode), ("user", &self.user)] {
             if let Some(value) = value {
                 let _ = write!(uri, "&{key}={}", query_value(value));
+            }
+        }
+        for (key, flag) in [("sparse", self.sparse), ("follow", self.follow)] {
+            if flag == Some(true) {
+                let _ = write!(uri, "&{key}=true");
             }
         }
         uri

@@ -14,6 +14,7 @@ use bay_types::approval::{
     Approval, ApprovalState, Asked, AskedRequest, AskingRule, BodySeen, Push, RefChange,
 };
 use bay_types::egress::Who;
+use bay_types::invisible::misleads;
 use bay_types::policy::Origin;
 use bay_types::{ApiError, ApprovalId, CheckpointName};
 use jiff::Timestamp;
@@ -257,7 +258,7 @@ fn escaped(bytes: &[u8]) -> String {
                 '\n' => out.push_str("\\n"),
                 '\r' => out.push_str("\\r"),
                 '\t' => out.push_str("\\t"),
-                char if char.is_control() || hides(char) => {
+                char if misleads(char) => {
                     let _ = write!(out, "\\u{{{:x}}}", u32::from(char));
                 }
                 char => out.push(char),
@@ -268,14 +269,6 @@ fn escaped(bytes: &[u8]) -> String {
         }
     }
     out
-}
-
-/// Characters that reorder a line, or take no room in it.
-fn hides(char: char) -> bool {
-    matches!(char,
-        '\u{00ad}' | '\u{034f}' | '\u{061c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
-        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}'
-        | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 fn warning(warning: &HostWarning) -> String {
@@ -306,7 +299,7 @@ fn clip(text: &str) -> String {
             let (begin, end) = (part(0, shown), part(count - shown, count));
             format!("{begin} … {} characters … {end}", count - 2 * shown)
         }
-        None if text.chars().any(|char| char.is_control() || hides(char)) => escaped(text.as_bytes()),
+        None if text.chars().any(|char| misleads(char)) => escaped(text.as_bytes()),
         None => text.to_owned(),
     }
 }
@@ -358,7 +351,7 @@ mod tests {
         let odd = b"a\x1b]52;c;x\x07\r\n\t\\ \xff\xfe \xe2\x80\xae\xc2\x9b31m \xe2\x80\x8b ok";
         let text = escaped(odd);
         assert_eq!(text, "a\\u{1b}]52;c;x\\u{7}\\r\\n\\t\\\\ \\xff\\xfe \\u{202e}\\u{9b}31m \\u{200b} ok");
-        assert!(!text.chars().any(|char| char.is_control() || hides(char)));
+        assert!(!text.chars().any(|char| misleads(char)));
     }
 
     #[test]

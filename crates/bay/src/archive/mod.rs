@@ -2,7 +2,8 @@
 
 mod pack;
 mod pipe;
+mod sparse;
 mod unpack;
 
-pub(crate) use pack::{Packed, Packer, harmless_beginning, pack};
-pub(crate) use unpack::{Unpacked, unpack};
+pub(crate) use pack::{Packed, Packer, STAT_BLOCK, harmless_beginning, pack, too_sparse};
+pub(crate) use unpack::{Unpacked, unpack, unpack_file};

@@ -18,8 +18,18 @@ use crate::client::{Body, from_channel};
 
 /// What GNU tar calls a member that holds the next one's long name.
 const LONG_NAME: &[u8] = b"././@LongLink";
+/// Longest file with holes that is sent with all of its zeros. A sparse file may claim to be longer than any disk.
+pub(crate) const MAX_ZEROS_SENT: u64 = 64 << 30;
 /// The modes a copied file keeps; set-id bits are not for another machine to have.
 const MODE_MASK: u32 = 0o777;
+
+/// Unit in which the kernel tells what a file takes on its disk.
+pub(crate) const STAT_BLOCK: u64 = 512;
+
+/// Whether a file of this length, which takes so much on its disk, has too many holes to be sent with its zeros.
+pub(crate) fn too_sparse(length: u64, allocated: u64) -> bool {
+    length > MAX_ZEROS_SENT && allocated < length
+}
 
 /// What went into an archive.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -167,6 +177,9 @@ impl Packer {
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return self.leave_out(source, "it changed its kind while it was read");
+        }
+        if too_sparse(metadata.len(), metadata.blocks().saturating_mul(STAT_BLOCK)) {
+            return self.leave_out(source, "it is sparse and longer than 64 GiB");
         }
         let mut header = header(EntryType::Regular, metadata.mode(), metadata.mtime());
         header.set_size(metadata.len());

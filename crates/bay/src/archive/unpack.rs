@@ -4,13 +4,16 @@
 //! neither one that the archive made nor one that was there before. A file is always a new file, so nothing is ever
 //! written through a link of either kind. Devices and pipes are skipped, set-id bits dropped, owners ignored.
 //! Symbolic links are made as they are (a virtual environment needs them) but those that point out of the tree are
-//! counted, so that the caller hears of them.
+//! counted, so that the caller hears of them. Zeros become holes, and the caller's disk keeps its reserve
+//! ([`crate::disk_space`]).
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use bay_types::guest::ARCHIVE_BROKE_OFF;
 use bytes::Bytes;
@@ -21,6 +24,9 @@ use tar::{Archive, Entry, EntryType};
 use tokio::sync::mpsc;
 
 use super::pipe::PipeReader;
+use super::sparse::{self, Sparse};
+use crate::disk_space::DiskSpace;
+use crate::sparse_file::SparseFile;
 
 /// The longest name of a member; the kernel takes no longer path.
 const MAX_PATH: usize = 4096;
@@ -28,6 +34,8 @@ const MAX_PATH: usize = 4096;
 const MAX_EXTENSION: u64 = 64 * 1024;
 /// The most that is shown of why a bay sent no more.
 const LONGEST_REASON: usize = 400;
+/// Bytes of a file that are read before they are written.
+const COPIED_AT_ONCE: usize = 256 << 10;
 const MODE_MASK: u32 = 0o777;
 /// Without these the caller could not even remove what was copied.
 const OWNER_BITS: u32 = 0o700;
@@ -43,18 +51,53 @@ pub(crate) struct Unpacked {
 }
 
 /// Unpacks an answer's body into a directory that exists.
-pub(crate) async fn unpack(mut body: Incoming, into: &Path) -> io::Result<Unpacked> {
+pub(crate) async fn unpack(body: Incoming, into: &Path) -> io::Result<Unpacked> {
     let root = rustix::fs::open(into, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    in_thread(body, move |reader| unpack_from(reader, &root)).await
+}
+
+/// Unpacks an answer's body, an archive of one file, into that file, which is empty. Returns how many bytes there were.
+pub(crate) async fn unpack_file(body: Incoming, into: File, mut space: DiskSpace) -> io::Result<u64> {
+    in_thread(body, move |reader| unpack_one(reader, &into, &mut space)).await
+}
+
+/// How long a copy that is broken off waits for its thread, which has to remove what it was at.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+
+/// A thread that reads a body. Dropped before its end, it reads no more and removes the file it was at.
+struct Worker {
+    sender: Option<mpsc::Sender<io::Result<Bytes>>>,
+    ended: std::sync::mpsc::Receiver<()>,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.sender = None;
+        let _ = self.ended.recv_timeout(ENDS_WITHIN);
+    }
+}
+
+async fn in_thread<T: Send + 'static>(
+    mut body: Incoming,
+    work: impl FnOnce(PipeReader) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
     let (sender, reader) = PipeReader::new();
-    let worker = tokio::task::spawn_blocking(move || unpack_from(reader, &root));
+    let (ends, ended) = std::sync::mpsc::channel();
+    let thread = tokio::task::spawn_blocking(move || {
+        let result = work(reader);
+        let _ = ends.send(());
+        result
+    });
+    let mut worker = Worker { sender: Some(sender), ended };
     while let Some(frame) = body.frame().await {
         let piece = frame.map(|f| f.into_data().unwrap_or_default()).map_err(io::Error::other);
-        if !pass_on(&sender, piece).await {
+        let Some(sender) = &worker.sender else { break };
+        if !pass_on(sender, piece).await {
             break;
         }
     }
-    drop(sender);
-    worker.await.map_err(io::Error::other)?
+    worker.sender = None;
+    thread.await.map_err(io::Error::other)?
 }
 
 async fn pass_on(sender: &mpsc::Sender<io::Result<Bytes>>, piece: io::Result<Bytes>) -> bool {
@@ -67,10 +110,36 @@ async fn pass_on(sender: &mpsc::Sender<io::Result<Bytes>>, piece: io::Result<Byt
 struct Extension {
     name: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
+    sparse: Sparse,
+}
+
+/// Puts an archive of one file into that file.
+fn unpack_one(mut reader: impl Read, into: &File, space: &mut DiskSpace) -> io::Result<u64> {
+    let mut written = None;
+    {
+        let mut archive = Archive::new(&mut reader);
+        let mut extension = Extension::default();
+        for entry in archive.entries()?.raw(true) {
+            let mut entry = entry?;
+            match entry.header().entry_type() {
+                EntryType::GNULongName => drop(long_name(&mut entry)?),
+                EntryType::XHeader => pax(&mut entry, &mut extension)?,
+                EntryType::XGlobalHeader => broke_off(&mut entry)?,
+                EntryType::Regular if written.is_none() => {
+                    let sparse = std::mem::take(&mut extension).sparse;
+                    written = Some(content(&mut entry, into, space, &sparse, b"the file")?);
+                }
+                _ => return Err(refused(b"more than a file", "one file was asked for")),
+            }
+        }
+    }
+    io::copy(&mut reader, &mut io::sink())?;
+    written.ok_or_else(|| refused(b"an empty archive", "one file was asked for"))
 }
 
 pub(crate) fn unpack_from(mut reader: impl Read, root: &OwnedFd) -> io::Result<Unpacked> {
     let mut done = Unpacked::default();
+    let mut space = DiskSpace::below(root.try_clone()?);
     {
         let mut archive = Archive::new(&mut reader);
         let mut extension = Extension::default();
@@ -82,7 +151,7 @@ pub(crate) fn unpack_from(mut reader: impl Read, root: &OwnedFd) -> io::Result<U
                 EntryType::GNULongLink => extension.link = Some(long_name(&mut entry)?),
                 EntryType::XHeader => pax(&mut entry, &mut extension)?,
                 EntryType::XGlobalHeader => broke_off(&mut entry)?,
-                _ => place(&mut entry, std::mem::take(&mut extension), root, &mut done)?,
+                _ => place(&mut entry, std::mem::take(&mut extension), root, &mut space, &mut done)?,
             }
         }
     }
@@ -139,7 +208,7 @@ fn pax(entry: &mut Entry<'_, impl Read>, extension: &mut Extension) -> io::Resul
             b"path" => extension.name = Some(value.to_vec()),
             b"linkpath" => extension.link = Some(value.to_vec()),
             b"size" => return Err(refused(b"an extended header", "it changes a size")),
-            _ => {}
+            _ => extension.sparse.record(key, value).map_err(|why| refused(b"an extended header", why))?,
         }
         Ok(())
     })
@@ -159,11 +228,13 @@ fn broke_off(entry: &mut Entry<'_, impl Read>) -> io::Result<()> {
 
 fn place(
     entry: &mut Entry<'_, impl Read>,
-    extension: Extension,
+    mut extension: Extension,
     root: &OwnedFd,
+    space: &mut DiskSpace,
     done: &mut Unpacked,
 ) -> io::Result<()> {
-    let name = extension.name.unwrap_or_else(|| entry.path_bytes().into_owned());
+    let name = extension.sparse.name.take().or(extension.name);
+    let name = name.unwrap_or_else(|| entry.path_bytes().into_owned());
     let parts = components(&name)?;
     let kind = entry.header().entry_type();
     let mode = entry.header().mode().unwrap_or(0o644) & MODE_MASK;
@@ -176,7 +247,7 @@ fn place(
     match kind {
         EntryType::Directory => directory(here, last, mode).map_err(|e| refused(&name, &e.to_string())),
         EntryType::Regular | EntryType::Continuous => {
-            done.bytes += file(entry, here, last, mode, &name)?;
+            done.bytes += file(entry, here, last, mode, &name, space, &extension.sparse)?;
             done.files += 1;
             Ok(())
         }
@@ -277,21 +348,75 @@ fn file(
     name: &OsString,
     mode: u32,
     member: &[u8],
+    space: &mut DiskSpace,
+    sparse: &Sparse,
 ) -> io::Result<u64> {
     clear(at, name, member)?;
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(at, name.as_os_str(), flags, Mode::from_raw_mode(mode))?;
-    let mut file = std::fs::File::from(fd);
-    let (expected, mtime) = (entry.size(), entry.header().mtime().unwrap_or(0));
-    let written = io::copy(entry, &mut file)?;
-    if written != expected {
-        return Err(refused(member, "it ends too early"));
-    }
-    if let Some(time) = std::time::UNIX_EPOCH.checked_add(std::time::Duration::from_secs(mtime)) {
+    let file = File::from(fd);
+    let mtime = entry.header().mtime().unwrap_or(0);
+    let written = content(entry, &file, space, sparse, member).inspect_err(|_| {
+        // A part of a file must not be taken for all of it.
+        let _ = rustix::fs::unlinkat(at, name.as_os_str(), AtFlags::empty());
+    })?;
+    if let Some(time) = std::time::UNIX_EPOCH.checked_add(Duration::from_secs(mtime)) {
         // A time is a courtesy: one the filesystem cannot hold is no reason to fail.
         let _ = file.set_modified(time);
     }
     Ok(written)
+}
+
+/// Writes a member's content into a new file, and returns how many bytes of data that was.
+fn content(
+    entry: &mut Entry<'_, impl Read>,
+    file: &File,
+    space: &mut DiskSpace,
+    sparse: &Sparse,
+    member: &[u8],
+) -> io::Result<u64> {
+    let size = entry.size();
+    let mut into = SparseFile::new(file, space);
+    let Some(real) = sparse.real_size().map_err(|why| refused(member, why))? else {
+        copy(entry, &mut into, size, member)?;
+        into.finish()?;
+        return Ok(size);
+    };
+    // Before anything is written: not every filesystem can hold a file of this length.
+    file.set_len(real).map_err(|error| too_long(error, real))?;
+    let map = sparse::map(entry, real).map_err(|why| refused(member, &why.to_string()))?;
+    let mut written = 0;
+    for extent in map {
+        into.skip_to(extent.offset);
+        copy(entry, &mut into, extent.length, member)?;
+        written += extent.length;
+    }
+    into.skip_to(real);
+    into.finish()?;
+    Ok(written)
+}
+
+fn too_long(error: io::Error, real: u64) -> io::Error {
+    if error.kind() != io::ErrorKind::FileTooLarge {
+        return error;
+    }
+    let why = format!("it is {} long, and no file on this disk can be: {error}", crate::output::size(real));
+    io::Error::new(error.kind(), why)
+}
+
+fn copy(from: &mut impl Read, to: &mut SparseFile<'_>, length: u64, member: &[u8]) -> io::Result<()> {
+    let mut buffer = vec![0; COPIED_AT_ONCE];
+    let mut left = length;
+    while left > 0 {
+        let most = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let got = from.read(&mut buffer[..most])?;
+        if got == 0 {
+            return Err(refused(member, "it ends too early"));
+        }
+        to.write(&buffer[..got])?;
+        left -= got as u64;
+    }
+    Ok(())
 }
 
 fn link_target(entry: &Entry<'_, impl Read>, long: Option<Vec<u8>>, member: &[u8]) -> io::Result<Vec<u8>> {

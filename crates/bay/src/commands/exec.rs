@@ -14,6 +14,9 @@ use crate::{session, terminal};
 /// could not be started, and 125 when Workbay itself failed. The first Ctrl-C goes to the command, the second kills
 /// everything it started, the third ends this program. A daemon that restarts meanwhile is waited for; no output is
 /// lost.
+///
+/// With -t this terminal is the command's: it obeys everything that the command writes. Without -t a terminal gets the
+/// command's text and colours, and any other sequence is shown as text; a pipe or a file gets every byte as it is.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay exec web -- cargo test\n  bay exec web -t -- vim README.md\n  bay exec web --ask -- make release\n  tar c data | bay exec web -- tar x -C /tmp\n  bay exec web -d -- npm run dev   then: bay logs web 3 --follow, with the number it printed"
@@ -39,6 +42,9 @@ pub(crate) struct Exec {
     /// Run it only when a person has allowed it: `bay approvals` shows what waits.
     #[arg(long)]
     ask: bool,
+    /// Without -t: send the output to a terminal as it is. It obeys every sequence that the command writes.
+    #[arg(long, conflicts_with = "detach")]
+    raw: bool,
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     pub(crate) command: Vec<String>,
@@ -84,7 +90,7 @@ impl Options {
 
 impl Exec {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
-        let (detach, ask) = (self.detach, self.ask);
+        let (detach, ask, raw) = (self.detach, self.ask, self.raw);
         let name = self.name.clone();
         let result = async {
             let bay = crate::naming::bay(&name)?;
@@ -98,7 +104,7 @@ impl Exec {
                 if detach {
                     start(&mut client, bay, &spec, global.json).await
                 } else {
-                    session::run(&mut client, bay, spec).await
+                    session::run(&mut client, bay, spec, raw).await
                 }
             };
             tokio::pin!(running);

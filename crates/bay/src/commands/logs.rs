@@ -1,4 +1,3 @@
-use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use bay_types::exec::{EndReason, Exit};
@@ -11,13 +10,19 @@ use serde::Serialize;
 use crate::cli::Global;
 use crate::client::{Client, FrameReader, bay_path, broken, encode, paused};
 use crate::failure::{Failure, Outcome};
+use crate::output::streams::Streams;
 use crate::output::{talk, written};
+use crate::session::Ends;
 
 /// How long a daemon may be away while its output is followed.
 const REFOLLOW_FOR: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
 /// Show what a command has written, also after it or its bay has ended.
+///
+/// On a terminal everything but colours is made visible: a sequence that would set the clipboard or the title, clear the
+/// screen or move the cursor is shown as text, such as `\x1b]52;`. A line that overwrites itself is shown in all its
+/// states. A pipe or a file gets every byte as it was written.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay logs web 3\n  bay logs web 3 --follow\n  bay logs web 3 --since-offset 4096\n\nWith --json every line is an object: {\"stream\", \"offset\", \"text\"}, {\"dropped\", \"why\"} where output is missing, and at the end {\"exit\"}."
@@ -33,6 +38,9 @@ pub(crate) struct Logs {
     /// Leave out this many bytes at the beginning.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     since_offset: u64,
+    /// Send the bytes to a terminal as they are: it obeys every sequence that the command wrote.
+    #[arg(long)]
+    raw: bool,
 }
 
 #[derive(Serialize)]
@@ -52,7 +60,8 @@ impl Logs {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         let path = bay_path(bay, &format!("/execs/{}/output", encode(&self.exec)));
-        Source { bay, path, follow: self.follow, since_offset: self.since_offset }.show(global).await
+        let (follow, since_offset, raw) = (self.follow, self.since_offset, self.raw);
+        Source { bay, path, follow, since_offset, raw }.show(global).await
     }
 }
 
@@ -62,17 +71,51 @@ pub(super) struct Source<'a> {
     pub(super) path: String,
     pub(super) follow: bool,
     pub(super) since_offset: u64,
+    pub(super) raw: bool,
+}
+
+/// How output is shown: as lines of JSON, or on the two streams.
+#[derive(Debug)]
+pub(crate) struct Printer {
+    json: bool,
+    streams: Streams,
+}
+
+impl Printer {
+    pub(crate) fn new(json: bool, raw: bool) -> Self {
+        Self { json, streams: Streams::new(raw) }
+    }
+
+    /// Prints what `work` reads, and ends its colours however it ends; also by a signal, whose exit code is returned.
+    pub(crate) async fn ended(&mut self, work: impl AsyncFnOnce(&mut Self) -> Outcome) -> Outcome {
+        let outcome = if self.streams.filtered() {
+            let mut ends = Ends::listen().map_err(|e| crate::failure::local("listening for signals", &e))?;
+            tokio::select! {
+                outcome = work(self) => outcome,
+                number = ends.next() => Ok(crate::session::code_of_signal(number)),
+            }
+        } else {
+            work(self).await
+        };
+        written(self.streams.end())?;
+        outcome
+    }
 }
 
 impl Source<'_> {
     /// Prints it, and goes on over a daemon that restarts and a bay that is paused.
     pub(super) async fn show(self, global: &Global) -> Outcome {
+        let mut printer = Printer::new(global.json, self.raw);
+        printer.ended(async |printer| self.print(global, printer).await).await
+    }
+
+    async fn print(&self, global: &Global, printer: &mut Printer) -> Outcome {
         let mut offset = self.since_offset;
         let mut away_since = None;
         let mut followed = false;
         loop {
             let before = offset;
-            let read = self.read(global, &mut offset, away_since.is_none()).await;
+            let read = self.read(global, printer, &mut offset, away_since.is_none()).await;
             followed |= offset > before || matches!(read, Ok(End::Cut));
             match read {
                 Ok(End::Done) => return Ok(0),
@@ -107,12 +150,18 @@ impl Source<'_> {
         Ok(paused::wait(&global.client(), self.bay, say).await?.is_some())
     }
 
-    async fn read(&self, global: &Global, offset: &mut u64, may_start: bool) -> Result<End, Failure> {
+    async fn read(
+        &self,
+        global: &Global,
+        printer: &mut Printer,
+        offset: &mut u64,
+        may_start: bool,
+    ) -> Result<End, Failure> {
         let follow = if self.follow { "&follow=true" } else { "" };
         let path = format!("{}?since={offset}{follow}", self.path);
         let client = global.client();
         let mut client = if may_start { client } else { client.another_without_starting() };
-        let end = read(&mut client, &path, offset, global.json, self.follow).await?;
+        let end = read(&mut client, &path, offset, printer, self.follow).await?;
         // Without an exit frame a finished body means: this is all there is so far.
         Ok(end.unwrap_or(if self.follow { End::Cut } else { End::Done }))
     }
@@ -123,7 +172,7 @@ pub(crate) async fn read(
     client: &mut Client,
     path: &str,
     offset: &mut u64,
-    json: bool,
+    printer: &mut Printer,
     follow: bool,
 ) -> Result<Option<End>, Failure> {
     let mut body = client.download(path).await?;
@@ -135,11 +184,11 @@ pub(crate) async fn read(
         while let Some(frame) = frames.next().map_err(|e| broken(&e.to_string()))? {
             if let Frame::Exit(exit) = &frame
                 && follow
-                && !json
+                && !printer.json
             {
                 say_why(*exit);
             }
-            if let Some(end) = show(frame, offset, json)? {
+            if let Some(end) = show(frame, offset, printer)? {
                 return Ok(Some(end));
             }
         }
@@ -163,12 +212,12 @@ fn passing(error: &ApiError) -> bool {
     matches!(error.code, ErrorCode::DaemonUnreachable | ErrorCode::GuestUnreachable | ErrorCode::Interrupted)
 }
 
-fn show(frame: Frame, offset: &mut u64, json: bool) -> Result<Option<End>, Failure> {
+fn show(frame: Frame, offset: &mut u64, printer: &mut Printer) -> Result<Option<End>, Failure> {
     match frame {
-        Frame::Stdout(bytes) => output("stdout", &bytes, offset, json)?,
-        Frame::Stderr(bytes) => output("stderr", &bytes, offset, json)?,
+        Frame::Stdout(bytes) => output("stdout", &bytes, offset, printer)?,
+        Frame::Stderr(bytes) => output("stderr", &bytes, offset, printer)?,
         Frame::Gap(gap) => {
-            if json {
+            if printer.json {
                 line(&Line::Gap(gap))?;
             } else {
                 talk(&format!("bay: {}", missing(gap, *offset)));
@@ -176,7 +225,7 @@ fn show(frame: Frame, offset: &mut u64, json: bool) -> Result<Option<End>, Failu
             *offset = offset.saturating_add(gap.dropped);
         }
         Frame::Exit(exit) => {
-            if json {
+            if printer.json {
                 line(&Line::Exit { exit })?;
             }
             return Ok(Some(End::Done));
@@ -204,14 +253,11 @@ fn missing(Gap { dropped, why }: Gap, from: u64) -> String {
     }
 }
 
-fn output(stream: &str, bytes: &[u8], offset: &mut u64, json: bool) -> Result<(), Failure> {
-    if json {
+fn output(stream: &str, bytes: &[u8], offset: &mut u64, printer: &mut Printer) -> Result<(), Failure> {
+    if printer.json {
         line(&Line::Text { stream, offset: *offset, text: String::from_utf8_lossy(bytes) })?;
-    } else if stream == "stderr" {
-        let _ = io::stderr().lock().write_all(bytes);
     } else {
-        let mut out = io::stdout().lock();
-        written(out.write_all(bytes).and_then(|()| out.flush()))?;
+        written(printer.streams.write(stream == "stderr", bytes))?;
     }
     *offset = offset.saturating_add(bytes.len() as u64);
     Ok(())

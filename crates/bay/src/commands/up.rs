@@ -101,7 +101,7 @@ impl Up {
     async fn run_first(self, client: &mut Client, bay: &str) -> Outcome {
         let mut spec = Options::default().spec(self.command)?;
         spec.stdin = !terminal::stdin_is_terminal() && !terminal::stdin_is_nothing();
-        session::run(client, bay, spec).await
+        session::run(client, bay, spec, false).await
     }
 
     async fn make(&self, client: &mut Client, json: bool) -> Result<Made, Failure> {

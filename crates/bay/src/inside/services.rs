@@ -6,7 +6,7 @@ use bay_types::service::ServiceVerb;
 use clap::{Args, Subcommand};
 
 use crate::client::{Client, broken};
-use crate::commands::logs::{self, End};
+use crate::commands::logs::{self, End, Printer};
 use crate::commands::services::{Definition, Target, list, service_name};
 use crate::failure::{Failure, Outcome};
 
@@ -51,7 +51,7 @@ enum Verb {
         /// The service.
         service: String,
     },
-    /// Show what it has written, over all runs that are kept.
+    /// Show what it has written, over all runs that are kept. On a terminal everything but colours is made visible.
     Logs {
         /// The service.
         service: String,
@@ -61,6 +61,9 @@ enum Verb {
         /// Leave out this many bytes at the beginning of the log.
         #[arg(long, value_name = "BYTES", default_value_t = 0)]
         since_offset: u64,
+        /// Send the bytes to a terminal as they are: it obeys every sequence that the service wrote.
+        #[arg(long)]
+        raw: bool,
     },
     /// Define one and start it, or replace the definition of one that exists; wait until it is ready.
     Add(Box<Add>),
@@ -90,8 +93,12 @@ impl Services {
                 list(guest, BASE, json, none).await
             }
             Verb::Show { service } => target(&service)?.show(guest).await,
-            Verb::Logs { service, follow, since_offset } => {
-                show_log(guest, &target(&service)?, follow, since_offset).await
+            Verb::Logs { service, follow, since_offset, raw } => {
+                let target = target(&service)?;
+                let mut printer = Printer::new(json, raw);
+                printer
+                    .ended(async |printer| show_log(guest, &target, follow, since_offset, printer).await)
+                    .await
             }
             Verb::Add(add) => {
                 let spec = add.definition.spec()?;
@@ -112,11 +119,17 @@ impl Services {
 }
 
 /// The bay cuts connections after some seconds, so that a slow reader asks again from where it is.
-async fn show_log(guest: &mut Client, target: &Target, follow: bool, mut offset: u64) -> Outcome {
+async fn show_log(
+    guest: &mut Client,
+    target: &Target,
+    follow: bool,
+    mut offset: u64,
+    printer: &mut Printer,
+) -> Outcome {
     loop {
         let before = offset;
         let path = target.path(&format!("/output?since={offset}"));
-        match logs::read(guest, &path, &mut offset, target.json, false).await? {
+        match logs::read(guest, &path, &mut offset, printer, false).await? {
             Some(End::Cut) if offset == before => {
                 return Err(broken("the output ended in the middle").into());
             }

@@ -1,9 +1,11 @@
 //! Text from a bay or a repository is made harmless before a person's terminal sees it.
 //!
 //! Escape sequences in a name, a path or a message could set the clipboard, the title, or overwrite what was printed
-//! before. Only the raw output of an exec goes through untouched: there the sequences are the point.
+//! before. What commands wrote is a stream of bytes and goes through [`super::filter`].
 
 use std::fmt::Write as _;
+
+use bay_types::invisible::misleads;
 
 /// Control characters and those that reorder or hide text are shown as escapes; everything else as it is.
 pub(crate) fn visible(text: &str) -> String {
@@ -86,8 +88,10 @@ pub(crate) fn json(text: String) -> String {
     let mut out = String::with_capacity(text.len() + 8);
     for c in text.chars() {
         if obeyed(c) {
-            // All of them have four digits at most.
-            let _ = write!(out, "\\u{:04x}", u32::from(c));
+            // Beyond four digits JSON knows only pairs of surrogates.
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(out, "\\u{unit:04x}");
+            }
         } else {
             out.push(c);
         }
@@ -101,12 +105,6 @@ pub(crate) fn clip(text: &str, limit: usize) -> String {
         Some(_) => text.chars().take(limit.saturating_sub(1)).chain(['…']).collect(),
         None => text.to_owned(),
     }
-}
-
-fn misleads(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 #[cfg(test)]
@@ -132,8 +130,14 @@ mod tests {
     }
 
     #[test]
+    fn characters_that_nobody_sees_are_written_out() {
+        assert_eq!(visible("a\u{2060}b\u{ad}c\u{e0041}\u{fe0f}"), "a\\u{2060}b\\xadc\\u{e0041}\\u{fe0f}");
+        assert_eq!(file_line("\tx\u{e0041}"), "\tx\\u{e0041}");
+    }
+
+    #[test]
     fn json_means_the_same_and_commands_no_terminal() {
-        let said = "a\u{1b}]0;t\u{7}\u{7f}\u{9b}2J\u{202e}\u{feff} größe 日本 🦀";
+        let said = "a\u{1b}]0;t\u{7}\u{7f}\u{9b}2J\u{202e}\u{feff}\u{ad}\u{2060}\u{e0041} größe 日本 🦀";
         let text = json(serde_json::to_string_pretty(&[said]).unwrap());
         assert!(!text.chars().any(|c| misleads(c) && c != '\n'), "{text:?}");
         assert_eq!(serde_json::from_str::<Vec<String>>(&text).unwrap(), [said]);

@@ -2,10 +2,13 @@
 
 pub(crate) mod age;
 pub(crate) mod escape;
+pub(crate) mod filter;
 pub(crate) mod progress;
+pub(crate) mod streams;
 pub(crate) mod table;
 
-use std::io::{self, Write};
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 
@@ -14,7 +17,20 @@ use crate::failure::{Failure, local};
 /// Prints data and a newline.
 pub(crate) fn data(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    written(out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()))
+    let text = for_stream(&out, text);
+    written(out.write_all(&text).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()))
+}
+
+/// Every verb escapes what bays and repositories say where it builds its text ([`escape`]). On a terminal all of it passes a
+/// [filter](filter::Filter) too, so that a place that forgot to do so shows a sequence and does not execute it.
+fn for_stream<'a>(stream: &impl IsTerminal, text: &'a str) -> Cow<'a, [u8]> {
+    if !stream.is_terminal() {
+        return Cow::Borrowed(text.as_bytes());
+    }
+    let mut filter = filter::Filter::default();
+    // The line break is written after it, and a carriage return before that is harmless.
+    let (text, ending) = text.strip_suffix('\r').map_or((text, ""), |text| (text, "\r"));
+    Cow::Owned([filter.push(text.as_bytes()), filter.finish(), ending.into()].concat())
 }
 
 /// Prints a value as JSON: indented for a person's terminal would differ from what a program sees, so always the same.
@@ -32,13 +48,15 @@ pub(crate) fn json_line<T: Serialize>(value: &T) -> Result<(), Failure> {
 /// Says something on standard error. Nobody listening is no failure.
 pub(crate) fn talk(text: &str) {
     let mut out = io::stderr().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n"));
+    let text = for_stream(&out, text);
+    let _ = out.write_all(&text).and_then(|()| out.write_all(b"\n"));
 }
 
 /// The same without ending the line: something is to follow.
 pub(crate) fn ask(text: &str) {
     let mut out = io::stderr().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let text = for_stream(&out, text);
+    let _ = out.write_all(&text).and_then(|()| out.flush());
 }
 
 pub(crate) fn written(result: io::Result<()>) -> Result<(), Failure> {

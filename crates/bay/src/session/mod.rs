@@ -34,6 +34,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::client::{Client, FrameReader, bay_path, broken, encode, paused};
 use crate::failure::{Failure, Outcome};
+use crate::output::streams::Streams;
 use crate::terminal::{self, RawMode};
 use input::{Chunks, Outbox};
 use sink::{Piece, Sink};
@@ -47,9 +48,11 @@ const POLL: Duration = Duration::from_millis(5);
 const SIGKILL: i32 = 9;
 const SIGPIPE: i32 = 13;
 
-/// Runs `spec` in `bay` and returns its exit code.
-pub(crate) async fn run(client: &mut Client, bay: &str, spec: ExecSpec) -> Outcome {
+/// Runs `spec` in `bay` and returns its exit code. A command with a terminal of its own has the caller's, whole; of any other
+/// command a terminal gets text and colours, unless `raw`.
+pub(crate) async fn run(client: &mut Client, bay: &str, spec: ExecSpec, raw: bool) -> Outcome {
     let mut session = Session::new(client, bay, spec);
+    session.streams = Streams::new(raw || session.spec.tty.is_some());
     let result = session.go().await;
     let tty = session.raw.take();
     drop(tty);
@@ -71,6 +74,7 @@ struct Session<'a> {
     stdin: Chunks,
     outbox: Outbox,
     sink: Sink,
+    streams: Streams,
     /// Output that the sink had no room for yet.
     pending: VecDeque<Piece>,
     /// Bytes of output received so far.
@@ -101,7 +105,7 @@ struct Signals {
 }
 
 /// Those that ask a program to end.
-struct Ends {
+pub(crate) struct Ends {
     int: Signal,
     term: Signal,
     hup: Signal,
@@ -110,21 +114,22 @@ struct Ends {
 
 impl Signals {
     fn listen() -> io::Result<Self> {
-        Ok(Self {
-            winch: signal(SignalKind::window_change())?,
-            ends: Ends {
-                int: signal(SignalKind::interrupt())?,
-                term: signal(SignalKind::terminate())?,
-                hup: signal(SignalKind::hangup())?,
-                quit: signal(SignalKind::quit())?,
-            },
-        })
+        Ok(Self { winch: signal(SignalKind::window_change())?, ends: Ends::listen()? })
     }
 }
 
 impl Ends {
+    pub(crate) fn listen() -> io::Result<Self> {
+        Ok(Self {
+            int: signal(SignalKind::interrupt())?,
+            term: signal(SignalKind::terminate())?,
+            hup: signal(SignalKind::hangup())?,
+            quit: signal(SignalKind::quit())?,
+        })
+    }
+
     /// Waits for one of them, and tells which.
-    async fn next(&mut self) -> i32 {
+    pub(crate) async fn next(&mut self) -> i32 {
         let kind = tokio::select! {
             _ = self.int.recv() => SignalKind::interrupt(),
             _ = self.term.recv() => SignalKind::terminate(),
@@ -151,6 +156,7 @@ impl<'a> Session<'a> {
             stdin,
             outbox,
             sink: Sink::default(),
+            streams: Streams::default(),
             pending: VecDeque::new(),
             offset: 0,
             said_full: false,
@@ -314,14 +320,26 @@ impl<'a> Session<'a> {
     fn output(&mut self, stderr: bool, bytes: Vec<u8>) {
         debug_assert!(bytes.len() <= MAX_PAYLOAD);
         self.offset = self.offset.saturating_add(bytes.len() as u64);
-        let piece = Piece { stderr, bytes };
-        if let Some(refused) = self.sink.offer(piece) {
+        let bytes = self.streams.pass(stderr, bytes.into()).into_owned();
+        self.piece(Piece { stderr, bytes });
+    }
+
+    fn piece(&mut self, piece: Piece) {
+        // Nothing overtakes what waits.
+        if !self.pending.is_empty() {
+            self.pending.push_back(piece);
+        } else if let Some(refused) = self.sink.offer(piece) {
             self.pending.push_back(refused);
         }
     }
 
     /// Waits until everything received is written.
     async fn drain(&mut self) -> Result<(), Failure> {
+        for (stderr, bytes) in self.streams.finish() {
+            if !bytes.is_empty() {
+                self.piece(Piece { stderr, bytes });
+            }
+        }
         while let Some(piece) = self.pending.pop_front() {
             if !self.sink.room().await {
                 break;
@@ -431,6 +449,11 @@ impl<'a> Session<'a> {
 /// How a program ended by a signal looks to a shell.
 fn ended_by(number: i32) -> Exit {
     Exit { reason: EndReason::Signaled, code: None, signal: Some(number) }
+}
+
+/// The exit code of a program that ends for a signal.
+pub(crate) fn code_of_signal(number: i32) -> u8 {
+    ended_by(number).shell_code()
 }
 
 /// Whether an error tells of a daemon or guest that is only away for a moment.

@@ -218,3 +218,98 @@ fn no_bytes_make_it_panic() {
         let _ = unpack_bytes(dir.path(), &bytes);
     }
 }
+
+/// Extended records before a member with these holes.
+fn sparse_member(builder: &mut Builder<Vec<u8>>, name: &str, size: u64, map: &[u8], data: &[u8]) {
+    let mut records = Vec::new();
+    for (key, value) in [("major", "1"), ("minor", "0"), ("name", name), ("realsize", &size.to_string())] {
+        let rest = format!(" GNU.sparse.{key}={value}\n");
+        let length =
+            (1..4).map(|digits| rest.len() + digits).find(|all| all.to_string().len() + rest.len() == *all);
+        records.extend(format!("{}{rest}", length.unwrap()).into_bytes());
+    }
+    member(builder, EntryType::XHeader, b"pax", b"", 0, &records);
+    member(builder, FILE, b"GNUSparseFile.0/sparse", b"", 0o644, &[map, data].concat());
+}
+
+fn extent(offset: u64, length: u64) -> bay_types::holes::Extent {
+    bay_types::holes::Extent { offset, length }
+}
+
+#[test]
+fn holes_stay_holes_and_take_no_room() {
+    let size = 1 << 40;
+    let map = bay_types::holes::map(&[extent(4096, 3), extent(size - 4096, 4096)]);
+    let mut builder = Builder::new(Vec::new());
+    sparse_member(&mut builder, "d/sparse", size, &map, &[b"abc".to_vec(), vec![7; 4096]].concat());
+    sparse_member(&mut builder, "d/empty", size, &bay_types::holes::map(&[]), b"");
+    member(&mut builder, FILE, b"zeros", b"", 0o644, &vec![0; 1 << 20]);
+    let dir = tempfile::tempdir().unwrap();
+    let unpacked = unpack_bytes(dir.path(), &builder.into_inner().unwrap()).unwrap();
+    assert_eq!((unpacked.files, unpacked.bytes), (3, 4099 + (1 << 20)));
+    for (name, length) in [("d/sparse", size), ("d/empty", size), ("zeros", 1 << 20)] {
+        let metadata = fs::metadata(dir.path().join(name)).unwrap();
+        assert_eq!(metadata.len(), length, "{name}");
+        assert!(metadata.blocks() * 512 <= 64 << 10, "{name} takes {} bytes", metadata.blocks() * 512);
+    }
+    let sparse = File::open(dir.path().join("d/sparse")).unwrap();
+    let mut found = [1; 5];
+    std::os::unix::fs::FileExt::read_exact_at(&sparse, &mut found, 4095).unwrap();
+    assert_eq!(&found, b"\0abc\0");
+}
+
+#[test]
+fn a_sparse_member_that_lies_is_refused_and_no_part_of_it_stays() {
+    let good = bay_types::holes::map(&[extent(0, 10)]);
+    let late = bay_types::holes::map(&[extent(90, 20)]);
+    let back = bay_types::holes::map(&[extent(50, 10), extent(0, 10)]);
+    for (name, map, data) in [
+        ("x", &late, &[1; 20][..]),
+        ("x", &back, &[1; 20]),
+        ("x", &good, &[1; 5]),
+        ("x", &b"\xff".repeat(512), &[1; 20]),
+        ("../out/x", &good, &[1; 10]),
+    ] {
+        let mut builder = Builder::new(Vec::new());
+        sparse_member(&mut builder, name, 100, map, data);
+        let (dir, _) = attack(&[]);
+        assert!(
+            unpack_bytes(&dir.path().join("in"), &builder.into_inner().unwrap()).is_err(),
+            "{name} {data:?}"
+        );
+        assert_eq!(fs::read_dir(dir.path().join("in")).unwrap().count(), 0);
+        assert_outside_untouched(&dir);
+    }
+}
+
+#[test]
+fn a_file_that_breaks_off_is_not_left_in_part() {
+    let mut builder = Builder::new(Vec::new());
+    member(&mut builder, FILE, b"x", b"", 0o644, &[7; 5000]);
+    let bytes = builder.into_inner().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    assert!(unpack_bytes(dir.path(), &bytes[..2000]).is_err());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn an_archive_of_one_file_is_one_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let unpacked = |builder: Builder<Vec<u8>>| {
+        let file = File::create(dir.path().join("f")).unwrap();
+        let mut space = DiskSpace::of(dir.path()).unwrap();
+        unpack_one(&*builder.into_inner().unwrap(), &file, &mut space)
+    };
+    let mut one = Builder::new(Vec::new());
+    sparse_member(&mut one, "f", 1 << 20, &bay_types::holes::map(&[extent(0, 3)]), b"abc");
+    assert_eq!(unpacked(one).unwrap(), 3);
+    assert_eq!(fs::metadata(dir.path().join("f")).unwrap().len(), 1 << 20);
+    let mut two = Builder::new(Vec::new());
+    member(&mut two, FILE, b"a", b"", 0o644, b"x");
+    member(&mut two, FILE, b"b", b"", 0o644, b"y");
+    assert!(unpacked(two).is_err());
+    let mut link = Builder::new(Vec::new());
+    member(&mut link, LINK, b"a", b"/etc/passwd", 0o644, b"");
+    assert!(unpacked(link).is_err());
+    assert!(unpacked(Builder::new(Vec::new())).is_err());
+}

@@ -12,6 +12,7 @@ use http_body_util::BodyExt;
 use crate::cli::Global;
 use crate::client::broken;
 use crate::failure::{Failure, Outcome};
+use crate::output::streams::Streams;
 use crate::output::{data, json, written};
 
 /// Prove that the record of everything decided and done is whole, here or on another machine.
@@ -92,18 +93,18 @@ impl Audit {
     }
 }
 
-/// Passes a bundle on as it comes: it is JSON by itself, and escaped another way it would be no less so.
+/// Passes a bundle on as it comes: it is JSON by itself, and a copy must be of the same bytes. Only a terminal, which keeps no
+/// copy, gets it without what it would obey.
 async fn print(global: &Global, path: &str) -> Outcome {
-    use std::io::Write;
     let mut body = global.client().download(path).await?;
-    let mut out = std::io::stdout().lock();
+    let mut streams = Streams::new(false);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| broken(&format!("the bundle was cut short: {error}")))?;
         if let Some(bytes) = frame.data_ref() {
-            written(out.write_all(bytes))?;
+            written(streams.write(false, bytes))?;
         }
     }
-    written(out.flush())?;
+    written(streams.end())?;
     Ok(0)
 }
 

@@ -11,8 +11,8 @@ use http::Method;
 use http_body_util::{BodyExt, BodyStream, StreamBody};
 use hyper::body::Frame;
 
-use super::{Copied, Target, name_of, refuse_kind, source_stat};
-use crate::archive::{harmless_beginning, pack};
+use super::{Copied, Target, name_of, refuse_kind, refuse_sparse, source_stat};
+use crate::archive::{harmless_beginning, pack, too_sparse};
 use crate::client::{Body, Client, bay_path};
 
 pub(super) async fn copy(
@@ -26,6 +26,9 @@ pub(super) async fn copy(
     let mut reading = client.another();
     let fetch = |kind: &str| bay_path(from, &format!("/{kind}?path={}", escape(source.as_bytes())));
     match stat.kind {
+        FileKind::File if stat.allocated_bytes.is_some_and(|allocated| too_sparse(stat.size, allocated)) => {
+            Err(refuse_sparse(&format!("{from}:{source}"), stat.size))
+        }
         FileKind::File => {
             let path = target.for_file(client, name).await?;
             let body = reading.download(&fetch("files")).await?.map_err(io::Error::other).boxed_unsync();

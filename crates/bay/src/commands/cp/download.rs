@@ -1,23 +1,23 @@
 //! Out of a bay, onto the caller's disk.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bay_types::guest::{FileKind, FileStat, escape};
 use bay_types::{ApiError, ErrorCode};
 
+use super::place::{Place, Temporary};
 use super::{Copied, copying, name_of, refuse_kind, source_stat};
-use crate::archive::{Unpacked, unpack};
+use crate::archive::{Unpacked, unpack, unpack_file};
 use crate::client::{Client, bay_path};
+use crate::disk_space::DiskSpace;
 use crate::failure::{Failure, invalid, local};
 use crate::output::count;
 use crate::output::progress::Meter;
+use crate::output::streams::Streams;
+use crate::sparse_file::SparseFile;
 use crate::transfer;
-
-/// Tries to find a free name for a temporary file before giving up.
-const TEMPORARY_TRIES: u32 = 100;
 
 pub(super) async fn path(
     client: &mut Client,
@@ -73,11 +73,14 @@ pub(super) async fn stream(client: &mut Client, bay: &str, source: &str) -> Resu
     };
     let body =
         client.download(&bay_path(bay, &format!("/{kind}?path={}", escape(source.as_bytes())))).await?;
-    let mut out = io::stdout().lock();
+    // A file of a bay is no less hostile than what its commands write.
+    let mut streams = Streams::new(false);
     let mut silent = Meter::new(true);
     let received =
-        transfer::receive(body, copying(source, None), &mut silent, |piece| out.write_all(piece)).await?;
-    crate::output::written(received.and_then(|()| out.flush()))?;
+        transfer::receive(body, copying(source, None), &mut silent, |piece| streams.write(false, piece))
+            .await;
+    crate::output::written(streams.end())?;
+    crate::output::written(received?)?;
     Ok(Copied::default())
 }
 
@@ -89,62 +92,92 @@ async fn file(
     target: &Path,
     meter: &mut Meter,
 ) -> Result<Copied, Failure> {
-    let failed = |error: &io::Error| local(&format!("writing {}", target.display()), error);
-    let mut place = Place::open(target, stat.mode & 0o777).map_err(|e| failed(&e))?;
+    let failed = |error: &io::Error| writing(bay, source, target, error);
+    let place = Place::new(target).map_err(|e| failed(&e))?;
+    let Some(directory) = place.directory() else {
+        return device(client, bay, source, stat, &place, meter).await;
+    };
+    let space = DiskSpace::of(directory).map_err(|e| failed(&e))?;
+    let has_holes = stat.allocated_bytes.is_some_and(|allocated| allocated < stat.size);
+    let needed = stat.allocated_bytes.map_or(stat.size, |allocated| allocated.min(stat.size));
+    space.require(needed, &format!("copying {bay}:{source}"), directory)?;
+    let file = place.begin(stat.mode & 0o777).map_err(|e| failed(&e))?;
+    let bytes = if has_holes {
+        // Holes are not sent: zeros of any length would take for ever.
+        meter.stage(&format!("copying {source}"));
+        let path = format!("/archive?path={}&sparse=true", escape(source.as_bytes()));
+        let body = client.download(&bay_path(bay, &path)).await?;
+        let into = file.file.try_clone().map_err(|e| failed(&e))?;
+        unpack_file(body, into, space).await.map_err(|e| failed(&e))?
+    } else {
+        whole(client, bay, source, stat, &file, space, meter).await?.map_err(|e| failed(&e))?
+    };
+    file.keep().map_err(|e| failed(&e))?;
+    Ok(Copied { files: 1, bytes, notes: Vec::new() })
+}
+
+/// Receives a file without holes. Its bay may make another of it meanwhile: what is longer than it was is refused, and zeros
+/// become holes all the same.
+async fn whole(
+    client: &mut Client,
+    bay: &str,
+    source: &str,
+    stat: &FileStat,
+    file: &Temporary,
+    mut space: DiskSpace,
+    meter: &mut Meter,
+) -> Result<io::Result<u64>, Failure> {
+    let body = client.download(&bay_path(bay, &format!("/files?path={}", escape(source.as_bytes())))).await?;
+    // Files that the kernel makes up say that they are empty and are not.
+    let most = if stat.size > 0 { stat.size } else { u64::MAX };
+    let mut bytes = 0;
+    let mut into = SparseFile::new(&file.file, &mut space);
+    let received = transfer::receive(body, copying(source, Some(stat.size)), meter, |piece| {
+        bytes += piece.len() as u64;
+        if bytes > most {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it became longer while it was copied"));
+        }
+        into.write(piece)
+    });
+    let received = received.await?;
+    Ok(received.and_then(|()| into.finish()).map(|()| bytes))
+}
+
+/// Into a device or a pipe of the caller's, which is written to and not replaced.
+async fn device(
+    client: &mut Client,
+    bay: &str,
+    source: &str,
+    stat: &FileStat,
+    place: &Place,
+    meter: &mut Meter,
+) -> Result<Copied, Failure> {
+    let failed = |error: &io::Error| writing(bay, source, place.target(), error);
+    let mut file = OpenOptions::new().write(true).open(place.target()).map_err(|e| failed(&e))?;
     let body = client.download(&bay_path(bay, &format!("/files?path={}", escape(source.as_bytes())))).await?;
     let mut bytes = 0;
     let received = transfer::receive(body, copying(source, Some(stat.size)), meter, |piece| {
         bytes += piece.len() as u64;
-        place.file.write_all(piece)
+        file.write_all(piece)
     });
-    received.await?.and_then(|()| place.keep()).map_err(|e| failed(&e))?;
+    received.await?.map_err(|e| failed(&e))?;
     Ok(Copied { files: 1, bytes, notes: Vec::new() })
 }
 
-/// A file being received: beside its final place until it is whole, so that a broken copy never replaces a good file.
-struct Place {
-    file: File,
-    temporary: Option<PathBuf>,
-    target: PathBuf,
-}
-
-impl Place {
-    fn open(target: &Path, mode: u32) -> io::Result<Self> {
-        // The caller's own link is followed, as cp does: it is the caller who named it.
-        let target = target.canonicalize().unwrap_or_else(|_| target.to_owned());
-        if target.symlink_metadata().is_ok_and(|m| !m.is_file()) {
-            // A device or a pipe is written to, not replaced.
-            let file = OpenOptions::new().write(true).open(&target)?;
-            return Ok(Self { file, temporary: None, target });
-        }
-        let directory =
-            target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-        for attempt in 0..TEMPORARY_TRIES {
-            let temporary = directory.join(format!(".bay-cp.{}.{attempt}", std::process::id()));
-            match OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary) {
-                Ok(file) => return Ok(Self { file, temporary: Some(temporary), target }),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(io::ErrorKind::AlreadyExists.into())
-    }
-
-    fn keep(&mut self) -> io::Result<()> {
-        match self.temporary.take() {
-            Some(temporary) => fs::rename(&temporary, &self.target).inspect_err(|_| {
-                let _ = fs::remove_file(&temporary);
-            }),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some(temporary) = &self.temporary {
-            let _ = fs::remove_file(temporary);
-        }
+/// Why a copy could not be written. What the bay sent is told apart from what the caller's disk does.
+fn writing(bay: &str, source: &str, target: &Path, error: &io::Error) -> ApiError {
+    match error.kind() {
+        io::ErrorKind::InvalidData => ApiError::new(
+            ErrorCode::PathRefused,
+            format!("copying {bay}:{source}: {error}"),
+            "look at the source inside the bay",
+        ),
+        io::ErrorKind::FileTooLarge => ApiError::new(
+            ErrorCode::PathRefused,
+            format!("writing {}: {error}", target.display()),
+            "copy it to a disk with another filesystem, such as XFS, or only what is needed of it: `bay exec` with `dd`",
+        ),
+        _ => local(&format!("writing {}", target.display()), error),
     }
 }
 
@@ -156,15 +189,21 @@ async fn tree(
     meter: &mut Meter,
 ) -> Result<Copied, Failure> {
     let failed = |error: &io::Error| {
+        let mut told = writing(bay, source, target, error);
         if error.kind() == io::ErrorKind::InvalidData {
-            let next = "what came before it was copied; look at the source inside the bay";
-            return ApiError::new(ErrorCode::PathRefused, format!("copying {bay}:{source}: {error}"), next);
+            told.next = "what came before it was copied; look at the source inside the bay".to_owned();
         }
-        local(&format!("writing {}", target.display()), error)
+        told
     };
+    let parent = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    let existing = if target.is_dir() { target } else { parent };
+    if let Ok(space) = DiskSpace::of(existing) {
+        space.require(1, &format!("copying {bay}:{source}"), existing)?;
+    }
     meter.stage(&format!("copying {source}"));
-    let body =
-        client.download(&bay_path(bay, &format!("/archive?path={}", escape(source.as_bytes())))).await?;
+    let body = client
+        .download(&bay_path(bay, &format!("/archive?path={}&sparse=true", escape(source.as_bytes()))))
+        .await?;
     match fs::create_dir(target) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !target.is_dir() => {
             return Err(failed(&error).into());
@@ -190,26 +229,4 @@ fn notes(unpacked: &Unpacked) -> Vec<String> {
         ));
     }
     notes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_broken_copy_leaves_the_old_file_and_nothing_else() {
-        let dir = tempfile::tempdir().unwrap();
-        let target = dir.path().join("f");
-        fs::write(&target, b"old").unwrap();
-        let mut place = Place::open(&target, 0o644).unwrap();
-        place.file.write_all(b"half").unwrap();
-        drop(place);
-        assert_eq!(fs::read(&target).unwrap(), b"old");
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-        let mut place = Place::open(&target, 0o644).unwrap();
-        place.file.write_all(b"new").unwrap();
-        place.keep().unwrap();
-        assert_eq!(fs::read(&target).unwrap(), b"new");
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-    }
 }

@@ -1,5 +1,6 @@
 mod across;
 mod download;
+mod place;
 mod upload;
 
 use bay_types::guest::{FileKind, FileStat, escape};
@@ -10,10 +11,11 @@ use serde::Serialize;
 
 use crate::cli::Global;
 use crate::client::{Client, bay_path};
-use crate::failure::{Outcome, invalid};
+use crate::failure::{Outcome, invalid, local};
 use crate::naming::Place;
 use crate::output::progress::Meter;
 use crate::output::{count, size};
+use crate::session::{Ends, code_of_signal};
 
 /// Copy files and directories between here and a bay, or from bay to bay.
 ///
@@ -22,7 +24,9 @@ use crate::output::{count, size};
 /// a directory instead of the directory. A destination that ends in / must be a directory that exists. `-` is standard
 /// input or output: one file, or a tar of a directory that is copied out.
 ///
-/// Files that come out of a bay never land outside the destination, whatever the bay does.
+/// Files that come out of a bay never land outside the destination, whatever the bay does. Holes of sparse files stay holes, a
+/// file that does not fit is refused before anything is written, and some room is kept free on this side's disk. On a terminal
+/// `-` shows a file's text and colours, and nothing else that a terminal obeys.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay cp notes.txt web:            into /workspace\n  bay cp web:/workspace/dist .     a directory, as ./dist\n  bay cp web:report/. out          what is in report, into out\n  bay cp web:log.txt - | less"
@@ -50,6 +54,18 @@ pub(super) struct Copied {
 
 impl Cp {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
+        let mut ends = Ends::listen().map_err(|e| local("listening for signals", &e))?;
+        tokio::select! {
+            outcome = self.copy(global) => outcome,
+            // What was being written is removed with the copy that is dropped here.
+            number = ends.next() => {
+                crate::output::talk("bay: the copy was broken off; what was copied whole stays");
+                Ok(code_of_signal(number))
+            }
+        }
+    }
+
+    async fn copy(&self, global: &Global) -> Outcome {
         let mut client = global.client();
         let mut meter = Meter::new(global.json);
         let (from, to) = (crate::naming::place(&self.source), crate::naming::place(&self.destination));
@@ -170,19 +186,27 @@ impl Target<'_> {
 
 /// What is at a path of a bay, links followed; `None` when nothing is.
 pub(super) async fn stat(client: &mut Client, bay: &str, path: &str) -> Result<Option<FileStat>, ApiError> {
-    let stat = stat_itself(client, bay, path).await?;
+    let stat = stat_itself(client, bay, path, false).await?;
     match stat {
         Some(stat) if stat.kind == FileKind::Symlink => {
-            // Behind a link to a directory there is a `.`; any other link is read and written as a file.
-            let behind = stat_itself(client, bay, &format!("{path}/.")).await.ok().flatten();
-            Ok(Some(behind.unwrap_or(FileStat { kind: FileKind::File, size: 0, mode: 0o644, ..stat })))
+            // A link that leads nowhere is written as a file, and fails when it is read.
+            let behind = stat_itself(client, bay, path, true).await.ok().flatten();
+            let nothing =
+                FileStat { kind: FileKind::File, size: 0, mode: 0o644, allocated_bytes: None, ..stat };
+            Ok(Some(behind.unwrap_or(nothing)))
         }
         other => Ok(other),
     }
 }
 
-async fn stat_itself(client: &mut Client, bay: &str, path: &str) -> Result<Option<FileStat>, ApiError> {
-    match client.get(&bay_path(bay, &format!("/stat?path={}", escape(path.as_bytes())))).await {
+async fn stat_itself(
+    client: &mut Client,
+    bay: &str,
+    path: &str,
+    follow: bool,
+) -> Result<Option<FileStat>, ApiError> {
+    let follow = if follow { "&follow=true" } else { "" };
+    match client.get(&bay_path(bay, &format!("/stat?path={}{follow}", escape(path.as_bytes())))).await {
         Ok(stat) => Ok(Some(stat)),
         Err(error) if error.code == ErrorCode::PathNotFound => Ok(None),
         Err(error) => Err(error),
@@ -205,6 +229,18 @@ pub(super) fn refuse_kind(bay: &str, path: &str) -> ApiError {
         ErrorCode::PathRefused,
         format!("{bay}:{path} is neither a file nor a directory"),
         "only files and directories are copied",
+    )
+}
+
+/// A file that would be sent with zeros without end.
+pub(super) fn refuse_sparse(what: &str, length: u64) -> ApiError {
+    ApiError::new(
+        ErrorCode::PathRefused,
+        format!(
+            "{what} is {} long, most of it holes, and is sent into a bay with all of its zeros",
+            size(length)
+        ),
+        "send it without its holes: `tar -cS FILE | bay exec NAME -- tar x`",
     )
 }
 

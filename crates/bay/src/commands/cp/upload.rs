@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bay_types::ApiError;
 use http::Method;
 
-use super::{Copied, Target, copying, name_of};
-use crate::archive::pack;
+use super::{Copied, Target, copying, name_of, refuse_sparse};
+use crate::archive::{STAT_BLOCK, pack, too_sparse};
 use crate::client::{Client, from_stdin};
 use crate::failure::{invalid, local};
 use crate::output::progress::Meter;
@@ -27,6 +27,9 @@ pub(super) async fn path(
         std::fs::metadata(source).map_err(|e| local(&format!("reading {}", source.display()), &e))?;
     if metadata.is_dir() {
         return tree(client, source, written, target, meter).await;
+    }
+    if metadata.is_file() && too_sparse(metadata.len(), metadata.blocks().saturating_mul(STAT_BLOCK)) {
+        return Err(refuse_sparse(&source.display().to_string(), metadata.len()));
     }
     let name = name_of(written)?;
     let file = tokio::fs::File::open(source)

@@ -49,7 +49,7 @@ enum Verb {
     },
     /// Show everything about one.
     Show(One),
-    /// Show what it has written, over all runs that are kept.
+    /// Show what it has written, over all runs that are kept. On a terminal everything but colours is made visible.
     Logs {
         #[command(flatten)]
         one: One,
@@ -59,6 +59,9 @@ enum Verb {
         /// Leave out this many bytes at the beginning of the log.
         #[arg(long, value_name = "BYTES", default_value_t = 0)]
         since_offset: u64,
+        /// Send the bytes to a terminal as they are: it obeys every sequence that the service wrote.
+        #[arg(long)]
+        raw: bool,
     },
     /// Start one that is stopped, done, failed or backing off, and wait until it is ready.
     Start {
@@ -98,9 +101,9 @@ impl Services {
                 list(&mut client, &base(&name)?, global.json, &none).await
             }
             Verb::Show(one) => one.target(global)?.show(&mut client).await,
-            Verb::Logs { one, follow, since_offset } => {
+            Verb::Logs { one, follow, since_offset, raw } => {
                 let path = one.target(global)?.path("/output");
-                logs::Source { bay: &one.name, path, follow, since_offset }.show(global).await
+                logs::Source { bay: &one.name, path, follow, since_offset, raw }.show(global).await
             }
             Verb::Start { one, no_wait } => {
                 one.target(global)?.ask(&mut client, ServiceVerb::Start, no_wait).await
