@@ -45,6 +45,8 @@ def send(name, kind):
         sent += 1
     except BlockingIOError:
         pass
+# What is asked for later has to be known by then: a flood uses up the new names of its minute.
+send(b"blocked.test", 1)
 # A, NS, CNAME, NULL, MX, TXT, AAAA, SRV, HTTPS, ANY.
 for kind in (1, 2, 5, 10, 15, 16, 28, 33, 65, 255):
     send(b"canary." + b"a" * 63 + b".evil.test", kind)
@@ -86,6 +88,61 @@ fn audit_drop_a_flood_is_added_up_whole_and_hides_neither_refusals_nor_other_bay
     assert_eq!(traffic.len(), 1, "{traffic:#?}");
     assert!(origin.seen.lines() == ["GET /quiet"]);
     let _holds = lab.daemon.bay(&["audit", "verify"]).ok();
+}
+
+/// Asks for three thousand names that nobody has, each until it is answered, and prints how each answer was.
+const UNIQUE_NAMES: &str = r#"
+import collections, os, socket, struct
+resolver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+resolver.connect(("10.0.2.1", 53))
+resolver.settimeout(1)
+codes = collections.Counter()
+for number in range(3000):
+    labels = b"".join(bytes([len(part)]) + part for part in (b"%d" % number, os.urandom(30).hex().encode(), b"evil", b"test"))
+    question = struct.pack("!HHHHHH", number, 0x100, 1, 0, 0, 0) + labels + b"\0" + struct.pack("!HH", 1, 1)
+    answer = b""
+    while answer[:2] != question[:2]:
+        try:
+            resolver.send(question)
+            answer = resolver.recv(4096)
+        except TimeoutError:
+            pass
+    codes[answer[3] & 15] += 1
+print(codes[0], codes[5], sum(codes.values()))
+"#;
+
+/// New names that a bay may ask for in a minute.
+const NEW_NAMES_A_MINUTE: usize = 600;
+
+#[test]
+fn audit_dns_names_beyond_a_rate_are_refused_and_counted_and_not_written_down() {
+    if !image::with_python() {
+        return;
+    }
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("loud", &origin.allowed(""));
+    lab.bay("quiet", &origin.allowed(""));
+    assert_eq!(lab.get("loud", &origin.url("https", "/before")).0, 200);
+    let text = lab.python("loud", UNIQUE_NAMES, &[]).ok().text();
+    let codes: Vec<usize> = text.split_whitespace().map(|count| count.parse().unwrap()).collect();
+    let [answered, refused, all] = codes[..] else { panic!("{text}") };
+    assert_eq!((answered + refused, all), (3000, 3000), "answered or refused: {text}");
+    // A minute may end while they are asked, and another begin.
+    assert!(answered <= 2 * NEW_NAMES_A_MINUTE, "{text}");
+    // What it knows, and what others ask for, is answered meanwhile.
+    assert_eq!(lab.get("loud", &origin.url("https", "/known")).0, 200);
+    assert_eq!(lab.get("quiet", &origin.url("https", "/quiet")).0, 200);
+    let _stopped = lab.daemon.bay(&["stop", "loud"]).ok();
+    let looked_up = lab.record("loud", "egress.looked-up");
+    let of_too_many = |body: &&Value| body["answer"] == "too-many-names";
+    let told = looked_up.iter().filter(of_too_many).count();
+    let sums = lab.record("loud", "egress.repeated");
+    let sums: Vec<&Value> = sums.iter().filter(|sum| sum["what"] == "too-many-names").collect();
+    let counted: u64 = sums.iter().filter_map(|sum| sum["count"].as_u64()).sum();
+    assert_eq!(told as u64 + counted, refused as u64, "every one is counted: {sums:#?}");
+    assert!(sums.iter().all(|sum| sum["of"] == "" && sum["like"].as_u64() > Some(0)), "{sums:#?}");
+    assert!(told < 30, "one name is told of each window of a flood, not {told}");
 }
 
 /// A request that tells lies about itself in every place it has.

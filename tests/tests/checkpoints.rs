@@ -1,6 +1,10 @@
 //! Checkpoints and forks: branch a machine, go back, lose nothing.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bay_tests::wait::pause;
 use bay_tests::{Daemon, until};
 use bay_types::ErrorCode;
 use bay_types::bay::State;
@@ -321,6 +325,45 @@ fn an_agent_captures_its_own_bay_and_goes_back() {
     assert!(names(&daemon, "b").len() < 30);
     daemon.empty_bay("other");
     let _ = daemon.bay(&["checkpoint", "b", "--files-only"]).ok();
+}
+
+/// How many automatic checkpoints of one cause a bay keeps.
+const KEPT_OF_A_CAUSE: usize = 20;
+
+/// Attack: a bay restores itself in a loop until the checkpoint from before the operator's own restore is thinned.
+#[test]
+fn a_bay_that_restores_itself_in_a_loop_evicts_no_checkpoint_of_the_operator() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let _ = daemon.sh("b", "echo one > f").ok();
+    let _ = daemon.bay(&["checkpoint", "b", "--files-only"]).ok();
+    let _ = daemon.sh("b", "echo evidence > f").ok();
+    let restored = daemon.bay(&["restore", "b", "v1", "--json"]).ok().json();
+    let before = restored["before"]["name"].as_str().unwrap().to_owned();
+    let listed = || daemon.bay(&["checkpoints", "ls", "b", "--json"]).ok().json().as_array().unwrap().clone();
+    let of_inside = || -> BTreeSet<String> {
+        let own = listed().into_iter().filter(|one| one["by"] == "inside" && one["automatic"].is_string());
+        own.map(|one| one["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let mut ever = BTreeSet::new();
+    while ever.len() <= KEPT_OF_A_CAUSE {
+        until("the bay to answer", || (daemon.sh("b", "true").code == 0).then_some(()));
+        let known = ever.len();
+        let asked = daemon.sh("b", "bay-ctl restore v1 && sleep 100");
+        ever.extend(of_inside());
+        // A bay that asks too often is told when to ask again.
+        let wait = asked
+            .errors()
+            .split("try again in ")
+            .nth(1)
+            .and_then(|rest| rest.split(' ').next()?.parse().ok());
+        pause(Duration::from_secs(wait.unwrap_or_default()));
+        assert!(ever.len() > known || wait.is_some(), "nothing was restored: {asked}");
+    }
+    assert!(of_inside().len() < ever.len(), "its own ones were not thinned: {ever:?}");
+    assert!(listed().iter().any(|one| one["name"] == *before), "{:#?}", listed());
+    let _back = daemon.bay(&["restore", "b", &before]).ok();
+    assert_eq!(read(&daemon, "b", "cat f"), "evidence");
 }
 
 #[test]

@@ -294,6 +294,27 @@ fn an_agent_sees_what_it_changed_as_its_operator_does_and_only_root_may() {
     );
 }
 
+/// Attack: comparisons in a loop, each of which the daemon makes outside of the bay's own limits.
+#[test]
+fn res_daemon_work_comparisons_in_a_loop_use_up_the_bays_share_and_nobody_elses() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    daemon.empty_bay("other");
+    let many = "i=0; while [ $i -lt 30 ]; do seq 1 80000 > big$i; i=$((i+1)); done";
+    let _ = daemon.sh("b", many).ok();
+    let diff = |bay: &str| daemon.bay(&["exec", bay, "--", "bay-ctl", "diff"]);
+    // More than enough to use up what a bay has saved up.
+    let refused = (0..100).map(|_| diff("b")).find(|ran| ran.code != 0).expect("a bay is never told to wait");
+    assert!(refused.errors().contains("try again in "), "{refused}");
+    // Every verb that the daemon works for is meant, and each answer says when to come again.
+    let listed = daemon.bay(&["exec", "b", "--", "bay-ctl", "checkpoints"]);
+    assert!(listed.code != 0 && listed.errors().contains("try again in "), "{listed}");
+    // What the guest answers itself is charged to the bay anyway.
+    let _ = daemon.bay(&["exec", "b", "--", "bay-ctl", "whoami"]).ok();
+    let _ = diff("other").ok();
+    let _ = daemon.bay(&["diff", "b", "--stat"]).ok();
+}
+
 #[test]
 fn what_is_changed_from_inside_is_in_the_record() {
     let daemon = Daemon::start();
@@ -316,4 +337,12 @@ fn what_is_changed_from_inside_is_in_the_record() {
     let _ = daemon.sh("b", "for n in $(seq 100); do bay-ctl hold 1m >/dev/null; done").ok();
     let told = daemon.bay(&["timeline", "b", "--limit", "0", "--json"]).ok().text();
     assert!(told.lines().filter(|line| line.contains("hold.taken")).count() <= 60, "{told}");
+    // The rest has events that say how many there were.
+    until("those that were left out to be counted", || {
+        let told = daemon.bay(&["timeline", "b", "--limit", "0", "--json"]).ok().text();
+        let lines = told.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let sums = lines.filter(|line| line["kind"] == "inside.left-out");
+        let counted: u64 = sums.filter_map(|line| line["details"]["count"].as_u64()).sum();
+        (counted >= 40).then_some(())
+    });
 }

@@ -212,6 +212,97 @@ fn subvolumes_cannot_be_made_inside_a_bay() {
     }
 }
 
+/// Asks btrfs of what it knows of the pool, and clones files as programs do. Prints each request and what came of it.
+const ASKS_BTRFS: &str = r#"
+import array, fcntl, os, struct
+def request(direction, number, size):
+    return direction << 30 | size << 16 | 0x94 << 8 | number
+W, R = 1, 2
+asks = {
+    "SPACE_INFO": request(W | R, 20, 16), "WAIT_SYNC": request(W, 22, 8), "START_SYNC": request(R, 24, 8),
+    "SYNC": request(0, 8, 0), "INO_LOOKUP": request(W | R, 18, 4096), "INO_LOOKUP_USER": request(W | R, 62, 4096),
+    "GET_SUBVOL_INFO": request(R, 60, 504), "GET_SUBVOL_ROOTREF": request(W | R, 61, 4096),
+    "SUBVOL_SYNC_WAIT": request(W, 65, 16), "TREE_SEARCH": request(W | R, 17, 4096),
+    "TREE_SEARCH_V2": request(W | R, 17, 112), "FS_INFO": request(R, 31, 1024), "DEV_INFO": request(W | R, 30, 4096),
+    "GET_DEV_STATS": request(W | R, 52, 1032), "INO_PATHS": request(W | R, 35, 56),
+    "LOGICAL_INO": request(W | R, 36, 56), "LOGICAL_INO_V2": request(W | R, 59, 56),
+    "QUOTA_CTL": request(W | R, 40, 16), "QGROUP_LIMIT": request(R, 43, 48), "QUOTA_RESCAN_STATUS": request(R, 45, 64),
+    "QUOTA_RESCAN_WAIT": request(0, 46, 0), "SUBVOL_GETFLAGS": request(R, 25, 8), "GET_FEATURES": request(R, 57, 24),
+}
+for where in ("/", "/workspace", "/.bay/checkpoints"):
+    fd = os.open(where, os.O_RDONLY)
+    for name, number in asks.items():
+        # The id of a device, and a slot for one kind of space: both harmless to the others.
+        argument = bytearray(struct.pack("<QQ", 1, 0) + bytes(4080))
+        try:
+            fcntl.ioctl(fd, number, argument)
+            print(where, name, "answered")
+        except OSError as error:
+            print(where, name, error.errno)
+os.chdir("/workspace")
+open("a", "wb").write(b"x" * 65536)
+source = os.open("a", os.O_RDWR)
+clone = lambda name: os.open(name, os.O_RDWR | os.O_CREAT)
+one, two = clone("one"), clone("two")
+fcntl.ioctl(one, request(W, 9, 4), source)
+fcntl.ioctl(two, request(W, 13, 32), struct.pack("<qQQQ", source, 0, 65536, 0))
+dedupe = bytearray(struct.pack("<QQHHI", 0, 65536, 1, 0, 0) + struct.pack("<qQQiI", one, 0, 0, 0, 0))
+fcntl.ioctl(source, request(W | R, 54, 24), dedupe)
+fcntl.ioctl(source, request(R, 49, 256), bytearray(256))
+print("cloned", os.read(one, 65536) == os.read(two, 65536) == b"x" * 65536)
+"#;
+
+/// Attack: the ioctls by which any user may number the pool's subvolumes, and see how much all bays write.
+#[test]
+fn btrfs_ioctl_no_request_shows_the_pool_and_clones_work() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let _one = daemon.bay(&["checkpoint", "b", "--files-only"]).ok();
+    let Some(ran) = python(&daemon, "b", ASKS_BTRFS) else { return };
+    let text = ran.ok().text();
+    let (cloned, asked): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("cloned"));
+    assert_eq!(cloned, ["cloned True"]);
+    assert_eq!(asked.len(), 3 * 23, "{text}");
+    let answered: Vec<&str> = asked.into_iter().filter(|line| !line.ends_with(" 1")).collect();
+    assert!(answered.is_empty(), "not EPERM: {answered:#?}");
+}
+
+/// Attack: what every bay holds is in sysfs, for every user, wherever it is mounted.
+#[test]
+fn btrfs_sysfs_the_disk_use_of_other_bays_is_out_of_sight() {
+    let daemon = Daemon::start();
+    let repository = Repository::sample();
+    for name in ["one", "two"] {
+        let place = repository.arg();
+        let _up = daemon.bay(&["up", &place, "--name", name, "--image", SMALL, "--disk-mib", "64"]).ok();
+    }
+    // What the kernel shows to root: otherwise there would be nothing to hide.
+    let pool = fs::File::open(suite::shared_pool().join("mnt")).unwrap();
+    let id = bay_sys::btrfs::filesystem_id(pool).unwrap();
+    let mut id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    [20, 16, 12, 8].into_iter().for_each(|at| id.insert(at, '-'));
+    let shown =
+        |top: &str| format!("cat {top}/fs/btrfs/{id}/qgroups/*/referenced {top}/fs/btrfs/{id}/generation");
+    let host = std::process::Command::new("sh").args(["-c", &shown("/sys")]).output().unwrap();
+    assert!(host.stdout.split(|byte| *byte == b'\n').count() > 4, "{host:?}");
+    let anew =
+        "mkdir -p /tmp/s; umount /sys/fs/cgroup/* /sys/fs/cgroup /sys 2>/dev/null; mount -t sysfs s /tmp/s";
+    for script in [
+        shown("/sys"),
+        format!("{anew}; {}", shown("/tmp/s")),
+        format!("{anew}; chmod 755 /tmp/s/fs/btrfs/*; chown 0:0 /tmp/s/fs/btrfs/*; {}", shown("/tmp/s")),
+        format!("unshare -m -n sh -c '{anew}; {}'", shown("/tmp/s")),
+        format!("unshare -U -r -m -n sh -c '{anew}; {}'", shown("/tmp/s")),
+    ] {
+        let ran = daemon.sh("two", &format!("({script}) 2>/dev/null | grep -c ."));
+        assert_eq!(ran.text(), "0", "{script}: {ran}");
+    }
+    // Programs in a bay that mount sysfs for a namespace of their own still can.
+    let _mounted = daemon
+        .sh("one", "mkdir -p /tmp/s; unshare -m -n sh -c 'mount -t sysfs s /tmp/s && ls /tmp/s/fs/btrfs'")
+        .ok();
+}
+
 #[test]
 fn devices_of_the_host_cannot_be_used() {
     let daemon = Daemon::start();

@@ -67,6 +67,8 @@ pub enum LookUp {
     NoSuchName,
     /// The question is refused.
     Refused,
+    /// The bay has asked for too many new names; this one is refused. Only the gateway says so.
+    TooManyNames,
 }
 
 /// Something that was refused before there was a request to decide on.

@@ -3,7 +3,8 @@
 //! A and AAAA get the name's synthetic address, all other types an empty answer: a bay has no use for them, and TXT,
 //! NULL and the like are what tunnels are made of. HTTPS records are among them, so no client learns of HTTP/3 or of
 //! encrypted server names. What is no question is answered with an error where it has an id to answer to, and floods are
-//! dropped before they are read.
+//! dropped before they are read. Beyond a number of new names within a minute ([`MAX_NEW_NAMES`](crate::limits::MAX_NEW_NAMES))
+//! questions are refused.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -76,20 +77,27 @@ fn look_up(
 ) -> (ResponseCode, Option<Record>) {
     let text = query.name().to_ascii();
     let kind = query.query_type();
-    let host = match Host::parse(&text) {
-        Ok(host @ Host::Name(_)) => host,
-        // An address is no name, and neither is what has no canonical form.
-        Ok(Host::Address(_)) | Err(_) => {
-            decider.looked_up(peer, &text, &kind.to_string(), LookUp::NoSuchName, false);
-            return (ResponseCode::NXDomain, None);
-        }
+    let host = Host::parse(&text).ok().filter(|host| host.name().is_some());
+    let asked = host.as_ref().and_then(Host::name).unwrap_or(&text);
+    let may = {
+        let mut names = names.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        names.may_ask(asked, Instant::now())
     };
-    let name = host.name().unwrap_or_default();
-    let mut said = decider.look_up(&host);
+    if !may {
+        decider.looked_up(peer, asked, &kind.to_string(), LookUp::TooManyNames, false);
+        return (ResponseCode::Refused, None);
+    }
+    let Some(host) = &host else {
+        // An address is no name, and neither is what has no canonical form.
+        decider.looked_up(peer, &text, &kind.to_string(), LookUp::NoSuchName, false);
+        return (ResponseCode::NXDomain, None);
+    };
+    let name = asked;
+    let mut said = decider.look_up(host);
     let mut new = false;
     let (code, data) = match said {
         LookUp::NoSuchName => (ResponseCode::NXDomain, None),
-        LookUp::Refused => (ResponseCode::Refused, None),
+        LookUp::Refused | LookUp::TooManyNames => (ResponseCode::Refused, None),
         LookUp::Answer if matches!(kind, RecordType::A | RecordType::AAAA) => {
             let mut names = names.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             match names.number(name) {

@@ -8,6 +8,10 @@ pub const MAX_NAMES: usize = 65_536;
 pub const MAX_DNS_MESSAGE: usize = 4096;
 /// Questions in a second, after a burst of as many. What is beyond is dropped and counted.
 pub const DNS_QUERIES_PER_SECOND: u32 = 1000;
+/// Names that a bay may ask for within [`NEW_NAMES_WITHIN`] and has no address of yet. Questions for others are refused and
+/// added up: the record and the list of names are no place to write data to. Package managers and browsers ask for tens.
+pub const MAX_NEW_NAMES: usize = 600;
+pub const NEW_NAMES_WITHIN: Duration = Duration::from_secs(60);
 /// DNS connections over TCP at a time.
 pub const MAX_DNS_CONNECTIONS: usize = 16;
 /// How long a DNS connection may be silent.

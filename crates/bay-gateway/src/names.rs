@@ -4,16 +4,17 @@
 //! ever taken out. So an address that a process has kept means the same name for ever, also in a fork or after a restart
 //! of the daemon, and a list of names is all there is to save.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::time::Instant;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 use bay_policy::Host;
 
-use crate::limits::MAX_NAMES;
+use crate::limits::{MAX_NAMES, MAX_NEW_NAMES, NEW_NAMES_WITHIN};
 
 /// Where synthetic addresses come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +60,14 @@ pub struct Names {
     pools: Pools,
     numbers: HashMap<Arc<str>, u32>,
     names: Vec<Arc<str>>,
+    lately: Lately,
+}
+
+/// New names that were asked for since a moment, whatever was asked of them and whatever the answer was.
+#[derive(Debug, Clone, Default)]
+struct Lately {
+    since: Option<Instant>,
+    names: HashSet<Box<str>>,
 }
 
 /// What an address of the pools means.
@@ -75,7 +84,7 @@ pub enum Meaning {
 impl Names {
     #[must_use]
     pub fn new(pools: Pools) -> Self {
-        Self { pools, numbers: HashMap::new(), names: Vec::new() }
+        Self { pools, numbers: HashMap::new(), names: Vec::new(), lately: Lately::default() }
     }
 
     /// Reads a list that [`Names::saved`] wrote.
@@ -105,6 +114,27 @@ impl Names {
         let v4 = 1u64 << (32 - self.pools.v4.prefix_len());
         let v6 = 1u64 << (128 - self.pools.v6.prefix_len()).min(62);
         usize::try_from(v4.min(v6).saturating_sub(2)).unwrap_or(MAX_NAMES).min(MAX_NAMES)
+    }
+
+    /// Whether a question for this name may be answered: it has an address, was asked for a moment ago, or is one of the
+    /// [`MAX_NEW_NAMES`] within [`NEW_NAMES_WITHIN`].
+    pub(crate) fn may_ask(&mut self, name: &str, now: Instant) -> bool {
+        if self.numbers.contains_key(name) {
+            return true;
+        }
+        let lately = &mut self.lately;
+        if lately.since.is_none_or(|since| now.saturating_duration_since(since) >= NEW_NAMES_WITHIN) {
+            lately.since = Some(now);
+            lately.names.clear();
+        }
+        if lately.names.contains(name) {
+            return true;
+        }
+        let may = lately.names.len() < MAX_NEW_NAMES;
+        if may {
+            lately.names.insert(name.into());
+        }
+        may
     }
 
     /// The number of a canonical name, and whether it got it just now; nothing where all addresses are taken.
@@ -180,6 +210,23 @@ mod tests {
         assert_eq!(names.meaning("192.0.2.7".parse().unwrap()), Meaning::Nobody);
         assert_eq!(names.meaning("192.0.2.0".parse().unwrap()), Meaning::Nobody);
         assert_eq!(names.meaning("192.0.2.8".parse().unwrap()), Meaning::Foreign);
+    }
+
+    #[test]
+    fn so_many_new_names_are_asked_for_in_a_minute_and_known_ones_always() {
+        let (mut names, start) = (Names::new(Pools::default()), Instant::now());
+        names.number("known.test").unwrap();
+        let mut asked = 0..;
+        let mut flood = |names: &mut Names, now| {
+            let new = asked.by_ref().take(5 * MAX_NEW_NAMES).map(|at| format!("n{at}.test"));
+            new.filter(|name| names.may_ask(name, now)).count()
+        };
+        assert_eq!(flood(&mut names, start), MAX_NEW_NAMES);
+        assert!(names.may_ask("known.test", start));
+        assert!(names.may_ask("n0.test", start), "the same again is nothing new");
+        assert!(!names.may_ask("new.test", start));
+        assert_eq!(flood(&mut names, start + NEW_NAMES_WITHIN), MAX_NEW_NAMES);
+        assert!(names.lately.names.len() <= MAX_NEW_NAMES);
     }
 
     #[test]

@@ -154,7 +154,7 @@ impl Pool {
 }
 
 /// An id as the kernel writes it.
-fn dashed(id: [u8; 16]) -> String {
+pub(crate) fn dashed(id: [u8; 16]) -> String {
     let mut text = String::with_capacity(36);
     for (at, byte) in id.iter().enumerate() {
         if matches!(at, 4 | 6 | 8 | 10) {

@@ -31,6 +31,7 @@
 //! | `pool`         | opening, layout, sweep                               |
 //! | `backing`      | the pool file: make, mount, grow                     |
 //! | `subvolume`    | subvolumes by path, trash                            |
+//! | `sysfs`        | what the kernel shows of the pool, closed to bays    |
 //! | `image`        | imports: host, directories, archives                 |
 //! | `bay`, `quota` | the files of bays, how much of the disk they may take |
 //! | `changes`      | what changed in a workspace in a stretch of time      |
@@ -64,6 +65,7 @@ mod pool;
 mod quota;
 mod repo;
 mod subvolume;
+mod sysfs;
 #[cfg(test)]
 mod tests;
 

@@ -17,6 +17,7 @@ use crate::error::{Doing, PoolError, Result};
 use crate::image::host::{HostKeyCache, HostTree};
 use crate::repo::Network;
 use crate::subvolume::{Trash, entries, remove_all};
+use crate::sysfs;
 use crate::{PoolOptions, PoolUsage, Report};
 
 /// Longest name of a corner: the id of a daemon fits several times.
@@ -82,6 +83,7 @@ impl Pool {
                 why: "its filesystem is mounted read-only, or btrfs made it so after an error",
             });
         }
+        sysfs::hide_from_bays(&base)?;
         let corner = base.join("corners").join(corner);
         if options.must_exist && !corner.is_dir() {
             return Err(PoolError::Lost { pool: dir.clone(), why: "nothing of theirs is in it" });

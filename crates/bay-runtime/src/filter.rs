@@ -6,7 +6,8 @@
 //!    io_uring is not on it (it cannot be checkpointed and has a long record of kernel defects), nor are keyrings
 //!    (not namespaced) and the descriptor-based mount calls (nothing in a bay needs them);
 //! 2. calls that are *not permitted* (`EPERM`): what could reach the kernel itself, and the few ioctls that matter:
-//!    btrfs subvolumes (one made by an agent would be empty in every checkpoint) and terminal injection;
+//!    all of btrfs but [`BTRFS_ALLOWED`] (a subvolume made by an agent would be empty in every checkpoint, and others
+//!    list the pool's subvolumes or show how much all bays have written) and terminal injection;
 //! 3. socket families that network namespaces do not contain, such as vsock, are *not supported* (`EAFNOSUPPORT`).
 //!
 //! None of this sets `no_new_privs`: sudo works. Programs for another architecture than the host's are killed.
@@ -24,14 +25,21 @@ use seccompiler::{
 const SOCKET_FAMILIES: [i32; 5] =
     [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET];
 
-/// `BTRFS_IOCTL_MAGIC`, in the second byte of every btrfs ioctl.
+/// `BTRFS_IOCTL_MAGIC`, in the second byte of every btrfs ioctl and of those that other filesystems took over from it.
 const BTRFS_MAGIC: u64 = 0x94;
-/// Numbers of the btrfs ioctls that make, remove, send or change subvolumes, whatever the size of their argument:
-/// SNAP_CREATE, SUBVOL_CREATE, SNAP_DESTROY, DEFAULT_SUBVOL, SNAP_CREATE_V2, SUBVOL_CREATE_V2, SUBVOL_SETFLAGS,
-/// SET_RECEIVED_SUBVOL, SEND, SNAP_DESTROY_V2, ENCODED_WRITE.
-const BTRFS_NUMBERS: [u64; 11] = [1, 14, 15, 19, 23, 24, 26, 37, 38, 63, 64];
-/// The number, the magic and nothing of the size and direction bits.
-const IOCTL_KIND_MASK: u64 = 0xffff;
+/// The byte of the magic, and nothing of the number, size and direction bits.
+const IOCTL_MAGIC_MASK: u64 = 0xff00;
+/// The ioctls of this magic that programs need and that show nothing of the pool. Each is the whole request, as the kernel
+/// compares it. The others make, remove or send subvolumes, number them (`INO_LOOKUP`, `INO_LOOKUP_USER`,
+/// `GET_SUBVOL_INFO`, `GET_SUBVOL_ROOTREF`, `SUBVOL_SYNC_WAIT`), show what all bays together have written and when
+/// (`SPACE_INFO`, `FS_INFO`, `DEV_INFO`, `GET_DEV_STATS`, `START_SYNC`, `WAIT_SYNC`), or need rights on the host. (So does
+/// defragmenting: the kernel asks for the owner on disk, whatever the mount maps it to.)
+const BTRFS_ALLOWED: [u64; 4] = [
+    0x4004_9409, // FICLONE
+    0x4020_940d, // FICLONERANGE
+    0xc018_9436, // FIDEDUPERANGE
+    0x8100_9431, // FS_IOC_GETFSLABEL
+];
 
 const TIOCSTI: u64 = 0x5412;
 const TIOCLINUX: u64 = 0x541c;
@@ -54,10 +62,9 @@ fn forbidden() -> io::Result<BpfProgram> {
         rule(vec![condition(1, SeccompCmpOp::Eq, TIOCSTI)?])?,
         rule(vec![condition(1, SeccompCmpOp::Eq, TIOCLINUX)?])?,
     ];
-    for number in BTRFS_NUMBERS {
-        let kind = BTRFS_MAGIC << 8 | number;
-        ioctls.push(rule(vec![condition(1, SeccompCmpOp::MaskedEq(IOCTL_KIND_MASK), kind)?])?);
-    }
+    let of_btrfs = condition(1, SeccompCmpOp::MaskedEq(IOCTL_MAGIC_MASK), BTRFS_MAGIC << 8);
+    let and_none_of = BTRFS_ALLOWED.iter().map(|&request| condition(1, SeccompCmpOp::Ne, request));
+    ioctls.push(rule(std::iter::once(of_btrfs).chain(and_none_of).collect::<io::Result<_>>()?)?);
     rules.insert(libc::SYS_ioctl, ioctls);
     filter(rules, SeccompAction::Allow, SeccompAction::Errno(errno(libc::EPERM)))
 }

@@ -155,6 +155,37 @@ impl Store {
         Ok(to_u64(row.try_get(0).map_err(&failed)?))
     }
 
+    /// How many bytes those events of a bay take after `since` that its own processes caused, without its traffic. Each
+    /// takes `beside` more than its body, and a restore `after_restore` for what follows on it. Also says up to which
+    /// event was counted.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn events_caused_bytes(
+        &self,
+        bay: BayId,
+        since: u64,
+        beside: u64,
+        after_restore: u64,
+    ) -> Result<(u64, u64)> {
+        let failed = self.failed("adding up events");
+        let sum = concat!(
+            "SELECT COALESCE(SUM(CASE WHEN kind NOT LIKE 'egress.%' AND (kind = 'approval.asked' ",
+            "OR json_extract(body, '$.by') IN ('inside', 'approval')) ",
+            "THEN OCTET_LENGTH(body) + $3 + CASE WHEN kind = 'bay.restore-asked' THEN $4 ELSE 0 END ",
+            "ELSE 0 END), 0), COALESCE(MAX(seq), $2) FROM events WHERE bay = $1 AND seq > $2"
+        );
+        let row = sqlx::query(sum)
+            .bind(bay.to_string())
+            .bind(to_i64(since))
+            .bind(to_i64(beside))
+            .bind(to_i64(after_restore))
+            .fetch_one(&self.inner.readers)
+            .await
+            .map_err(&failed)?;
+        Ok((to_u64(row.try_get(0).map_err(&failed)?), to_u64(row.try_get(1).map_err(&failed)?)))
+    }
+
     /// The newest events of a bay that are of one of two kinds, newest first.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ macro_rules! look_up {
     () => {
         concat!(
             "(kind = 'egress.looked-up' OR (kind = 'egress.repeated' ",
-            "AND coalesce(json_extract(body, '$.what'), '') IN ('answered', 'no-such-name', 'refused')))"
+            "AND coalesce(json_extract(body, '$.what'), '') IN ('answered', 'no-such-name', 'refused', 'too-many-names')))"
         )
     };
 }

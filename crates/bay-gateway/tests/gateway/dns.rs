@@ -48,6 +48,32 @@ async fn a_bay_that_has_used_up_its_addresses_learns_no_more_names_and_the_recor
     assert!(lab.ledger.entries().iter().any(refused));
 }
 
+/// Attack: data written into the record and the list of names, as names that nobody has.
+#[tokio::test]
+async fn a_flood_of_new_names_is_refused_whatever_is_asked_of_them_and_known_names_are_answered() {
+    use bay_gateway::limits::MAX_NEW_NAMES;
+    let lab = Lab::new(POLICY).await;
+    let names = std::sync::Mutex::new(bay_gateway::Names::new(bay_gateway::Pools::default()));
+    let ask = |name: &str, kind: RecordType| {
+        let message = question(name, kind).to_vec().unwrap();
+        let answer = bay_gateway::dns::answer(&message, lab.dns, &*lab.ledger, &names).unwrap();
+        Message::from_vec(&answer).unwrap().metadata.response_code
+    };
+    assert_eq!(ask("known.ok.test", RecordType::A), ResponseCode::NoError);
+    let kinds = [RecordType::A, RecordType::TXT, RecordType::AAAA, RecordType::NULL];
+    let asked = (0..3000).map(|at| {
+        // Names that are answered, names that are not, and what is no name.
+        let zone = ["ok.test", "evil.example", "-.test"][at % 3];
+        ask(&format!("{at}.{zone}"), kinds[at % kinds.len()])
+    });
+    let refused = asked.filter(|code| *code == ResponseCode::Refused).count();
+    assert_eq!(refused, 3000 - (MAX_NEW_NAMES - 1));
+    assert_eq!(ask("known.ok.test", RecordType::A), ResponseCode::NoError);
+    assert_eq!(ask("0.ok.test", RecordType::AAAA), ResponseCode::NoError);
+    assert_eq!(ask("late.ok.test", RecordType::A), ResponseCode::Refused);
+    assert!(names.lock().unwrap().saved().names.len() <= MAX_NEW_NAMES);
+}
+
 #[tokio::test]
 async fn no_type_of_question_leaves_and_none_but_addresses_is_answered() {
     let lab = Lab::new(POLICY).await;

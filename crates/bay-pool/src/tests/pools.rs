@@ -34,6 +34,22 @@ fn a_new_pool_is_reserved_in_full_private_and_found_again() {
 }
 
 #[test]
+fn what_the_kernel_shows_of_the_pool_is_closed_to_everybody_but_root() {
+    let Some(lab) = Lab::new() else { return };
+    let mode = || {
+        let id = btrfs::filesystem_id(File::open(lab.mount_point()).unwrap()).unwrap();
+        let shown = fs::metadata(format!("/sys/fs/btrfs/{}", crate::changes::dashed(id))).unwrap();
+        std::os::unix::fs::PermissionsExt::mode(&shown.permissions()) & 0o777
+    };
+    drop(lab.open());
+    assert_eq!(mode(), 0o700);
+    // The kernel makes the directory anew with every mount.
+    lab.unmount();
+    lab.open();
+    assert_eq!(mode(), 0o700);
+}
+
+#[test]
 fn two_daemons_share_a_pool_and_its_images_but_no_bays() {
     let Some(lab) = Lab::new() else { return };
     let (one, two) = std::thread::scope(|scope| {

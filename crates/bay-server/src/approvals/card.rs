@@ -336,7 +336,7 @@ pub(super) async fn checkpoint(
     card: &Approval,
 ) -> Result<CheckpointName, ApiError> {
     let why = format!("before asking about {}", line(card));
-    let made = checkpoints::take(daemon, handle, Wanted::automatic(why), Caller::inside()).await?;
+    let made = checkpoints::take(daemon, handle, Wanted::automatic(why), Caller::approval()).await?;
     Ok(made.name)
 }
 

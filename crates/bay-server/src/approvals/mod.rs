@@ -33,6 +33,7 @@ use tokio::sync::{Notify, broadcast, watch};
 
 use crate::daemon::{Daemon, to_the_end};
 use crate::registry::BayHandle;
+use crate::service::inside;
 
 pub(crate) mod card;
 mod difference;
@@ -322,6 +323,12 @@ impl Approvals {
         let before = self.supersede(daemon, wish).await?;
         if let Some(why) = self.no_room(handle.id) {
             return Ok(Err(why));
+        }
+        // Requests come from inside; commands that are asked about come from callers of the daemon.
+        if matches!(wish.card.asked, Asked::Request(_))
+            && let Err(error) = inside::has_record_room(daemon, handle).await
+        {
+            return Ok(Err(format!("it is to be asked about, and {}", error.message)));
         }
         let mut card = Approval { differs, ..wish.card.clone() };
         if wish.checkpoint && before.is_some() {

@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
 /// Refusals of one kind with an event of their own, in a window.
 pub(super) const EACH: u32 = 20;
+/// The kind of names beyond what a bay may ask for: one in a window has an event of its own, so that a flood of names does
+/// not write them into the record.
+pub(super) const TOO_MANY_NAMES: &str = "too-many-names";
 /// All of them together.
 pub(super) const TOGETHER: u32 = 200;
 /// Kinds that are told apart in a window; the rest is one.
@@ -62,14 +65,17 @@ impl Floods {
     }
 
     pub(super) fn add(&mut self, kind: Kind) -> Say {
-        let known = self.kinds.contains_key(&kind);
+        // Told apart and told once whatever else there was: it comes after names beyond counting.
+        let too_many_names = kind.what == TOO_MANY_NAMES;
+        let known = too_many_names || self.kinds.contains_key(&kind);
         let kind = if known || self.kinds.len() < MAX_KINDS {
             kind
         } else {
             Kind { what: "many", of: String::new() }
         };
         let tally = self.kinds.entry(kind.clone()).or_default();
-        if tally.told < EACH && self.told < TOGETHER {
+        let tell = if too_many_names { tally.told == 0 } else { tally.told < EACH && self.told < TOGETHER };
+        if tell {
             tally.told += 1;
             self.told += 1;
             return Say::Tell(kind);
@@ -123,6 +129,20 @@ mod tests {
         let sums = floods.turn(start + WINDOW, false);
         assert_eq!(sums, [Sum { kind: kind(1), like: 19, count: 980 }]);
         assert_eq!(floods.add(kind(1)), Say::Tell(kind(1)));
+    }
+
+    #[test]
+    fn of_names_that_are_too_many_one_is_told() {
+        let start = Instant::now();
+        let mut floods = Floods::new(start);
+        // Those before them took all events and all kinds.
+        (0..1000).for_each(|of| drop(floods.add(kind(of))));
+        let names = || Kind { what: TOO_MANY_NAMES, of: String::new() };
+        assert_eq!(floods.add(names()), Say::Tell(names()));
+        floods.told(&names(), 7);
+        assert!((0..999).all(|_| floods.add(names()) == Say::Counted(7)));
+        let sums = floods.turn(start + WINDOW, false);
+        assert!(sums.contains(&Sum { kind: names(), like: 7, count: 999 }), "{sums:?}");
     }
 
     #[test]

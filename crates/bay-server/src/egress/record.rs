@@ -12,7 +12,7 @@ use bay_types::traffic::{DECIDED, ENDED, LOOKED_UP, REFUSED, REPEATED};
 use bay_types::{ApprovalId, BayId, BayName};
 use serde_json::{Value, json};
 
-use super::floods::{Floods, Kind, Say, WINDOW};
+use super::floods::{Floods, Kind, Say, TOO_MANY_NAMES, WINDOW};
 use super::pace::Pace;
 use super::room::Room;
 use super::spans;
@@ -185,11 +185,14 @@ impl Recorder {
             LookUp::Answer => "answered",
             LookUp::NoSuchName => "no-such-name",
             LookUp::Refused => "refused",
+            LookUp::TooManyNames => TOO_MANY_NAMES,
         };
         let body = async {
             json!({ "name": name, "type": kind, "answer": answered, "port": peer.port(), "by": who })
         };
-        self.counted(Kind { what: answered, of: name.to_owned() }, LOOKED_UP, body).await;
+        // All names that are too many are one kind: one of them is told in a window, and the number of the others.
+        let of = if answer == LookUp::TooManyNames { String::new() } else { name.to_owned() };
+        self.counted(Kind { what: answered, of }, LOOKED_UP, body).await;
     }
 
     /// Puts the end of what was let out on record. That of a refusal is the refusal.

@@ -323,8 +323,8 @@ fn fits(row: &BayRow, verb: &str) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorCode::BayState, what, soon()))
 }
 
-/// After every checkpoint: what the bay sees are the newest, and automatic ones that nobody needs any more go. The
-/// checkpoint at hand is made, so whatever fails here is only told to the operator.
+/// After every checkpoint: the bay sees the newest ones, and automatic ones that are not needed any more go, as far as
+/// `caller` may remove them. The checkpoint at hand is made, so a failure here is only logged.
 async fn tidy(daemon: &Daemon, handle: &Arc<BayHandle>, spared: Option<CheckpointName>, caller: Caller) {
     let done = async {
         let mut known = daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?;
@@ -332,7 +332,8 @@ async fn tidy(daemon: &Daemon, handle: &Arc<BayHandle>, spared: Option<Checkpoin
         let tight = thinning::is_tight(usage.free_bytes, usage.total_bytes);
         let mut promised = daemon.approvals.promised(handle.id);
         promised.extend(handle.row().checkpoint.into_iter().chain(spared));
-        let going = thinning::dispensable(&known, &promised, Timestamp::now(), tight);
+        let cause = thinning::Cause::of(&caller.by());
+        let going = thinning::dispensable(&known, &promised, cause, Timestamp::now(), tight);
         for name in going {
             let Some(index) = known.iter().position(|row| row.name == name) else { continue };
             if in_use(daemon, At { bay: handle.id, checkpoint: name }).is_none() {

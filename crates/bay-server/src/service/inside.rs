@@ -1,7 +1,10 @@
 //! What the processes of a bay ask of the daemon through their guest. They may do to their own bay what costs nobody else
-//! anything: look at its checkpoints and at what may leave it, make some, go back to one, see what has changed since. The guest is hostile: it can ask
-//! as often as it likes, and is heard one at a time, with a [`PAUSE`] between two changes. What they change with the guest alone
-//! is only written down here, so often and no more ([`NOTES`]).
+//! anything: look at its checkpoints and at what may leave it, make some, restore one, see what has changed since.
+//!
+//! The guest is hostile and can ask as often as it likes. The daemon answers one question of a bay at a time, with a
+//! [`PAUSE`] between two changes, works for it no more than its [`WorkShare`], and changes nothing that does not fit into
+//! its [`RecordShare`]. What processes change with the guest alone is only written down here: [`NOTES`] within
+//! [`NOTES_WITHIN`]; the rest is counted, and the count is one event.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -9,7 +12,7 @@ use std::time::Duration;
 
 use bay_diff::Told;
 use bay_store::Draft;
-use bay_types::checkpoint::{CheckpointCreate, CheckpointKind, CheckpointName};
+use bay_types::checkpoint::{CheckpointCreate, CheckpointKind, CheckpointName, CheckpointView};
 use bay_types::diff::{DiffAsk, DiffLine};
 use bay_types::inside::{Answered, Ask, InsideChange, InsideDiff};
 use bay_types::service::ServiceVerb;
@@ -25,15 +28,23 @@ use crate::channel::ANSWER_WITHIN;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
+mod record_share;
+mod work_share;
+
+use record_share::{RecordShare, used_up};
+use work_share::{WorkShare, cost};
+
 /// Wishes of a bay that are known at once.
 const MAX_WAITING: usize = 4;
 /// Between two changes of one bay that it asked for itself.
 const PAUSE: Duration = Duration::from_millis(500);
 /// What a process has, after it was told that the bay goes back, to say so.
 const READ_WITHIN: Duration = Duration::from_millis(300);
-/// Changes of a bay's own that are written down within [`NOTES_WITHIN`]; what is beyond is dropped.
+/// Changes of a bay's own that are written down within [`NOTES_WITHIN`]; those beyond are added up.
 const NOTES: u32 = 60;
 const NOTES_WITHIN: Duration = Duration::from_secs(60);
+/// How long the number of those beyond is added up before it is an event.
+const LEFT_OUT_WITHIN: Duration = Duration::from_secs(10);
 /// How much a comparison may tell a bay: what its guest takes as one answer.
 const MAX_DIFF_BYTES: usize = 4 << 20;
 /// How long a comparison for a bay may take.
@@ -47,15 +58,37 @@ const MAX_FROM_INSIDE: usize = 200;
 #[derive(Debug)]
 pub(crate) struct Wishes {
     room: Arc<Semaphore>,
-    /// When the last one was done.
-    last: Mutex<Option<Instant>>,
-    /// Changes written down since a moment.
-    noted: Mutex<(Option<Instant>, u32)>,
+    /// The last one that was done, and what they cost. Held while one is answered.
+    served: Mutex<Served>,
+    record: RecordShare,
+    noted: Mutex<Noted>,
+}
+
+#[derive(Debug, Default)]
+struct Served {
+    last: Option<Instant>,
+    share: WorkShare,
+}
+
+/// Changes of a bay's own that were written down.
+#[derive(Debug, Default)]
+struct Noted {
+    since: Option<Instant>,
+    written: u32,
+    /// Those beyond [`NOTES`] that no event speaks of yet.
+    left_out: u64,
+    /// That the bay's part of the record is used up is on record.
+    full: bool,
 }
 
 impl Default for Wishes {
     fn default() -> Self {
-        Self { room: Arc::new(Semaphore::new(MAX_WAITING)), last: Mutex::default(), noted: Mutex::default() }
+        Self {
+            room: Arc::new(Semaphore::new(MAX_WAITING)),
+            served: Mutex::default(),
+            record: RecordShare::default(),
+            noted: Mutex::default(),
+        }
     }
 }
 
@@ -65,21 +98,51 @@ pub(crate) fn heard(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, ask:
     let (daemon, handle) = (Arc::clone(daemon), Arc::clone(handle));
     tokio::spawn(async move {
         let _room = room;
-        let mut last = handle.wishes.last.lock().await;
-        if let Some(last) = *last
-            && !matches!(ask, Ask::Checkpoints | Ask::Egress)
+        let mut served = handle.wishes.served.lock().await;
+        let changes = matches!(ask, Ask::Checkpoint { .. } | Ask::Restore { .. });
+        let looks = matches!(ask, Ask::Checkpoints | Ask::Egress);
+        let wait = served.share.wait(Instant::now());
+        if let Some(last) = served.last
+            // Refusals have to wait too: otherwise a loop of them would cost what it was to save.
+            && (!looks || !wait.is_zero())
         {
             tokio::time::sleep_until(last + PAUSE).await;
         }
-        if let Ask::Restore { checkpoint } = ask {
+        let worked = if !wait.is_zero() {
+            answer(&handle, id, Err(over_its_share(wait))).await;
+            Duration::ZERO
+        } else if changes && let Err(error) = has_record_room(&daemon, &handle).await {
+            answer(&handle, id, Err(error)).await;
+            cost::LOOK
+        } else if let Ask::Restore { checkpoint } = ask {
             restore(&daemon, &handle, id, checkpoint).await;
+            cost::RESTORE
         } else {
-            let outcome = grant(&daemon, &handle, ask).await;
+            let (outcome, worked) = grant(&daemon, &handle, ask).await;
             answer(&handle, id, outcome).await;
-        }
-        *last = Some(Instant::now());
+            worked
+        };
+        let now = Instant::now();
+        served.share.charge(now, worked);
+        served.last = Some(now);
     });
     true
+}
+
+/// Refuses what a process of the bay causes and the record has no room for.
+pub(crate) async fn has_record_room(daemon: &Daemon, handle: &BayHandle) -> Result<(), ApiError> {
+    let has_room = handle.wishes.record.has_room(&daemon.store, handle.id).await;
+    if has_room.map_err(|e| e.to_api())? { Ok(()) } else { Err(used_up()) }
+}
+
+fn over_its_share(wait: Duration) -> ApiError {
+    // A part of a second is rounded up: who comes then is not told to come again.
+    let seconds = wait.as_secs() + 1;
+    ApiError::new(
+        ErrorCode::Interrupted,
+        "the daemon has worked for this bay as long as it may for one bay",
+        format!("try again in {seconds} s"),
+    )
 }
 
 fn refuse(handle: &Arc<BayHandle>, id: u64) -> bool {
@@ -121,42 +184,67 @@ async fn restore(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, checkpo
     }
 }
 
-async fn grant(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, ask: Ask) -> Result<Value, ApiError> {
-    let caller = Caller::inside();
-    let told = |value| serde_json::to_value(value).map_err(|e| ApiError::internal(&e));
+/// The answer to what is no restore, and what it cost.
+async fn grant(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    ask: Ask,
+) -> (Result<Value, ApiError>, Duration) {
+    fn told(value: impl serde::Serialize) -> Result<Value, ApiError> {
+        serde_json::to_value(value).map_err(|e| ApiError::internal(&e))
+    }
     match ask {
-        Ask::Egress => {
-            let told = policy::inside(daemon, handle).await;
-            serde_json::to_value(told).map_err(|e| ApiError::internal(&e))
-        }
-        Ask::Checkpoints => {
-            let all = checkpoints::list(daemon, handle).await?;
-            serde_json::to_value(all).map_err(|e| ApiError::internal(&e))
-        }
+        Ask::Egress => (told(policy::inside(daemon, handle).await), cost::LOOK),
+        Ask::Checkpoints => (checkpoints::list(daemon, handle).await.and_then(told), cost::LOOK),
         Ask::Checkpoint { message } => {
-            let all = checkpoints::list(daemon, handle).await?;
-            if all.iter().filter(|one| one.by == caller.by()).count() >= MAX_FROM_INSIDE {
-                return Err(ApiError::new(
-                    ErrorCode::NotEnough,
-                    format!("{MAX_FROM_INSIDE} checkpoints were made from inside the bay already"),
-                    "whoever runs the bay can remove some: `bay checkpoints rm`",
-                ));
-            }
-            let create = CheckpointCreate { message, kind: Some(CheckpointKind::Files) };
-            let made = checkpoints::create(Arc::clone(daemon), Arc::clone(handle), create, caller).await?;
-            told(made)
+            (checkpoint(daemon, handle, message).await.and_then(told), cost::SNAPSHOT)
         }
         Ask::Diff { from, to, part, patch } => {
-            let found = diff(daemon, handle, &DiffAsk { from, to, part, patch }).await?;
-            serde_json::to_value(found).map_err(|e| ApiError::internal(&e))
+            let (found, worked) = diff(daemon, handle, &DiffAsk { from, to, part, patch }).await;
+            // The bay as it is now is compared by a snapshot.
+            (found.and_then(told), cost::SNAPSHOT + worked)
         }
         // It has an answer of its own.
-        Ask::Restore { .. } => Ok(Value::Null),
+        Ask::Restore { .. } => (Ok(Value::Null), Duration::ZERO),
     }
 }
 
-/// What has changed in the bay, as `bay diff` tells it, up to a bound.
-async fn diff(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, ask: &DiffAsk) -> Result<InsideDiff, ApiError> {
+async fn checkpoint(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    message: Option<String>,
+) -> Result<CheckpointView, ApiError> {
+    let caller = Caller::inside();
+    let all = checkpoints::list(daemon, handle).await?;
+    if all.iter().filter(|one| one.by == caller.by()).count() >= MAX_FROM_INSIDE {
+        return Err(ApiError::new(
+            ErrorCode::NotEnough,
+            format!("{MAX_FROM_INSIDE} checkpoints were made from inside the bay already"),
+            "the operator can remove some: `bay checkpoints rm`",
+        ));
+    }
+    let create = CheckpointCreate { message, kind: Some(CheckpointKind::Files) };
+    checkpoints::create(Arc::clone(daemon), Arc::clone(handle), create, caller).await
+}
+
+/// What has changed in the bay, as `bay diff` shows it, up to a bound; and the processor time that it took.
+async fn diff(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    ask: &DiffAsk,
+) -> (Result<InsideDiff, ApiError>, Duration) {
+    let worked = Arc::new(std::sync::Mutex::new(Duration::ZERO));
+    let found = compare(daemon, handle, ask, Arc::clone(&worked)).await;
+    let worked = *worked.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    (found, worked)
+}
+
+async fn compare(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    ask: &DiffAsk,
+    worked: Arc<std::sync::Mutex<Duration>>,
+) -> Result<InsideDiff, ApiError> {
     let late = || {
         ApiError::new(
             ErrorCode::Interrupted,
@@ -170,6 +258,7 @@ async fn diff(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, ask: &DiffAsk) -> R
     let comparison = super::diff::prepare(daemon, handle, ask, None).await?;
     let (part, patch) = (ask.part, ask.patch);
     crate::daemon::blocking(move || {
+        let _clock = ThreadClock::begin(worked);
         let begin =
             DiffLine::Begin { bay: comparison.bay.clone(), from: comparison.from, to: comparison.to, part };
         let mut found = InsideDiff { lines: vec![begin], cut: false };
@@ -204,24 +293,95 @@ async fn diff(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, ask: &DiffAsk) -> R
     .await
 }
 
+/// The processor time of one thread from here to the end of its scope.
+struct ThreadClock {
+    began: Duration,
+    spent: Arc<std::sync::Mutex<Duration>>,
+}
+
+impl ThreadClock {
+    fn begin(spent: Arc<std::sync::Mutex<Duration>>) -> Self {
+        Self { began: Self::now(), spent }
+    }
+
+    fn now() -> Duration {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::try_from(time).unwrap_or_default()
+    }
+}
+
+impl Drop for ThreadClock {
+    fn drop(&mut self) {
+        let spent = Self::now().saturating_sub(self.began);
+        *self.spent.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = spent;
+    }
+}
+
 fn going_on(until: Instant) -> ControlFlow<()> {
     if Instant::now() < until { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
 }
 
-/// Writes down what the bay's own processes changed. Says whether that was worth hearing.
-pub(crate) async fn changed(daemon: &Daemon, handle: &BayHandle, change: InsideChange) -> bool {
-    {
-        let mut noted = handle.wishes.noted.lock().await;
-        if noted.0.is_none_or(|since| since.elapsed() > NOTES_WITHIN) {
-            *noted = (Some(Instant::now()), 0);
+/// Writes down what the bay's own processes changed. Returns whether that was worth hearing.
+pub(crate) async fn changed(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, change: InsideChange) -> bool {
+    let mut noted = handle.wishes.noted.lock().await;
+    let now = Instant::now();
+    let since = *noted.since.get_or_insert(now);
+    if now >= since + NOTES_WITHIN {
+        (noted.since, noted.written) = (Some(now), 0);
+    }
+    if noted.written >= NOTES {
+        noted.left_out = noted.left_out.saturating_add(1);
+        if noted.left_out == 1 {
+            let (daemon, handle) = (Arc::clone(daemon), Arc::clone(handle));
+            tokio::spawn(async move {
+                tokio::time::sleep(LEFT_OUT_WITHIN).await;
+                tell_left_out(&daemon, &handle, &mut *handle.wishes.noted.lock().await).await;
+            });
         }
-        noted.1 += 1;
-        if noted.1 > NOTES {
+        return false;
+    }
+    noted.written += 1;
+    match handle.wishes.record.has_room(&daemon.store, handle.id).await {
+        Ok(true) => noted.full = false,
+        // Said once; from then on nothing of it is on record.
+        Ok(false) if noted.full => return false,
+        Ok(false) => {
+            noted.full = true;
+            write(daemon, handle, &left_out(1, Some(&used_up().message))).await;
             return false;
         }
+        Err(error) => tracing::warn!(bay = %handle.name, %error, "the record could not be added up"),
     }
+    write(daemon, handle, &draft(change)).await;
+    true
+}
+
+/// Writes down how many changes were left out, if any were.
+async fn tell_left_out(daemon: &Daemon, handle: &BayHandle, noted: &mut Noted) {
+    let count = std::mem::take(&mut noted.left_out);
+    if count > 0 {
+        write(daemon, handle, &left_out(count, None)).await;
+    }
+}
+
+async fn write(daemon: &Daemon, handle: &BayHandle, draft: &Draft) {
+    if let Err(error) = daemon.store.event_append(Some(handle.id), draft).await {
+        tracing::warn!(bay = %handle.name, %error, "a change from inside could not be written down");
+    }
+}
+
+/// An event for changes that have none of their own.
+fn left_out(count: u64, why: Option<&str>) -> Draft {
+    let within_s = LEFT_OUT_WITHIN.as_secs();
+    Draft::new(
+        "inside.left-out",
+        json!({ "count": count, "within_s": within_s, "why": why, "by": Caller::inside().by() }),
+    )
+}
+
+fn draft(change: InsideChange) -> Draft {
     let by = Caller::inside().by();
-    let draft = match change {
+    match change {
         InsideChange::ServiceDefined { service, argv, arguments_left_out } => {
             let (argv, more) = execs::event_argv(&argv);
             let left_out = arguments_left_out.saturating_add(more);
@@ -241,9 +401,5 @@ pub(crate) async fn changed(daemon: &Daemon, handle: &BayHandle, change: InsideC
         }
         InsideChange::HoldTaken { until } => Draft::new("hold.taken", json!({ "until": until, "by": by })),
         InsideChange::HoldReleased => Draft::new("hold.released", json!({ "by": by })),
-    };
-    if let Err(error) = daemon.store.event_append(Some(handle.id), &draft).await {
-        tracing::warn!(bay = %handle.name, %error, "a change from inside could not be written down");
     }
-    true
 }

@@ -24,6 +24,10 @@ pub(crate) mod workspaces;
 /// Nobody's user id.
 const NOBODY: u32 = 65534;
 
+/// What events and checkpoints say of [`Via::Inside`] and [`Via::Approval`].
+pub(crate) const INSIDE: &str = "inside";
+pub(crate) const APPROVAL: &str = "approval";
+
 /// Who asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Caller {
@@ -41,6 +45,8 @@ pub(crate) enum Via {
     Token,
     /// A bay asks for itself, through its guest.
     Inside,
+    /// The daemon acts because a rule has it ask a person about something that happens in the bay.
+    Approval,
 }
 
 impl Caller {
@@ -49,13 +55,19 @@ impl Caller {
         match self.via {
             Via::Socket => format!("uid {}", self.uid),
             Via::Token => "token".to_owned(),
-            Via::Inside => "inside".to_owned(),
+            Via::Inside => INSIDE.to_owned(),
+            Via::Approval => APPROVAL.to_owned(),
         }
     }
 
     /// A bay, which has nobody's rights out here.
     pub(crate) fn inside() -> Self {
         Self { uid: NOBODY, via: Via::Inside }
+    }
+
+    /// The daemon, before it asks a person.
+    pub(crate) fn approval() -> Self {
+        Self { uid: NOBODY, via: Via::Approval }
     }
 }
 

@@ -1,30 +1,79 @@
-//! Which automatic checkpoints are not needed any more. Those that somebody asked for are never thinned.
+//! Which automatic checkpoints are not needed any more. Checkpoints that somebody asked for are never thinned.
+//!
+//! Each [`Cause`] has numbers of its own, so a bay that restores itself in a loop uses up its own and no other's. A new
+//! checkpoint only ever removes those of its own cause and of lesser ones:
+//!
+//! ```text
+//!   made by        may remove those of
+//!   operator       operator, approval, inside
+//!   approval       approval, inside
+//!   inside         inside
+//! ```
 
 use bay_store::CheckpointRow;
 use bay_types::CheckpointName;
 use jiff::{SignedDuration, Timestamp};
 
-/// The newest automatic ones always stay: they are the way back from what was done last.
+use super::{APPROVAL, INSIDE};
+
+/// The newest automatic ones of each cause always stay: they are the way back from what was done last.
 const ALWAYS_KEPT: usize = 3;
-/// Automatic ones of a bay, at most.
+/// Automatic ones of a bay and of one cause, at most.
 const MOST: usize = 20;
 /// An automatic one that is older goes.
 const LONGEST: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// Less of the pool free than one part in so many: only [`ALWAYS_KEPT`] stay.
 const TIGHT_PART: u64 = 8;
 
+/// Who caused a checkpoint, least trusted first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Cause {
+    /// A process of the bay. So were checkpoints of questions that an earlier release made.
+    Inside,
+    /// A question to a person. A process of the bay may have provoked it.
+    Approval,
+    Operator,
+}
+
+impl Cause {
+    const ALL: [Self; 3] = [Self::Inside, Self::Approval, Self::Operator];
+
+    /// By what is stored with a checkpoint (see [`Caller::by`](super::Caller::by)).
+    pub(super) fn of(by: &str) -> Self {
+        match by {
+            INSIDE => Self::Inside,
+            APPROVAL => Self::Approval,
+            _ => Self::Operator,
+        }
+    }
+}
+
 pub(super) fn is_tight(free: u64, total: u64) -> bool {
     free < total / TIGHT_PART
 }
 
-/// Oldest first, as `known` is. Those in `promised` stay: what the bay descends from, and what an open question can be answered with.
+/// The automatic checkpoints of `known` that a new one made by `cause` removes. `known` is oldest first. Those in
+/// `promised` stay: what the bay descends from, and what an open question can be answered with.
 pub(super) fn dispensable(
     known: &[CheckpointRow],
     promised: &[CheckpointName],
+    cause: Cause,
     now: Timestamp,
     tight: bool,
 ) -> Vec<CheckpointName> {
-    let automatic: Vec<&CheckpointRow> = known.iter().filter(|row| row.automatic.is_some()).collect();
+    let removable = Cause::ALL.into_iter().filter(|of| *of <= cause);
+    removable.flat_map(|of| dispensable_of(known, promised, of, now, tight)).collect()
+}
+
+fn dispensable_of(
+    known: &[CheckpointRow],
+    promised: &[CheckpointName],
+    of: Cause,
+    now: Timestamp,
+    tight: bool,
+) -> Vec<CheckpointName> {
+    let automatic: Vec<&CheckpointRow> =
+        known.iter().filter(|row| row.automatic.is_some() && Cause::of(&row.by) == of).collect();
     let sure = automatic.len().saturating_sub(ALWAYS_KEPT);
     let too_many = automatic.len().saturating_sub(MOST);
     automatic[..sure]
@@ -60,10 +109,18 @@ mod tests {
         }
     }
 
-    fn gone(known: &[CheckpointRow], current: Option<u32>, tight: bool) -> Vec<u32> {
+    fn by(by: &str, row: CheckpointRow) -> CheckpointRow {
+        CheckpointRow { by: by.to_owned(), ..row }
+    }
+
+    fn gone_for(known: &[CheckpointRow], current: Option<u32>, cause: Cause, tight: bool) -> Vec<u32> {
         let promised: Vec<_> = current.and_then(CheckpointName::new).into_iter().collect();
         let now = NOW.parse().unwrap();
-        dispensable(known, &promised, now, tight).into_iter().map(CheckpointName::number).collect()
+        dispensable(known, &promised, cause, now, tight).into_iter().map(CheckpointName::number).collect()
+    }
+
+    fn gone(known: &[CheckpointRow], current: Option<u32>, tight: bool) -> Vec<u32> {
+        gone_for(known, current, Cause::Operator, tight)
     }
 
     #[test]
@@ -82,5 +139,29 @@ mod tests {
         let few: Vec<_> = (1..=5).map(|n| row(n, true, 1)).collect();
         assert!(gone(&few, None, false).is_empty());
         assert_eq!(gone(&few, None, true), [1, 2]);
+    }
+
+    #[test]
+    fn checkpoints_caused_from_inside_remove_only_their_own() {
+        // The operator's first, then a question's, then a loop of the bay's own.
+        let operators = (1..=5).map(|n| row(n, true, 300));
+        let questions = (6..=10).map(|n| by("approval", row(n, true, 300)));
+        let own = (11..=35).map(|n| by("inside", row(n, true, 1)));
+        let known: Vec<_> = operators.chain(questions).chain(own).collect();
+        assert_eq!(gone_for(&known, None, Cause::Inside, false), [11, 12, 13, 14, 15]);
+        // A bay that fills the pool until it is tight, and one that waits until the others are old, win nothing.
+        assert_eq!(gone_for(&known, None, Cause::Inside, true), (11..=32).collect::<Vec<_>>());
+        assert_eq!(gone_for(&known, None, Cause::Approval, false), [11, 12, 13, 14, 15, 6, 7]);
+        assert_eq!(gone_for(&known, None, Cause::Operator, false), [11, 12, 13, 14, 15, 6, 7, 1, 2]);
+    }
+
+    #[test]
+    fn each_cause_is_read_from_what_is_stored() {
+        use crate::service::{Caller, Via};
+        assert_eq!(Cause::of(&Caller::inside().by()), Cause::Inside);
+        assert_eq!(Cause::of(&Caller::approval().by()), Cause::Approval);
+        for via in [Via::Socket, Via::Token] {
+            assert_eq!(Cause::of(&Caller { uid: 1000, via }.by()), Cause::Operator);
+        }
     }
 }

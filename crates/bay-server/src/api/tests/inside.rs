@@ -1,7 +1,10 @@
 //! Services, watching and ports of a guest that lies.
 
+use bay_types::guest::GuestEvent;
+use bay_types::inside::{Ask, InsideChange};
 use bay_types::service::MAX_SERVICES;
 use futures_util::StreamExt;
+use tokio::sync::mpsc;
 
 use super::*;
 
@@ -161,4 +164,82 @@ async fn more_ports_than_there_may_be_are_cut_and_names_of_processes_made_safe()
     for port in ports.as_array().unwrap() {
         assert!(is_plain(&port["process"]) && port["service"].is_null(), "{port}");
     }
+}
+
+/// A guest that says what it is told to, and passes on what its asks are answered with.
+fn asking_guest(listener: UnixListener, events: Vec<GuestEvent>) -> mpsc::UnboundedReceiver<Value> {
+    let (answers, heard) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (answers, events) = (answers.clone(), events.clone());
+            tokio::spawn(async move {
+                let service =
+                    hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
+                        let (answers, events) = (answers.clone(), events.clone());
+                        async move {
+                            let path = request.uri().path().to_owned();
+                            let sent = request.into_body().collect().await.unwrap().to_bytes();
+                            let body = match path.as_str() {
+                                "/v1/info" => Body::from(info(PROTOCOL)),
+                                "/v1/events" => {
+                                    let lines: String =
+                                        events.iter().map(|event| json!(event).to_string() + "\n").collect();
+                                    // The stream stays open behind its lines.
+                                    let lines =
+                                        futures_util::stream::once(async { Ok::<_, std::io::Error>(lines) });
+                                    Body::from_stream(lines.chain(futures_util::stream::pending()))
+                                }
+                                path if path.starts_with("/v1/asks/") => {
+                                    answers.send(serde_json::from_slice(&sent).unwrap()).ok();
+                                    Body::empty()
+                                }
+                                _ => Body::from("[]"),
+                            };
+                            Ok::<_, std::convert::Infallible>(http::Response::new(body))
+                        }
+                    });
+                let _ = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await;
+            });
+        }
+    });
+    heard
+}
+
+/// Attack: restores and services changed from inside, for as long as it takes to fill the disk of the record.
+#[tokio::test]
+async fn a_bay_that_has_used_up_its_part_of_the_record_changes_nothing_more_from_inside() {
+    let rig = rig().await;
+    let bay = rig.bay("web", State::Running).await;
+    // As much as the record keeps of what one bay causes from inside.
+    let long = json!({ "by": "inside", "argv": ["x".repeat(15_000)] });
+    let draft = Draft::new("service.define", long);
+    let fill = futures_util::stream::iter(0..(64 << 20) / 15_000 + 1)
+        .map(|_| rig.daemon.store.event_append(Some(bay.id), &draft))
+        .buffer_unordered(64);
+    fill.for_each(|written| async { drop(written.unwrap()) }).await;
+    let changed = || GuestEvent::Changed { change: InsideChange::HoldReleased };
+    let events = vec![
+        GuestEvent::Hello,
+        changed(),
+        changed(),
+        GuestEvent::Asked { id: 1, ask: Ask::Restore { checkpoint: "v1".parse().unwrap() } },
+        GuestEvent::Asked { id: 2, ask: Ask::Checkpoint { message: None } },
+        GuestEvent::Asked { id: 3, ask: Ask::Checkpoints },
+    ];
+    let mut answers = asking_guest(rig.listener(), events);
+    let follower = tokio::spawn(follow::follow(Arc::clone(&rig.daemon), Arc::clone(&bay)));
+    for _ in 0..2 {
+        let refused = answers.recv().await.unwrap();
+        assert_eq!(refused["error"]["code"], "not-enough", "{refused}");
+        assert!(refused["error"]["message"].as_str().unwrap().contains("used up"), "{refused}");
+    }
+    assert_eq!(answers.recv().await.unwrap(), json!({ "value": [] }), "looking costs the record nothing");
+    follower.abort();
+    let told = rig.daemon.store.events_of(bay.id, ["inside.left-out", "hold.released"], 10).await.unwrap();
+    let kinds: Vec<&str> = told.iter().map(|event| event.kind.as_str()).collect();
+    assert_eq!(kinds, ["inside.left-out"], "that it is full is on record once: {told:?}");
+    let asked = ["bay.restore-asked", "checkpoint.asked"];
+    assert!(rig.daemon.store.events_of(bay.id, asked, 10).await.unwrap().is_empty());
 }

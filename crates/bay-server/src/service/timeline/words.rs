@@ -155,6 +155,11 @@ pub(super) fn what(kind: &str, body: &Value) -> String {
         ),
         "bay.disk-unknown" => "files of a bay that no record knows were found".to_owned(),
         "hold.taken" => format!("to be kept awake{}{by}", body.after(" until ", "until")),
+        "inside.left-out" => format!(
+            "{} more changes from inside{}{by}",
+            body.text("count").unwrap_or_default(),
+            body.after(": ", "why")
+        ),
         "hold.released" => format!("need not be kept awake any more{by}"),
         "bay.forked" => {
             format!("forked{}{}{by}", body.after(" from ", "checkpoint"), body.after(" into ", "children"))
