@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use bay_tests::lab::lab;
+use bay_tests::origin::text;
 use bay_tests::{image, until};
+use http::{Request, Response};
+use hyper::body::Incoming;
 use serde_json::Value;
 
 /// Asks for refused things over and over on one connection, and says how often it was refused.
@@ -55,6 +58,50 @@ for number in range(4000):
     send(b"%d.%s.evil.test" % (number, os.urandom(20).hex().encode()), 1)
 print(sent)
 "#;
+
+/// Sends requests and resets the connection at once, most of them before anything can have come back.
+const RESET: &str = r#"
+import socket, struct, sys
+port, count = int(sys.argv[1]), int(sys.argv[2])
+for number in range(count):
+    door = socket.create_connection(("origin.test", port), timeout=30)
+    # Closing it resets it.
+    door.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    door.sendall(("GET /%d HTTP/1.1\r\nHost: origin.test:%d\r\n\r\n" % (number, port)).encode())
+    door.close()
+"#;
+
+#[test]
+fn attr_reset_a_request_whose_client_resets_at_once_has_its_end_on_record() {
+    if !image::with_python() {
+        return;
+    }
+    let lab = lab();
+    let origin = lab.outside.http("origin.test", |request: Request<Incoming>| async move {
+        Response::new(text(request.uri().path().to_owned()))
+    });
+    lab.bay("hasty", &origin.allowed(""));
+    let _sent = lab.python("hasty", RESET, &[&origin.port().to_string(), "200"]).ok();
+    let ends = || -> BTreeSet<u64> {
+        lab.record("hasty", "egress.ended").iter().filter_map(|body| body["of"].as_u64()).collect()
+    };
+    let begun = || -> BTreeSet<u64> {
+        let page = lab.daemon.rest("GET", "/v1/events?bay=hasty&since=0", &Value::Null).json();
+        let decided = page.as_array().unwrap().iter().filter(|event| event["kind"] == "egress.decided");
+        decided
+            .filter(|event| event["body"]["outcome"] == "allow")
+            .filter_map(|event| event["seq"].as_u64())
+            .collect()
+    };
+    until("every request that was let out to have its end", || (begun() == ends()).then_some(()));
+    assert!(!begun().is_empty(), "none of them was let out");
+    // What is not known of a request is said to be unknown.
+    let told = lab.daemon.bay(&["egress", "hasty"]).ok().text();
+    assert!(!told.contains(" lost "), "{told}");
+    for line in told.lines().filter(|line| line.contains("GET http")) {
+        assert!(line.contains("exec ") || line.contains("by an unknown process"), "{line}");
+    }
+}
 
 #[test]
 fn audit_drop_a_flood_is_added_up_whole_and_hides_neither_refusals_nor_other_bays() {

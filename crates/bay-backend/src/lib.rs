@@ -8,6 +8,7 @@
 //! |-----------|------------------------------------------------------------------------------------------------|
 //! | `start`   | the guest runs and listens, or nothing is left; anything an earlier start left is cleared first |
 //! | `inspect` | the truth at this moment, never a memory of it                                                 |
+//! | `reclaim_guest` | PID 1 is not frozen by anybody in the bay, and where it was put; tells when that was not so      |
 //! | `set_limits` | they hold when it returns, and nothing that runs was killed to make them fit                 |
 //! | `stats`   | what the bay uses as the host measures it; what this host does not measure is absent           |
 //! | `examine` | what in a running bay cannot be kept in memory, with nothing stopped                            |
@@ -40,7 +41,7 @@ use bay_types::stats::BayStats;
 use bay_types::{ApiError, BayId, BayName, ErrorCode};
 use tokio::net::UnixStream;
 
-pub use bay_runtime::{Counters, Dropped, GatewaySockets, NetworkUse, own_addresses};
+pub use bay_runtime::{Counters, Dropped, GatewaySockets, Moved, NetworkUse, own_addresses};
 pub use bay_types::runtime::Obstacle;
 
 pub mod local;
@@ -238,6 +239,10 @@ pub trait Backend: Send + Sync + Debug {
     fn isolation(&self) -> Isolation;
     async fn start(&self, spec: &StartSpec) -> Result<RuntimeRecord, BackendError>;
     async fn inspect(&self, bay: BayId, record: &RuntimeRecord) -> Seen;
+    /// Undoes what root in the bay did to where PID 1 is, and tells it; nothing where PID 1 is out of the bay's reach.
+    async fn reclaim_guest(&self, _bay: BayId, _record: &RuntimeRecord) -> Option<Moved> {
+        None
+    }
     /// What it uses at this moment, measured from outside of it.
     async fn stats(&self, bay: BayId, record: &RuntimeRecord) -> BayStats;
     /// Memory that its processes hold, without caches: about what a capture of it will hold. Absent where nobody counts.

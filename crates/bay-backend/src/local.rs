@@ -13,8 +13,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bay_runtime::sockets::Callers;
 use bay_runtime::{
-    Failure, GUEST_SOCKET, GatewaySockets, Hierarchies, LimitEvents, NetworkUse, Placing, guest_socket,
-    network_use, process_start_ticks,
+    Failure, GUEST_SOCKET, GatewaySockets, Hierarchies, LimitEvents, Moved, NetworkUse, Placing,
+    guest_socket, network_use, process_start_ticks,
 };
 use bay_types::BayId;
 use bay_types::bay::{Isolation, Limits};
@@ -217,6 +217,14 @@ impl Backend for Local {
         }
         let frozen = self.groups().is_some_and(|groups| groups.is_frozen(&self.place(bay).cgroup));
         if frozen { Seen::Paused } else { Seen::Running }
+    }
+
+    async fn reclaim_guest(&self, bay: BayId, record: &RuntimeRecord) -> Option<Moved> {
+        if !is_alive(record) {
+            return None;
+        }
+        // One that ended meanwhile is seen by the next look.
+        self.groups()?.reclaim_first_process(&self.place(bay).cgroup, record.pid).ok().flatten()
     }
 
     async fn stats(&self, bay: BayId, record: &RuntimeRecord) -> BayStats {

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bay_types::exec::{ExecSpec, SignalRequest};
+use bay_types::exec::{ExecSpec, ExecStatus, SignalRequest, Signalled};
 use bay_types::frame::UPGRADE;
-use bay_types::guest::{GuestConfig, GuestEvent, GuestInfo, PROTOCOL, Shutdown};
+use bay_types::guest::{ExecEnded, GuestConfig, GuestEvent, GuestInfo, PROTOCOL, Shutdown, ShutdownReport};
 use bay_types::secret::Delivered;
 use bay_types::{ApiError, ErrorCode, ExecId, VERSION};
 use bytes::Bytes;
@@ -22,6 +22,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::Timestamp;
 use rustix::process::{Resource, Rlimit};
+use serde::Serialize;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
 
@@ -54,6 +55,15 @@ const SERVICES_GRACE: f32 = 0.75;
 /// How long the answer to a shutdown may take to be read before the guest ends all the same.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 const EVENT_LINES: usize = 16;
+
+/// The status of an exec after a signal, and what else the signal went to.
+#[derive(Serialize)]
+struct SignalAnswer {
+    #[serde(flatten)]
+    status: ExecStatus,
+    #[serde(flatten)]
+    signalled: Signalled,
+}
 
 /// Everything a request can reach.
 pub(crate) struct Guest {
@@ -309,7 +319,8 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
         (&Method::POST, ["v1", "execs", id, "signal"]) => {
             let id = parse_id(id)?;
             let wanted: SignalRequest = require_json(request.into_body()).await?;
-            Ok(json(StatusCode::OK, &execs.signal(id, wanted)?))
+            let (status, signalled) = execs.signal(id, wanted)?;
+            Ok(json(StatusCode::OK, &SignalAnswer { status, signalled }))
         }
         (_, ["v1", "services", rest @ ..]) => services::route(guest.services()?, rest, &query, request).await,
         (&Method::GET, ["v1", "events"]) => Ok(stream(events(execs.events.subscribe()), None)),
@@ -349,8 +360,8 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
         (&Method::POST, ["v1", "wake"]) => wake::route(guest, request).await,
         (&Method::POST, ["v1", "shutdown"]) => {
             let wanted: Shutdown = require_json(request.into_body()).await?;
-            stop(guest, Duration::from_millis(wanted.grace_ms).min(MAX_GRACE)).await;
-            Ok(last_answer(guest))
+            let ended = stop(guest, Duration::from_millis(wanted.grace_ms).min(MAX_GRACE)).await;
+            Ok(last_answer(guest, &ShutdownReport { ended }))
         }
         (method, _) => Err(ApiError::new(
             ErrorCode::InvalidInput,
@@ -361,12 +372,12 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
 }
 
 /// Services first, in their order, within most of the grace; then everything else in what is left of it.
-async fn stop(guest: &Guest, grace: Duration) {
+async fn stop(guest: &Guest, grace: Duration) -> Vec<ExecEnded> {
     let began = tokio::time::Instant::now();
     if let Ok(services) = &guest.services {
         services.stop(grace.mul_f32(SERVICES_GRACE)).await;
     }
-    guest.execs.stop(grace.saturating_sub(began.elapsed())).await;
+    guest.execs.stop(grace.saturating_sub(began.elapsed())).await
 }
 
 fn parse_id(text: &str) -> Result<ExecId, ApiError> {
@@ -381,14 +392,14 @@ fn spec_for(id: ExecId, spec: ExecSpec) -> Result<ExecSpec, ApiError> {
 }
 
 /// The guest goes when this answer is sent, or soon.
-fn last_answer(guest: &Arc<Guest>) -> Response<Body> {
+fn last_answer(guest: &Arc<Guest>, last: &ShutdownReport) -> Response<Body> {
     guest.done.store(true, Ordering::Relaxed);
     let guest = Arc::clone(guest);
     tokio::spawn(async move {
         tokio::time::sleep(LAST_ANSWER).await;
         guest.leave.notify_one();
     });
-    let mut response = empty(StatusCode::NO_CONTENT);
+    let mut response = json(StatusCode::OK, last);
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }

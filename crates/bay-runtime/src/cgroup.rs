@@ -29,11 +29,13 @@ use rustix::io::Errno;
 use crate::failure::{Failure, Try};
 use crate::own_v2::{self, OWN_V2};
 
+mod first_process;
 mod hanging;
 mod limits;
 mod processors;
 mod stats;
 
+pub use first_process::Moved;
 pub use limits::Placing;
 
 const STEP: &str = "cgroups";

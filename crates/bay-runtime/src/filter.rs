@@ -5,9 +5,10 @@
 //! 1. an allowlist; anything else *does not exist* (`ENOSYS`), so that programs fall back as on an older kernel.
 //!    io_uring is not on it (it cannot be checkpointed and has a long record of kernel defects), nor are keyrings
 //!    (not namespaced) and the descriptor-based mount calls (nothing in a bay needs them);
-//! 2. calls that are *not permitted* (`EPERM`): what could reach the kernel itself, and the few ioctls that matter:
-//!    all of btrfs but [`BTRFS_ALLOWED`] (a subvolume made by an agent would be empty in every checkpoint, and others
-//!    list the pool's subvolumes or show how much all bays have written) and terminal injection;
+//! 2. calls that are *not permitted* (`EPERM`): what could reach the kernel itself; the few ioctls that matter: all of
+//!    btrfs but [`BTRFS_ALLOWED`] (a subvolume made by an agent would be empty in every checkpoint, and others list the
+//!    pool's subvolumes or show how much all bays have written) and terminal injection; and limits of another process
+//!    that would end it: the bay's root may set those of PID 1, as far as the kernel is concerned;
 //! 3. socket families that network namespaces do not contain, such as vsock, are *not supported* (`EAFNOSUPPORT`).
 //!
 //! None of this sets `no_new_privs`: sudo works. Programs for another architecture than the host's are killed.
@@ -32,17 +33,25 @@ const IOCTL_MAGIC_MASK: u64 = 0xff00;
 /// The ioctls of this magic that programs need and that show nothing of the pool. Each is the whole request, as the kernel
 /// compares it. The others make, remove or send subvolumes, number them (`INO_LOOKUP`, `INO_LOOKUP_USER`,
 /// `GET_SUBVOL_INFO`, `GET_SUBVOL_ROOTREF`, `SUBVOL_SYNC_WAIT`), show what all bays together have written and when
-/// (`SPACE_INFO`, `FS_INFO`, `DEV_INFO`, `GET_DEV_STATS`, `START_SYNC`, `WAIT_SYNC`), or need rights on the host. (So does
-/// defragmenting: the kernel asks for the owner on disk, whatever the mount maps it to.)
-const BTRFS_ALLOWED: [u64; 4] = [
+/// (`SPACE_INFO`, `FS_INFO`, `DEV_INFO`, `GET_DEV_STATS`, `START_SYNC`, `WAIT_SYNC`), or need rights on the host.
+const BTRFS_ALLOWED: [u64; 6] = [
     0x4004_9409, // FICLONE
     0x4020_940d, // FICLONERANGE
     0xc018_9436, // FIDEDUPERANGE
     0x8100_9431, // FS_IOC_GETFSLABEL
+    0x5000_9402, // BTRFS_IOC_DEFRAG
+    0x4030_9410, // BTRFS_IOC_DEFRAG_RANGE
 ];
 
 const TIOCSTI: u64 = 0x5412;
 const TIOCLINUX: u64 = 0x541c;
+
+/// Limits that end a process, or make every allocation or write of it fail. The kernel lets root in a user namespace set them
+/// for every process there, PID 1 included, and PID 1 cannot raise them again. A filter cannot tell which process a
+/// number means (any thread of PID 1 will do), so nobody sets these of another process. The others, such as open files, are
+/// set that way by container runtimes.
+const ENDING_LIMITS: [libc::__rlimit_resource_t; 5] =
+    [libc::RLIMIT_CPU, libc::RLIMIT_FSIZE, libc::RLIMIT_DATA, libc::RLIMIT_AS, libc::RLIMIT_RTTIME];
 
 /// The filters, in the order of installation.
 pub(crate) fn compile() -> io::Result<Vec<BpfProgram>> {
@@ -66,6 +75,16 @@ fn forbidden() -> io::Result<BpfProgram> {
     let and_none_of = BTRFS_ALLOWED.iter().map(|&request| condition(1, SeccompCmpOp::Ne, request));
     ioctls.push(rule(std::iter::once(of_btrfs).chain(and_none_of).collect::<io::Result<_>>()?)?);
     rules.insert(libc::SYS_ioctl, ioctls);
+    let limits = ENDING_LIMITS.into_iter().map(|resource| {
+        // Process 0 is the caller itself; without new limits it is only asked for the old ones.
+        let sets = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0);
+        rule(vec![
+            condition(0, SeccompCmpOp::Ne, 0)?,
+            condition(1, SeccompCmpOp::Eq, resource.into())?,
+            sets.map_err(io::Error::other)?,
+        ])
+    });
+    rules.insert(libc::SYS_prlimit64, limits.collect::<io::Result<_>>()?);
     filter(rules, SeccompAction::Allow, SeccompAction::Errno(errno(libc::EPERM)))
 }
 

@@ -61,7 +61,7 @@ use std::process::ExitCode;
 use bay_types::runtime::{RuntimeReply, RuntimeRequest};
 
 pub use attempt::{ATTEMPT_MADE, ATTEMPT_NAMESPACES};
-pub use cgroup::{Hierarchies, Placing};
+pub use cgroup::{Hierarchies, Moved, Placing};
 pub use failure::Failure;
 pub use gateway::{Counters, Dropped, GatewaySockets, can_steer};
 pub use limit_events::LimitEvents;

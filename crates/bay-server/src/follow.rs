@@ -15,6 +15,7 @@ use bytes::{Bytes, BytesMut};
 use http::{Method, Request};
 use http_body_util::BodyExt;
 use serde_json::json;
+use tokio::sync::watch;
 
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::Daemon;
@@ -30,8 +31,8 @@ const NOISE_PAUSE: Duration = Duration::from_millis(200);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MOST: Duration = Duration::from_secs(10);
 
-/// Never returns by itself; its owner ends it with the guest.
-pub(crate) async fn follow(daemon: Arc<Daemon>, handle: Arc<BayHandle>) {
+/// Returns when its owner says that the guest is gone, and everything was read that the guest had sent by then.
+pub(crate) async fn follow(daemon: Arc<Daemon>, handle: Arc<BayHandle>, mut gone: watch::Receiver<bool>) {
     let mut wait = RETRY_FIRST;
     let mut understood = false;
     loop {
@@ -47,7 +48,11 @@ pub(crate) async fn follow(daemon: Arc<Daemon>, handle: Arc<BayHandle>) {
         tracing::debug!(bay = %handle.name, why = ended.err().as_deref(), "the event stream of a guest ended");
         // A stream that lived is worth coming back to at once; one that breaks off each time is not.
         wait = if began.elapsed() > RETRY_MOST { RETRY_FIRST } else { (wait * 2).min(RETRY_MOST) };
-        tokio::time::sleep(wait).await;
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            // Also when the owner is.
+            _ = gone.wait_for(|gone| *gone) => return,
+        }
     }
 }
 

@@ -53,6 +53,7 @@ mod api;
 mod approvals;
 mod changes;
 mod channel;
+mod checked_output;
 mod daemon;
 mod egress;
 mod fault;

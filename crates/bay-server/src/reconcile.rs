@@ -24,6 +24,7 @@ use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
 use http::Method;
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::channel::plain_text;
@@ -58,6 +59,11 @@ const PANIC_PAUSE: Duration = Duration::from_secs(1);
 /// More steps than any way through the state machine; a longer one is a defect and must not spin.
 const MAX_STEPS: usize = 16;
 
+/// How long a guest that is gone may have events on their way: they are in the buffer of a socket.
+const READ_OUT_WITHIN: Duration = Duration::from_secs(2);
+/// How long its last answer may take to be read.
+const LAST_ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
 /// A task that ends with its owner.
 #[derive(Debug)]
 struct Follower(tokio::task::JoinHandle<()>);
@@ -72,8 +78,8 @@ struct Reconciler {
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     restarts: Restarts,
-    /// Reads the running guest's events.
-    follower: Option<Follower>,
+    /// Reads the running guest's events, until it is told that the guest is gone.
+    follower: Option<(Follower, watch::Sender<bool>)>,
     /// Why the next start happens, for the reason shown with it.
     why: String,
     /// Why the newest wish failed, once that is in the ledger: trying the same again every now and then is not told again.
@@ -215,6 +221,9 @@ impl Reconciler {
                     if look.seen != Seen::Gone {
                         self.open_egress(&row).await;
                     }
+                    if (look.seen, row.state) == (Seen::Running, State::Running) {
+                        self.reclaim_guest(&row).await;
+                    }
                     self.follow(&row, look.seen);
                     return Ok(Pass::Settled { refused });
                 }
@@ -294,16 +303,40 @@ impl Reconciler {
                 (seconds, Follower(tokio::spawn(task)))
             });
         }
-        if self.follower.as_ref().is_none_or(|follower| follower.0.is_finished()) {
-            let task = follow::follow(Arc::clone(&self.daemon), Arc::clone(&self.handle));
-            self.follower = Some(Follower(tokio::spawn(task)));
+        if self.follower.as_ref().is_none_or(|(follower, _)| follower.0.is_finished()) {
+            let (gone, is_gone) = watch::channel(false);
+            let task = follow::follow(Arc::clone(&self.daemon), Arc::clone(&self.handle), is_gone);
+            self.follower = Some((Follower(tokio::spawn(task)), gone));
+        }
+    }
+
+    /// Root in the bay can move PID 1 into a group of its own and freeze it there: then nothing in the bay can be reached.
+    /// That is undone, and the record says that it happened.
+    async fn reclaim_guest(&self, row: &BayRow) {
+        let Some(record) = &row.runtime else { return };
+        let Some(moved) = self.daemon.backend.reclaim_guest(row.id, record).await else { return };
+        tracing::warn!(bay = %row.name, ?moved, "root in a bay moved its guest; it was put back");
+        let event = Draft::new(
+            "bay.guest-moved",
+            json!({ "group": moved.group, "frozen": moved.frozen, "stays": moved.stays }),
+        );
+        if let Err(error) = self.daemon.store.event_append(Some(row.id), &event).await {
+            tracing::error!(bay = %row.name, %error, "that a bay moved its guest is not on record");
+        }
+    }
+
+    /// The guest is gone: what it reported before that is still written down.
+    async fn read_out(&mut self) {
+        if let Some((mut follower, gone)) = self.follower.take() {
+            gone.send_replace(true);
+            let _ = tokio::time::timeout(READ_OUT_WITHIN, &mut follower.0).await;
         }
     }
 
     /// What was on record is gone: say so, and take away what it left.
     async fn note_loss(&mut self, row: &BayRow) -> Result<(), ApiError> {
         self.handle.close_egress().await;
-        self.follower = None;
+        self.read_out().await;
         self.idler = None;
         self.handle.guest.reset();
         let died = if row.state == State::Paused { "the paused guest died" } else { "the guest died" };
@@ -582,13 +615,21 @@ impl Reconciler {
             let within = grace + STOP_SLACK;
             let asked = Instant::now();
             let gone = self.daemon.backend.wait_gone(record);
-            tokio::pin!(gone);
-            // False when it is gone already (it may be gone before it answers, and is not to be waited for twice), or did
-            // not take the request: then it will not end by itself.
-            let ending = tokio::select! {
-                () = &mut gone => false,
-                answer = self.handle.guest.bytes(Method::POST, "/v1/shutdown", body.into(), within) => answer.is_ok(),
+            let answer = self.handle.guest.bytes(Method::POST, "/v1/shutdown", body.into(), within);
+            tokio::pin!(gone, answer);
+            // It is not ending when it is gone already (it may be gone before its answer is read, and is not to be waited
+            // for twice), or did not take the request: then it will not end by itself.
+            let (ending, answer) = tokio::select! {
+                biased;
+                answer = &mut answer => (answer.is_ok(), answer.ok()),
+                () = &mut gone => {
+                    let answer = tokio::time::timeout(LAST_ANSWER_WITHIN, answer).await;
+                    (false, answer.ok().and_then(Result::ok))
+                }
             };
+            if let Some(answer) = answer {
+                execs::ended_with_bay(&self.daemon, &self.handle, &answer).await;
+            }
             if ending && tokio::time::timeout_at(asked + within, gone).await.is_err() {
                 tracing::warn!(bay = %row.name, "the guest did not end within its grace; it is killed");
             }

@@ -1,12 +1,12 @@
 //! What the guest kept on disk, read by the daemon when there is no guest to ask. The directory is the bay's and
-//! hostile; the reader of `bay-guest` is written for that.
+//! hostile; the reader of `bay-guest` is written for that. It is read to be shown, and for nothing that is decided or
+//! recorded: root in the bay can write all of it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use bay_guest::spool::{Piece, Reader, SpoolError};
-use bay_types::exec::ExecStatus;
 use bay_types::frame::{Frame, Gap, GapReason, HEADER_LEN, MAX_PAYLOAD, output_header};
 use bay_types::service::{ServiceRun, ServiceView};
 use bay_types::{ApiError, ErrorCode, ExecId};
@@ -22,15 +22,6 @@ const IN_FLIGHT: usize = 4;
 fn open(state: &PathBuf) -> std::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::open(state, flags, Mode::empty())?)
-}
-
-/// The last status a guest wrote down of an exec, when that is there and makes sense.
-pub(crate) async fn status(state: PathBuf, id: ExecId) -> Option<ExecStatus> {
-    let read = move || {
-        let dir = open(&state).map_err(|e| ApiError::internal(&e))?;
-        bay_guest::spool::read_status(dir.as_fd(), id).map_err(|e| to_api(&e))
-    };
-    blocking(read).await.ok()
 }
 
 /// The services of a bay as its last guest wrote them down.

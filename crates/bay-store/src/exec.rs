@@ -3,6 +3,7 @@
 
 use bay_types::checkpoint::Point;
 use bay_types::exec::{ExecEnd, ExecSpec, ExecView, Exit, LimitHit, Usage, duration_s};
+use bay_types::output::OutputHash;
 use bay_types::trace::ExecTrace;
 use bay_types::usage::ExecCost;
 use bay_types::{BayId, ExecId};
@@ -27,6 +28,8 @@ pub struct ExecRow {
     pub exit: Option<Exit>,
     pub usage: Usage,
     pub output_bytes: u64,
+    /// As the guest reported them at the end; absent when no guest did.
+    pub output_hashes: Option<Vec<OutputHash>>,
     pub limits_hit: Vec<LimitHit>,
     pub trace: Option<ExecTrace>,
 }
@@ -54,6 +57,7 @@ impl ExecRow {
             exit: self.exit,
             usage: self.usage,
             output_bytes: self.output_bytes,
+            output_hashes: self.output_hashes.clone(),
             limits_hit: self.limits_hit.clone(),
             trace: self.trace,
             cost: ExecCost::of(&self.usage, self.duration_s()),
@@ -80,7 +84,8 @@ impl Inserted {
 
 macro_rules! columns {
     () => {
-        "id, bay, number, spec, started_at, ended_at, exit, usage, output_bytes, trace, spec_hash, limits_hit"
+        "id, bay, number, spec, started_at, ended_at, exit, usage, output_bytes, trace, spec_hash, limits_hit, \
+         output_hashes"
     };
 }
 
@@ -111,6 +116,7 @@ fn row(row: &SqliteRow) -> Result<ExecRow> {
         exit: get::<Option<&str>>(row, 6)?.map(serde_json::from_str).transpose().map_err(column)?,
         usage: serde_json::from_str(get(row, 7)?).map_err(column)?,
         output_bytes: to_u64(get(row, 8)?),
+        output_hashes: get::<Option<&str>>(row, 12)?.map(serde_json::from_str).transpose().map_err(column)?,
         limits_hit: serde_json::from_str(get(row, 11)?).map_err(column)?,
         trace: get::<Option<&str>>(row, 9)?.map(serde_json::from_str).transpose().map_err(column)?,
     })
@@ -188,6 +194,7 @@ impl Store {
             exit: None,
             usage: Usage::default(),
             output_bytes: 0,
+            output_hashes: None,
             limits_hit: vec![],
             trace,
         }))
@@ -211,11 +218,12 @@ impl Store {
         let ended_at = end.map_or_else(now, |end| end.at.min(now()));
         let usage = end.map(|end| end.usage.bounded()).unwrap_or_default();
         let output = end.map_or(0, |end| end.output_bytes);
+        let hashes = end.and_then(|end| end.output_hashes.as_ref()).map(serde_json::to_string);
         let mut writer = self.writer().await;
         let mut transaction = writer.begin().await?;
         let connection = transaction.connection();
         let changed = sqlx::query(concat!(
-            "UPDATE execs SET ended_at = $3, exit = $4, usage = $5, output_bytes = $6, limits_hit = $7 ",
+            "UPDATE execs SET ended_at = $3, exit = $4, usage = $5, output_bytes = $6, limits_hit = $7, output_hashes = $8 ",
             "WHERE id = $1 AND bay = $2 AND ended_at IS NULL RETURNING ",
             columns!()
         ))
@@ -226,6 +234,7 @@ impl Store {
         .bind(serde_json::to_string(&usage).map_err(column)?)
         .bind(to_i64(output))
         .bind(serde_json::to_string(limits_hit).map_err(column)?)
+        .bind(hashes.transpose().map_err(column)?)
         .fetch_optional(&mut *connection)
         .await
         .map_err(&failed)?;
@@ -270,7 +279,7 @@ impl Store {
                 "INSERT INTO execs (id, bay, number, spec, spec_hash, started_at, usage, output_bytes, limits_hit, trace) ",
                 "SELECT id, $3, number, spec, spec_hash, started_at, usage, 0, '[]', trace FROM execs ",
                 "WHERE bay = $2 AND id = $1 ",
-                "ON CONFLICT (bay, id) DO UPDATE SET ended_at = NULL, exit = NULL RETURNING id"
+                "ON CONFLICT (bay, id) DO UPDATE SET ended_at = NULL, exit = NULL, output_hashes = NULL RETURNING id"
             ))
             .bind(id.to_string())
             .bind(from.bay.to_string())

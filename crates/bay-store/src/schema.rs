@@ -18,9 +18,13 @@ const MIGRATIONS: &[&[&str]] = &[
     LEDGER,
     POLICIES,
     APPROVALS,
+    OUTPUT_HASHES,
 ];
 
 const LIMITS_HIT: &[&str] = &["ALTER TABLE execs ADD COLUMN limits_hit TEXT NOT NULL DEFAULT '[]'"];
+
+/// Hashes of an exec's output as its guest reported them at the end; absent when no guest did.
+const OUTPUT_HASHES: &[&str] = &["ALTER TABLE execs ADD COLUMN output_hashes TEXT"];
 
 /// The inside of the tree over all events. What an earlier release hashed in a chain is taken over by `ledger::adopt`.
 const LEDGER: &[&str] = &["CREATE TABLE ledger_nodes (

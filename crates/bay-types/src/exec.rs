@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::bay::text_enum;
 use crate::error::{ApiError, ErrorCode};
 use crate::id::{BayId, ExecId};
+use crate::output::OutputHash;
 use crate::trace::ExecTrace;
 pub use crate::usage::Usage;
 use crate::usage::{ExecCost, seconds};
@@ -228,6 +229,13 @@ pub struct ExecStatus {
     /// Bytes of output that the bay's disk had no room for.
     #[serde(default)]
     pub refused_bytes: u64,
+    /// The guest that answers saw the end itself. False for an end that it only read from the bay's disk, where root in
+    /// the bay can write.
+    #[serde(default)]
+    pub witnessed: bool,
+    /// Hashes of the output that was kept at the end, made in the guest's memory; absent where it did not see the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_hashes: Option<Vec<OutputHash>>,
 }
 
 impl ExecStatus {
@@ -239,12 +247,13 @@ impl ExecStatus {
             usage: self.usage,
             output_bytes: self.output_bytes,
             refused_bytes: self.refused_bytes,
+            output_hashes: self.output_hashes.clone(),
         })
     }
 }
 
 /// What is known of an exec when it has ended, besides its exit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecEnd {
     pub at: Timestamp,
     #[serde(default)]
@@ -253,6 +262,19 @@ pub struct ExecEnd {
     /// Bytes of output that the bay's disk had no room for.
     #[serde(default)]
     pub refused_bytes: u64,
+    /// Hashes of the output that was kept; absent from a guest of an earlier release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_hashes: Option<Vec<OutputHash>>,
+}
+
+/// Who reported how an exec ended. What a guest reports is the bay's own account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reporter {
+    /// The bay's first process, over its connection to the daemon, while it ran.
+    Guest,
+    /// The daemon: no guest reported an end.
+    Daemon,
 }
 
 /// Seconds from one moment to another, none when the clock was set back meanwhile.
@@ -281,6 +303,10 @@ pub struct ExecView {
     pub exit: Option<Exit>,
     pub usage: Usage,
     pub output_bytes: u64,
+    /// Hashes of the output that was kept when it ended, as the guest reported them then. Absent for an exec that runs, was
+    /// lost, or ended under a guest of an earlier release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_hashes: Option<Vec<OutputHash>>,
     /// Limits of the bay that were reached while it ran. Memory and processes are counted for the bay as a whole, so it
     /// may have been another command's doing; they are looked at when an exec ends with anything but success.
     #[serde(default)]
@@ -313,6 +339,14 @@ pub struct SignalRequest {
     /// Every process of the exec rather than its leader's process group.
     #[serde(default)]
     pub tree: bool,
+}
+
+/// The answer to a [`SignalRequest`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signalled {
+    /// Processes that the signal was sent to although their exec had ended: what it left running.
+    #[serde(default)]
+    pub left: u64,
 }
 
 #[cfg(test)]

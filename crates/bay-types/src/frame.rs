@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ApiError;
 use crate::exec::{Exit, TtySize};
+use crate::output::OutputCheck;
 
 /// Token of the `Upgrade` header.
 pub const UPGRADE: &str = "bay-frames/1";
@@ -25,7 +26,8 @@ pub enum Frame {
     Stdout(Vec<u8>),
     Stderr(Vec<u8>),
     Gap(Gap),
-    Exit(Exit),
+    /// The end, and whether the output that came before is what the command wrote, where that is known.
+    Exit(Exit, Option<OutputCheck>),
     /// The stream cannot go on.
     Error(ApiError),
 }
@@ -66,6 +68,14 @@ struct SignalBody {
     signal: i32,
 }
 
+#[derive(Serialize, Deserialize)]
+struct ExitBody {
+    #[serde(flatten)]
+    exit: Exit,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    check: Option<OutputCheck>,
+}
+
 const STDIN: u8 = 0;
 const STDIN_EOF: u8 = 1;
 const RESIZE: u8 = 2;
@@ -101,7 +111,7 @@ impl Frame {
             Frame::Stdout(b) => (STDOUT, b.into()),
             Frame::Stderr(b) => (STDERR, b.into()),
             Frame::Gap(gap) => (GAP, json(gap).into()),
-            Frame::Exit(exit) => (EXIT, json(exit).into()),
+            Frame::Exit(exit, check) => (EXIT, json(&ExitBody { exit: *exit, check: *check }).into()),
             Frame::Error(error) => (ERROR, json(error).into()),
         };
         if body.is_empty() {
@@ -149,7 +159,10 @@ impl Frame {
             STDOUT => Frame::Stdout(body.to_vec()),
             STDERR => Frame::Stderr(body.to_vec()),
             GAP => Frame::Gap(serde_json::from_slice(body).map_err(bad)?),
-            EXIT => Frame::Exit(serde_json::from_slice(body).map_err(bad)?),
+            EXIT => {
+                let ExitBody { exit, check } = serde_json::from_slice(body).map_err(bad)?;
+                Frame::Exit(exit, check)
+            }
             _ => Frame::Error(serde_json::from_slice(body).map_err(bad)?),
         };
         Ok(Some((frame, HEADER_LEN + len)))
@@ -194,6 +207,20 @@ mod tests {
         let wire = full.to_bytes();
         assert!(wire.ends_with(br#"{"dropped":0,"why":"disk-full"}"#));
         assert_eq!(Frame::decode(&wire), Ok(Some((full, wire.len()))));
+    }
+
+    #[test]
+    fn an_exit_has_the_check_beside_it_and_may_come_without() {
+        let exit = Exit { reason: crate::exec::EndReason::Exited, code: Some(1), signal: None };
+        let plain = Frame::Exit(exit, None);
+        let wire = plain.to_bytes();
+        assert!(wire.ends_with(br#"{"reason":"exited","code":1}"#));
+        assert_eq!(Frame::decode(&wire), Ok(Some((plain, wire.len()))));
+        let checked = Frame::Exit(exit, Some(OutputCheck::Missing { from: 3, to: 9 }));
+        let wire = checked.to_bytes();
+        assert_eq!(Frame::decode(&wire), Ok(Some((checked, wire.len()))));
+        // What an earlier release reads of it.
+        assert_eq!(serde_json::from_slice::<Exit>(&wire[HEADER_LEN..]).unwrap(), exit);
     }
 
     #[test]

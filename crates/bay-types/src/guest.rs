@@ -9,7 +9,7 @@
 //! | `DELETE /v1/execs/{id}`                   | forget a finished exec and its output                     |
 //! | `POST /v1/execs/{id}/attach?since=N`      | upgrade to frames; a body starts the exec first           |
 //! | `GET /v1/execs/{id}/output?since=N&follow=` | the same output frames as a plain body, ended by `Exit` when it has ended |
-//! | `POST /v1/execs/{id}/signal`              | [`SignalRequest`](crate::exec::SignalRequest); answers the status afterwards |
+//! | `POST /v1/execs/{id}/signal`              | [`SignalRequest`](crate::exec::SignalRequest); answers [`Signalled`](crate::exec::Signalled) with the status afterwards |
 //! | `GET /v1/services`                        | array of [`ServiceView`](crate::service::ServiceView), by name |
 //! | `PUT /v1/services/{name}`                 | [`ServiceSpec`](crate::service::ServiceSpec): define or replace; answers the view, 201 when new |
 //! | `GET /v1/services/{name}`                 | its view                                                  |
@@ -29,7 +29,7 @@
 //! | `PUT /v1/limits`                          | [`Limits`](crate::bay::Limits) that hold now, for `bay-ctl` and `/.bay/README.md` to tell; 204 |
 //! | `PUT /v1/secrets`                         | array of [`Delivered`]: the sentinels that hold now; 204  |
 //! | `POST /v1/wake`                           | [`Wake`], after a restore: upgrade to [`WAKE_UPGRADE`], then its new socket as a descriptor; answers [`Woken`] |
-//! | `POST /v1/shutdown`                       | [`Shutdown`]; TERM to all, then KILL, then the guest exits |
+//! | `POST /v1/shutdown`                       | [`Shutdown`]; TERM to all, then KILL; answers [`ShutdownReport`], then the guest exits |
 //! | `POST /process.Process/{method}`          | E2B's envd interface, Connect with JSON: processes        |
 //! | `POST /filesystem.Filesystem/{method}`    | the same: files, directories, watching                    |
 //! | `GET`, `POST /files`, `POST /files/compose` | the same: content of files; its own query and errors    |
@@ -226,6 +226,22 @@ pub struct FileStat {
 pub struct Shutdown {
     /// How long processes have between TERM and KILL.
     pub grace_ms: u64,
+}
+
+/// The last answer of a guest: how the execs ended that ran when it was asked to shut down. The guest of an earlier release
+/// answers nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShutdownReport {
+    #[serde(default)]
+    pub ended: Vec<ExecEnded>,
+}
+
+/// The end of one exec, as its guest saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecEnded {
+    pub id: ExecId,
+    pub exit: Exit,
+    pub end: ExecEnd,
 }
 
 /// Protocol of the connection over which a restored guest gets its new socket.

@@ -11,6 +11,7 @@
 //! | [`checkpoint`] | CLI ↔ daemon: points in a bay's life, and what is made of them |
 //! | [`exec`]    | CLI ↔ daemon ↔ guest: commands and their results     |
 //! | [`frame`]   | CLI ↔ guest: the byte stream of an attached exec     |
+//! | [`output`]  | guest → daemon → CLI: hashes of output, and what a later reading comes to |
 //! | [`guest`]   | daemon ↔ guest: the rest of the guest protocol       |
 //! | [`holes`]   | guest → CLI: sparse files in archives                |
 //! | [`service`] | CLI ↔ daemon ↔ guest: commands that a bay keeps running |
@@ -51,6 +52,7 @@ pub mod image;
 pub mod inside;
 pub mod invisible;
 pub mod notify;
+pub mod output;
 pub mod policy;
 pub mod progress;
 pub mod repo;

@@ -310,7 +310,7 @@ async fn forward(
                 Ok(Some((Frame::Stdout(bytes), _))) if pty => Event::Data(Data::Pty(to_base64(&bytes))),
                 Ok(Some((Frame::Stdout(bytes), _))) => Event::Data(Data::Stdout(to_base64(&bytes))),
                 Ok(Some((Frame::Stderr(bytes), _))) => Event::Data(Data::Stderr(to_base64(&bytes))),
-                Ok(Some((Frame::Exit(exit), _))) => Event::End(exit.into()),
+                Ok(Some((Frame::Exit(exit, _), _))) => Event::End(exit.into()),
                 Ok(Some((Frame::Error(error), _))) => return Err(error.into()),
                 // A client that was overtaken by the bound on kept output: the interface has no word for it.
                 _ => continue,

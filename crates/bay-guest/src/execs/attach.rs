@@ -124,7 +124,7 @@ async fn deliver(
             exec.signal_front(signal);
         }
         Frame::Signal(signal) => return Err(invalid(format!("{signal} is not a signal"))),
-        Frame::Stdout(_) | Frame::Stderr(_) | Frame::Gap(_) | Frame::Exit(_) | Frame::Error(_) => {
+        Frame::Stdout(_) | Frame::Stderr(_) | Frame::Gap(_) | Frame::Exit(..) | Frame::Error(_) => {
             return Err(invalid("a frame that only the guest sends was received"));
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bay_sys::spawn::{Reaped, signal_group, signal_process};
 use bay_types::exec::{EndReason, ExecSpec, ExecStatus, Exit, TtySize, Usage};
+use bay_types::output::OutputHash;
 use bay_types::{ApiError, ExecId};
 use jiff::Timestamp;
 use rustix::termios::{LocalModes, SpecialCodeIndex, Winsize};
@@ -70,6 +71,8 @@ pub(crate) struct Life {
     /// How many of them the disk had no room for.
     pub(crate) refused_bytes: u64,
     pub(crate) ended: Option<Ended>,
+    /// Hashes of the output that was kept at the end.
+    pub(crate) hashes: Option<Arc<[OutputHash]>>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -205,6 +208,8 @@ impl Exec {
             output_start: life.output_start,
             bounded_to: life.ended.map(|_| self.bounded_to.load(Ordering::Relaxed)),
             refused_bytes: life.refused_bytes,
+            witnessed: life.ended.is_some(),
+            output_hashes: life.hashes.as_ref().map(|hashes| hashes.to_vec()),
         }
     }
 

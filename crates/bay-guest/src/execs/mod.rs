@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bay_types::exec::{EndReason, ExecSpec, ExecStatus, Exit, SignalRequest};
-use bay_types::guest::GuestEvent;
+use bay_types::exec::{EndReason, ExecSpec, ExecStatus, Exit, SignalRequest, Signalled};
+use bay_types::guest::{ExecEnded, GuestEvent};
 use bay_types::{ApiError, ErrorCode, ExecId};
 use jiff::Timestamp;
 use tokio::sync::{Notify, broadcast, watch};
@@ -130,6 +130,9 @@ pub(crate) struct Execs {
 struct Finished {
     id: ExecId,
     bytes: u64,
+    /// The status at its end, without its specification; absent when an earlier guest ran it. Everything in the bay's files
+    /// may have been changed since by root in the bay, this cannot have been.
+    witnessed: Option<Box<ExecStatus>>,
 }
 
 /// An exec, wherever it was found.
@@ -175,6 +178,14 @@ impl Found {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An exec as this guest saw it end, with the specification from the disk where that is still there.
+fn as_witnessed(mut seen: ExecStatus, on_disk: Option<ExecStatus>) -> ExecStatus {
+    if let Some(on_disk) = on_disk {
+        seen.spec = on_disk.spec;
+    }
+    seen
 }
 
 fn ended_of(status: &ExecStatus) -> Option<Ended> {
@@ -265,7 +276,11 @@ impl Execs {
         if let Some(exec) = lock(&self.live).get(&id) {
             return Ok(Some(Found::Live(Arc::clone(exec))));
         }
-        match spool::read_status(self.place.state.as_fd(), id) {
+        let on_disk = spool::read_status(self.place.state.as_fd(), id);
+        if let Some(seen) = self.witnessed(id) {
+            return Ok(Some(Found::Finished(Box::new(as_witnessed(seen, on_disk.ok())))));
+        }
+        match on_disk {
             Ok(status) => Ok(Some(Found::Finished(Box::new(self.as_over(status))))),
             Err(SpoolError::Absent(_)) => Ok(None),
             Err(error @ SpoolError::Damaged(_)) => {
@@ -275,6 +290,12 @@ impl Execs {
             }
             Err(error) => Err(ApiError::internal(&error)),
         }
+    }
+
+    /// The end of an exec that this guest saw.
+    fn witnessed(&self, id: ExecId) -> Option<ExecStatus> {
+        let finished = lock(&self.finished);
+        finished.iter().rev().find(|one| one.id == id)?.witnessed.as_deref().cloned()
     }
 
     pub(crate) fn get(&self, id: ExecId) -> Result<Found, ApiError> {
@@ -313,7 +334,11 @@ impl Execs {
         let mut all: HashMap<ExecId, ExecStatus> = HashMap::new();
         for id in on_disk {
             if let Ok(status) = spool::read_status(self.place.state.as_fd(), id) {
-                all.insert(id, self.as_over(status));
+                let status = match self.witnessed(id) {
+                    Some(seen) => as_witnessed(seen, Some(status)),
+                    None => self.as_over(status),
+                };
+                all.insert(id, status);
             }
         }
         for (id, exec) in lock(&self.live).iter() {
@@ -324,22 +349,31 @@ impl Execs {
         Ok(all)
     }
 
-    /// Sends a caller's signal and answers the status. Processes that outlived their leader can still be reached as a
-    /// tree.
-    pub(crate) fn signal(&self, id: ExecId, request: SignalRequest) -> Result<ExecStatus, ApiError> {
+    /// Sends a caller's signal and answers the status, and how many processes it went to that outlived their exec. Those
+    /// are reached as a tree only.
+    pub(crate) fn signal(
+        &self,
+        id: ExecId,
+        request: SignalRequest,
+    ) -> Result<(ExecStatus, Signalled), ApiError> {
         if !(1..=bay_sys::spawn::MAX_SIGNAL).contains(&request.signal) {
             return Err(invalid(format!("{} is not a signal", request.signal)));
         }
         let found = self.get(id)?;
+        let mut left = 0;
         if let Found::Live(exec) = &found {
+            if request.tree && exec.has_ended() {
+                left = exec.tree_size();
+            }
             exec.signal_by_caller(request.signal, request.tree);
         } else if request.tree {
             let leaf = lock(&self.leftovers).iter().find(|l| l.is_of(id)).cloned();
             if leaf.is_some() || self.place.cgroup.is_none() {
+                left = leaf.as_ref().map_or_else(|| leaf::pids_from_proc(None, id), |leaf| leaf.pids()).len();
                 exec::signal_tree(leaf.as_deref(), None, id, request.signal);
             }
         }
-        Ok(found.status())
+        Ok((found.status(), Signalled { left: left as u64 }))
     }
 
     /// Removes a finished exec and its output.
@@ -425,9 +459,13 @@ impl Execs {
             let mut finished = lock(&self.finished);
             for exec in done {
                 if lock(&self.live).remove(&exec.id()).is_some() {
-                    let life = exec.life.borrow();
-                    finished
-                        .push_back(Finished { id: exec.id(), bytes: life.output_end - life.output_start });
+                    let status = exec.status();
+                    let spec = ExecSpec { id: exec.id(), ..ExecSpec::new(<[String; 0]>::default()) };
+                    finished.push_back(Finished {
+                        id: exec.id(),
+                        bytes: status.output_bytes - status.output_start,
+                        witnessed: Some(Box::new(ExecStatus { spec, ..status })),
+                    });
                 }
             }
             self.over_bound(&mut finished)
@@ -483,7 +521,10 @@ impl Execs {
                     if was_running && let Err(error) = spool::save_status(state, &status) {
                         self.place.log.line("record.refused", format_args!("exec={id} error={error}"));
                     }
-                    old.push((status.ended_at, Finished { id, bytes: spool::kept_bytes(&status) }));
+                    old.push((
+                        status.ended_at,
+                        Finished { id, bytes: spool::kept_bytes(&status), witnessed: None },
+                    ));
                 }
                 Err(SpoolError::Damaged(_)) => {
                     let _ = spool::remove_exec(state, id);
@@ -515,9 +556,10 @@ impl Execs {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Ends everything: TERM, a grace, KILL. What ran is written down as stopped.
-    pub(crate) async fn stop(&self, grace: Duration) {
+    /// Ends everything: TERM, a grace, KILL. What ran is written down as stopped, and returned.
+    pub(crate) async fn stop(&self, grace: Duration) -> Vec<ExecEnded> {
         self.stopping.store(true, Ordering::Relaxed);
+        let ran: Vec<Arc<Exec>> = lock(&self.live).values().filter(|e| !e.has_ended()).cloned().collect();
         self.signal_all(SIGTERM);
         // A stopped process would not see its TERM.
         self.signal_all(SIGCONT);
@@ -535,6 +577,11 @@ impl Execs {
                 self.place.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
             }
         }
+        let ended = |exec: Arc<Exec>| {
+            let status = exec.status();
+            Some(ExecEnded { id: exec.id(), exit: status.exit?, end: status.end()? })
+        };
+        ran.into_iter().filter_map(ended).collect()
     }
 
     fn signal_all(&self, signal: i32) {

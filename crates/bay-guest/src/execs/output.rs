@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bay_types::exec::Exit;
 use bay_types::frame::{self, Frame, Gap, GapReason, HEADER_LEN, MAX_PAYLOAD};
+use bay_types::output::{OutputCheck, OutputHash};
 use bay_types::{ApiError, ErrorCode, ExecId};
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
@@ -12,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use super::exec::{Exec, Life};
 use super::recent::At;
 use super::{Execs, Found};
-use crate::spool::{Piece, Reader, SpoolError, Wait};
+use crate::spool::{Check, Piece, Reader, SpoolError, Wait};
 
 /// Whether a reader waits for what is still to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +36,10 @@ pub(crate) struct Output {
     buffer: Vec<u8>,
     /// How far to read once the exec has ended; children that print for ever must not keep its end from anybody.
     last: Option<(u64, Exit)>,
+    /// Root in the bay can change the files between the writer and this reader.
+    check: Check,
+    /// What was hashed on the way to the files; absent while the exec runs, or when an earlier guest ran it.
+    hashes: Option<Arc<[OutputHash]>>,
     follow: Follow,
     /// It was said that some of this is not kept.
     said_full: bool,
@@ -59,6 +64,7 @@ impl Output {
                     output_start: status.output_start,
                     output_end: status.output_bytes,
                     ended: super::ended_of(status),
+                    hashes: status.output_hashes.as_deref().map(Arc::from),
                     ..Life::default()
                 };
                 let (sender, receiver) = watch::channel(life);
@@ -88,6 +94,8 @@ impl Output {
             _finished: finished,
             buffer: Vec::new(),
             last: None,
+            check: Check::new(since),
+            hashes: None,
             follow,
             said_full: false,
             over: false,
@@ -102,6 +110,9 @@ impl Output {
         loop {
             let (end, ended) = {
                 let life = self.life.borrow_and_update();
+                if self.last.is_none() {
+                    self.hashes.clone_from(&life.hashes);
+                }
                 (life.output_end, life.ended)
             };
             if let (None, Some(ended)) = (self.last, ended) {
@@ -115,13 +126,20 @@ impl Output {
                 };
             }
             if let Some((_, exit)) = self.last {
-                return Some(self.finish(&Frame::Exit(exit)));
+                let check = self.checked();
+                return Some(self.finish(&Frame::Exit(exit, check)));
             }
             if self.follow == Follow::WhatIsThere || self.life.changed().await.is_err() {
                 self.over = true;
                 return None;
             }
         }
+    }
+
+    /// Whether what this reader was sent is what the command wrote. Of an exec that an earlier guest ran, only the daemon
+    /// can tell.
+    fn checked(&self) -> Option<OutputCheck> {
+        self.hashes.as_deref().map(|hashes| self.check.finish(Some(hashes)))
     }
 
     fn finish(&mut self, frame: &Frame) -> &[u8] {
@@ -142,6 +160,7 @@ impl Output {
                 // What came after the end of the exec is not shown, whoever printed it.
                 let len = len.min(usize::try_from(limit - self.at).unwrap_or(usize::MAX));
                 self.at += len as u64;
+                self.note(None, stderr, len);
                 if let Some(reader) = &mut self.reader {
                     reader.seek(self.at);
                 }
@@ -180,13 +199,27 @@ impl Output {
             other => other,
         };
         self.at = reader.offset();
+        let segment = reader.segment_start();
         self.reader = Some(reader);
         Ok(match piece {
-            Piece::Output { stderr, len } => self.put_output(stderr, len),
+            Piece::Output { stderr, len } => {
+                self.note(segment, stderr, len);
+                self.put_output(stderr, len)
+            }
             Piece::Gap(gap) => self.put_gap(gap),
             // Below the limit there is always a piece or a gap.
             Piece::End => 0,
         })
+    }
+
+    /// Hashes the payload in the buffer. Before the end of the exec its stretches are known by their segments only; what
+    /// children printed after the end is in the same segments, and in no stretch.
+    fn note(&mut self, segment: Option<u64>, stderr: bool, len: usize) {
+        let bytes = &self.buffer[HEADER_LEN..HEADER_LEN + len];
+        match &self.hashes {
+            Some(hashes) => self.check.output(hashes, stderr, bytes),
+            None => self.check.piece(segment, stderr, bytes),
+        }
     }
 
     /// The payload is in the buffer already.
@@ -198,6 +231,7 @@ impl Output {
 
     fn put_gap(&mut self, gap: Gap) -> usize {
         self.said_full |= gap.why == GapReason::DiskFull;
+        self.check.gap(gap.dropped);
         let bytes = Frame::Gap(gap).to_bytes();
         self.buffer[..bytes.len()].copy_from_slice(&bytes);
         bytes.len()

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bay_sys::spawn::{Failure, Reaped};
 use bay_types::exec::Usage;
 use bay_types::guest::GuestEvent;
+use bay_types::output::OutputHash;
 use bay_types::{ApiError, ErrorCode};
 use rustix::buffer::spare_capacity;
 use rustix::fs::{Mode, OFlags};
@@ -333,14 +334,20 @@ fn record_end(execs: &Execs, exec: &Exec, writer: &mut Writer, end: &End, watch:
     status.output_start = writer.start();
     status.bounded_to = Some(exec.bounded_to.load(Ordering::Relaxed));
     status.refused_bytes = writer.refused_bytes();
+    status.witnessed = true;
     let saved = writer.write_status(&status);
     if let Err(error) = &saved {
         execs.place.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
     }
+    // After the record is written, which may have made old output go.
+    let hashes: Arc<[OutputHash]> = writer.hashes().into();
+    status.output_start = writer.start();
+    status.output_hashes = Some(hashes.to_vec());
     exec.life.send_modify(|life| {
         life.output_start = writer.start();
         life.output_end = writer.end();
         life.refused_bytes = writer.refused_bytes();
+        life.hashes = Some(hashes);
         life.ended = Some(ended);
     });
     execs.ended();

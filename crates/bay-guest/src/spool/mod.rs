@@ -28,10 +28,12 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+mod check;
 mod layout;
 mod reader;
 mod writer;
 
+pub use check::Check;
 use layout::{Kept, kept_segments};
 pub(crate) use layout::{for_each_name, open_directory, open_regular, remove_tree};
 pub(crate) use reader::Wait;
@@ -116,7 +118,8 @@ pub fn list(state: BorrowedFd<'_>) -> Result<Vec<ExecId>, SpoolError> {
 }
 
 /// The status of an exec as it was last written down, with the extent of its output as it is on disk. An exec that was
-/// running when its bay went down has no `exit` here.
+/// running when its bay went down has no `exit` here. Root in the bay can write this file: an exit in it proves nothing, and
+/// hashes in it are left out.
 ///
 /// # Errors
 /// When nothing is kept of it, or what is kept cannot be understood.
@@ -138,7 +141,7 @@ pub fn read_status(state: BorrowedFd<'_>, id: ExecId) -> Result<ExecStatus, Spoo
     if meta.format != FORMAT || meta.status.spec.id != id {
         return Err(SpoolError::Damaged("its record is of another format or exec"));
     }
-    let mut status = meta.status;
+    let mut status = ExecStatus { witnessed: false, output_hashes: None, ..meta.status };
     let Kept { start, end } = kept_segments(dir.as_fd())?;
     status.output_bytes = status.output_bytes.max(end.unwrap_or(0));
     status.output_start = start.unwrap_or(status.output_bytes).min(status.output_bytes);
@@ -181,7 +184,8 @@ pub(crate) fn remove_exec(state: BorrowedFd<'_>, id: ExecId) -> io::Result<()> {
 
 /// Writes an exec's record in one step.
 pub(crate) fn write_status(dir: BorrowedFd<'_>, status: &ExecStatus) -> io::Result<()> {
-    let text = serde_json::to_vec(&Meta { format: FORMAT, status: status.clone() })?;
+    let status = ExecStatus { witnessed: false, output_hashes: None, ..status.clone() };
+    let text = serde_json::to_vec(&Meta { format: FORMAT, status })?;
     // A leftover of any kind is in the way of O_EXCL, which keeps us from writing through a link.
     let _ = rustix::fs::unlinkat(dir, META_NEW, AtFlags::empty());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -87,6 +87,11 @@ impl Reader {
         self.at
     }
 
+    /// Where the segment begins that the last piece came from.
+    pub(crate) fn segment_start(&self) -> Option<u64> {
+        self.segment.as_ref().map(|segment| segment.start)
+    }
+
     /// Allows reading up to `end`: every byte before it is on disk or will never be.
     pub(crate) fn extend(&mut self, end: u64) {
         self.limit = end;

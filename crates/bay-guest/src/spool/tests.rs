@@ -47,6 +47,8 @@ fn status(id: ExecId) -> ExecStatus {
         output_start: 0,
         bounded_to: None,
         refused_bytes: 0,
+        witnessed: false,
+        output_hashes: None,
     }
 }
 

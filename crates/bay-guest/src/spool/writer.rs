@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bay_types::exec::ExecStatus;
+use bay_types::output::{MAX_OUTPUT_HASHES, OutputHash};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
+use super::check::Stretch;
 use super::layout::{self, ENTRY_LEN, data_name, index_name};
 use super::{Bounds, MAX_SEGMENTS, SEGMENT_INDEX_BYTES, write_status};
 
@@ -40,6 +42,8 @@ pub(crate) struct Writer {
 struct Segment {
     start: u64,
     bytes: u64,
+    /// Of the output in it, made here and not read back from the disk.
+    hash: Stretch,
 }
 
 #[derive(Debug)]
@@ -79,6 +83,13 @@ impl Writer {
     /// Bytes that the disk had no room for.
     pub(crate) fn refused_bytes(&self) -> u64 {
         self.refused_bytes
+    }
+
+    /// Hashes of what is kept, oldest first; of more than [`MAX_OUTPUT_HASHES`], the newest.
+    pub(crate) fn hashes(&self) -> Vec<OutputHash> {
+        let skip = self.segments.len().saturating_sub(MAX_OUTPUT_HASHES);
+        let kept = self.segments.iter().skip(skip).map(|segment| segment.hash.hash());
+        kept.filter(|hash| hash.bytes > 0).collect()
     }
 
     /// Where the last segment ends; before `end` when output was refused since.
@@ -139,7 +150,7 @@ impl Writer {
                 }
                 let fresh = open_segment(self.dir.as_ref(), self.end)?;
                 self.refused_at = None;
-                self.segments.push_back(Segment { start: self.end, bytes: 0 });
+                self.segments.push_back(Segment { start: self.end, bytes: 0, hash: Stretch::new(self.end) });
                 self.open.insert(fresh)
             }
         };
@@ -166,6 +177,7 @@ impl Writer {
         self.kept += grown;
         if let Some(last) = self.segments.back_mut() {
             last.bytes += grown;
+            last.hash.add(stderr, &part[..written]);
         }
         while self.segments.len() > 1
             && (self.kept > self.bounds.exec_bytes || self.segments.len() > MAX_SEGMENTS)

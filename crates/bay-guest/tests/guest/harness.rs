@@ -13,6 +13,7 @@ use bay_types::exec::{ExecSpec, ExecStatus, Exit, SignalRequest, TtySize};
 use bay_types::frame::{Frame, UPGRADE};
 use bay_types::guest::GuestConfig;
 use bay_types::inside::About;
+use bay_types::output::OutputCheck;
 use bay_types::{ApiError, ExecId};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
@@ -414,6 +415,7 @@ pub(crate) struct Collected {
     pub(crate) stderr: Vec<u8>,
     pub(crate) gap: u64,
     pub(crate) exit: Option<Exit>,
+    pub(crate) check: Option<OutputCheck>,
     pub(crate) error: Option<ApiError>,
 }
 
@@ -423,7 +425,7 @@ impl Collected {
             Frame::Stdout(bytes) => self.stdout.extend(bytes),
             Frame::Stderr(bytes) => self.stderr.extend(bytes),
             Frame::Gap(gap) => self.gap += gap.dropped,
-            Frame::Exit(exit) => self.exit = Some(exit),
+            Frame::Exit(exit, check) => (self.exit, self.check) = (Some(exit), check),
             Frame::Error(error) => self.error = Some(error),
             other => panic!("{other:?} came from the guest"),
         }

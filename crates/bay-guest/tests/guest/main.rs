@@ -8,6 +8,7 @@ mod envd;
 mod execs;
 mod files;
 mod harness;
+mod hashes;
 mod inside;
 mod leaves;
 mod lives;

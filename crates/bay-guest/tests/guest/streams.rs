@@ -153,7 +153,7 @@ async fn a_slow_reader_of_100_mb_blocks_nobody_and_loses_nothing() {
         match attached.next().await.unwrap() {
             Frame::Stdout(bytes) => total += bytes.len(),
             Frame::Stderr(bytes) => assert_eq!(bytes, b"end\n"),
-            Frame::Exit(exit) => break assert_eq!(exit.code, Some(0)),
+            Frame::Exit(exit, _) => break assert_eq!(exit.code, Some(0)),
             other => panic!("{other:?}"),
         }
     }

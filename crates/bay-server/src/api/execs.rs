@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{FromRequest, Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
-use bay_types::exec::{ExecSpec, ExecView, LimitHit, SignalRequest};
+use bay_types::exec::{ExecSpec, ExecView, LimitHit, SignalRequest, Signalled};
 use bay_types::frame::{Frame, Gap, GapReason, UPGRADE};
 use bay_types::{ApiError, ErrorCode};
 use http::{HeaderMap, StatusCode, header};
@@ -18,7 +18,7 @@ use crate::channel::ANSWER_WITHIN;
 use crate::daemon::to_the_end;
 use crate::registry::Attached;
 use crate::service::{Caller, execs, gate};
-use crate::{news, spool};
+use crate::{checked_output, news, spool};
 
 /// Bytes moved at once between caller and guest, per direction.
 const SPLICE_BUFFER: usize = 256 * 1024;
@@ -183,17 +183,29 @@ pub(super) async fn output(
         let path = format!("/v1/execs/{}/output?since={}&follow={}", row.id, query.since, query.follow);
         let request = Request::get(path).body(Body::empty()).map_err(|e| ApiError::internal(&e))?;
         match handle.guest.stream(request, Some(ANSWER_WITHIN)).await {
-            Ok(response) => return Ok((kind, Body::new(response.into_body())).into_response()),
+            Ok(response) => {
+                let body = Body::new(response.into_body());
+                // An exec that is over as far as is known is held against the record; of others the guest knows more.
+                let body =
+                    if row.exit.is_some() { checked_output::body(body, &row, query.since) } else { body };
+                return Ok((kind, body).into_response());
+            }
             // It may have ended before this guest began, or the guest may just have gone.
             Err(error) if matches!(error.code, ErrorCode::ExecNotFound | ErrorCode::GuestUnreachable) => {}
             Err(error) => return Err(error.into()),
         }
     }
     let state = daemon.pool()?.bay_disk(handle.id).state;
-    let last =
-        if follow { Some(execs::end_of(&daemon, &handle, row.id).await?) } else { row.exit.map(Frame::Exit) };
+    let last = if follow {
+        Some(execs::end_of(&daemon, &handle, row.id).await?)
+    } else {
+        row.exit.map(|exit| Frame::Exit(exit, None))
+    };
     match spool::output(state, row.id, query.since, last.clone()).await {
-        Ok(frames) => Ok((kind, news::body(frames)).into_response()),
+        Ok(frames) => {
+            let row = daemon.store.exec_get(handle.id, row.id).await.map_err(|e| e.to_api())?.unwrap_or(row);
+            Ok((kind, checked_output::body(news::body(frames), &row, query.since)).into_response())
+        }
         // There was not even room for the record of it.
         Err(_) if row.limits_hit.contains(&LimitHit::Disk) => {
             let dropped = row.output_bytes.saturating_sub(query.since);
@@ -211,8 +223,8 @@ pub(super) async fn signal(
     caller: Caller,
     Path((bay, exec)): Path<(String, String)>,
     Input(signal): Input<SignalRequest>,
-) -> Result<StatusCode, Failure> {
+) -> Result<Json<Signalled>, Failure> {
     let handle = daemon.bays.find(&bay)?;
-    to_the_end(async move { execs::signal(&daemon, &handle, &exec, signal, caller).await }).await?;
-    Ok(StatusCode::NO_CONTENT)
+    let signalled = to_the_end(async move { execs::signal(&daemon, &handle, &exec, signal, caller).await });
+    Ok(Json(signalled.await?))
 }

@@ -11,6 +11,7 @@ use bay_types::egress::Who;
 use bay_types::traffic::{DECIDED, ENDED, LOOKED_UP, REFUSED, REPEATED};
 use bay_types::{ApprovalId, BayId, BayName};
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use super::floods::{Floods, Kind, Say, TOO_MANY_NAMES, WINDOW};
 use super::pace::Pace;
@@ -82,31 +83,41 @@ impl Recorder {
 
     /// Puts a decision on record that lets something leave. Where a key of the operator's is used for it, that is on the
     /// disk before.
-    pub(super) async fn allowed(&self, body: Value, with_key: bool) -> Result<RecordId, NotRecorded> {
-        let seq = self.append(DECIDED, body).await?;
-        if with_key {
-            self.store.event_durable(seq).await.map_err(|error| unwritten(&error))?;
-        }
-        self.counters.egress.decided("allow");
-        self.not_over().insert(seq);
-        Ok(id(seq))
+    pub(super) async fn allowed(
+        self: &Arc<Self>,
+        body: Value,
+        with_key: bool,
+    ) -> Result<RecordId, NotRecorded> {
+        let this = Arc::clone(self);
+        let begun = to_its_end(async move {
+            let seq = this.append(DECIDED, body).await?;
+            let begun = Begun::new(&this, seq);
+            if with_key {
+                this.store.event_durable(seq).await.map_err(|error| unwritten(&error))?;
+            }
+            Ok(begun)
+        });
+        begun.await.map(Begun::claim)
     }
 
     /// Puts a decision on record that a person's allow is used for, and has it on the disk. Also says whether that was
     /// the last use; nothing where it is used up already.
     pub(super) async fn allowed_by(
-        &self,
+        self: &Arc<Self>,
         approval: ApprovalId,
         body: Value,
     ) -> Result<Option<(RecordId, bool)>, NotRecorded> {
-        let body = self.room.take(body)?;
-        let draft = Draft::new(DECIDED, body);
-        let used = self.store.approval_use(approval, self.bay, &draft).await;
-        let Some((seq, used_up)) = used.map_err(|error| unwritten(&error))? else { return Ok(None) };
-        self.store.event_durable(seq).await.map_err(|error| unwritten(&error))?;
-        self.counters.egress.decided("allow");
-        self.not_over().insert(seq);
-        Ok(Some((id(seq), used_up)))
+        let this = Arc::clone(self);
+        let begun = to_its_end(async move {
+            let body = this.room.take(body)?;
+            let draft = Draft::new(DECIDED, body);
+            let used = this.store.approval_use(approval, this.bay, &draft).await;
+            let Some((seq, used_up)) = used.map_err(|error| unwritten(&error))? else { return Ok(None) };
+            let begun = Begun::new(&this, seq);
+            this.store.event_durable(seq).await.map_err(|error| unwritten(&error))?;
+            Ok(Some((begun, used_up)))
+        });
+        Ok(begun.await?.map(|(begun, used_up)| (begun.claim(), used_up)))
     }
 
     /// Waits until a decision is on the disk.
@@ -249,6 +260,52 @@ impl Recorder {
     fn floods(&self, event: &str) -> std::sync::MutexGuard<'_, Floods> {
         let floods = if event == LOOKED_UP { &self.look_ups } else { &self.floods };
         floods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Does something to its end although the request that it is done for may go away meanwhile: its client hung up, and
+/// everything that waited for it is dropped.
+async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, NotRecorded>> + Send + 'static,
+) -> Result<T, NotRecorded> {
+    let (done, result) = oneshot::channel();
+    tokio::spawn(async move {
+        // What nobody takes is dropped, and says so itself.
+        let _ = done.send(work.await);
+    });
+    result.await.unwrap_or_else(|_| Err(NotRecorded("the daemon is about to end".to_owned())))
+}
+
+/// A decision on record by which something may leave, until somebody takes charge of that. When nobody does, nothing was
+/// sent, and the record says so: whoever asked went away before there was an answer.
+struct Begun {
+    recorder: Arc<Recorder>,
+    seq: Option<u64>,
+    at: Instant,
+}
+
+impl Begun {
+    fn new(recorder: &Arc<Recorder>, seq: u64) -> Self {
+        recorder.counters.egress.decided("allow");
+        recorder.not_over().insert(seq);
+        Self { recorder: Arc::clone(recorder), seq: Some(seq), at: Instant::now() }
+    }
+
+    /// From now on its end is the caller's to tell.
+    fn claim(mut self) -> RecordId {
+        self.seq.take().map_or_else(|| RecordId(NOWHERE.to_owned()), id)
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        let Some(seq) = self.seq.take() else { return };
+        let recorder = Arc::clone(&self.recorder);
+        let ended = Ended { ending: Ending::Abandoned, sent: 0, received: 0, took: self.at.elapsed() };
+        // Without a runtime the daemon has ended, and the next one finds it without an end.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { recorder.ended(&id(seq), &ended).await });
+        }
     }
 }
 

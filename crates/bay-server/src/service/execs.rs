@@ -1,11 +1,14 @@
 //! Execs: started by the guest, written down by the daemon before they start and after they end.
 //!
 //! ```text
-//!  row + event ──► guest starts it ──► running ──► the guest's event, or its status when asked ──► ended
-//!                       │ refuses                  │ bay stopped or guest died: what the guest wrote to disk,
-//!                       ▼                          ▼ or "stopped", "lost"
+//!  row + event ──► guest starts it ──► running ──► the guest's event, its status when asked, or its last answer ──► ended
+//!                       │ refuses                  │ no guest is left that saw its end: "stopped" or "lost"
+//!                       ▼                          ▼
 //!                     ended                       ended
 //! ```
+//!
+//! An end is taken from the process that saw it, over its connection, and from nothing else. The bay's disk has a record of
+//! every exec too, but root in the bay can write there: it is never read for how an exec ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +16,12 @@ use std::time::Duration;
 use bay_store::{Draft, ExecRow, Inserted};
 use bay_types::bay::State;
 use bay_types::exec::{
-    EndReason, ExecEnd, ExecSpec, ExecStatus, ExecView, Exit, LimitHit, SignalRequest, duration_s,
+    EndReason, ExecEnd, ExecSpec, ExecStatus, ExecView, Exit, LimitHit, Reporter, SignalRequest, Signalled,
+    duration_s,
 };
 use bay_types::frame::Frame;
+use bay_types::guest::{ExecEnded, ShutdownReport};
+use bay_types::output::MAX_OUTPUT_HASHES;
 use bay_types::trace::{TRACEPARENT_VARIABLE, Traceparent};
 use bay_types::usage::ExecCost;
 use bay_types::{ApiError, ErrorCode, ExecId};
@@ -28,7 +34,6 @@ use super::Caller;
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::Daemon;
 use crate::registry::{BayHandle, Starting};
-use crate::spool;
 
 /// Finished execs kept per bay; older ones are forgotten with their output.
 const KEPT: u32 = 1000;
@@ -86,12 +91,22 @@ fn started_event(spec: &ExecSpec, caller: Caller) -> Draft {
     )
 }
 
-fn ended_event(id: ExecId, exit: Exit, end: Option<&ExecEnd>, limits_hit: &[LimitHit]) -> Draft {
+fn ended_event(
+    id: ExecId,
+    exit: Exit,
+    end: Option<&ExecEnd>,
+    by: Reporter,
+    limits_hit: &[LimitHit],
+) -> Draft {
     let usage = end.map(|end| end.usage.bounded());
     let output = end.map(|end| end.output_bytes);
+    let hashes = end.and_then(|end| end.output_hashes.as_ref());
     Draft::new(
         "exec.end",
-        json!({ "exec": id, "exit": exit, "usage": usage, "output_bytes": output, "limits_hit": limits_hit }),
+        json!({
+            "exec": id, "exit": exit, "reported_by": by, "usage": usage, "output_bytes": output,
+            "output_hashes": hashes, "limits_hit": limits_hit,
+        }),
     )
 }
 
@@ -279,10 +294,12 @@ async fn refused(
 ) -> ApiError {
     match error.code {
         ErrorCode::GuestUnreachable | ErrorCode::Interrupted => {
+            // Why it does not answer is the reconciler's to find out.
+            handle.wake.notify_one();
             tokio::spawn(look_later(Arc::clone(daemon), Arc::clone(handle), starting, UNSURE_FOR));
         }
         ErrorCode::ExecConflict => {}
-        _ => drop(record(daemon, handle, starting.id, not_started(&error), None).await),
+        _ => drop(record(daemon, handle, starting.id, not_started(&error), None, Reporter::Guest).await),
     }
     error
 }
@@ -308,10 +325,14 @@ async fn record(
     handle: &BayHandle,
     id: ExecId,
     exit: Exit,
-    end: Option<ExecEnd>,
+    mut end: Option<ExecEnd>,
+    by: Reporter,
 ) -> Option<ExecRow> {
+    if let Some(hashes) = end.as_mut().and_then(|end| end.output_hashes.as_mut()) {
+        hashes.truncate(MAX_OUTPUT_HASHES);
+    }
     let hit = limits_hit(daemon, handle, id, exit, end.as_ref());
-    let event = ended_event(id, exit, end.as_ref(), &hit);
+    let event = ended_event(id, exit, end.as_ref(), by, &hit);
     match daemon.store.exec_end(handle.id, id, exit, end.as_ref(), &hit, &event).await {
         Ok(row) => {
             handle.exec_ended(id);
@@ -335,8 +356,19 @@ pub(crate) async fn ended(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit:
         Some(end) => Some(end),
         None => guest_status(handle, id).await.ok().and_then(|status| status.end()),
     };
-    if let Some(row) = record(daemon, handle, id, exit, end).await {
+    if let Some(row) = record(daemon, handle, id, exit, end, Reporter::Guest).await {
         prune(daemon, handle, &row).await;
+    }
+}
+
+/// The last answer of a guest that was asked to shut down: how the execs ended that ran until then.
+pub(crate) async fn ended_with_bay(daemon: &Daemon, handle: &BayHandle, answer: &[u8]) {
+    // The guest of an earlier release answers nothing.
+    let Ok(report) = serde_json::from_slice::<ShutdownReport>(answer) else { return };
+    for ExecEnded { id, exit, end } in report.ended {
+        if handle.exec_is_open(id) {
+            record(daemon, handle, id, exit, Some(end), Reporter::Guest).await;
+        }
     }
 }
 
@@ -396,7 +428,7 @@ pub(crate) async fn end_of(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> R
     }
     let row = daemon.store.exec_get(handle.id, id).await.map_err(|e| e.to_api())?;
     if let Some(exit) = row.and_then(|row| row.exit) {
-        return Ok(Frame::Exit(exit));
+        return Ok(Frame::Exit(exit, None));
     }
     // On the way to or from running, whoever follows comes back; anything else will not change by waiting.
     let passing =
@@ -411,24 +443,31 @@ pub(crate) async fn end_of(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> R
     }))
 }
 
-/// The guest's word on one open exec, written down when it is over.
+/// Asks the guest about one open exec, and writes its end down when there is one. An end that the guest did not see itself is
+/// from the bay's disk: the guest that ran the exec died without reporting it.
 async fn refresh(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> Option<ExecStatus> {
     match guest_status(handle, id).await {
         Ok(status) => {
-            if let Some(exit) = status.exit {
-                record(daemon, handle, id, exit, status.end()).await;
+            match status.exit {
+                Some(exit) if status.witnessed => {
+                    record(daemon, handle, id, exit, status.end(), Reporter::Guest).await;
+                }
+                Some(_) => {
+                    record(daemon, handle, id, unseen(EndReason::Lost), None, Reporter::Daemon).await;
+                }
+                None => {}
             }
             Some(status)
         }
         Err(error) if error.code == ErrorCode::ExecNotFound => {
-            record(daemon, handle, id, unseen(EndReason::Lost), None).await;
+            record(daemon, handle, id, unseen(EndReason::Lost), None, Reporter::Daemon).await;
             None
         }
         Err(_) => None,
     }
 }
 
-/// No guest is left: every open exec ended as the guest last wrote it to disk, or for this reason.
+/// No guest is left, and none reported how its open execs ended: they ended for this reason.
 pub(crate) async fn close_all(daemon: &Daemon, handle: &BayHandle, why: EndReason) {
     let open = match daemon.store.exec_list_open(handle.id).await {
         Ok(open) => open,
@@ -438,12 +477,7 @@ pub(crate) async fn close_all(daemon: &Daemon, handle: &BayHandle, why: EndReaso
         }
     };
     for row in open {
-        let status = match daemon.pool() {
-            Ok(pool) => spool::status(pool.bay_disk(handle.id).state, row.id).await,
-            Err(_) => None,
-        };
-        let exit = status.as_ref().and_then(|status| status.exit).unwrap_or_else(|| unseen(why));
-        record(daemon, handle, row.id, exit, status.and_then(|status| status.end())).await;
+        record(daemon, handle, row.id, unseen(why), None, Reporter::Daemon).await;
     }
 }
 
@@ -513,7 +547,7 @@ pub(crate) async fn signal(
     exec: &str,
     signal: SignalRequest,
     caller: Caller,
-) -> Result<(), ApiError> {
+) -> Result<Signalled, ApiError> {
     if !(1..=64).contains(&signal.signal) {
         return Err(ApiError::new(
             ErrorCode::InvalidInput,
@@ -522,8 +556,11 @@ pub(crate) async fn signal(
         ));
     }
     let row = find(daemon, handle, exec).await?;
-    if row.ended_at.is_some() {
-        return Ok(());
+    let over = row.ended_at.is_some();
+    // What an ended exec left running is in a group of its own, and ends with its bay.
+    let left = signal.tree && row.usage.processes_left != Some(0) && must_run(handle).is_ok();
+    if over && !left {
+        return Ok(Signalled::default());
     }
     must_run(handle)?;
     let event = Draft::new(
@@ -532,5 +569,11 @@ pub(crate) async fn signal(
     );
     daemon.store.event_append(Some(handle.id), &event).await.map_err(|e| e.to_api())?;
     let body = serde_json::to_vec(&signal).map_err(|e| ApiError::internal(&e))?;
-    handle.guest.bytes(Method::POST, &path(row.id, "/signal"), body.into(), ANSWER_WITHIN).await.map(drop)
+    let answer: Result<Signalled, ApiError> =
+        handle.guest.json(Method::POST, &path(row.id, "/signal"), body.into(), ANSWER_WITHIN).await;
+    match answer {
+        // It was forgotten with everything it left, or ran under an earlier guest, which ended with all its processes.
+        Err(error) if over && error.code == ErrorCode::ExecNotFound => Ok(Signalled::default()),
+        answer => answer,
+    }
 }

@@ -140,6 +140,7 @@ mod tests {
             usage: bay_types::usage::Usage { user_us: claim, system_us: claim, ..Default::default() },
             output_bytes: u64::MAX,
             trace: None,
+            output_hashes: None,
             limits_hit: vec![],
         };
         let counters = Counters::default();

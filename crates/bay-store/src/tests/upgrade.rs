@@ -102,8 +102,13 @@ async fn an_exec_keeps_its_trace_and_what_it_used() {
     let again = store.exec_insert(row.id, &spec, None, &started()).await.unwrap();
     assert_eq!(again.row().trace, Some(trace));
     let usage = Usage { user_us: Some(u64::MAX), system_us: Some(5), ..Usage::default() };
-    let end =
-        ExecEnd { at: "2999-01-01T00:00:00Z".parse().unwrap(), usage, output_bytes: 7, refused_bytes: 0 };
+    let end = ExecEnd {
+        at: "2999-01-01T00:00:00Z".parse().unwrap(),
+        usage,
+        output_bytes: 7,
+        refused_bytes: 0,
+        output_hashes: None,
+    };
     let event = Draft::new("exec.end", json!({}));
     let ended = store.exec_end(row.id, first.row().id, OK, Some(&end), &[], &event).await.unwrap().unwrap();
     assert_eq!(ended, store.exec_get(row.id, spec.id).await.unwrap().unwrap());

@@ -82,7 +82,7 @@ pub(super) async fn run(
     let mut frames = client.attach(&bay_path(bay, "/execs/attach"), Some(spec)).await?;
     loop {
         match frames.next().map_err(|error| ApiError::internal(&error))? {
-            Some(Frame::Exit(_)) => return Ok((begin.elapsed(), bytes)),
+            Some(Frame::Exit(..)) => return Ok((begin.elapsed(), bytes)),
             Some(Frame::Error(error)) => return Err(error),
             Some(Frame::Stdout(data) | Frame::Stderr(data)) => bytes += data.len() as u64,
             Some(Frame::Gap(gap)) => bytes += gap.dropped,

@@ -13,6 +13,8 @@ use crate::output::{colours, count, data, size, talk};
 /// Characters of a request, of a reason and of a command that have a place in a line.
 const REQUEST: usize = 300;
 const REASON: usize = 200;
+/// The sender of a request whose socket was gone before the kernel could be asked about it.
+const UNKNOWN: &str = "by an unknown process";
 const COMMAND: usize = 80;
 
 /// Show what a bay sent and tried to send: one line per request or connection, and who was behind it.
@@ -193,7 +195,10 @@ fn words(entry: &EgressEntry) -> String {
     parts.extend(entry.reason.as_ref().map(|reason| clip(&visible(reason), REASON)));
     parts.extend(entry.rule.as_ref().map(|rule| format!("rule {}", clip(&visible(&rule.id), COMMAND))));
     parts.extend(entry.secrets.iter().map(|name| format!("secret {}", clip(&visible(name), COMMAND))));
-    parts.extend(entry.by.as_ref().and_then(|who| behind(entry, who)));
+    parts.extend(match &entry.by {
+        Some(who) => behind(entry, who),
+        None => Some(UNKNOWN.to_owned()),
+    });
     parts.join(" · ")
 }
 
@@ -259,6 +264,14 @@ mod tests {
         let mut one = entry(EgressOutcome::Repeated);
         (one.count, one.within_s, one.request) = (Some(980), Some(10), "a.example:443".to_owned());
         assert_eq!(words(&one), "and 980 more like #7 within 10 s: a.example:443");
+    }
+
+    #[test]
+    fn whoever_is_not_known_is_said_to_be_unknown() {
+        let mut one = entry(EgressOutcome::Ended);
+        one.ending = Some("abandoned".to_owned());
+        assert_eq!(mark(&one), "gone");
+        assert_eq!(words(&one), "GET https://a.example/x · by an unknown process");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use bay_types::exec::{ExecView, SignalRequest};
+use bay_types::exec::{ExecView, SignalRequest, Signalled};
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
 use tokio::time::Instant;
@@ -41,7 +41,8 @@ impl Kill {
         let exec = format!("/execs/{}", encode(&self.exec));
         let mut client = global.client();
         let before: ExecView = client.get(&bay_path(bay, &exec)).await?;
-        let _: serde_json::Value = client.post(&bay_path(bay, &format!("{exec}/signal")), &request).await?;
+        let signalled: Option<Signalled> =
+            client.post(&bay_path(bay, &format!("{exec}/signal")), &request).await?;
         let mut after: ExecView = client.get(&bay_path(bay, &exec)).await?;
         let until = Instant::now() + ENDED_WITHIN;
         while signal == SIGKILL && after.ended_at.is_none() && Instant::now() < until {
@@ -56,7 +57,8 @@ impl Kill {
             return Err(hangs(&self.name, &after).into());
         }
         if !global.json {
-            crate::output::data(&done(&self.name, &before, &self.signal, request))?;
+            let left = signalled.unwrap_or_default().left;
+            crate::output::data(&done(&self.name, &before, &self.signal, request, left))?;
         }
         Ok(0)
     }
@@ -74,14 +76,21 @@ fn hangs(bay: &str, exec: &ExecView) -> ApiError {
     )
 }
 
-/// What was done to an exec that looked so before.
-fn done(bay: &str, exec: &ExecView, signal: &str, request: SignalRequest) -> String {
+/// What was done to an exec that looked so before, and to so many processes that it had left.
+fn done(bay: &str, exec: &ExecView, signal: &str, request: SignalRequest, left: u64) -> String {
     let what = format!("{} of {bay} ({})", exec.number, clip(&command(&exec.argv), COMMAND));
     if exec.hangs() {
         return format!("{what} was given up before, because it hung in the kernel");
     }
     if exec.ended_at.is_some() {
-        return format!("{what} had ended before");
+        let processes =
+            if left == 1 { "1 process that it left" } else { &format!("{left} processes that it left") };
+        return match (left, request.signal) {
+            (0, _) => format!("{what} had ended before"),
+            (1, SIGKILL) => format!("{what} had ended before; {processes} was ended"),
+            (_, SIGKILL) => format!("{what} had ended before; {processes} were ended"),
+            _ => format!("{what} had ended before; {processes} got the signal {signal}"),
+        };
     }
     match (request.signal, request.tree) {
         (SIGKILL, _) => format!("{what} was ended, with everything it started"),
@@ -105,7 +114,7 @@ mod tests {
             }))
             .unwrap()
         };
-        let said = |ended, signal, tree| done("web", &view(ended), "INT", SignalRequest { signal, tree });
+        let said = |ended, signal, tree| done("web", &view(ended), "INT", SignalRequest { signal, tree }, 0);
         let ended = said(false, SIGKILL, true);
         assert!(
             ended.starts_with("3 of web (sleep ") && ended.ends_with("with everything it started"),
@@ -114,5 +123,9 @@ mod tests {
         assert!(!ended.contains('\u{1b}'));
         assert!(said(false, 2, false).ends_with("got the signal INT"));
         assert!(said(true, SIGKILL, true).ends_with("had ended before"));
+        let left = |signal, left| done("web", &view(true), "INT", SignalRequest { signal, tree: true }, left);
+        assert!(left(SIGKILL, 1).ends_with("had ended before; 1 process that it left was ended"));
+        assert!(left(SIGKILL, 2).ends_with("had ended before; 2 processes that it left were ended"));
+        assert!(left(2, 2).ends_with("2 processes that it left got the signal INT"));
     }
 }

@@ -2,6 +2,7 @@ use std::time::{Duration, Instant};
 
 use bay_types::exec::{EndReason, Exit};
 use bay_types::frame::{Frame, Gap, GapReason};
+use bay_types::output::OutputCheck;
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
 use http_body_util::BodyExt;
@@ -25,7 +26,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// states. A pipe or a file gets every byte as it was written.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bay logs web 3\n  bay logs web 3 --follow\n  bay logs web 3 --since-offset 4096\n\nWith --json every line is an object: {\"stream\", \"offset\", \"text\"}, {\"dropped\", \"why\"} where output is missing, and at the end {\"exit\"}."
+    after_help = "Examples:\n  bay logs web 3\n  bay logs web 3 --follow\n  bay logs web 3 --since-offset 4096\n\nWith --json every line is an object: {\"stream\", \"offset\", \"text\"}, {\"dropped\", \"why\"} where output is missing, and at the end {\"check\"} and {\"exit\"}. The check says whether the output is what the command wrote: its state is intact, changed, missing, unchecked or partial."
 )]
 pub(crate) struct Logs {
     /// Name or id of the bay.
@@ -48,6 +49,7 @@ pub(crate) struct Logs {
 enum Line<'a> {
     Text { stream: &'a str, offset: u64, text: std::borrow::Cow<'a, str> },
     Gap(Gap),
+    Check { check: OutputCheck },
     Exit { exit: Exit },
 }
 
@@ -182,7 +184,7 @@ pub(crate) async fn read(
         let Some(data) = piece.data_ref() else { continue };
         frames.feed(data);
         while let Some(frame) = frames.next().map_err(|e| broken(&e.to_string()))? {
-            if let Frame::Exit(exit) = &frame
+            if let Frame::Exit(exit, _) = &frame
                 && follow
                 && !printer.json
             {
@@ -224,7 +226,14 @@ fn show(frame: Frame, offset: &mut u64, printer: &mut Printer) -> Result<Option<
             }
             *offset = offset.saturating_add(gap.dropped);
         }
-        Frame::Exit(exit) => {
+        Frame::Exit(exit, check) => {
+            match check {
+                Some(check) if printer.json => line(&Line::Check { check })?,
+                Some(check) => {
+                    check_warning(check).iter().for_each(|warning| talk(&format!("bay: {warning}")))
+                }
+                None => {}
+            }
             if printer.json {
                 line(&Line::Exit { exit })?;
             }
@@ -237,6 +246,26 @@ fn show(frame: Frame, offset: &mut u64, printer: &mut Printer) -> Result<Option<
         }
     }
     Ok(None)
+}
+
+/// What a person has to know about output that was just shown.
+pub(crate) fn check_warning(check: OutputCheck) -> Option<String> {
+    let what = match check {
+        OutputCheck::Intact | OutputCheck::Partial => return None,
+        OutputCheck::Changed { from, to } => format!(
+            "this is not what the command wrote: bytes {from} to {to} differ from the hash that was recorded when it ended; \
+             somebody in the bay has changed the kept output"
+        ),
+        OutputCheck::Missing { from, to } => format!(
+            "bytes {from} to {to} were kept when the command ended and are not there any more; later output replaced them, or \
+             somebody in the bay has removed them"
+        ),
+        OutputCheck::Unchecked { from, to } => format!(
+            "bytes {from} to {to} cannot be checked, and anybody in the bay could have changed them: no hash of them was \
+             recorded when the command ended"
+        ),
+    };
+    Some(format!("warning: {what}"))
 }
 
 fn missing(Gap { dropped, why }: Gap, from: u64) -> String {
@@ -279,5 +308,20 @@ mod tests {
         assert!(told(0, GapReason::DiskFull).contains("from byte 10 on is not kept"));
         let json = serde_json::to_string(&Line::Gap(Gap { dropped: 5, why: GapReason::DiskFull })).unwrap();
         assert_eq!(json, r#"{"dropped":5,"why":"disk-full"}"#);
+    }
+
+    #[test]
+    fn only_output_that_is_not_known_to_be_the_commands_own_is_warned_of() {
+        assert_eq!(check_warning(OutputCheck::Intact), None);
+        assert_eq!(check_warning(OutputCheck::Partial), None);
+        let changed = check_warning(OutputCheck::Changed { from: 0, to: 15 }).unwrap();
+        assert!(
+            changed.starts_with("warning: this is not what the command wrote: bytes 0 to 15"),
+            "{changed}"
+        );
+        let check = OutputCheck::Unchecked { from: 1, to: 2 };
+        assert!(check_warning(check).unwrap().contains("cannot be checked"));
+        let json = serde_json::to_string(&Line::Check { check }).unwrap();
+        assert_eq!(json, r#"{"check":{"state":"unchecked","from":1,"to":2}}"#);
     }
 }

@@ -47,7 +47,7 @@ pub(crate) async fn capture(
             match frame {
                 Frame::Stdout(bytes) => take(&mut stdout, &bytes)?,
                 Frame::Stderr(bytes) => take(&mut stderr, &bytes)?,
-                Frame::Exit(exit) => return Ok(Captured { exit, stdout, stderr }),
+                Frame::Exit(exit, _) => return Ok(Captured { exit, stdout, stderr }),
                 Frame::Error(error) if passing(&error) => break,
                 Frame::Error(error) => return Err(error),
                 Frame::Gap(_) => return Err(too_much()),

@@ -307,7 +307,10 @@ impl<'a> Session<'a> {
             Frame::Stdout(bytes) => self.output(false, bytes),
             Frame::Stderr(bytes) => self.output(true, bytes),
             Frame::Gap(gap) => self.gap(gap),
-            Frame::Exit(exit) => return Ok(Some(End::Exit(exit))),
+            Frame::Exit(exit, check) => {
+                self.say_check(check);
+                return Ok(Some(End::Exit(exit)));
+            }
             Frame::Error(error) if passing(&error) => return Ok(Some(End::Lost)),
             Frame::Error(error) => return Err(error.into()),
             Frame::Stdin(_) | Frame::StdinEof | Frame::Resize(_) | Frame::Signal(_) => {

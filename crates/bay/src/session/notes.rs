@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use bay_types::exec::{EndReason, ExecView, Exit, LimitHit};
 use bay_types::frame::{Gap, GapReason};
+use bay_types::output::OutputCheck;
 
 use super::Session;
 use crate::client::{bay_path, encode};
+use crate::commands::logs::check_warning;
 use crate::output::talk;
 
 /// How long a command that failed is asked after.
@@ -41,6 +43,15 @@ impl Session<'_> {
             talk(&format!("\r\nbay: {}\r", text.replace('\n', "\r\n")));
         } else {
             talk(&format!("bay: {text}"));
+        }
+    }
+
+    /// Output that was changed on its way here. What is missing of it was told by its gap.
+    pub(super) fn say_check(&self, check: Option<OutputCheck>) {
+        if let Some(check @ OutputCheck::Changed { .. }) = check
+            && let Some(warning) = check_warning(check)
+        {
+            self.note(&warning);
         }
     }
 

@@ -34,7 +34,8 @@ async fn every_exec_that_ended_while_nobody_listened_is_closed_however_many_ther
             (200, Body::from(status(&spec, Some(OK))))
         }
     });
-    let following = tokio::spawn(follow::follow(Arc::clone(&rig.daemon), Arc::clone(&handle)));
+    let (_gone, is_gone) = tokio::sync::watch::channel(false);
+    let following = tokio::spawn(follow::follow(Arc::clone(&rig.daemon), Arc::clone(&handle), is_gone));
     let closed = async {
         while handle.execs_open() > 0 {
             tokio::task::yield_now().await;
@@ -137,7 +138,7 @@ async fn whoever_follows_an_exec_of_a_bay_that_just_stopped_hears_its_end() {
     tokio::task::yield_now().await;
     execs::close_all(&rig.daemon, &handle, EndReason::Stopped).await;
     match following.await.unwrap().unwrap() {
-        Frame::Exit(exit) => assert_eq!(exit.reason, EndReason::Stopped),
+        Frame::Exit(exit, _) => assert_eq!(exit.reason, EndReason::Stopped),
         other => panic!("{other:?}"),
     }
 }

@@ -86,6 +86,14 @@ pub(super) fn what(kind: &str, body: &Value) -> String {
         "bay.replaced" => format!("its root was made anew{}", body.after(" from ", "image")),
         "bay.failed" => format!("failed{reason}"),
         "bay.lost" => format!("its guest died{reason}"),
+        "bay.guest-moved" => {
+            let frozen = if body.read("frozen") == Some(true) { " and froze it" } else { "" };
+            let back = match body.text("stays") {
+                Some(why) => format!("thawed, and not put back: {why}"),
+                None => "put back".to_owned(),
+            };
+            format!("somebody in the bay moved its guest{}{frozen}; {back}", body.after(" to ", "group"))
+        }
         "bay.cleared" => "what was left of its runtime was cleared".to_owned(),
         "bay.deleting" => "being removed".to_owned(),
         "bay.deleted" => match body.text("kept_workspace") {

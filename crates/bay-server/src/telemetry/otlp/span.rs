@@ -223,6 +223,7 @@ pub(super) mod tests {
             exit: Some(Exit { reason: EndReason::Exited, code: Some(2), signal: None }),
             usage: Usage { user_us: Some(9), ..Usage::default() },
             output_bytes: 5,
+            output_hashes: None,
             limits_hit: vec![],
             trace: Some(ExecTrace {
                 trace_id: "4bf92f3577b34da6a3ce929d0e0e4736".parse().unwrap(),

@@ -162,7 +162,7 @@ async fn read(
                     *offset = offset.saturating_add(gap.dropped);
                     continue;
                 }
-                Frame::Exit(_) => return Ok(true),
+                Frame::Exit(..) => return Ok(true),
                 Frame::Error(error) => return Err(error),
                 Frame::Stdin(_) | Frame::StdinEof | Frame::Resize(_) | Frame::Signal(_) => {
                     return Err(broken("a frame came from the wrong direction"));

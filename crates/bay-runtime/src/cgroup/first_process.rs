@@ -1,0 +1,98 @@
+//! PID 1 of a bay in the group it was started in.
+//!
+//! The guest clones commands into groups of their own, so the bay must be allowed to move its processes between its groups;
+//! the kernel knows no exception for PID 1. Root in the bay can therefore move PID 1, or one of its threads, into a group
+//! that it made itself, and freeze that. Only the host can undo it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::Hierarchies;
+
+/// Threads of PID 1 that are looked at; it has some two dozen.
+const MAX_THREADS: usize = 256;
+/// Characters of the group's path that are told.
+const MAX_GROUP: usize = 200;
+
+/// Where PID 1 was found instead of its own group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Moved {
+    /// The group, below the bay's own. Root in the bay chose its name.
+    pub group: String,
+    pub frozen: bool,
+    /// Why it could not be moved back; it was thawed all the same.
+    pub stays: Option<String>,
+}
+
+impl Hierarchies {
+    /// Thaws PID 1 of a bay and moves it back when it, or one of its threads, is in another group than its own.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn reclaim_first_process(&self, group: &Path, pid: i32) -> io::Result<Option<Moved>> {
+        let Some(found) = away(group, pid)? else { return Ok(None) };
+        let bay = self.v2.join(group);
+        let mut frozen = false;
+        for at in found.ancestors().filter(|at| !at.as_os_str().is_empty()) {
+            let at = bay.join(at);
+            frozen |= is(&at.join("cgroup.freeze"), "1");
+            // A group above may be removed meanwhile; then nothing is frozen by it.
+            let _ = fs::write(at.join("cgroup.freeze"), "0");
+        }
+        let own = bay.join("guest");
+        let back = || fs::write(own.join("cgroup.procs"), pid.to_string());
+        let stays = back().or_else(|_| {
+            // A group that shares its controllers out holds no process; nobody needs that of this one.
+            let shared = fs::read_to_string(own.join("cgroup.subtree_control"))?;
+            for controller in shared.split_ascii_whitespace() {
+                fs::write(own.join("cgroup.subtree_control"), format!("-{controller}"))?;
+            }
+            back()
+        });
+        Ok(Some(Moved {
+            group: found.to_string_lossy().chars().take(MAX_GROUP).collect(),
+            frozen,
+            stays: stays.err().map(|error| error.to_string()),
+        }))
+    }
+}
+
+fn is(file: &Path, value: &str) -> bool {
+    fs::read_to_string(file).is_ok_and(|text| text.trim_end() == value)
+}
+
+/// The group below the bay's in which a thread of the process is, when that is not its own.
+fn away(group: &Path, pid: i32) -> io::Result<Option<PathBuf>> {
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))?.flatten().take(MAX_THREADS) {
+        // It may have ended since.
+        let Ok(groups) = fs::read_to_string(thread.path().join("cgroup")) else { continue };
+        if let Some(below) = below(group, &groups).filter(|below| *below != Path::new("guest")) {
+            return Ok(Some(below.to_owned()));
+        }
+    }
+    Ok(None)
+}
+
+/// Where in the bay's group a process is, by its list of groups.
+fn below<'a>(group: &Path, groups: &'a str) -> Option<&'a Path> {
+    let at = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Path::new(at.strip_prefix('/')?).strip_prefix(group).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_found_in_its_group_or_elsewhere() {
+        let group = Path::new("workbay/d1/bay_1");
+        let groups = |at: &str| format!("4:memory:/workbay/d1/bay_1\n0::{at}\n");
+        assert_eq!(below(group, &groups("/workbay/d1/bay_1/guest")), Some(Path::new("guest")));
+        assert_eq!(below(group, &groups("/workbay/d1/bay_1/execs/x y")), Some(Path::new("execs/x y")));
+        // Of another bay, or seen from a place where the bay's groups are called otherwise: nothing is known.
+        assert_eq!(below(group, &groups("/workbay/d1/bay_11/guest")), None);
+        assert_eq!(below(group, &groups("/../workbay/d1/bay_1/guest")), None);
+        assert_eq!(below(group, "1:name=systemd:/\n"), None);
+    }
+}

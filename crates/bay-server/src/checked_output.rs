@@ -1,0 +1,86 @@
+//! Kept output on its way to a caller, held against the hashes on record.
+//!
+//! The bytes come from files that root in the bay can write, through the guest or read by the daemon. Every frame is passed
+//! on as it is; only the last one, the exit, gets what the check came to.
+
+use axum::body::Body;
+use bay_guest::spool::Check;
+use bay_store::ExecRow;
+use bay_types::frame::Frame;
+use bay_types::output::OutputHash;
+use bay_types::{ApiError, ErrorCode};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use tokio::sync::mpsc;
+
+use crate::news;
+
+/// Pieces on their way to a slow reader; each is at most what the guest sent at once, and a frame.
+const IN_FLIGHT: usize = 2;
+
+/// The same body with the exit's check. `row` is an exec that is over; its output is read from `since` on.
+pub(crate) fn body(from: Body, row: &ExecRow, since: u64) -> Body {
+    let (to, checked) = mpsc::channel(IN_FLIGHT);
+    let hashes = row.output_hashes.clone();
+    tokio::spawn(pass(from, Checking { check: Check::new(since), hashes }, to));
+    news::body(checked)
+}
+
+struct Checking {
+    check: Check,
+    hashes: Option<Vec<OutputHash>>,
+}
+
+impl Checking {
+    /// The same frame, or the exit with what the check came to.
+    fn frame(&mut self, frame: &Frame, as_it_is: Bytes) -> Bytes {
+        let expected = self.hashes.as_deref().unwrap_or_default();
+        match frame {
+            Frame::Stdout(bytes) => self.check.output(expected, false, bytes),
+            Frame::Stderr(bytes) => self.check.output(expected, true, bytes),
+            Frame::Gap(gap) => self.check.gap(gap.dropped),
+            Frame::Exit(exit, _) => {
+                let check = self.check.finish(self.hashes.as_deref());
+                return Frame::Exit(*exit, Some(check)).to_bytes().into();
+            }
+            _ => {}
+        }
+        as_it_is
+    }
+}
+
+fn broke_off() -> Frame {
+    Frame::Error(ApiError::new(
+        ErrorCode::Interrupted,
+        "the guest's answer broke off before the end of the output",
+        "repeat the command in a moment",
+    ))
+}
+
+async fn pass(mut from: Body, mut checking: Checking, to: mpsc::Sender<Bytes>) {
+    let mut buffer = BytesMut::new();
+    while let Some(piece) = from.frame().await {
+        let Ok(piece) = piece else {
+            let _ = to.send(broke_off().to_bytes().into()).await;
+            return;
+        };
+        let Ok(data) = piece.into_data() else { continue };
+        buffer.extend_from_slice(&data);
+        loop {
+            match Frame::decode(&buffer) {
+                Ok(Some((frame, used))) => {
+                    let as_it_is = buffer.split_to(used).freeze();
+                    if to.send(checking.frame(&frame, as_it_is)).await.is_err() {
+                        return;
+                    }
+                }
+                Ok(None) => break,
+                // The reader finds out by itself.
+                Err(_) => {
+                    let _ = to.send(buffer.freeze()).await;
+                    return;
+                }
+            }
+        }
+    }
+}
