@@ -167,13 +167,14 @@ fn approval_switch_a_push_that_was_allowed_brings_the_commits_that_were_shown() 
     let shown = forge.lab.daemon.sh("b", "cd /workspace/app; git rev-parse HEAD").ok().text();
     // One command: what is shown is pushed by a git that is ended, another commit after the answer, then what was shown.
     let script = "export HOME=/root; cd /workspace/app; HEAD1=$(git rev-parse HEAD)
-        git push -q origin $HEAD1:refs/heads/main > /dev/null 2>&1 & push=$!
+        setsid git push -q origin $HEAD1:refs/heads/main > /dev/null 2>&1 & push=$!
         until [ -e /tmp/leave ]; do sleep 0.05; done
-        kill $push; pkill -P $push; wait $push; pkill git-remote-http; touch /tmp/left
+        kill -- -$push; wait $push; touch /tmp/left
         until [ -e /tmp/go ]; do sleep 0.05; done
         git commit -q --allow-empty -m 'Something else'
-        timeout 5 git push -q origin HEAD:refs/heads/main; touch /tmp/other
+        setsid git push -q origin HEAD:refs/heads/main & push=$!
         until [ -e /tmp/again ]; do sleep 0.05; done
+        kill -- -$push; wait $push
         git push -q origin $HEAD1:refs/heads/main && touch /tmp/pushed";
     let _begun = forge.lab.daemon.bay(&["exec", "--detach", "b", "--", "sh", "-c", script]).ok();
     let reached = |file: &str| {
@@ -190,7 +191,6 @@ fn approval_switch_a_push_that_was_allowed_brings_the_commits_that_were_shown() 
     assert_eq!(other["differs"]["from"], card["id"], "{other:#}");
     let how = other["differs"]["how"][0].as_str().unwrap();
     assert!(how.starts_with("refs/heads/main: ") && how.contains(&shown[..12]), "{how}");
-    reached("/tmp/other");
     let _again = forge.lab.daemon.sh("b", "touch /tmp/again").ok();
     reached("/tmp/pushed");
     assert_eq!(git(&forge.bare, &["rev-parse", "refs/heads/main"]).trim(), shown.trim());

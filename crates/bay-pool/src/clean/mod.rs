@@ -20,6 +20,7 @@ mod changes;
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::io::Cursor;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,12 +29,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::Report;
 use crate::backing::make_private_dir;
 use crate::error::{Doing, PoolError, Result};
-use crate::repo::git::{Git, LONG_SILENCE, Said, failed};
+use crate::repo::git::{Git, LONG_SILENCE, STRICT, Said, failed};
 use crate::repo::is_object_id;
 pub use changes::{Changed, Entry, LaidOut};
 
-/// Strict, but for old and harmless defects that well-known repositories have in their history.
-const STRICT: &str = "--strict=zeroPaddedFilemode=ignore,missingSpaceBeforeDate=ignore,badTimezone=ignore,missingSpaceBeforeEmail=ignore";
 /// What the repository is called in messages.
 const NAME: &str = "of what leaves the bay";
 
@@ -159,7 +158,7 @@ impl CleanRepo {
         }
         let mut check = self.git(&["cat-file", "--buffer", "--batch-check=%(objectname)"]);
         check.lent = None;
-        check.input = needed.output.clone();
+        check.input = Some(Box::new(Cursor::new(needed.output.clone())));
         let there = self.finish(check)?;
         let there: HashSet<&[u8]> = there.split(|b| *b == b'\n').collect();
         if needed.output.split(|b| *b == b'\n').all(|id| there.contains(id)) {
@@ -190,7 +189,7 @@ impl CleanRepo {
     /// The same, with lines for its standard input.
     pub fn ask_about(&self, arguments: &[&str], input: Vec<u8>) -> Result<Vec<u8>> {
         let mut git = self.git(arguments);
-        git.input = input;
+        git.input = Some(Box::new(Cursor::new(input)));
         self.finish(git)
     }
 

@@ -63,6 +63,9 @@ const SETTINGS: &[&str] = &[
     "index.threads=true",
 ];
 
+/// How `index-pack` checks the objects of a pack: strictly, but for the harmless defects above.
+pub(crate) const STRICT: &str = "--strict=zeroPaddedFilemode=ignore,missingSpaceBeforeDate=ignore,badTimezone=ignore,missingSpaceBeforeEmail=ignore";
+
 /// One run of git.
 #[derive(Default)]
 pub(crate) struct Git<'a> {
@@ -72,8 +75,8 @@ pub(crate) struct Git<'a> {
     pub(crate) transport: Option<Transport>,
     /// Besides what every run gets.
     pub(crate) variables: &'a [(String, String)],
-    /// Written to its standard input.
-    pub(crate) input: Vec<u8>,
+    /// Copied to its standard input.
+    pub(crate) input: Option<Box<dyn Read + Send>>,
     pub(crate) read: Vec<PathBuf>,
     pub(crate) write: Vec<PathBuf>,
     /// Objects of another repository that count as this one's.
@@ -245,7 +248,12 @@ struct Limits<'a> {
     may_go_on: Option<&'a dyn Fn() -> bool>,
 }
 
-fn converse(child: &mut Child, input: Vec<u8>, limits: &Limits<'_>, news: Report<'_>) -> io::Result<Said> {
+fn converse(
+    child: &mut Child,
+    input: Option<Box<dyn Read + Send>>,
+    limits: &Limits<'_>,
+    news: Report<'_>,
+) -> io::Result<Said> {
     let missing = || io::Error::from(io::ErrorKind::BrokenPipe);
     let mut stdin = child.stdin.take().ok_or_else(missing)?;
     let stdout = child.stdout.take().ok_or_else(missing)?;
@@ -253,8 +261,10 @@ fn converse(child: &mut Child, input: Vec<u8>, limits: &Limits<'_>, news: Report
     let (sender, receiver) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // A git that does not want its input says why elsewhere.
-            let _ = io::Write::write_all(&mut stdin, &input);
+            if let Some(mut input) = input {
+                // A git that does not want its input says why elsewhere.
+                let _ = io::copy(&mut input, &mut stdin);
+            }
         });
         let output = sender.clone();
         scope.spawn(move || {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 
 use bay_sys::btrfs;
@@ -11,7 +11,7 @@ use bay_types::progress::Progress;
 use jiff::Timestamp;
 
 use super::Meta;
-use super::git::{Git, LONG_SILENCE, Said, failed};
+use super::git::{Git, LONG_SILENCE, STRICT, Said, failed};
 use super::location::{Location, Transport};
 use super::refs::{is_object_id, is_ref_name};
 use crate::Report;
@@ -22,6 +22,8 @@ use crate::subvolume::entries;
 
 /// Largest bundle taken in.
 pub const MAX_BUNDLE_BYTES: u64 = 64 * 1024 * 1024 * 1024;
+/// Longest line of a bundle's header: an id, a space and the name of a ref.
+const MAX_HEADER_LINE: u64 = 64 * 1024;
 /// With this many packs git and every new checkout become slow: they are then made into one.
 const MAX_PACKS: usize = 40;
 
@@ -157,22 +159,27 @@ impl Pool {
         if heads.tips.is_empty() {
             return Err(refuse("it holds no commits".to_owned()));
         }
+        // Before 2.46 git does not check the objects of a bundle that it fetches, so the pack is taken in and checked first.
+        // The fetch finds every object there: it checks that nothing is missing and sets the refs.
+        let mut git = self.repo_run(repo, &["index-pack", "-v", "--stdin", "--fix-thin", STRICT]);
+        git.input = Some(Box::new(pack_in_bundle(&file.path).doing(|| format!("read {path}"))?));
+        let may_go_on = || self.room_left();
+        git.may_go_on = Some(&may_go_on);
+        let taken = |said: &Said| match failed(&meta.location, said) {
+            _ if said.status.success() => Ok(()),
+            PoolError::Git { why, .. } => Err(refuse(why)),
+            other => Err(other),
+        };
+        taken(&git.run(&mut |_| {})?)?;
         let mut git = self.repo_run(
             repo,
             &["fetch", "--progress", "--force", "--no-tags", "--no-write-fetch-head", "--stdin", "--", &path],
         );
         git.transport = Some(Transport::File);
         git.read.push(file.path.clone());
-        git.input = heads.refspecs().into_bytes();
-        let may_go_on = || self.room_left();
+        git.input = Some(Box::new(Cursor::new(heads.refspecs())));
         git.may_go_on = Some(&may_go_on);
-        let said = git.run(&mut |_| {})?;
-        if !said.status.success() {
-            return Err(match failed(&meta.location, &said) {
-                PoolError::Git { why, .. } => refuse(why),
-                other => other,
-            });
-        }
+        taken(&git.run(&mut |_| {})?)?;
         if let Some(branch) = heads.head_branch() {
             self.repo_set_head(repo, &meta.location, branch)?;
         }
@@ -313,6 +320,17 @@ fn is_sha256_bundle(path: &Path) -> bool {
     let mut start = [0_u8; 256];
     let count = File::open(path).and_then(|mut file| file.read(&mut start)).unwrap_or(0);
     String::from_utf8_lossy(&start[..count]).lines().any(|line| line == "@object-format=sha256")
+}
+
+/// The pack of a bundle: everything after the empty line that ends its header.
+fn pack_in_bundle(path: &Path) -> std::io::Result<impl Read + Send + use<>> {
+    let mut file = BufReader::new(File::open(path)?);
+    let mut line = Vec::new();
+    // A header that never ends is a bundle without a pack, which git refuses.
+    while file.by_ref().take(MAX_HEADER_LINE).read_until(b'\n', &mut line)? > 0 && line != b"\n" {
+        line.clear();
+    }
+    Ok(file)
 }
 
 /// Sorts the failures of a fetch by what git said, in the words of git, ssh and well-known servers.
