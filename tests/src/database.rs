@@ -70,7 +70,7 @@ impl Database {
             .unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         // The method `md5` takes whatever the password was made for.
-        let hba = "local all admin trust\nhost all older all password\nhost all all all md5\n";
+        let hba = "local all admin trust\nhost all older all password\nhost all all all md5\nhost replication all all md5\n";
         fs::write(data.join("pg_hba.conf"), hba).unwrap();
         let port =
             std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();

@@ -5,8 +5,8 @@ use bay_tests::database::Database;
 use bay_tests::lab::{Lab, lab};
 use bay_tests::{Ran, image};
 
-const CANARY: &str = "CANARY-7d1f-the-real-password-of-app";
-const OTHER: &str = "CANARY-90ab-another-real-password";
+const CANARY: &str = "CANARY-7d1fQ9xLm2Zt7RbW4KcVd8PnJ6sY";
+const OTHER: &str = "CANARY-90abX3vTq8Hs1Jf5Gk7Nc2MwPzRd";
 const BAY: &str = "db";
 
 /// A name that leads to loopback, as the database does.
@@ -69,7 +69,7 @@ fn a_bay_uses_a_database_whose_password_it_does_not_have() {
     // What the bay has is as long as the password, and is not it.
     let has = rig.lab.daemon.sh(BAY, "printf %s \"$PGPASSWORD\"").ok().text();
     assert_eq!(has.len(), CANARY.len());
-    assert!(!has.contains("7d1f-the-real"), "{has}");
+    assert!(!has.contains("7d1fQ9xLm2Zt"), "{has}");
     // Whoever is not meant is told so, and it is on record.
     for (before, user, why) in [
         (

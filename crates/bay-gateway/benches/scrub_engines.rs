@@ -72,6 +72,27 @@ fn main() {
             black_box(piece.to_vec());
         }
     });
+    println!(
+        "\nWhat the time tells of a value: GB/s of texts that somebody makes of guesses, the product alone\n"
+    );
+    for (name, guess) in [
+        ("three characters that are not in it", "qzj"),
+        ("three characters of its first ones", "ary"),
+        ("its beginning, no character of the rest", "ghp_!!!!!!!!"),
+        ("its beginning, one character right", "ghp_C!!!!!!!"),
+        ("its beginning, three characters right", "ghp_Can!!!!!"),
+        ("its beginning, five characters right", "ghp_Canar!!!"),
+    ] {
+        let text = Bytes::from(guess.repeat(TEXT_BYTES / guess.len() + 1).into_bytes()).slice(..TEXT_BYTES);
+        let speed = speed(&text, &mut |text| {
+            let mut stream = Stream::new(patterns.clone());
+            for at in (0..text.len()).step_by(PIECE_BYTES) {
+                black_box(stream.push(text.slice(at..at + PIECE_BYTES)));
+            }
+            assert!(!stream.is_guessed());
+        });
+        println!("| {name} | {speed:.3} |");
+    }
 }
 
 fn automaton(literals: &[Vec<u8>], kind: AhoCorasickKind) -> AhoCorasick {

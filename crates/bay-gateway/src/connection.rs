@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 
 use crate::body::AnswerBody;
-use crate::decider::{Caller, Ending, Refused};
+use crate::decider::{Caller, Ending, Failure, Refused};
 use crate::dns;
 use crate::exchange::{self, Site};
 use crate::gateway::Shared;
@@ -32,6 +32,7 @@ use crate::names::Meaning;
 use crate::postgres;
 use crate::progress::Progress;
 use crate::proxy;
+use crate::scrub::{Stream, Tally};
 use crate::sight::Sight;
 use crate::ssh;
 use crate::stream::{Gathering, Io, Prefixed};
@@ -267,7 +268,7 @@ impl Pinned {
 
     async fn pass_tcp(self, stream: Prefixed) {
         match CanonicalRequest::tcp(&self.host.to_string(), self.port) {
-            Ok(request) => self.pass(stream, request).await,
+            Ok(request) => self.pass(stream, request, true).await,
             Err(refusal) => {
                 let what = Refused::Form { host: &self.host, port: self.port, refusal: &refusal };
                 self.shared.decider.refused(&self.caller, &what).await;
@@ -289,15 +290,22 @@ impl Pinned {
         let connection =
             Connection { destination: &destination, port: self.port, sni: hello.server_name.as_deref() };
         match CanonicalRequest::passthrough(&connection) {
-            Ok(request) => self.pass(stream, request).await,
+            Ok(request) => self.pass(stream, request, false).await,
             // The client can still be told: its handshake is answered, and each request refused for its names.
             Err(_) => self.serve_tls(stream).await,
         }
     }
 
-    /// Passes bytes on, if that is allowed.
-    async fn pass(self, stream: Prefixed, request: CanonicalRequest) {
+    /// Passes bytes on, if that is allowed. They are scrubbed where they are `readable`.
+    async fn pass(self, stream: Prefixed, request: CanonicalRequest, readable: bool) {
         let shared = &self.shared;
+        let known_in = shared.generation();
+        let secrets = shared.decider.secrets();
+        if let Some(misuse) = secrets.closed(&self.host.to_string()) {
+            let what = Refused::Secret { host: &self.host, port: self.port, misuse: &misuse };
+            shared.decider.refused(&self.caller, &what).await;
+            return;
+        }
         let decided_in = shared.generation();
         let ruling = shared.decider.decide(&self.caller, &request, &mut Sight::nothing()).await;
         let progress =
@@ -305,10 +313,18 @@ impl Pinned {
         if ruling.decision.outcome != Outcome::Allow {
             return progress.end(Ending::Refused);
         }
+        // What is encrypted between its two ends shows nothing here; anything else is scrubbed like other answers of the host.
+        let Ok(patterns) = secrets.patterns(&self.host.to_string(), &[]) else {
+            return progress.end_failed(Failure::Secret);
+        };
+        let scrub = patterns.filter(|_| readable).map(|patterns| {
+            let renewal = shared.renewal(&self.host, Vec::new(), known_in);
+            Stream::new(patterns).renewed_by(renewal).tallied(Tally::connection(Vec::new()))
+        });
         match dial(&*shared.upstream, &shared.timeouts, &ruling.decision, &request).await {
             Ok(dialled) => {
                 let idle = shared.timeouts.tunnel_idle;
-                tunnel::run(stream, dialled.stream, progress, idle, shared.changes.clone(), None).await;
+                tunnel::run(stream, dialled.stream, progress, idle, shared.changes.clone(), scrub).await;
             }
             Err(error) => progress.end_failed(error.failure()),
         }

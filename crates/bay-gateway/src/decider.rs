@@ -144,6 +144,8 @@ pub enum Failure {
     Sentinel,
     /// The body of the request is a form that asks for another method than the one decided on.
     Override,
+    /// The answer had the value of a secret in it, or guesses of one, and was cut off there.
+    SecretShown,
 }
 
 impl Failure {
@@ -167,6 +169,7 @@ impl Failure {
             Self::Secret => "secret",
             Self::Sentinel => "sentinel",
             Self::Override => "override",
+            Self::SecretShown => "secret-shown",
         }
     }
 }

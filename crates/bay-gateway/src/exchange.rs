@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 use crate::answers;
-use crate::body::{AnswerBody, Metered, Source, full};
+use crate::body::{AnswerBody, BodyError, Metered, Source, full};
 use crate::decider::{Caller, Ending, Failure, RecordId, Refused, Ruling};
 use crate::forms;
 use crate::gateway::Shared;
@@ -24,8 +24,10 @@ use crate::headers::{self, Upgrade};
 use crate::limits::{LOOK_WITHIN, MAX_LOOK_BYTES};
 use crate::origin::{self, Lease};
 use crate::progress::{Direction, Progress};
-use crate::scrub::{self, Coding, Patterns, Renewal, Scrubbed, Stream};
-use crate::secrets::Misuse;
+use crate::scrub::{
+    self, Coding, CodingError, Guesses, Patterns, Renewal, Scrubbed, Stream, Tally, Unreadable,
+};
+use crate::secrets::{Misuse, Sent};
 use crate::sight::Sight;
 use crate::tunnel;
 use crate::upstream::{DialError, seconds};
@@ -45,8 +47,12 @@ pub(crate) struct Site {
 
 type Answer = Response<AnswerBody>;
 
-/// What an answer must not show, and what that is later.
-type Hiding = (Arc<Patterns>, Renewal);
+/// What an answer must not show, what that is later, and where guesses of the secrets count that its request carried.
+struct Hiding {
+    patterns: Arc<Patterns>,
+    renewal: Renewal,
+    carried: Vec<Arc<Guesses>>,
+}
 
 const SENTINEL_IN_BODY: &str = "the body has what stands for a secret in it, which has no place there";
 
@@ -157,9 +163,14 @@ impl Site {
             let why = "the value of the secret does not fit into its place";
             target = filled.ok_or_else(|| without_secret(&progress, why))?;
         }
-        let patterns = secrets.patterns(&host.to_string(), &attached);
+        let sent = Sent::all(&wanted, &attached);
+        let patterns = secrets.patterns(&host.to_string(), &sent);
         let patterns = patterns.map_err(|error| without_secret(&progress, &error.to_string()))?;
-        let hiding = patterns.map(|patterns| (patterns, self.shared.renewal(host, attached, known_in)));
+        let hiding = patterns.map(|patterns| Hiding {
+            patterns,
+            renewal: self.shared.renewal(host, sent, known_in),
+            carried: secrets.carried(&attachments),
+        });
 
         let may_be_http2 = head.version == Version::HTTP_2;
         let body = Metered::new(body, Direction::Out, progress.clone(), self.shared.timeouts.body_idle)
@@ -247,27 +258,28 @@ impl Site {
             return answers::failed(progress.id(), Failure::BadAnswer, &why);
         }
         let mut coding = Coding::Identity;
-        if let Some((patterns, _)) = &hiding {
-            match scrub::open(patterns, &mut head) {
+        let mut tally =
+            Tally::answer(hiding.as_ref().map(|hiding| hiding.carried.clone()).unwrap_or_default());
+        if let Some(Hiding { patterns, .. }) = &hiding {
+            match scrub::open(patterns, &mut head, &mut tally) {
                 Ok((found, _)) => coding = found,
-                Err(unreadable) => {
-                    progress.end_failed(Failure::BadAnswer);
-                    return answers::failed(progress.id(), Failure::BadAnswer, &unreadable.to_string());
-                }
+                Err(unreadable) => return unread(&progress, &unreadable),
             }
         }
         progress.set_status(head.status.as_u16());
         let idle = self.shared.timeouts.body_idle;
         let whole = body.is_end_stream();
         let body = Source::new(body, false);
-        let body = Metered::new(body, Direction::In, progress, idle).with_lease(Some(lease));
+        let body = Metered::new(body, Direction::In, progress.clone(), idle).with_lease(Some(lease));
         let mut answer = Response::new(match hiding {
             _ if whole => {
                 drop(body);
                 full("")
             }
-            Some((patterns, renewal)) => {
-                Scrubbed::new(body, patterns, coding, Arc::default()).renewed_by(renewal).boxed_unsync()
+            Some(Hiding { patterns, renewal, .. }) => {
+                let scrubbed = Scrubbed::new(body, patterns, coding, Arc::default());
+                let scrubbed = scrubbed.renewed_by(renewal).tallied(tally);
+                scrubbed.map_err(move |error| recorded(&progress, error)).boxed_unsync()
             }
             None => body.boxed_unsync(),
         });
@@ -290,15 +302,21 @@ impl Site {
             let why = "the origin's answer to the WebSocket handshake is not the one that its key asks for";
             return answers::failed(progress.id(), Failure::BadAnswer, why);
         }
-        if let Some((patterns, _)) = &hiding {
-            scrub::headers(patterns, response.headers_mut());
+        if let Some(Hiding { patterns, carried, .. }) = &hiding {
+            let mut tally = Tally::answer(carried.clone());
+            scrub::headers(patterns, response.headers_mut(), &mut tally);
+            if let Err(unreadable) = scrub::readable_yet(patterns, &tally) {
+                return unread(progress, &unreadable);
+            }
         }
         progress.set_status(response.status().as_u16());
         let from_origin = hyper::upgrade::on(&mut response);
         let (progress, changes) = (progress.clone(), self.shared.changes.clone());
         let idle = self.shared.timeouts.tunnel_idle;
         let within = self.shared.timeouts.handshake;
-        let scrub = hiding.map(|(patterns, renewal)| Stream::new(patterns).renewed_by(renewal));
+        let scrub = hiding.map(|Hiding { patterns, renewal, carried }| {
+            Stream::new(patterns).renewed_by(renewal).tallied(Tally::connection(carried))
+        });
         tokio::spawn(async move {
             match timeout(within, async { tokio::try_join!(from_bay, from_origin) }).await {
                 Ok(Ok((bay, origin))) => {
@@ -314,6 +332,24 @@ impl Site {
         headers::say_websocket(answer.headers_mut());
         answer
     }
+}
+
+/// An answer whose head says that it cannot be passed on.
+fn unread(progress: &Progress, why: &Unreadable) -> Answer {
+    let failure = match why {
+        Unreadable::Guessed | Unreadable::Weak => Failure::SecretShown,
+        _ => Failure::BadAnswer,
+    };
+    progress.end_failed(failure);
+    answers::failed(progress.id(), failure, &why.to_string())
+}
+
+/// Has it on record where an answer ended for what was in it.
+fn recorded(progress: &Progress, error: BodyError) -> BodyError {
+    if matches!(error, BodyError::Coding(CodingError::Guessed | CodingError::Weak)) {
+        progress.end_failed(Failure::SecretShown);
+    }
+    error
 }
 
 /// A push to a git repository is decided on by what it changes, which its body begins with.

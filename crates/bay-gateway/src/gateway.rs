@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use bay_policy::Host;
 use rustls::RootCertStore;
-use secrecy::SecretString;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
@@ -21,6 +20,7 @@ use crate::limits::{MAX_CONNECTIONS, MAX_DNS_CONNECTIONS, MAX_REQUESTS, MAX_SSH_
 use crate::names::{Names, SavedNames};
 use crate::origin::Origins;
 use crate::scrub::Renewal;
+use crate::secrets::Sent;
 use crate::ssh::HostKey;
 use crate::upstream::Upstream;
 
@@ -79,13 +79,8 @@ impl Shared {
         self.generation.load(Relaxed)
     }
 
-    /// What answers of a host must not show when something has changed since then. `attached` are values that were sent.
-    pub(crate) fn renewal(
-        self: &Arc<Self>,
-        host: &Host,
-        attached: Vec<Arc<SecretString>>,
-        since: u64,
-    ) -> Renewal {
+    /// What answers of a host must not show when something has changed since then. `sent` are values that the request carried.
+    pub(crate) fn renewal(self: &Arc<Self>, host: &Host, sent: Vec<Sent>, since: u64) -> Renewal {
         let (shared, host, mut seen) = (Arc::clone(self), host.to_string(), since);
         Box::new(move || {
             let now = shared.generation();
@@ -93,7 +88,7 @@ impl Shared {
                 return None;
             }
             seen = now;
-            shared.decider.secrets().patterns(&host, &attached).ok().flatten()
+            shared.decider.secrets().patterns(&host, &sent).ok().flatten()
         })
     }
 }

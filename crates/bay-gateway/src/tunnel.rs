@@ -93,7 +93,9 @@ async fn pump(
         };
         if length == 0 {
             if let Some(stream) = &mut scrub {
-                writer.write_all(&stream.finish()).await?;
+                let rest = stream.finish();
+                shown(stream, progress)?;
+                writer.write_all(&rest).await?;
             }
             // The other direction may go on.
             writer.shutdown().await.ok();
@@ -106,13 +108,22 @@ async fn pump(
             None => writer.write_all(&buffer[..length]).await?,
             Some(stream) => {
                 let passed = stream.push(Bytes::copy_from_slice(&buffer[..length]));
-                if stream.is_guessed() {
-                    return Err(io::ErrorKind::PermissionDenied.into());
-                }
+                shown(stream, progress)?;
                 writer.write_all(&passed).await?;
             }
         }
         writer.flush().await?;
         progress.moved(direction, length);
+    }
+}
+
+/// Ends a connection that had the value of a secret in it, or guesses of one, more often than it may.
+fn shown(stream: &Stream, progress: &Progress) -> io::Result<()> {
+    match stream.stopped() {
+        None => Ok(()),
+        Some(why) => {
+            progress.note(Failure::SecretShown);
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+        }
     }
 }

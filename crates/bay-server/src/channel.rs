@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bay_backend::Backend;
+use bay_types::invisible::is_invisible;
 use bay_types::{ApiError, BayId, ErrorCode};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
@@ -300,13 +301,20 @@ impl GuestChannel {
     }
 }
 
-/// Text of unknown origin, short and without anything a terminal would obey.
+/// Text of unknown origin, short and without anything a terminal would obey: control characters are replaced, and characters
+/// that nobody sees are written out.
 pub(crate) fn plain_text(text: &str) -> String {
-    let mut out: String = text
-        .chars()
-        .take(MAX_ERROR_TEXT)
-        .map(|c| if bay_types::invisible::misleads(c) { '\u{fffd}' } else { c })
-        .collect();
+    use fmt::Write;
+    let mut out = String::with_capacity(text.len().min(MAX_ERROR_TEXT));
+    for c in text.chars().take(MAX_ERROR_TEXT) {
+        match c {
+            c if c.is_control() => out.push('\u{fffd}'),
+            c if is_invisible(c) => {
+                let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
     if text.chars().nth(MAX_ERROR_TEXT).is_some() {
         out.push('…');
     }
@@ -335,6 +343,7 @@ mod tests {
         let text = plain_text(&format!("\x1b]52;c;x\x07\r{}", "y".repeat(5000)));
         assert!(!text.chars().any(char::is_control));
         assert_eq!(text.chars().count(), MAX_ERROR_TEXT + 1);
+        assert_eq!(plain_text("a\u{2060}\u{e0041}\u{202e}b"), "a\\u{2060}\\u{e0041}\\u{202e}b");
     }
 
     #[test]

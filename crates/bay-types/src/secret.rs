@@ -124,6 +124,9 @@ pub struct SecretSet {
     /// Bodies to its hosts may have sentinels in them, as they are: for hosts that are told what a bay printed.
     #[serde(default)]
     pub literal_bodies: bool,
+    /// Take a value that is easy to guess. Answers with it in them are cut off, where another would be overwritten.
+    #[serde(default)]
+    pub allow_weak: bool,
     /// From then on it is not used any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
@@ -138,6 +141,9 @@ pub struct SecretRotate {
     pub value: Option<SecretText>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
+    /// Take a value that is easy to guess.
+    #[serde(default)]
+    pub allow_weak: bool,
 }
 
 /// All that is told of a secret.
@@ -153,6 +159,9 @@ pub struct SecretView {
     pub bays: Vec<String>,
     pub managed: bool,
     pub literal_bodies: bool,
+    /// The value is easy to guess: answers with it in them are cut off.
+    #[serde(default)]
+    pub weak: bool,
     pub source: SourceView,
     pub set_at: Timestamp,
     /// Since when the value is what it is.
@@ -211,6 +220,7 @@ mod tests {
             bays: Vec::new(),
             unmanaged: false,
             literal_bodies: false,
+            allow_weak: false,
             expires: None,
         };
         assert!(!format!("{set:?}").contains("unusual"));

@@ -17,12 +17,14 @@
 //! ```
 //!
 //! What goes wrong is told as an error of PostgreSQL, with what, why and what next. A request to cancel a query is passed
-//! on to the same place; it has a key of its own. Of newer versions of the protocol 3.0 is spoken.
+//! on to the same place; it has a key of its own. What a client says beside its user and database is passed on by a list
+//! ([`parameters`]); a replica, which reads every database, is only one that the secret is for. Of newer versions of the protocol 3.0 is spoken.
 //!
 //! What is not done: channel binding (the client's TLS ends here), certificates or Kerberos as credentials, the
 //! replication of passwords that a client *sets* (`ALTER ROLE … PASSWORD` sends what the bay has: the sentinel).
 
 mod database;
+mod parameters;
 mod scram;
 mod session;
 mod wire;
@@ -63,4 +65,6 @@ pub struct LoginSecret {
     pub passwords: Vec<String>,
     /// The database may be spoken to without TLS, where it offers none.
     pub plain: bool,
+    /// The client may be a replica.
+    pub replication: bool,
 }

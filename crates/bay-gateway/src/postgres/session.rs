@@ -13,11 +13,12 @@ use zeroize::Zeroizing;
 use super::database::{self, LoginError};
 use super::scram::{self, ScramError};
 use super::wire::{self, Failed, Startup};
-use super::{ALPN, Login, LoginSecret};
+use super::{ALPN, Login, LoginSecret, parameters};
 use crate::connection::{Pinned, TLS_HANDSHAKE};
 use crate::decider::{Ending, Failure, Refused};
 use crate::progress::Progress;
-use crate::scrub::Stream;
+use crate::scrub::{Stream, Tally};
+use crate::secrets::Sent;
 use crate::sight::Sight;
 use crate::stream::Prefixed;
 use crate::tunnel;
@@ -179,6 +180,13 @@ impl Session<'_> {
         let login = Login { host, port, user, database };
         let known_in = shared.generation();
         let secrets = shared.decider.secrets();
+        if let Some(misuse) = secrets.closed(&host.to_string()) {
+            shared
+                .decider
+                .refused(&self.pinned.caller, &Refused::Secret { host, port, misuse: &misuse })
+                .await;
+            return Err(Some(Failed::new(NOT_PRIVILEGED, misuse.to_string(), "ask the operator")));
+        }
         let secret = match secrets.login(&login) {
             Ok(secret) => secret,
             Err(uses) => {
@@ -186,6 +194,13 @@ impl Session<'_> {
                 refused(self.pinned, &format!("PostgreSQL: {why}")).await;
                 let next = format!("secrets here are for {}", uses.join(", "));
                 return Err(Some(Failed::new(INVALID_AUTHORIZATION, why, next)));
+            }
+        };
+        let passed = match parameters::checked(&self.parameters, secret.replication) {
+            Ok(passed) => passed,
+            Err(failed) => {
+                refused(self.pinned, &format!("PostgreSQL: {}", failed.message)).await;
+                return Err(Some(failed));
             }
         };
         let within = shared.timeouts.handshake;
@@ -219,8 +234,9 @@ impl Session<'_> {
             Some(Failed::new(INVALID_AUTHORIZATION, why, next))
         };
         let values = attached.map_err(unusable)?;
+        let sent = Sent::all(&wanted, &values);
         let patterns =
-            secrets.patterns(&host.to_string(), &values).map_err(|error| unusable(error.to_string()))?;
+            secrets.patterns(&host.to_string(), &sent).map_err(|error| unusable(error.to_string()))?;
         let value = values.first().ok_or_else(|| unusable("the secret has no value".to_owned()))?;
         if !progress.still_allowed() {
             return Err(Some(Failed::new(NOT_PRIVILEGED, "it is no longer allowed", "ask the operator")));
@@ -230,7 +246,7 @@ impl Session<'_> {
                 progress.end_failed(error.failure());
                 Some(not_connected(&error, &secret))
             })?;
-        let logging_in = line.log_in(&self.parameters, user, value.expose_secret());
+        let logging_in = line.log_in(&passed, user, value.expose_secret());
         let logged_in = timeout(shared.timeouts.connect, logging_in).await.unwrap_or_else(|_| {
             Err(LoginError::Broken(io::Error::new(
                 io::ErrorKind::TimedOut,
@@ -250,8 +266,11 @@ impl Session<'_> {
             progress.end(Ending::Abandoned);
             return Err(None);
         }
-        let scrub =
-            patterns.map(|patterns| Stream::new(patterns).renewed_by(shared.renewal(host, values, known_in)));
+        // No query has to do with the password, so every one in an answer counts.
+        let scrub = patterns.map(|patterns| {
+            let renewal = shared.renewal(host, sent, known_in);
+            Stream::new(patterns).renewed_by(renewal).tallied(Tally::connection(Vec::new()))
+        });
         let client = std::mem::replace(stream, Prefixed::new(tokio::io::empty()));
         let (idle, changes) = (shared.timeouts.tunnel_idle, shared.changes.clone());
         tunnel::run(client, line.stream, progress, idle, changes, scrub).await;

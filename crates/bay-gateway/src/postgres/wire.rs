@@ -9,6 +9,8 @@ use zeroize::Zeroizing;
 const MAX_STARTUP_BYTES: usize = 10_000;
 /// Longest message of a login.
 const MAX_MESSAGE_BYTES: usize = 64 * 1024;
+/// Longest key of a request to cancel a query, as PostgreSQL has it.
+const MAX_CANCEL_KEY_BYTES: usize = 256;
 const SSL_REQUEST: u32 = 80_877_103;
 const GSS_REQUEST: u32 = 80_877_104;
 const CANCEL_REQUEST: u32 = 80_877_102;
@@ -52,6 +54,9 @@ pub(super) fn parse_startup(body: &[u8]) -> io::Result<Startup> {
     match u32::from_be_bytes(*code) {
         SSL_REQUEST if rest.is_empty() => Ok(Startup::Ssl),
         GSS_REQUEST if rest.is_empty() => Ok(Startup::Gss),
+        CANCEL_REQUEST if !(8..=4 + MAX_CANCEL_KEY_BYTES).contains(&rest.len()) => {
+            Err(malformed("its request to cancel a query has no key of a possible length"))
+        }
         CANCEL_REQUEST => {
             // No longer than the longest packet.
             let length = u32::try_from(body.len() + 4).unwrap_or(u32::MAX);

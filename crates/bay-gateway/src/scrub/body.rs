@@ -14,6 +14,7 @@ use super::coding::{Coding, CodingError, Decoder};
 use super::head;
 use super::patterns::Patterns;
 use super::stream::{Renewal, Stream};
+use super::tally::Tally;
 
 /// What is unpacked at once.
 const UNPACKED_BYTES: usize = 64 * 1024;
@@ -59,6 +60,13 @@ impl<B> Scrubbed<B> {
         self
     }
 
+    /// Counts whole values in this way; otherwise as in an answer to a request that carried no secret.
+    #[must_use]
+    pub fn tallied(mut self, tally: Tally) -> Self {
+        self.stream = self.stream.tallied(tally);
+        self
+    }
+
     /// Unpacks a piece and scrubs it; nothing where more of the packed body is needed.
     fn unpack(&mut self) -> Result<Option<Bytes>, CodingError> {
         let Some(decoder) = &mut self.decoder else { return Ok(None) };
@@ -70,8 +78,8 @@ impl<B> Scrubbed<B> {
             }
             piece.truncate(length);
             let out = self.stream.push(piece.freeze());
-            if self.stream.is_guessed() {
-                return Err(CodingError::Guessed);
+            if let Some(why) = self.stream.stopped() {
+                return Err(why);
             }
             if !out.is_empty() {
                 return Ok(Some(out));
@@ -87,6 +95,9 @@ impl<B> Scrubbed<B> {
                 decoder.finish()?;
             }
             let rest = self.stream.finish();
+            if let Some(why) = self.stream.stopped() {
+                return Err(why);
+            }
             if !rest.is_empty() {
                 return Ok(Some(Frame::data(rest)));
             }
@@ -130,8 +141,8 @@ where
                 Ok(data) if this.decoder.is_some() => this.packed = data,
                 Ok(data) => {
                     let out = this.stream.push(data);
-                    if this.stream.is_guessed() {
-                        return Poll::Ready(Some(Err(CodingError::Guessed.into())));
+                    if let Some(why) = this.stream.stopped() {
+                        return Poll::Ready(Some(Err(why.into())));
                     }
                     // Whoever counts bytes does not ask once more.
                     this.ended = this.inner.is_end_stream();
@@ -141,7 +152,8 @@ where
                 }
                 Err(frame) => {
                     if let Ok(mut trailers) = frame.into_trailers() {
-                        let found = head::headers(this.stream.patterns(), &mut trailers);
+                        let (patterns, tally) = this.stream.parts();
+                        let found = head::headers(patterns, &mut trailers, tally);
                         this.found.fetch_add(found as u64, Relaxed);
                         this.trailers = Some(trailers);
                     }

@@ -59,6 +59,8 @@ pub enum CodingError {
     Bomb,
     #[error("answers had guesses of a secret's value in them too often")]
     Guessed,
+    #[error("the body had the value of a secret in it that is easy to guess, so it ends there")]
+    Weak,
 }
 
 impl Coding {

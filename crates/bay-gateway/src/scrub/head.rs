@@ -8,6 +8,7 @@ use http::{HeaderMap, StatusCode};
 
 use super::coding::Coding;
 use super::patterns::Patterns;
+use super::tally::Tally;
 
 /// Headers that ask for a part of something, for a difference to something, or for messages that only the two ends can read.
 const NOT_ASKED_FOR: &[&str] =
@@ -32,6 +33,11 @@ pub enum Unreadable {
     Coding(String),
     #[error("answers of this host had guesses of a secret's value in them too often")]
     Guessed,
+    #[error(
+        "the answer had the value of a secret in it that is easy to guess, so nothing of it is passed on; a value that is hard to \
+         guess would be overwritten instead"
+    )]
+    Weak,
     #[error(
         "the origin compressed the messages within its answer ({0}), so a secret in them could not be found; turn that off"
     )]
@@ -60,7 +66,7 @@ fn readable(item: &str) -> Option<String> {
 }
 
 /// Scrubs the head of an answer, and says how its body is to be read. A body that is unpacked has no length and other bytes.
-pub fn open(patterns: &Patterns, head: &mut Parts) -> Result<(Coding, usize), Unreadable> {
+pub fn open(patterns: &Patterns, head: &mut Parts, tally: &mut Tally) -> Result<(Coding, usize), Unreadable> {
     let partial = [StatusCode::PARTIAL_CONTENT, StatusCode::IM_USED].contains(&head.status);
     if partial || (head.status.is_success() && head.headers.contains_key(CONTENT_RANGE)) {
         return Err(Unreadable::Partial);
@@ -80,8 +86,17 @@ pub fn open(patterns: &Patterns, head: &mut Parts) -> Result<(Coding, usize), Un
     if head.headers.contains_key(ACCEPT_RANGES) {
         head.headers.insert(ACCEPT_RANGES, HeaderValue::from_static("none"));
     }
-    let found = headers(patterns, &mut head.headers);
-    if patterns.are_guessed() { Err(Unreadable::Guessed) } else { Ok((coding, found)) }
+    let found = headers(patterns, &mut head.headers, tally);
+    readable_yet(patterns, tally).map(|()| (coding, found))
+}
+
+/// Whether an answer with such a head may be passed on.
+pub fn readable_yet(patterns: &Patterns, tally: &Tally) -> Result<(), Unreadable> {
+    match (tally.has_weak(), patterns.are_guessed()) {
+        (true, _) => Err(Unreadable::Weak),
+        (false, true) => Err(Unreadable::Guessed),
+        (false, false) => Ok(()),
+    }
 }
 
 fn coding(headers: &HeaderMap) -> Result<Coding, Unreadable> {
@@ -121,11 +136,11 @@ fn weaken(headers: &mut HeaderMap) {
 }
 
 /// Overwrites values in headers or trailers. How many there were.
-pub fn headers(patterns: &Patterns, headers: &mut HeaderMap) -> usize {
+pub fn headers(patterns: &Patterns, headers: &mut HeaderMap, tally: &mut Tally) -> usize {
     let mut count = 0;
     for value in headers.values_mut() {
         let mut bytes = value.as_bytes().to_vec();
-        let found = patterns.scrub(&mut bytes);
+        let found = patterns.scrub_from(&mut bytes, 0, tally);
         if found > 0 {
             count += found;
             // A sentinel that no header can have is nobody's loss.
@@ -133,7 +148,7 @@ pub fn headers(patterns: &Patterns, headers: &mut HeaderMap) -> usize {
         }
     }
     let named: Vec<HeaderName> =
-        headers.keys().filter(|name| patterns.names(name.as_str().as_bytes())).cloned().collect();
+        headers.keys().filter(|name| patterns.names(name.as_str().as_bytes(), tally)).cloned().collect();
     for name in named {
         headers.remove(name);
         count += 1;

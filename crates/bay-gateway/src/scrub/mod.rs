@@ -1,8 +1,9 @@
 //! Answers of origins, scrubbed of values that the bay must not see.
 //!
-//! A request that carried a secret may be answered with it: in an echo, an error, a redirect, a cookie. Every answer to
-//! such a request goes through here, head, body and trailers. A value that is found is overwritten with the bay's own sentinel
-//! in the same spelling, byte for byte, so that lengths stay what they are.
+//! A request that carried a secret may be answered with it: in an echo, an error, a redirect, a cookie; and a server may keep it and
+//! repeat it to somebody else. Every answer of a secret's hosts goes through here, head, body and trailers, whichever bay asked. A value
+//! that is found is overwritten with the bay's own sentinel in the same spelling, byte for byte, so that lengths stay what they are; a
+//! bay without the secret reads [`REDACTION`] there.
 //!
 //! ```text
 //!  Patterns: values × spellings ──► Grams: where nothing can begin (most of a text)
@@ -28,8 +29,10 @@
 //! **Guesses.** A bay can have a server keep a guess and send it back. If anything that can be seen depended on how far it is right (what is
 //! overwritten, held back, or where a stream is divided), the value could be read off character by character. So only a
 //! whole value is overwritten, and the end of every piece is held back alike. A beginning that is more than what the sentinel tells and six
-//! bytes is held, for it is likely to be the value; one that comes to nothing is counted, and after a few of them ([`Guesses`]) nothing
-//! of the host is passed on to this bay until the secret has another value.
+//! bytes is held, for it is likely to be the value; one that comes to nothing is counted, and so are whole values that nobody
+//! sent. After a few of them ([`Guesses`], [`Tally`]) nothing of the host is passed on to this bay until the secret has another value.
+//! A list of candidates finds a value that is in the list, whatever is counted: so values that are easy to guess are refused when
+//! they are set, and if somebody insists, an answer ends where such a value is in it.
 //!
 //! **What is not found**: a value that is written in any other way (backwards, encrypted, in other words: a server that
 //! wants to tell it can), that is divided by something else (half of it here and half there, or by the heads of WebSocket frames),
@@ -50,12 +53,14 @@ mod pattern;
 mod patterns;
 mod spelling;
 mod stream;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod zstandard;
 
 pub use body::Scrubbed;
 pub use coding::{Coding, CodingError};
-pub use head::{Unreadable, headers, open, prepare};
-pub use patterns::{Guesses, Hidden, MAX_VALUE_BYTES, MIN_VALUE_BYTES, Patterns, ValueError};
+pub use head::{Unreadable, headers, open, prepare, readable_yet};
+pub use patterns::{Hidden, MAX_VALUE_BYTES, MIN_VALUE_BYTES, Patterns, REDACTION, ValueError};
 pub use stream::{Renewal, Stream};
+pub use tally::{ECHOES, Guesses, MAX_BEGINNINGS, MAX_HITS, MAX_NEAR_MISSES, Tally};

@@ -10,7 +10,10 @@ use super::spelling::{Spelling, Unit};
 /// What there is at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seen {
-    Nothing,
+    /// Something else, after so many of its characters.
+    Nothing {
+        units: usize,
+    },
     /// The text ends after so many of its characters.
     Beginning {
         units: usize,
@@ -41,8 +44,8 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// Both have the same length.
-    pub(super) fn new(spelling: Spelling, value: &[u8], sentinel: &[u8]) -> Self {
+    /// Both have the same length; so many bytes of the value's beginning are no secret.
+    pub(super) fn new(spelling: Spelling, value: &[u8], sentinel: &[u8], public: usize) -> Self {
         let mut alphabet: Vec<Unit> = Vec::new();
         let mut known: HashMap<Vec<u8>, usize> = HashMap::new();
         let mut order = Vec::new();
@@ -65,7 +68,7 @@ impl Pattern {
         let longest = order.iter().map(|index| length(index, true)).sum();
         let shortest = order.iter().map(|index| length(index, false)).sum();
         let known = value.iter().zip(sentinel).take_while(|(own, told)| own == told).count();
-        let telling = spelling.units_of(known + TELLING_BYTES).min(order.len());
+        let telling = spelling.units_of(known.max(public) + TELLING_BYTES).min(order.len());
         let untelling = order.iter().take(telling).map(|index| length(index, true));
         let longest_untelling = untelling.sum();
         Self { alphabet, order: order.into(), separators, longest, shortest, telling, longest_untelling }
@@ -119,7 +122,7 @@ impl Pattern {
     pub(super) fn look(&self, text: &[u8], more: bool, path: &mut Path) -> Seen {
         path.clear();
         let mut beginning = None;
-        let mut longest = Path::new();
+        let (mut longest, mut deepest) = (Path::new(), 0);
         let (mut unit, mut at, mut option) = (0, 0, 0);
         while unit < self.order.len() {
             let mut ran_out = false;
@@ -149,6 +152,7 @@ impl Pattern {
                     path.push(Step { at, option: option_ });
                     at += length;
                     unit += 1;
+                    deepest = deepest.max(unit);
                     option = 0;
                 }
                 // Another form of a character before, where it has one that also fits.
@@ -160,7 +164,8 @@ impl Pattern {
                     }
                     None => {
                         *path = longest;
-                        return beginning.map_or(Seen::Nothing, |units| Seen::Beginning { units });
+                        let nothing = Seen::Nothing { units: deepest };
+                        return beginning.map_or(nothing, |units| Seen::Beginning { units });
                     }
                 },
             }

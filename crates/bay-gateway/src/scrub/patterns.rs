@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::grams::Grams;
 use super::pattern::{Path, Pattern, Seen};
 use super::spelling::Spelling;
+use super::tally::{Guesses, Tally};
 
 /// Shortest value that can be scrubbed. A shorter one would be found in texts that never heard of it.
 pub const MIN_VALUE_BYTES: usize = 8;
@@ -15,8 +15,8 @@ pub const MAX_VALUE_BYTES: usize = 8 * 1024;
 /// So many bytes of a value, beyond what its sentinel tells of it, make a beginning of it *telling*: no chance, and nothing that a
 /// bay finds by trying. With fewer, nothing that can be seen may depend on it.
 pub(super) const TELLING_BYTES: usize = 6;
-/// Telling beginnings that were none. Each may have told whoever guesses one character more, so there are few.
-const MAX_GUESSES: u32 = 8;
+/// What a bay reads in the place of a value that it has no sentinel for, as often as it takes.
+pub const REDACTION: &str = "REDACTED-";
 
 /// Why a value cannot be scrubbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -31,29 +31,16 @@ pub enum ValueError {
     TooLong(usize),
 }
 
-/// How often answers had a beginning of a value in them that did not go on: the bay has somebody keep its guesses, and sees
-/// which of them are held back.
-#[derive(Debug, Default)]
-pub struct Guesses(AtomicU32);
-
-impl Guesses {
-    fn note(&self) {
-        self.0.fetch_add(1, Relaxed);
-    }
-
-    /// Whether somebody is guessing. Then nothing more is passed on that could tell whether a guess was right.
-    #[must_use]
-    pub fn are_too_many(&self) -> bool {
-        self.0.load(Relaxed) >= MAX_GUESSES
-    }
-}
-
 /// A value that must not be seen, and what is seen in its place.
 #[derive(Clone)]
 pub struct Hidden<'a> {
     pub value: &'a [u8],
     /// Of the same length. A shorter one is repeated, a longer one cut.
     pub sentinel: &'a [u8],
+    /// So many bytes of its beginning are no secret: they say what kind of credential it is.
+    pub public: usize,
+    /// It is easy to guess: an answer with it ends there.
+    pub weak: bool,
     /// Where guesses of it are counted.
     pub guesses: Arc<Guesses>,
 }
@@ -62,7 +49,7 @@ impl<'a> Hidden<'a> {
     /// With guesses that are counted for this answer alone.
     #[must_use]
     pub fn new(value: &'a [u8], sentinel: &'a [u8]) -> Self {
-        Self { value, sentinel, guesses: Arc::default() }
+        Self { value, sentinel, public: 0, weak: false, guesses: Arc::default() }
     }
 }
 
@@ -78,6 +65,8 @@ pub struct Patterns {
     patterns: Vec<Pattern>,
     /// Of each value in turn, all of whose spellings are side by side.
     guesses: Vec<Arc<Guesses>>,
+    /// Of each value in turn, whether it is easy to guess.
+    weak: Vec<bool>,
     grams: Grams,
     longest: usize,
     tail: usize,
@@ -104,6 +93,11 @@ pub(super) enum Sighting {
         at: usize,
         pattern: usize,
     },
+    /// From here on it is a telling beginning of a value, and then something else.
+    NearMiss {
+        at: usize,
+        pattern: usize,
+    },
 }
 
 impl Patterns {
@@ -111,7 +105,7 @@ impl Patterns {
     /// If one of the values is too short or too long.
     pub fn new(hidden: &[Hidden<'_>]) -> Result<Self, ValueError> {
         let mut patterns = Vec::new();
-        for Hidden { value, sentinel, .. } in hidden {
+        for Hidden { value, sentinel, public, .. } in hidden {
             match value.len() {
                 0..MIN_VALUE_BYTES => return Err(ValueError::TooShort(value.len())),
                 MIN_VALUE_BYTES..=MAX_VALUE_BYTES => {}
@@ -119,13 +113,14 @@ impl Patterns {
             }
             let sentinel = if sentinel.is_empty() { b"x" } else { *sentinel };
             let sentinel: Vec<u8> = sentinel.iter().copied().cycle().take(value.len()).collect();
-            patterns.extend(Spelling::ALL.map(|spelling| Pattern::new(spelling, value, &sentinel)));
+            patterns.extend(Spelling::ALL.map(|spelling| Pattern::new(spelling, value, &sentinel, *public)));
         }
         let lower = hidden.iter().map(|hidden| hidden.value.to_ascii_lowercase()).collect::<Vec<_>>();
         let longest = patterns.iter().map(Pattern::longest).max().unwrap_or(0);
         let tail = patterns.iter().map(Pattern::longest_untelling).max().unwrap_or(0);
         let guesses = hidden.iter().map(|hidden| Arc::clone(&hidden.guesses)).collect();
-        Ok(Self { grams: Grams::new(&patterns), patterns, guesses, longest, tail, lower: lower.into() })
+        let weak = hidden.iter().map(|hidden| hidden.weak).collect();
+        Ok(Self { grams: Grams::new(&patterns), patterns, guesses, weak, longest, tail, lower: lower.into() })
     }
 
     /// The most bytes that a value can take in any spelling. Less than that is held back.
@@ -141,12 +136,27 @@ impl Patterns {
 
     /// Overwrites all values in a text that is whole, and the telling beginning of one at its end. How many there were.
     pub fn scrub(&self, text: &mut [u8]) -> usize {
+        self.scrub_from(text, 0, &mut Tally::default())
+    }
+
+    /// Overwrites all values in a text that is whole, and counts them. Near misses before `counted` were counted already.
+    pub(super) fn scrub_from(&self, text: &mut [u8], counted: usize, tally: &mut Tally) -> usize {
         let mut path = Path::new();
         let (mut from, mut count) = (0, 0);
         loop {
             let (at, pattern) = match self.find(text, from, false, &mut path) {
                 Sighting::Nothing => return count,
-                Sighting::Whole { at, pattern } => (at, pattern),
+                Sighting::NearMiss { at, pattern } => {
+                    if at >= counted {
+                        self.near_miss(pattern);
+                    }
+                    from = at + 1;
+                    continue;
+                }
+                Sighting::Whole { at, pattern } => {
+                    self.hit(pattern, tally);
+                    (at, pattern)
+                }
                 Sighting::Beginning { at, pattern } => {
                     self.guessed(pattern);
                     (at, pattern)
@@ -158,9 +168,23 @@ impl Patterns {
         }
     }
 
+    fn guesses_of(&self, pattern: usize) -> &Arc<Guesses> {
+        &self.guesses[pattern / Spelling::ALL.len()]
+    }
+
     /// A telling beginning was none.
     pub(super) fn guessed(&self, pattern: usize) {
-        self.guesses[pattern / Spelling::ALL.len()].note();
+        self.guesses_of(pattern).note_beginning();
+    }
+
+    /// A telling beginning was none, in the middle of a text.
+    pub(super) fn near_miss(&self, pattern: usize) {
+        self.guesses_of(pattern).note_near_miss();
+    }
+
+    /// A whole value was found.
+    pub(super) fn hit(&self, pattern: usize, tally: &mut Tally) {
+        tally.hit(self.guesses_of(pattern), self.weak[pattern / Spelling::ALL.len()]);
     }
 
     /// Whether somebody is guessing one of the values.
@@ -168,9 +192,16 @@ impl Patterns {
         self.guesses.iter().any(|guesses| guesses.are_too_many())
     }
 
-    /// Whether a text shows a value, whatever became of its capitals.
-    pub(super) fn names(&self, lower: &[u8]) -> bool {
-        self.lower.iter().any(|value| lower.windows(value.len()).any(|window| window == &value[..]))
+    /// Whether a text shows a value, whatever became of its capitals. Counts it.
+    pub(super) fn names(&self, lower: &[u8], tally: &mut Tally) -> bool {
+        let shows = |value: &Vec<u8>| lower.windows(value.len()).any(|window| window == &value[..]);
+        match self.lower.iter().position(shows) {
+            Some(value) => {
+                tally.hit(&self.guesses[value], self.weak[value]);
+                true
+            }
+            None => false,
+        }
     }
 
     /// What comes first from here on in a text, of which more may follow. The path leads to it.
@@ -178,9 +209,14 @@ impl Patterns {
         let mut at = self.grams.next(text, from);
         while at < text.len() {
             let mut beginning: Option<(usize, usize, Path)> = None;
+            let mut near_miss = None;
             for (pattern, looked_for) in self.patterns.iter().enumerate() {
                 match looked_for.look(&text[at..], more, path) {
-                    Seen::Nothing => {}
+                    Seen::Nothing { units } => {
+                        if looked_for.is_telling(units) {
+                            near_miss = Some(pattern);
+                        }
+                    }
                     // However a text is divided, the same is found in it: the first that there can be.
                     Seen::Whole if more && beginning.is_some() => break,
                     Seen::Whole => return Sighting::Whole { at, pattern },
@@ -195,6 +231,9 @@ impl Patterns {
             if let Some((_, pattern, longest)) = beginning {
                 *path = longest;
                 return Sighting::Beginning { at, pattern };
+            }
+            if let Some(pattern) = near_miss {
+                return Sighting::NearMiss { at, pattern };
             }
             at = self.grams.next(text, at + 1);
         }

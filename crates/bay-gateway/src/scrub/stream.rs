@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::{Bytes, BytesMut};
 
+use super::coding::CodingError;
 use super::pattern::Path;
 use super::patterns::{Patterns, Sighting};
+use super::tally::Tally;
 
 /// Overwrites values in a text that comes in pieces, wherever it is divided. As many bytes come out as went in.
 ///
@@ -21,8 +23,11 @@ pub struct Stream {
     released: usize,
     /// From here on what is held is a telling beginning, of this pattern.
     telling: Option<(usize, usize)>,
+    /// Near misses before this place of what is held were counted.
+    counted: usize,
     path: Path,
     found: Arc<AtomicU64>,
+    tally: Tally,
     renewal: Option<Renewal>,
 }
 
@@ -49,8 +54,10 @@ impl Stream {
             held: BytesMut::new(),
             released: 0,
             telling: None,
+            counted: 0,
             path: Path::new(),
             found,
+            tally: Tally::default(),
             renewal: None,
         }
     }
@@ -61,9 +68,16 @@ impl Stream {
         self
     }
 
+    /// Counts whole values in this way; otherwise as in an answer to a request that carried no secret.
+    #[must_use]
+    pub fn tallied(mut self, tally: Tally) -> Self {
+        self.tally = tally;
+        self
+    }
+
     /// What it looks for by now.
-    pub(super) fn patterns(&self) -> &Patterns {
-        &self.patterns
+    pub(super) fn parts(&mut self) -> (&Patterns, &mut Tally) {
+        (&self.patterns, &mut self.tally)
     }
 
     /// Takes a piece, and gives what can go out.
@@ -90,7 +104,15 @@ impl Stream {
                 Sighting::Whole { at, pattern } => {
                     before = before.filter(|(begun, _)| *begun != at);
                     self.patterns.overwrite(text.own(), at, pattern, &self.path);
+                    self.patterns.hit(pattern, &mut self.tally);
                     self.found.fetch_add(1, Relaxed);
+                    from = at + 1;
+                }
+                Sighting::NearMiss { at, pattern } => {
+                    if at >= self.counted {
+                        self.patterns.near_miss(pattern);
+                        self.counted = at + 1;
+                    }
                     from = at + 1;
                 }
                 Sighting::Beginning { at, pattern } => {
@@ -103,9 +125,10 @@ impl Stream {
         if let Some((_, pattern)) = before {
             self.patterns.guessed(pattern);
         }
-        if self.is_guessed() {
+        if self.stopped().is_some() {
             self.held.clear();
             self.released = 0;
+            self.counted = 0;
             return Bytes::new();
         }
         let length = text.bytes().len();
@@ -120,6 +143,16 @@ impl Stream {
         self.patterns.are_guessed()
     }
 
+    /// Why nothing comes out any more, if that is so.
+    #[must_use]
+    pub fn stopped(&self) -> Option<CodingError> {
+        match (self.tally.has_weak(), self.is_guessed()) {
+            (true, _) => Some(CodingError::Weak),
+            (false, true) => Some(CodingError::Guessed),
+            (false, false) => None,
+        }
+    }
+
     /// What is held back and need not be while nothing more comes.
     #[must_use]
     pub fn release(&mut self) -> Bytes {
@@ -132,15 +165,16 @@ impl Stream {
         out
     }
 
-    /// The rest, at the end.
+    /// The rest, at the end; nothing where it [stopped](Self::stopped).
     #[must_use]
     pub fn finish(&mut self) -> Bytes {
         self.telling = None;
         let mut rest = std::mem::take(&mut self.held);
-        let found = self.patterns.scrub(&mut rest);
+        let found = self.patterns.scrub_from(&mut rest, self.counted, &mut self.tally);
         self.found.fetch_add(found as u64, Relaxed);
         let released = std::mem::take(&mut self.released);
-        rest.freeze().slice(released..)
+        self.counted = 0;
+        if self.stopped().is_some() { Bytes::new() } else { rest.freeze().slice(released..) }
     }
 
     /// How many bytes were taken and have not come out.
@@ -153,6 +187,7 @@ impl Stream {
     fn divide(&mut self, text: Piece, keep: usize) -> Bytes {
         let released = self.released;
         self.released = released.saturating_sub(keep);
+        self.counted = self.counted.saturating_sub(keep);
         let out = released.min(keep)..keep;
         match text {
             Piece::Shared(bytes) => {

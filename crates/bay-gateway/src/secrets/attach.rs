@@ -90,7 +90,7 @@ impl Secrets {
     /// Makes the headers of a request such that its answer can be scrubbed, and leaves credentials out that clients keep
     /// by themselves.
     pub(crate) fn prepare(&self, host: &str, headers: &mut HeaderMap) {
-        if self.of_host(host).next().is_none() {
+        if !self.scrubs(host) {
             return;
         }
         scrub::prepare(headers);

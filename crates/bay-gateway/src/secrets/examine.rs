@@ -96,11 +96,18 @@ impl fmt::Display for Misuse {
             MisuseKind::Gone => {
                 write!(f, "the secret {secret} ({place}) was taken back, or is not this bay's any more")
             }
-            MisuseKind::Guessed => write!(
-                f,
-                "{place} is closed to this bay: its answers had guesses of the secret {secret} in them, as of somebody who tries to \
-                 find its value out; whoever set it opens the host again by giving it another value"
-            ),
+            MisuseKind::Guessed => {
+                // A secret that the bay does not have is not named to it; the record has its name.
+                let whose = match uses.is_empty() {
+                    true => "a secret that it does not have".to_owned(),
+                    false => format!("the secret {secret}"),
+                };
+                write!(
+                    f,
+                    "{place} is closed to this bay: its answers had the value of {whose} in them, or guesses of it, as if the bay tried to \
+                     find it out; the operator opens the host again with `bay secret rotate`"
+                )
+            }
             MisuseKind::OtherCredential => write!(
                 f,
                 "{place} has a credential of its own, and those of this host are managed: send the sentinel of {secret} or none{meant}"
@@ -115,9 +122,11 @@ impl Secrets {
     /// # Errors
     /// When it has a sentinel where no value may go, or a credential that is none of the bay's.
     pub fn examine(&self, request: &CanonicalRequest, headers: &HeaderMap) -> Result<Attachments, Misuse> {
+        if let Some(closed) = self.closed(&request.host().to_string()) {
+            return Err(closed);
+        }
         let Some(finder) = &self.anywhere else { return Ok(Attachments::default()) };
         let looking = Looking { secrets: self, finder, request };
-        looking.unguessed()?;
         let mut found = Vec::new();
         for (name, value) in headers {
             if let Some(one) = looking.header(name, value, headers)? {
@@ -145,13 +154,6 @@ struct Looking<'a> {
 }
 
 impl Looking<'_> {
-    /// Where somebody is guessing nothing is asked of the host any more, with the secret or without it.
-    fn unguessed(&self) -> Result<(), Misuse> {
-        let host = self.request.host().to_string();
-        let guessed = self.secrets.of_host(&host).find(|held| held.guesses.are_too_many());
-        guessed.map_or(Ok(()), |held| Err(self.misuse(MisuseKind::Guessed, held, &host)))
-    }
-
     fn misuse(&self, kind: MisuseKind, held: &Held, place: &str) -> Misuse {
         let uses = held.uses.iter().map(ToString::to_string).collect();
         Misuse { kind, secret: held.name.clone(), place: place.to_owned(), uses }

@@ -18,13 +18,16 @@ impl Secrets {
     /// # Errors
     /// What the secrets of this place are for, where none is for this login.
     pub fn login(&self, login: &Login<'_>) -> Result<LoginSecret, Vec<String>> {
-        let found = self.held.iter().filter(|held| !held.guesses.are_too_many()).find_map(|held| {
-            let plain = held.uses.iter().find_map(|one| one.login(login))?;
+        let found = self.held.iter().find_map(|held| {
+            // Of two uses that are for it, the one that says more.
+            let uses = held.uses.iter().filter_map(|one| one.login(login));
+            let (plain, replication) = uses.reduce(|one, other| (one.0 || other.0, one.1 || other.1))?;
             Some(LoginSecret {
                 name: held.name.clone(),
                 incarnation: held.incarnation,
                 passwords: held.sentinels.iter().cloned().chain([held.alias()]).collect(),
                 plain,
+                replication,
             })
         });
         let (host, port) = (login.host.to_string(), login.port);
@@ -72,6 +75,24 @@ mod tests {
     }
 
     #[test]
+    fn pg_replication_is_said_by_the_secret() {
+        let replicates = |text: &str| {
+            let held =
+                Held { uses: uses(&[text]), ..Held::gone("PG".to_owned(), vec!["sentinel".to_owned()]) };
+            let host = Host::Name("db.test".into());
+            let login = Login { host: &host, port: 5432, user: "app", database: "app" };
+            Secrets::new(vec![held]).login(&login).ok().map(|secret| secret.replication)
+        };
+        assert_eq!(replicates("db.test as postgres app with replication"), Some(true));
+        assert_eq!(replicates("db.test as postgres with replication"), Some(true));
+        assert_eq!(replicates("db.test as postgres app"), Some(false));
+        assert_eq!(
+            uses(&["db.test as postgres with replication"])[0].slot().to_string(),
+            "postgres with replication"
+        );
+    }
+
+    #[test]
     fn a_place_of_a_database_is_written_in_full() {
         for wrong in [
             "GET db.test as postgres",
@@ -80,6 +101,8 @@ mod tests {
             "https://db.test as postgres",
             "rule:db as postgres",
             "db.test as postgres two users",
+            "db.test/app as postgres app with replication",
+            "db.test as postgres app replication",
         ] {
             assert!(Named::parse(wrong).is_err(), "{wrong}");
         }

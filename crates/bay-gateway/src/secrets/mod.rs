@@ -12,22 +12,23 @@
 //! ```
 //!
 //! A value is put into the one slot and nowhere else. Bodies are looked through as they pass. Whatever comes back from a host
-//! that a secret is for is scrubbed of the value, so such hosts are asked neither for parts of a body nor for encodings
-//! that cannot be read.
+//! that a secret is for is scrubbed of the value, also if the secret is another bay's or was removed ([`Covered`]), so such hosts are
+//! asked neither for parts of a body nor for encodings that cannot be read.
 //!
 //! [`Decider::attach`]: crate::Decider::attach
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use aho_corasick::AhoCorasick;
 use bay_policy::CanonicalRequest;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 
-use crate::scrub::{Guesses, Hidden, Patterns, ValueError};
+use crate::scrub::{Guesses, Patterns};
 
 mod attach;
+mod covered;
 mod examine;
 mod login;
 mod others;
@@ -36,6 +37,8 @@ mod spec;
 mod watch;
 
 pub use attach::Attachments;
+pub use covered::Covered;
+pub(crate) use covered::Sent;
 pub use examine::{Misuse, MisuseKind};
 pub use slot::Slot;
 pub use spec::{Named, SpecError, Use};
@@ -51,8 +54,12 @@ pub struct Held {
     pub uses: Vec<Use>,
     /// The bay's own first, then those of its ancestors.
     pub sentinels: Vec<String>,
-    /// Values that answers are scrubbed of: the one in use, and those before it.
+    /// Values that answers are scrubbed of: the one in use first.
     pub values: Vec<Arc<SecretString>>,
+    /// So many bytes of the beginning of its value are no secret.
+    pub public: usize,
+    /// Whether the value is easy to guess: answers with it in them end there.
+    pub weak: bool,
     /// Whether other credentials to its hosts are refused.
     pub managed: bool,
     /// Whether bodies to its hosts may have sentinels in them, as they are.
@@ -71,6 +78,8 @@ impl Held {
             uses: Vec::new(),
             sentinels,
             values: Vec::new(),
+            public: 0,
+            weak: false,
             managed: false,
             literal_bodies: false,
             guesses: Arc::default(),
@@ -90,6 +99,7 @@ impl Held {
 /// All secrets of one bay at one moment.
 pub struct Secrets {
     held: Vec<Held>,
+    covered: Vec<Covered>,
     /// Finds sentinels, and with them names that stand for them.
     anywhere: Option<Finder>,
     /// Finds sentinels only: the names are ordinary words of a text.
@@ -140,7 +150,8 @@ impl Secrets {
         }
         let aliases = held.iter().enumerate().map(|(at, one)| (one.alias(), at));
         let anywhere = Finder::new(sentinels.iter().cloned().chain(aliases).collect());
-        Self { held, anywhere, in_bodies: Finder::new(sentinels), patterns: Mutex::default() }
+        let in_bodies = Finder::new(sentinels);
+        Self { held, covered: Vec::new(), anywhere, in_bodies, patterns: Mutex::default() }
     }
 
     #[must_use]
@@ -156,46 +167,6 @@ impl Secrets {
     /// The secrets that are for this host, on whatever port and path.
     pub fn of_host(&self, host: &str) -> impl Iterator<Item = &Held> {
         self.held.iter().filter(move |held| held.is_for(host))
-    }
-
-    /// What answers of a host have to be scrubbed with; nothing where no secret is for it. `attached` are values that were just put
-    /// into the request: they may be newer than what was known here.
-    ///
-    /// # Errors
-    /// When a value could not be found in an answer, so that none must be asked for.
-    pub(crate) fn patterns(
-        &self,
-        host: &str,
-        attached: &[Arc<SecretString>],
-    ) -> Result<Option<Arc<Patterns>>, ValueError> {
-        let mut hidden: Vec<Hidden<'_>> = Vec::new();
-        for held in self.of_host(host) {
-            let sentinel = held.sentinels.first().map_or(&b"x"[..], String::as_bytes);
-            let values = held.values.iter().map(|value| value.expose_secret().as_bytes());
-            let guesses = &held.guesses;
-            hidden.extend(values.map(|value| Hidden { value, sentinel, guesses: Arc::clone(guesses) }));
-        }
-        if hidden.is_empty() && attached.is_empty() {
-            return Ok(None);
-        }
-        let known = hidden.len();
-        let sentinel = hidden.first().map_or(&b"x"[..], |first| first.sentinel);
-        let guesses = hidden.first().map(|first| Arc::clone(&first.guesses)).unwrap_or_default();
-        for value in attached.iter().map(|value| value.expose_secret().as_bytes()) {
-            if !hidden.iter().any(|one| one.value == value) {
-                hidden.push(Hidden { value, sentinel, guesses: Arc::clone(&guesses) });
-            }
-        }
-        if hidden.len() > known {
-            return Patterns::new(&hidden).map(|made| Some(Arc::new(made)));
-        }
-        let mut ready = self.patterns.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(made) = ready.get(host) {
-            return Ok(Some(Arc::clone(made)));
-        }
-        let made = Arc::new(Patterns::new(&hidden)?);
-        ready.insert(host.to_owned(), Arc::clone(&made));
-        Ok(Some(made))
     }
 
     /// Whether this very secret can still be used.

@@ -28,8 +28,13 @@ pub enum Slot {
         user: Option<String>,
         /// Also where the database offers no TLS.
         plain: bool,
+        /// Also as a replica, which reads every database.
+        replication: bool,
     },
 }
+
+/// What a slot says that is also for replicas.
+const WITH_REPLICATION: &str = "with replication";
 
 /// Headers that say what a request is, or that the gateway sets itself: no credential stands there.
 const NO_SLOTS: &[&str] = &[
@@ -52,8 +57,8 @@ const NO_SLOTS: &[&str] = &[
 impl Slot {
     /// Reads what is behind `as`.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let known = "bearer, token, basic, basic-user, x-api-key, header NAME, query NAME, postgres [USER] and \
-                     postgres-plain [USER]";
+        let known = "bearer, token, basic, basic-user, x-api-key, header NAME, query NAME, postgres [USER] [with replication] \
+                     and postgres-plain [USER] [with replication]";
         match text.split_once(' ').map_or((text, ""), |(word, rest)| (word, rest.trim())) {
             ("bearer", "") => Ok(Self::Bearer),
             ("token", "") => Ok(Self::Token),
@@ -72,12 +77,16 @@ impl Slot {
                 }
                 Ok(Self::Query(name.to_owned()))
             }
-            (word @ ("postgres" | "postgres-plain"), user) => {
+            (word @ ("postgres" | "postgres-plain"), rest) => {
+                let (user, replication) = match rest.strip_suffix(WITH_REPLICATION) {
+                    Some(before) if before.is_empty() || before.ends_with(' ') => (before.trim(), true),
+                    _ => (rest, false),
+                };
                 if user.contains(char::is_whitespace) {
                     return Err(format!("{user:?} is not the name of one user"));
                 }
                 let user = (!user.is_empty()).then(|| user.to_owned());
-                Ok(Self::Postgres { user, plain: word == "postgres-plain" })
+                Ok(Self::Postgres { user, plain: word == "postgres-plain", replication })
             }
             _ => Err(format!("{text:?} is no slot: there are {known}")),
         }
@@ -165,9 +174,10 @@ impl fmt::Display for Slot {
             Self::BasicUser => f.write_str("basic-user"),
             Self::Header(name) => write!(f, "header {name}"),
             Self::Query(name) => write!(f, "query {name}"),
-            Self::Postgres { user, plain } => {
+            Self::Postgres { user, plain, replication } => {
                 f.write_str(if *plain { "postgres-plain" } else { "postgres" })?;
-                user.iter().try_for_each(|user| write!(f, " {user}"))
+                user.iter().try_for_each(|user| write!(f, " {user}"))?;
+                if *replication { write!(f, " {WITH_REPLICATION}") } else { Ok(()) }
             }
         }
     }

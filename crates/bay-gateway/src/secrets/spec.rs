@@ -146,6 +146,9 @@ fn database(text: &str, place: &str, slot: Slot) -> Result<Use, String> {
     if authority.contains('*') || name.contains('*') {
         return Err("name the host and the database in full".to_owned());
     }
+    if matches!(slot, Slot::Postgres { replication: true, .. }) && !name.is_empty() {
+        return Err("replication reads every database: write it for `HOST[:PORT]`, without one".to_owned());
+    }
     let (host, port) =
         bay_policy::canonical::host::parse_authority(authority).map_err(|refusal| refusal.to_string())?;
     let port = port.unwrap_or(DEFAULT_PORT);
@@ -194,13 +197,19 @@ impl Use {
         matches!(self.slot, Slot::Postgres { .. }) && self.is_for(host) && self.port == Some(port)
     }
 
-    /// Whether it is for this login, and whether TLS may be missing.
-    pub(super) fn login(&self, login: &Login<'_>) -> Option<bool> {
-        let Slot::Postgres { user, plain } = &self.slot else { return None };
+    /// Whether it is for this login; then whether TLS may be missing, and whether it is for replicas.
+    pub(super) fn login(&self, login: &Login<'_>) -> Option<(bool, bool)> {
+        let Slot::Postgres { user, plain, replication } = &self.slot else { return None };
         let meant = self.has_logins(&login.host.to_string(), login.port)
             && user.as_ref().is_none_or(|user| user == login.user)
             && self.database.as_ref().is_none_or(|database| database == login.database);
-        meant.then_some(*plain)
+        meant.then_some((*plain, *replication))
+    }
+
+    /// The hosts that it is for.
+    #[must_use]
+    pub fn hosts(&self) -> &[String] {
+        &self.hosts
     }
 
     pub(super) fn is_for(&self, host: &str) -> bool {

@@ -24,6 +24,8 @@ fn held(name: &str, sentinel: &str, uses: &[&str]) -> Held {
         uses: uses.collect(),
         sentinels: vec![sentinel.to_owned()],
         values: vec![Arc::new(SecretString::from(VALUE.to_owned()))],
+        public: 0,
+        weak: false,
         managed: true,
         literal_bodies: false,
         guesses: Arc::default(),

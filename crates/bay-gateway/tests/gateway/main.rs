@@ -5,6 +5,7 @@ mod attacks;
 mod dns;
 mod faults;
 mod grpc;
+mod guesses;
 mod http;
 mod lab;
 mod overrides;

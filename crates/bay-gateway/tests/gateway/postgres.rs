@@ -77,10 +77,20 @@ impl Rig {
             uses: uses.iter().flat_map(|text| place(text)).collect(),
             sentinels: vec![SENTINEL.to_owned(), "SENTRY-of-an-ancestor".to_owned()],
             values: vec![Arc::new(SecretString::from(value.to_owned()))],
+            public: 0,
+            weak: false,
             managed: true,
             literal_bodies: false,
             guesses: Arc::default(),
         };
+        self.set(vec![held]);
+    }
+
+    /// The secret for one database alone, with what else its slot says.
+    fn only(&self, slot: &str) {
+        let uses = [format!("db.test:{}/app as postgres {slot}", self.lab.port)];
+        let mut held = self.lab.ledger.secrets.lock().unwrap().held()[0].clone();
+        held.uses = uses.iter().flat_map(|text| place(text)).collect();
         self.set(vec![held]);
     }
 
@@ -225,6 +235,77 @@ async fn cred_echo_what_the_database_says_is_scrubbed_of_the_password() {
         )
         .await;
     assert!(said.ok && said.out.contains(SENTINEL), "{said:?}");
+}
+
+/// Every candidate in a list comes back as it is, but for the right one.
+#[tokio::test]
+async fn cred_guess_sql_candidates_that_a_query_returns_close_the_database_after_a_few() {
+    let Some(rig) = Rig::new(true, false).await else { return };
+    let right = VALUE.strip_prefix("CANARY").unwrap();
+    let sql = format!("select 'CANARY' || '{right}', i from generate_series(1, 1) i");
+    let mut shown = 0;
+    for _ in 0..20 {
+        let said = rig.says("app", SENTINEL, VERIFIED, &sql).await;
+        if said.err.contains("is closed to this bay") {
+            break;
+        }
+        shown += usize::from(said.ok);
+    }
+    assert!((1..8).contains(&shown), "{shown} of them were answered");
+    let said = rig.says("app", SENTINEL, VERIFIED, "select 1").await;
+    assert!(!said.ok && said.err.contains("is closed to this bay"), "{said:?}");
+    // In one connection as well.
+    rig.secret(VALUE, false);
+    let said = rig.says("app", SENTINEL, VERIFIED, &sql.replace("(1, 1)", "(1, 100)")).await;
+    assert!(!said.ok, "{said:?}");
+}
+
+/// Whoever may log in to one database reads all of them as a replica.
+#[tokio::test]
+async fn pg_replication_a_password_for_one_database_is_none_for_replicas() {
+    let Some(rig) = Rig::new(true, false).await else { return };
+    rig.database.admin("alter role app replication").unwrap();
+    rig.only("app");
+    assert!(rig.says("app", SENTINEL, VERIFIED, "select 1").await.ok);
+    for value in ["true", "database", "on", "1", "TRUE", "t", "yes"] {
+        let line = format!("{VERIFIED} replication={value}");
+        let said = rig.says("app", SENTINEL, &line, "BASE_BACKUP (CHECKPOINT 'fast')").await;
+        assert!(!said.ok && said.err.contains("replication"), "{value}: {said:?}");
+        assert!(said.err.contains("with replication"), "{value}: {said:?}");
+    }
+    assert_eq!(rig.dialled(), 1, "the database hears of none of them");
+}
+
+#[tokio::test]
+async fn pg_startup_parameters_that_no_list_has_are_refused_before_the_database_hears_of_them() {
+    let Some(rig) = Rig::new(true, false).await else { return };
+    for (line, named) in [
+        ("options='-c session_preload_libraries=x'", "session_preload_libraries"),
+        ("options='-c replication=true'", "replication"),
+        ("options=-W1", "-W1"),
+    ] {
+        let said = rig.says("app", SENTINEL, &format!("{VERIFIED} {line}"), "select 1").await;
+        assert!(
+            !said.ok && said.err.contains("no login with a secret may") && said.err.contains(named),
+            "{said:?}"
+        );
+    }
+    assert_eq!(rig.dialled(), 0);
+    // What drivers send is passed on.
+    let line =
+        format!("{VERIFIED} options='-c search_path=pg_catalog --statement-timeout=7s' application_name=own");
+    let sql = "select current_setting('search_path'), current_setting('statement_timeout'), current_setting('application_name')";
+    let said = rig.says("app", SENTINEL, &line, sql).await;
+    assert_eq!(said.out, "pg_catalog|7s|own", "{said:?}");
+    // A replica is one that the secret is for.
+    rig.database.admin("alter role app replication").unwrap();
+    let uses = [format!("db.test:{} as postgres app with replication", rig.lab.port)];
+    let mut held = rig.lab.ledger.secrets.lock().unwrap().held()[0].clone();
+    held.uses = uses.iter().flat_map(|text| place(text)).collect();
+    rig.set(vec![held]);
+    let said =
+        rig.says("app", SENTINEL, &format!("{VERIFIED} replication=database"), "IDENTIFY_SYSTEM").await;
+    assert!(said.ok && said.out.contains('|'), "{said:?}");
 }
 
 #[tokio::test]

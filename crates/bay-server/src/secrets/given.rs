@@ -217,6 +217,7 @@ mod tests {
             bays: Vec::new(),
             unmanaged: false,
             literal_bodies: false,
+            allow_weak: false,
             expires: None,
         }
     }

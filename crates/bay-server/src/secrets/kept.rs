@@ -27,8 +27,8 @@ pub(super) struct Kept {
     pub(super) incarnation: u64,
     pub(super) value: SecretText,
     pub(super) value_since: Timestamp,
-    /// Values before it, the newest first: they may be good for a while, and answers are scrubbed of them.
-    #[serde(default)]
+    /// Values before it, where an earlier release kept them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) earlier: Vec<SecretText>,
     #[serde(default)]
     pub(super) expires: Option<Timestamp>,
@@ -45,6 +45,9 @@ pub(super) struct Kept {
     pub(super) bays: Vec<KeptBay>,
     pub(super) managed: bool,
     pub(super) literal_bodies: bool,
+    /// Values that are easy to guess are taken: somebody insisted.
+    #[serde(default)]
+    pub(super) allow_weak: bool,
     pub(super) set_at: Timestamp,
 }
 
@@ -63,13 +66,9 @@ pub(super) struct KeptBay {
 }
 
 impl Kept {
-    /// Gives it another value, and remembers the one that it had.
+    /// Gives it another value. The one that it had is remembered when this is kept.
     pub(super) fn replace_value(&mut self, value: SecretText) {
-        if value != self.value {
-            let last = std::mem::replace(&mut self.value, value);
-            self.earlier.insert(0, last);
-            self.earlier.truncate(super::EARLIER);
-        }
+        self.value = value;
         self.value_since = Timestamp::now();
     }
 }

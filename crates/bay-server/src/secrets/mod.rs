@@ -9,6 +9,8 @@
 //!   gateway attaches ─────┴─► value: refreshed by its command when it is too old
 //! ```
 //!
+//! What a secret was before, and what was removed, is remembered for a while (former): answers are scrubbed of it for every bay.
+//!
 //! Failure is closed: a daemon without its key has no secrets and says so; a source that fails leaves the value that there
 //! is, until its end; a sentinel whose secret is gone is known and refused.
 
@@ -34,18 +36,20 @@ use tokio::sync::{mpsc, watch};
 use crate::keyring::Keyring;
 
 mod book;
+mod covering;
+mod former;
 mod given;
 mod kept;
 mod sentinel;
 mod source;
+mod strength;
 mod verbs;
 
 use book::Book;
+use former::Former;
 use kept::Kept;
 pub(crate) use verbs::{record_refreshes, remove, rotate, set};
 
-/// Earlier values that answers are still scrubbed of.
-const EARLIER: usize = 4;
 /// How long a source that failed is left alone.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// Where in the data directory secrets are kept.
@@ -56,7 +60,10 @@ struct Secret {
     kept: Kept,
     named: Vec<Named>,
     value: Arc<SecretString>,
-    earlier: Vec<Arc<SecretString>>,
+    /// So many bytes of its beginning are no secret.
+    public: usize,
+    /// Whether the value is easy to guess.
+    weak: bool,
     /// In microseconds; zero for never.
     last_used: AtomicI64,
     problem: Mutex<Option<Problem>>,
@@ -84,8 +91,12 @@ impl Secret {
         for copy in [value.expose_secret(), kept.value.expose()] {
             keep_from_swap(copy);
         }
-        let earlier = kept.earlier.iter().map(|value| Arc::new(SecretString::from(value.clone()))).collect();
-        Ok(Self { kept, named, value, earlier, last_used: AtomicI64::new(0), problem: Mutex::default() })
+        let (public, weak) = {
+            let value = kept.value.expose();
+            (sentinel::public_prefix(value), strength::weakness(value).is_some())
+        };
+        let last_used = AtomicI64::new(0);
+        Ok(Self { kept, named, value, public, weak, last_used, problem: Mutex::default() })
     }
 
     /// The same secret with when it was used.
@@ -133,6 +144,7 @@ impl Secret {
             bays: kept.bays.iter().map(|bay| bay.name.clone()).collect(),
             managed: kept.managed,
             literal_bodies: kept.literal_bodies,
+            weak: self.weak,
             source: match &kept.command {
                 None => SourceView::Value,
                 Some(command) => SourceView::Command { refresh_s: command.refresh_s, as_uid: command.uid },
@@ -169,11 +181,12 @@ pub(crate) struct Vault {
     /// What commands were run for, which is to be on record.
     refreshed: mpsc::UnboundedSender<Refreshed>,
     to_write: Mutex<Option<mpsc::UnboundedReceiver<Refreshed>>>,
-    /// By bay and name, for the value since then.
-    guesses: Mutex<HashMap<(BayId, String), GuessesSince>>,
+    /// By bay and name, for this value.
+    guesses: Mutex<HashMap<(BayId, String), GuessesOf>>,
+    former: Mutex<Former>,
 }
 
-type GuessesSince = (Option<Timestamp>, Arc<Guesses>);
+type GuessesOf = (Option<SecretText>, Arc<Guesses>);
 
 impl fmt::Debug for Vault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -185,15 +198,25 @@ impl Vault {
     /// Reads all secrets. Without the key there are none, and whoever asks is told why.
     pub(crate) fn open(data_dir: &Path, keys: Arc<Keyring>) -> Self {
         let mut secrets = BTreeMap::new();
+        let mut former = Former::open(data_dir, &keys).unwrap_or_else(|error| {
+            tracing::error!(message = %error.message, "values that secrets had are not known any more");
+            Former::default()
+        });
         match kept::read_all(&data_dir.join(DIR), &keys) {
             Ok((all, problems)) => {
                 for problem in problems {
                     tracing::error!(%problem, "a secret cannot be used");
                 }
-                for kept in all {
+                for mut kept in all {
                     let name = kept.name.clone();
+                    let earlier = std::mem::take(&mut kept.earlier);
                     match Secret::new(kept) {
-                        Ok(secret) => drop(secrets.insert(name, Arc::new(secret))),
+                        Ok(secret) => {
+                            if !earlier.is_empty() {
+                                covering::remember_earlier(&mut former, &secret, earlier, (data_dir, &*keys));
+                            }
+                            secrets.insert(name, Arc::new(secret));
+                        }
                         Err(why) => tracing::error!(%name, %why, "a secret cannot be used"),
                     }
                 }
@@ -205,6 +228,7 @@ impl Vault {
             data_dir: data_dir.to_owned(),
             refreshed,
             guesses: Mutex::default(),
+            former: Mutex::new(former),
             to_write: Mutex::new(Some(to_write)),
             keys,
             secrets: RwLock::new(secrets),
@@ -290,28 +314,22 @@ impl Vault {
                 incarnation: kept.incarnation,
                 uses: secret.named.iter().flat_map(|one| one.uses(policy)).collect(),
                 sentinels: book.all(&kept.name),
-                values: std::iter::once(&secret.value).chain(&secret.earlier).cloned().collect(),
+                values: vec![Arc::clone(&secret.value)],
+                public: secret.public,
+                weak: secret.weak,
                 managed: kept.managed,
                 literal_bodies: kept.literal_bodies,
-                guesses: self.guesses(row.id, kept),
+                guesses: self.guesses(row.id, &kept.name, Some(&kept.value)),
             });
         }
+        self.note_rule_hosts(&all, policy)?;
+        let covered = self.covered(row.id, &held);
         for name in book.names() {
             if !held.iter().any(|one| one.name == name) {
                 held.push(Held::gone(name.clone(), book.all(&name)));
             }
         }
-        Ok(Arc::new(Secrets::new(held)))
-    }
-
-    /// How often this bay was seen guessing this value; another value is guessed anew.
-    fn guesses(&self, bay: BayId, kept: &Kept) -> Arc<Guesses> {
-        let mut all = self.guesses.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = all.entry((bay, kept.name.clone())).or_default();
-        if of.0 != Some(kept.value_since) {
-            *of = (Some(kept.value_since), Arc::default());
-        }
-        Arc::clone(&of.1)
+        Ok(Arc::new(Secrets::new(held).covering(covered)))
     }
 
     /// What the guest of a bay is told.
@@ -406,7 +424,14 @@ impl Vault {
             return Ok(secret);
         }
         let Some(command) = &secret.kept.command else { return Ok(secret) };
-        match source::fetch(command.line.expose(), command.uid, source::WITHIN).await {
+        let fetched = source::fetch(command.line.expose(), command.uid, source::WITHIN).await;
+        let fetched = fetched.and_then(|fetched| match strength::weakness(fetched.value.expose()) {
+            Some(why) if !secret.kept.allow_weak => {
+                Err(format!("its command printed a value that is not taken: {why}"))
+            }
+            _ => Ok(fetched),
+        });
+        match fetched {
             Ok(fetched) => {
                 let _changing = self.changing.lock().await;
                 let mut kept = self.current(&name, incarnation)?.kept.clone();
@@ -438,10 +463,12 @@ impl Vault {
 
     /// Writes a secret down and has it hold.
     async fn keep(&self, kept: Kept) -> Result<Arc<Secret>, String> {
-        let (dir, keys, copy) = (self.dir(), Arc::clone(&self.keys), kept.clone());
+        let secret = Secret::new(kept)?;
+        self.remember_before(&secret).map_err(|error| error.message)?;
+        let (dir, keys, copy) = (self.dir(), Arc::clone(&self.keys), secret.kept.clone());
         let written = crate::daemon::blocking(move || kept::write(&dir, &copy, &keys)).await;
         written.map_err(|error| error.message)?;
-        Ok(self.put(Secret::new(kept)?))
+        Ok(self.put(secret))
     }
 }
 

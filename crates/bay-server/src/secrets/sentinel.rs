@@ -44,9 +44,28 @@ const PREFIXES: &[&str] = &[
     "sk-",
 ];
 /// Characters of a sentinel that chance has to choose, at least: whoever guesses at one finds none.
-const MIN_CHANCE: usize = 8;
+pub(super) const MIN_CHANCE: usize = 8;
 /// Names of claims that clients look at, and that are no secret.
 const OPEN_CLAIMS: [&str; 3] = ["exp", "iat", "nbf"];
+
+/// How many bytes of a value's beginning its sentinel shows: they say what kind of credential it is.
+pub(super) fn public_prefix(value: &str) -> usize {
+    let prefix = if let Some((header, _)) = value.split_once('.')
+        && read_part(header).is_some_and(|head| head.get("alg").is_some())
+        && value.split('.').count() == 3
+    {
+        header.len() + 1
+    } else {
+        PREFIXES.iter().find(|prefix| value.starts_with(**prefix)).map_or(0, |prefix| prefix.len())
+    };
+    // A prefix that is nearly all of it hides nothing.
+    if value.len() - prefix < MIN_CHANCE { 0 } else { prefix }
+}
+
+/// A part of a JSON web token.
+fn read_part(part: &str) -> Option<Value> {
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok().filter(Value::is_object)
+}
 
 /// Makes a sentinel for a value.
 pub(super) fn make(value: &str) -> io::Result<String> {
@@ -54,10 +73,8 @@ pub(super) fn make(value: &str) -> io::Result<String> {
     if let Some(token) = web_token(value, &mut chance)? {
         return Ok(token);
     }
-    let prefix = PREFIXES.iter().find(|prefix| value.starts_with(**prefix)).copied().unwrap_or("");
-    let rest = &value[prefix.len()..];
-    // A prefix that is nearly all of it hides nothing.
-    let (prefix, rest) = if rest.len() < MIN_CHANCE { ("", value) } else { (prefix, rest) };
+    // A token that is too short to be made like one is made like any other value.
+    let (prefix, rest) = value.split_at(public_prefix(value));
     let letters = rest.bytes().filter(u8::is_ascii_alphanumeric).count();
     let alphabet = alphabet(rest);
     let mut made = String::with_capacity(value.len());
@@ -102,10 +119,7 @@ fn alphabet(text: &str) -> Vec<u8> {
 fn web_token(value: &str, chance: &mut Chance) -> io::Result<Option<String>> {
     let parts: Vec<&str> = value.split('.').collect();
     let [header, payload, signature] = parts.as_slice() else { return Ok(None) };
-    let read = |part: &str| -> Option<Value> {
-        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok().filter(Value::is_object)
-    };
-    let (Some(head), Some(claims)) = (read(header), read(payload)) else { return Ok(None) };
+    let (Some(head), Some(claims)) = (read_part(header), read_part(payload)) else { return Ok(None) };
     if head.get("alg").is_none() {
         return Ok(None);
     }

@@ -30,6 +30,7 @@ fn secret(name: &str, value: &str, command: Option<(&str, u64)>) -> Kept {
         bays: Vec::new(),
         managed: true,
         literal_bodies: false,
+        allow_weak: true,
         set_at: now,
     }
 }
@@ -136,22 +137,57 @@ async fn a_source_that_hangs_holds_one_request_up_for_a_while_and_no_other() {
     assert!(told.name == "TOKEN" && told.failed.is_some(), "{told:?}");
 }
 
+/// What is remembered, the newest last.
+fn remembered(vault: &Vault) -> Vec<String> {
+    vault.former().values().map(|one| one.value.expose_secret().to_owned()).collect()
+}
+
 #[tokio::test]
-async fn earlier_values_are_known_to_the_next_daemon_too() {
+async fn cred_rotated_former_values_are_known_to_the_next_daemon_for_a_while_and_not_without_number() {
     let temp = tempfile::tempdir().unwrap();
     let keys = keys(temp.path()).await;
     let vault = Vault::open(temp.path(), Arc::clone(&keys));
     let mut kept = secret("TOKEN", "value-number-0", None);
-    vault.keep(kept.clone()).await.unwrap();
-    for number in 1..=EARLIER + 2 {
+    // As an earlier release kept it.
+    kept.earlier = vec![text("value-before-0")];
+    kept::write(&vault.dir(), &kept, &keys).unwrap();
+    let vault = Vault::open(temp.path(), Arc::clone(&keys));
+    assert_eq!(remembered(&vault), ["value-before-0"]);
+    kept.earlier.clear();
+    for number in 1..=former::MAX_OF_ONE {
         kept.replace_value(text(&format!("value-number-{number}")));
         vault.keep(kept.clone()).await.unwrap();
     }
-    let next = Vault::open(temp.path(), keys);
-    let secret = Arc::clone(&next.secrets()["TOKEN"]);
-    let all: Vec<&str> = std::iter::once(&secret.value).chain(&secret.earlier).map(exposed).collect();
-    assert_eq!(
-        all,
-        ["value-number-6", "value-number-5", "value-number-4", "value-number-3", "value-number-2"]
-    );
+    let all: Vec<String> = (0..former::MAX_OF_ONE).map(|number| format!("value-number-{number}")).collect();
+    assert_eq!(remembered(&vault), all);
+    let next = Vault::open(temp.path(), Arc::clone(&keys));
+    assert_eq!(remembered(&next), all, "and what an earlier release kept is not read twice");
+    for entry in std::fs::read_dir(temp.path()).unwrap() {
+        let raw = std::fs::read(entry.unwrap().path()).unwrap_or_default();
+        assert!(!raw.windows(12).any(|window| window == b"value-number"));
+    }
+    let until = next.former().values().next().unwrap().until;
+    let left = until.duration_since(Timestamp::now());
+    assert!(left > former::REMEMBERED_FOR - SignedDuration::from_hours(1) && left <= former::REMEMBERED_FOR);
+    // Removed, the last one is remembered too.
+    let last = next.find("TOKEN").unwrap();
+    next.remember(&last).unwrap();
+    assert_eq!(remembered(&next).last(), Some(&format!("value-number-{}", former::MAX_OF_ONE)));
+}
+
+#[tokio::test]
+async fn cred_weak_a_command_that_prints_a_weak_value_leaves_the_one_that_there_is() {
+    let temp = tempfile::tempdir().unwrap();
+    let vault = Vault::open(temp.path(), keys(temp.path()).await);
+    let mut kept = secret("TOKEN", "k7Vq2mZp9LwXr4Td", Some(("echo Summer2024!", 10)));
+    kept.allow_weak = false;
+    kept.value_since = Timestamp::now() - SignedDuration::from_hours(1);
+    vault.keep(kept.clone()).await.unwrap();
+    assert_eq!(exposed(&vault.value("TOKEN", 1).await.unwrap()), "k7Vq2mZp9LwXr4Td");
+    let problem = vault.show("TOKEN").unwrap().problem.unwrap();
+    assert!(problem.contains("easy to guess") && !problem.contains("Summer"), "{problem}");
+    kept.allow_weak = true;
+    vault.keep(kept).await.unwrap();
+    assert_eq!(exposed(&vault.value("TOKEN", 1).await.unwrap()), "Summer2024!");
+    assert!(vault.show("TOKEN").unwrap().weak);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bay_store::Draft;
 use bay_types::secret::{
     SECRET_REMOVED, SECRET_ROTATED, SECRET_SET, SECRET_STALE, SecretRotate, SecretSet, SecretSource,
-    SecretView,
+    SecretText, SecretView,
 };
 use bay_types::{ApiError, ErrorCode};
 use jiff::Timestamp;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::given::{self, wrong};
 use super::kept::{Kept, KeptBay, KeptCommand};
 use super::source::{self, Fetched};
-use super::{Refreshed, kept, text};
+use super::{Refreshed, kept, strength, text};
 use crate::daemon::{Daemon, blocking};
 use crate::service::{Caller, Via};
 
@@ -32,6 +32,20 @@ fn failed_source(name: &str, why: &str) -> ApiError {
         format!("there is no value for {name}: {why}"),
         "run the command by hand, as the user who sets the secret; it has to print the value and nothing else",
     )
+}
+
+/// Whether a value may be taken: one that is easy to guess only if somebody insists.
+fn strong(value: &SecretText, name: &str, allow_weak: bool) -> Result<(), ApiError> {
+    match strength::weakness(value.expose()) {
+        Some(why) if !allow_weak => Err(wrong(
+            format!(
+                "the value for {name} is refused: {why}; a bay could try a list of such values at the secret's hosts"
+            ),
+            "have a program make the value (such as `openssl rand -hex 20`), or insist with --allow-weak: answers with it in them are \
+             cut off then",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// A value as it was given, without the end of its line.
@@ -81,6 +95,7 @@ pub(crate) async fn set(
             (fetched, Some(KeptCommand { line: line.clone(), refresh_s: *refresh_s, uid: caller.uid }))
         }
     };
+    strong(&fetched.value, &name, wanted.allow_weak)?;
     let _changing = vault.changing.lock().await;
     vault.has_room(&name)?;
     let now = Timestamp::now();
@@ -91,7 +106,7 @@ pub(crate) async fn set(
         name: name.clone(),
         value: before.as_ref().map_or_else(|| fetched.value.clone(), |before| before.value.clone()),
         value_since: now,
-        earlier: before.map(|before| before.earlier).unwrap_or_default(),
+        earlier: Vec::new(),
         expires: wanted.expires.or(fetched.expires),
         command,
         uses: wanted.uses,
@@ -101,6 +116,7 @@ pub(crate) async fn set(
         bays,
         managed: !wanted.unmanaged,
         literal_bodies: wanted.literal_bodies,
+        allow_weak: wanted.allow_weak,
         set_at: now,
     };
     kept.replace_value(fetched.value);
@@ -112,6 +128,7 @@ pub(crate) async fn set(
         "git": kept.git,
         "bays": kept.bays.iter().map(|bay| bay.id.to_string()).collect::<Vec<_>>(),
         "managed": kept.managed,
+        "weak": strength::weakness(kept.value.expose()).is_some(),
         "source": if kept.command.is_some() { "command" } else { "value" },
         "expires": kept.expires,
         "by": caller.by(),
@@ -162,12 +179,16 @@ pub(crate) async fn rotate(
             ));
         }
     };
+    let allow_weak = wanted.allow_weak || (before.kept.allow_weak && before.kept.command.is_some());
+    strong(&fetched.value, &name, allow_weak)?;
     let _changing = vault.changing.lock().await;
     let mut kept = vault.find(&name)?.kept.clone();
     kept.replace_value(fetched.value);
     kept.expires = wanted.expires.or(fetched.expires);
-    told(&daemon, SECRET_ROTATED, json!({ "name": name, "expires": kept.expires, "by": caller.by() }))
-        .await?;
+    kept.allow_weak = allow_weak;
+    let weak = strength::weakness(kept.value.expose()).is_some();
+    let body = json!({ "name": name, "expires": kept.expires, "weak": weak, "by": caller.by() });
+    told(&daemon, SECRET_ROTATED, body).await?;
     let secret = vault.keep(kept).await.map_err(|why| unwritten(&name, &why))?;
     Ok(secret.view())
 }
@@ -180,12 +201,21 @@ pub(crate) async fn remove(
 ) -> Result<SecretView, ApiError> {
     let vault = &daemon.secrets;
     let _changing = vault.changing.lock().await;
-    let view = vault.find(&name)?.view();
+    let secret = vault.find(&name)?;
     told(&daemon, SECRET_REMOVED, json!({ "name": name, "by": caller.by() })).await?;
-    // First of all nobody gets it any more, whatever becomes of the file.
+    // A server may have kept the value. Whatever becomes of the files, nobody gets it any more.
+    let remembered = vault.remember(&secret);
     vault.take_out(&name);
-    let dir = vault.dir();
-    blocking(move || kept::remove(&dir, &name)).await?;
+    let (dir, view) = (vault.dir(), secret.view());
+    let removed = name.clone();
+    blocking(move || kept::remove(&dir, &removed)).await?;
+    remembered.map_err(|error| {
+        ApiError::new(
+            ErrorCode::Internal,
+            format!("{name} is removed, but the next daemon will not know its value: {}", error.message),
+            "check the disk of the data directory; make the value invalid at its service",
+        )
+    })?;
     Ok(view)
 }
 

@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Body, Frame};
 
 use super::{SENTINEL, VALUE, patterns};
-use crate::scrub::{Coding, CodingError, Patterns, Scrubbed, Unreadable, open, prepare};
+use crate::scrub::{Coding, CodingError, Patterns, Scrubbed, Tally, Unreadable, open, prepare};
 
 /// Three hundred lines with the value in each, as the tools of these formats packed them.
 const BROTLI: &str = "G11C+B0HdhvXzosDNgKKR6TTobT0cTKn9twwVgKVcNSQT3F3mpxRTBAzOYzYAdgPDyMPNIcwh7qAFIwgyPaoPX7S2rfoP3UDUE7P3m99zFjU+fDsx5SRTwCAQMAgoMGABXcDhYCgkLCIaDFiwRUsAUEhYRHRYsSCK1QCgkLCIqLFiAVXuAQEhYRFRIsRC65ICQgKCYuIFiMWXNElICgkLCJajFhwxZSAoJCwiGgxYsEVWwKCQsIiosWIBVdcCQgKCYuIFiMW3BNUQUBIRExCmgxZcQmKgJCImIQ0GbLiEhYBIRExCWkyZMUlKgJCImIS0mTIiktcBIRExCSkyZAVl6QICImISUiTISsu6SIgJCImIU2GrLhkioCQiJiENBmy4pItAkIiYhLSZMiKS64ICImISUiTIQtuCasICImISUiTISsuQREQEhGTkCZDVlzCIiAkIiYhTYasuERFQEhETEKaDFlxiYuAkIiYhDQZsuKSFAEhETEJaTJkxSVdBIRExCSkyZAVl0wREBIRk5AmQ1ZcskVASERMQpoMWXHJFQEhETEJaTJkZw8=";
@@ -220,7 +220,7 @@ fn every_header_is_scrubbed_and_one_that_is_named_by_a_value_goes() {
             ("content-length", "120"),
         ],
     );
-    let (coding, found) = open(&both(), &mut head).unwrap();
+    let (coding, found) = open(&both(), &mut head, &mut Tally::default()).unwrap();
     assert_eq!((coding, found), (Coding::Identity, 7));
     assert_eq!(head.headers["location"], location.replace(VALUE, SENTINEL).as_str());
     let cookies: Vec<_> = head.headers.get_all("set-cookie").iter().collect();
@@ -244,7 +244,7 @@ fn a_head_of_compressed_bytes_becomes_one_of_others() {
             ("accept-ranges", "bytes"),
         ],
     );
-    assert_eq!(open(&both(), &mut packed).unwrap().0, Coding::Gzip);
+    assert_eq!(open(&both(), &mut packed, &mut Tally::default()).unwrap().0, Coding::Gzip);
     let expected = head(200, &[("etag", "W/\"1\""), ("accept-ranges", "none")]);
     assert_eq!(packed.headers, expected.headers);
 }
@@ -252,7 +252,7 @@ fn a_head_of_compressed_bytes_becomes_one_of_others() {
 #[test]
 fn what_could_not_be_read_is_not_passed_on() {
     let opened = |status, headers: &[(&str, &str)]| {
-        open(&both(), &mut head(status, headers)).map(|(coding, _)| coding)
+        open(&both(), &mut head(status, headers), &mut Tally::default()).map(|(coding, _)| coding)
     };
     assert_eq!(opened(206, &[]), Err(Unreadable::Partial));
     assert_eq!(opened(226, &[]), Err(Unreadable::Partial));

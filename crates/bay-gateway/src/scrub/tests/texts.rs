@@ -8,7 +8,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::{SENTINEL, VALUE, contains, patterns};
-use crate::scrub::{Hidden, MAX_VALUE_BYTES, Patterns, Stream, ValueError};
+use crate::scrub::{Hidden, MAX_NEAR_MISSES, MAX_VALUE_BYTES, Patterns, Stream, ValueError};
 
 /// Everything in one way, as an encoder would write it.
 fn spelled(how: usize, text: &[u8], capitals: bool) -> Vec<u8> {
@@ -219,6 +219,24 @@ fn whoever_guesses_more_than_chance_allows_is_told_nothing_any_more() {
     }
     let mut stream = Stream::new(patterns);
     assert_eq!(told(&mut stream, &["anything", " else"]), [(0, 0), (0, 0)]);
+    assert!(stream.is_guessed());
+}
+
+/// Looking at a longer beginning takes longer, wherever it is; measuring that takes very many of them.
+#[test]
+fn cred_guess_timing_beginnings_in_the_middle_of_a_text_are_counted_once_each() {
+    let near = Bytes::from(format!("{}! ", &VALUE[..VALUE.len() - 1]));
+    let patterns = Arc::new(patterns(VALUE.as_bytes(), SENTINEL.as_bytes()));
+    let mut stream = Stream::new(patterns.clone());
+    // Shorter ones are there by chance.
+    let short = format!("{}! ", &VALUE[.."ghp_".len() + 5]).repeat(2 * MAX_NEAR_MISSES as usize);
+    assert!(!stream.push(Bytes::from(short)).is_empty());
+    // Each is looked at again with the next piece, as long as it may be the end of the text.
+    for _ in 1..MAX_NEAR_MISSES {
+        let _out = stream.push(near.clone());
+    }
+    assert!(!stream.is_guessed());
+    let _out = stream.push(near);
     assert!(stream.is_guessed());
 }
 

@@ -14,7 +14,7 @@ use bay_types::image::{ImageImport, ImageView};
 use bay_types::{ApiError, ErrorCode};
 
 use super::load::{Order, Told, Way, Work};
-use super::origin::{ADDRESS, NAME, Origin};
+use super::origin::{ADDRESS, NAME, Origin, SECRET_NAME};
 use crate::bench::peers::{said, timed};
 use crate::bench::scene::{on, small_tree};
 use crate::client::{Client, Home, bay_path};
@@ -75,7 +75,8 @@ impl Lab {
         let dir = std::env::temp_dir().join(format!("workbay-bench-gateway-{}", std::process::id()));
         fs::create_dir_all(&dir).map_err(|error| preparing(&error))?;
         let origin = Origin::open().map_err(|error| preparing(&error))?;
-        fs::write(dir.join("hosts"), format!("{ADDRESS} {NAME}\n")).map_err(|error| preparing(&error))?;
+        fs::write(dir.join("hosts"), format!("{ADDRESS} {NAME}\n{ADDRESS} {SECRET_NAME}\n"))
+            .map_err(|error| preparing(&error))?;
         fs::write(dir.join("origin.pem"), &origin.pem).map_err(|error| preparing(&error))?;
         let home = Home {
             data_dir: dir.join("data"),
@@ -148,7 +149,7 @@ impl Lab {
         self.bays.push(name.to_owned());
         let policy = self.dir.join("policy.toml");
         let text = format!(
-            "[[rule]]\nid = \"origin\"\noutcome = \"allow\"\nhost = \"{NAME}\"\nport = {0}\naddress = \"{ADDRESS}\"\npath = {OPEN:?}\n\
+            "[[rule]]\nid = \"origin\"\noutcome = \"allow\"\nhost = [\"{NAME}\", \"{SECRET_NAME}\"]\nport = {0}\naddress = \"{ADDRESS}\"\npath = {OPEN:?}\n\
              [[rule]]\nid = \"asked\"\noutcome = \"ask\"\nhost = \"{NAME}\"\nport = {0}\naddress = \"{ADDRESS}\"\npath = \"{ASK}/**\"\n",
             self.origin.port
         );
@@ -161,7 +162,7 @@ impl Lab {
     pub(super) fn set_secret(&self, name: &str, value: &str) -> Result<(), ApiError> {
         let file = self.dir.join("secret");
         fs::write(&file, value).map_err(|error| preparing(&error))?;
-        let uses = format!("{NAME}:{} as bearer", self.origin.port);
+        let uses = format!("{SECRET_NAME}:{} as bearer", self.origin.port);
         let set = ["secret", "set", name, "--for", &uses, "--from-file"];
         timed(self.command(&set).arg(&file)).map(drop)
     }
@@ -193,7 +194,7 @@ impl Lab {
         self.inside_with(bay, path, work, None)
     }
 
-    /// The same with one more line in the head of requests.
+    /// The load generator in a bay, with one more line in the head of requests: the secret, and its host.
     pub(super) fn inside_with(
         &self,
         bay: &str,
@@ -203,7 +204,8 @@ impl Lab {
     ) -> Result<Command, ApiError> {
         let resolver = SocketAddr::new(GATEWAY_V4.into(), DNS_PORT);
         let order = self.order(Way::Named(resolver), Path::new("/.bay/ca-bundle.crt"), path, work);
-        let order = Order { header, ..order };
+        let name = if header.is_some() { SECRET_NAME } else { NAME };
+        let order = Order { header, name: name.to_owned(), ..order };
         let order = serde_json::to_string(&order).map_err(|error| ApiError::internal(&error))?;
         Ok(self.command(&["exec", bay, "--interactive", "--", PROGRAM, "__load", &order]))
     }

@@ -16,6 +16,8 @@ use tokio_rustls::TlsAcceptor;
 pub(super) const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Its name, and its certificate's.
 pub(super) const NAME: &str = "origin.test";
+/// The same origin by the name that the secret is for: answers are scrubbed of a value also when its secret is removed.
+pub(super) const SECRET_NAME: &str = "secret.test";
 /// The path of a short answer; `/bytes/N` is one of that many bytes.
 pub(super) const SHORT: &str = "/open/short";
 const SHORT_BODY: &str =
@@ -81,7 +83,10 @@ fn identity() -> Result<(ServerConfig, String), Box<dyn std::error::Error + Send
     let pem = params.self_signed(&authority_key)?.pem();
     let issuer = Issuer::new(params, authority_key);
     let key = KeyPair::generate()?;
-    let leaf = CertificateParams::new(vec![NAME.to_owned()])?.signed_by(&key, &issuer)?.der().clone();
+    let leaf = CertificateParams::new(vec![NAME.to_owned(), SECRET_NAME.to_owned()])?
+        .signed_by(&key, &issuer)?
+        .der()
+        .clone();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?

@@ -17,7 +17,7 @@ use crate::failure::local;
 
 /// What the secret is called; its name stands for it in requests.
 pub(super) const SECRET: &str = "BENCH_TOKEN";
-const VALUE: &str = "ghp_0000111122223333444455556666777788889999";
+const VALUE: &str = "ghp_Zk3vQ9xLm2Rt7Yb5Nc8Hs1Jf4Pq6Kw0XgVdT";
 const REQUESTS: usize = 500;
 const SYNCS: usize = 200;
 

@@ -19,7 +19,8 @@ use value::Given;
 ///
 /// What a secret is for is written `[METHODS ]HOST[:PORT][/PATH] as SLOT`, where SLOT is `bearer`, `token`, `basic`,
 /// `basic-user`, `x-api-key`, `header NAME` or `query NAME`; `rule:ID as SLOT` stands for the places of a rule of the bay's
-/// policy, `HOST[:PORT][/DATABASE] as postgres [USER]` for logins to a database (`postgres-plain` also without TLS). Well-known services have a word: github, gitlab, openai, anthropic, npm, pypi, cargo, docker.
+/// policy, `HOST[:PORT][/DATABASE] as postgres [USER]` for logins to a database (`postgres-plain` also without TLS,
+/// `HOST as postgres [USER] with replication` also for replicas). Well-known services have a word: github, gitlab, openai, anthropic, npm, pypi, cargo, docker.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay secret set GITHUB_TOKEN --from-env GITHUB_TOKEN --for github\n  bay secret set API_KEY - --for \"GET,POST api.example.com/v1/** as bearer\"\n  bay secret set NPM --from-file token.txt --for \"npm.example.com as bearer\" --file '/root/.npmrc=//npm.example.com/:_authToken={}'\n  bay secret set CLOUD --from-command 'cloud print-token' --refresh 30m --for \"api.cloud.example as bearer\"\n  bay secret rotate API_KEY --from-file new-token.txt\n  bay secret ls"
@@ -51,6 +52,9 @@ enum Verb {
         /// When the new value ends: a moment, or a time from now such as 12h.
         #[arg(long, value_name = "TIME", value_parser = moment)]
         expires: Option<Timestamp>,
+        /// Take a value that is easy to guess; answers with it in them are cut off.
+        #[arg(long)]
+        allow_weak: bool,
     },
     /// Take secrets away. What is under way with them ends; their sentinels are refused from then on.
     Rm {
@@ -92,6 +96,9 @@ struct Set {
     /// Let bodies to its hosts have sentinels in them, as they are; for models, which are told what an agent printed.
     #[arg(long)]
     literal_bodies: bool,
+    /// Take a value that is easy to guess, which is refused otherwise; answers with it in them are cut off.
+    #[arg(long)]
+    allow_weak: bool,
     /// When it ends: a moment, or a time from now such as 12h.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     expires: Option<Timestamp>,
@@ -149,8 +156,8 @@ impl Secret {
                 let found: SecretView = client.get(&path(&name, "")).await?;
                 shown(&found, global.json)?;
             }
-            Verb::Rotate { name, value, expires } => {
-                let wanted = SecretRotate { value: value.read()?, expires };
+            Verb::Rotate { name, value, expires, allow_weak } => {
+                let wanted = SecretRotate { value: value.read()?, expires, allow_weak };
                 let made: SecretView = client.post(&path(&name, "/rotate"), &wanted).await?;
                 shown(&made, global.json)?;
             }
@@ -196,6 +203,7 @@ impl Set {
             bays: self.bay,
             unmanaged: self.unmanaged,
             literal_bodies: self.literal_bodies,
+            allow_weak: self.allow_weak,
             expires: self.expires,
         })
     }

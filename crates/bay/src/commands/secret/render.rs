@@ -21,6 +21,13 @@ fn bays(secret: &SecretView) -> String {
     if secret.bays.is_empty() { "all".to_owned() } else { list(&secret.bays) }
 }
 
+/// What is wrong with it, or with its value.
+fn problem(secret: &SecretView) -> Option<String> {
+    let weak = secret.weak.then(|| "weak value".to_owned());
+    let all: Vec<String> = weak.into_iter().chain(secret.problem.as_deref().map(visible)).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
 pub(super) fn table(all: &[SecretView], now: Timestamp) -> String {
     let mut table =
         table::table(&["NAME", "FOR", "IN BAYS AS", "BAYS", "VALUE SINCE", "LAST USED", "PROBLEM"]);
@@ -32,7 +39,7 @@ pub(super) fn table(all: &[SecretView], now: Timestamp) -> String {
             bays(secret),
             since(secret.value_since, now),
             secret.last_used.map_or_else(|| "-".to_owned(), |at| since(at, now)),
-            secret.problem.as_deref().map_or_else(String::new, visible),
+            problem(secret).unwrap_or_default(),
         ]);
     }
     table.trim_fmt()
@@ -52,6 +59,9 @@ pub(super) fn whole(secret: &SecretView, now: Timestamp) -> String {
     lines.push(format!("value      {source}, {} old", since(secret.value_since, now)));
     if let Some(expires) = secret.expires {
         lines.push(format!("ends       {expires}"));
+    }
+    if secret.weak {
+        lines.push("weak       its value is easy to guess: answers with it in them are cut off".to_owned());
     }
     let others = if secret.managed { "refused" } else { "left alone" };
     lines.push(format!("others     other credentials to its hosts are {others}"));

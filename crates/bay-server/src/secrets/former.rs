@@ -1,0 +1,189 @@
+//! Values that secrets had: replaced by others, removed, or sent to hosts that the secret is no longer for. A server may have kept one and
+//! repeat it to any bay, and it may still be good. So answers of its hosts are scrubbed of it for a while, also by the next daemon.
+//!
+//! ```text
+//!   data directory/former-secrets.age
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bay_types::ApiError;
+use bay_types::secret::SecretText;
+use jiff::{SignedDuration, Timestamp};
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use super::{sentinel, strength, text};
+use crate::keyring::Keyring;
+
+/// How long a value is remembered after it was last a secret's.
+pub(super) const REMEMBERED_FOR: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// Most values of one name that are remembered, and most of all together; the oldest go first. Every one of them is looked for in
+/// answers of its hosts, and a command can give another value every ten seconds.
+pub(super) const MAX_OF_ONE: usize = 8;
+pub(super) const MAX_REMEMBERED: usize = 256;
+/// Most hosts that rules of policies made a secret's.
+const MAX_RULE_HOSTS: usize = 256;
+/// Longest text of all that is remembered: less than the key's files may have.
+const MAX_KEPT_BYTES: usize = 768 << 10;
+const FILE: &str = "former-secrets.age";
+
+/// One value that is remembered.
+#[derive(Clone)]
+pub(super) struct FormerValue {
+    pub(super) name: String,
+    pub(super) value: Arc<SecretString>,
+    pub(super) hosts: Vec<String>,
+    pub(super) until: Timestamp,
+    pub(super) public: usize,
+    pub(super) weak: bool,
+}
+
+/// As it is kept.
+#[derive(Serialize, Deserialize)]
+struct KeptValue {
+    name: String,
+    value: SecretText,
+    hosts: Vec<String>,
+    until: Timestamp,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct KeptFormer {
+    #[serde(default)]
+    values: Vec<KeptValue>,
+    #[serde(default)]
+    rule_hosts: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// All that is remembered.
+#[derive(Default)]
+pub(super) struct Former {
+    /// The newest last.
+    values: Vec<FormerValue>,
+    /// Hosts that `rule:ID` stood for under some bay's policy, by the name of the secret: other bays have other policies.
+    rule_hosts: BTreeMap<String, BTreeSet<String>>,
+}
+
+fn path(data_dir: &Path) -> PathBuf {
+    data_dir.join(FILE)
+}
+
+impl FormerValue {
+    fn new(name: &str, value: Arc<SecretString>, hosts: Vec<String>, until: Timestamp) -> Self {
+        let (public, weak) = {
+            let value = value.expose_secret();
+            super::keep_from_swap(value);
+            (sentinel::public_prefix(value), strength::weakness(value).is_some())
+        };
+        Self { name: name.to_owned(), value, hosts, until, public, weak }
+    }
+}
+
+impl Former {
+    /// What was kept, as far as its time is not over.
+    pub(super) fn open(data_dir: &Path, keys: &Keyring) -> Result<Self, ApiError> {
+        let path = path(data_dir);
+        let Some(read) = keys.read(&path)? else { return Ok(Self::default()) };
+        // What is wrong in the text could have a value in it.
+        let kept: KeptFormer = serde_json::from_slice(&read).map_err(|_| {
+            ApiError::internal(&std::io::Error::other(format!("{} is not of this release", path.display())))
+        })?;
+        let now = Timestamp::now();
+        let values = kept.values.into_iter().filter(|one| one.until > now).map(|one| {
+            FormerValue::new(&one.name, Arc::new(SecretString::from(one.value)), one.hosts, one.until)
+        });
+        Ok(Self { values: values.collect(), rule_hosts: kept.rule_hosts })
+    }
+
+    fn keep(&mut self, data_dir: &Path, keys: &Keyring) -> Result<(), ApiError> {
+        let mut text = self.text()?;
+        while text.len() > MAX_KEPT_BYTES && !self.values.is_empty() {
+            self.values.remove(0);
+            text = self.text()?;
+        }
+        keys.write(&path(data_dir), &text)
+    }
+
+    fn text(&self) -> Result<Zeroizing<Vec<u8>>, ApiError> {
+        let value = |one: &FormerValue| KeptValue {
+            name: one.name.clone(),
+            value: text(one.value.expose_secret()),
+            hosts: one.hosts.clone(),
+            until: one.until,
+        };
+        let kept = KeptFormer {
+            values: self.values.iter().map(value).collect(),
+            rule_hosts: self.rule_hosts.clone(),
+        };
+        let text = serde_json::to_vec(&kept).map_err(|e| ApiError::internal(&std::io::Error::other(e)))?;
+        Ok(Zeroizing::new(text))
+    }
+
+    /// Remembers a value of a secret, and the hosts that may have it. It is remembered in memory also where it cannot be kept.
+    pub(super) fn remember(
+        &mut self,
+        name: &str,
+        value: &Arc<SecretString>,
+        mut hosts: Vec<String>,
+        (data_dir, keys): (&Path, &Keyring),
+    ) -> Result<(), ApiError> {
+        let now = Timestamp::now();
+        self.values.retain(|one| one.until > now);
+        let same = |one: &FormerValue| one.name == name && one.value.expose_secret() == value.expose_secret();
+        if let Some(at) = self.values.iter().position(same) {
+            hosts.extend(self.values.remove(at).hosts);
+            hosts.sort();
+            hosts.dedup();
+        }
+        self.values.push(FormerValue::new(name, Arc::clone(value), hosts, now + REMEMBERED_FOR));
+        let mut of_name = self.values.iter().filter(|one| one.name == name).count();
+        while of_name > MAX_OF_ONE
+            && let Some(oldest) = self.values.iter().position(|one| one.name == name)
+        {
+            self.values.remove(oldest);
+            of_name -= 1;
+        }
+        let surplus = self.values.len().saturating_sub(MAX_REMEMBERED);
+        self.values.drain(..surplus);
+        self.keep(data_dir, keys)
+    }
+
+    /// What is still remembered.
+    pub(super) fn values(&self) -> impl Iterator<Item = &FormerValue> {
+        let now = Timestamp::now();
+        self.values.iter().filter(move |one| one.until > now)
+    }
+
+    /// The hosts that rules made this secret's.
+    pub(super) fn rule_hosts(&self, name: &str) -> impl Iterator<Item = &String> {
+        self.rule_hosts.get(name).into_iter().flatten()
+    }
+
+    /// Takes note of hosts that a rule stands for. Whether they are new.
+    pub(super) fn note_rule_hosts(
+        &mut self,
+        name: &str,
+        hosts: impl IntoIterator<Item = String>,
+        (data_dir, keys): (&Path, &Keyring),
+    ) -> Result<bool, ApiError> {
+        let known = self.rule_hosts.entry(name.to_owned()).or_default();
+        let before = known.len();
+        for host in hosts {
+            if known.len() < MAX_RULE_HOSTS {
+                known.insert(host);
+            }
+        }
+        let grown = known.len() > before;
+        if known.is_empty() {
+            self.rule_hosts.remove(name);
+        }
+        if grown {
+            self.keep(data_dir, keys)?;
+        }
+        Ok(grown)
+    }
+}
