@@ -9,6 +9,7 @@ use std::fs::File;
 use std::path::Path;
 
 use bay_sys::btrfs;
+use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags, fchmod, openat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -25,22 +26,25 @@ pub(crate) fn hide_from_bays(base: &Path) -> Result<()> {
     let doing = || format!("close what sysfs shows of {} to bays", base.display());
     let id = btrfs::filesystem_id(File::open(base).doing(doing)?).doing(doing)?;
     let inside = format!("{FILESYSTEMS}/{}", dashed(id));
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let found = match openat(CWD, format!("/sys/{inside}"), flags, Mode::empty()) {
-        // Where sysfs is not mounted it is all the same in bays.
-        Err(Errno::NOENT) => openat(own_sysfs().doing(doing)?, &inside, flags, Mode::empty()),
-        found => found,
+    let close = |found: rustix::io::Result<OwnedFd>| match found {
+        Ok(shown) => fchmod(shown, Mode::RWXU),
+        Err(error) => Err(error),
     };
-    match found {
-        Ok(shown) => fchmod(shown, Mode::RWXU).doing(doing),
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    // Sysfs may not be mounted here, or read-only; in bays it is all the same.
+    match close(openat(CWD, format!("/sys/{inside}"), flags, Mode::empty())) {
+        Err(Errno::NOENT | Errno::ROFS) => {}
+        closed => return closed.doing(doing),
+    }
+    match close(openat(own_sysfs().doing(doing)?, &inside, flags, Mode::empty())) {
         // A kernel that shows nothing has nothing to hide.
         Err(Errno::NOENT) => Ok(()),
-        Err(error) => Err(error).doing(doing),
+        closed => closed.doing(doing),
     }
 }
 
 /// A mount of sysfs that is attached nowhere.
-fn own_sysfs() -> rustix::io::Result<rustix::fd::OwnedFd> {
+fn own_sysfs() -> rustix::io::Result<OwnedFd> {
     let config = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&config)?;
     fsmount(&config, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())

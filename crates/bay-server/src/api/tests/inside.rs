@@ -218,7 +218,7 @@ async fn a_bay_that_has_used_up_its_part_of_the_record_changes_nothing_more_from
     let fill = futures_util::stream::iter(0..(64 << 20) / 15_000 + 1)
         .map(|_| rig.daemon.store.event_append(Some(bay.id), &draft))
         .buffer_unordered(64);
-    fill.for_each(|written| async { drop(written.unwrap()) }).await;
+    assert!(fill.all(|written| async move { written.is_ok() }).await);
     let changed = || GuestEvent::Changed { change: InsideChange::HoldReleased };
     let events = vec![
         GuestEvent::Hello,
