@@ -13,9 +13,9 @@ use crate::output::{colours, count, data, size, talk};
 /// Characters of a request, of a reason and of a command that have a place in a line.
 const REQUEST: usize = 300;
 const REASON: usize = 200;
+const COMMAND: usize = 80;
 /// The sender of a request whose socket was gone before the kernel could be asked about it.
 const UNKNOWN: &str = "by an unknown process";
-const COMMAND: usize = 80;
 
 /// Show what a bay sent and tried to send: one line per request or connection, and who was behind it.
 ///
