@@ -136,16 +136,19 @@ pub fn grant_for(request: &CanonicalRequest, id: &str, origin: Origin, expires: 
     Some(Grant { id: id.to_owned(), origin, matcher: exactly_this(request)?, reason: None, expires })
 }
 
-/// The names and values of a query, where none of them comes twice.
+/// This query and no other, unless a name comes twice in it.
 fn exact_query(http: &Http) -> QueryPattern {
-    let mut pairs = BTreeMap::new();
+    let mut names = BTreeSet::new();
     for (name, value) in http.query().pairs() {
-        let once = pairs.insert(name.to_owned(), ValuePattern::OneOf(vec![value.to_owned()])).is_none();
-        if !once || value == "*" {
+        if !names.insert(name.to_owned()) || value == "*" {
             return QueryPattern::Any;
         }
     }
-    let pattern = if pairs.is_empty() { QueryPattern::Nothing } else { QueryPattern::Pairs(pairs) };
+    let pattern = match http.query().as_str() {
+        None => QueryPattern::Nothing,
+        Some("none") => return QueryPattern::Any,
+        Some(text) => QueryPattern::Exactly(text.to_owned()),
+    };
     if pattern.matches(http.query(), crate::pattern::Strictness::Exact) { pattern } else { QueryPattern::Any }
 }
 

@@ -141,6 +141,7 @@ pub fn describe(matcher: &Matcher) -> String {
     match &matcher.query {
         QueryPattern::Any => {}
         QueryPattern::Nothing => text.push_str(" without a query"),
+        QueryPattern::Exactly(query) => text.push_str(&format!(" with the query {query} and no other")),
         QueryPattern::Pairs(pairs) => {
             let pairs = pairs.iter().map(|(name, value)| match value {
                 ValuePattern::Any => format!("{name}=*"),

@@ -117,6 +117,7 @@ fn http(text: &mut String, matcher: &Matcher, deny: bool) {
     match &matcher.query {
         QueryPattern::Any => {}
         QueryPattern::Nothing => pair(text, "query", &string("none")),
+        QueryPattern::Exactly(query) => pair(text, "query", &string(query)),
         QueryPattern::Pairs(pairs) => {
             let pairs: Vec<String> = pairs
                 .iter()

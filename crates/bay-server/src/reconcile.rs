@@ -170,6 +170,7 @@ impl Reconciler {
                         .approvals
                         .drop_all(&self.daemon, self.handle.id, "the bay was removed")
                         .await;
+                    self.daemon.approvals.forget_bay(self.handle.id);
                     if let Err(error) = dropped {
                         tracing::error!(bay = %self.handle.name, message = %error.message, "questions of a removed bay stay open");
                     }

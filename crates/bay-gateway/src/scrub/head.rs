@@ -2,6 +2,7 @@
 
 use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_RANGE, ETAG, HeaderName, HeaderValue,
+    TRANSFER_ENCODING,
 };
 use http::response::Parts;
 use http::{HeaderMap, StatusCode};
@@ -72,6 +73,14 @@ pub fn open(patterns: &Patterns, head: &mut Parts, tally: &mut Tally) -> Result<
         return Err(Unreadable::Partial);
     }
     let coding = coding(&head.headers)?;
+    // The connection undoes chunks and nothing else.
+    for value in head.headers.get_all(TRANSFER_ENCODING) {
+        let plain =
+            |word: &str| matches!(word.trim().to_ascii_lowercase().as_str(), "" | "chunked" | "identity");
+        if !value.to_str().is_ok_and(|words| words.split(',').all(plain)) {
+            return Err(Unreadable::Coding(shown(value)));
+        }
+    }
     for value in head.headers.get_all(GRPC_ENCODING) {
         if !value.as_bytes().eq_ignore_ascii_case(b"identity") {
             return Err(Unreadable::Messages(shown(value)));

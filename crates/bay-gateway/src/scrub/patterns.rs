@@ -168,6 +168,12 @@ impl Patterns {
         }
     }
 
+    /// Where guesses of each value are counted.
+    #[cfg(test)]
+    pub(super) fn all_guesses(&self) -> Vec<Arc<Guesses>> {
+        self.guesses.clone()
+    }
+
     fn guesses_of(&self, pattern: usize) -> &Arc<Guesses> {
         &self.guesses[pattern / Spelling::ALL.len()]
     }
@@ -175,6 +181,11 @@ impl Patterns {
     /// A telling beginning was none.
     pub(super) fn guessed(&self, pattern: usize) {
         self.guesses_of(pattern).note_beginning();
+    }
+
+    /// A telling beginning that was counted is not one that came to nothing.
+    pub(super) fn not_guessed(&self, pattern: usize) {
+        self.guesses_of(pattern).forget_beginning();
     }
 
     /// A telling beginning was none, in the middle of a text.

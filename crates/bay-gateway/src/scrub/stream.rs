@@ -15,7 +15,11 @@ use super::tally::Tally;
 ///
 /// The end of what came is held back as long as more comes at once: as much of it as a beginning can take that is not telling, and
 /// whatever stands there. Were it only held where it begins like a value, a bay that has somebody keep its guesses would see which of
-/// them are right. A telling beginning is held until it is clear what it is, and counted where it is nothing.
+/// them are right.
+///
+/// A telling beginning is held until it is clear what it is, and counted if it is nothing. It is counted as soon as nothing more
+/// comes while it is held, and that is taken back if it becomes a whole value: the bay sees the delay, and a bay that leaves
+/// before the end would have guesses for nothing.
 pub struct Stream {
     patterns: Arc<Patterns>,
     held: BytesMut,
@@ -23,6 +27,8 @@ pub struct Stream {
     released: usize,
     /// From here on what is held is a telling beginning, of this pattern.
     telling: Option<(usize, usize)>,
+    /// Whether that beginning was counted already.
+    charged: bool,
     /// Near misses before this place of what is held were counted.
     counted: usize,
     path: Path,
@@ -54,6 +60,7 @@ impl Stream {
             held: BytesMut::new(),
             released: 0,
             telling: None,
+            charged: false,
             counted: 0,
             path: Path::new(),
             found,
@@ -87,8 +94,9 @@ impl Stream {
             return piece;
         }
         if let Some(renewed) = self.renewal.as_mut().and_then(|renewal| renewal()) {
+            self.charge();
             self.patterns = renewed;
-            self.telling = None;
+            (self.telling, self.charged) = (None, false);
         }
         let mut text = if self.held.is_empty() {
             Piece::Shared(piece)
@@ -97,7 +105,7 @@ impl Stream {
             joined.extend_from_slice(&piece);
             Piece::Own(joined)
         };
-        let (mut from, mut telling, mut before) = (0, None, self.telling.take());
+        let (mut from, mut telling, mut before) = (0, None, self.uncharged());
         loop {
             match self.patterns.find(text.bytes(), from, true, &mut self.path) {
                 Sighting::Nothing => break,
@@ -153,9 +161,30 @@ impl Stream {
         }
     }
 
+    /// Counts the beginning that is held, once.
+    fn charge(&mut self) {
+        if let (Some((_, pattern)), false) = (self.telling, self.charged) {
+            self.patterns.guessed(pattern);
+            self.charged = true;
+        }
+    }
+
+    /// The beginning that is held, and not counted any more: it is decided on anew.
+    fn uncharged(&mut self) -> Option<(usize, usize)> {
+        let telling = self.telling.take();
+        if let (Some((_, pattern)), true) = (telling, std::mem::take(&mut self.charged)) {
+            self.patterns.not_guessed(pattern);
+        }
+        telling
+    }
+
     /// What is held back and need not be while nothing more comes.
     #[must_use]
     pub fn release(&mut self) -> Bytes {
+        self.charge();
+        if self.stopped().is_some() {
+            return Bytes::new();
+        }
         let until = self.telling.map_or(self.held.len(), |(at, _)| at);
         if self.released >= until {
             return Bytes::new();
@@ -168,7 +197,8 @@ impl Stream {
     /// The rest, at the end; nothing where it [stopped](Self::stopped).
     #[must_use]
     pub fn finish(&mut self) -> Bytes {
-        self.telling = None;
+        // It is looked at once more, as the end of a whole text.
+        let _ = self.uncharged();
         let mut rest = std::mem::take(&mut self.held);
         let found = self.patterns.scrub_from(&mut rest, self.counted, &mut self.tally);
         self.found.fetch_add(found as u64, Relaxed);
@@ -199,6 +229,12 @@ impl Stream {
                 bytes.freeze().slice(out)
             }
         }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.charge();
     }
 }
 

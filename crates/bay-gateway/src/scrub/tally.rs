@@ -3,7 +3,7 @@
 //!
 //! | what an answer has in it | counts as | limit |
 //! |---|---|---|
-//! | a telling beginning that was held back and came to nothing | a beginning: the delay may have shown one character more | [`MAX_BEGINNINGS`] |
+//! | a telling beginning that was held back and came to nothing, or whose reader left meanwhile | a beginning: the delay may have shown one character more | [`MAX_BEGINNINGS`] |
 //! | the whole value, in an answer to a request that did not carry it | a hit, once for each answer | [`MAX_HITS`] |
 //! | the whole value, in a connection: a login to a database, or bytes that are passed on | a hit, each time | [`MAX_HITS`] |
 //! | the whole value, in a WebSocket whose handshake carried it | a hit, each time after the first [`ECHOES`] | [`MAX_HITS`] |
@@ -35,6 +35,11 @@ pub struct Guesses {
 impl Guesses {
     pub(super) fn note_beginning(&self) {
         self.beginnings.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn forget_beginning(&self) {
+        // Never below what was counted: each is forgotten once, by the stream that counted it.
+        self.beginnings.fetch_sub(1, Relaxed);
     }
 
     pub(super) fn note_near_miss(&self) {

@@ -526,7 +526,21 @@ fn read_methods(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Methods> {
 fn read_query(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<QueryPattern> {
     if value.get_ref().as_str().is_some() {
         let word = reader.string("query", value)?;
-        return reader.choice("query", &word, &[("none", ())]).map(|()| QueryPattern::Nothing);
+        if word.text == "none" {
+            return Some(QueryPattern::Nothing);
+        }
+        let request = CanonicalRequest::from_line(&format!("GET https://host.invalid/?{}", word.text));
+        let canonical = request.as_ref().ok().and_then(|request| request.http()?.query().as_str());
+        if canonical != Some(&word.text) {
+            reader.problem(
+                word.at,
+                "wrong value of `query`",
+                "it is neither \"none\" nor a query in its canonical form",
+                "write { NAME = \"VALUE\" } for one parameter among others, \"none\", or the whole query such as \"a=1&b=2\"",
+            );
+            return None;
+        }
+        return Some(QueryPattern::Exactly(word.text));
     }
     let table = value.get_ref().as_table();
     let Some(table) = table.filter(|table| !table.is_empty()) else {

@@ -15,6 +15,8 @@ pub enum QueryPattern {
     Any,
     /// There is none.
     Nothing,
+    /// This query to the letter, in its canonical form: what a person allowed does not become more by a parameter.
+    Exactly(String),
     /// Each of these names has one of its values. Other names may be there as well.
     Pairs(BTreeMap<String, ValuePattern>),
 }
@@ -58,6 +60,10 @@ impl QueryPattern {
         match self {
             Self::Any => true,
             Self::Nothing => query.as_str().is_none(),
+            Self::Exactly(text) => query.as_str().is_some_and(|query| match strictness {
+                Strictness::Exact => query == text,
+                Strictness::Forgiving => query.eq_ignore_ascii_case(text),
+            }),
             Self::Pairs(pairs) => pairs.iter().all(|(name, values)| match strictness {
                 // A name that comes twice has two values, and nobody knows which one the server takes.
                 Strictness::Exact => query.readings().all(|reading| {
@@ -76,17 +82,21 @@ impl QueryPattern {
     pub(crate) fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Any, _) | (Self::Nothing, Self::Nothing) => true,
+            (Self::Exactly(own), Self::Exactly(other)) => own == other,
             (Self::Pairs(own), Self::Pairs(others)) => {
                 own.iter().all(|(name, values)| others.get(name).is_some_and(|other| values.covers(other)))
             }
-            (Self::Nothing | Self::Pairs(_), _) => false,
+            (Self::Nothing | Self::Exactly(_) | Self::Pairs(_), _) => false,
         }
     }
 
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Any, _) | (_, Self::Any) | (Self::Nothing, Self::Nothing) => true,
-            (Self::Nothing, Self::Pairs(_)) | (Self::Pairs(_), Self::Nothing) => false,
+            (Self::Exactly(own), Self::Exactly(other)) => own == other,
+            // Whether the pairs are in it is not looked at: to overlap is the careful answer.
+            (Self::Exactly(_), Self::Pairs(_)) | (Self::Pairs(_), Self::Exactly(_)) => true,
+            (Self::Nothing, _) | (_, Self::Nothing) => false,
             (Self::Pairs(own), Self::Pairs(others)) => {
                 own.iter().all(|(name, values)| others.get(name).is_none_or(|other| values.overlaps(other)))
             }
@@ -97,7 +107,7 @@ impl QueryPattern {
         match self {
             Self::Any => 0,
             Self::Pairs(pairs) => pairs.len(),
-            Self::Nothing => usize::MAX,
+            Self::Nothing | Self::Exactly(_) => usize::MAX,
         }
     }
 }

@@ -425,7 +425,7 @@ async fn the_guest_s_events_end_execs_and_its_noise_does_nothing() {
         ];
         (200, Body::from(lines.join("\n") + "\n"))
     });
-    let (_gone, is_gone) = tokio::sync::watch::channel(false);
+    let (_gone, is_gone) = watch::channel(false);
     let following = tokio::spawn(follow::follow(Arc::clone(&rig.daemon), Arc::clone(&handle), is_gone));
     let ended = async {
         while handle.exec_is_open(spec.id) {

@@ -23,6 +23,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Key, Parts, Wish, pack};
 use crate::daemon::Daemon;
+use crate::egress::fit;
 use crate::registry::BayHandle;
 use crate::service::Caller;
 use crate::service::checkpoints::{self, Wanted};
@@ -126,7 +127,8 @@ fn behind(who: Option<&Who>) -> String {
         Some(Who { exec: Some(exec), .. }) => exec.to_string(),
         Some(Who { service: Some(service), .. }) => format!("service:{service}"),
         Some(Who { guest: true, .. }) => "guest".to_owned(),
-        Some(Who { nested: Some(nested), .. }) => format!("nested:{nested}"),
+        // The bay chose that name: in a key the first space ends who it is.
+        Some(Who { nested: Some(nested), .. }) => format!("nested:{}", nested.replace(' ', "_")),
         _ => "unknown".to_owned(),
     }
 }
@@ -210,9 +212,16 @@ fn lasting_headers<'a>(
     request: &'a CanonicalRequest,
     sight: &'a Sight<'_>,
 ) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+    // One that comes twice is no count of tries, and could carry anything.
+    let once = |name: &str| sight.headers().is_some_and(|all| all.get_all(name).iter().count() == 1);
     let headers = sight.headers().into_iter().flatten();
     let all = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
-    all.filter(|(name, value)| !changes_with_each_try(request, name, value))
+    // Its name stays: whether a request has such a header is a part of it. Clients of gRPC send theirs from the second try on.
+    all.filter_map(move |(name, value)| match changes_with_each_try(request, name, value) && once(name) {
+        true if name == "grpc-previous-rpc-attempts" => None,
+        true => Some((name, &b"changes with each try"[..])),
+        false => Some((name, value)),
+    })
 }
 
 /// A hash over exactly what is held: the canonical request, its headers with their values, and what was seen of its body.
@@ -323,10 +332,12 @@ pub(super) fn asked(card: &Approval) -> Value {
         }
         _ => Value::Null,
     };
-    json!({
+    let body = json!({
         "approval": card.id, "request": line(card), "digest": card.digest, "rule": card.rule, "expires": card.expires,
         "by": card.by, "secrets": card.secrets, "checkpoint": card.checkpoint, "body": body, "warnings": card.warnings, "differs": card.differs,
-    })
+    });
+    // A bay chooses how long its command lines are: they must not push the request out of the record.
+    fit(body).0
 }
 
 /// Keeps the files of the bay from before it was asked.
@@ -352,6 +363,21 @@ mod tests {
         let text = escaped(odd);
         assert_eq!(text, "a\\u{1b}]52;c;x\\u{7}\\r\\n\\t\\\\ \\xff\\xfe \\u{202e}\\u{9b}31m \\u{200b} ok");
         assert!(!text.chars().any(|char| misleads(char)));
+    }
+
+    #[test]
+    fn no_command_line_pushes_a_request_out_of_its_event() {
+        let card: Approval = serde_json::from_value(json!({
+            "id": ApprovalId::generate(), "bay": bay_types::BayId::generate(), "bay_name": "b", "state": "open",
+            "asked_at": Timestamp::UNIX_EPOCH, "expires": Timestamp::UNIX_EPOCH, "digest": "d", "held": 0,
+            "asked": { "what": "request", "request": "POST https://a.test/pay", "host": "a.test", "port": 443 },
+            "by": { "process": { "pid": 1, "host_pid": 2, "exe": "x", "argv": ["\u{1}".repeat(4050)] } },
+        }))
+        .unwrap();
+        let draft = bay_store::Draft::new("approval.asked", asked(&card));
+        let recorded = serde_json::to_string(&draft.body).unwrap();
+        assert!(recorded.len() <= bay_store::MAX_BODY, "{}", recorded.len());
+        assert!(recorded.contains("POST https://a.test/pay") && recorded.contains("\"digest\":\"d\""));
     }
 
     #[test]

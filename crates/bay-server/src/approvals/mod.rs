@@ -52,7 +52,7 @@ use rate::Rate;
 const TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// How long an allow for one request waits for that request to come again.
 const KEPT_FOR_RETRY: Duration = Duration::from_secs(10 * 60);
-/// Open questions of one bay, and of all of them.
+/// Open questions of one bay, and of all of them: so many about requests, and so many about commands.
 const MAX_OPEN_OF_BAY: usize = 20;
 const MAX_OPEN: usize = 2000;
 /// Commands of one bay that are remembered to be let through.
@@ -233,17 +233,21 @@ impl Approvals {
         found.cloned()
     }
 
-    /// The newest allowed question of this bay that the request would match but for its headers or body, else an open one.
+    /// The newest answered question of this bay that the request would match but for its headers or body, else an open one.
     fn unlike(&self, wish: &Wish) -> Option<Differs> {
         let now = Instant::now();
         let bays = self.bays();
         let near = |question: &&Arc<Question>| {
             question.key.same_request(&wish.key) && question.card.digest != wish.card.digest
         };
-        let allowed = |question: &&Arc<Question>| matches!(*question.stand.borrow(), Stand::Allowed { until, .. } if now < until);
+        let answered = |question: &&Arc<Question>| match &*question.stand.borrow() {
+            Stand::Allowed { until, .. } => now < *until,
+            Stand::Denied { .. } => now < question.deadline,
+            _ => false,
+        };
         let questions = &bays.get(&wish.card.bay)?.questions;
         let newest = questions.iter().rev();
-        let found = newest.clone().filter(near).find(allowed);
+        let found = newest.clone().filter(near).find(answered);
         let earlier = found.or_else(|| newest.filter(near).find(|question| question.is_open()))?;
         let state = earlier.stand.borrow().state();
         let how = difference::between((&earlier.card, earlier.parts.as_ref()), (&wish.card, &wish.parts));
@@ -321,7 +325,7 @@ impl Approvals {
         }
         let differs = self.unlike(wish);
         let before = self.supersede(daemon, wish).await?;
-        if let Some(why) = self.no_room(handle.id) {
+        if let Some(why) = self.no_room(handle.id, is_exec(&wish.card)) {
             return Ok(Err(why));
         }
         // Requests come from inside; commands that are asked about come from callers of the daemon.
@@ -371,9 +375,13 @@ impl Approvals {
     }
 
     /// Why nothing more is asked, where that is so.
-    fn no_room(&self, bay: BayId) -> Option<String> {
+    fn no_room(&self, bay: BayId, exec: bool) -> Option<String> {
         let mut bays = self.bays();
-        let open = |of: &OfBay| of.questions.iter().filter(|question| question.is_open()).count();
+        // Commands are asked about for the operator, requests for the bay: neither takes the other's room.
+        let open = |of: &OfBay| {
+            let same = |question: &&Arc<Question>| question.is_open() && is_exec(&question.card) == exec;
+            of.questions.iter().filter(same).count()
+        };
         let all: usize = bays.values().map(open).sum();
         let of = bays.entry(bay).or_default();
         if open(of) >= MAX_OPEN_OF_BAY {
@@ -472,14 +480,26 @@ impl Approvals {
     /// What its questions were about is gone: the bay was stopped, or begins anew.
     pub(crate) async fn drop_all(&self, daemon: &Daemon, bay: BayId, why: &str) -> Result<(), ApiError> {
         let dropped = daemon.store.approvals_drop(bay, why).await.map_err(|e| e.to_api())?;
-        let gone = self.bays().remove(&bay).map(|of| of.questions).unwrap_or_default();
-        for question in gone {
+        // The rate and what was denied stay: a bay can restore itself, and would ask without bounds.
+        let denied = |question: &Arc<Question>| matches!(*question.stand.borrow(), Stand::Denied { .. });
+        let gone = self.bays().get_mut(&bay).map(|of| {
+            of.passed.clear();
+            let (kept, gone): (Vec<_>, Vec<_>) = of.questions.drain(..).partition(denied);
+            of.questions = kept;
+            gone
+        });
+        for question in gone.into_iter().flatten() {
             question.stand.send_replace(Stand::Dropped(why.to_owned()));
         }
         for id in dropped {
             self.tell(id);
         }
         Ok(())
+    }
+
+    /// Of a bay that is removed nothing is remembered.
+    pub(crate) fn forget_bay(&self, bay: BayId) {
+        self.bays().remove(&bay);
     }
 
     /// From now on nobody is held: whoever is, is told to come again. Waits for them for a moment.

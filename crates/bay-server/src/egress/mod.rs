@@ -54,6 +54,7 @@ use decider::BayDecider;
 use home::NamesFile;
 pub(crate) use home::{dir, remove};
 use record::Recorder;
+pub(crate) use room::fit;
 pub use ssh::SshKey;
 use ssh::SshLogins;
 use upstream::{BayNetwork, HostNetwork, MAX_HOSTS_BYTES, parse_hosts};

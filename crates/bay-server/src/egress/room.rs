@@ -44,19 +44,14 @@ impl Room {
 
 /// A body that the record takes, and its length. What a bay can make as long as it likes is left out of it, least
 /// important first; what was asked for and what was decided stays.
-fn fit(mut body: Value) -> (Value, usize) {
+pub(crate) fn fit(mut body: Value) -> (Value, usize) {
     let mut length = body.to_string().len();
-    for (what, instead) in [
-        ("/explanation", Value::Null),
-        ("/by/process/argv", json!([])),
-        ("/by/process", Value::Null),
-        ("/by", Value::Null),
-    ] {
+    for what in ["/explanation", "/by/process/argv", "/warnings", "/differs/how", "/by/process", "/by"] {
         if length <= MAX_BODY {
             break;
         }
         if let Some(long) = body.pointer_mut(what) {
-            *long = instead;
+            *long = if long.is_array() { json!([]) } else { Value::Null };
             body["left_out"] = json!(what);
             length = body.to_string().len();
         }

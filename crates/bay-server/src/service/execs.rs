@@ -284,8 +284,9 @@ async fn insert(
     }
 }
 
-/// A guest that says no has started nothing: the exec is over. One that says nothing may have, or may yet: the exec
-/// stays open, and a later look at the guest tells.
+/// A guest that names a reason why a command cannot start has started nothing: the exec is over. After any other error, or
+/// none, it may have started: the exec stays open, and a later look at the guest decides. Root in the bay can cause errors in
+/// the guest after a command has begun, and the record would say that it never ran.
 async fn refused(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
@@ -293,7 +294,7 @@ async fn refused(
     error: ApiError,
 ) -> ApiError {
     match error.code {
-        ErrorCode::GuestUnreachable | ErrorCode::Interrupted => {
+        ErrorCode::GuestUnreachable | ErrorCode::Interrupted | ErrorCode::Internal => {
             // Why it does not answer is the reconciler's to find out.
             handle.wake.notify_one();
             tokio::spawn(look_later(Arc::clone(daemon), Arc::clone(handle), starting, UNSURE_FOR));

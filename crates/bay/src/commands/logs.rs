@@ -84,6 +84,13 @@ pub(crate) struct Printer {
 }
 
 impl Printer {
+    /// Says something among the output.
+    fn talk(&mut self, text: &str) -> Result<(), Failure> {
+        written(self.streams.interrupt())?;
+        talk(text);
+        Ok(())
+    }
+
     pub(crate) fn new(json: bool, raw: bool) -> Self {
         Self { json, streams: Streams::new(raw) }
     }
@@ -222,7 +229,7 @@ fn show(frame: Frame, offset: &mut u64, printer: &mut Printer) -> Result<Option<
             if printer.json {
                 line(&Line::Gap(gap))?;
             } else {
-                talk(&format!("bay: {}", missing(gap, *offset)));
+                printer.talk(&format!("bay: {}", missing(gap, *offset)))?;
             }
             *offset = offset.saturating_add(gap.dropped);
         }
@@ -230,7 +237,9 @@ fn show(frame: Frame, offset: &mut u64, printer: &mut Printer) -> Result<Option<
             match check {
                 Some(check) if printer.json => line(&Line::Check { check })?,
                 Some(check) => {
-                    check_warning(check).iter().for_each(|warning| talk(&format!("bay: {warning}")))
+                    if let Some(warning) = check_warning(check) {
+                        printer.talk(&format!("bay: {warning}"))?;
+                    }
                 }
                 None => {}
             }

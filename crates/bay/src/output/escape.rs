@@ -7,8 +7,39 @@ use std::fmt::Write as _;
 
 use bay_types::invisible::misleads;
 
-/// Control characters and those that reorder or hide text are shown as escapes; everything else as it is.
+/// Longest run of blanks that is shown as it is. A longer one would push what follows to a line of its own on a terminal, where
+/// it could pass for a line of this program's.
+const MAX_BLANKS: usize = 8;
+
+fn is_blank(c: char) -> bool {
+    c == ' ' || c == '\u{2800}' || (c.is_whitespace() && !c.is_control())
+}
+
+/// Control characters and those that reorder or hide text are shown as escapes, long runs of blanks as their number;
+/// everything else as it is.
 pub(crate) fn visible(text: &str) -> String {
+    let text = escaped(text);
+    if text.chars().filter(|c| is_blank(*c)).count() <= MAX_BLANKS {
+        return text;
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = &*text;
+    while let Some(at) = rest.find(is_blank) {
+        out.push_str(&rest[..at]);
+        let end = rest[at..].find(|c| !is_blank(c)).map_or(rest.len(), |length| at + length);
+        match rest[at..end].chars().count() {
+            count if count > MAX_BLANKS => {
+                let _ = write!(out, "␣×{count}");
+            }
+            _ => out.push_str(&rest[at..end]),
+        }
+        rest = &rest[end..];
+    }
+    out + rest
+}
+
+/// Control characters and those that reorder or hide text are shown as escapes; everything else as it is.
+fn escaped(text: &str) -> String {
     if !text.chars().any(misleads) {
         return text.to_owned();
     }
@@ -30,12 +61,12 @@ pub(crate) fn visible(text: &str) -> String {
     out
 }
 
-/// A line of a file: the same, but tabs stay what they are.
+/// A line of a file: escapes only, since tabs and blanks are its indentation.
 pub(crate) fn file_line(text: &str) -> String {
     if !text.contains('\t') {
-        return visible(text);
+        return escaped(text);
     }
-    text.split('\t').map(visible).collect::<Vec<_>>().join("\t")
+    text.split('\t').map(escaped).collect::<Vec<_>>().join("\t")
 }
 
 /// The same, with line breaks turned into spaces: for messages that must stay on one line and readable.
@@ -110,6 +141,14 @@ pub(crate) fn clip(text: &str, limit: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blanks_push_nothing_to_a_line_of_its_own() {
+        assert_eq!(visible(&format!("a{}b  c", " ".repeat(87))), "a␣×87b  c");
+        assert_eq!(visible(&format!("a{}b", "\u{3000}\u{a0} ".repeat(4))), "a␣×12b");
+        assert_eq!(visible("a        b"), "a        b");
+        assert_eq!(file_line(&format!("{}indented", " ".repeat(40))), format!("{}indented", " ".repeat(40)));
+    }
 
     #[test]
     fn a_path_of_kilobytes_does_not_bury_the_message() {

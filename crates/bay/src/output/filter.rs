@@ -34,6 +34,8 @@ pub(crate) struct Filter {
     held: Vec<u8>,
     /// A colour was set and not ended.
     coloured: bool,
+    /// The last line has no end yet.
+    mid_line: bool,
 }
 
 /// What begins at a byte of the stream.
@@ -63,6 +65,19 @@ impl Filter {
         let mut out = self.run(&[], true);
         if std::mem::take(&mut self.coloured) {
             out.extend_from_slice(RESET);
+        }
+        out
+    }
+
+    /// What to write before a message of this program among the output: the end of colours and of the line. Otherwise a bay could
+    /// hide the message, or have it continue a line of its own.
+    pub(crate) fn interrupt(&mut self) -> Vec<u8> {
+        let mut out = Vec::new();
+        if std::mem::take(&mut self.coloured) {
+            out.extend_from_slice(RESET);
+        }
+        if std::mem::take(&mut self.mid_line) {
+            out.push(b'\n');
         }
         out
     }
@@ -106,6 +121,9 @@ impl Filter {
                 }
             };
             rest = &rest[taken..];
+        }
+        if let Some(last) = out.last() {
+            self.mid_line = *last != b'\n';
         }
         out
     }

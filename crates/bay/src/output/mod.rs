@@ -45,6 +45,12 @@ pub(crate) fn json_line<T: Serialize>(value: &T) -> Result<(), Failure> {
     data(&escape::json(text))
 }
 
+/// Columns of the terminal that standard output is; nothing if it is none.
+pub(crate) fn columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
 /// Says something on standard error. Nobody listening is no failure.
 pub(crate) fn talk(text: &str) {
     let mut out = io::stderr().lock();

@@ -47,6 +47,15 @@ impl Streams {
         write(stderr, &self.pass(stderr, Cow::Borrowed(bytes)))
     }
 
+    /// Ends the colours and the line of what was written, so that a message of this program stands by itself.
+    pub(crate) fn interrupt(&mut self) -> io::Result<()> {
+        let mut end =
+            |filter: &mut Option<Filter>| filter.as_mut().map(Filter::interrupt).unwrap_or_default();
+        let (err, out) = (end(&mut self.err), end(&mut self.out));
+        write(true, &err)?;
+        write(false, &out)
+    }
+
     /// Writes what was held back, and ends colours.
     pub(crate) fn end(&mut self) -> io::Result<()> {
         self.finish().iter().try_for_each(|(stderr, bytes)| write(*stderr, bytes))

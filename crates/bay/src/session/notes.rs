@@ -39,10 +39,12 @@ impl Session<'_> {
 
     /// A remark among the command's output; in raw mode a line needs its carriage return.
     pub(super) fn note(&self, text: &str) {
+        // Colours of the output would make it hard to see, or invisible.
+        let plain = if rustix::termios::isatty(std::io::stderr()) { "\x1b[0m" } else { "" };
         if self.raw.is_some() {
-            talk(&format!("\r\nbay: {}\r", text.replace('\n', "\r\n")));
+            talk(&format!("{plain}\r\nbay: {}\r", text.replace('\n', "\r\n")));
         } else {
-            talk(&format!("bay: {text}"));
+            talk(&format!("{plain}bay: {text}"));
         }
     }
 

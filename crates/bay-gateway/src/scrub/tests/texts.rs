@@ -8,7 +8,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::{SENTINEL, VALUE, contains, patterns};
-use crate::scrub::{Hidden, MAX_NEAR_MISSES, MAX_VALUE_BYTES, Patterns, Stream, ValueError};
+use crate::scrub::{Hidden, MAX_NEAR_MISSES, MAX_VALUE_BYTES, Patterns, Stream, Tally, ValueError};
 
 /// Everything in one way, as an encoder would write it.
 fn spelled(how: usize, text: &[u8], capitals: bool) -> Vec<u8> {
@@ -220,6 +220,44 @@ fn whoever_guesses_more_than_chance_allows_is_told_nothing_any_more() {
     let mut stream = Stream::new(patterns);
     assert_eq!(told(&mut stream, &["anything", " else"]), [(0, 0), (0, 0)]);
     assert!(stream.is_guessed());
+}
+
+/// A right guess is held, a wrong one is not: who leaves as soon as that can be seen must not guess for nothing.
+#[test]
+fn cred_guess_leave_a_guess_counts_also_when_its_reader_leaves_before_the_end() {
+    let patterns = Arc::new(patterns(VALUE.as_bytes(), SENTINEL.as_bytes()));
+    let guess = Bytes::copy_from_slice(&VALUE.as_bytes()[..VALUE.len() - 1]);
+    for left_after_a_pause in [true, false] {
+        let mut answers = 0;
+        while !patterns.are_guessed() && answers < 4 {
+            let mut stream = Stream::new(patterns.clone());
+            assert!(stream.push(guess.clone()).is_empty());
+            if left_after_a_pause {
+                assert!(stream.release().is_empty(), "it is held");
+            }
+            drop(stream);
+            answers += 1;
+        }
+        assert_eq!(answers, 4);
+    }
+    assert!(patterns.are_guessed(), "eight in all");
+}
+
+#[test]
+fn a_value_that_a_pause_divides_is_no_guess_however_often() {
+    let patterns = Arc::new(patterns(VALUE.as_bytes(), SENTINEL.as_bytes()));
+    let (begin, end) = VALUE.as_bytes().split_at(VALUE.len() - 1);
+    for _ in 0..20 {
+        let mut stream = Stream::new(patterns.clone()).tallied(Tally::answer(patterns.all_guesses()));
+        let mut out = stream.push(Bytes::copy_from_slice(begin)).to_vec();
+        for _ in 0..3 {
+            out.extend_from_slice(&stream.release());
+        }
+        out.extend_from_slice(&stream.push(Bytes::copy_from_slice(end)));
+        out.extend_from_slice(&stream.finish());
+        assert_eq!(String::from_utf8_lossy(&out), SENTINEL);
+    }
+    assert!(!patterns.are_guessed());
 }
 
 /// Looking at a longer beginning takes longer, wherever it is; measuring that takes very many of them.

@@ -108,7 +108,7 @@ async fn a_guest_of_another_protocol_is_told_of_and_not_listened_to() {
         "/v1/info" => (200, Body::from(info(PROTOCOL + 1))),
         other => panic!("{other} was asked for"),
     });
-    let (_gone, is_gone) = tokio::sync::watch::channel(false);
+    let (_gone, is_gone) = watch::channel(false);
     let following = tokio::spawn(follow::follow(Arc::clone(&rig.daemon), Arc::clone(&handle), is_gone));
     let told = async {
         while !handle.row().reason.contains("protocol") {

@@ -34,7 +34,7 @@ async fn every_exec_that_ended_while_nobody_listened_is_closed_however_many_ther
             (200, Body::from(status(&spec, Some(OK))))
         }
     });
-    let (_gone, is_gone) = tokio::sync::watch::channel(false);
+    let (_gone, is_gone) = watch::channel(false);
     let following = tokio::spawn(follow::follow(Arc::clone(&rig.daemon), Arc::clone(&handle), is_gone));
     let closed = async {
         while handle.execs_open() > 0 {

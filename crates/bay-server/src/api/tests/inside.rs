@@ -229,7 +229,7 @@ async fn a_bay_that_has_used_up_its_part_of_the_record_changes_nothing_more_from
         GuestEvent::Asked { id: 3, ask: Ask::Checkpoints },
     ];
     let mut answers = asking_guest(rig.listener(), events);
-    let (_gone, is_gone) = tokio::sync::watch::channel(false);
+    let (_gone, is_gone) = watch::channel(false);
     let follower = tokio::spawn(follow::follow(Arc::clone(&rig.daemon), Arc::clone(&bay), is_gone));
     for _ in 0..2 {
         let refused = answers.recv().await.unwrap();

@@ -106,11 +106,43 @@ pub(super) fn line(card: &Approval, now: Timestamp) -> String {
     }
 }
 
-/// Everything about one.
-pub(super) fn whole(card: &Approval, now: Timestamp) -> String {
+/// Columns of the label that each line of a card begins with.
+const LABEL: usize = 13;
+/// Columns that a value has at least, however narrow the terminal is.
+const LEAST_ROOM: usize = 20;
+
+/// A text in parts that each fit into so many columns. A terminal would break a long line wherever it ends, and a bay could
+/// write what looks like the next line of the card.
+fn divided(text: &str, columns: usize) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut used = 0;
+    for c in text.chars() {
+        // Beyond ASCII a character may take two.
+        let width = if c.is_ascii() { 1 } else { 2 };
+        if used + width > columns {
+            parts.push(String::new());
+            used = 0;
+        }
+        used += width;
+        if let Some(last) = parts.last_mut() {
+            last.push(c);
+        }
+    }
+    parts
+}
+
+/// Everything about one. A terminal's `columns` are never exceeded by what a bay wrote.
+pub(super) fn whole(card: &Approval, now: Timestamp, columns: Option<usize>) -> String {
     let mut text = format!("── {} ── {} ── {}\n", card.id, visible(&card.bay_name), card.state);
+    let room = columns.map_or(usize::MAX, |columns| columns.saturating_sub(LABEL + 2).max(LEAST_ROOM));
     let mut row = |key: &str, value: String| {
-        let _ = writeln!(text, "  {key:10} {value}");
+        for (at, part) in divided(&value, room).into_iter().enumerate() {
+            let _ = match at {
+                0 => writeln!(text, "  {key:10} {part}"),
+                // Nothing that a bay wrote begins a line of the card.
+                _ => writeln!(text, "  {:10} │ {part}", ""),
+            };
+        }
     };
     row("what", asked(card));
     match &card.asked {
@@ -185,8 +217,8 @@ pub(super) fn whole(card: &Approval, now: Timestamp) -> String {
     }
     if let Some(rule) = &card.saved_as {
         row("--save", "with --any-body adds this rule:".to_owned());
-        for line in rule.lines() {
-            let _ = writeln!(text, "             {}", visible(line));
+        for part in rule.lines().flat_map(|line| divided(&visible(line), room)) {
+            let _ = writeln!(text, "             │ {part}");
         }
     }
     if card.state == ApprovalState::Open {
@@ -274,4 +306,23 @@ fn who(card: &Approval) -> String {
         parts.extend(uid.map(|uid| format!("user {uid}")));
     }
     if parts.is_empty() { "could not be found out".to_owned() } else { parts.join(" · ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_part_is_wider_than_the_terminal_and_nothing_is_lost() {
+        let text = format!("{}日本{}", "a".repeat(30), "b".repeat(30));
+        let parts = divided(&text, 20);
+        assert_eq!(parts.concat(), text);
+        assert!(
+            parts
+                .iter()
+                .all(|part| part.chars().map(|c| if c.is_ascii() { 1 } else { 2 }).sum::<usize>() <= 20)
+        );
+        assert_eq!(divided("short", 20), ["short"]);
+        assert_eq!(divided("", 20), [""]);
+    }
 }

@@ -140,7 +140,7 @@ impl Approvals {
                 if global.json {
                     json(&card)?;
                 } else {
-                    data(&card::whole(&card, Timestamp::now()))?;
+                    data(&card::whole(&card, Timestamp::now(), crate::output::columns()))?;
                 }
             }
             Some(Verb::Allow { id, reach, any_body, digest }) => {
@@ -276,7 +276,7 @@ async fn watch_once(
 fn show_watched(card: &Approval, as_json: bool) -> Result<(), Failure> {
     match (as_json, card.state) {
         (true, _) => json_line(card),
-        (false, ApprovalState::Open) => data(&card::whole(card, Timestamp::now())),
+        (false, ApprovalState::Open) => data(&card::whole(card, Timestamp::now(), crate::output::columns())),
         (false, _) => data(&card::line(card, Timestamp::now())),
     }
 }
