@@ -7,7 +7,7 @@ use axum::body::Body;
 use bay_guest::spool::Check;
 use bay_store::ExecRow;
 use bay_types::frame::Frame;
-use bay_types::output::OutputHash;
+use bay_types::output::{OutputCheck, OutputHash};
 use bay_types::{ApiError, ErrorCode};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -22,13 +22,20 @@ const IN_FLIGHT: usize = 2;
 pub(crate) fn body(from: Body, row: &ExecRow, since: u64) -> Body {
     let (to, checked) = mpsc::channel(IN_FLIGHT);
     let hashes = row.output_hashes.clone();
-    tokio::spawn(pass(from, Checking { check: Check::new(since), hashes }, to));
+    tokio::spawn(pass(
+        from,
+        Checking { check: Check::new(since), hashes, since, wrote: row.output_bytes },
+        to,
+    ));
     news::body(checked)
 }
 
 struct Checking {
     check: Check,
     hashes: Option<Vec<OutputHash>>,
+    since: u64,
+    /// Bytes that the command wrote, as it was recorded.
+    wrote: u64,
 }
 
 impl Checking {
@@ -40,7 +47,15 @@ impl Checking {
             Frame::Stderr(bytes) => self.check.output(expected, true, bytes),
             Frame::Gap(gap) => self.check.gap(gap.dropped),
             Frame::Exit(exit, _) => {
-                let check = self.check.finish(self.hashes.as_deref());
+                let check = match self.check.finish(self.hashes.as_deref()) {
+                    // Nothing was read and nothing is known of it, though there was output: that is not the same as intact.
+                    OutputCheck::Intact
+                        if self.hashes.as_ref().is_none_or(Vec::is_empty) && self.wrote > self.since =>
+                    {
+                        OutputCheck::Unchecked { from: self.since, to: self.wrote }
+                    }
+                    check => check,
+                };
                 return Frame::Exit(*exit, Some(check)).to_bytes().into();
             }
             _ => {}

@@ -14,6 +14,10 @@ use crate::output::size;
 pub(crate) const RESERVE_BYTES: u64 = 64 << 20;
 /// … but at most this part of the whole disk, so that small disks can be used too.
 pub(crate) const RESERVE_SHARE: u64 = 20;
+/// What a file, a directory or a link takes at least, however short it is: a block and its share of the metadata.
+const MEMBER_BYTES: u64 = 8 << 10;
+/// Files that a copy leaves room for, but at most the same part of all.
+const RESERVE_FILES: u64 = 10_000;
 /// After so many bytes the disk is looked at again: others write to it too.
 const LOOK_AFTER: u64 = 16 << 20;
 
@@ -30,6 +34,8 @@ pub(crate) struct DiskSpace {
 struct Free {
     free: u64,
     reserve: u64,
+    /// Files that may still be made; nothing where the filesystem has no such number.
+    files: Option<u64>,
 }
 
 impl Free {
@@ -54,6 +60,8 @@ impl DiskSpace {
         Ok(Free {
             free: found.f_bavail.saturating_mul(found.f_frsize),
             reserve: RESERVE_BYTES.min(total / RESERVE_SHARE),
+            files: (found.f_files > 0)
+                .then(|| found.f_favail.saturating_sub(RESERVE_FILES.min(found.f_files / RESERVE_SHARE))),
         })
     }
 
@@ -77,6 +85,17 @@ impl DiskSpace {
         ))
     }
 
+    /// Takes room for a file, a directory or a link that is about to be made.
+    pub(crate) fn take_member(&mut self) -> io::Result<()> {
+        if self.left < MEMBER_BYTES && self.look().is_ok_and(|found| found.files == Some(0)) {
+            return Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                "the disk has no room for more files: its inodes are used up",
+            ));
+        }
+        self.take(MEMBER_BYTES)
+    }
+
     /// Takes room for bytes that are about to be written.
     pub(crate) fn take(&mut self, bytes: u64) -> io::Result<()> {
         if self.left < bytes {
@@ -91,7 +110,9 @@ impl DiskSpace {
                     ),
                 ));
             }
-            self.left = found.usable().min(LOOK_AFTER.max(bytes));
+            // Not more members than there is room for before the next look.
+            let members = found.files.map_or(u64::MAX, |files| files.saturating_mul(MEMBER_BYTES));
+            self.left = found.usable().min(LOOK_AFTER.min(members).max(bytes));
         }
         self.left -= bytes;
         Ok(())

@@ -20,8 +20,9 @@ pub const MAX_BEGINNINGS: u32 = 8;
 pub const MAX_HITS: u32 = 4;
 /// Whole values in one WebSocket that carried the secret, before they count.
 pub const ECHOES: u32 = 4;
-/// Telling beginnings in the middle of texts. Looking at one takes some ten nanoseconds longer than looking at a shorter one, so
-/// it takes millions of them to measure the next character; by chance there is one in gigabytes.
+/// Telling beginnings in the middle of texts. Looking at one takes longer than looking at a shorter one, by a few steps of the
+/// processor, so it takes very many of them to measure the next character. By chance six characters of base64 are there once in 2^36 places,
+/// six hexadecimal digits once in 2^24.
 pub const MAX_NEAR_MISSES: u32 = 10_000;
 
 /// How often answers had guesses of one secret's value in them, for one bay.

@@ -374,8 +374,7 @@ mod tests {
             "by": { "process": { "pid": 1, "host_pid": 2, "exe": "x", "argv": ["\u{1}".repeat(4050)] } },
         }))
         .unwrap();
-        let draft = bay_store::Draft::new("approval.asked", asked(&card));
-        let recorded = serde_json::to_string(&draft.body).unwrap();
+        let recorded = asked(&card).to_string();
         assert!(recorded.len() <= bay_store::MAX_BODY, "{}", recorded.len());
         assert!(recorded.contains("POST https://a.test/pay") && recorded.contains("\"digest\":\"d\""));
     }

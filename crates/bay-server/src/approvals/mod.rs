@@ -497,6 +497,15 @@ impl Approvals {
         Ok(())
     }
 
+    /// Whether something was allowed for as long as this exec runs.
+    pub(crate) fn allows_exec(&self, bay: BayId, exec: ExecId) -> bool {
+        let for_it = |question: &Arc<Question>| {
+            question.exec() == Some(exec)
+                && matches!(*question.stand.borrow(), Stand::Allowed { reach: Reach::Exec, .. })
+        };
+        self.bays().get(&bay).is_some_and(|of| of.questions.iter().any(for_it))
+    }
+
     /// Of a bay that is removed nothing is remembered.
     pub(crate) fn forget_bay(&self, bay: BayId) {
         self.bays().remove(&bay);

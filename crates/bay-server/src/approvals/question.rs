@@ -126,10 +126,11 @@ impl Question {
         }
     }
 
-    /// Whether what was let out by this allow may still be under way: streams end with an allow that was for a time.
-    pub(crate) fn still_allows(&self) -> bool {
+    /// Whether what was let out by this allow may still be under way: streams end with the time, or the exec, that it was for.
+    pub(crate) fn still_allows(&self, is_open: impl Fn(ExecId) -> bool) -> bool {
         match &*self.stand.borrow() {
             Stand::Allowed { reach: Reach::For, until, .. } => Instant::now() < *until,
+            Stand::Allowed { reach: Reach::Exec, .. } => self.exec().is_some_and(is_open),
             Stand::Revoked { .. } => false,
             _ => true,
         }

@@ -147,14 +147,17 @@ impl BayDecider {
         self.recorder.denied(what, of, std::future::ready(body)).await
     }
 
-    /// Decides on something under way once more: what a person allowed is not asked about again, but ends with an allow that
-    /// was for a time, or that was revoked.
+    /// Decides on something under way once more: what a person allowed is not asked about again, but ends with the time
+    /// or the exec that it was for, or when the allow is revoked.
     pub(super) fn reviewed(&self, id: &RecordId, request: &CanonicalRequest, decision: Decision) -> Decision {
         if decision.outcome != Outcome::Ask {
             return decision;
         }
+        let is_open = |exec| self.handle.upgrade().is_some_and(|handle| handle.exec_is_open(exec));
         match self.approved().get(&id.0) {
-            Some(question) if question.still_allows() => decision.approved(request, &question.id.to_string()),
+            Some(question) if question.still_allows(is_open) => {
+                decision.approved(request, &question.id.to_string())
+            }
             _ => decision,
         }
     }

@@ -337,6 +337,10 @@ async fn record(
     match daemon.store.exec_end(handle.id, id, exit, end.as_ref(), &hit, &event).await {
         Ok(row) => {
             handle.exec_ended(id);
+            if daemon.approvals.allows_exec(handle.id, id) {
+                // Streams that were allowed for this exec end with it.
+                daemon.policies.touch(handle.id);
+            }
             if let Some(row) = &row {
                 daemon.telemetry.exec_over(&handle.name, row, daemon.host.cpus);
                 daemon.changes.exec_ended(row);

@@ -151,7 +151,10 @@ pub(crate) fn unpack_from(mut reader: impl Read, root: &OwnedFd) -> io::Result<U
                 EntryType::GNULongLink => extension.link = Some(long_name(&mut entry)?),
                 EntryType::XHeader => pax(&mut entry, &mut extension)?,
                 EntryType::XGlobalHeader => broke_off(&mut entry)?,
-                _ => place(&mut entry, std::mem::take(&mut extension), root, &mut space, &mut done)?,
+                _ => {
+                    space.take_member()?;
+                    place(&mut entry, std::mem::take(&mut extension), root, &mut space, &mut done)?;
+                }
             }
         }
     }

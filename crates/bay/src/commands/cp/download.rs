@@ -116,6 +116,9 @@ async fn file(
     Ok(Copied { files: 1, bytes, notes: Vec::new() })
 }
 
+/// Most bytes of a file that says it is empty, as those below `/proc` do.
+const MAX_MADE_UP_BYTES: u64 = 64 << 20;
+
 /// Receives a file without holes. Its bay may make another of it meanwhile: what is longer than it was is refused, and zeros
 /// become holes all the same.
 async fn whole(
@@ -128,14 +131,17 @@ async fn whole(
     meter: &mut Meter,
 ) -> Result<io::Result<u64>, Failure> {
     let body = client.download(&bay_path(bay, &format!("/files?path={}", escape(source.as_bytes())))).await?;
-    // Files that the kernel makes up say that they are empty and are not.
-    let most = if stat.size > 0 { stat.size } else { u64::MAX };
+    // Files that the kernel makes up say that they are empty and are not; some of them never end.
+    let most = if stat.size > 0 { stat.size } else { MAX_MADE_UP_BYTES };
     let mut bytes = 0;
     let mut into = SparseFile::new(&file.file, &mut space);
     let received = transfer::receive(body, copying(source, Some(stat.size)), meter, |piece| {
         bytes += piece.len() as u64;
         if bytes > most {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it became longer while it was copied"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it is longer than it said, or never ends",
+            ));
         }
         into.write(piece)
     });
