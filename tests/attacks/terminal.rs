@@ -129,8 +129,9 @@ fn ui_output_characters_that_nobody_sees_are_written_out_wherever_a_bay_can_put_
     daemon.empty_bay("b");
     // A word joiner, a soft hyphen, tag characters that spell "rm", a variation selector.
     let odd = "a\u{2060}b\u{ad}c\u{e0072}\u{e006d}d\u{fe0f}\u{e0101}";
-    let script = "echo \"$1\" > \"/workspace/$1\"; git -C /workspace init -q 2>/dev/null; exit 3";
-    let _ran = daemon.bay(&["exec", "b", "--tool-call", odd, "--", "sh", "-c", script, "sh", odd]).exits(3);
+    let _ran = daemon.bay(&["exec", "b", "--tool-call", odd, "--", "sh", "-c", "exit 3", odd]).exits(3);
+    let script = "echo \"$1\" > \"/workspace/$1\"; git -C /workspace init -q 2>/dev/null || true";
+    let _made = daemon.bay(&["exec", "b", "--", "sh", "-c", script, "sh", odd]).ok();
     let _made = daemon.bay(&["checkpoint", "b", "--files-only", "-m", odd]).ok();
     for args in [
         &["timeline", "b"][..],

@@ -202,15 +202,20 @@ fn a_client_that_counts_its_tries_finds_its_answer() {
     lab.bay("b", &asked(&origin, ""));
     let url = origin.url("https", "/payments");
     // One command: each try has another count and another span, as clients with retries and tracing have.
+    let trace = |count: u32| {
+        format!("-H 'traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b{count}-01'")
+    };
     let pay = |count: u32, body: &str| {
         format!(
-            "curl -s -A pay -o /dev/null -w '%{{http_code}} ' -H 'x-stainless-retry-count: {count}' \
-             -H 'traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b{count}-01' -d '{body}' {url}"
+            "curl -s -A pay -o /dev/null -w '%{{http_code}} ' -H 'x-stainless-retry-count: {count}' {} -d '{body}' {url}",
+            trace(count)
         )
     };
+    // Several of them would carry whatever the agent likes to a place that was allowed once.
+    let carry = format!("{} {}", pay(3, ALICE), trace(4));
     let go = "until [ -e /tmp/go ]; do sleep 0.05; done";
     let script = format!(
-        "{{ {}; touch /tmp/asked; {go}; {}; {}; }} > /tmp/out; mv /tmp/out /tmp/all",
+        "{{ {}; touch /tmp/asked; {go}; {}; {carry}; {}; }} > /tmp/out; mv /tmp/out /tmp/all",
         pay(0, ALICE),
         pay(1, MALLORY),
         pay(2, ALICE)
@@ -224,9 +229,11 @@ fn a_client_that_counts_its_tries_finds_its_answer() {
         let ran = lab.daemon.sh("b", "cat /tmp/all");
         (ran.code == 0).then(|| ran.text())
     });
-    assert_eq!(all.trim(), "503 503 200");
+    assert_eq!(all.trim(), "503 503 503 200");
     assert_eq!(*received.lock().unwrap(), [ALICE]);
-    let other = approvals(&lab, &[]).remove(0);
-    let how = other["differs"]["how"].as_array().unwrap();
-    assert!(how.iter().all(|line| !line.to_string().contains("traceparent")), "{how:?}");
+    let open = approvals(&lab, &[]);
+    let differs = |at: usize| open[at]["differs"]["how"].to_string();
+    let (carried, other): (Vec<_>, Vec<_>) =
+        (0..open.len()).map(differs).partition(|how| how.contains("header traceparent"));
+    assert!(carried.len() <= 1 && other.iter().all(|how| how.contains("mallory")), "{open:#?}");
 }

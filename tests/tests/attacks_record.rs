@@ -96,10 +96,11 @@ fn exec_forged_end_a_dead_guests_files_say_nothing_about_an_exec() {
 fn exec_forged_end_a_living_guest_reports_what_it_saw_and_not_what_its_files_say() {
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
+    let _held = daemon.sh("b", "touch /tmp/hold").ok();
     let exec = detached(
         &daemon,
         "b",
-        &format!("while [ ! -e /tmp/go ]; do usleep 1000; done; echo '{FAILED}'; exit 1"),
+        &format!("while [ -e /tmp/hold ]; do usleep 1000; done; echo '{FAILED}'; exit 1"),
     );
     let dir = kept(&exec);
     let _forger = detached(
@@ -112,7 +113,7 @@ fn exec_forged_end_a_living_guest_reports_what_it_saw_and_not_what_its_files_say
     );
     let guest = daemon.host_pid("b");
     daemon.kill_9();
-    fs::write(outside(guest, "/tmp/go"), b"").unwrap();
+    fs::remove_file(outside(guest, "/tmp/hold")).unwrap();
     until("the record to be forged", || outside(guest, "/tmp/forged").exists().then_some(()));
     daemon.launch();
     let ended = until_ended(&daemon, "b", &exec);

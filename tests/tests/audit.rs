@@ -78,7 +78,7 @@ fn a_bundle_of_the_first_release_still_verifies() {
     let (bundle, key) = (format!("{kept}/ledger.bundle"), format!("{kept}/ledger.key"));
     let said = elsewhere.bay(&["audit", "verify", &bundle, "--key", &key]).ok().text();
     assert!(said.starts_with("all 87 events hold\n"), "{said}");
-    let events = std::fs::read_to_string(&bundle).unwrap();
+    let events = fs::read_to_string(&bundle).unwrap();
     let changed = elsewhere.file("changed", events.replace("amount", "Amount").replace("web", "wab"));
     let _broken =
         elsewhere.bay(&["audit", "verify", &changed, "--key", &key]).fails_with(ErrorCode::LedgerBroken);

@@ -146,7 +146,8 @@ fn exact_query(http: &Http) -> QueryPattern {
     }
     let pattern = match http.query().as_str() {
         None => QueryPattern::Nothing,
-        Some("none") => return QueryPattern::Any,
+        // A word alone is no query that a rule can be written with.
+        Some(text) if !text.contains('=') => return QueryPattern::Any,
         Some(text) => QueryPattern::Exactly(text.to_owned()),
     };
     if pattern.matches(http.query(), crate::pattern::Strictness::Exact) { pattern } else { QueryPattern::Any }

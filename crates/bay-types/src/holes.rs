@@ -69,12 +69,15 @@ mod tests {
     #[test]
     fn whole_blocks_of_zeros_are_left_out() {
         let mut bytes = vec![0; 3 * BLOCK];
-        assert_eq!(data_runs(0, &bytes), []);
+        let runs = |since, bytes: &[u8]| -> Vec<(usize, usize)> {
+            data_runs(since, bytes).into_iter().map(|run| (run.start, run.end)).collect()
+        };
+        assert_eq!(runs(0, &bytes), []);
         bytes[BLOCK] = 1;
-        assert_eq!(data_runs(0, &bytes), [BLOCK..2 * BLOCK]);
-        assert_eq!(data_runs(10, &bytes), [BLOCK - 10..2 * BLOCK - 10]);
-        assert_eq!(data_runs(0, &[1; 5]), [0..5]);
-        assert_eq!(data_runs(0, &[]), []);
+        assert_eq!(runs(0, &bytes), [(BLOCK, 2 * BLOCK)]);
+        assert_eq!(runs(10, &bytes), [(BLOCK - 10, 2 * BLOCK - 10)]);
+        assert_eq!(runs(0, &[1; 5]), [(0, 5)]);
+        assert_eq!(runs(0, &[]), []);
     }
 
     #[test]

@@ -142,7 +142,7 @@ impl Reviewer {
 }
 
 fn about_the_path(entry: &DiffEntry, hits: &mut Vec<Hit>) {
-    if entry.path.chars().any(|c| misleads(c)) {
+    if entry.path.chars().any(misleads) {
         hits.push(Hit::new(
             Severity::Warn,
             "odd-name",

@@ -127,7 +127,7 @@ impl Place {
             }
             opened => (opened.map_err(failed)?, None),
         };
-        let written = self.fill_file(File::from(fd), member, content).and_then(|()| match &beside {
+        let written = self.fill_file(&File::from(fd), member, content).and_then(|()| match &beside {
             Some(beside) => rustix::fs::renameat(dir, beside.as_slice(), dir, name).map_err(failed),
             None => Ok(()),
         });
@@ -156,7 +156,7 @@ impl Place {
         }
     }
 
-    fn fill_file(&mut self, file: File, member: &Member, content: &mut dyn Read) -> Result<()> {
+    fn fill_file(&mut self, file: &File, member: &Member, content: &mut dyn Read) -> Result<()> {
         let failed = |e: io::Error| FileError::io("extracting", &member.name, e);
         let mut left = member.size;
         while left > 0 {
@@ -170,7 +170,7 @@ impl Place {
                 Ok(got) => got,
                 Err(_) => return Err(FileError::BrokeOff),
             };
-            write_data(&file, member.size - left, &self.buffer[..got]).map_err(failed)?;
+            write_data(file, member.size - left, &self.buffer[..got]).map_err(failed)?;
             left = left.saturating_sub(got as u64);
         }
         // A hole at the end has no write of its own.
@@ -178,9 +178,9 @@ impl Place {
         let finish = || -> io::Result<()> {
             // The owner first: changing it takes set-user-id bits away.
             path::give(file.as_fd(), self.owner)?;
-            rustix::fs::fchmod(&file, Mode::from_raw_mode(member.mode))?;
+            rustix::fs::fchmod(file, Mode::from_raw_mode(member.mode))?;
             let time = Timespec { tv_sec: member.mtime, tv_nsec: 0 };
-            rustix::fs::futimens(&file, &Timestamps { last_access: time, last_modification: time })?;
+            rustix::fs::futimens(file, &Timestamps { last_access: time, last_modification: time })?;
             Ok(())
         };
         finish().map_err(failed)

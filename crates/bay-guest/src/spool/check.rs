@@ -76,7 +76,8 @@ impl Check {
                     .min()
                     .unwrap_or(u64::MAX),
             };
-            let here = usize::try_from(until - at).unwrap_or(usize::MAX).min(bytes.len());
+            // At least one, or an offset at the end of all numbers would keep this here for ever.
+            let here = usize::try_from(until - at).unwrap_or(usize::MAX).clamp(1, bytes.len());
             let (now, rest) = bytes.split_at(here);
             self.piece(inside.map(|hash| hash.start), stderr, now);
             bytes = rest;

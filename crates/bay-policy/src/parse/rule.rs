@@ -526,8 +526,8 @@ fn read_methods(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Methods> {
 fn read_query(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<QueryPattern> {
     if value.get_ref().as_str().is_some() {
         let word = reader.string("query", value)?;
-        if word.text == "none" {
-            return Some(QueryPattern::Nothing);
+        if !word.text.contains('=') {
+            return reader.choice("query", &word, &[("none", ())]).map(|()| QueryPattern::Nothing);
         }
         let request = CanonicalRequest::from_line(&format!("GET https://host.invalid/?{}", word.text));
         let canonical = request.as_ref().ok().and_then(|request| request.http()?.query().as_str());

@@ -301,7 +301,7 @@ fn one_request_is_learned_as_itself_whatever_is_in_its_path() {
     let long = format!("GET https://ok.test/{}", "%25".repeat(2700));
     for line in ["GET https://ok.test/a/%EF%A3%BF", "GET https://ok.test/%EF%A3%BF/b", long.as_str()] {
         let odd = request(line);
-        let lesson = learn(&before, &[odd.clone()], Layer::Bay, now());
+        let lesson = learn(&before, std::slice::from_ref(&odd), Layer::Bay, now());
         let after = policy(&lesson.toml);
         assert_eq!(outcome(&after, "GET https://ok.test/other"), "deny", "{line}\n{}", lesson.toml);
         let learned = decide(&after, &odd, now()).outcome == bay_policy::Outcome::Allow;
@@ -336,6 +336,8 @@ fn an_approval_becomes_a_grant_for_that_request_alone() {
         "POST https://ok.test/pay?amount=500",
         "POST https://ok.test/pay",
         "POST https://ok.test/pay?amount=5&amount=500",
+        "POST https://ok.test/pay?amount=5&to=mallory",
+        "POST https://ok.test/pay?to=mallory&amount=5",
         "PUT https://ok.test/pay?amount=5",
         "POST https://ok.test/pay/x?amount=5",
     ] {

@@ -259,6 +259,7 @@ fn status(spec: &ExecSpec, exit: Option<Exit>) -> String {
     json!({
         "spec": spec, "pid": 7, "started_at": now, "ended_at": exit.map(|_| now), "exit": exit,
         "usage": { "user_us": 1, "system_us": 2, "max_rss_kib": 3 }, "output_bytes": 42, "output_start": 0,
+        "witnessed": exit.is_some(),
     })
     .to_string()
 }

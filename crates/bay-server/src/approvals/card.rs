@@ -308,7 +308,7 @@ fn clip(text: &str) -> String {
             let (begin, end) = (part(0, shown), part(count - shown, count));
             format!("{begin} … {} characters … {end}", count - 2 * shown)
         }
-        None if text.chars().any(|char| misleads(char)) => escaped(text.as_bytes()),
+        None if text.chars().any(misleads) => escaped(text.as_bytes()),
         None => text.to_owned(),
     }
 }
@@ -362,7 +362,7 @@ mod tests {
         let odd = b"a\x1b]52;c;x\x07\r\n\t\\ \xff\xfe \xe2\x80\xae\xc2\x9b31m \xe2\x80\x8b ok";
         let text = escaped(odd);
         assert_eq!(text, "a\\u{1b}]52;c;x\\u{7}\\r\\n\\t\\\\ \\xff\\xfe \\u{202e}\\u{9b}31m \\u{200b} ok");
-        assert!(!text.chars().any(|char| misleads(char)));
+        assert!(!text.chars().any(misleads));
     }
 
     #[test]

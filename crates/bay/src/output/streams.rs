@@ -49,8 +49,7 @@ impl Streams {
 
     /// Ends the colours and the line of what was written, so that a message of this program stands by itself.
     pub(crate) fn interrupt(&mut self) -> io::Result<()> {
-        let mut end =
-            |filter: &mut Option<Filter>| filter.as_mut().map(Filter::interrupt).unwrap_or_default();
+        let end = |filter: &mut Option<Filter>| filter.as_mut().map(Filter::interrupt).unwrap_or_default();
         let (err, out) = (end(&mut self.err), end(&mut self.out));
         write(true, &err)?;
         write(false, &out)

@@ -262,6 +262,11 @@ fn what_could_not_be_read_is_not_passed_on() {
         let shown = unknown.replace(' ', "?");
         assert_eq!(opened(200, &[("content-encoding", unknown)]), Err(Unreadable::Coding(shown)));
     }
+    assert_eq!(opened(200, &[("transfer-encoding", "chunked")]), Ok(Coding::Identity));
+    for packed in ["gzip, chunked", "gzip", "Chunked, deflate"] {
+        let shown = packed.replace(' ', "?");
+        assert_eq!(opened(200, &[("transfer-encoding", packed)]), Err(Unreadable::Coding(shown)));
+    }
     assert_eq!(opened(200, &[("content-encoding", "identity, gzip")]), Ok(Coding::Gzip));
     assert_eq!(opened(200, &[("grpc-encoding", "gzip")]), Err(Unreadable::Messages("gzip".to_owned())));
     assert_eq!(opened(200, &[("grpc-encoding", "identity")]), Ok(Coding::Identity));

@@ -185,7 +185,7 @@ async fn a_grant_allows_one_request_for_a_while_and_can_be_taken_back() {
     let add = json!({ "request": "PUT https://files.example.com/a?x=1", "for_s": 600, "id": "once" });
     let (status, made) = rig.json("POST", "/v1/bays/web/grants", add).await;
     assert_eq!(status, StatusCode::OK, "{made}");
-    assert_eq!(made["what"], "PUT https://files.example.com/a with x=1");
+    assert_eq!(made["what"], "PUT https://files.example.com/a with the query x=1 and no other");
     assert_eq!(rig.outcome("PUT https://files.example.com/a?x=1").await, "allow");
     assert_eq!(rig.outcome("PUT https://files.example.com/a?x=2").await, "deny");
     assert_eq!(rig.outcome("GET https://files.example.com/a?x=1").await, "deny");
