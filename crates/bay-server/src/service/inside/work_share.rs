@@ -14,7 +14,7 @@ const PART: u32 = 10;
 const SAVED_UP: Duration = Duration::from_secs(10);
 
 /// What is charged for each answer beside what it is measured to cost, in processor time of the daemon and of the kernel's
-/// own threads. Rounded up from what a debug build needs.
+/// own threads. Estimates, not measurements.
 pub(super) mod cost {
     use std::time::Duration;
 
