@@ -65,6 +65,7 @@ const ATTACKS: &[&str] = &[
     "EXEC-FORGED-END",
     "EXEC-REWRITTEN-OUTPUT",
     "EXEC-LEFTOVERS",
+    "EXEC-MOVED",
     "GUEST-LIMITS",
     "GUEST-FROZEN",
     "RES-CONNTRACK",

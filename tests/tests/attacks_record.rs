@@ -205,6 +205,32 @@ fn a_kill_of_an_ended_command_ends_the_processes_that_it_left() {
 }
 
 #[test]
+fn exec_moved_a_kill_claims_no_process_that_left_the_control_group_of_its_command() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let script = "mkdir -p /tmp/cg && mount -t cgroup2 none /tmp/cg && mkdir /tmp/cg/away || exit 1; \
+                  sleep 1014 & echo $! > /tmp/cg/away/cgroup.procs || exit 1; sleep 1015 & \
+                  touch /tmp/moved; wait";
+    let exec = detached(&daemon, "b", script);
+    until("the child to be moved", || (daemon.sh("b", "test -e /tmp/moved").code == 0).then_some(()));
+    let lives = |seconds: u32| daemon.sh("b", &format!("ps -o args | grep -qx 'sleep {seconds}'")).code == 0;
+    assert!(lives(1014) && lives(1015));
+    let said = daemon.bay(&["kill", "b", &exec]).ok().text();
+    assert!(said.ends_with("was ended, with every process in its control group"), "{said}");
+    assert_eq!(until_ended(&daemon, "b", &exec)["exit"]["reason"], "killed");
+    assert!(!lives(1015), "a process in the group outlived the kill");
+    assert!(lives(1014), "the kernel knows no more that the command started it");
+    // A second kill finds nothing in the group, and claims nothing.
+    let again = daemon.bay(&["kill", "b", &exec]).ok().text();
+    assert!(again.ends_with("had ended before"), "{again}");
+    assert!(lives(1014));
+    // The way out that docs/execs.md names.
+    let _stopped = daemon.bay(&["stop", "b"]).ok();
+    let _started = daemon.bay(&["start", "b"]).ok();
+    assert!(!lives(1014), "a process outlived the stop of its bay");
+}
+
+#[test]
 fn guest_limits_of_pid_1_that_would_end_it_are_refused() {
     if !image::with_python() {
         return;

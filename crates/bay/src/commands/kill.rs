@@ -17,7 +17,9 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 /// Characters of a command line that are shown.
 const COMMAND: usize = 60;
 
-/// End a command and everything it started, or send it a signal.
+/// End a command with every process in its control group, or send it a signal.
+///
+/// The group has every process that the command started, unless root in the bay moved it to another group.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay kill web 3\n  bay kill web 3 --signal INT")]
 pub(crate) struct Kill {
@@ -28,7 +30,7 @@ pub(crate) struct Kill {
     /// Signal by name or number; anything but KILL goes to the command's own process group.
     #[arg(short, long, default_value = "KILL")]
     signal: String,
-    /// Send it to every process the command started.
+    /// Send it to every process in the command's control group.
     #[arg(long)]
     tree: bool,
 }
@@ -93,8 +95,9 @@ fn done(bay: &str, exec: &ExecView, signal: &str, request: SignalRequest, left: 
         };
     }
     match (request.signal, request.tree) {
-        (SIGKILL, _) => format!("{what} was ended, with everything it started"),
-        (_, true) => format!("{what} and everything it started got the signal {signal}"),
+        // Root in the bay can move a process out of the group, so nothing is said of processes that left it.
+        (SIGKILL, _) => format!("{what} was ended, with every process in its control group"),
+        (_, true) => format!("{what} and every process in its control group got the signal {signal}"),
         (_, false) => format!("{what} got the signal {signal}"),
     }
 }
@@ -117,11 +120,13 @@ mod tests {
         let said = |ended, signal, tree| done("web", &view(ended), "INT", SignalRequest { signal, tree }, 0);
         let ended = said(false, SIGKILL, true);
         assert!(
-            ended.starts_with("3 of web (sleep ") && ended.ends_with("with everything it started"),
+            ended.starts_with("3 of web (sleep ")
+                && ended.ends_with("with every process in its control group"),
             "{ended}"
         );
         assert!(!ended.contains('\u{1b}'));
         assert!(said(false, 2, false).ends_with("got the signal INT"));
+        assert!(said(false, 2, true).ends_with("and every process in its control group got the signal INT"));
         assert!(said(true, SIGKILL, true).ends_with("had ended before"));
         let left = |signal, left| done("web", &view(true), "INT", SignalRequest { signal, tree: true }, left);
         assert!(left(SIGKILL, 1).ends_with("had ended before; 1 process that it left was ended"));
