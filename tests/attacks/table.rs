@@ -66,6 +66,7 @@ const ATTACKS: &[&str] = &[
     "EXEC-REWRITTEN-OUTPUT",
     "EXEC-LEFTOVERS",
     "EXEC-MOVED",
+    "EXEC-RULE-SERVICE",
     "GUEST-LIMITS",
     "GUEST-FROZEN",
     "RES-CONNTRACK",

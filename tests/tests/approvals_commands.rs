@@ -98,6 +98,108 @@ fn rules_on_commands_hold_for_everybody_who_starts_one() {
     assert_eq!(lab.record("b", "service.approved").len(), 1);
 }
 
+/// Rules on the commands of services, and on those that check their health.
+const SERVICE_RULES: &str = r#"
+[[exec]]
+id = "release"
+outcome = "ask"
+argv = ["make", "**"]
+
+[[exec]]
+id = "check"
+outcome = "ask"
+argv = ["sh", "-c", "check *"]
+
+[[exec]]
+id = "never"
+outcome = "deny"
+argv = ["rm", "-rf", "**"]
+reason = "too much"
+
+[[exec]]
+id = "probe"
+outcome = "deny"
+argv = ["sh", "-c", "probe *"]
+"#;
+
+/// `bay-ctl services add` in the bay `b`.
+fn add_inside<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    ["exec", "b", "--", "bay-ctl", "services", "add"].iter().chain(args).copied().collect()
+}
+
+fn service_names(daemon: &Daemon) -> Vec<String> {
+    let shown = daemon.bay(&["services", "ls", "b", "--json"]).ok().json();
+    shown.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn exec_rule_service_a_service_that_a_bay_defines_itself_is_held_to_the_rules_on_commands() {
+    let lab: Lab = lab();
+    let daemon = &lab.daemon;
+    lab.bay("b", SERVICE_RULES);
+    let denied = |args: &[&str], rule: &str| {
+        let ran = daemon.bay(&add_inside(args)).exits(5);
+        assert!(ran.errors().contains(rule), "{ran}");
+    };
+    denied(&["x", "--no-wait", "--", "/bin/rm", "-rf", "/tmp/x"], "rule never");
+    denied(&["x", "--no-wait", "--health", "cmd:probe x", "--", "sleep", "1000"], "rule probe");
+    assert!(service_names(daemon).is_empty(), "a command that a rule denies became a service");
+    let _free = daemon.bay(&add_inside(&["free", "--no-wait", "--", "sleep", "1000"])).ok();
+    // No definition gets past the rules by a name that is in use.
+    denied(&["free", "--no-wait", "--", "rm", "-rf", "/tmp/x"], "rule never");
+
+    // A command that a rule asks about: one question, however often the bay repeats it.
+    let release = add_inside(&["x", "--no-wait", "--", "make", "release"]);
+    for _ in 0..2 {
+        let ran = daemon.bay(&release).exits(5);
+        assert!(ran.errors().contains("a person has to answer"), "{ran}");
+    }
+    let id = the_question(daemon);
+    let asked = &daemon.bay(&["approvals", "show", &id, "--json"]).ok().json()["asked"];
+    assert_eq!((&asked["service"], &asked["by"]), (&"x".into(), &"inside".into()), "{asked:#}");
+    assert_eq!(service_names(daemon), ["free"], "it is a service before anybody has allowed it");
+    let _allowed = daemon.bay(&["approvals", "allow", &id]).ok();
+    // The allow is for this definition and for no other.
+    let other = daemon.bay(&add_inside(&["x", "--no-wait", "--", "make", "another"])).exits(5);
+    assert!(other.errors().contains("a person has to answer"), "{other}");
+    let _no = daemon.bay(&["approvals", "deny", &the_question(daemon), "-m", "not today"]).ok();
+    denied(&["x", "--no-wait", "--", "make", "another"], "not today");
+    let _defined = daemon.bay(&release).ok();
+    assert_eq!(service_names(daemon), ["free", "x"]);
+    let approved = lab.record("b", "service.approved");
+    assert_eq!((approved.len(), &approved[0]["by"]), (1, &"inside".into()), "{approved:?}");
+
+    // `bay-ctl` waits for the answers by itself: one for the command, one for its health check.
+    let line = add_inside(&["y", "--health", "cmd:check y", "--", "make", "y"]);
+    let mut waiting = begun(daemon, &line);
+    for _ in 0..2 {
+        let _allowed = daemon.bay(&["approvals", "allow", &the_question(daemon)]).ok();
+    }
+    until("the service to be there", || service_names(daemon).contains(&"y".to_owned()).then_some(()));
+    assert_eq!(lab.record("b", "service.approved").len(), 3);
+    // There is no make, so it would wait for a service that never becomes ready.
+    waiting.kill().unwrap();
+    let _ended = waiting.wait().unwrap();
+}
+
+#[test]
+fn exec_rule_service_while_no_daemon_can_be_asked_a_bay_defines_no_service() {
+    let mut lab: Lab = lab();
+    lab.bay("b", SERVICE_RULES);
+    let script = "touch /tmp/hold /tmp/ready; while [ -e /tmp/hold ]; do usleep 1000; done; \
+                  bay-ctl services add x --no-wait -- rm -rf /tmp/x; echo $? > /tmp/new; mv /tmp/new /tmp/code";
+    let _waiting = lab.daemon.bay(&["exec", "b", "-d", "--", "sh", "-c", script]).ok();
+    let inside = format!("/proc/{}/root/tmp", lab.daemon.host_pid("b"));
+    let inside = std::path::PathBuf::from(inside);
+    until("the command to run", || inside.join("ready").exists().then_some(()));
+    lab.daemon.kill_9();
+    std::fs::remove_file(inside.join("hold")).unwrap();
+    let code = until("an answer", || std::fs::read_to_string(inside.join("code")).ok());
+    assert_eq!(code.trim(), "5");
+    lab.daemon.launch();
+    assert!(service_names(&lab.daemon).is_empty());
+}
+
 #[test]
 fn a_command_that_is_denied_with_a_rollback_leaves_the_files_as_they_were_before_it_was_asked() {
     let lab: Lab = lab();

@@ -11,6 +11,7 @@ use axum::body::Body;
 use bay_store::Draft;
 use bay_types::bay::State;
 use bay_types::guest::{GuestEvent, GuestInfo, PROTOCOL};
+use bay_types::service::ServiceSpec;
 use bytes::{Bytes, BytesMut};
 use http::{Method, Request};
 use http_body_util::BodyExt;
@@ -22,8 +23,8 @@ use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 use crate::service::{execs, inside};
 
-/// Longest line of the event stream.
-const MAX_LINE: usize = 64 * 1024;
+/// Longest line of the event stream: the longest definition of a service, and what is around it.
+const MAX_LINE: usize = ServiceSpec::MAX_BYTES + 64 * 1024;
 /// Lines that meant nothing after which a guest has to wait.
 const NOISE: u32 = 256;
 const NOISE_PAUSE: Duration = Duration::from_millis(200);

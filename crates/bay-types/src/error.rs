@@ -92,6 +92,8 @@ error_codes! {
     ApprovalNotFound = "approval-not-found", 404, 3;
     /// Somebody, or time, was faster.
     ApprovalAnswered = "approval-answered", 409, 4;
+    /// A person is asked about it. The same request finds the answer later.
+    ApprovalPending = "approval-pending", 503, 5;
     /// A person, or nobody in time, said no.
     Denied = "denied", 403, 5;
     WebhookNotFound = "webhook-not-found", 404, 3;

@@ -14,7 +14,7 @@
 //! | `POST /v1/checkpoints` [`Message`] | `CheckpointView`; for root of the bay only |
 //! | `POST /v1/restore/{checkpoint}` | `CheckpointView` of what was before, right before the bay goes back; for root of the bay only |
 //! | `POST /v1/diff` [`DiffAsk`](crate::diff::DiffAsk) | [`InsideDiff`]; for root of the bay only |
-//! | `… /v1/services…`          | as in [`guest`](crate::guest); what is no `GET` for root of the bay only, and variables shown to root only |
+//! | `… /v1/services…`          | as in [`guest`](crate::guest); what is no `GET` for root of the bay only, and variables shown to root only; a definition waits for the daemon's word on its commands |
 //!
 //! A connection is cut after some seconds, so a log is not followed but asked for again from where it ended.
 
@@ -29,7 +29,7 @@ use crate::checkpoint::CheckpointName;
 use crate::diff::{DiffLine, Moment, Part};
 use crate::error::ApiError;
 use crate::id::ExecId;
-use crate::service::{ServiceName, ServiceVerb};
+use crate::service::{ServiceName, ServiceSpec, ServiceVerb};
 
 /// Inside the bay: where `bay-ctl` finds the guest of its own bay.
 pub const CTL_SOCKET: &str = "/.bay/ctl.sock";
@@ -115,6 +115,11 @@ pub enum Ask {
         to: Option<Moment>,
         part: Part,
         patch: bool,
+    },
+    /// Whether the rules on commands let the bay define this service. The guest defines it once the daemon agrees.
+    Service {
+        service: ServiceName,
+        spec: Box<ServiceSpec>,
     },
 }
 

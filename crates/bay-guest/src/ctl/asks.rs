@@ -1,6 +1,6 @@
-//! What a bay's own processes ask of the daemon: checkpoints. The guest cannot make one; it passes the wish on in its events
-//! and waits for the answer, which comes as a request of the daemon's. Nothing is remembered: a wish whose asker has gone,
-//! or that no daemon heard, is none.
+//! What a bay's own processes ask of the daemon: checkpoints, and whether a service may be defined. The guest can neither
+//! make a checkpoint nor decide on a service. It passes the wish on in its events and waits for the answer, which comes as
+//! a request of the daemon's. Nothing is remembered: a wish whose asker has gone, or that no daemon heard, is none.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -255,7 +255,9 @@ impl Ctl {
             }
             (_, ["v1", "services", rest @ ..]) => {
                 let method = request.method().clone();
-                let answer = services::route(self.services.as_ref(), peer.uid, rest, &query, request).await?;
+                let services = self.services.as_ref();
+                let answer =
+                    services::route(services, &self.asks, asking, peer.uid, rest, &query, request).await?;
                 if let Some(change) = services::changed(self.services.as_ref(), &method, rest).await {
                     self.asks.tell(change);
                 }

@@ -1,13 +1,16 @@
-//! Services, asked for from inside. Root of the bay may do everything; others may look.
+//! Services, asked for from inside. Root of the bay may do everything; others may look. The guest keeps commands of
+//! services running, so rules on commands apply to them: the daemon decides on a definition before the guest takes it.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use bay_types::inside::InsideChange;
+use bay_types::inside::{Ask, InsideChange};
 use bay_types::service::ServiceView;
 use bay_types::{ApiError, ErrorCode};
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 
+use super::Asks;
 use crate::http::{Answer, Query, json};
 use crate::services::{self, Services};
 
@@ -19,6 +22,8 @@ const TOLD_COMMAND: usize = 4096;
 /// Answers what is below `/v1/services`; `rest` is the path after that.
 pub(super) async fn route(
     services: Option<&Arc<Services>>,
+    asks: &Asks,
+    asking: &AtomicBool,
     uid: u32,
     rest: &[&str],
     query: &Query,
@@ -31,10 +36,16 @@ pub(super) async fn route(
             "free some of the bay's disk; whoever runs the bay has to stop and start it",
         )
     })?;
-    if uid == ROOT {
-        return services::route(services, rest, query, request).await;
-    }
     match (request.method(), rest) {
+        (&Method::PUT, [name]) if uid == ROOT => {
+            let name = services::parse(name)?;
+            let spec = services::definition(request).await?;
+            spec.check()?;
+            let wish = Ask::Service { service: name.clone(), spec: Box::new(spec.clone()) };
+            asks.ask(wish, asking).await?;
+            services::define(services, &name, spec).await
+        }
+        _ if uid == ROOT => services::route(services, rest, query, request).await,
         (&Method::GET, []) => {
             let all: Vec<ServiceView> = services.list().await.into_iter().map(for_others).collect();
             Ok(json(StatusCode::OK, &all))

@@ -44,7 +44,7 @@ mod routes;
 mod store;
 
 pub use kept::{kept_runs, kept_services};
-pub(crate) use routes::{parse, route};
+pub(crate) use routes::{define, definition, parse, route};
 
 use machine::{Event, Machine, Moment, Rules};
 use store::Record;

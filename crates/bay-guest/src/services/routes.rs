@@ -26,9 +26,8 @@ pub(crate) async fn route(
         (&Method::GET, [name]) => Ok(json(StatusCode::OK, &services.get(&parse(name)?).await?)),
         (&Method::PUT, [name]) => {
             let name = parse(name)?;
-            let spec = require_json_within(request.into_body(), MAX_BODY).await?;
-            let (view, new) = services.put(&name, spec).await?;
-            Ok(json(if new { StatusCode::CREATED } else { StatusCode::OK }, &view))
+            let spec = definition(request).await?;
+            define(services, &name, spec).await
         }
         (&Method::DELETE, [name]) => Ok(match services.remove(&parse(name)?).await? {
             Some(view) => json(StatusCode::ACCEPTED, &view),
@@ -45,6 +44,16 @@ pub(crate) async fn route(
         }
         (method, _) => Err(crate::http::invalid(format!("services do not know {method} on this path"))),
     }
+}
+
+/// The definition that a request carries.
+pub(crate) async fn definition(request: Request<Incoming>) -> Result<ServiceSpec, ApiError> {
+    require_json_within(request.into_body(), MAX_BODY).await
+}
+
+pub(crate) async fn define(services: &Arc<Services>, name: &ServiceName, spec: ServiceSpec) -> Answer {
+    let (view, new) = services.put(name, spec).await?;
+    Ok(json(if new { StatusCode::CREATED } else { StatusCode::OK }, &view))
 }
 
 pub(crate) fn parse(name: &str) -> Result<ServiceName, ApiError> {

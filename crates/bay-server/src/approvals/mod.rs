@@ -33,7 +33,7 @@ use tokio::sync::{Notify, broadcast, watch};
 
 use crate::daemon::{Daemon, to_the_end};
 use crate::registry::BayHandle;
-use crate::service::inside;
+use crate::service::{INSIDE, inside};
 
 pub(crate) mod card;
 mod difference;
@@ -52,7 +52,7 @@ use rate::Rate;
 const TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// How long an allow for one request waits for that request to come again.
 const KEPT_FOR_RETRY: Duration = Duration::from_secs(10 * 60);
-/// Open questions of one bay, and of all of them: so many about requests, and so many about commands.
+/// Open questions of one bay, and of all of them: so many that bays cause, and so many about commands of the operator.
 const MAX_OPEN_OF_BAY: usize = 20;
 const MAX_OPEN: usize = 2000;
 /// Commands of one bay that are remembered to be let through.
@@ -325,11 +325,10 @@ impl Approvals {
         }
         let differs = self.unlike(wish);
         let before = self.supersede(daemon, wish).await?;
-        if let Some(why) = self.no_room(handle.id, is_exec(&wish.card)) {
+        if let Some(why) = self.no_room(handle.id, is_of_bay(&wish.card)) {
             return Ok(Err(why));
         }
-        // Requests come from inside; commands that are asked about come from callers of the daemon.
-        if matches!(wish.card.asked, Asked::Request(_))
+        if is_of_bay(&wish.card)
             && let Err(error) = inside::has_record_room(daemon, handle).await
         {
             return Ok(Err(format!("it is to be asked about, and {}", error.message)));
@@ -375,11 +374,11 @@ impl Approvals {
     }
 
     /// Why nothing more is asked, where that is so.
-    fn no_room(&self, bay: BayId, exec: bool) -> Option<String> {
+    fn no_room(&self, bay: BayId, of_bay: bool) -> Option<String> {
         let mut bays = self.bays();
-        // Commands are asked about for the operator, requests for the bay: neither takes the other's room.
+        // Neither the operator nor a bay takes the other's room.
         let open = |of: &OfBay| {
-            let same = |question: &&Arc<Question>| question.is_open() && is_exec(&question.card) == exec;
+            let same = |question: &&Arc<Question>| question.is_open() && is_of_bay(&question.card) == of_bay;
             of.questions.iter().filter(same).count()
         };
         let all: usize = bays.values().map(open).sum();
@@ -583,6 +582,14 @@ pub(crate) async fn sweep(daemon: Arc<Daemon>) {
 /// Whether a command is asked about.
 pub(crate) fn is_exec(card: &Approval) -> bool {
     matches!(card.asked, Asked::Exec(_))
+}
+
+/// Whether processes of a bay cause the question: requests, and commands of services that they define themselves.
+fn is_of_bay(card: &Approval) -> bool {
+    match &card.asked {
+        Asked::Request(_) => true,
+        Asked::Exec(asked) => asked.by == INSIDE,
+    }
 }
 
 #[cfg(test)]

@@ -17,13 +17,16 @@ use serde::Serialize;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::{Caller, execs, policy};
-use crate::approvals::{Key, Parts, Verdict, Wish};
+use super::{Caller, Via, execs, policy};
+use crate::approvals::{Key, Parts, Question, Verdict, Wish};
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
 /// Whoever waits for a command waits for as long as it takes; the question has an end of its own.
 const HELD_FOR: Duration = Duration::from_secs(48 * 3600);
+/// How long a bay's own wish waits for a person. The daemon answers one wish of a bay at a time, so a wish that waited
+/// would hold up the others. The bay repeats it, and finds the answer.
+const HELD_FOR_BAY: Duration = Duration::ZERO;
 /// Of a command line as much is shown.
 const SHOWN_BYTES: usize = 16 * 1024;
 
@@ -71,10 +74,21 @@ pub(crate) async fn pass(
     caller: Caller,
 ) -> Result<(), ApiError> {
     let check = || spec.check();
-    cleared(daemon, handle, &Command::exec(spec)?, wanted, caller, check).await
+    let command = Command::exec(spec)?;
+    loop {
+        match decide(daemon, handle, &command, wanted, caller, check).await? {
+            Decision::Free => return Ok(()),
+            Decision::Allowed(question) => {
+                if use_allow(daemon, handle, &command, &question, caller).await? {
+                    return Ok(());
+                }
+            }
+        }
+    }
 }
 
-/// Returns when a service may be defined: its command, and the one that tells how it does.
+/// Returns when a service may be defined: its command, and the one that tells how it does. No allow is used up before all
+/// of them are there: a bay that repeats its wish needs the first one again while the second is still open.
 pub(crate) async fn pass_service(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
@@ -86,84 +100,86 @@ pub(crate) async fn pass_service(
         Some(HealthCheck::Command { argv }) => Some(argv),
         _ => None,
     };
-    for argv in std::iter::once(&spec.argv).chain(health) {
-        let command = Command {
+    let mut commands = Vec::new();
+    for argv in std::iter::once(&spec.argv).chain(health.filter(|argv| **argv != spec.argv)) {
+        commands.push(Command {
             argv,
             cwd: spec.cwd.as_ref(),
             user: spec.user.as_ref(),
             tool_call: None,
             digest: digest(&(name, argv, spec))?,
             what: What::Service(name),
-        };
-        cleared(daemon, handle, &command, false, caller, || Ok(())).await?;
+        });
     }
-    Ok(())
+    'again: loop {
+        let mut allowed = Vec::new();
+        for command in &commands {
+            match decide(daemon, handle, command, false, caller, || Ok(())).await? {
+                Decision::Free => {}
+                Decision::Allowed(question) => allowed.push((command, question)),
+            }
+        }
+        for (command, question) in allowed {
+            if !use_allow(daemon, handle, command, &question, caller).await? {
+                continue 'again;
+            }
+        }
+        return Ok(());
+    }
 }
 
-async fn cleared(
+/// Why a command may start.
+enum Decision {
+    /// Nobody has to be asked.
+    Free,
+    /// A person allowed it. The allow is still to be used.
+    Allowed(Arc<Question>),
+}
+
+/// Decides on a command by the rules, and asks a person where they say so.
+async fn decide(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     command: &Command<'_>,
     wanted: bool,
     caller: Caller,
     check: impl Fn() -> Result<(), ApiError>,
-) -> Result<(), ApiError> {
+) -> Result<Decision, ApiError> {
+    let held_for = if caller.via == Via::Inside { HELD_FOR_BAY } else { HELD_FOR };
     loop {
         let compiled = policy::effective(daemon, handle).await;
         let rule = decide_exec(&compiled, command.argv).cloned();
         match &rule {
             Some(rule) if rule.outcome == Outcome::Deny => return Err(refused(rule)),
-            None if !wanted => return Ok(()),
+            None if !wanted => return Ok(Decision::Free),
             _ => {}
         }
         if let What::Exec(id) = command.what {
             if daemon.approvals.passed(handle.id, id) {
-                return Ok(());
+                return Ok(Decision::Free);
             }
             // One that is known was let through before it was written down.
             if daemon.store.exec_get(handle.id, id).await.map_err(|e| e.to_api())?.is_some() {
-                return Ok(());
+                return Ok(Decision::Free);
             }
         }
         check()?;
         execs::must_run(handle)?;
         let wish = wish(daemon, handle, command, rule.as_ref(), caller);
-        match daemon.approvals.ask(daemon, handle, &wish, Instant::now() + HELD_FOR).await? {
-            Verdict::Allowed(question) => {
-                let (argv, left_out) = execs::event_argv(command.argv);
-                let mut event = json!({
-                    "approval": question.id, "argv": argv, "arguments_left_out": left_out, "by": caller.by(),
-                });
-                let kind = match command.what {
-                    What::Exec(id) => {
-                        event["exec"] = json!(id);
-                        "exec.approved"
-                    }
-                    What::Service(name) => {
-                        event["service"] = json!(name);
-                        "service.approved"
-                    }
-                };
-                let draft = Draft::new(kind, event);
-                let used = daemon.store.approval_use(question.id, handle.id, &draft).await;
-                let Some((seq, used_up)) = used.map_err(|e| e.to_api())? else {
-                    daemon.approvals.forget(&question);
-                    continue;
-                };
-                daemon.store.event_durable(seq).await.map_err(|e| e.to_api())?;
-                if used_up {
-                    daemon.approvals.forget(&question);
-                }
-                if let What::Exec(id) = command.what {
-                    daemon.approvals.pass(handle.id, id);
-                }
-                return Ok(());
-            }
+        match daemon.approvals.ask(daemon, handle, &wish, Instant::now() + held_for).await? {
+            Verdict::Allowed(question) => return Ok(Decision::Allowed(question)),
             Verdict::Denied(why) => {
                 return Err(ApiError::new(
                     ErrorCode::Denied,
                     format!("the command was not started: {why}"),
                     "`bay approvals --all` shows what was asked and answered",
+                ));
+            }
+            Verdict::Waiting(question) if caller.via == Via::Inside => {
+                return Err(ApiError::new(
+                    ErrorCode::ApprovalPending,
+                    format!("a person has to answer first whether the command may run ({})", question.id),
+                    "repeat the command: it is the same question, and finds its answer",
                 ));
             }
             Verdict::Waiting(question) => {
@@ -183,6 +199,44 @@ async fn cleared(
             }
         }
     }
+}
+
+/// Uses an allow for a command, with the event of it on the disk. `false` where the allow cannot be used any more.
+async fn use_allow(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    command: &Command<'_>,
+    question: &Question,
+    caller: Caller,
+) -> Result<bool, ApiError> {
+    let (argv, left_out) = execs::event_argv(command.argv);
+    let mut event = json!({
+        "approval": question.id, "argv": argv, "arguments_left_out": left_out, "by": caller.by(),
+    });
+    let kind = match command.what {
+        What::Exec(id) => {
+            event["exec"] = json!(id);
+            "exec.approved"
+        }
+        What::Service(name) => {
+            event["service"] = json!(name);
+            "service.approved"
+        }
+    };
+    let draft = Draft::new(kind, event);
+    let used = daemon.store.approval_use(question.id, handle.id, &draft).await;
+    let Some((seq, used_up)) = used.map_err(|e| e.to_api())? else {
+        daemon.approvals.forget(question);
+        return Ok(false);
+    };
+    daemon.store.event_durable(seq).await.map_err(|e| e.to_api())?;
+    if used_up {
+        daemon.approvals.forget(question);
+    }
+    if let What::Exec(id) = command.what {
+        daemon.approvals.pass(handle.id, id);
+    }
+    Ok(true)
 }
 
 fn refused(rule: &ExecRule) -> ApiError {
@@ -250,8 +304,10 @@ fn wish(
         held: 0,
         answer: None,
     };
+    // An answer to the operator's own question is none to the bay's, and the other way round.
+    let asker = if caller.via == Via::Inside { "inside " } else { "" };
     Wish {
-        key: Key(format!("command {}", command.digest)),
+        key: Key(format!("command {asker}{}", command.digest)),
         card,
         parts: Parts::default(),
         checkpoint: rule.is_some_and(|rule| rule.checkpoint),

@@ -1,5 +1,6 @@
 //! What the processes of a bay ask of the daemon through their guest. They may do to their own bay what costs nobody else
-//! anything: look at its checkpoints and at what may leave it, make some, restore one, see what has changed since.
+//! anything: look at its checkpoints and at what may leave it, make some, restore one, see what has changed since. The
+//! daemon also decides by the rules on commands whether a bay may define a service.
 //!
 //! The guest is hostile and can ask as often as it likes. The daemon answers one question of a bay at a time, with a
 //! [`PAUSE`] between two changes, works for it no more than its [`WorkShare`], and changes nothing that does not fit into
@@ -23,7 +24,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
 use super::diff::Found;
-use super::{Caller, checkpoints, execs, policy};
+use super::{Caller, checkpoints, execs, gate, policy};
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
@@ -100,7 +101,8 @@ pub(crate) fn heard(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, ask:
         let _room = room;
         let mut served = handle.wishes.served.lock().await;
         let changes = matches!(ask, Ask::Checkpoint { .. } | Ask::Restore { .. });
-        let looks = matches!(ask, Ask::Checkpoints | Ask::Egress);
+        // A service that nobody has to be asked about costs no more than a look. Questions have bounds of their own.
+        let looks = matches!(ask, Ask::Checkpoints | Ask::Egress | Ask::Service { .. });
         let wait = served.share.wait(Instant::now());
         if let Some(last) = served.last
             // Refusals have to wait too: otherwise a loop of them would cost what it was to save.
@@ -203,6 +205,13 @@ async fn grant(
             let (found, worked) = diff(daemon, handle, &DiffAsk { from, to, part, patch }).await;
             // The bay as it is now is compared by a snapshot.
             (found.and_then(told), cost::SNAPSHOT + worked)
+        }
+        Ask::Service { service, spec } => {
+            let decided = match spec.check() {
+                Ok(()) => gate::pass_service(daemon, handle, &service, &spec, Caller::inside()).await,
+                Err(error) => Err(error),
+            };
+            (decided.map(|()| Value::Null), cost::LOOK)
         }
         // It has an answer of its own.
         Ask::Restore { .. } => (Ok(Value::Null), Duration::ZERO),

@@ -1,7 +1,9 @@
 //! One service, and what can be asked of it, through the daemon or inside its bay.
 
-use bay_types::ErrorCode;
+use std::time::Duration;
+
 use bay_types::service::{ServiceName, ServiceSpec, ServiceVerb, ServiceView};
+use bay_types::{ApiError, ErrorCode};
 use http::Method;
 use jiff::Timestamp;
 
@@ -9,6 +11,9 @@ use super::{render, show, wait};
 use crate::client::{Client, empty};
 use crate::failure::{Failure, Outcome};
 use crate::output::escape::one_line;
+
+/// Between two looks for a person's answer. Each one is charged to the bay.
+const BETWEEN_QUESTIONS: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(crate) struct Target {
@@ -27,9 +32,32 @@ impl Target {
 
     pub(crate) async fn define(&self, client: &mut Client, spec: &ServiceSpec, no_wait: bool) -> Outcome {
         spec.check()?;
-        let defined: ServiceView = client.put(&self.path(""), spec).await?;
+        let defined = self.put(client, spec, no_wait).await?;
         let view = if no_wait { defined } else { wait::until_ready(client, self).await? };
         self.told(&view)
+    }
+
+    /// Sends the definition, again and again while a person has yet to answer. The daemon's own callers never see that: it
+    /// holds them until the answer is there.
+    async fn put(
+        &self,
+        client: &mut Client,
+        spec: &ServiceSpec,
+        no_wait: bool,
+    ) -> Result<ServiceView, ApiError> {
+        let mut told = false;
+        loop {
+            match client.put(&self.path(""), spec).await {
+                Err(error) if error.code == ErrorCode::ApprovalPending && !no_wait => {
+                    if !told {
+                        crate::output::talk(&format!("waiting: {}", one_line(&error.message)));
+                        told = true;
+                    }
+                    tokio::time::sleep(BETWEEN_QUESTIONS).await;
+                }
+                answer => return answer,
+            }
+        }
     }
 
     pub(crate) async fn show(&self, client: &mut Client) -> Outcome {
