@@ -6,7 +6,7 @@ use bay_tests::lab::{lab, lab_with_names};
 use bay_tests::{Daemon, image, until};
 use serde_json::Value;
 
-use crate::OPEN;
+use super::OPEN;
 
 /// Where the daemon's API listens on loopback.
 pub(crate) fn api_port(daemon: &Daemon) -> u16 {

@@ -126,7 +126,7 @@ fn net_ipv6_and_net_lan_the_gateways_own_addresses_have_two_doors_and_believe_no
     let origin = lab.echo("origin.test");
     lab.bay("b", &origin.allowed(""));
     assert_eq!(lab.python("b", ROUTER, &[]).ok().text().trim(), "sent");
-    let api = crate::addresses::api_port(&lab.daemon);
+    let api = super::addresses::api_port(&lab.daemon);
     let said = lab.python("b", DOORS, &[&api.to_string()]).ok().text();
     assert_eq!(said.lines().count(), 42, "{said}");
     for line in said.lines() {

@@ -1,5 +1,5 @@
-//! The rules of the house that a compiler does not check: which crate may use which, where `unsafe` may be, and that
-//! the index of errors is whole.
+//! The rules of the house that a compiler does not check: which crate may use which, where `unsafe` may be, that
+//! the index of errors is whole, and that no end-to-end test is left out.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -118,6 +118,20 @@ fn every_crate_opens_with_an_overview() {
         for target in package.targets.iter().filter(|target| !target.is_custom_build()) {
             let root = fs::read_to_string(&target.src_path).unwrap();
             assert!(root.starts_with("//! "), "{} has no overview", target.src_path);
+        }
+    }
+}
+
+#[test]
+fn every_file_of_end_to_end_tests_is_a_module_of_their_binary() {
+    for (directory, root) in [("tests/e2e", "main"), ("attacks", "mod")] {
+        let directory = format!("{}/{directory}", env!("CARGO_MANIFEST_DIR"));
+        let listed = fs::read_to_string(format!("{directory}/{root}.rs")).unwrap();
+        for entry in fs::read_dir(&directory).unwrap().map(Result::unwrap) {
+            let name = entry.file_name().into_string().unwrap();
+            let Some(module) = name.strip_suffix(".rs").filter(|module| *module != root) else { continue };
+            let line = format!("mod {module};");
+            assert!(listed.lines().any(|other| other == line), "{directory}/{root}.rs does not say `{line}`");
         }
     }
 }

@@ -1,0 +1,170 @@
+//! What a bay prepares so that its captured memory, when it goes on, gets it further than it was; and what it does to PID 1,
+//! which is ready to be captured.
+
+use bay_tests::keeper::able;
+use bay_tests::{Daemon, Ran, until};
+use bay_types::ErrorCode;
+
+fn captured(daemon: &Daemon, bay: &str) -> Ran {
+    daemon.bay(&["checkpoint", bay, "--memory"])
+}
+
+/// The capture is refused for this reason, and the bay lives on.
+#[track_caller]
+fn refused(daemon: &Daemon, bay: &str, reason: &str) {
+    let (said, _) = captured(daemon, bay).fails_with(ErrorCode::MemoryUnavailable);
+    assert!(said.contains(reason), "{said}");
+    let _lives = daemon.sh(bay, "true").ok();
+}
+
+/// Starts something in the bay that stays, and waits for its first word.
+fn stays(daemon: &Daemon, bay: &str, argv: &[&str]) -> String {
+    let exec = daemon.bay(&[&["exec", bay, "-d", "--json", "--"], argv].concat()).ok().json();
+    let exec = exec["id"].as_str().unwrap().to_owned();
+    let said = || daemon.bay(&["logs", bay, &exec]).text();
+    until("it to be ready", || said().contains("ready").then_some(()));
+    exec
+}
+
+#[test]
+fn mounts_that_come_back_lead_nowhere_on_the_host() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    // Whoever mounts it again finds the layers where he is himself.
+    let overlay = "mount -t overlay overlay -o lowerdir=/etc:/home,userxattr /o";
+    let _made = daemon.sh("b", &format!("mkdir -p /o && {overlay}")).ok();
+    refused(&daemon, "b", "overlay at /o");
+    let _gone = daemon.sh("b", "umount /o").ok();
+    // In a mount namespace that PID 1 does not see into.
+    let hidden = format!("{overlay} && echo ready && exec sleep 1000");
+    let exec = stays(&daemon, "b", &["unshare", "-m", "sh", "-c", &hidden]);
+    refused(&daemon, "b", "overlay at /o");
+    let _ended = daemon.bay(&["kill", "b", &exec]).ok();
+    // What was mounted is removed, and the way to it leads elsewhere.
+    let removed = "
+        mkdir -p /m /t && mount -t tmpfs none /m
+        mkdir /m/d && echo here > /m/d/f && touch /t/f && mount --bind /m/d/f /t/f
+        rm -r /m/d && ln -s /var/tmp /m/d";
+    let _made = daemon.sh("b", removed).ok();
+    refused(&daemon, "b", "/t/f of something that was removed");
+    let _gone = daemon.sh("b", "umount /t/f").ok();
+    let _made = captured(&daemon, "b").ok();
+    let _back = daemon.bay(&["restore", "b", "v1"]).ok();
+    assert_eq!(daemon.sh("b", "readlink /m/d").ok().text(), "/var/tmp");
+}
+
+/// Has a file open whose name is what the guest's socket is called among the images.
+const IMPOSTOR: &str = r#"
+import time
+listening = "00010000"
+lines = [line.split() for line in open("/proc/net/unix") if "guest.sock" in line]
+inode = [line[6] for line in lines if line[3] == listening][0]
+file = open("/socket:[%s]" % inode, "w")
+print("ready", flush=True)
+time.sleep(1000)
+"#;
+
+#[test]
+fn no_file_is_taken_for_the_socket_of_the_guest() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let exec = stays(&daemon, "b", &["python3", "-c", IMPOSTOR]);
+    refused(&daemon, "b", "like the guest's socket");
+    let (said, _) = daemon.bay(&["pause", "b", "--to-disk"]).fails_with(ErrorCode::MemoryUnavailable);
+    assert!(said.contains("like the guest's socket"), "{said}");
+    assert_eq!(daemon.show("b")["state"], "running");
+    let _ended = daemon.bay(&["kill", "b", &exec]).ok();
+    let _made = captured(&daemon, "b").ok();
+    let _back = daemon.bay(&["restore", "b", "v1"]).ok();
+}
+
+/// Processes that send PID 1 what a breakpoint would, as fast as they can.
+const FLOOD: &str = r#"
+import os, signal
+if os.fork() and os.fork():
+    print("ready", flush=True)
+while True:
+    os.kill(1, signal.SIGTRAP)
+"#;
+
+#[test]
+fn a_flood_of_traps_does_not_fill_the_stack_of_pid_1() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let first = daemon.host_pid("b");
+    let stack = || {
+        let status = std::fs::read_to_string(format!("/proc/{first}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmStk:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    let before = stack();
+    let exec = stays(&daemon, "b", &["python3", "-c", FLOOD]);
+    // So often that one comes while another is being looked at.
+    for _ in 0..20 {
+        let _lives = daemon.sh("b", "true").ok();
+    }
+    let after = stack();
+    let _ended = daemon.bay(&["kill", "b", &exec]).ok();
+    assert!(after <= before + 64, "its stack was {before} kB and is {after} kB");
+    assert_eq!(daemon.host_pid("b"), first);
+}
+
+/// Has many removed files open that share what they hold: little for the bay, and much for whoever copies each.
+const SHARED_FILES: &str = r#"
+import fcntl, os, time
+FICLONE = 0x40049409
+def removed(path):
+    file = open(path, "wb+")
+    os.unlink(path)
+    return file
+first = removed("/workspace/first")
+for _ in range(64):
+    first.write(os.urandom(1 << 20))
+first.flush()
+os.fsync(first.fileno())
+others = [removed("/workspace/other") for _ in range(20)]
+for other in others:
+    fcntl.ioctl(other.fileno(), FICLONE, first.fileno())
+    os.fsync(other.fileno())
+print("ready", flush=True)
+time.sleep(1000)
+"#;
+
+/// Many processes with the same memory, which is kept for each.
+const SHARED_MEMORY: &str = r#"
+import os, time
+kept = bytearray(os.urandom(1 << 20) * 40)
+for _ in range(40):
+    if os.fork() == 0:
+        break
+else:
+    print("ready", flush=True)
+time.sleep(1000)
+"#;
+
+#[test]
+fn what_costs_a_bay_little_and_a_capture_much_does_not_fill_the_pool() {
+    let daemon = Daemon::setup().own_pool(900).start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let exec = stays(&daemon, "b", &["python3", "-c", SHARED_FILES]);
+    refused(&daemon, "b", "files that were removed and are still open");
+    let _ended = daemon.bay(&["kill", "b", &exec]).ok();
+    let exec = stays(&daemon, "b", &["python3", "-c", SHARED_MEMORY]);
+    refused(&daemon, "b", "and no room for it");
+    // Nobody was lost, and what was written is gone.
+    assert_eq!(daemon.sh("b", "pidof python3 | wc -w").ok().text(), "41");
+    let _room = daemon.sh("b", "dd if=/dev/zero of=/workspace/f bs=1M count=100 conv=fsync").ok();
+    let _ended = daemon.bay(&["kill", "b", &exec]).ok();
+}

@@ -1,0 +1,140 @@
+//! The one way out of a bay: real clients in real bays, real servers outside, and the policy between them.
+
+use bay_tests::lab::lab;
+use bay_tests::until;
+use serde_json::{Value, json};
+
+#[test]
+fn what_a_policy_allows_leaves_and_everything_else_is_told_why_not() {
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &origin.allowed("path = \"/open/**\""));
+    let (status, body) = lab.get("b", &origin.url("https", "/open/door"));
+    assert_eq!((status, body.as_str()), (200, "GET /open/door"));
+
+    let (status, body) = lab.get("b", &origin.url("https", "/shut"));
+    assert_eq!(status, 403);
+    let told: Value = serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"));
+    assert_eq!(told["outcome"], "deny", "{told:#}");
+    assert_eq!(origin.seen.lines(), ["GET /open/door"]);
+
+    let (status, _) = lab.get("b", &format!("https://blocked.test:{}/", origin.port()));
+    assert_eq!(status, 403);
+    let decided = lab.record("b", "egress.decided");
+    let by = &decided[0]["by"];
+    assert!(by["exec"].as_str().is_some_and(|exec| exec.starts_with("exec_")), "{by:#}");
+    let outcomes: Vec<&str> = decided.iter().filter_map(|body| body["outcome"].as_str()).collect();
+    assert_eq!(outcomes, ["allow", "deny", "deny"], "{decided:#?}");
+    until("the end of what left is on record", || (lab.record("b", "egress.ended").len() == 1).then_some(()));
+    assert_eq!(lab.record("b", "egress.ended")[0]["status"], 200);
+    // The process is found as well as can be: not on every connection of a busy machine.
+    until("a process to be told", || {
+        let _again = lab.get("b", &origin.url("https", "/open/again"));
+        let told = lab.record("b", "egress.decided");
+        let program = told.last()?["by"]["process"]["argv"][0].as_str()?.to_owned();
+        assert!(program.contains("python"), "{program}");
+        Some(())
+    });
+}
+
+#[test]
+fn a_bay_without_a_policy_reaches_nothing_and_is_told_so_at_once() {
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.daemon.empty_bay("b");
+    assert_eq!(lab.get("b", &origin.url("https", "/")).0, 403);
+    // Neither a ping nor a datagram nor a port of which nothing is known leads anywhere.
+    assert_ne!(lab.daemon.sh("b", "ping -c 1 -W 1 192.0.2.1").code, 0);
+    let _closed = lab.daemon.sh("b", "nc -w 5 192.0.2.1 22 </dev/null");
+    until("a refused port is on record", || {
+        lab.record("b", "egress.refused")
+            .iter()
+            .any(|body| body["port"] == 22 && body["host"] == "192.0.2.1")
+            .then_some(())
+    });
+    assert!(origin.seen.lines().is_empty());
+    let _asked = lab
+        .daemon
+        .sh("b", "python3 -c 'import socket; socket.socket(2, 2).sendto(b\"x\", (\"192.0.2.1\", 443))'")
+        .ok();
+    let state = lab.daemon.rest("GET", "/v1/bays/b/egress", &Value::Null).json();
+    assert_eq!((&state["dropped"]["icmp"], &state["dropped"]["udp"]), (&json!(1), &json!(1)), "{state}");
+}
+
+/// Three requests over one connection, each when it is told to go on.
+const STEPS: &str = r#"
+import http.client, os, sys, time
+connection = http.client.HTTPSConnection("origin.test", int(sys.argv[1]), timeout=20)
+for number, path in enumerate(["/a/1", "/a/2", "/a/3"]):
+    while not os.path.exists("/tmp/go%d" % number):
+        time.sleep(0.01)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    answer.read()
+    with open("/tmp/said%d.new" % number, "w") as said:
+        said.write("%d %d" % (answer.status, connection.sock.getsockname()[1]))
+    os.rename("/tmp/said%d.new" % number, "/tmp/said%d" % number)
+"#;
+
+#[test]
+fn a_policy_that_changes_holds_from_then_on_and_keeps_connections_that_stay_allowed() {
+    let lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &origin.allowed("path = \"/a/**\""));
+    let port = origin.port().to_string();
+    let _begun = lab.daemon.bay(&["exec", "--detach", "b", "--", "python3", "-c", STEPS, &port]).ok();
+    let step = |number: usize| {
+        let _go = lab.daemon.sh("b", &format!("touch /tmp/go{number}")).ok();
+        let file = format!("/tmp/said{number}");
+        until("the client has its answer", || {
+            (lab.daemon.sh("b", &format!("test -e {file}")).code == 0).then_some(())
+        });
+        let said = lab.daemon.sh("b", &format!("cat {file}")).ok().text();
+        let (status, port) = said.trim().split_once(' ').unwrap();
+        (status.to_owned(), port.to_owned())
+    };
+    let (status, connection) = step(0);
+    assert_eq!(status, "200");
+    lab.set("b", &origin.allowed("path = [\"/a/**\", \"/b/**\"]"));
+    assert_eq!(step(1), ("200".to_owned(), connection.clone()));
+    lab.set("b", &origin.allowed("path = \"/b/**\""));
+    assert_eq!(step(2), ("403".to_owned(), connection));
+    assert_eq!(origin.seen.lines(), ["GET /a/1", "GET /a/2"]);
+}
+
+/// Connects again and again until it was refused once, and then let in again.
+const AGAIN: &str = r#"
+import os, socket, sys, time
+address = socket.getaddrinfo("origin.test", int(sys.argv[1]), socket.AF_INET)[0][4]
+open("/tmp/began", "w").close()
+for wanted in ["refused", "open"]:
+    now = ""
+    while now != wanted:
+        time.sleep(0.02)
+        try:
+            socket.create_connection(address, timeout=5).close()
+            now = "open"
+        except ConnectionRefusedError:
+            now = "refused"
+open("/tmp/seen", "w").close()
+"#;
+
+#[test]
+fn egress_is_closed_while_no_daemon_runs_and_goes_on_with_the_next() {
+    let mut lab = lab();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &origin.allowed(""));
+    assert_eq!(lab.get("b", &origin.url("https", "/1")).0, 200);
+    let identity = "cat /.bay/ca.crt; nslookup origin.test";
+    let before = lab.daemon.sh("b", identity).ok().text();
+    let port = origin.port().to_string();
+    let _begun = lab.daemon.bay(&["exec", "--detach", "b", "--", "python3", "-c", AGAIN, &port]).ok();
+    until("the client runs", || (lab.daemon.sh("b", "test -e /tmp/began").code == 0).then_some(()));
+    lab.daemon.kill_9();
+    lab.daemon.launch();
+    until("the client saw it closed and open", || {
+        (lab.daemon.sh("b", "test -e /tmp/seen").code == 0).then_some(())
+    });
+    assert_eq!(lab.get("b", &origin.url("https", "/2")).0, 200);
+    assert_eq!(lab.daemon.sh("b", identity).ok().text(), before, "the authority and the names are the same");
+}

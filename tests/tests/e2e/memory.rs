@@ -1,0 +1,354 @@
+//! What runs in a bay is captured, goes back, and goes on in several bays at once.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{ChildStderr, ChildStdout, Stdio};
+
+use bay_tests::keeper::able;
+use bay_tests::{Daemon, until};
+use bay_types::ErrorCode;
+use serde_json::Value;
+
+fn read(daemon: &Daemon, bay: &str, script: &str) -> String {
+    daemon.sh(bay, script).ok().text()
+}
+
+/// Counts in memory, over a pipe, a loopback connection and a timer, and writes what it has come to.
+const COUNTER: &str = r#"
+import os, socket, threading, time
+r, w = os.pipe()
+server = socket.create_server(("127.0.0.1", 7777))
+client = socket.create_connection(("127.0.0.1", 7777))
+other, _ = server.accept()
+n = 0
+while True:
+    n += 1
+    os.write(w, b"p"); os.read(r, 1)
+    client.sendall(b"c"); assert other.recv(1) == b"c"
+    with open("/workspace/n.new", "w") as f: f.write(str(n))
+    os.rename("/workspace/n.new", "/workspace/n")
+    print(n, flush=True)
+    time.sleep(0.02)
+"#;
+
+fn count(daemon: &Daemon, bay: &str) -> u64 {
+    until("it to have counted", || daemon.sh(bay, "cat n").text().parse().ok())
+}
+
+fn counting(daemon: &Daemon, bay: &str) -> String {
+    let exec = daemon.bay(&["exec", bay, "-d", "--json", "--", "python3", "-c", COUNTER]).ok().json();
+    until("it to count", || (count(daemon, bay) > 3).then_some(()));
+    exec["id"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_runs_is_captured_and_goes_back_in_the_middle_of_what_it_did() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let exec = counting(&daemon, "b");
+    let made = daemon.bay(&["checkpoint", "b", "--memory", "--json"]).ok().json();
+    assert_eq!(made["kind"], "memory", "{made}");
+    let at = count(&daemon, "b");
+    until("it to go on", || (count(&daemon, "b") > at + 100).then_some(()));
+    let _ = daemon.sh("b", "echo later > later").ok();
+    let done = daemon.bay(&["restore", "b", "v1", "--json"]).ok().json();
+    assert_eq!(done["bay"]["state"], "running");
+    let back = count(&daemon, "b");
+    assert!(back < at + 90, "it counted on from {back}, and had come to {at} when it was captured");
+    until("it to go on from there", || (count(&daemon, "b") > back + 5).then_some(()));
+    let _ = daemon.sh("b", "test ! -e later").ok();
+    let view = daemon.rest("GET", &format!("/v1/bays/b/execs/{exec}"), &Value::Null).json();
+    assert!(view["exit"].is_null(), "the exec that ran is running: {view}");
+    let before = daemon.bay(&["logs", "b", &exec]).text().lines().count();
+    until("its output to go on", || {
+        (daemon.bay(&["logs", "b", &exec]).text().lines().count() > before + 5).then_some(())
+    });
+    let _ = daemon.bay(&["kill", "b", &exec]).ok();
+    let _ = daemon.bay(&["stop", "b"]).ok();
+    let _ = daemon.bay(&["start", "b"]).ok();
+}
+
+#[test]
+fn live_children_of_one_capture_count_on_by_themselves() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("web");
+    let exec = counting(&daemon, "web");
+    let made = daemon.bay(&["fork", "web", "--count", "2", "--json"]).ok().json();
+    assert_eq!(made["checkpoint"]["kind"], "memory", "{made}");
+    let all = ["web", "web-fork-1", "web-fork-2"];
+    for child in &all[1..] {
+        assert_eq!(read(&daemon, child, "hostname"), **child);
+        let view = daemon.rest("GET", &format!("/v1/bays/{child}/execs/{exec}"), &Value::Null).json();
+        assert!(view["exit"].is_null(), "{view}");
+    }
+    let before: Vec<u64> = all.iter().map(|bay| count(&daemon, bay)).collect();
+    for (bay, before) in all.iter().zip(before) {
+        until("each to go on", || (count(&daemon, bay) > before + 5).then_some(()));
+    }
+    let ids: std::collections::HashSet<String> =
+        all.iter().map(|bay| read(&daemon, bay, "cat /etc/machine-id")).collect();
+    assert_eq!(ids.len(), 3);
+    let ranges: std::collections::HashSet<String> = all
+        .iter()
+        .map(|bay| std::fs::read_to_string(format!("/proc/{}/uid_map", daemon.host_pid(bay))).unwrap())
+        .collect();
+    assert_eq!(ranges.len(), 3, "{ranges:?}");
+    // What one does, no other sees; a child can be captured and forked as well.
+    let _ = daemon.bay(&["kill", "web-fork-1", &exec]).ok();
+    let again = count(&daemon, "web-fork-2");
+    until("the others to go on", || (count(&daemon, "web-fork-2") > again + 5).then_some(()));
+    let _ = daemon.bay(&["fork", "web-fork-2", "--name", "second"]).ok();
+    let on = count(&daemon, "second-1");
+    until("the grandchild to go on", || (count(&daemon, "second-1") > on + 5).then_some(()));
+}
+
+#[test]
+fn a_bay_paused_to_disk_goes_on_after_everything_was_gone() {
+    let mut daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let exec = counting(&daemon, "b");
+    let paused = daemon.bay(&["pause", "b", "--to-disk", "--json"]).ok().json();
+    assert_eq!(paused["state"], "paused");
+    assert!(paused["host_pid"].is_null(), "{paused}");
+    daemon.restart();
+    assert_eq!(daemon.show("b")["state"], "paused");
+    let _ = daemon.bay(&["resume", "b"]).ok();
+    let on = count(&daemon, "b");
+    until("it to go on", || (count(&daemon, "b") > on + 5).then_some(()));
+    let _ = daemon.bay(&["kill", "b", &exec]).ok();
+}
+
+#[test]
+fn a_bay_that_somebody_is_attached_to_is_captured_and_the_client_comes_back() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let counted = std::thread::scope(|scope| {
+        let attached = scope.spawn(|| daemon.sh("b", "for n in $(seq 60); do echo $n; sleep 0.05; done"));
+        until("it to run", || (daemon.show("b")["execs_running"] == 1).then_some(()));
+        let made = daemon.bay(&["checkpoint", "b", "--memory", "--json"]).ok().json();
+        assert_eq!(made["kind"], "memory", "{made}");
+        attached.join().unwrap()
+    });
+    let all: Vec<String> = (1..=60).map(|n| n.to_string()).collect();
+    assert_eq!(counted.ok().text(), all.join("\n"), "nothing is said twice or left out");
+}
+
+#[test]
+fn services_that_failed_or_end_again_and_again_keep_no_memory_from_being_captured() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    for (name, restart) in [("once", "never"), ("loop", "always")] {
+        let add = ["services", "add", "b", name, "--restart", restart, "--no-wait", "--", "false"];
+        let _ = daemon.bay(&add).ok();
+    }
+    until("both to have ended", || {
+        let all = daemon.bay(&["services", "ls", "b", "--json"]).ok().json();
+        let ended = |one: &Value| !one["runs"][0]["exit"].is_null();
+        all.as_array().is_some_and(|all| all.len() == 2 && all.iter().all(ended)).then_some(())
+    });
+    let made = daemon.bay(&["checkpoint", "b", "--memory", "--json"]).ok().json();
+    assert_eq!(made["kind"], "memory", "{made}");
+}
+
+#[test]
+fn what_cannot_be_captured_is_named_with_its_process_and_the_reason() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let hold = "import os, time; d = '/sys/fs/cgroup/unified'; d = d if os.path.isdir(d) else '/sys/fs/cgroup'\n\
+                os.mkdir(d + '/mine'); f = os.open(d + '/mine', os.O_RDONLY); os.rmdir(d + '/mine')\n\
+                open('/workspace/held', 'w'); time.sleep(1000)";
+    let _ = daemon.bay(&["exec", "b", "-d", "--", "python3", "-c", hold]).ok();
+    until("it to hold on", || (daemon.sh("b", "test -e held").code == 0).then_some(()));
+    let refused = daemon.bay(&["checkpoint", "b", "--memory"]);
+    let said = refused.errors();
+    for word in ["python3", "a control group that was removed", "CRIU cannot keep it"] {
+        assert!(said.contains(word), "{said}");
+    }
+}
+
+/// What a command of the CLI says, line by line, while it runs.
+struct Following {
+    child: std::process::Child,
+    lines: BufReader<ChildStdout>,
+    talk: BufReader<ChildStderr>,
+}
+
+impl Following {
+    fn start(daemon: &Daemon, args: &[&str]) -> Self {
+        let mut command = daemon.command(args);
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let talk = BufReader::new(child.stderr.take().unwrap());
+        Self { child, lines, talk }
+    }
+
+    #[track_caller]
+    fn up_to(&mut self, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+        let mut seen = Vec::new();
+        loop {
+            let mut line = String::new();
+            assert!(self.lines.read_line(&mut line).unwrap() > 0, "it ended after {seen:?}: {}", self.said());
+            seen.push(line.trim_end().to_owned());
+            if wanted(line.trim_end()) {
+                return seen;
+            }
+        }
+    }
+
+    /// Waits until it says besides that the bay is paused.
+    #[track_caller]
+    fn says_paused(&mut self) {
+        let mut said = String::new();
+        while !said.contains("the bay b is paused") {
+            assert!(self.talk.read_line(&mut said).unwrap() > 0, "{said}");
+        }
+        assert!(said.contains("`bay resume b`"), "{said}");
+    }
+
+    /// Ends it. What it said besides.
+    fn said(&mut self) -> String {
+        let _ = self.child.kill();
+        self.child.wait().unwrap();
+        let mut said = String::new();
+        self.talk.read_to_string(&mut said).unwrap();
+        said
+    }
+}
+
+fn beyond(number: u64) -> impl Fn(&str) -> bool {
+    move |line| line.parse().is_ok_and(|counted: u64| counted > number)
+}
+
+#[test]
+fn a_watch_goes_on_over_a_capture_and_says_what_may_be_missing() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let mut watch = Following::start(&daemon, &["watch", "b", "--json"]);
+    watch.up_to(|line| line.contains("hello"));
+    for verb in [&["checkpoint", "b", "--memory"][..], &["pause", "b", "--to-disk"]] {
+        let _ = daemon.bay(verb).ok();
+        if verb[0] == "pause" {
+            watch.says_paused();
+            let _ = daemon.bay(&["resume", "b"]).ok();
+        }
+        let again = watch.up_to(|line| line.contains("hello"));
+        assert!(again.iter().any(|line| line.contains("dropped")), "{again:?}");
+        let _ = daemon.sh("b", ": > after; rm after").ok();
+        watch.up_to(|line| line.contains("\"after\""));
+    }
+    watch.said();
+}
+
+#[test]
+fn whoever_follows_a_command_waits_while_its_bay_is_paused_on_disk() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let exec = counting(&daemon, "b");
+    let mut logs = Following::start(&daemon, &["logs", "b", &exec, "--follow"]);
+    let attached = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.02; done";
+    let mut attached = Following::start(&daemon, &["exec", "b", "--", "sh", "-c", attached]);
+    for one in [&mut logs, &mut attached] {
+        one.up_to(beyond(3));
+    }
+    let _ = daemon.bay(&["pause", "b", "--to-disk"]).ok();
+    let execs = daemon.bay(&["execs", "ls", "b", "--json"]).ok().json();
+    let open = execs.as_array().unwrap().iter().filter(|one| one["exit"].is_null()).count();
+    assert_eq!(open, 2, "{execs}");
+    for one in [&mut logs, &mut attached] {
+        one.says_paused();
+    }
+    let _ = daemon.bay(&["resume", "b"]).ok();
+    let at = count(&daemon, "b");
+    logs.up_to(beyond(at + 5));
+    let seen = attached.up_to(beyond(20));
+    let numbers: Vec<u64> = seen.iter().filter_map(|line| line.parse().ok()).collect();
+    assert!(
+        numbers.windows(2).all(|pair| pair[1] == pair[0] + 1),
+        "nothing twice, nothing left out: {seen:?}"
+    );
+    for one in [&mut logs, &mut attached] {
+        let said = one.said();
+        assert_eq!(said, "");
+    }
+}
+
+#[test]
+fn what_was_paused_on_disk_does_not_come_back_after_a_stop_or_on_a_fresh_root() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let ended = |exec: &str| {
+        let view = daemon.rest("GET", &format!("/v1/bays/b/execs/{exec}"), &Value::Null).json();
+        assert_eq!(view["exit"]["reason"], "stopped", "{view}");
+        let _ = daemon.sh("b", "! pgrep python3").ok();
+    };
+    let exec = counting(&daemon, "b");
+    let _ = daemon.bay(&["pause", "b", "--to-disk"]).ok();
+    let _ = daemon.bay(&["stop", "b"]).ok();
+    let _ = daemon.bay(&["start", "b"]).ok();
+    ended(&exec);
+    let exec = counting(&daemon, "b");
+    let _ = daemon.bay(&["pause", "b", "--to-disk"]).ok();
+    let _ = daemon.bay(&["replace", "b"]).ok();
+    ended(&exec);
+}
+
+#[test]
+fn a_bay_that_is_paused_or_stopped_says_what_can_be_done_with_it() {
+    let daemon = Daemon::start();
+    if !able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    let _ = daemon.bay(&["pause", "b"]).ok();
+    let (message, next) = daemon.bay(&["pause", "b", "--to-disk"]).fails_with(ErrorCode::BayState);
+    assert!(
+        message.contains("frozen in memory") && next.contains("`bay resume b` first"),
+        "{message} {next}"
+    );
+    let _ = daemon.bay(&["resume", "b"]).ok();
+    for _ in 0..2 {
+        assert_eq!(daemon.bay(&["pause", "b", "--to-disk", "--json"]).ok().json()["state"], "paused");
+    }
+    let all = daemon.bay(&["checkpoints", "ls", "b", "--json"]).ok().json();
+    assert_eq!(all.as_array().unwrap().len(), 1, "{all}");
+    let (message, next) = daemon.bay(&["checkpoints", "rm", "b", "v1"]).fails_with(ErrorCode::BayState);
+    assert!(
+        message.contains("b is paused on it") && next.contains("`bay resume b` first"),
+        "{message} {next}"
+    );
+    let made = daemon.bay(&["checkpoint", "b"]).ok();
+    assert!(made.errors().contains("what ran is in v1"), "{made}");
+    let _ = daemon.bay(&["stop", "b"]).ok();
+    let (_, next) = daemon.bay(&["pause", "b", "--to-disk"]).fails_with(ErrorCode::BayState);
+    assert!(next.contains("`bay start b`"), "{next}");
+    let made = daemon.bay(&["checkpoint", "b"]).ok();
+    assert!(made.errors().contains("nothing runs in it: it is stopped"), "{made}");
+    let _ = daemon.bay(&["checkpoints", "rm", "b", "v1"]).ok();
+}

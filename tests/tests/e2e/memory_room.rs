@@ -1,0 +1,128 @@
+//! What runs comes back only where the host has memory for it: refused before anything is captured, stopped or made, and
+//! never at the cost of the host.
+
+use std::time::Duration;
+
+use bay_tests::disk::SmallDisk;
+use bay_tests::sound::{checkpoints, checkpoints_are_whole};
+use bay_tests::suite::Scratch;
+use bay_tests::wait::within;
+use bay_tests::{Daemon, keeper, until};
+use bay_types::ErrorCode;
+use bay_types::checkpoint::MAX_FORKS;
+
+/// More than any machine has: nothing is left for bays.
+const EVERYTHING_MIB: &str = "1000000000";
+
+/// A disk that a pool can just be made on: two GiB stay with the host.
+const DISK_MIB: u64 = 2048 + 640;
+const POOL_MIB: u64 = 512;
+
+/// Holds so many MiB.
+const LARGE: &str = r#"
+import sys, time
+held = b"x" * (int(sys.argv[1]) << 20)
+open("/workspace/held", "w").close()
+time.sleep(100000)
+"#;
+
+#[test]
+fn a_fork_storm_beyond_the_hosts_memory_is_refused_before_anything_is_captured() {
+    let daemon = Daemon::start();
+    if !keeper::able(&daemon) {
+        return;
+    }
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
+    let total_mib = total.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() >> 10;
+    // Small enough for this machine once, and more than it has as many times as may be asked for.
+    let each = total_mib.div_ceil(u64::from(MAX_FORKS)).to_string();
+    daemon.empty_bay("large");
+    let _begun = daemon.bay(&["exec", "large", "-d", "--", "python3", "-c", LARGE, &each]).ok();
+    let held =
+        within(Duration::from_secs(60), || (daemon.sh("large", "test -e held").code == 0).then_some(()));
+    assert!(held.is_some(), "it does not hold {each} MiB");
+
+    let refused = daemon.bay(&["fork", "large", "--count", &MAX_FORKS.to_string()]);
+    let (what, next) = refused.fails_with(ErrorCode::NotEnough);
+    assert!(what.contains("64 bays that go on from large"), "{what}");
+    assert!(what.contains("MiB stay with the host"), "{what}");
+    assert!(next.contains("--files-only"), "{next}");
+    assert_eq!(daemon.list().len(), 1, "nothing was made");
+    assert_eq!(checkpoints(&daemon, "large").len(), 0, "nothing was captured");
+    let one = daemon.bay(&["fork", "large", "--json"]).ok().json();
+    assert_eq!(one["checkpoint"]["kind"], "memory", "one of them fits: {one}");
+}
+
+#[test]
+fn memory_that_the_pool_has_no_room_for_is_refused_before_anything_stops_and_the_files_are_captured() {
+    let scratch = Scratch::new();
+    let disk = SmallDisk::mounted_at(&scratch.join("disk"), DISK_MIB);
+    let daemon = Daemon::setup().pool_at(disk.path().join("pool"), POOL_MIB).start();
+    if !keeper::able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    keeper::start(&daemon, "b");
+    let mib = POOL_MIB.to_string();
+    let _begun = daemon.bay(&["exec", "b", "-d", "--", "python3", "-c", LARGE, &mib]).ok();
+    until("it to hold more than the pool", || (daemon.sh("b", "test -e held").code == 0).then_some(()));
+    let (what, next) = daemon.bay(&["checkpoint", "b", "--memory"]).fails_with(ErrorCode::MemoryUnavailable);
+    assert!(what.contains("too full") && what.contains("MiB are needed"), "{what}");
+    assert!(next.contains("--files-only"), "{next}");
+    let made = daemon.bay(&["checkpoint", "b", "--json"]).ok().json();
+    assert_eq!(made["kind"], "files", "{made}");
+    assert!(made["without_memory"][0].as_str().unwrap().contains("too full"), "{made}");
+    assert_eq!(keeper::word(&daemon, "b").as_deref(), Some("first"));
+    assert_eq!(checkpoints_are_whole(&daemon, "b").len(), 1);
+    // The disk goes after what is on it.
+    drop(daemon);
+    drop(disk);
+}
+
+#[test]
+fn a_host_that_keeps_its_memory_to_itself_lets_nothing_come_back_and_loses_nothing() {
+    let mut daemon = Daemon::start();
+    if !keeper::able(&daemon) {
+        return;
+    }
+    daemon.empty_bay("b");
+    daemon.empty_bay("asleep");
+    for bay in ["b", "asleep"] {
+        keeper::start(&daemon, bay);
+        keeper::say(&daemon, bay, "before");
+    }
+    let _made = daemon.bay(&["checkpoint", "b", "--memory"]).ok();
+    let _paused = daemon.bay(&["pause", "asleep", "--to-disk"]).ok();
+    let guest = daemon.host_pid("b");
+    daemon.kill_9();
+    daemon.set_environment(&[("BAY_MEMORY_RESERVE_MIB", EVERYTHING_MIB)]);
+    daemon.launch();
+
+    // What runs goes on; what would have to be stopped first is not.
+    let (what, next) = daemon.bay(&["restore", "b", "v1"]).fails_with(ErrorCode::NotEnough);
+    assert!(what.contains("what ran at v1 of b needs") && what.contains("stay with the host"), "{what}");
+    assert!(next.contains("--files-only"), "{next}");
+    assert_eq!(daemon.host_pid("b"), guest);
+    let (what, _) = daemon.bay(&["fork", "b", "--from", "v1"]).fails_with(ErrorCode::NotEnough);
+    assert!(what.contains("a bay that goes on from b needs"), "{what}");
+    assert_eq!((daemon.list().len(), checkpoints(&daemon, "b").len()), (2, 1));
+
+    // What is on disk stays there, and says why.
+    let (_, next) = daemon.bay(&["resume", "asleep"]).fails_with(ErrorCode::NotEnough);
+    assert!(next.contains("bay resume asleep"), "{next}");
+    let asleep = daemon.show("asleep");
+    assert_eq!((&asleep["state"], &asleep["desired"]), (&"paused".into(), &"paused".into()), "{asleep}");
+    assert!(asleep["reason"].as_str().unwrap().contains("MiB of memory"), "{asleep}");
+
+    // The files need no room.
+    let _forked = daemon.bay(&["fork", "b", "--from", "v1", "--files-only"]).ok();
+    assert_eq!(keeper::word_in_files(&daemon, "b-fork-1"), "before");
+
+    daemon.set_environment(&[]);
+    daemon.restart();
+    let _resumed = daemon.bay(&["resume", "asleep"]).ok();
+    assert_eq!(keeper::word(&daemon, "asleep").as_deref(), Some("before"));
+    let _restored = daemon.bay(&["restore", "b", "v1"]).ok();
+    assert_eq!(keeper::word(&daemon, "b").as_deref(), Some("before"));
+}
