@@ -16,17 +16,31 @@ fi
 
 # The step that is under way; the failure message names it.
 STEP='starting'
+# Set for a run that installs nothing: what a build needs and is not there ends it, what some tests need is named.
+CHECK_ONLY=''
 
 heading() {
   STEP="$1"
   printf '\n%s==>%s %s%s%s\n' "$BLUE" "$PLAIN" "$BOLD" "$1" "$PLAIN"
 }
 say() { printf '    %s\n' "$*"; }
-quiet_note() { printf '%s    %s%s\n' "$DIM" "$*" "$PLAIN"; }
+quiet_note() { [ -n "$CHECK_ONLY" ] || printf '%s    %s%s\n' "$DIM" "$*" "$PLAIN"; }
 # give_up WHAT NEXT: two lines, what went wrong and what to do about it.
 give_up() {
   printf '%serror:%s %s\n       %s\n' "$RED" "$PLAIN" "$1" "$2" >&2
   exit 1
+}
+
+# may_install WHAT: ends a run that installs nothing, and says what to do.
+may_install() {
+  [ -z "$CHECK_ONLY" ] ||
+    give_up "the tests need this, and it is not there: $1" "run './test' once without --only: it installs what is missing"
+}
+# may_fetch WHAT: whether to fetch what only some tests use; a run that installs nothing goes on without it.
+may_fetch() {
+  [ -n "$CHECK_ONLY" ] || return 0
+  say "$1 is not there: the tests that use it are skipped ('./test' without --only fetches it)"
+  return 1
 }
 
 # Runs a command as root: directly, by sudo, or not at all.
@@ -89,6 +103,7 @@ need_packages() {
     quiet_note "packages: all there ($*)"
     return
   fi
+  may_install "${missing[*]}"
   command -v apt-get >/dev/null 2>&1 ||
     give_up "these are missing, and there is no apt-get to install them: ${missing[*]}" \
             "install them with this system's package tool, then run this again"
@@ -111,6 +126,7 @@ version_at_least() {
 need_rust() {
   local wanted have component
   wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$ROOT/Cargo.toml")
+  cargo --version >/dev/null 2>&1 || may_install "Rust $wanted"
   if ! command -v cargo >/dev/null 2>&1 && ! command -v rustup >/dev/null 2>&1 &&
      command -v apt-cache >/dev/null 2>&1 && apt-cache show rustup >/dev/null 2>&1; then
     say "installing rustup from this system's packages"
@@ -156,6 +172,7 @@ need_cargo_tool() {
     quiet_note "$1: $(command -v "$1")"
     return
   fi
+  may_install "$1"
   say "building $1 $2 into $TOOLS (once; this takes some minutes)"
   # From the root directory: this project's own build settings (static linking) are not for other programs.
   (cd / && CARGO_TARGET_DIR="$CACHE/tools-target" cargo install --quiet --locked --root "$TOOLS" "$1" --version "$2") ||
@@ -167,6 +184,7 @@ need_cargo_tool() {
 # Nothing of it is installed. Where it cannot be had the tests that boot it are skipped, and say so.
 need_vm_kernel() {
   local kept="$CACHE/vm-kernel" version
+  [ -e "$kept/boot" ] || may_fetch 'a kernel for virtual machines' || return 0
   [ -e "$kept/boot" ] || fetch_vm_kernel "$kept" || {
     say "no kernel for virtual machines could be fetched; the tests that boot one are skipped"
     return 0
@@ -213,6 +231,7 @@ need_unpacked() {
     quiet_note "$name: $kept"
     return
   fi
+  may_fetch "$name" || return 0
   say "fetching $* into $kept (once; not installed)"
   rm -rf "$new"
   mkdir -p "$new"
@@ -239,6 +258,7 @@ need_python() {
     quiet_note "$package (python): $version"
     return
   fi
+  may_fetch "$package $version (python)" || return 0
   say "installing $package $version into $home"
   rm -rf "$home"
   if ! { python3 -m venv "$home" &&
@@ -262,6 +282,7 @@ need_criu() {
       return
     fi
   done
+  may_fetch "CRIU $CRIU_FLOOR or newer" || return 0
   fetch_criu || say "CRIU $CRIU_FLOOR or newer could not be fetched: checkpoints hold files only"
 }
 
