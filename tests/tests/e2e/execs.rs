@@ -330,15 +330,17 @@ fn an_attached_client_goes_on_across_a_daemon_restart_or_says_where_to_resume() 
 fn a_command_that_ended_while_no_daemon_ran_has_its_exit_code_kept() {
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
-    let exec = detached(
-        &daemon,
-        "b",
-        "echo $$ > /tmp/pid; while [ ! -e /workspace/go ]; do usleep 1000; done; echo late; exit 6",
-    );
-    until("the exec", || (daemon.sh("b", "cat /tmp/pid").code == 0).then_some(()));
-    let _timer = detached(&daemon, "b", "sleep 0.3; touch /workspace/go");
+    let script =
+        ": > /tmp/go; echo $$ > /tmp/pid; while [ ! -s /tmp/go ]; do usleep 1000; done; echo late; exit 6";
+    let exec = detached(&daemon, "b", script);
+    let pid = until("the exec", || Some(daemon.sh("b", "cat /tmp/pid").text()).filter(|pid| !pid.is_empty()));
+    let inside = format!("/proc/{}/root", daemon.host_pid("b"));
+    let process = format!("{inside}/proc/{pid}");
     daemon.kill_9();
-    bay_tests::wait::pause(std::time::Duration::from_millis(600));
+    // No daemon runs now: the command waited for this, and it ends before the next daemon starts.
+    assert!(std::fs::exists(&process).unwrap(), "the command ended before the daemon did");
+    std::fs::write(format!("{inside}/tmp/go"), "go").unwrap();
+    until("the command to end", || (!std::fs::exists(&process).unwrap()).then_some(()));
     daemon.launch();
     let view = until_ended(&daemon, "b", &exec);
     assert_eq!(view["exit"]["code"], 6, "{view}");
