@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use bay_tests::lab::lab;
+use bay_tests::lab::{lab, lab_with_names};
 use bay_tests::origin::text;
-use bay_tests::{image, until};
+use bay_tests::{Daemon, image, until};
 use http::{Request, Response};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::Value;
 
@@ -199,6 +200,87 @@ fn audit_dns_names_beyond_a_rate_are_refused_and_counted_and_not_written_down() 
     assert_eq!(told as u64 + counted, refused as u64, "every one is counted: {sums:#?}");
     assert!(sums.iter().all(|sum| sum["of"] == "" && sum["like"].as_u64() > Some(0)), "{sums:#?}");
     assert!(told < 30, "one name is told of each window of a flood, not {told}");
+}
+
+/// Sends five bytes to each of so many hosts `hN.SUFFIX`, and prints how many answered with the status.
+const MANY_HOSTS: &str = r#"
+import socket, sys
+count, suffix, port, wanted = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4].encode()
+answered = 0
+for number in range(count):
+    host = "h%d.%s" % (number, suffix)
+    door = socket.create_connection((host, port), timeout=30)
+    head = "POST / HTTP/1.1\r\nHost: %s:%d\r\nContent-Length: 5\r\nConnection: close\r\n\r\nbytes" % (host, port)
+    door.sendall(head.encode())
+    answered += door.makefile("rb").readline().split()[1] == wanted
+    door.close()
+print(answered)
+"#;
+
+/// More hosts than refusals have events or sums of their own for, in a window. Together they are fewer than the names that
+/// a bay may ask for in a minute.
+const NOISE_HOSTS: usize = 320;
+const REACHED_HOSTS: usize = 260;
+
+#[test]
+fn audit_noise_hosts_hide_no_host_that_was_reached_and_sums_state_how_many_they_hide() {
+    if !image::with_python() {
+        return;
+    }
+    let hosts: Vec<String> = (0..REACHED_HOSTS).map(|number| format!("h{number}.reached.test")).collect();
+    let names: Vec<(String, &str)> =
+        hosts.iter().map(|host| ("127.0.0.1".to_owned(), host.as_str())).collect();
+    let lab = lab_with_names(Daemon::setup(), &names);
+    let origin = lab.outside.http("origin.test", |request: Request<Incoming>| async move {
+        // Its body is read, so that all of it was sent.
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        Response::new(text(body))
+    });
+    let allowed = origin.allowed("scheme = \"http\"\nmethod = \"POST\"");
+    let rule = allowed.replace("host = \"origin.test\"", &format!("host = {hosts:?}"));
+    lab.bay("loud", &rule);
+    let port = origin.port().to_string();
+    let send = |count: usize, suffix: &str, status: &str| {
+        let told = lab.python("loud", MANY_HOSTS, &[&count.to_string(), suffix, &port, status]).ok().text();
+        assert_eq!(told.trim(), count.to_string(), "all of {suffix} are answered {status}");
+    };
+    send(NOISE_HOSTS, "noise.test", "403");
+    send(REACHED_HOSTS, "reached.test", "200");
+    let _stopped = lab.daemon.bay(&["stop", "loud"]).ok();
+
+    // Each host that was reached is on record by its name, and so is what was sent to it.
+    let decided = lab.record("loud", "egress.decided");
+    let host_of = |body: &Value| body["host"].as_str().unwrap().to_owned();
+    let with = |outcome: &str| -> BTreeSet<String> {
+        decided.iter().filter(|body| body["outcome"] == outcome).map(host_of).collect()
+    };
+    assert_eq!(with("allow"), hosts.iter().cloned().collect());
+    let ended = lab.record("loud", "egress.ended");
+    assert_eq!(ended.iter().filter(|body| body["sent"] == 5).count(), REACHED_HOSTS);
+
+    // Of hosts that were refused a sum names some, and states how many there were.
+    let sums = lab.record("loud", "egress.repeated");
+    let of_denials = || sums.iter().filter(|sum| sum["what"] == "deny");
+    let mut named = with("deny");
+    let without_port = |of: &str| of.rsplit_once(':').unwrap().0.to_owned();
+    named.extend(
+        of_denials().filter_map(|sum| sum["of"].as_str()).filter(|of| !of.is_empty()).map(without_port),
+    );
+    let nameless: Vec<&Value> = of_denials().filter(|sum| sum["of"] == "").collect();
+    assert!(!nameless.is_empty(), "all {NOISE_HOSTS} hosts had sums of their own: {sums:#?}");
+    let hidden: u64 = nameless.iter().map(|sum| sum["distinct"].as_u64().unwrap()).sum();
+    assert_eq!(named.len() as u64 + hidden, NOISE_HOSTS as u64, "{nameless:#?}");
+    for sum in nameless {
+        let sample = sum["sample"].as_array().unwrap();
+        assert_eq!(sample.len() as u64, sum["distinct"].as_u64().unwrap().min(64), "{sum:#}");
+        let new = sample.iter().map(|of| without_port(of.as_str().unwrap()));
+        assert!(
+            new.into_iter().all(|host| host.ends_with(".noise.test") && !named.contains(&host)),
+            "{sum:#}"
+        );
+    }
+    let told = lab.daemon.bay(&["egress", "loud", "--denied", "--limit", "0"]).ok().text();
+    assert!(told.contains(" different names, "), "{told}");
 }
 
 /// A request that tells lies about itself in every place it has.

@@ -304,6 +304,54 @@ fn a_webhook_that_was_down_is_told_when_it_is_back_and_its_messages_are_signed()
     assert!(!String::from_utf8_lossy(&kept).contains(secret), "and kept encrypted");
 }
 
+#[test]
+fn a_webhook_that_refuses_the_messages_of_one_bay_gets_those_of_another_at_once() {
+    let lab = lab();
+    // The bay and the event of each message, in the order they came in.
+    let inbox: Arc<Mutex<Vec<(String, String)>>> = Arc::default();
+    let kept = Arc::clone(&inbox);
+    let origin = lab.outside.https("origin.test", move |request: http::Request<hyper::body::Incoming>| {
+        let kept = Arc::clone(&kept);
+        async move {
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let message: Value = serde_json::from_slice(&body).unwrap();
+            let bay = message["approval"]["bay_name"].as_str().unwrap().to_owned();
+            let mut answer = Response::new(text(""));
+            if bay == "refused" {
+                *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            }
+            kept.lock().unwrap().push((bay, message["event"].as_str().unwrap().to_owned()));
+            answer
+        }
+    });
+    let url = origin.url("https", "/hook");
+    let line = ["notify", "add", "webhook", &url, "--address", "127.0.0.1", "--json"];
+    let _made = lab.daemon.bay(&line).ok();
+    let of = |bay: &str| -> Vec<String> {
+        let inbox = inbox.lock().unwrap();
+        inbox.iter().filter(|(of, _)| of == bay).map(|(_, event)| event.clone()).collect()
+    };
+    lab.daemon.empty_bay("refused");
+    lab.daemon.empty_bay("other");
+    let refused = begun(&lab.daemon, &["exec", "refused", "--ask", "--", "true"]);
+    until("two attempts at the message that is refused", || (of("refused").len() >= 2).then_some(()));
+    // That message is tried for 15 minutes, far longer than this test waits for anything.
+    let other = begun(&lab.daemon, &["exec", "other", "--ask", "--", "true"]);
+    until("the message of the other bay", || (!of("other").is_empty()).then_some(()));
+    let id = lab.daemon.bay(&["approvals", "--bay", "other", "--json"]).ok().json()[0]["id"].clone();
+    let _allowed = lab.daemon.bay(&["approvals", "allow", id.as_str().unwrap()]).ok();
+    assert!(other.wait_with_output().unwrap().status.success());
+    let arrived = until("both messages of the other bay", || Some(of("other")).filter(|of| of.len() >= 2));
+    assert_eq!(arrived, ["approval.open", "approval.allowed"]);
+    let tried = of("refused").len();
+    until("the refused message to be sent once more", || (of("refused").len() > tried).then_some(()));
+    let hooks = lab.daemon.bay(&["notify", "ls", "--json"]).ok().json();
+    assert_eq!(hooks[0]["lost"], 0, "nothing was given up: {hooks:#}");
+    let id = the_question(&lab.daemon);
+    let _denied = lab.daemon.bay(&["approvals", "deny", &id]).ok();
+    assert_eq!(refused.wait_with_output().unwrap().status.code(), Some(125));
+}
+
 /// The signature as another program computes it.
 fn hmac_by_openssl(secret: &str, message: &[u8]) -> String {
     use std::io::Write;

@@ -2,8 +2,10 @@
 //! then given up, and counted.
 //!
 //! ```text
-//!   approvals ── changed ──► follow ──► a queue for each webhook ──► its task: sign, send, try again
+//!   approvals ── changed ──► follow ──► each webhook's task: a queue for each bay ──► sign, send, schedule again
 //! ```
+//! A bay cannot delay or displace the messages of others: see `waiting`.
+//!
 //! Only an operator can name a place. Its name must lead to a public address unless the operator names the other; the
 //! address that is checked is the address that is connected to, and redirects are answers like others: a name that leads
 //! elsewhere later leads nowhere.
@@ -12,35 +14,37 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bay_store::Draft;
 use bay_types::approval::Approval;
 use bay_types::notify::{Delivery, MAX_URL_BYTES, Webhook, WebhookAdd, WebhookMade};
 use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use crate::channel::plain_text;
 use crate::daemon::{Daemon, blocking};
 use crate::service::Caller;
 use send::Target;
+use waiting::{AboutApproval, Waiting};
 
 mod send;
+mod waiting;
 
 /// Most places that are told.
 const MAX_WEBHOOKS: usize = 16;
-/// Messages that wait for one place.
-const WAITING: usize = 256;
-/// Waits between attempts, and after how long a message is given up: nobody could answer it any more.
-const RETRY_FIRST: Duration = Duration::from_secs(1);
-const RETRY_MOST: Duration = Duration::from_secs(60);
-const GIVE_UP_AFTER: Duration = Duration::from_secs(15 * 60);
+/// Most deliveries to one place that are under way at the same time, each of another bay.
+const MAX_UNDER_WAY: usize = 32;
+/// Messages on their way to a webhook's task, which takes them at once whatever its deliveries do.
+const HANDED_OVER: usize = 64;
 /// Bytes of a secret.
 const SECRET_BYTES: usize = 32;
 
@@ -58,9 +62,15 @@ struct Kept {
 struct Hook {
     kept: Kept,
     target: Target,
-    queue: mpsc::Sender<Message>,
     last: Mutex<Option<Delivery>>,
     lost: AtomicU64,
+}
+
+/// A webhook with its task, which ends when the last sender is dropped.
+#[derive(Clone)]
+struct ActiveHook {
+    hook: Arc<Hook>,
+    to_task: mpsc::Sender<AboutApproval>,
 }
 
 /// Something to tell.
@@ -73,7 +83,7 @@ struct Message {
 /// Everybody who is told.
 pub(crate) struct Notify {
     path: PathBuf,
-    hooks: Mutex<Vec<Arc<Hook>>>,
+    hooks: Mutex<Vec<ActiveHook>>,
     /// Held by whoever changes who is told.
     edit: tokio::sync::Mutex<()>,
 }
@@ -102,6 +112,10 @@ impl Hook {
         }
     }
 
+    fn count_lost(&self, messages: u64) {
+        self.lost.fetch_add(messages, Ordering::Relaxed);
+    }
+
     /// One attempt, and what came of it.
     async fn attempt(&self, daemon: &Daemon, message: &Message) -> Result<(), send::Trouble> {
         let sent = send::post(daemon, &self.target, &self.kept.secret, message).await;
@@ -124,12 +138,12 @@ impl Notify {
         }
     }
 
-    fn hooks(&self) -> MutexGuard<'_, Vec<Arc<Hook>>> {
+    fn hooks(&self) -> MutexGuard<'_, Vec<ActiveHook>> {
         self.hooks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn list(&self) -> Vec<Webhook> {
-        self.hooks().iter().map(|hook| hook.view()).collect()
+        self.hooks().iter().map(|active| active.hook.view()).collect()
     }
 }
 
@@ -156,31 +170,46 @@ pub(crate) async fn restore(daemon: &Arc<Daemon>) {
 /// Has one told from now on.
 fn begin(daemon: &Arc<Daemon>, kept: Kept, mut target: Target) {
     target.addresses.clone_from(&kept.addresses);
-    let (queue, messages) = mpsc::channel(WAITING);
-    let hook = Arc::new(Hook { kept, target, queue, last: Mutex::default(), lost: AtomicU64::new(0) });
-    daemon.notify.hooks().push(Arc::clone(&hook));
-    tokio::spawn(deliver(Arc::clone(daemon), Arc::downgrade(&hook), messages));
+    let (to_task, messages) = mpsc::channel(HANDED_OVER);
+    let hook = Arc::new(Hook { kept, target, last: Mutex::default(), lost: AtomicU64::new(0) });
+    tokio::spawn(deliver(Arc::clone(daemon), Arc::clone(&hook), messages));
+    daemon.notify.hooks().push(ActiveHook { hook, to_task });
 }
 
-/// Sends what waits, each until it arrives or is given up. Ends with its webhook.
-async fn deliver(daemon: Arc<Daemon>, hook: std::sync::Weak<Hook>, mut messages: mpsc::Receiver<Message>) {
-    while let Some(message) = messages.recv().await {
-        let until = tokio::time::Instant::now() + GIVE_UP_AFTER;
-        let mut wait = RETRY_FIRST;
-        loop {
-            let Some(hook) = hook.upgrade() else { return };
-            match hook.attempt(&daemon, &message).await {
-                Ok(()) => break,
-                Err(trouble) if trouble.passes() && tokio::time::Instant::now() + wait < until => {}
-                Err(trouble) => {
-                    hook.lost.fetch_add(1, Ordering::Relaxed);
-                    tracing::warn!(id = %hook.kept.id, %trouble, "a webhook was not told");
-                    break;
+/// Sends what waits, each message until it arrives or is given up. Ends with its webhook, and cuts off what is under way.
+async fn deliver(daemon: Arc<Daemon>, hook: Arc<Hook>, mut messages: mpsc::Receiver<AboutApproval>) {
+    let mut waiting = Waiting::default();
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        while under_way.len() < MAX_UNDER_WAY
+            && let Some(about) = waiting.take(Instant::now())
+        {
+            let (daemon, hook) = (&daemon, &hook);
+            under_way.push(async move {
+                let sent = hook.attempt(daemon, &about.message).await;
+                (about, sent)
+            });
+        }
+        let due = waiting.next_due().filter(|_| under_way.len() < MAX_UNDER_WAY);
+        tokio::select! {
+            about = messages.recv() => {
+                let Some(about) = about else { return };
+                let bay = about.bay;
+                if !waiting.add(about, Instant::now()) {
+                    hook.count_lost(1);
+                    tracing::warn!(id = %hook.kept.id, %bay, "a bay has too many messages for a webhook: one is lost");
                 }
             }
-            drop(hook);
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(RETRY_MOST);
+            Some((about, sent)) = under_way.next() => match sent {
+                Ok(()) => waiting.arrived(&about),
+                Err(trouble) => {
+                    if !waiting.failed(&about, trouble.passes(), Instant::now()) {
+                        hook.count_lost(1);
+                        tracing::warn!(id = %hook.kept.id, bay = %about.bay, %trouble, "a webhook was not told");
+                    }
+                }
+            },
+            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
         }
     }
 }
@@ -198,6 +227,7 @@ pub(crate) async fn follow(daemon: Arc<Daemon>) {
         let id = match changed.recv().await {
             Ok(id) => id,
             Err(RecvError::Lagged(missed)) => {
+                daemon.notify.hooks().iter().for_each(|active| active.hook.count_lost(missed));
                 tracing::warn!(missed, "webhooks were not told of questions: there were too many at once");
                 continue;
             }
@@ -212,9 +242,10 @@ pub(crate) async fn follow(daemon: Arc<Daemon>) {
             Err(_) => continue,
         };
         let message = message(&format!("approval.{}", card.state), Some(&card));
-        for hook in hooks {
-            if hook.queue.try_send(message.clone()).is_err() {
-                hook.lost.fetch_add(1, Ordering::Relaxed);
+        for ActiveHook { hook, to_task } in hooks {
+            let about = AboutApproval { bay: card.bay, approval: card.id, message: message.clone() };
+            if to_task.send(about).await.is_err() {
+                hook.count_lost(1);
             }
         }
     }
@@ -230,7 +261,7 @@ async fn save(daemon: &Arc<Daemon>, kept: Vec<Kept>) -> Result<(), ApiError> {
 }
 
 fn all_kept(notify: &Notify) -> Vec<Kept> {
-    notify.hooks().iter().map(|hook| hook.kept.clone()).collect()
+    notify.hooks().iter().map(|active| active.hook.kept.clone()).collect()
 }
 
 pub(crate) async fn add(
@@ -273,7 +304,9 @@ pub(crate) async fn add(
 }
 
 fn find(daemon: &Daemon, id: &str) -> Result<Arc<Hook>, ApiError> {
-    daemon.notify.hooks().iter().find(|hook| hook.kept.id == id).cloned().ok_or_else(|| {
+    let hooks = daemon.notify.hooks();
+    let found = hooks.iter().map(|active| &active.hook).find(|hook| hook.kept.id == id);
+    found.cloned().ok_or_else(|| {
         ApiError::new(
             ErrorCode::WebhookNotFound,
             format!("there is no webhook {:?}", plain_text(id)),
@@ -290,7 +323,7 @@ pub(crate) async fn remove(daemon: Arc<Daemon>, id: String, caller: Caller) -> R
     let mut kept = all_kept(&daemon.notify);
     kept.retain(|kept| kept.id != id);
     save(&daemon, kept).await?;
-    daemon.notify.hooks().retain(|hook| hook.kept.id != id);
+    daemon.notify.hooks().retain(|active| active.hook.kept.id != id);
     Ok(gone.view())
 }
 
