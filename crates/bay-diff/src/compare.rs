@@ -126,8 +126,10 @@ impl Teller<'_> {
         let after = file(self.after, new, new.after.as_ref());
         let moved_only = match (&before, &after) {
             (None, None) => true,
-            // One thing that nobody touched but for its name.
-            (Some((_, _, before)), Some((_, _, after))) => before == after,
+            // One thing that nobody touched but for its name. Equal times alone do not say so: see `settled_before`.
+            (Some((_, _, before)), Some((_, _, after))) => {
+                before.untouched(after, self.contents.settled_before())
+            }
             _ => false,
         };
         if moved_only {
@@ -178,4 +180,69 @@ fn count(summary: &mut DiffSummary, entry: &DiffEntry) {
         Change::Replaced => &mut summary.replaced,
     };
     *counter += 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::ops::ControlFlow;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// The entries of one file of which both sides have the same inode and times, as a snapshot and a write within one
+    /// tick of the filesystem's clock make it.
+    fn same_times(before: &str, after: &str, settled_before: Option<(i64, u32)>) -> Vec<DiffEntry> {
+        let tops = [before, after].map(|text| {
+            let top = tempfile::tempdir().unwrap();
+            fs::write(top.path().join("f"), text).unwrap();
+            top
+        });
+        let [before, after] = tops.each_ref().map(|top| fs::File::open(top.path()).unwrap());
+        let meta = Meta::at(before.as_fd(), c"f").unwrap();
+        let suspect =
+            |path: &[u8], before, after| Suspect { path: path.to_vec(), before, after, unread: None };
+        let options = Options { settled_before, ..Options::shown(true) };
+        let mut entries = Vec::new();
+        let mut hear = |told| {
+            if let Told::Entry(entry) = told {
+                entries.push(*entry);
+            }
+            ControlFlow::Continue(())
+        };
+        let mut talk = Talk::new(&mut hear);
+        let mut teller = Teller {
+            before: Some(before.as_fd()),
+            after: Some(after.as_fd()),
+            contents: Contents::new(&options),
+            held: None,
+            held_bytes: 0,
+            told: 0,
+        };
+        teller.tell(&suspect(b"f", Some(meta), Some(meta)), None, &mut talk).unwrap();
+        let (new, old) = (suspect(b"f", None, Some(meta)), suspect(b"f", Some(meta), None));
+        teller.tell(&new, Some(&old), &mut talk).unwrap();
+        entries
+    }
+
+    #[test]
+    fn a_file_that_changed_within_a_tick_of_the_clock_is_read_also_if_it_was_moved() {
+        let unsettled = Some((0, 0));
+        let entries = same_times("1\n", "2\n", unsettled);
+        let changes: Vec<Change> = entries.iter().map(|entry| entry.change).collect();
+        assert_eq!(changes, [Change::Modified, Change::Renamed]);
+        for entry in &entries {
+            assert!(matches!(entry.content, Content::Text { added: 1, removed: 1, .. }), "{entry:?}");
+        }
+        let entries = same_times("1\n", "1\n", unsettled);
+        assert_eq!(entries.len(), 1, "only the rename: {entries:?}");
+        assert_eq!(entries[0].content, Content::Same);
+    }
+
+    #[test]
+    fn a_file_that_settled_before_the_snapshot_is_not_read() {
+        let entries = same_times("1\n", "2\n", Some((i64::MAX, 0)));
+        assert_eq!(entries.len(), 1, "only the rename: {entries:?}");
+        assert_eq!(entries[0].content, Content::Same);
+    }
 }

@@ -37,6 +37,11 @@ impl<'a> Contents<'a> {
         Self { options, spent: Duration::ZERO }
     }
 
+    /// Files that changed later are read, also where inode and times are the same.
+    pub(crate) fn settled_before(&self) -> Option<(i64, u32)> {
+        self.options.settled_before
+    }
+
     pub(crate) fn compare(
         &mut self,
         before: FileSide<'_>,
