@@ -19,8 +19,8 @@ use crate::error::{Doing, PoolError, Result};
 use crate::pool::Pool;
 use crate::subvolume::{self, open_dir, remove_all};
 
-/// The clock of the filesystem moves in steps, of ten milliseconds at most; what changed within this before a snapshot may
-/// carry the same time as a change right after it.
+/// The clock of the filesystem moves in steps of ten milliseconds, or more on a virtual machine that loses ticks. A change
+/// within this time before a snapshot may carry the same time as a change right after it.
 const CLOCK_SLACK_S: i64 = 1;
 
 /// Which state of a bay.
@@ -125,6 +125,11 @@ impl Pool {
         if !subvolume::exists(living) {
             return Err(PoolError::BayFilesMissing { bay: bay.to_string() });
         }
+        // A snapshot does not flush a file that a program writes over at this very moment: it would have the new times of
+        // the file with its old contents, and the change would not be seen.
+        open_dir(living)
+            .and_then(|top| Ok(rustix::fs::syncfs(&top)?))
+            .doing(|| format!("flush {}", living.display()))?;
         let group = self.quota_of(&disk)?.map(|(group, _)| group);
         let name = format!("diff-{}-{}", bay.short(), BayId::generate());
         let passing = self.tmp().join(name);

@@ -378,7 +378,8 @@ pub fn filesystem_id(fd: impl AsFd) -> io::Result<[u8; 16]> {
     Ok(info.fsid)
 }
 
-/// Commits everything written so far.
+/// Commits everything written so far, but for files that a program writes over at this very moment: the kernel takes those
+/// off the list of what it flushes for an instant, here and for a snapshot. `syncfs` flushes them too.
 pub fn sync(fd: impl AsFd) -> io::Result<()> {
     let mut nothing = 0_u64;
     call(fd, IOC_SYNC, &mut nothing).map(drop)
