@@ -123,7 +123,7 @@ fn kill_ends_the_tree_including_processes_that_ran_away() {
         (daemon.sh("b", "ps -o args | grep -cx 'sleep 1002'").text() == "2").then_some(())
     });
     let killed = daemon.bay(&["kill", "b", &exec]).ok().text();
-    assert!(killed.contains("was ended, with everything it started"), "{killed}");
+    assert!(killed.contains("was ended, with every process in its control group"), "{killed}");
     let view = until_ended(&daemon, "b", &exec);
     assert_eq!(view["exit"]["reason"], "killed", "{view}");
     until("the tree to be gone", || {
