@@ -2,7 +2,7 @@
 //!
 //! A backend starts, finds, freezes and clears runtimes. It keeps no state of its own: what it needs to find a runtime
 //! again is derived from the bay's id or was returned as a [`RuntimeRecord`]. Differences between drivers belong in
-//! what they say of themselves ([`Backend::isolation`]), not in more verbs.
+//! their [`Capabilities`], not in more verbs.
 //!
 //! | verb      | promise                                                                                        |
 //! |-----------|------------------------------------------------------------------------------------------------|
@@ -33,6 +33,7 @@ use async_trait::async_trait;
 use bay_pool::BayDisk;
 pub use bay_runtime::LimitEvents;
 pub use bay_sys::memory::keep_from_swap;
+use bay_types::backend::Support;
 use bay_types::bay::{Author, Isolation, Limits, Mount};
 use bay_types::egress::{Process, Transport, Who};
 use bay_types::guest::GatewaySsh;
@@ -42,6 +43,7 @@ use bay_types::{ApiError, BayId, BayName, ErrorCode};
 use tokio::net::UnixStream;
 
 pub use bay_runtime::{Counters, Dropped, GatewaySockets, Moved, NetworkUse, own_addresses};
+pub use bay_types::backend::Capabilities;
 pub use bay_types::runtime::Obstacle;
 
 pub mod local;
@@ -237,6 +239,15 @@ pub trait Attribution: Send + Sync + Debug {
 #[async_trait]
 pub trait Backend: Send + Sync + Debug {
     fn isolation(&self) -> Isolation;
+    /// What this driver can do on this host, as found out when it was opened.
+    fn capabilities(&self) -> Capabilities;
+    /// Refuses, with the reason in the capabilities, what needs memory checkpoints where there are none.
+    fn require_memory(&self) -> Result<(), BackendError> {
+        match self.capabilities().memory_checkpoints {
+            Support::Yes => Ok(()),
+            Support::No { reason } => Err(BackendError::MemoryUnsupported(reason)),
+        }
+    }
     async fn start(&self, spec: &StartSpec) -> Result<RuntimeRecord, BackendError>;
     async fn inspect(&self, bay: BayId, record: &RuntimeRecord) -> Seen;
     /// Undoes what root in the bay did to where PID 1 is, and tells it; nothing where PID 1 is out of the bay's reach.
@@ -257,10 +268,6 @@ pub trait Backend: Send + Sync + Debug {
     async fn clear(&self, bay: BayId) -> Result<(), BackendError>;
     async fn pause(&self, bay: BayId) -> Result<(), BackendError>;
     async fn resume(&self, bay: BayId) -> Result<(), BackendError>;
-    /// Whether memory can be kept here, and if not, why.
-    async fn keeps_memory(&self) -> Result<(), BackendError> {
-        Err(BackendError::MemoryUnsupported(NO_MEMORY.to_owned()))
-    }
     /// Empty when nothing is known to stand in the way.
     async fn examine(&self, _order: &CaptureOrder) -> Result<Vec<Obstacle>, BackendError> {
         Err(BackendError::MemoryUnsupported(NO_MEMORY.to_owned()))

@@ -13,10 +13,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bay_runtime::sockets::Callers;
 use bay_runtime::{
-    Failure, GUEST_SOCKET, GatewaySockets, Hierarchies, LimitEvents, Moved, NetworkUse, Placing,
+    Failure, GUEST_SOCKET, GatewaySockets, Hierarchies, LimitEvents, Moved, NetworkUse, Placing, find_criu,
     guest_socket, network_use, process_start_ticks,
 };
 use bay_types::BayId;
+use bay_types::backend::{
+    AttributionGrain, Capabilities, EgressControl, FilesCheckpoint, IsolationGrade, Support,
+};
 use bay_types::bay::{Isolation, Limits};
 use bay_types::egress::{Process, Transport, Who};
 use bay_types::runtime::{
@@ -27,7 +30,6 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::process::Command;
-use tokio::sync::OnceCell;
 
 use crate::{
     Attribution, Backend, BackendError, CaptureOrder, Captured, LimitSpec, Restored, Seen, StartSpec,
@@ -42,6 +44,8 @@ const MAX_REPLY_BYTES: u64 = 64 * 1024;
 const HELPER_DEADLINE: Duration = Duration::from_secs(90);
 /// A socket address holds 108 bytes, the last one zero.
 const MAX_SOCKET_PATH: usize = 107;
+/// A CRIU that does not report its version within this time counts as missing.
+const CRIU_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Where the local driver keeps its things.
 #[derive(Debug, Clone)]
@@ -67,14 +71,20 @@ pub struct Local {
     /// Where the cgroup hierarchies are mounted: looked at for every bay in every list, so it is kept once known. On some
     /// hosts the first bay's helper is the one that mounts what is missing.
     groups: OnceLock<Hierarchies>,
-    /// What keeps memory, once it was looked for.
-    criu: OnceCell<Result<Criu, String>>,
+    /// The program that captures and restores memory, or why there is none.
+    criu: Result<Criu, String>,
 }
 
 impl Local {
-    #[must_use]
-    pub fn new(config: LocalConfig) -> Self {
-        Self { config, groups: OnceLock::new(), criu: OnceCell::new() }
+    /// Finds out what this host has.
+    pub async fn open(config: LocalConfig) -> Self {
+        let given = config.criu.clone();
+        let found = tokio::task::spawn_blocking(move || find_criu(given.as_deref()));
+        let criu = match tokio::time::timeout(CRIU_ANSWERS_WITHIN, found).await {
+            Ok(found) => found.unwrap_or_else(|error| Err(error.to_string())),
+            Err(_) => Err("it did not report its version in time".to_owned()),
+        };
+        Self { config, groups: OnceLock::new(), criu }
     }
 
     fn groups(&self) -> Option<&Hierarchies> {
@@ -189,10 +199,26 @@ impl Backend for Local {
     fn isolation(&self) -> Isolation {
         Isolation {
             backend: "local".to_owned(),
-            grade: "shared-kernel".to_owned(),
+            grade: IsolationGrade::SharedKernel.as_str().to_owned(),
             detail: "own user, pid, mount, network, ipc, uts, cgroup and time namespaces, seccomp and cgroup limits; \
                      the host's kernel is shared"
                 .to_owned(),
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            isolation: IsolationGrade::SharedKernel,
+            memory_checkpoints: match &self.criu {
+                Ok(_) => Support::Yes,
+                Err(why) => Support::no(memory::needs_criu(why)),
+            },
+            files_checkpoint: FilesCheckpoint::Snapshot,
+            live_limits: Support::Yes,
+            egress: EgressControl::Gateway,
+            attribution: AttributionGrain::Exec,
+            nested_containers: Support::Yes,
+            quota: Support::Yes,
         }
     }
 
@@ -243,10 +269,6 @@ impl Backend for Local {
 
     async fn clear(&self, bay: BayId) -> Result<(), BackendError> {
         self.ask(&RuntimeRequest::Clear(self.place(bay))).await.map(drop)
-    }
-
-    async fn keeps_memory(&self) -> Result<(), BackendError> {
-        self.criu().await.map(drop)
     }
 
     async fn examine(&self, order: &CaptureOrder) -> Result<Vec<Obstacle>, BackendError> {

@@ -177,6 +177,7 @@ impl Daemon {
             idle_stop_s: row.spec.idle_stop_s,
             mounts: row.spec.mounts,
             isolation: self.backend.isolation(),
+            capabilities: Some(self.backend.capabilities()),
             workspace: bay_types::guest::WORKSPACE.to_owned(),
             execs_running: handle.execs_open() as u64,
             host_pid: row.runtime.map(|record| record.pid),

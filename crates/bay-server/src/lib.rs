@@ -258,14 +258,15 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     let current = guest.clone();
     let on_record = !store.bay_list().await?.is_empty();
     let pool = open_pool(&config, store.daemon_id().to_owned(), on_record).await?;
-    let backend = Local::new(LocalConfig {
+    let backend = Local::open(LocalConfig {
         run_dir: config.data_dir.join("run"),
         cgroup: PathBuf::from("workbay").join(store.daemon_id()),
         helper: guest.clone(),
         guest,
         criu: config.criu.clone(),
         die_before: fault.runtime.clone(),
-    });
+    })
+    .await;
     let telemetry = Telemetry::new(config.otlp.clone(), store.daemon_id());
     telemetry.costs.restore(store.cost_list().await?);
     let host = HostSize::here();

@@ -548,7 +548,18 @@ impl Reconciler {
             reason.push_str(&plain_text(trouble));
         }
         let version = plain_text(&info.version);
-        self.update(Draft::new("bay.running", json!({ "guest": version, "reason": reason })), |row| {
+        // What the bay was isolated by while it ran is a part of what is proven of it later.
+        let backend = &self.daemon.backend;
+        let event = Draft::new(
+            "bay.running",
+            json!({
+                "guest": version,
+                "reason": reason,
+                "backend": backend.isolation().backend,
+                "capabilities": backend.capabilities(),
+            }),
+        );
+        self.update(event, |row| {
             row.state = State::Running;
             row.reason = reason;
         })

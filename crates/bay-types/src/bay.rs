@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::backend::Capabilities;
 use crate::checkpoint::{CheckpointName, Lineage};
 use crate::id::{BayId, BayName, ImageId, RepoId};
 use crate::stats::BayCost;
@@ -266,6 +267,9 @@ pub struct BayView {
     pub idle_stop_s: Option<u64>,
     pub mounts: Vec<Mount>,
     pub isolation: Isolation,
+    /// What its backend can do on this host; absent when this daemon does not have the backend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capabilities: Option<Capabilities>,
     /// Where the agent's tree is, inside the bay.
     pub workspace: String,
     pub execs_running: u64,

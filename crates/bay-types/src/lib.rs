@@ -7,6 +7,7 @@
 //! |-------------|------------------------------------------------------|
 //! | [`id`]      | everything: typed ids and bay names                  |
 //! | [`error`]   | daemon → caller: code, message, what to do next      |
+//! | [`backend`] | daemon → CLI: what a backend can do                  |
 //! | [`bay`]     | CLI ↔ daemon: bays, their states, limits, mounts     |
 //! | [`checkpoint`] | CLI ↔ daemon: points in a bay's life, and what is made of them |
 //! | [`exec`]    | CLI ↔ daemon ↔ guest: commands and their results     |
@@ -37,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 pub mod approval;
+pub mod backend;
 pub mod bay;
 pub mod checkpoint;
 pub mod diff;

@@ -22,6 +22,8 @@ fn up_makes_a_running_bay_with_the_repository_in_its_workspace() {
     assert_eq!(view["origin"]["commit"], repository.head());
     assert_eq!(view["isolation"]["backend"], "local");
     assert_eq!(view["isolation"]["grade"], "shared-kernel");
+    assert_eq!(view["capabilities"]["isolation"], "shared-kernel");
+    assert_eq!(view["capabilities"]["attribution"], "exec");
     for field in ["reason", "since", "created_at", "id"] {
         assert!(view[field].as_str().is_some_and(|text| !text.is_empty()), "{field} is empty in {view}");
     }

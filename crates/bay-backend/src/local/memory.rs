@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use bay_runtime::{PROGRAM, find_criu, goes_on_here};
+use bay_runtime::{PROGRAM, goes_on_here};
 use bay_types::runtime::{CaptureSpec, Criu, GO_ON, Obstacle, RestoreSpec, RuntimeReply, RuntimeRequest};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 
@@ -18,22 +18,19 @@ const MEMORY_DEADLINE: Duration = Duration::from_secs(300);
 /// The step at which the helper looks whether images are of this kind of machine.
 const IDENTITY: &str = "identity";
 
+/// Why there are no memory checkpoints on a host without a CRIU that works.
+pub(super) fn needs_criu(why: &str) -> String {
+    format!("CRIU 4.2 or newer is needed: {why}")
+}
+
 impl Local {
-    pub(super) async fn criu(&self) -> Result<Criu, BackendError> {
-        let given = self.config.criu.clone();
-        let looked = self.criu.get_or_init(|| async move {
-            let found = tokio::task::spawn_blocking(move || find_criu(given.as_deref())).await;
-            found.unwrap_or_else(|error| Err(error.to_string()))
-        });
-        looked
-            .await
-            .clone()
-            .map_err(|why| BackendError::MemoryUnsupported(format!("CRIU 4.2 or newer is needed: {why}")))
+    fn criu(&self) -> Result<Criu, BackendError> {
+        self.criu.clone().map_err(|why| BackendError::MemoryUnsupported(needs_criu(&why)))
     }
 
     async fn capture_spec(&self, order: &CaptureOrder) -> Result<Box<CaptureSpec>, BackendError> {
         Ok(Box::new(CaptureSpec {
-            criu: self.criu().await?,
+            criu: self.criu()?,
             runtime: self.runtime_spec(&order.bay).await,
             record: order.record.clone(),
             images: order.images.clone(),
@@ -111,7 +108,7 @@ impl Local {
     }
 
     pub(super) async fn can_restore_memory(&self, images: &Path) -> Result<(), BackendError> {
-        let (criu, images) = (self.criu().await?, images.to_owned());
+        let (criu, images) = (self.criu()?, images.to_owned());
         let looked = tokio::task::spawn_blocking(move || goes_on_here(&images, &criu)).await;
         match looked {
             Ok(Ok(())) => Ok(()),
@@ -128,7 +125,7 @@ impl Local {
         images: &Path,
         fork_index: Option<u32>,
     ) -> Result<Restored, BackendError> {
-        let criu = self.criu().await?;
+        let criu = self.criu()?;
         let (kept, own) = (images.join(PROGRAM), spec.disk.root.with_file_name(PROGRAM));
         let ctl = own.clone();
         let copied = tokio::task::spawn_blocking(move || copy_program(&kept, &own)).await;

@@ -85,15 +85,15 @@ impl Rig {
         let guest = dir.join("bin").join("0123456789abcdef");
         fs::copy(suite::binary(), &guest).unwrap();
         let cgroup = PathBuf::from("workbay").join(format!("memory{}", std::process::id()));
-        let backend = Local::new(LocalConfig {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let backend = runtime.block_on(Local::open(LocalConfig {
             run_dir: dir.join("run"),
             cgroup: cgroup.clone(),
             helper: guest.clone(),
             guest,
             criu: None,
             die_before: None,
-        });
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        }));
         Some(Self { dir, pool, backend, runtime, image, cgroup, made: std::sync::Mutex::default() })
     }
 

@@ -10,6 +10,9 @@ use async_trait::async_trait;
 use axum::body::Body;
 use bay_backend::{Backend, BackendError, LimitEvents, Seen, StartSpec};
 use bay_store::{BayNew, Draft, NameChoice, Store};
+use bay_types::backend::{
+    AttributionGrain, Capabilities, EgressControl, FilesCheckpoint, IsolationGrade, Support,
+};
 use bay_types::bay::{BayCreate, BayView, Desired, Isolation, Limits, Source, State};
 use bay_types::exec::{EndReason, ExecSpec, ExecView, Exit};
 use bay_types::guest::PROTOCOL;
@@ -53,6 +56,18 @@ struct Scripted {
 impl Backend for Scripted {
     fn isolation(&self) -> Isolation {
         Isolation { backend: "script".to_owned(), grade: "none".to_owned(), detail: "a test".to_owned() }
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            isolation: IsolationGrade::SharedKernel,
+            memory_checkpoints: Support::no("this backend keeps files only"),
+            files_checkpoint: FilesCheckpoint::Snapshot,
+            live_limits: Support::Yes,
+            egress: EgressControl::Gateway,
+            attribution: AttributionGrain::Bay,
+            nested_containers: Support::no("a test"),
+            quota: Support::no("a test"),
+        }
     }
     async fn start(&self, _: &StartSpec) -> Result<RuntimeRecord, BackendError> {
         Ok(record())

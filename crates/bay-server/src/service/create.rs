@@ -110,6 +110,7 @@ async fn make(
         None => NameChoice::Derived(derived_name(&create.source, origin.as_ref())),
     };
     let by = caller.by();
+    let backend = daemon.backend.isolation().backend;
     let new = BayNew {
         name: choice,
         spec: create,
@@ -124,7 +125,7 @@ async fn make(
         .bay_create(new, |row| {
             Draft::new(
                 "bay.create",
-                json!({ "name": row.name, "image": row.image_id, "origin": row.origin, "limits": row.spec.limits, "mounts": row.spec.mounts, "policy": told, "by": by }),
+                json!({ "name": row.name, "image": row.image_id, "origin": row.origin, "limits": row.spec.limits, "mounts": row.spec.mounts, "policy": told, "backend": backend, "by": by }),
             )
         })
         .await

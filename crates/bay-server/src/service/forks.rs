@@ -39,7 +39,7 @@ pub(crate) async fn fork(
     };
     if wanted.from.is_none()
         && !wanted.files_only
-        && daemon.backend.keeps_memory().await.is_ok()
+        && daemon.backend.require_memory().is_ok()
         && let Some(held) = daemon.backend.memory_held(parent.id).await
     {
         // Before anything is captured: afterwards it is known exactly.
@@ -125,6 +125,7 @@ async fn child(
 ) -> Result<(Arc<BayHandle>, u64), ApiError> {
     let row = parent.row();
     let by = caller.by();
+    let backend = daemon.backend.isolation().backend;
     let new = BayNew {
         name: NameChoice::Derived(name),
         spec: BayCreate { name: None, ..row.spec },
@@ -137,7 +138,7 @@ async fn child(
     let made = daemon.store.bay_create(new, |row| {
         Draft::new(
             "bay.create",
-            json!({ "name": row.name, "image": row.image_id, "forked_from": row.forked_from, "by": by }),
+            json!({ "name": row.name, "image": row.image_id, "forked_from": row.forked_from, "backend": backend, "by": by }),
         )
     });
     let row = made.await.map_err(|e| e.to_api())?;

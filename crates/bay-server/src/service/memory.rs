@@ -52,7 +52,7 @@ pub(super) async fn order(daemon: &Daemon, row: &BayRow) -> Result<CaptureOrder,
         Seen::Paused => return Err(Obstacles::one("it stands still")),
         Seen::Gone => return Err(Obstacles::one("its guest has just died")),
     }
-    daemon.backend.keeps_memory().await.map_err(|error| Obstacles::one(error.to_string()))?;
+    daemon.backend.require_memory().map_err(|error| Obstacles::one(error.to_string()))?;
     let order = order_for(daemon, row, record).await.map_err(|error| Obstacles::one(error.message))?;
     let held = daemon.backend.memory_held(row.id).await.unwrap_or(0);
     let room = daemon.with_pool(move |pool| pool.checkpoint_make_room(held)).await;

@@ -81,6 +81,11 @@ pub(super) mod tests {
                        "commit": "8e26231d14f4c0f7e7537b92e10e461205b4ea95", "branch": "main"},
             "limits": {"memory_mib": 512}, "mounts": [{"source": "/opt/data", "target": "/data"}],
             "isolation": {"backend": "local", "grade": "shared-kernel", "detail": "namespaces"},
+            "capabilities": {
+                "isolation": "shared-kernel", "memory_checkpoints": {"support": "no", "reason": "CRIU is missing"},
+                "files_checkpoint": "snapshot", "live_limits": {"support": "yes"}, "egress": "gateway",
+                "attribution": "bay", "nested_containers": {"support": "yes"}, "quota": {"support": "yes"},
+            },
             "workspace": "/workspace", "execs_running": 1, "host_pid": 77
         });
         serde_json::from_value(value).unwrap()

@@ -1,3 +1,4 @@
+use bay_types::backend::{AttributionGrain, Capabilities, EgressControl, FilesCheckpoint, Support};
 use bay_types::bay::{BayView, Limits};
 use bay_types::policy::PolicyView;
 use bay_types::stats::BayCost;
@@ -101,6 +102,7 @@ fn render(
         ("backend", visible(&bay.isolation.backend)),
         ("means", visible(&bay.isolation.detail)),
     ];
+    let can = bay.capabilities.as_ref().map(capability_lines).unwrap_or_default();
     let cost = bay.cost.as_ref().map(cost_lines).unwrap_or_default();
     let mut parts = vec![
         section(bay.name.as_str(), &state),
@@ -110,10 +112,42 @@ fn render(
         section("egress", way_out),
         section("isolation", &isolation),
     ];
+    if !can.is_empty() {
+        parts.push(section("backend", &can));
+    }
     if !cost.is_empty() {
         parts.push(section("cost", &cost));
     }
     parts.join("\n\n")
+}
+
+/// What the bay's backend can do on this host.
+fn capability_lines(can: &Capabilities) -> Vec<(&'static str, String)> {
+    let support = |support: &Support| match support {
+        Support::Yes => "yes".to_owned(),
+        Support::No { reason } => format!("no: {}", visible(reason)),
+    };
+    let files = match can.files_checkpoint {
+        FilesCheckpoint::Snapshot => "a snapshot, whatever the bay holds",
+        FilesCheckpoint::Copy => "a copy of everything the bay holds",
+    };
+    let egress = match can.egress {
+        EgressControl::Gateway => "the bay's gateway decides on every request",
+        EgressControl::Backend => "the backend decides; the policy is only passed on to it",
+    };
+    let attribution = match can.attribution {
+        AttributionGrain::Exec => "to the exec that opened a connection",
+        AttributionGrain::Bay => "to the bay only",
+    };
+    vec![
+        ("memory checkpoints", support(&can.memory_checkpoints)),
+        ("files checkpoints", files.to_owned()),
+        ("live limits", support(&can.live_limits)),
+        ("disk limit", support(&can.quota)),
+        ("egress control", egress.to_owned()),
+        ("attribution", attribution.to_owned()),
+        ("nested containers", support(&can.nested_containers)),
+    ]
 }
 
 /// Measured by the host, over all runtimes of the bay.
@@ -173,8 +207,16 @@ mod tests {
         let way_out = way_out(None, Some(&EgressState { open: true, ..EgressState::default() }));
         let now = "2026-01-01T00:05:00Z".parse().unwrap();
         let text = render(&bay("the guest \u{1b}[2J answers"), None, &way_out, now);
-        for part in ["running, for 5m", "\\x1b[2J", "shared-kernel", "512 MiB", "/opt/data at /data", "main"]
-        {
+        for part in [
+            "running, for 5m",
+            "\\x1b[2J",
+            "shared-kernel",
+            "512 MiB",
+            "/opt/data at /data",
+            "main",
+            "no: CRIU is missing",
+            "to the bay only",
+        ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
         assert!(!text.contains('\u{1b}'));

@@ -1,0 +1,133 @@
+//! What a backend can do: shown with each bay, kept in the ledger, and asked by every verb before it begins.
+//!
+//! A difference between two drivers is a field here, never an error in the middle of a verb.
+
+use serde::{Deserialize, Serialize};
+
+/// What separates the processes of a bay from the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IsolationGrade {
+    /// The host's kernel serves the bay; namespaces and filters separate them.
+    SharedKernel,
+    /// A kernel that runs as a process of the host serves the bay.
+    UserKernel,
+    /// A kernel behind a processor's virtualisation serves the bay.
+    VirtualMachine,
+}
+
+impl IsolationGrade {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::SharedKernel => "shared-kernel",
+            Self::UserKernel => "user-kernel",
+            Self::VirtualMachine => "virtual-machine",
+        }
+    }
+}
+
+/// Whether a driver can do one thing on this host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "support", rename_all = "kebab-case")]
+pub enum Support {
+    Yes,
+    No {
+        /// One line for a person.
+        reason: String,
+    },
+}
+
+impl Support {
+    pub fn no(reason: impl Into<String>) -> Self {
+        Self::No { reason: reason.into() }
+    }
+
+    /// The reason why not.
+    #[must_use]
+    pub fn refusal(&self) -> Option<&str> {
+        match self {
+            Self::Yes => None,
+            Self::No { reason } => Some(reason),
+        }
+    }
+}
+
+/// What a checkpoint of files costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FilesCheckpoint {
+    /// A copy-on-write snapshot: its cost does not depend on how much the bay holds.
+    Snapshot,
+    /// A copy of everything that the bay holds.
+    Copy,
+}
+
+/// Who decides what leaves a bay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EgressControl {
+    /// The bay's gateway: every connection arrives there, and the policy decides on each request.
+    Gateway,
+    /// The backend itself: our policy is a request to it, not a decision of ours.
+    Backend,
+}
+
+/// How closely the origin of a connection is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AttributionGrain {
+    /// The exec that opened it.
+    Exec,
+    /// Only the bay.
+    Bay,
+}
+
+/// What one driver can do on this host, as found out when the daemon started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capabilities {
+    pub isolation: IsolationGrade,
+    /// Keeping what runs in a checkpoint, and live forks from it.
+    pub memory_checkpoints: Support,
+    pub files_checkpoint: FilesCheckpoint,
+    /// Changing limits of a bay that runs.
+    pub live_limits: Support,
+    pub egress: EgressControl,
+    pub attribution: AttributionGrain,
+    /// Containers inside the bay.
+    pub nested_containers: Support,
+    /// A limit on the disk space that the bay uses.
+    pub quota: Support,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_keep_their_json_shape() {
+        let capabilities = Capabilities {
+            isolation: IsolationGrade::UserKernel,
+            memory_checkpoints: Support::no("CRIU is missing"),
+            files_checkpoint: FilesCheckpoint::Snapshot,
+            live_limits: Support::Yes,
+            egress: EgressControl::Gateway,
+            attribution: AttributionGrain::Bay,
+            nested_containers: Support::Yes,
+            quota: Support::Yes,
+        };
+        let json = serde_json::json!({
+            "isolation": "user-kernel",
+            "memory_checkpoints": { "support": "no", "reason": "CRIU is missing" },
+            "files_checkpoint": "snapshot",
+            "live_limits": { "support": "yes" },
+            "egress": "gateway",
+            "attribution": "bay",
+            "nested_containers": { "support": "yes" },
+            "quota": { "support": "yes" },
+        });
+        assert_eq!(serde_json::to_value(&capabilities).unwrap(), json);
+        assert_eq!(serde_json::from_value::<Capabilities>(json).unwrap(), capabilities);
+        assert_eq!(capabilities.isolation.as_str(), "user-kernel");
+    }
+}
