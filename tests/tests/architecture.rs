@@ -198,17 +198,32 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
+/// The anchor of each heading of a page, as renderers of Markdown make it.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|heading| {
+            let text = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+            text.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect()
+        })
+        .collect()
+}
+
 #[test]
-fn pages_link_only_to_files_that_exist() {
+fn pages_link_only_to_files_and_headings_that_exist() {
     for page in pages() {
         let text = fs::read_to_string(&page).unwrap();
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            if link.starts_with("http") || link.starts_with('#') {
+            if link.starts_with("http") {
                 continue;
             }
-            let file = link.split('#').next().unwrap();
-            let target = page.parent().unwrap().join(file);
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
             assert!(target.exists(), "{} links to {link}, which does not exist", page.display());
+            if !anchor.is_empty() {
+                let there = anchors(&fs::read_to_string(&target).unwrap()).contains(anchor);
+                assert!(there, "{} links to {link}, and there is no such heading", page.display());
+            }
         }
     }
 }
