@@ -95,6 +95,11 @@ pub struct EgressEntry {
     pub count: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within_s: Option<u64>,
+    /// If the sum is of more than one name: how many different names there were, and the first of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distinct: Option<u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sample: Vec<String>,
 }
 
 /// What became of it.

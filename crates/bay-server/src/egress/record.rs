@@ -248,9 +248,13 @@ impl Recorder {
         let mut sums = self.floods(REFUSED).turn(Instant::now(), at_once);
         sums.extend(self.floods(LOOKED_UP).turn(Instant::now(), at_once));
         for sum in sums {
-            let body = json!({
+            let mut body = json!({
                 "what": sum.kind.what, "of": sum.kind.of, "like": sum.like, "count": sum.count, "within_s": WINDOW.as_secs(),
             });
+            if let Some(names) = sum.names {
+                body["distinct"] = names.distinct.into();
+                body["sample"] = names.sample.into();
+            }
             if let Err(NotRecorded(why)) = self.append(REPEATED, body).await {
                 tracing::warn!(bay = %self.bay, count = sum.count, %why, "a flood of refusals is not on record");
             }

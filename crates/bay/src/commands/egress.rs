@@ -172,6 +172,10 @@ fn words(entry: &EgressEntry) -> String {
     let request = clip(&visible(&entry.request), REQUEST);
     if entry.outcome == EgressOutcome::Repeated {
         let (count, within) = (entry.count.unwrap_or(0), entry.within_s.unwrap_or(0));
+        if let Some(distinct) = entry.distinct {
+            let names = clip(&visible(&entry.sample.join(", ")), REQUEST);
+            return format!("and {count} more of {distinct} different names, within {within} s: {names}");
+        }
         return match entry.id {
             0 => format!("and {count} more within {within} s: {request}"),
             id => format!("and {count} more like #{id} within {within} s: {request}"),
@@ -264,6 +268,12 @@ mod tests {
         let mut one = entry(EgressOutcome::Repeated);
         (one.count, one.within_s, one.request) = (Some(980), Some(10), "a.example:443".to_owned());
         assert_eq!(words(&one), "and 980 more like #7 within 10 s: a.example:443");
+        (one.distinct, one.sample) =
+            (Some(300), vec!["b.example:443".to_owned(), "c.example:443".to_owned()]);
+        assert_eq!(
+            words(&one),
+            "and 980 more of 300 different names, within 10 s: b.example:443, c.example:443"
+        );
     }
 
     #[test]

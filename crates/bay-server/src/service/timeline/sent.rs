@@ -8,6 +8,8 @@ use crate::channel::plain_text;
 
 /// Characters of the name of a program.
 const PROGRAM: usize = 40;
+/// Characters of the names that a sum of several names lists.
+const SAMPLE: usize = 200;
 
 /// The line for an event of traffic, unless it is of a kind without words.
 pub(super) fn what(kind: &str, body: &Body<'_>) -> Option<String> {
@@ -54,6 +56,16 @@ pub(super) fn what(kind: &str, body: &Body<'_>) -> Option<String> {
                 ended.push_str(&format!(" · {}", duration(ms as f64 / 1000.0)));
             }
             format!("{request} {ended}{by}")
+        }
+        REPEATED if body.text("distinct").is_some() => {
+            let sample: Vec<String> = body.read("sample").unwrap_or_default();
+            format!(
+                "{} more of {} different names ({}) within {} s",
+                body.text("count").unwrap_or_default(),
+                body.text("distinct").unwrap_or_default(),
+                clip(&plain_text(&sample.join(", ")), SAMPLE),
+                body.text("within_s").unwrap_or_default()
+            )
         }
         REPEATED => format!(
             "{} more like {}{} within {} s",
@@ -134,6 +146,8 @@ mod tests {
         );
         let more = json!({ "what": "deny", "of": "a.example:443", "like": 12, "count": 980, "within_s": 10 });
         assert_eq!(said("egress.repeated", &more), "980 more like 12 (a.example:443) within 10 s");
+        let many = json!({ "what": "deny", "of": "", "like": 0, "count": 300, "within_s": 10, "distinct": 2, "sample": ["a:1", "b:2"] });
+        assert_eq!(said("egress.repeated", &many), "300 more of 2 different names (a:1, b:2) within 10 s");
         assert_eq!(said("egress.closed", &json!({ "why": "no key" })), "nothing can leave it: no key");
     }
 
@@ -152,6 +166,7 @@ mod tests {
             let body = json!({
                 "request": evil, "host": evil, "port": evil, "why": evil, "of": evil, "like": evil, "failure": evil,
                 "ending": "failed", "status": evil, "explanation": { "reason": evil }, "by": who, "count": evil,
+                "distinct": evil, "sample": [evil],
             });
             let line = said(kind, &body);
             assert!(!line.chars().any(|c| c.is_control() || c == '\u{202e}'), "{line:?}");

@@ -46,6 +46,8 @@ fn blank(id: u64, event: &Event) -> EgressEntry {
         exec_argv: Vec::new(),
         count: None,
         within_s: None,
+        distinct: None,
+        sample: Vec::new(),
     }
 }
 
@@ -63,7 +65,7 @@ pub(super) fn meaning(event: &Event) -> Meaning {
         DECIDED => {
             set(&mut entry, text(body, "request").or_else(to));
             entry.reason = body.get("explanation").and_then(|said| text(said, "reason"));
-            entry.secrets = secrets(body);
+            entry.secrets = texts(body, "secrets");
             entry.outcome = match body.get("outcome").and_then(Value::as_str) {
                 Some("allow") => EgressOutcome::UnderWay,
                 Some("ask") => EgressOutcome::Ask,
@@ -93,6 +95,8 @@ pub(super) fn meaning(event: &Event) -> Meaning {
             entry.reason = text(body, "what");
             entry.count = number(body, "count");
             entry.within_s = number(body, "within_s");
+            entry.distinct = number(body, "distinct");
+            entry.sample = texts(body, "sample");
         }
         _ => return Meaning::Nothing,
     }
@@ -126,9 +130,9 @@ fn rule(body: &Value) -> Option<EgressRule> {
     Some(EgressRule { id: text(rule, "id")?, origin: text(rule, "origin").unwrap_or_default() })
 }
 
-fn secrets(body: &Value) -> Vec<String> {
-    let names = body.get("secrets").and_then(Value::as_array).into_iter().flatten();
-    names.filter_map(Value::as_str).map(plain_text).collect()
+fn texts(body: &Value, key: &str) -> Vec<String> {
+    let texts = body.get(key).and_then(Value::as_array).into_iter().flatten();
+    texts.filter_map(Value::as_str).map(plain_text).collect()
 }
 
 fn who(said: &Value) -> Option<Who> {
