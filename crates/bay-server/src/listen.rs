@@ -13,6 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
+use bay_types::principal::Principal;
 use bay_types::{ApiError, ErrorCode};
 use http::{HeaderMap, Request, header};
 use hyper::body::Incoming;
@@ -28,7 +29,6 @@ use tokio::task::JoinSet;
 
 use crate::ServeError;
 use crate::api::Failure;
-use crate::service::{Caller, Via};
 
 /// Callers at once; the next ones wait.
 const MAX_CONNECTIONS: usize = 4096;
@@ -168,7 +168,7 @@ impl Gate {
 #[derive(Debug, Clone)]
 struct Door {
     router: TowerToHyperService<Router>,
-    caller: Caller,
+    caller: Principal,
     gate: Option<Arc<Gate>>,
 }
 
@@ -216,7 +216,7 @@ pub(crate) async fn serve(
             accepted = unix.accept() => match accepted {
                 Ok((stream, _)) => match stream.peer_cred() {
                     Ok(peer) => {
-                        let caller = Caller { uid: peer.uid(), via: Via::Socket };
+                        let caller = Principal::operator(peer.uid());
                         let door = Door { router: router.clone(), caller, gate: None };
                         connections.spawn(connection(stream, door, None, ending.clone(), place));
                     }
@@ -228,7 +228,7 @@ pub(crate) async fn serve(
                 Ok((stream, _)) => {
                     let _ = stream.set_nodelay(true);
                     // Whoever can read the token is the daemon's own user.
-                    let caller = Caller { uid: rustix::process::geteuid().as_raw(), via: Via::Token };
+                    let caller = Principal::token(rustix::process::geteuid().as_raw());
                     let door = Door { router: router.clone(), caller, gate: gate.clone() };
                     connections.spawn(connection(stream, door, Some(HEAD_WITHIN), ending.clone(), place));
                 }

@@ -120,6 +120,8 @@ error_codes! {
     DaemonUnreachable = "daemon-unreachable", 503, 6;
     GuestUnreachable = "guest-unreachable", 503, 5;
     NotRoot = "not-root", 403, 6;
+    /// The verb is not for principals of this kind.
+    NotPermitted = "not-permitted", 403, 6;
     /// A caller over TCP without the token, under a foreign name, or from a web page.
     Unauthorized = "unauthorized", 401, 6;
     /// The operation was cut short and can be repeated as it is.

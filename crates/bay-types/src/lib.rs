@@ -34,6 +34,7 @@
 //! | [`notify`]  | CLI ↔ daemon: who is told of questions               |
 //! | [`policy`]  | CLI ↔ daemon: what may leave a bay, and why          |
 //! | [`secret`]  | CLI ↔ daemon ↔ guest: credentials that bays never hold |
+//! | [`principal`] | nothing: who asks, and by which door               |
 //! | [`progress`]| daemon → caller, during long work                    |
 #![forbid(unsafe_code)]
 
@@ -56,6 +57,7 @@ pub mod invisible;
 pub mod notify;
 pub mod output;
 pub mod policy;
+pub mod principal;
 pub mod progress;
 pub mod repo;
 pub mod runtime;

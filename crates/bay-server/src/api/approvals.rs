@@ -8,10 +8,10 @@ use bay_types::approval::{Allow, Approval, Deny};
 use http::header;
 use serde::Deserialize;
 
-use super::{Failure, Input, Json, NoQuery, Shared};
+use super::{Caller, Failure, Input, Json, NoQuery, Shared};
 use crate::daemon::to_the_end;
 use crate::news;
-use crate::service::{Caller, approvals};
+use crate::service::approvals;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -44,7 +44,7 @@ pub(super) async fn show(
 pub(super) async fn allow(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(id): Path<String>,
     Input(wanted): Input<Allow>,
 ) -> Result<Json<Approval>, Failure> {
@@ -54,7 +54,7 @@ pub(super) async fn allow(
 pub(super) async fn deny(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(id): Path<String>,
     Input(wanted): Input<Deny>,
 ) -> Result<Json<Approval>, Failure> {
@@ -64,7 +64,7 @@ pub(super) async fn deny(
 pub(super) async fn revoke(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(id): Path<String>,
 ) -> Result<Json<Approval>, Failure> {
     Ok(Json(to_the_end(approvals::revoke(daemon, id, caller)).await?))

@@ -11,10 +11,10 @@ use bay_types::top::Top;
 use bay_types::{ApiError, BayId, ErrorCode};
 use serde::Deserialize;
 
-use super::{Failure, Input, Json, NoQuery, Parent, Shared};
+use super::{Caller, Failure, Input, Json, NoQuery, Parent, Shared};
 use crate::daemon::to_the_end;
 use crate::registry::{MAX_STOP_GRACE, STOP_GRACE};
-use crate::service::{self, Caller};
+use crate::service;
 use crate::{news, telemetry};
 
 pub(super) async fn health(_: NoQuery, State(daemon): Shared) -> Json<Health> {
@@ -118,7 +118,7 @@ pub(super) async fn show(
 pub(super) async fn create(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Parent(parent): Parent,
     Input(create): Input<BayCreate>,
 ) -> Result<Response, Failure> {
@@ -128,7 +128,7 @@ pub(super) async fn create(
 
 pub(super) async fn remove(
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
     Query(query): Query<BayDelete>,
 ) -> Result<Json<BayDeleted>, Failure> {
@@ -139,7 +139,7 @@ pub(super) async fn remove(
 pub(super) async fn start(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
 ) -> Result<Json<BayView>, Failure> {
     let handle = daemon.bays.find(&bay)?;
@@ -154,7 +154,7 @@ pub(super) struct StopQuery {
 
 pub(super) async fn stop(
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
     Query(query): Query<StopQuery>,
 ) -> Result<Json<BayView>, Failure> {
@@ -179,7 +179,7 @@ pub(super) struct PauseQuery {
 
 pub(super) async fn pause(
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
     Query(query): Query<PauseQuery>,
 ) -> Result<Json<BayView>, Failure> {
@@ -193,7 +193,7 @@ pub(super) async fn pause(
 pub(super) async fn resume(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
 ) -> Result<Json<BayView>, Failure> {
     let handle = daemon.bays.find(&bay)?;
@@ -203,7 +203,7 @@ pub(super) async fn resume(
 pub(super) async fn replace(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
 ) -> Result<Json<BayView>, Failure> {
     let handle = daemon.bays.find(&bay)?;
@@ -214,7 +214,7 @@ pub(super) async fn replace(
 pub(super) async fn set(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
     Input(change): Input<BaySet>,
 ) -> Result<Json<BayView>, Failure> {

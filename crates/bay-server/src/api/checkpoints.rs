@@ -6,9 +6,9 @@ use bay_types::checkpoint::{
 };
 use bay_types::{ApiError, CheckpointName, ErrorCode};
 
-use super::{Failure, Input, Json, NoQuery, Shared};
+use super::{Caller, Failure, Input, Json, NoQuery, Shared};
 use crate::daemon::to_the_end;
-use crate::service::{self, Caller};
+use crate::service;
 
 pub(super) async fn list(
     _: NoQuery,
@@ -22,7 +22,7 @@ pub(super) async fn list(
 pub(super) async fn create(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
     Input(create): Input<CheckpointCreate>,
 ) -> Result<Json<CheckpointView>, Failure> {
@@ -33,7 +33,7 @@ pub(super) async fn create(
 pub(super) async fn remove(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path((bay, checkpoint)): Path<(String, String)>,
 ) -> Result<Json<()>, Failure> {
     let handle = daemon.bays.find(&bay)?;
@@ -50,7 +50,7 @@ pub(super) async fn remove(
 pub(super) async fn restore(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
     Input(wanted): Input<Restore>,
 ) -> Result<Json<Restored>, Failure> {
@@ -61,7 +61,7 @@ pub(super) async fn restore(
 pub(super) async fn fork(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
     Input(wanted): Input<ForkCreate>,
 ) -> Result<Json<Forked>, Failure> {
@@ -72,7 +72,7 @@ pub(super) async fn fork(
 pub(super) async fn promote(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
     Input(wanted): Input<Promote>,
 ) -> Result<Json<Restored>, Failure> {

@@ -13,11 +13,11 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 
-use super::{Failure, Input, Json, NoQuery, Parent, Shared};
+use super::{Caller, Failure, Input, Json, NoQuery, Parent, Shared};
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::to_the_end;
 use crate::registry::Attached;
-use crate::service::{Caller, execs, gate};
+use crate::service::{execs, gate};
 use crate::{checked_output, news, spool};
 
 /// Bytes moved at once between caller and guest, per direction.
@@ -48,7 +48,7 @@ pub(super) async fn show(
 pub(super) async fn start(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Parent(parent): Parent,
     Path(bay): Path<String>,
     Input(spec): Input<ExecSpec>,
@@ -63,7 +63,7 @@ pub(super) async fn start(
 pub(super) async fn start_attached(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Parent(parent): Parent,
     Path(bay): Path<String>,
     mut request: Request,
@@ -83,7 +83,7 @@ pub(super) async fn start_attached(
 pub(super) async fn ask(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
     Input(spec): Input<ExecSpec>,
 ) -> Result<Json<()>, Failure> {
@@ -220,7 +220,7 @@ pub(super) async fn output(
 pub(super) async fn signal(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path((bay, exec)): Path<(String, String)>,
     Input(signal): Input<SignalRequest>,
 ) -> Result<Json<Signalled>, Failure> {

@@ -8,6 +8,7 @@ use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use bay_store::Draft;
 use bay_types::guest::FileStat;
+use bay_types::principal::Principal;
 use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
 use http::{Method, StatusCode, header};
@@ -15,11 +16,11 @@ use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Failure, Json, Shared, hearing_out};
+use super::{Caller, Failure, Json, Shared, hearing_out};
 use crate::channel::{ANSWER_WITHIN, query_value};
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
-use crate::service::{Caller, execs};
+use crate::service::execs;
 use crate::validate;
 
 /// Longest answer of a guest to an upload.
@@ -106,7 +107,7 @@ async fn into(
     handle: &BayHandle,
     query: &PathQuery,
     noun: &str,
-    caller: Caller,
+    caller: Principal,
     request: Request,
 ) -> Result<Bytes, Failure> {
     query.check()?;
@@ -153,7 +154,7 @@ pub(super) async fn pack(
 
 pub(super) async fn write(
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
     Query(query): Query<PathQuery>,
     request: Request,
@@ -172,7 +173,7 @@ pub(super) async fn write(
 
 pub(super) async fn unpack(
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
     Query(query): Query<PathQuery>,
     request: Request,

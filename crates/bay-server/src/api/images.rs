@@ -3,10 +3,10 @@ use axum::response::Response;
 use bay_types::image::{ImageImport, ImageView};
 use http::StatusCode;
 
-use super::{Failure, Input, Json, NoQuery, Shared};
+use super::{Caller, Failure, Input, Json, NoQuery, Shared};
 use crate::daemon::to_the_end;
 use crate::news;
-use crate::service::{Caller, images};
+use crate::service::images;
 
 pub(super) async fn list(_: NoQuery, State(daemon): Shared) -> Result<Json<Vec<ImageView>>, Failure> {
     Ok(Json(images::list(&daemon).await?))
@@ -15,7 +15,7 @@ pub(super) async fn list(_: NoQuery, State(daemon): Shared) -> Result<Json<Vec<I
 pub(super) async fn import(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Input(import): Input<ImageImport>,
 ) -> Response {
     news::answer(|teller| async move {
@@ -27,7 +27,7 @@ pub(super) async fn import(
 pub(super) async fn remove(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(image): Path<String>,
 ) -> Result<StatusCode, Failure> {
     to_the_end(async move { images::remove(&daemon, image, caller).await }).await?;

@@ -8,6 +8,7 @@ use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, St
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, patch, post};
+use bay_types::principal::Principal;
 use bay_types::trace::{TRACEPARENT, Traceparent};
 use bay_types::{ApiError, ErrorCode};
 use http::{HeaderValue, StatusCode, header, request::Parts};
@@ -16,7 +17,6 @@ use serde::de::DeserializeOwned;
 
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
-use crate::service::Caller;
 
 mod approvals;
 mod audit;
@@ -223,12 +223,16 @@ impl<S: Send + Sync> FromRequestParts<S> for NoQuery {
     }
 }
 
+/// Who sent the request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caller(pub(crate) Principal);
+
 impl<S: Send + Sync> FromRequestParts<S> for Caller {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
         // Put there by the listener for every connection; without it nobody is trusted.
-        parts.extensions.get::<Caller>().copied().ok_or_else(|| {
+        parts.extensions.get::<Principal>().copied().map(Self).ok_or_else(|| {
             Failure(ApiError::new(
                 ErrorCode::NotRoot,
                 "the caller is not known",

@@ -3,10 +3,9 @@
 use axum::extract::{Path, State};
 use bay_types::notify::{Delivery, Webhook, WebhookAdd, WebhookMade};
 
-use super::{Failure, Input, Json, NoQuery, Shared};
+use super::{Caller, Failure, Input, Json, NoQuery, Shared};
 use crate::daemon::to_the_end;
 use crate::notify;
-use crate::service::Caller;
 
 pub(super) async fn list(_: NoQuery, State(daemon): Shared) -> Json<Vec<Webhook>> {
     Json(daemon.notify.list())
@@ -15,7 +14,7 @@ pub(super) async fn list(_: NoQuery, State(daemon): Shared) -> Json<Vec<Webhook>
 pub(super) async fn add(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Input(wanted): Input<WebhookAdd>,
 ) -> Result<Json<WebhookMade>, Failure> {
     Ok(Json(to_the_end(notify::add(daemon, wanted, caller)).await?))
@@ -24,7 +23,7 @@ pub(super) async fn add(
 pub(super) async fn remove(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(id): Path<String>,
 ) -> Result<Json<Webhook>, Failure> {
     Ok(Json(to_the_end(notify::remove(daemon, id, caller)).await?))

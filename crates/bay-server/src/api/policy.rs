@@ -10,10 +10,10 @@ use bay_types::policy::{
 };
 use bay_types::{ApiError, ErrorCode};
 
-use super::{Failure, Input, Json, NoQuery, Shared};
+use super::{Caller, Failure, Input, Json, NoQuery, Shared};
 use crate::channel::plain_text;
 use crate::daemon::to_the_end;
-use crate::service::{Caller, policy};
+use crate::service::policy;
 
 pub(super) async fn show(
     _: NoQuery,
@@ -27,7 +27,7 @@ pub(super) async fn show(
 pub(super) async fn set(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
     Input(given): Input<PolicySet>,
 ) -> Result<Json<PolicyView>, Failure> {
@@ -40,7 +40,7 @@ pub(super) async fn set(
 pub(super) async fn unset(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
 ) -> Result<Json<PolicyView>, Failure> {
     let handle = daemon.bays.find(&bay)?;
@@ -56,7 +56,7 @@ pub(super) async fn host(_: NoQuery, State(daemon): Shared) -> Result<Json<Layer
 pub(super) async fn set_host(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Input(given): Input<PolicySet>,
 ) -> Result<Json<LayerSet>, Failure> {
     to_the_end(policy::set(Arc::clone(&daemon), Scope::Host, given, caller)).await?;
@@ -66,7 +66,7 @@ pub(super) async fn set_host(
 pub(super) async fn unset_host(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
 ) -> Result<Json<LayerSet>, Failure> {
     to_the_end(policy::unset(Arc::clone(&daemon), Scope::Host, caller)).await?;
     Ok(Json(policy::layer(&daemon, &Scope::Host).await?))
@@ -84,7 +84,7 @@ pub(super) async fn project(
 pub(super) async fn set_project(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
     Input(given): Input<PolicySet>,
 ) -> Result<Json<LayerSet>, Failure> {
@@ -96,7 +96,7 @@ pub(super) async fn set_project(
 pub(super) async fn unset_project(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
 ) -> Result<Json<LayerSet>, Failure> {
     let scope = policy::scope_of_project(&*daemon.bays.find(&bay)?)?;
@@ -170,7 +170,7 @@ pub(super) async fn grants(
 pub(super) async fn grant_add(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(bay): Path<String>,
     Input(wanted): Input<GrantAdd>,
 ) -> Result<Json<GrantView>, Failure> {
@@ -181,7 +181,7 @@ pub(super) async fn grant_add(
 pub(super) async fn grant_rm(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path((bay, id)): Path<(String, String)>,
 ) -> Result<Json<GrantView>, Failure> {
     let handle = daemon.bays.find(&bay)?;

@@ -8,11 +8,11 @@ use http::StatusCode;
 use http_body_util::{BodyExt, Limited};
 use tokio::sync::mpsc;
 
-use super::{Failure, Input, Json, NoQuery, Shared};
+use super::{Caller, Failure, Input, Json, NoQuery, Shared};
 use crate::daemon::to_the_end;
 use crate::news;
+use crate::service::repos;
 use crate::service::repos::{ChannelReader, Piece};
-use crate::service::{Caller, repos};
 
 /// Longest bundle: far beyond the largest repository, far below a disk.
 const MAX_BUNDLE: usize = 64 << 30;
@@ -34,7 +34,7 @@ pub(super) async fn offer(
 pub(super) async fn bundle(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(repo): Path<String>,
     request: Request,
 ) -> Result<Json<RepoView>, Failure> {
@@ -75,7 +75,7 @@ pub(super) async fn bundle(
 pub(super) async fn sync(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Input(sync): Input<RepoSync>,
 ) -> Response {
     news::answer(|teller| async move { repos::sync(&daemon, &sync.repo, caller, teller).await })
@@ -84,7 +84,7 @@ pub(super) async fn sync(
 pub(super) async fn remove(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(repo): Path<String>,
 ) -> Result<StatusCode, Failure> {
     to_the_end(async move { repos::remove(&daemon, &repo, caller).await }).await?;

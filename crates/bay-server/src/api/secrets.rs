@@ -3,10 +3,9 @@
 use axum::extract::{Path, State};
 use bay_types::secret::{SecretRotate, SecretSet, SecretView};
 
-use super::{Failure, Input, Json, NoQuery, Shared};
+use super::{Caller, Failure, Input, Json, NoQuery, Shared};
 use crate::daemon::to_the_end;
 use crate::secrets;
-use crate::service::Caller;
 
 pub(super) async fn list(_: NoQuery, State(daemon): Shared) -> Result<Json<Vec<SecretView>>, Failure> {
     Ok(Json(daemon.secrets.list()?))
@@ -23,7 +22,7 @@ pub(super) async fn show(
 pub(super) async fn set(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(secret): Path<String>,
     Input(wanted): Input<SecretSet>,
 ) -> Result<Json<SecretView>, Failure> {
@@ -33,7 +32,7 @@ pub(super) async fn set(
 pub(super) async fn rotate(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(secret): Path<String>,
     Input(wanted): Input<SecretRotate>,
 ) -> Result<Json<SecretView>, Failure> {
@@ -43,7 +42,7 @@ pub(super) async fn rotate(
 pub(super) async fn remove(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(secret): Path<String>,
 ) -> Result<Json<SecretView>, Failure> {
     Ok(Json(to_the_end(secrets::remove(daemon, secret, caller)).await?))

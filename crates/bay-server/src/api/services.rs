@@ -8,11 +8,11 @@ use bay_types::service::{ServiceSpec, ServiceVerb, ServiceView};
 use http::header;
 use serde::Deserialize;
 
-use super::{Failure, Input, Json, NoQuery, Shared};
+use super::{Caller, Failure, Input, Json, NoQuery, Shared};
 use crate::channel::{ANSWER_WITHIN, plain_text};
 use crate::daemon::to_the_end;
 use crate::news;
-use crate::service::{Caller, execs, gate, services};
+use crate::service::{execs, gate, services};
 
 pub(super) async fn list(
     _: NoQuery,
@@ -35,7 +35,7 @@ pub(super) async fn show(
 pub(super) async fn define(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path((bay, service)): Path<(String, String)>,
     Input(spec): Input<ServiceSpec>,
 ) -> Result<Json<ServiceView>, Failure> {
@@ -52,7 +52,7 @@ pub(super) async fn define(
 pub(super) async fn ask(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path((bay, service, verb)): Path<(String, String, String)>,
 ) -> Result<Json<ServiceView>, Failure> {
     let handle = daemon.bays.find(&bay)?;
@@ -72,7 +72,7 @@ pub(super) async fn ask(
 pub(super) async fn remove(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path((bay, service)): Path<(String, String)>,
 ) -> Result<Json<Option<ServiceView>>, Failure> {
     let handle = daemon.bays.find(&bay)?;

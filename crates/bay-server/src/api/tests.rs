@@ -176,7 +176,7 @@ async fn rig() -> Rig {
 impl Rig {
     async fn send(&self, method: &str, path: &str, body: impl Into<Body>) -> Response {
         let mut request = http::Request::builder().method(method).uri(path).body(body.into()).unwrap();
-        request.extensions_mut().insert(Caller { uid: 0, via: crate::service::Via::Socket });
+        request.extensions_mut().insert(Principal::operator(0));
         self.router.call(request).await.unwrap()
     }
 

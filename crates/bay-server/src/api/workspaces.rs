@@ -2,9 +2,9 @@ use axum::extract::{Path, State};
 use bay_types::bay::WorkspaceView;
 use http::StatusCode;
 
-use super::{Failure, Json, NoQuery, Shared};
+use super::{Caller, Failure, Json, NoQuery, Shared};
 use crate::daemon::to_the_end;
-use crate::service::{Caller, workspaces};
+use crate::service::workspaces;
 
 pub(super) async fn list(_: NoQuery, State(daemon): Shared) -> Result<Json<Vec<WorkspaceView>>, Failure> {
     Ok(Json(workspaces::list(&daemon).await?))
@@ -21,7 +21,7 @@ pub(super) async fn show(
 pub(super) async fn remove(
     _: NoQuery,
     State(daemon): Shared,
-    caller: Caller,
+    Caller(caller): Caller,
     Path(workspace): Path<String>,
 ) -> Result<StatusCode, Failure> {
     to_the_end(async move { workspaces::remove(&daemon, workspace, caller).await }).await?;

@@ -16,6 +16,7 @@ use bay_types::approval::{
 use bay_types::egress::Who;
 use bay_types::invisible::misleads;
 use bay_types::policy::Origin;
+use bay_types::principal::Principal;
 use bay_types::{ApiError, ApprovalId, CheckpointName};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -25,7 +26,6 @@ use super::{Key, Parts, Wish, pack};
 use crate::daemon::Daemon;
 use crate::egress::fit;
 use crate::registry::BayHandle;
-use crate::service::Caller;
 use crate::service::checkpoints::{self, Wanted};
 use crate::service::timeline::quoted;
 
@@ -347,7 +347,7 @@ pub(super) async fn checkpoint(
     card: &Approval,
 ) -> Result<CheckpointName, ApiError> {
     let why = format!("before asking about {}", line(card));
-    let made = checkpoints::take(daemon, handle, Wanted::automatic(why), Caller::approval()).await?;
+    let made = checkpoints::take(daemon, handle, Wanted::automatic(why), Principal::approval()).await?;
     Ok(made.name)
 }
 

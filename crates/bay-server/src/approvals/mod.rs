@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use bay_store::{ApprovalRow, Draft, Store, StoreError};
 use bay_types::approval::{Answer, Approval, ApprovalState, Asked, Differs, Reach};
+use bay_types::principal::INSIDE;
 use bay_types::{ApiError, ApprovalId, BayId, CheckpointName, ExecId};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -33,7 +34,7 @@ use tokio::sync::{Notify, broadcast, watch};
 
 use crate::daemon::{Daemon, to_the_end};
 use crate::registry::BayHandle;
-use crate::service::{INSIDE, inside};
+use crate::service::inside;
 
 pub(crate) mod card;
 mod difference;

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bay_store::Draft;
 use bay_types::approval::Approval;
 use bay_types::notify::{Delivery, MAX_URL_BYTES, Webhook, WebhookAdd, WebhookMade};
+use bay_types::principal::Principal;
 use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -32,7 +33,6 @@ use zeroize::Zeroizing;
 
 use crate::channel::plain_text;
 use crate::daemon::{Daemon, blocking};
-use crate::service::Caller;
 use send::Target;
 use waiting::{AboutApproval, Waiting};
 
@@ -267,7 +267,7 @@ fn all_kept(notify: &Notify) -> Vec<Kept> {
 pub(crate) async fn add(
     daemon: Arc<Daemon>,
     wanted: WebhookAdd,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<WebhookMade, ApiError> {
     let invalid = |why: String| ApiError::new(ErrorCode::InvalidInput, why, "give https://HOST/PATH");
     if wanted.url.len() > MAX_URL_BYTES {
@@ -315,7 +315,7 @@ fn find(daemon: &Daemon, id: &str) -> Result<Arc<Hook>, ApiError> {
     })
 }
 
-pub(crate) async fn remove(daemon: Arc<Daemon>, id: String, caller: Caller) -> Result<Webhook, ApiError> {
+pub(crate) async fn remove(daemon: Arc<Daemon>, id: String, caller: Principal) -> Result<Webhook, ApiError> {
     let _edit = daemon.notify.edit.lock().await;
     let gone = find(&daemon, &id)?;
     let event = Draft::new("notify.rm", json!({ "id": id, "by": caller.by() }));

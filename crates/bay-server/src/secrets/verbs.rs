@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bay_store::Draft;
+use bay_types::principal::Principal;
 use bay_types::secret::{
     SECRET_REMOVED, SECRET_ROTATED, SECRET_SET, SECRET_STALE, SecretRotate, SecretSet, SecretSource,
     SecretText, SecretView,
@@ -15,8 +16,8 @@ use super::given::{self, wrong};
 use super::kept::{Kept, KeptBay, KeptCommand};
 use super::source::{self, Fetched};
 use super::{Refreshed, kept, strength, text};
+use crate::authorize::{Verb, authorize};
 use crate::daemon::{Daemon, blocking};
-use crate::service::{Caller, Via};
 
 /// How often a command may be run at most, and at least.
 const REFRESH_S: std::ops::RangeInclusive<u64> = 10..=30 * 24 * 3600;
@@ -61,7 +62,7 @@ pub(crate) async fn set(
     daemon: Arc<Daemon>,
     name: String,
     mut wanted: SecretSet,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<SecretView, ApiError> {
     let vault = &daemon.secrets;
     vault.keys.check()?;
@@ -80,7 +81,7 @@ pub(crate) async fn set(
         SecretSource::Value(value) => (given_value(value.expose(), &name)?, None),
         SecretSource::Command { line, refresh_s } => {
             // Whoever has only the token may be anywhere, and is nobody on this host.
-            if caller.via != Via::Socket {
+            if authorize(caller.kind(), Verb::SecretCommandSet).is_err() {
                 let next = "set it on the host itself, or give a value";
                 return Err(wrong("a command is only taken from a caller on this host", next));
             }
@@ -90,9 +91,9 @@ pub(crate) async fn set(
                     format!("give {} s to {} s", REFRESH_S.start(), REFRESH_S.end()),
                 ));
             }
-            let fetched = source::fetch(line.expose(), caller.uid, source::WITHIN).await;
+            let fetched = source::fetch(line.expose(), caller.uid(), source::WITHIN).await;
             let fetched = fetched.map_err(|why| failed_source(&name, &why))?;
-            (fetched, Some(KeptCommand { line: line.clone(), refresh_s: *refresh_s, uid: caller.uid }))
+            (fetched, Some(KeptCommand { line: line.clone(), refresh_s: *refresh_s, uid: caller.uid() }))
         }
     };
     strong(&fetched.value, &name, wanted.allow_weak)?;
@@ -151,7 +152,7 @@ pub(crate) async fn rotate(
     daemon: Arc<Daemon>,
     name: String,
     wanted: SecretRotate,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<SecretView, ApiError> {
     let vault = &daemon.secrets;
     let before = vault.find(&name)?;
@@ -197,7 +198,7 @@ pub(crate) async fn rotate(
 pub(crate) async fn remove(
     daemon: Arc<Daemon>,
     name: String,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<SecretView, ApiError> {
     let vault = &daemon.secrets;
     let _changing = vault.changing.lock().await;

@@ -9,13 +9,14 @@ use bay_types::approval::{
 };
 use bay_types::checkpoint::Restore;
 use bay_types::policy::{GrantAdd, PolicySet};
+use bay_types::principal::Principal;
 use bay_types::{ApiError, ApprovalId, ErrorCode};
 use bytes::Bytes;
 use jiff::Timestamp;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 
-use super::{Caller, checkpoints, ends_id, policy};
+use super::{checkpoints, ends_id, policy};
 use crate::approvals::{Question, Stand, is_exec};
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
@@ -111,7 +112,7 @@ pub(crate) async fn allow(
     daemon: Arc<Daemon>,
     given: String,
     wanted: Allow,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<Approval, ApiError> {
     let question = open(&daemon, &given).await?;
     let card = question.view();
@@ -249,7 +250,7 @@ pub(crate) async fn deny(
     daemon: Arc<Daemon>,
     given: String,
     wanted: Deny,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<Approval, ApiError> {
     let question = open(&daemon, &given).await?;
     let card = question.view();
@@ -287,7 +288,11 @@ pub(crate) async fn deny(
 }
 
 /// Ends an allow that could still be used.
-pub(crate) async fn revoke(daemon: Arc<Daemon>, given: String, caller: Caller) -> Result<Approval, ApiError> {
+pub(crate) async fn revoke(
+    daemon: Arc<Daemon>,
+    given: String,
+    caller: Principal,
+) -> Result<Approval, ApiError> {
     let card = find(&daemon, &given).await?;
     if daemon.approvals.revoke(&daemon, &card, &caller.by()).await? {
         return find(&daemon, &card.id.to_string()).await;

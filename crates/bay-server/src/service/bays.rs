@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bay_store::{BayRow, Draft};
 use bay_types::bay::{BayDeleted, BayView, Desired, State};
+use bay_types::principal::Principal;
 use bay_types::{ApiError, ErrorCode, ImageId};
 use serde_json::json;
 
-use super::Caller;
 use super::checkpoints::{self, Wanted};
 use crate::daemon::Daemon;
 use crate::fault::Point;
@@ -33,7 +33,7 @@ pub(super) fn not_deleting(row: &BayRow, verb: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn event(kind: &'static str, caller: Caller) -> Draft {
+fn event(kind: &'static str, caller: Principal) -> Draft {
     Draft::new(kind, json!({ "by": caller.by() }))
 }
 
@@ -65,7 +65,7 @@ pub(crate) async fn reach(
 pub(crate) async fn start(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<BayView, ApiError> {
     if handle.row().state == State::Running && handle.row().desired == Desired::Running {
         // It may have died this moment; then it is started like any other.
@@ -99,7 +99,7 @@ pub(crate) async fn stop(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     grace: Duration,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<BayView, ApiError> {
     if handle.row().state == State::Stopped && handle.row().desired == Desired::Stopped {
         return Ok(daemon.view(&handle));
@@ -124,7 +124,7 @@ pub(crate) async fn stop(
 pub(crate) async fn pause(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<BayView, ApiError> {
     let fits = |row: &BayRow| {
         not_deleting(row, "paused")?;
@@ -145,7 +145,7 @@ pub(crate) async fn pause(
 pub(crate) async fn resume(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<BayView, ApiError> {
     let fits = |row: &BayRow| {
         not_deleting(row, "resumed")?;
@@ -167,7 +167,7 @@ pub(crate) async fn resume(
 pub(crate) async fn replace(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<BayView, ApiError> {
     let row = handle.row();
     not_deleting(&row, "replaced")?;
@@ -213,7 +213,7 @@ pub(crate) async fn delete(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     keep_workspace: bool,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<BayDeleted, ApiError> {
     let draft =
         Draft::new("bay.delete-asked", json!({ "keep_workspace": keep_workspace, "by": caller.by() }));

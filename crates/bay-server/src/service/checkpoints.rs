@@ -16,12 +16,13 @@ use bay_types::checkpoint::{
     CheckpointCreate, CheckpointKind, CheckpointView, MAX_MESSAGE, Point as At, Promote, Restore, Restored,
     SHOWN_INSIDE,
 };
+use bay_types::principal::Principal;
 use bay_types::{ApiError, CheckpointName, ErrorCode};
 use jiff::Timestamp;
 use serde_json::json;
 
 use super::bays::{VERB_WITHIN, misfit, not_deleting, reach};
-use super::{Caller, memory, thinning};
+use super::{memory, thinning};
 use crate::daemon::Daemon;
 use crate::fault::Point;
 use crate::registry::BayHandle;
@@ -51,7 +52,7 @@ pub(crate) async fn create(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     create: CheckpointCreate,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<CheckpointView, ApiError> {
     if let Some(message) = &create.message
         && (message.len() > MAX_MESSAGE || message.contains('\0'))
@@ -75,7 +76,7 @@ pub(crate) async fn take(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     wanted: Wanted,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<CheckpointView, ApiError> {
     let _at_work = stand_still(handle).await?;
     take_and(daemon, handle, wanted, caller, false).await
@@ -96,7 +97,7 @@ async fn stand_still(handle: &BayHandle) -> Result<tokio::sync::MutexGuard<'_, (
 pub(crate) async fn pause_to_disk(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<BayView, ApiError> {
     let row = handle.row();
     not_deleting(&row, "paused")?;
@@ -154,7 +155,7 @@ async fn take_and(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     wanted: Wanted,
-    caller: Caller,
+    caller: Principal,
     hold: bool,
 ) -> Result<CheckpointView, ApiError> {
     let row = handle.row();
@@ -325,7 +326,7 @@ fn fits(row: &BayRow, verb: &str) -> Result<(), ApiError> {
 
 /// After every checkpoint: the bay sees the newest ones, and automatic ones that are not needed any more go, as far as
 /// `caller` may remove them. The checkpoint at hand is made, so a failure here is only logged.
-async fn tidy(daemon: &Daemon, handle: &Arc<BayHandle>, spared: Option<CheckpointName>, caller: Caller) {
+async fn tidy(daemon: &Daemon, handle: &Arc<BayHandle>, spared: Option<CheckpointName>, caller: Principal) {
     let done = async {
         let mut known = daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?;
         let usage = daemon.with_pool(|pool| pool.usage()).await?;
@@ -408,7 +409,7 @@ pub(crate) async fn remove(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     name: CheckpointName,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<(), ApiError> {
     let _at_work = handle.at_work.lock().await;
     let row = find(&daemon, &handle, name).await?;
@@ -430,7 +431,7 @@ async fn forget(
     handle: &Arc<BayHandle>,
     row: &CheckpointRow,
     why: &str,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<(), ApiError> {
     let event = Draft::new("checkpoint.removed", json!({ "name": row.name, "why": why, "by": caller.by() }));
     handle.checkpoint_forgotten(&daemon.store, row.name, &event).await?;
@@ -443,7 +444,7 @@ pub(crate) async fn restore(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     wanted: Restore,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<Restored, ApiError> {
     let kind = find(&daemon, &handle, wanted.checkpoint).await?.kind;
     let memory = kind == CheckpointKind::Memory && !wanted.files_only;
@@ -458,7 +459,7 @@ pub(crate) async fn keep_before_restore(
     handle: &Arc<BayHandle>,
     name: CheckpointName,
     memory: bool,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<CheckpointView, ApiError> {
     find(daemon, handle, name).await?;
     fits(&handle.row(), "restored")?;
@@ -475,7 +476,7 @@ pub(crate) async fn go_back(
     handle: &Arc<BayHandle>,
     name: CheckpointName,
     memory: bool,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<BayView, ApiError> {
     let point = At { bay: handle.id, checkpoint: name };
     let draft = Draft::new("bay.restore-asked", json!({ "checkpoint": name, "by": caller.by() }));
@@ -501,7 +502,7 @@ pub(crate) async fn promote(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     wanted: Promote,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<Restored, ApiError> {
     let child = daemon.bays.find(&wanted.from)?;
     if child.id == handle.id {
@@ -538,7 +539,7 @@ async fn become_point(
     point: At,
     memory: bool,
     draft: Draft,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<BayView, ApiError> {
     // A bay that was asked to be stopped stays so, unless it is to go on in the middle of what it did; what was paused is gone.
     let stays = handle.row().desired == Desired::Stopped && !memory;

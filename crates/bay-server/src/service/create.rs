@@ -14,12 +14,12 @@ use bay_pool::{Pool, PoolError};
 use bay_store::{BayNew, Draft, NameChoice};
 use bay_types::bay::{BayCreate, BayView, Limits, Origin, Source, State};
 use bay_types::image::{ImageImport, ImageView};
+use bay_types::principal::Principal;
 use bay_types::trace::Traceparent;
 use bay_types::{ApiError, BayName, ErrorCode};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::Caller;
 use super::fetch::{bring, refuse_local};
 use crate::daemon::{Daemon, blocking};
 use crate::news::Teller;
@@ -58,7 +58,7 @@ pub(crate) async fn create(
     create: BayCreate,
     name: Option<BayName>,
     parent: Option<Traceparent>,
-    caller: Caller,
+    caller: Principal,
     teller: Teller,
 ) -> Result<BayView, ApiError> {
     let began = Timestamp::now();
@@ -75,7 +75,7 @@ async fn make(
     daemon: &Arc<Daemon>,
     mut create: BayCreate,
     name: Option<BayName>,
-    caller: Caller,
+    caller: Principal,
     teller: Teller,
     prepared: &mut Option<Timestamp>,
 ) -> Result<BayView, ApiError> {
@@ -144,7 +144,7 @@ async fn make(
 async fn prepare(
     daemon: &Arc<Daemon>,
     create: &BayCreate,
-    caller: Caller,
+    caller: Principal,
     mut teller: Teller,
 ) -> Result<(ImageView, Option<Origin>, Teller), ApiError> {
     let pool = daemon.pool()?;

@@ -22,6 +22,7 @@ use bay_types::exec::{
 use bay_types::frame::Frame;
 use bay_types::guest::{ExecEnded, ShutdownReport};
 use bay_types::output::MAX_OUTPUT_HASHES;
+use bay_types::principal::Principal;
 use bay_types::trace::{TRACEPARENT_VARIABLE, Traceparent};
 use bay_types::usage::ExecCost;
 use bay_types::{ApiError, ErrorCode, ExecId};
@@ -30,7 +31,6 @@ use http::Method;
 use hyper::upgrade::Upgraded;
 use serde_json::json;
 
-use super::Caller;
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::Daemon;
 use crate::registry::{BayHandle, Starting};
@@ -80,7 +80,7 @@ pub(super) fn event_argv(argv: &[String]) -> (Vec<&str>, usize) {
     (kept, left_out)
 }
 
-fn started_event(spec: &ExecSpec, caller: Caller) -> Draft {
+fn started_event(spec: &ExecSpec, caller: Principal) -> Draft {
     let (argv, left_out) = event_argv(&spec.argv);
     Draft::new(
         "exec.start",
@@ -134,7 +134,7 @@ pub(crate) async fn start(
     handle: &Arc<BayHandle>,
     spec: &ExecSpec,
     parent: Option<Traceparent>,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<ExecView, ApiError> {
     spec.check()?;
     if let Some(known) = known(daemon, handle, spec).await? {
@@ -163,7 +163,7 @@ pub(crate) async fn start_attached(
     handle: &Arc<BayHandle>,
     spec: &ExecSpec,
     parent: Option<Traceparent>,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<Upgraded, ApiError> {
     spec.check()?;
     must_run(handle)?;
@@ -265,7 +265,7 @@ async fn insert(
     handle: &Arc<BayHandle>,
     spec: &ExecSpec,
     parent: Option<Traceparent>,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<ExecRow, ApiError> {
     let trace = daemon.telemetry.place(parent);
     let inserted = daemon
@@ -551,7 +551,7 @@ pub(crate) async fn signal(
     handle: &BayHandle,
     exec: &str,
     signal: SignalRequest,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<Signalled, ApiError> {
     if !(1..=64).contains(&signal.signal) {
         return Err(ApiError::new(

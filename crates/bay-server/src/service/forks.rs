@@ -6,11 +6,12 @@ use std::time::Duration;
 use bay_store::{BayNew, Draft, NameChoice};
 use bay_types::bay::{BayCreate, BayView, State};
 use bay_types::checkpoint::{CheckpointKind, ForkCreate, Forked, Lineage, MAX_FORKS, Point, SHOWN_INSIDE};
+use bay_types::principal::Principal;
 use bay_types::{ApiError, BayName, ErrorCode};
 use serde_json::json;
 
 use super::checkpoints::{self, Wanted};
-use super::{Caller, bays, memory};
+use super::{bays, memory};
 use crate::daemon::Daemon;
 use crate::reconcile;
 use crate::registry::BayHandle;
@@ -24,7 +25,7 @@ pub(crate) async fn fork(
     daemon: Arc<Daemon>,
     parent: Arc<BayHandle>,
     wanted: ForkCreate,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<Forked, ApiError> {
     if !(1..=MAX_FORKS).contains(&wanted.count) {
         return Err(ApiError::new(
@@ -121,7 +122,7 @@ async fn child(
     parent: &BayHandle,
     name: BayName,
     lineage: Lineage,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<(Arc<BayHandle>, u64), ApiError> {
     let row = parent.row();
     let by = caller.by();

@@ -10,6 +10,7 @@ use bay_store::Draft;
 use bay_types::approval::{Approval, ApprovalState, Asked, AskedExec, AskingRule};
 use bay_types::exec::ExecSpec;
 use bay_types::policy::Origin;
+use bay_types::principal::{Kind, Principal};
 use bay_types::service::{HealthCheck, ServiceName, ServiceSpec};
 use bay_types::{ApiError, ApprovalId, ErrorCode, ExecId};
 use jiff::Timestamp;
@@ -17,7 +18,7 @@ use serde::Serialize;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::{Caller, Via, execs, policy};
+use super::{execs, policy};
 use crate::approvals::{Key, Parts, Question, Verdict, Wish};
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
@@ -71,7 +72,7 @@ pub(crate) async fn pass(
     handle: &Arc<BayHandle>,
     spec: &ExecSpec,
     wanted: bool,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<(), ApiError> {
     let check = || spec.check();
     let command = Command::exec(spec)?;
@@ -94,7 +95,7 @@ pub(crate) async fn pass_service(
     handle: &Arc<BayHandle>,
     name: &ServiceName,
     spec: &ServiceSpec,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<(), ApiError> {
     let health = match spec.health.as_ref().map(|health| &health.check) {
         Some(HealthCheck::Command { argv }) => Some(argv),
@@ -142,10 +143,10 @@ async fn decide(
     handle: &Arc<BayHandle>,
     command: &Command<'_>,
     wanted: bool,
-    caller: Caller,
+    caller: Principal,
     check: impl Fn() -> Result<(), ApiError>,
 ) -> Result<Decision, ApiError> {
-    let held_for = if caller.via == Via::Inside { HELD_FOR_BAY } else { HELD_FOR };
+    let held_for = if caller.kind() == Kind::Bay { HELD_FOR_BAY } else { HELD_FOR };
     loop {
         let compiled = policy::effective(daemon, handle).await;
         let rule = decide_exec(&compiled, command.argv).cloned();
@@ -175,7 +176,7 @@ async fn decide(
                     "`bay approvals --all` shows what was asked and answered",
                 ));
             }
-            Verdict::Waiting(question) if caller.via == Via::Inside => {
+            Verdict::Waiting(question) if caller.kind() == Kind::Bay => {
                 return Err(ApiError::new(
                     ErrorCode::ApprovalPending,
                     format!("a person has to answer first whether the command may run ({})", question.id),
@@ -207,7 +208,7 @@ async fn use_allow(
     handle: &Arc<BayHandle>,
     command: &Command<'_>,
     question: &Question,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<bool, ApiError> {
     let (argv, left_out) = execs::event_argv(command.argv);
     let mut event = json!({
@@ -253,7 +254,7 @@ fn wish(
     handle: &BayHandle,
     command: &Command<'_>,
     rule: Option<&ExecRule>,
-    caller: Caller,
+    caller: Principal,
 ) -> Wish {
     let asked_at = Timestamp::now();
     let mut left = SHOWN_BYTES;
@@ -305,7 +306,7 @@ fn wish(
         answer: None,
     };
     // An answer to the operator's own question is none to the bay's, and the other way round.
-    let asker = if caller.via == Via::Inside { "inside " } else { "" };
+    let asker = if caller.kind() == Kind::Bay { "inside " } else { "" };
     Wish {
         key: Key(format!("command {asker}{}", command.digest)),
         card,

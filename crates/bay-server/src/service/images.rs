@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use bay_store::Draft;
 use bay_types::image::{ImageImport, ImageView};
+use bay_types::principal::Principal;
 use bay_types::{ApiError, ErrorCode, ImageId};
 use serde_json::json;
 
-use super::{Caller, ends_id};
+use super::ends_id;
 use crate::daemon::{Daemon, blocking};
 use crate::news::Teller;
 
@@ -42,7 +43,7 @@ pub(crate) async fn list(daemon: &Daemon) -> Result<Vec<ImageView>, ApiError> {
 pub(crate) async fn import(
     daemon: &Arc<Daemon>,
     import: ImageImport,
-    caller: Caller,
+    caller: Principal,
     mut teller: Teller,
 ) -> Result<(ImageView, Teller), ApiError> {
     let host_or_path =
@@ -70,7 +71,7 @@ pub(crate) async fn import(
     daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
     let (image, teller) = blocking(move || {
         let image =
-            pool.image_import(&import, caller.uid, &mut |p| teller.progress(p)).map_err(|e| e.to_api())?;
+            pool.image_import(&import, caller.uid(), &mut |p| teller.progress(p)).map_err(|e| e.to_api())?;
         Ok((image, teller))
     })
     .await?;
@@ -100,7 +101,7 @@ fn pick(images: Vec<ImageView>, given: &str) -> Result<ImageView, ApiError> {
 }
 
 /// Removes an image no bay names.
-pub(crate) async fn remove(daemon: &Daemon, given: String, caller: Caller) -> Result<(), ApiError> {
+pub(crate) async fn remove(daemon: &Daemon, given: String, caller: Principal) -> Result<(), ApiError> {
     let _alone = daemon.alone().await?;
     let image = pick(daemon.with_pool(bay_pool::Pool::image_list).await?, &given)?;
     let bays = bays_of(daemon, image.id);

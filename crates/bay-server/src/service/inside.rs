@@ -16,6 +16,7 @@ use bay_store::Draft;
 use bay_types::checkpoint::{CheckpointCreate, CheckpointKind, CheckpointName, CheckpointView};
 use bay_types::diff::{DiffAsk, DiffLine};
 use bay_types::inside::{Answered, Ask, InsideChange, InsideDiff};
+use bay_types::principal::{INSIDE, Principal};
 use bay_types::service::ServiceVerb;
 use bay_types::{ApiError, ErrorCode};
 use http::Method;
@@ -24,7 +25,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
 use super::diff::Found;
-use super::{Caller, checkpoints, execs, gate, policy};
+use super::{checkpoints, execs, gate, policy};
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
@@ -173,7 +174,7 @@ async fn answer(handle: &BayHandle, id: u64, outcome: Result<Value, ApiError>) {
 /// Whoever asks for it ends with it. So it is answered as soon as nothing can be wrong with it any more, and done when the
 /// answer had time to be read.
 async fn restore(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, checkpoint: CheckpointName) {
-    let caller = Caller::inside();
+    let caller = Principal::bay(handle.id);
     match checkpoints::keep_before_restore(daemon, handle, checkpoint, false, caller).await {
         Err(error) => answer(handle, id, Err(error)).await,
         Ok(before) => {
@@ -208,7 +209,9 @@ async fn grant(
         }
         Ask::Service { service, spec } => {
             let decided = match spec.check() {
-                Ok(()) => gate::pass_service(daemon, handle, &service, &spec, Caller::inside()).await,
+                Ok(()) => {
+                    gate::pass_service(daemon, handle, &service, &spec, Principal::bay(handle.id)).await
+                }
                 Err(error) => Err(error),
             };
             (decided.map(|()| Value::Null), cost::LOOK)
@@ -223,7 +226,7 @@ async fn checkpoint(
     handle: &Arc<BayHandle>,
     message: Option<String>,
 ) -> Result<CheckpointView, ApiError> {
-    let caller = Caller::inside();
+    let caller = Principal::bay(handle.id);
     let all = checkpoints::list(daemon, handle).await?;
     if all.iter().filter(|one| one.by == caller.by()).count() >= MAX_FROM_INSIDE {
         return Err(ApiError::new(
@@ -382,14 +385,11 @@ async fn write(daemon: &Daemon, handle: &BayHandle, draft: &Draft) {
 /// An event for changes that have none of their own.
 fn left_out(count: u64, why: Option<&str>) -> Draft {
     let within_s = LEFT_OUT_WITHIN.as_secs();
-    Draft::new(
-        "inside.left-out",
-        json!({ "count": count, "within_s": within_s, "why": why, "by": Caller::inside().by() }),
-    )
+    Draft::new("inside.left-out", json!({ "count": count, "within_s": within_s, "why": why, "by": INSIDE }))
 }
 
 fn draft(change: InsideChange) -> Draft {
-    let by = Caller::inside().by();
+    let by = INSIDE;
     match change {
         InsideChange::ServiceDefined { service, argv, arguments_left_out } => {
             let (argv, more) = execs::event_argv(&argv);

@@ -1,5 +1,14 @@
 //! One module per noun: what the verbs do, whichever API they come through.
 
+use std::sync::Arc;
+
+use bay_types::ApiError;
+use bay_types::principal::Principal;
+
+use crate::authorize::{Verb, authorize, authorize_on};
+use crate::daemon::Daemon;
+use crate::registry::BayHandle;
+
 pub(crate) mod approvals;
 pub(crate) mod bays;
 pub(crate) mod checkpoints;
@@ -21,53 +30,23 @@ pub(crate) mod timeline;
 pub(crate) mod traffic;
 pub(crate) mod workspaces;
 
-/// Nobody's user id.
-const NOBODY: u32 = 65534;
-
-/// What events and checkpoints say of [`Via::Inside`] and [`Via::Approval`].
-pub(crate) const INSIDE: &str = "inside";
-pub(crate) const APPROVAL: &str = "approval";
-
-/// Who asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Caller {
-    /// User id whose rights apply to paths the caller names.
-    pub(crate) uid: u32,
-    pub(crate) via: Via,
-}
-
-/// How it is known who asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Via {
-    /// By the kernel's word.
-    Socket,
-    /// The caller has the token.
-    Token,
-    /// A bay asks for itself, through its guest.
-    Inside,
-    /// The daemon acts because a rule has it ask a person about something that happens in the bay.
-    Approval,
-}
-
-impl Caller {
-    /// For events.
-    pub(crate) fn by(self) -> String {
-        match self.via {
-            Via::Socket => format!("uid {}", self.uid),
-            Via::Token => "token".to_owned(),
-            Via::Inside => INSIDE.to_owned(),
-            Via::Approval => APPROVAL.to_owned(),
-        }
+#[expect(dead_code, reason = "the verbs come to it one after the other")]
+impl Daemon {
+    /// Refuses a verb that this principal may not use.
+    pub(crate) fn permit(&self, who: &Principal, verb: Verb) -> Result<(), ApiError> {
+        Ok(authorize(who.kind(), verb)?)
     }
 
-    /// A bay, which has nobody's rights out here.
-    pub(crate) fn inside() -> Self {
-        Self { uid: NOBODY, via: Via::Inside }
-    }
-
-    /// The daemon, before it asks a person.
-    pub(crate) fn approval() -> Self {
-        Self { uid: NOBODY, via: Via::Approval }
+    /// The bay that a verb is about, by name or id, if this principal may use the verb on it.
+    pub(crate) fn bay_for(
+        &self,
+        who: &Principal,
+        verb: Verb,
+        given: &str,
+    ) -> Result<Arc<BayHandle>, ApiError> {
+        let found = self.bays.find(given);
+        authorize_on(who, verb, found.as_ref().ok().map(|handle| handle.id))?;
+        found
     }
 }
 

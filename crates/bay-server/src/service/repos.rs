@@ -4,14 +4,15 @@ use std::io::Read;
 use std::sync::Arc;
 
 use bay_store::Draft;
+use bay_types::principal::Principal;
 use bay_types::repo::{RepoOffer, RepoOffered, RepoView};
 use bay_types::{ApiError, ErrorCode, RepoId};
 use bytes::Bytes;
 use serde_json::json;
 use tokio::sync::mpsc;
 
+use super::ends_id;
 use super::fetch::{Fetched, bring, is_local, is_remote, refuse_local};
-use super::{Caller, ends_id};
 use crate::daemon::{Daemon, blocking};
 use crate::news::Teller;
 use crate::service::images::some;
@@ -117,7 +118,7 @@ pub(crate) async fn unbundle(
     daemon: &Daemon,
     repo: RepoId,
     mut bundle: ChannelReader,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<RepoView, ApiError> {
     let event = Draft::new("repo.bundle", json!({ "repo": repo, "by": caller.by() }));
     daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
@@ -180,7 +181,7 @@ fn to_sync(repos: Vec<RepoView>, given: &str) -> Result<String, ApiError> {
 pub(crate) async fn sync(
     daemon: &Arc<Daemon>,
     given: &str,
-    caller: Caller,
+    caller: Principal,
     mut teller: Teller,
 ) -> Result<RepoView, ApiError> {
     let location = to_sync(daemon.with_pool(bay_pool::Pool::repo_list).await?, given)?;
@@ -201,7 +202,7 @@ pub(crate) async fn sync(
 }
 
 /// Removes a repository no bay began from.
-pub(crate) async fn remove(daemon: &Daemon, given: &str, caller: Caller) -> Result<(), ApiError> {
+pub(crate) async fn remove(daemon: &Daemon, given: &str, caller: Principal) -> Result<(), ApiError> {
     let _alone = daemon.alone().await?;
     let repo = find(daemon, given).await?;
     let bays = bays_of(daemon, repo.id);

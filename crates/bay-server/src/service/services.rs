@@ -3,6 +3,7 @@
 
 use bay_store::Draft;
 use bay_types::bay::State;
+use bay_types::principal::Principal;
 use bay_types::service::{MAX_SERVICES, ServiceName, ServiceSpec, ServiceVerb, ServiceView};
 use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use http::Method;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{Caller, execs};
+use super::execs;
 use crate::channel::{ANSWER_WITHIN, plain_text};
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
@@ -57,7 +58,7 @@ async fn note(
     handle: &BayHandle,
     name: &ServiceName,
     kind: &'static str,
-    caller: Caller,
+    caller: Principal,
     mut body: Value,
 ) -> Result<(), ApiError> {
     body["service"] = json!(name);
@@ -127,7 +128,7 @@ pub(crate) async fn define(
     handle: &BayHandle,
     name: &ServiceName,
     spec: &ServiceSpec,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<ServiceView, ApiError> {
     spec.check()?;
     execs::must_run(handle)?;
@@ -147,7 +148,7 @@ pub(crate) async fn ask(
     handle: &BayHandle,
     name: &ServiceName,
     verb: ServiceVerb,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<ServiceView, ApiError> {
     execs::must_run(handle)?;
     let kind = match verb {
@@ -166,7 +167,7 @@ pub(crate) async fn remove(
     daemon: &Daemon,
     handle: &BayHandle,
     name: &ServiceName,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<Option<ServiceView>, ApiError> {
     execs::must_run(handle)?;
     note(daemon, handle, name, "service.remove", caller, json!({})).await?;

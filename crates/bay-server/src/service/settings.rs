@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use bay_store::{BayRow, Draft};
 use bay_types::bay::BayView;
+use bay_types::principal::Principal;
 use bay_types::settings::BaySet;
 use bay_types::{ApiError, ErrorCode};
 use serde_json::json;
 
-use super::Caller;
 use super::bays::{VERB_WITHIN, not_deleting};
 use crate::daemon::Daemon;
 use crate::fault::Point;
@@ -19,7 +19,7 @@ pub(crate) async fn set(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     change: BaySet,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<BayView, ApiError> {
     if change.is_empty() {
         return Err(ApiError::new(

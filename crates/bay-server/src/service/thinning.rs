@@ -12,9 +12,8 @@
 
 use bay_store::CheckpointRow;
 use bay_types::CheckpointName;
+use bay_types::principal::{APPROVAL, INSIDE};
 use jiff::{SignedDuration, Timestamp};
-
-use super::{APPROVAL, INSIDE};
 
 /// The newest automatic ones of each cause always stay: they are the way back from what was done last.
 const ALWAYS_KEPT: usize = 3;
@@ -38,7 +37,7 @@ pub(super) enum Cause {
 impl Cause {
     const ALL: [Self; 3] = [Self::Inside, Self::Approval, Self::Operator];
 
-    /// By what is stored with a checkpoint (see [`Caller::by`](super::Caller::by)).
+    /// By what is stored with a checkpoint (see [`Principal::by`](bay_types::principal::Principal::by)).
     pub(super) fn of(by: &str) -> Self {
         match by {
             INSIDE => Self::Inside,
@@ -90,6 +89,7 @@ mod tests {
     use super::*;
     use bay_types::BayId;
     use bay_types::checkpoint::CheckpointKind;
+    use bay_types::principal::Principal;
 
     const NOW: &str = "2026-01-31T00:00:00Z";
 
@@ -157,11 +157,10 @@ mod tests {
 
     #[test]
     fn each_cause_is_read_from_what_is_stored() {
-        use crate::service::{Caller, Via};
-        assert_eq!(Cause::of(&Caller::inside().by()), Cause::Inside);
-        assert_eq!(Cause::of(&Caller::approval().by()), Cause::Approval);
-        for via in [Via::Socket, Via::Token] {
-            assert_eq!(Cause::of(&Caller { uid: 1000, via }.by()), Cause::Operator);
+        assert_eq!(Cause::of(&Principal::bay(BayId::generate()).by()), Cause::Inside);
+        assert_eq!(Cause::of(&Principal::approval().by()), Cause::Approval);
+        for who in [Principal::operator(1000), Principal::token(1000)] {
+            assert_eq!(Cause::of(&who.by()), Cause::Operator);
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use bay_store::Draft;
 use bay_types::bay::{Source, WorkspaceView};
+use bay_types::principal::Principal;
 use bay_types::{ApiError, ErrorCode};
 use serde_json::json;
 
-use super::Caller;
 use crate::daemon::Daemon;
 
 pub(crate) async fn list(daemon: &Daemon) -> Result<Vec<WorkspaceView>, ApiError> {
@@ -34,7 +34,7 @@ fn pick(kept: Vec<WorkspaceView>, given: &str) -> Result<WorkspaceView, ApiError
 }
 
 /// Removes one for good.
-pub(crate) async fn remove(daemon: &Daemon, given: String, caller: Caller) -> Result<(), ApiError> {
+pub(crate) async fn remove(daemon: &Daemon, given: String, caller: Principal) -> Result<(), ApiError> {
     let _alone = daemon.alone().await?;
     let kept = find(daemon, &given).await?;
     let waits = daemon.bays.list().into_iter().find(|handle| {

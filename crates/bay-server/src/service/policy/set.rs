@@ -11,6 +11,7 @@ use bay_types::policy::{
     GrantAdd, GrantView, LayerSet, LayerText, MAX_GRANT_S, MAX_GRANTS, MAX_NAME_BYTES, MAX_POLICY_BYTES,
     MAX_REQUEST_BYTES, PolicySet, PolicyView,
 };
+use bay_types::principal::Principal;
 use bay_types::{ApiError, BayName, ErrorCode};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -19,7 +20,6 @@ use super::{compile, places, view};
 use crate::channel::plain_text;
 use crate::daemon::{Daemon, blocking};
 use crate::registry::BayHandle;
-use crate::service::Caller;
 use crate::service::bays::not_deleting;
 
 /// Problems of one file that an answer tells.
@@ -147,7 +147,7 @@ pub(crate) async fn set(
     daemon: Arc<Daemon>,
     scope: Scope,
     given: PolicySet,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<(), ApiError> {
     if let Scope::Bay(bay) = &scope {
         not_deleting(&daemon.bays.find(&bay.to_string())?.row(), "given a policy")?;
@@ -162,7 +162,7 @@ pub(crate) async fn set(
 }
 
 /// A bay without one has the preset `closed`; a host or project without one says nothing.
-pub(crate) async fn unset(daemon: Arc<Daemon>, scope: Scope, caller: Caller) -> Result<(), ApiError> {
+pub(crate) async fn unset(daemon: Arc<Daemon>, scope: Scope, caller: Principal) -> Result<(), ApiError> {
     let event =
         Draft::new("policy.set", json!({ "scope": scope.to_string(), "name": null, "by": caller.by() }));
     daemon.store.policy_unset(&scope, &event).await.map_err(|e| e.to_api())?;
@@ -218,7 +218,7 @@ pub(crate) async fn grant_add(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     wanted: GrantAdd,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<GrantView, ApiError> {
     not_deleting(&handle.row(), "granted anything")?;
     if wanted.for_s == 0 || wanted.for_s > MAX_GRANT_S {
@@ -287,7 +287,7 @@ pub(crate) async fn grant_rm(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     id: String,
-    caller: Caller,
+    caller: Principal,
 ) -> Result<GrantView, ApiError> {
     let event = Draft::new("grant.rm", json!({ "ids": [id], "by": caller.by() }));
     let gone = daemon.store.grant_rm(handle.id, &id, &event).await.map_err(|e| e.to_api())?;
