@@ -178,11 +178,12 @@ fn files_below(directory: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Every page that people read: those at the top of the repository, and all below `docs`.
+/// Every page that people read: those at the top of the repository, all below `docs`, and the contracts in the crates.
 fn pages() -> Vec<PathBuf> {
     let mut pages: Vec<PathBuf> =
         ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].iter().map(|name| root().join(name)).collect();
     files_below(&root().join("docs"), ".md", &mut pages);
+    files_below(&root().join("crates"), ".md", &mut pages);
     pages
 }
 
