@@ -199,6 +199,16 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
+#[test]
+fn the_readme_links_to_every_page_for_users() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    for entry in fs::read_dir(root().join("docs")).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        let linked = readme.contains(&format!("](docs/{name})")) || !name.ends_with(".md");
+        assert!(linked, "README.md does not link to docs/{name}");
+    }
+}
+
 /// The anchor of each heading of a page, as renderers of Markdown make it.
 fn anchors(page: &str) -> BTreeSet<String> {
     let headings = page.lines().filter(|line| line.starts_with('#'));
