@@ -1,7 +1,7 @@
 //! The one interface behind which a bay can run anywhere, and its drivers.
 //!
 //! A backend starts, finds, freezes and clears runtimes. It keeps no state of its own: what it needs to find a runtime
-//! again is derived from the bay's id or was returned as a [`RuntimeRecord`]. Differences between drivers belong in
+//! again is derived from the bay's id or was returned as a [`RuntimeHandle`]. Differences between drivers belong in
 //! their [`Capabilities`], not in more verbs.
 //!
 //! | verb      | promise                                                                                        |
@@ -15,7 +15,7 @@
 //! | `capture` | memory and the caller's snapshots of one moment, and the bay goes on; or nothing is kept       |
 //! | `abandon` | a capture that nobody waits for any more is over, and nothing of it is left                    |
 //! | `restore` | the bay goes on from there and its guest answers, or nothing is left                           |
-//! | `gateway` | every connection of a running bay arrives there, and nowhere else                               |
+//! | `egress`  | every connection of a running bay arrives there, and nowhere else                               |
 //! | `attribution` | who in the bay is behind a connection, from the kernel: that exec, or unknown, never another bay's |
 //! | `clear`   | ends and removes everything of that bay's runtime; harmless when there is nothing              |
 //! | `leftovers` | every bay id of which this backend still holds anything                                      |
@@ -31,20 +31,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bay_pool::BayDisk;
-pub use bay_runtime::LimitEvents;
-pub use bay_sys::memory::keep_from_swap;
 use bay_types::backend::Support;
 use bay_types::bay::{Author, Isolation, Limits, Mount};
+pub use bay_types::egress::Dropped;
 use bay_types::egress::{Process, Transport, Who};
 use bay_types::guest::GatewaySsh;
-use bay_types::runtime::RuntimeRecord;
+pub use bay_types::runtime::{Moved, Obstacle, RuntimeHandle};
 use bay_types::stats::BayStats;
+pub use bay_types::stats::{LimitEvents, NetworkUse};
 use bay_types::{ApiError, BayId, BayName, ErrorCode};
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 
-pub use bay_runtime::{Counters, Dropped, GatewaySockets, Moved, NetworkUse, own_addresses};
 pub use bay_types::backend::Capabilities;
-pub use bay_types::runtime::Obstacle;
 
 pub mod local;
 
@@ -185,7 +183,7 @@ pub struct Captured {
 /// A bay that goes on from kept memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
-    pub record: RuntimeRecord,
+    pub runtime: RuntimeHandle,
     /// Fork hooks that failed, in the guest's own words: bounded, and not to be trusted.
     pub notes: Vec<String>,
 }
@@ -195,7 +193,7 @@ pub struct Restored {
 pub struct CaptureOrder {
     /// The bay as it was started.
     pub bay: StartSpec,
-    pub record: RuntimeRecord,
+    pub runtime: RuntimeHandle,
     /// Directory for the images, on the pool; must not exist, its parent must.
     pub images: PathBuf,
     /// Whether the bay ends with the capture.
@@ -204,6 +202,69 @@ pub struct CaptureOrder {
 
 /// What the caller does while the bay stands still; the reason when it could not.
 pub type WhileStopped<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
+
+/// A connection that bytes go both ways on.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for T {}
+pub type BoxedStream = Box<dyn ByteStream>;
+
+/// What one runtime is, for people and for keeping runtimes apart. Nothing acts on it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuntimeFacts {
+    /// The same for as long as the runtime lives, and no other runtime's.
+    pub identity: String,
+    /// PID 1 of the bay as this host numbers it, where it has a number here.
+    pub host_pid: Option<i32>,
+    /// The boot of the host during which it was started, where it runs on this host's kernel.
+    pub boot_id: Option<String>,
+}
+
+/// The only way out of one running bay. As long as somebody has it, what the bay sends arrives here; afterwards it is
+/// refused.
+#[derive(Debug)]
+pub struct EgressPort {
+    pub connections: Box<dyn Connections>,
+    /// One for each address of the resolver.
+    pub questions: Vec<Box<dyn Datagrams>>,
+    pub counters: Box<dyn EgressCounters>,
+}
+
+/// Connections that one bay makes, whatever carries them here.
+#[async_trait]
+pub trait Connections: Send + Sync + Debug {
+    async fn accept(&self) -> io::Result<BayConnection>;
+}
+
+/// One connection that a bay made.
+pub struct BayConnection {
+    pub stream: BoxedStream,
+    pub bay_end: SocketAddr,
+    /// Where the bay wanted to go.
+    pub wanted: SocketAddr,
+}
+
+impl Debug for BayConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BayConnection")
+            .field("bay_end", &self.bay_end)
+            .field("wanted", &self.wanted)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Datagrams that one bay sends to its resolver, and the way back.
+#[async_trait]
+pub trait Datagrams: Send + Sync + Debug {
+    /// The next one, with the bay's end.
+    async fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)>;
+    /// Sends without waiting: what cannot be sent at once is lost.
+    fn send(&self, datagram: &[u8], bay_end: SocketAddr) -> io::Result<()>;
+}
+
+/// What of a bay's traffic arrives nowhere.
+pub trait EgressCounters: Send + Sync + Debug {
+    fn dropped(&self) -> io::Result<Dropped>;
+}
 
 /// What is true of a runtime right now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -248,23 +309,24 @@ pub trait Backend: Send + Sync + Debug {
             Support::No { reason } => Err(BackendError::MemoryUnsupported(reason)),
         }
     }
-    async fn start(&self, spec: &StartSpec) -> Result<RuntimeRecord, BackendError>;
-    async fn inspect(&self, bay: BayId, record: &RuntimeRecord) -> Seen;
+    /// What a handle is of. Asked for with every view of a bay: it does not wait.
+    fn facts(&self, runtime: &RuntimeHandle) -> RuntimeFacts;
+    async fn start(&self, spec: &StartSpec) -> Result<RuntimeHandle, BackendError>;
+    async fn inspect(&self, bay: BayId, runtime: &RuntimeHandle) -> Seen;
     /// Undoes what root in the bay did to where PID 1 is, and tells it; nothing where PID 1 is out of the bay's reach.
-    async fn reclaim_guest(&self, _bay: BayId, _record: &RuntimeRecord) -> Option<Moved> {
+    async fn reclaim_guest(&self, _bay: BayId, _runtime: &RuntimeHandle) -> Option<Moved> {
         None
     }
     /// What it uses at this moment, measured from outside of it.
-    async fn stats(&self, bay: BayId, record: &RuntimeRecord) -> BayStats;
+    async fn stats(&self, bay: BayId, runtime: &RuntimeHandle) -> BayStats;
     /// Memory that its processes hold, without caches: about what a capture of it will hold. Absent where nobody counts.
     async fn memory_held(&self, _bay: BayId) -> Option<u64> {
         None
     }
     /// What it has to do with the world outside of it.
-    async fn network(&self, record: &RuntimeRecord) -> NetworkUse;
-    /// The sockets of the only way out of a running bay. Whoever holds them serves what the bay sends; without them it is
-    /// refused.
-    async fn gateway(&self, bay: BayId) -> io::Result<GatewaySockets>;
+    async fn network(&self, runtime: &RuntimeHandle) -> NetworkUse;
+    /// The only way out of a running bay.
+    async fn egress(&self, bay: BayId) -> io::Result<EgressPort>;
     async fn clear(&self, bay: BayId) -> Result<(), BackendError>;
     async fn pause(&self, bay: BayId) -> Result<(), BackendError>;
     async fn resume(&self, bay: BayId) -> Result<(), BackendError>;
@@ -312,12 +374,12 @@ pub trait Backend: Send + Sync + Debug {
     ///
     /// # Errors
     /// When the bay does not run, or nobody can tell.
-    fn attribution(&self, _bay: BayId, _record: &RuntimeRecord) -> io::Result<Arc<dyn Attribution>> {
+    fn attribution(&self, _bay: BayId, _runtime: &RuntimeHandle) -> io::Result<Arc<dyn Attribution>> {
         Err(io::ErrorKind::Unsupported.into())
     }
     /// A fresh connection to the guest.
-    async fn connect(&self, bay: BayId) -> io::Result<UnixStream>;
+    async fn connect(&self, bay: BayId) -> io::Result<BoxedStream>;
     /// Returns when that very PID 1 is gone (at once when it already is).
-    async fn wait_gone(&self, record: &RuntimeRecord);
+    async fn wait_gone(&self, runtime: &RuntimeHandle);
     async fn leftovers(&self) -> Result<Vec<BayId>, BackendError>;
 }

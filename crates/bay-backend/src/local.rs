@@ -13,27 +13,28 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bay_runtime::sockets::Callers;
 use bay_runtime::{
-    Failure, GUEST_SOCKET, GatewaySockets, Hierarchies, LimitEvents, Moved, NetworkUse, Placing, find_criu,
-    guest_socket, network_use, process_start_ticks,
+    Counters, Failure, GUEST_SOCKET, GatewaySockets, Hierarchies, Placing, find_criu, guest_socket,
+    limit_events, network_use, process_start_ticks,
 };
 use bay_types::BayId;
 use bay_types::backend::{
     AttributionGrain, Capabilities, EgressControl, FilesCheckpoint, IsolationGrade, Support,
 };
 use bay_types::bay::{Isolation, Limits};
-use bay_types::egress::{Process, Transport, Who};
+use bay_types::egress::{Dropped, Process, Transport, Who};
 use bay_types::runtime::{
-    Criu, ID_RANGE, Obstacle, RuntimePlace, RuntimeRecord, RuntimeReply, RuntimeRequest, RuntimeSpec,
+    Criu, ID_RANGE, Moved, Obstacle, RuntimeHandle, RuntimePlace, RuntimeRecord, RuntimeReply,
+    RuntimeRequest, RuntimeSpec,
 };
-use bay_types::stats::BayStats;
+use bay_types::stats::{BayStats, LimitEvents, NetworkUse};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
-use tokio::net::UnixStream;
+use tokio::net::{TcpListener, UdpSocket, UnixStream};
 use tokio::process::Command;
 
 use crate::{
-    Attribution, Backend, BackendError, CaptureOrder, Captured, LimitSpec, Restored, Seen, StartSpec,
-    WhileStopped,
+    Attribution, Backend, BackendError, BayConnection, BoxedStream, CaptureOrder, Captured, Connections,
+    Datagrams, EgressCounters, EgressPort, LimitSpec, Restored, RuntimeFacts, Seen, StartSpec, WhileStopped,
 };
 
 mod memory;
@@ -222,10 +223,20 @@ impl Backend for Local {
         }
     }
 
-    async fn start(&self, spec: &StartSpec) -> Result<RuntimeRecord, BackendError> {
+    fn facts(&self, runtime: &RuntimeHandle) -> RuntimeFacts {
+        let Ok(record) = runtime.read::<RuntimeRecord>() else { return RuntimeFacts::default() };
+        RuntimeFacts {
+            // As earlier releases wrote it beside the costs.
+            identity: format!("{} {} {}", record.pid, record.start_ticks, record.boot_id),
+            host_pid: Some(record.pid),
+            boot_id: Some(record.boot_id),
+        }
+    }
+
+    async fn start(&self, spec: &StartSpec) -> Result<RuntimeHandle, BackendError> {
         let runtime = self.runtime_spec(spec).await;
         match self.ask(&RuntimeRequest::Start(Box::new(runtime))).await {
-            Ok(RuntimeReply::Started { record }) => Ok(record),
+            Ok(RuntimeReply::Started { record }) => handle_of(&record),
             Ok(_) => Err(BackendError::HelperLost { status: "no record of PID 1".to_owned() }),
             Err(error) => {
                 // Whatever was made must not stay; the first error is the one worth telling.
@@ -237,25 +248,23 @@ impl Backend for Local {
         }
     }
 
-    async fn inspect(&self, bay: BayId, record: &RuntimeRecord) -> Seen {
-        if !is_alive(record) {
+    async fn inspect(&self, bay: BayId, runtime: &RuntimeHandle) -> Seen {
+        if alive(runtime).is_none() {
             return Seen::Gone;
         }
         let frozen = self.groups().is_some_and(|groups| groups.is_frozen(&self.place(bay).cgroup));
         if frozen { Seen::Paused } else { Seen::Running }
     }
 
-    async fn reclaim_guest(&self, bay: BayId, record: &RuntimeRecord) -> Option<Moved> {
-        if !is_alive(record) {
-            return None;
-        }
+    async fn reclaim_guest(&self, bay: BayId, runtime: &RuntimeHandle) -> Option<Moved> {
+        let record = alive(runtime)?;
         // One that ended meanwhile is seen by the next look.
         self.groups()?.reclaim_first_process(&self.place(bay).cgroup, record.pid).ok().flatten()
     }
 
-    async fn stats(&self, bay: BayId, record: &RuntimeRecord) -> BayStats {
+    async fn stats(&self, bay: BayId, runtime: &RuntimeHandle) -> BayStats {
         // A number that may belong to another process by now is not asked about.
-        let pid = is_alive(record).then_some(record.pid);
+        let pid = alive(runtime).map(|record| record.pid);
         self.groups().map(|groups| groups.stats(&self.place(bay).cgroup, pid)).unwrap_or_default()
     }
 
@@ -263,8 +272,8 @@ impl Backend for Local {
         self.groups()?.memory_held(&self.place(bay).cgroup)
     }
 
-    async fn network(&self, record: &RuntimeRecord) -> NetworkUse {
-        if is_alive(record) { network_use(record.pid) } else { NetworkUse::default() }
+    async fn network(&self, runtime: &RuntimeHandle) -> NetworkUse {
+        alive(runtime).map(|record| network_use(record.pid)).unwrap_or_default()
     }
 
     async fn clear(&self, bay: BayId) -> Result<(), BackendError> {
@@ -330,36 +339,45 @@ impl Backend for Local {
 
     fn limit_events(&self, bay: BayId) -> LimitEvents {
         let group = self.place(bay).cgroup;
-        self.groups().map(|groups| LimitEvents::of(groups, &group)).unwrap_or_default()
+        self.groups().map(|groups| limit_events(groups, &group)).unwrap_or_default()
     }
 
-    async fn gateway(&self, bay: BayId) -> io::Result<GatewaySockets> {
+    async fn egress(&self, bay: BayId) -> io::Result<EgressPort> {
         // A few system calls; the thread they are made in is of their own.
-        GatewaySockets::open(&self.place(bay).run_dir)
-    }
-
-    fn attribution(&self, bay: BayId, record: &RuntimeRecord) -> io::Result<Arc<dyn Attribution>> {
-        let groups = self.groups().ok_or(io::ErrorKind::NotFound)?;
-        if !is_alive(record) {
-            return Err(io::ErrorKind::NotFound.into());
+        let (tcp, dns, counters) = GatewaySockets::open(&self.place(bay).run_dir)?.into_parts();
+        let mut questions: Vec<Box<dyn Datagrams>> = Vec::new();
+        for socket in dns {
+            questions.push(Box::new(LocalDatagrams(UdpSocket::from_std(socket)?)));
         }
-        Ok(Arc::new(LocalAttribution(Callers::of(record, groups.v2.join(self.place(bay).cgroup))?)))
+        Ok(EgressPort {
+            connections: Box::new(LocalConnections(TcpListener::from_std(tcp)?)),
+            questions,
+            counters: Box::new(LocalCounters(counters)),
+        })
     }
 
-    async fn connect(&self, bay: BayId) -> io::Result<UnixStream> {
+    fn attribution(&self, bay: BayId, runtime: &RuntimeHandle) -> io::Result<Arc<dyn Attribution>> {
+        let groups = self.groups().ok_or(io::ErrorKind::NotFound)?;
+        let record = alive(runtime).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Arc::new(LocalAttribution(Callers::of(&record, groups.v2.join(self.place(bay).cgroup))?)))
+    }
+
+    async fn connect(&self, bay: BayId) -> io::Result<BoxedStream> {
         let socket = guest_socket(&self.place(bay).run_dir);
         if socket.as_os_str().len() <= MAX_SOCKET_PATH {
-            return UnixStream::connect(&socket).await;
+            return Ok(Box::new(UnixStream::connect(&socket).await?));
         }
         let dir = File::open(socket.parent().unwrap_or(Path::new("/")))?;
-        UnixStream::connect(format!("/proc/self/fd/{}/{GUEST_SOCKET}", dir.as_raw_fd())).await
+        let by_descriptor = format!("/proc/self/fd/{}/{GUEST_SOCKET}", dir.as_raw_fd());
+        Ok(Box::new(UnixStream::connect(by_descriptor).await?))
     }
 
-    async fn wait_gone(&self, record: &RuntimeRecord) {
+    async fn wait_gone(&self, runtime: &RuntimeHandle) {
+        let Ok(record) = runtime.read::<RuntimeRecord>() else { return };
         let Some(pid) = Pid::from_raw(record.pid) else { return };
         // The handle first, then the check: a pid that is reused in between fails the check.
         let Ok(handle) = pidfd_open(pid, PidfdFlags::NONBLOCK) else { return };
-        if !is_alive(record) {
+        if !is_alive(&record) {
             return;
         }
         match bay_sys::readiness::register(handle, Interest::READABLE) {
@@ -383,6 +401,44 @@ impl Backend for Local {
         bays.sort_unstable();
         bays.dedup();
         Ok(bays)
+    }
+}
+
+/// Connections that the kernel steers to one listener in the gateway namespace: the local end of each is where the bay
+/// wanted to go.
+#[derive(Debug)]
+struct LocalConnections(TcpListener);
+
+#[async_trait]
+impl Connections for LocalConnections {
+    async fn accept(&self) -> io::Result<BayConnection> {
+        let (stream, bay_end) = self.0.accept().await?;
+        stream.set_nodelay(true).ok();
+        let wanted = stream.local_addr()?;
+        Ok(BayConnection { stream: Box::new(stream), bay_end, wanted })
+    }
+}
+
+#[derive(Debug)]
+struct LocalDatagrams(UdpSocket);
+
+#[async_trait]
+impl Datagrams for LocalDatagrams {
+    async fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.0.recv_from(buffer).await
+    }
+
+    fn send(&self, datagram: &[u8], bay_end: SocketAddr) -> io::Result<()> {
+        self.0.try_send_to(datagram, bay_end).map(drop)
+    }
+}
+
+#[derive(Debug)]
+struct LocalCounters(Counters);
+
+impl EgressCounters for LocalCounters {
+    fn dropped(&self) -> io::Result<Dropped> {
+        self.0.dropped()
     }
 }
 
@@ -445,6 +501,15 @@ fn limit_failure(failure: Failure) -> BackendError {
         io::ErrorKind::Unsupported => BackendError::LimitUnsupported(failure.what),
         _ => BackendError::Step { step: failure.step.to_owned(), message: bay_types::error::chain(&failure) },
     }
+}
+
+fn handle_of(record: &RuntimeRecord) -> Result<RuntimeHandle, BackendError> {
+    RuntimeHandle::of(record).map_err(|error| BackendError::Helper(error.into()))
+}
+
+/// The record of a runtime whose PID 1 lives.
+fn alive(runtime: &RuntimeHandle) -> Option<RuntimeRecord> {
+    runtime.read().ok().filter(is_alive)
 }
 
 /// Whether the recorded process exists and is not a later one with its number.

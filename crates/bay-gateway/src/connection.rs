@@ -1,6 +1,7 @@
 //! One connection of the bay, from its first byte: what it is, and who serves it.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -86,14 +87,42 @@ enum Entered {
     Dns,
 }
 
-pub(crate) async fn serve_listener(shared: Arc<Shared>, listener: TcpListener, door: Door) {
+/// Where connections of a bay arrive, however its backend carries them.
+pub trait Arrivals: Send + Sync + 'static {
+    type Stream: Io;
+
+    /// The next one.
+    fn accept(&self) -> impl Future<Output = io::Result<Arrival<Self::Stream>>> + Send;
+}
+
+/// One connection that a bay made.
+#[derive(Debug)]
+pub struct Arrival<S> {
+    pub stream: S,
+    pub bay_end: SocketAddr,
+    /// Where the bay wanted to go.
+    pub wanted: SocketAddr,
+}
+
+impl Arrivals for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&self) -> io::Result<Arrival<TcpStream>> {
+        let (stream, bay_end) = Self::accept(self).await?;
+        stream.set_nodelay(true).ok();
+        let wanted = stream.local_addr()?;
+        Ok(Arrival { stream, bay_end, wanted })
+    }
+}
+
+pub(crate) async fn serve_listener(shared: Arc<Shared>, arrivals: impl Arrivals, door: Door) {
     let mut connections = JoinSet::new();
     let mut sweep = tokio::time::interval(SWEEP_EVERY);
     loop {
         tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => {
-                    if let Some(serving) = begin(&shared, stream, peer, &door) {
+            accepted = arrivals.accept() => match accepted {
+                Ok(arrival) => {
+                    if let Some(serving) = begin(&shared, arrival, &door) {
                         connections.spawn(serving);
                     }
                 }
@@ -109,16 +138,14 @@ pub(crate) async fn serve_listener(shared: Arc<Shared>, listener: TcpListener, d
 }
 
 /// Says who it is and whether there is room.
-fn begin(
+fn begin<S: Io>(
     shared: &Arc<Shared>,
-    stream: TcpStream,
-    peer: SocketAddr,
+    arrival: Arrival<S>,
     door: &Door,
-) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
-    let local = stream.local_addr().ok()?;
-    let local = SocketAddr::new(local.ip().to_canonical(), local.port());
-    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-    stream.set_nodelay(true).ok();
+) -> Option<impl Future<Output = ()> + Send + 'static + use<S>> {
+    let Arrival { stream, bay_end, wanted } = arrival;
+    let local = SocketAddr::new(wanted.ip().to_canonical(), wanted.port());
+    let peer = SocketAddr::new(bay_end.ip().to_canonical(), bay_end.port());
     let entered = door.of(local);
     if entered == Entered::Dns {
         return dns::begin(shared, stream, peer).map(Either::Left);

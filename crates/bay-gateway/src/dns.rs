@@ -6,6 +6,8 @@
 //! dropped before they are read. Beyond a number of new names within a minute ([`MAX_NEW_NAMES`](crate::limits::MAX_NEW_NAMES))
 //! questions are refused.
 
+use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +17,7 @@ use hickory_proto::op::{Edns, Message, MessageType, OpCode, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA};
 use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -23,6 +25,7 @@ use crate::decider::{Decider, LookUp};
 use crate::gateway::Shared;
 use crate::limits::{DNS_IDLE, DNS_QUERIES_PER_SECOND, DNS_TTL_SECONDS, MAX_DNS_MESSAGE};
 use crate::names::Names;
+use crate::stream::Io;
 
 /// The answer to a message, or nothing where none is due. Pure but for what the decider records.
 pub fn answer(
@@ -163,10 +166,32 @@ impl Shared {
     }
 }
 
-pub(crate) async fn serve_udp(shared: Arc<Shared>, socket: UdpSocket) {
+/// Where questions of a bay arrive as datagrams, however its backend carries them.
+pub trait Datagrams: Send + Sync + 'static {
+    /// The next one, with the bay's end.
+    fn receive(&self, buffer: &mut [u8]) -> impl Future<Output = io::Result<(usize, SocketAddr)>> + Send;
+
+    /// Sends without waiting. What cannot be sent at once is lost, as datagrams may be.
+    ///
+    /// # Errors
+    /// When it could not be sent.
+    fn send(&self, datagram: &[u8], bay_end: SocketAddr) -> io::Result<()>;
+}
+
+impl Datagrams for UdpSocket {
+    async fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.recv_from(buffer).await
+    }
+
+    fn send(&self, datagram: &[u8], bay_end: SocketAddr) -> io::Result<()> {
+        self.try_send_to(datagram, bay_end).map(drop)
+    }
+}
+
+pub(crate) async fn serve_udp(shared: Arc<Shared>, socket: impl Datagrams) {
     let mut buffer = vec![0; MAX_DNS_MESSAGE + 1];
     loop {
-        let (length, peer) = match socket.recv_from(&mut buffer).await {
+        let (length, peer) = match socket.receive(&mut buffer).await {
             Ok(received) => received,
             // An ICMP error for an earlier answer; the socket goes on.
             Err(error) => {
@@ -177,7 +202,7 @@ pub(crate) async fn serve_udp(shared: Arc<Shared>, socket: UdpSocket) {
         };
         if let Some(answer) = shared.answer(&buffer[..length], peer) {
             // A full queue drops it, as networks do; the bay asks again.
-            socket.try_send_to(&answer, peer).ok();
+            socket.send(&answer, peer).ok();
         }
     }
 }
@@ -201,11 +226,11 @@ pub(crate) async fn serve_tcp(shared: Arc<Shared>, listener: TcpListener) {
 }
 
 /// Serves one connection, if there is room for it.
-pub(crate) fn begin(
+pub(crate) fn begin<S: Io>(
     shared: &Arc<Shared>,
-    stream: TcpStream,
+    stream: S,
     peer: SocketAddr,
-) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
+) -> Option<impl Future<Output = ()> + Send + 'static + use<S>> {
     let Ok(permit) = shared.dns_room.clone().try_acquire_owned() else {
         shared.counts.dns_dropped();
         return None;
@@ -217,7 +242,7 @@ pub(crate) fn begin(
     })
 }
 
-async fn serve_stream(shared: &Shared, mut stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
+async fn serve_stream(shared: &Shared, mut stream: impl Io, peer: SocketAddr) -> io::Result<()> {
     let mut question = vec![0; MAX_DNS_MESSAGE];
     loop {
         let length = usize::from(timeout(DNS_IDLE, stream.read_u16()).await??);

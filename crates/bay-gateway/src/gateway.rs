@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use bay_policy::Host;
 use rustls::RootCertStore;
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::authority::{Authority, AuthorityError, Leaves};
-use crate::connection::{self, Own};
+use crate::connection::{self, Arrivals, Own};
 use crate::decider::Decider;
-use crate::dns::{self, Allowance};
+use crate::dns::{self, Allowance, Datagrams};
 use crate::limits::{MAX_CONNECTIONS, MAX_DNS_CONNECTIONS, MAX_REQUESTS, MAX_SSH_CONNECTIONS, Timeouts};
 use crate::names::{Names, SavedNames};
 use crate::origin::Origins;
@@ -144,10 +144,13 @@ impl Gateway {
         connection::serve_listener(self.shared.clone(), listener, connection::Door::Transparent)
     }
 
-    /// Serves all of that at one listener, to which every connection of the bay comes: by the address and port it was made
-    /// to.
-    pub fn serve_any(&self, listener: TcpListener, own: Own) -> impl Future<Output = ()> + Send + 'static {
-        connection::serve_listener(self.shared.clone(), listener, connection::Door::Any(own))
+    /// Serves every connection of the bay, whatever carries it here: by the address and port it was made to.
+    pub fn serve_any<A: Arrivals>(
+        &self,
+        arrivals: A,
+        own: Own,
+    ) -> impl Future<Output = ()> + Send + 'static + use<A> {
+        connection::serve_listener(self.shared.clone(), arrivals, connection::Door::Any(own))
     }
 
     /// Serves clients that were told of a proxy: CONNECT, and whole URLs.
@@ -155,8 +158,11 @@ impl Gateway {
         connection::serve_listener(self.shared.clone(), listener, connection::Door::Proxy)
     }
 
-    /// Serves DNS. The socket is bound to the resolver's address: an answer must come from where the question went.
-    pub fn serve_dns_udp(&self, socket: UdpSocket) -> impl Future<Output = ()> + Send + 'static {
+    /// Serves DNS. An answer is sent from the address that the question went to.
+    pub fn serve_dns_udp<D: Datagrams>(
+        &self,
+        socket: D,
+    ) -> impl Future<Output = ()> + Send + 'static + use<D> {
         dns::serve_udp(self.shared.clone(), socket)
     }
 

@@ -78,13 +78,15 @@ pub mod upstream;
 
 pub use answers::{FAILURE_HEADER, LINE_HEADER, RECORD_HEADER};
 pub use authority::{Authority, AuthorityError, SavedAuthority};
-pub use connection::Own;
+pub use connection::{Arrival, Arrivals, Own};
 pub use decider::{
     Caller, Decider, Ended, Ending, Failure, Known, LookUp, RecordId, Refused, Ruling, Waiting,
 };
+pub use dns::Datagrams;
 pub use gateway::{Gateway, Settings};
 pub use limits::Timeouts;
 pub use names::{Names, NamesError, Pools, SavedNames};
 pub use sight::{Beginning, Sight};
 pub use ssh::SshLogin;
+pub use stream::Io;
 pub use upstream::{SystemUpstream, Upstream};

@@ -10,7 +10,6 @@ use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::answers;
@@ -19,7 +18,7 @@ use crate::connection::{Pinned, host_at, http1_server, serve_connection};
 use crate::decider::{Caller, Refused};
 use crate::exchange::{self, Site};
 use crate::gateway::Shared;
-use crate::stream::Prefixed;
+use crate::stream::{Io, Prefixed};
 
 struct Proxy {
     shared: Arc<Shared>,
@@ -27,12 +26,7 @@ struct Proxy {
     busy: Arc<dyn Send + Sync>,
 }
 
-pub(crate) async fn serve(
-    shared: Arc<Shared>,
-    stream: TcpStream,
-    caller: Caller,
-    busy: Arc<dyn Send + Sync>,
-) {
+pub(crate) async fn serve(shared: Arc<Shared>, stream: impl Io, caller: Caller, busy: Arc<dyn Send + Sync>) {
     let local = Host::Address(caller.local.ip());
     let proxy = Arc::new(Proxy { shared, caller, busy });
     let service = service_fn({

@@ -7,7 +7,8 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+/// A connection of a bay, whatever carries it.
+pub trait Io: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Io for T {}
 
 /// A stream whose beginning has been looked at and is read again.

@@ -35,7 +35,6 @@ mod limits;
 mod processors;
 mod stats;
 
-pub use first_process::Moved;
 pub use limits::Placing;
 
 const STEP: &str = "cgroups";

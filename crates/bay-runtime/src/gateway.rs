@@ -11,6 +11,7 @@ use std::path::Path;
 
 use bay_sys::namespace::{flags, leave_namespaces};
 use bay_sys::sk_lookup::{Steering, steer};
+use bay_types::egress::Dropped;
 use bay_types::guest::{DNS_PORT, GATEWAY_V4, GATEWAY_V6};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -29,16 +30,6 @@ pub struct GatewaySockets {
     pub dns: Vec<UdpSocket>,
     steering: Steering,
     namespace: OwnedFd,
-}
-
-/// Packets that went nowhere, counted by the kernel for as long as the bay runs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Dropped {
-    /// Datagrams to ports at which nobody listens: everything but DNS, QUIC included.
-    pub udp: u64,
-    pub icmp: u64,
-    /// Packets of protocols that are neither TCP, UDP nor ICMP.
-    pub other: u64,
 }
 
 /// What is needed to look at the counters later.

@@ -61,12 +61,12 @@ use std::process::ExitCode;
 use bay_types::runtime::{RuntimeReply, RuntimeRequest};
 
 pub use attempt::{ATTEMPT_MADE, ATTEMPT_NAMESPACES};
-pub use cgroup::{Hierarchies, Moved, Placing};
+pub use cgroup::{Hierarchies, Placing};
 pub use failure::Failure;
-pub use gateway::{Counters, Dropped, GatewaySockets, can_steer};
-pub use limit_events::LimitEvents;
+pub use gateway::{Counters, GatewaySockets, can_steer};
+pub use limit_events::limit_events;
 pub use memory::{CRIU_FLOOR, CRIU_PLACES, PROGRAM, find_criu, goes_on_here};
-pub use netuse::{NetworkUse, network_use};
+pub use netuse::network_use;
 pub use network::own_addresses;
 pub use own_v2::{OWN_V2, detached_v2};
 pub use place::{GUEST_SOCKET, guest_socket, process_start_ticks};

@@ -3,37 +3,27 @@
 use std::fs;
 use std::path::Path;
 
+use bay_types::stats::LimitEvents;
+
 use crate::cgroup::Hierarchies;
 
-/// Counters since the bay's groups were made.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LimitEvents {
-    /// Processes ended because memory was used up.
-    pub oom_kills: u64,
-    /// Processes that could not be started because there were as many as allowed.
-    pub forks_refused: u64,
-}
-
-impl LimitEvents {
-    /// Reads the counters of a bay's group. What this host does not count is zero.
-    #[must_use]
-    pub fn of(groups: &Hierarchies, group: &Path) -> Self {
-        let v1 =
-            |controller: &str| groups.v1.iter().find(|(name, _)| name == controller).map(|(_, root)| root);
-        let read = |controller: &str, v1_file: &str, v2_file: &str, key: &str| {
-            let in_v1 = v1(controller).map(|root| root.join(group).join(v1_file));
-            let in_v2 = groups.v2.join(group).join(v2_file);
-            // Where the controller lives decides which of them exists.
-            in_v1
-                .into_iter()
-                .chain([in_v2])
-                .find_map(|path| value(&fs::read_to_string(path).ok()?, key))
-                .unwrap_or(0)
-        };
-        Self {
-            oom_kills: read("memory", "memory.oom_control", "memory.events", "oom_kill"),
-            forks_refused: read("pids", "pids.events", "pids.events", "max"),
-        }
+/// Reads the counters of a bay's group. What this host does not count is zero.
+#[must_use]
+pub fn limit_events(groups: &Hierarchies, group: &Path) -> LimitEvents {
+    let v1 = |controller: &str| groups.v1.iter().find(|(name, _)| name == controller).map(|(_, root)| root);
+    let read = |controller: &str, v1_file: &str, v2_file: &str, key: &str| {
+        let in_v1 = v1(controller).map(|root| root.join(group).join(v1_file));
+        let in_v2 = groups.v2.join(group).join(v2_file);
+        // Where the controller lives decides which of them exists.
+        in_v1
+            .into_iter()
+            .chain([in_v2])
+            .find_map(|path| value(&fs::read_to_string(path).ok()?, key))
+            .unwrap_or(0)
+    };
+    LimitEvents {
+        oom_kills: read("memory", "memory.oom_control", "memory.events", "oom_kill"),
+        forks_refused: read("pids", "pids.events", "pids.events", "max"),
     }
 }
 
@@ -55,17 +45,17 @@ mod tests {
             fs::create_dir_all(root.join(group)).unwrap();
         }
         let pure = Hierarchies { v2: v2.clone(), v1: vec![] };
-        assert_eq!(LimitEvents::of(&pure, group), LimitEvents::default());
+        assert_eq!(limit_events(&pure, group), LimitEvents::default());
         fs::write(
             v2.join(group).join("memory.events"),
             "low 0\nmax 7\noom 2\noom_kill 3\noom_group_kill 9\n",
         )
         .unwrap();
         fs::write(v2.join(group).join("pids.events"), "max 4\n").unwrap();
-        assert_eq!(LimitEvents::of(&pure, group), LimitEvents { oom_kills: 3, forks_refused: 4 });
+        assert_eq!(limit_events(&pure, group), LimitEvents { oom_kills: 3, forks_refused: 4 });
         let oom_control = "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n";
         fs::write(v1.join(group).join("memory.oom_control"), oom_control).unwrap();
         let hybrid = Hierarchies { v2, v1: vec![("memory".to_owned(), v1.clone()), ("pids".to_owned(), v1)] };
-        assert_eq!(LimitEvents::of(&hybrid, group), LimitEvents { oom_kills: 5, forks_refused: 4 });
+        assert_eq!(limit_events(&hybrid, group), LimitEvents { oom_kills: 5, forks_refused: 4 });
     }
 }

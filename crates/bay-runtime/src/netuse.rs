@@ -3,19 +3,12 @@
 use std::fs::File;
 use std::io::Read;
 
+use bay_types::stats::NetworkUse;
+
 /// Longest table that is read: some ten thousand connections.
 const MAX_TABLE: u64 = 2 << 20;
 /// `TCP_ESTABLISHED` as the kernel's tables write it.
 const ESTABLISHED: &str = "01";
-
-/// Traffic of a bay with what is outside of it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct NetworkUse {
-    /// Established TCP connections whose other end is not the bay itself.
-    pub external_connections: usize,
-    /// In and out over every interface but loopback.
-    pub external_bytes: u64,
-}
 
 /// What the namespace of this process has. Nothing, where that cannot be read.
 #[must_use]

@@ -168,7 +168,8 @@ async fn look_again(
         // Its end is no loss, whoever saw it.
         Some(_) if on_disk => {}
         Some(record) if daemon.backend.inspect(handle.id, &record).await == Seen::Gone => {
-            let rebooted = boot.is_some_and(|boot| boot != record.boot_id);
+            let started_in = daemon.backend.facts(&record).boot_id;
+            let rebooted = boot.zip(started_in).is_some_and(|(boot, then)| boot != then);
             let reason = if rebooted {
                 "the host was rebooted"
             } else {

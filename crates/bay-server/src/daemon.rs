@@ -180,7 +180,7 @@ impl Daemon {
             capabilities: Some(self.backend.capabilities()),
             workspace: bay_types::guest::WORKSPACE.to_owned(),
             execs_running: handle.execs_open() as u64,
-            host_pid: row.runtime.map(|record| record.pid),
+            host_pid: row.runtime.and_then(|runtime| self.backend.facts(&runtime).host_pid),
             cost: Some(self.telemetry.costs.cost(row.id, row.created_at)),
         }
     }

@@ -4,8 +4,8 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use bay_backend::BoxedStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
 use tokio::sync::watch;
 
 type Cut = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -13,13 +13,13 @@ type Cut = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Reads as ended and writes as broken once it is cut; whoever has it then lets go of it.
 pub(crate) struct Line {
     /// Closed as soon as it is cut: whoever has the line may hold on to it for as long as its own caller stays.
-    stream: Option<UnixStream>,
+    stream: Option<BoxedStream>,
     cut: Cut,
 }
 
 impl Line {
     /// `cuts` counts how often all lines were cut.
-    pub(crate) fn new(stream: UnixStream, mut cuts: watch::Receiver<u64>) -> Self {
+    pub(crate) fn new(stream: BoxedStream, mut cuts: watch::Receiver<u64>) -> Self {
         let before = *cuts.borrow();
         let cut = async move {
             // An error means that the bay is forgotten, and its lines with it.
@@ -29,7 +29,7 @@ impl Line {
     }
 
     /// The stream, unless it was cut.
-    fn whole(&mut self, context: &mut Context<'_>) -> Option<Pin<&mut UnixStream>> {
+    fn whole(&mut self, context: &mut Context<'_>) -> Option<Pin<&mut BoxedStream>> {
         if self.stream.is_some() && self.cut.as_mut().poll(context).is_ready() {
             self.stream = None;
         }
@@ -75,12 +75,13 @@ impl AsyncWrite for Line {
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixStream;
 
     #[tokio::test]
     async fn a_line_that_is_cut_wakes_its_reader_and_takes_no_more() {
         let cuts = watch::Sender::new(0);
         let (near, mut far) = UnixStream::pair().unwrap();
-        let mut line = Line::new(near, cuts.subscribe());
+        let mut line = Line::new(Box::new(near), cuts.subscribe());
         far.write_all(b"x").await.unwrap();
         assert_eq!(line.read_u8().await.unwrap(), b'x');
         let reading = tokio::spawn(async move {

@@ -18,7 +18,7 @@ use bay_types::bay::{Desired, Source, State};
 use bay_types::checkpoint::{CheckpointName, Point as CheckpointPoint};
 use bay_types::exec::EndReason;
 use bay_types::guest::{GuestInfo, Shutdown};
-use bay_types::runtime::RuntimeRecord;
+use bay_types::runtime::RuntimeHandle;
 use bay_types::traffic;
 use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
@@ -568,7 +568,7 @@ impl Reconciler {
     }
 
     /// Whether PID 1 is gone or about to be: one that is killed stops answering some moments before it is gone.
-    async fn is_dying(&self, record: &RuntimeRecord) -> bool {
+    async fn is_dying(&self, record: &RuntimeHandle) -> bool {
         tokio::time::timeout(DYING_WITHIN, self.daemon.backend.wait_gone(record)).await.is_ok()
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use bay_types::bay::{BayCreate, Desired, Origin, State};
 use bay_types::checkpoint::{Lineage, Point};
-use bay_types::runtime::RuntimeRecord;
+use bay_types::runtime::RuntimeHandle;
 use bay_types::settings::Settings;
 use bay_types::{BayId, BayName, CheckpointName, ImageId};
 use jiff::Timestamp;
@@ -38,8 +38,8 @@ pub struct BayRow {
     pub id_base: u32,
     /// 32 hexadecimal digits, the same for the bay's whole life.
     pub machine_id: String,
-    /// PID 1, while one is believed to run.
-    pub runtime: Option<RuntimeRecord>,
+    /// What the backend finds the runtime by, while one is believed to run.
+    pub runtime: Option<RuntimeHandle>,
     /// The pool holds the bay's subvolumes. Until then there is nothing that could be lost.
     pub disk_ready: bool,
     /// The root filesystem is to be made anew from this image.

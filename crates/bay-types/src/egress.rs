@@ -8,6 +8,16 @@ use crate::id::ExecId;
 pub const MAX_ARGV_BYTES: usize = 4096;
 pub const MAX_EXE_BYTES: usize = 1024;
 
+/// Packets of one bay that went nowhere, counted for as long as it runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Datagrams to ports at which nobody listens: everything but DNS, QUIC included.
+    pub udp: u64,
+    pub icmp: u64,
+    /// Packets of protocols that are neither TCP, UDP nor ICMP.
+    pub other: u64,
+}
+
 /// What carries a connection or a look-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -151,7 +151,7 @@ pub struct RuntimeSpec {
 /// Ids per bay: 16 bits, so that every id a distribution uses exists inside.
 pub const ID_RANGE: u32 = 65536;
 
-/// How to find PID 1 of a running bay again, and be sure that it is that process and not a later one.
+/// The local driver's record of a runtime: how to find PID 1 of a running bay again, and be sure that it is that process and not a later one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeRecord {
     pub pid: i32,
@@ -159,6 +159,38 @@ pub struct RuntimeRecord {
     pub start_ticks: u64,
     /// `/proc/sys/kernel/random/boot_id` of the host.
     pub boot_id: String,
+}
+
+/// How a backend finds one runtime again. Only the driver that made it knows what is in it; everybody else keeps it, as the
+/// JSON it is, and hands it back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RuntimeHandle(serde_json::Value);
+
+impl RuntimeHandle {
+    /// # Errors
+    /// When the driver's record cannot be written as JSON.
+    pub fn of<T: Serialize>(record: &T) -> serde_json::Result<Self> {
+        serde_json::to_value(record).map(Self)
+    }
+
+    /// The driver's own record.
+    ///
+    /// # Errors
+    /// When it is not a record of that driver.
+    pub fn read<T: for<'de> Deserialize<'de>>(&self) -> serde_json::Result<T> {
+        T::deserialize(&self.0)
+    }
+}
+
+/// Where the backend found PID 1 instead of its own group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Moved {
+    /// The group, below the bay's own. Root in the bay chose its name.
+    pub group: String,
+    pub frozen: bool,
+    /// Why it could not be moved back; it was thawed all the same.
+    pub stays: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -191,4 +223,22 @@ pub enum RuntimeReply {
     Hangs {
         message: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_the_json_that_earlier_releases_stored() {
+        let stored = r#"{"pid":41,"start_ticks":7,"boot_id":"b"}"#;
+        let handle: RuntimeHandle = serde_json::from_str(stored).unwrap();
+        let record = RuntimeRecord { pid: 41, start_ticks: 7, boot_id: "b".to_owned() };
+        assert_eq!(handle.read::<RuntimeRecord>().unwrap(), record);
+        assert_eq!(handle, RuntimeHandle::of(&record).unwrap());
+        let written: RuntimeRecord = serde_json::from_str(&serde_json::to_string(&handle).unwrap()).unwrap();
+        assert_eq!(written, record);
+        let other: RuntimeHandle = serde_json::from_str(r#"{"container":"x"}"#).unwrap();
+        assert!(other.read::<RuntimeRecord>().is_err());
+    }
 }

@@ -28,6 +28,24 @@ pub struct BayStats {
     pub pressure: Pressures,
 }
 
+/// How often a bay was held to its limits since its runtime began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LimitEvents {
+    /// Processes ended because memory was used up.
+    pub oom_kills: u64,
+    /// Processes that could not be started because there were as many as allowed.
+    pub forks_refused: u64,
+}
+
+/// Traffic of a bay with what is outside of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NetworkUse {
+    /// Established TCP connections whose other end is not the bay itself.
+    pub external_connections: usize,
+    /// In and out over every interface but loopback.
+    pub external_bytes: u64,
+}
+
 /// What a bay cost in its whole life so far, over all its runtimes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct BayCost {

@@ -10,7 +10,7 @@ use bay_runtime::{PROGRAM, goes_on_here};
 use bay_types::runtime::{CaptureSpec, Criu, GO_ON, Obstacle, RestoreSpec, RuntimeReply, RuntimeRequest};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 
-use super::{Local, MAX_REPLY_BYTES, understood};
+use super::{Local, MAX_REPLY_BYTES, handle_of, understood};
 use crate::{Backend, BackendError, CaptureOrder, Captured, Restored, StartSpec, WhileStopped};
 
 /// A capture writes as much as the bay has memory, and a restore reads it. Longer than any that is worth waiting for.
@@ -32,7 +32,7 @@ impl Local {
         Ok(Box::new(CaptureSpec {
             criu: self.criu()?,
             runtime: self.runtime_spec(&order.bay).await,
-            record: order.record.clone(),
+            record: order.runtime.read().map_err(|error| BackendError::Helper(error.into()))?,
             images: order.images.clone(),
             end: order.end,
         }))
@@ -140,7 +140,9 @@ impl Local {
             fork_index,
         }));
         let restored = match self.ask_within(&request, MEMORY_DEADLINE).await {
-            Ok(RuntimeReply::Restored { record, notes }) => return Ok(Restored { record, notes }),
+            Ok(RuntimeReply::Restored { record, notes }) => {
+                return Ok(Restored { runtime: handle_of(&record)?, notes });
+            }
             Ok(other) => unexpected(&other),
             Err(BackendError::Step { step, message }) if step == IDENTITY => {
                 BackendError::OtherMachine(message)

@@ -68,7 +68,7 @@ impl Scene {
     fn new() -> Option<Self> {
         let rig = Rig::without_memory()?;
         let bay = rig.start("caller", &[], |_| {});
-        let attribution = rig.backend.attribution(bay.spec.bay, &bay.record).unwrap();
+        let attribution = rig.backend.attribution(bay.spec.bay, &bay.runtime).unwrap();
         let (v4, v6, datagrams) = rig.in_gateway(&bay, || {
             let (any, six) = (IpAddr::from([0, 0, 0, 0]), IpAddr::from(GATEWAY_V6));
             let listen = |address: IpAddr| TcpListener::bind((address, PORT)).unwrap();
@@ -268,7 +268,7 @@ time.sleep(600)
 fn no_bay_is_ever_told_for_another() {
     let Some(scene) = Scene::new() else { return };
     let other = scene.rig.start("other", &[], |_| {});
-    let attribution = scene.rig.backend.attribution(other.spec.bay, &other.record).unwrap();
+    let attribution = scene.rig.backend.attribution(other.spec.bay, &other.runtime).unwrap();
     let listener = scene.rig.in_gateway(&other, || TcpListener::bind(("0.0.0.0", PORT)).unwrap());
     // The very same ends in both.
     let script = r#"
@@ -311,7 +311,7 @@ PY"#,
 
     scene.rig.clear(&other.spec);
     assert!(attribution.who(bay_end, gateway_end, Transport::Tcp).exec.is_none_or(|exec| exec == others));
-    assert!(scene.rig.backend.attribution(other.spec.bay, &other.record).is_err(), "it does not run");
+    assert!(scene.rig.backend.attribution(other.spec.bay, &other.runtime).is_err(), "it does not run");
 }
 
 /// A bay has thousands of groups and calls from ones that nobody has seen: it hides from the record at most, and costs others

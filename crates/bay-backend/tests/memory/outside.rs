@@ -200,7 +200,7 @@ fn a_service_is_told_by_its_name_before_and_after_a_restore() {
     let listener = listen(&bay);
     bay.keep_running("caller", &ServiceSpec::new(["python3", "-c", CALLS]));
     let who = |bay: &Bay, listener: &TcpListener| {
-        let attribution = rig.backend.attribution(bay.spec.bay, &bay.record).unwrap();
+        let attribution = rig.backend.attribution(bay.spec.bay, &bay.runtime).unwrap();
         let (stream, peer) = listener.accept().unwrap();
         let end = stream.local_addr().unwrap();
         let who = attribution.who(peer, end, Transport::Tcp);

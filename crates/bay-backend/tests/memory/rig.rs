@@ -15,7 +15,7 @@ use bay_tests::{image, suite, wait};
 use bay_types::bay::Mount;
 use bay_types::exec::{ExecSpec, ExecStatus};
 use bay_types::image::ImageImport;
-use bay_types::runtime::{ID_RANGE, RuntimeRecord};
+use bay_types::runtime::{ID_RANGE, RuntimeHandle, RuntimeRecord};
 use bay_types::service::ServiceSpec;
 use bay_types::{BayId, ExecId, ImageId};
 use rustix::process::{Pid, Signal, kill_process};
@@ -40,6 +40,8 @@ pub(crate) struct Rig {
 #[derive(Clone)]
 pub(crate) struct Bay {
     pub(crate) spec: StartSpec,
+    pub(crate) runtime: RuntimeHandle,
+    /// What is in the handle.
     pub(crate) record: RuntimeRecord,
     socket: PathBuf,
 }
@@ -125,17 +127,18 @@ impl Rig {
         let disk = self.pool.bay_create(bay, self.image, &WorkspaceFrom::Empty, None).unwrap();
         prepare(&disk);
         let spec = self.spec(name, disk, bay, mounts);
-        let record = self.runtime.block_on(self.backend.start(&spec)).unwrap();
-        self.bay(spec, record)
+        let runtime = self.runtime.block_on(self.backend.start(&spec)).unwrap();
+        self.bay(spec, runtime)
     }
 
-    fn bay(&self, spec: StartSpec, record: RuntimeRecord) -> Bay {
+    fn bay(&self, spec: StartSpec, runtime: RuntimeHandle) -> Bay {
         let socket = self.dir.join("run").join(spec.bay.to_string()).join("guest.sock");
-        Bay { spec, record, socket }
+        let record = runtime.read().unwrap();
+        Bay { spec, runtime, record, socket }
     }
 
     pub(crate) fn order(&self, bay: &Bay, images: PathBuf) -> CaptureOrder {
-        CaptureOrder { bay: bay.spec.clone(), record: bay.record.clone(), images, end: false }
+        CaptureOrder { bay: bay.spec.clone(), runtime: bay.runtime.clone(), images, end: false }
     }
 
     /// Memory and files of one moment, or why not.
@@ -171,14 +174,14 @@ impl Rig {
         let restored =
             self.runtime.block_on(self.backend.restore(&bay.spec, &moment.images(), None)).unwrap();
         assert_eq!(restored.notes, Vec::<String>::new());
-        self.bay(bay.spec.clone(), restored.record)
+        self.bay(bay.spec.clone(), restored.runtime)
     }
 
     pub(crate) fn fork(&self, parent: &Bay, moment: &Moment, name: &str, index: u32) -> (Bay, Vec<String>) {
         let spec = self.prepare_fork(parent, moment, name);
         let restored =
             self.runtime.block_on(self.backend.restore(&spec, &moment.images(), Some(index))).unwrap();
-        (self.bay(spec, restored.record), restored.notes)
+        (self.bay(spec, restored.runtime), restored.notes)
     }
 
     /// The files of a fork that does not run yet.
@@ -199,7 +202,7 @@ impl Rig {
         fork_index: Option<u32>,
     ) -> Result<Bay, BackendError> {
         let restored = self.runtime.block_on(self.backend.restore(spec, &moment.images(), fork_index))?;
-        Ok(self.bay(spec.clone(), restored.record))
+        Ok(self.bay(spec.clone(), restored.runtime))
     }
 
     pub(crate) fn clear(&self, spec: &StartSpec) {

@@ -8,22 +8,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use bay_types::runtime::Moved;
+
 use super::Hierarchies;
 
 /// Threads of PID 1 that are looked at; it has some two dozen.
 const MAX_THREADS: usize = 256;
 /// Characters of the group's path that are told.
 const MAX_GROUP: usize = 200;
-
-/// Where PID 1 was found instead of its own group.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Moved {
-    /// The group, below the bay's own. Root in the bay chose its name.
-    pub group: String,
-    pub frozen: bool,
-    /// Why it could not be moved back; it was thawed all the same.
-    pub stays: Option<String>,
-}
 
 impl Hierarchies {
     /// Thaws PID 1 of a bay and moves it back when it, or one of its threads, is in another group than its own.

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::body::Body;
-use bay_backend::{Backend, BackendError, LimitEvents, Seen, StartSpec};
+use bay_backend::{
+    Backend, BackendError, BoxedStream, EgressPort, LimitEvents, RuntimeFacts, Seen, StartSpec,
+};
 use bay_store::{BayNew, Draft, NameChoice, Store};
 use bay_types::backend::{
     AttributionGrain, Capabilities, EgressControl, FilesCheckpoint, IsolationGrade, Support,
@@ -16,7 +18,7 @@ use bay_types::backend::{
 use bay_types::bay::{BayCreate, BayView, Desired, Isolation, Limits, Source, State};
 use bay_types::exec::{EndReason, ExecSpec, ExecView, Exit};
 use bay_types::guest::PROTOCOL;
-use bay_types::runtime::RuntimeRecord;
+use bay_types::runtime::RuntimeHandle;
 use bay_types::{BayId, ExecId, ImageId};
 use http_body_util::BodyExt;
 use hyper::service::Service;
@@ -69,20 +71,23 @@ impl Backend for Scripted {
             quota: Support::no("a test"),
         }
     }
-    async fn start(&self, _: &StartSpec) -> Result<RuntimeRecord, BackendError> {
-        Ok(record())
+    async fn start(&self, _: &StartSpec) -> Result<RuntimeHandle, BackendError> {
+        Ok(runtime())
     }
-    async fn inspect(&self, _: BayId, _: &RuntimeRecord) -> Seen {
+    async fn inspect(&self, _: BayId, _: &RuntimeHandle) -> Seen {
         assert!(!self.defect.swap(false, Ordering::SeqCst), "a defect");
         if *self.gone.borrow() { Seen::Gone } else { Seen::Running }
     }
-    async fn stats(&self, _: BayId, _: &RuntimeRecord) -> bay_types::stats::BayStats {
+    async fn stats(&self, _: BayId, _: &RuntimeHandle) -> bay_types::stats::BayStats {
         bay_types::stats::BayStats { cpu_us: Some(1_500_000), ..Default::default() }
     }
-    async fn network(&self, _: &RuntimeRecord) -> bay_backend::NetworkUse {
+    async fn network(&self, _: &RuntimeHandle) -> bay_backend::NetworkUse {
         bay_backend::NetworkUse::default()
     }
-    async fn gateway(&self, _: BayId) -> std::io::Result<bay_backend::GatewaySockets> {
+    fn facts(&self, runtime: &RuntimeHandle) -> RuntimeFacts {
+        RuntimeFacts { identity: serde_json::to_string(runtime).unwrap(), ..RuntimeFacts::default() }
+    }
+    async fn egress(&self, _: BayId) -> std::io::Result<EgressPort> {
         Err(std::io::ErrorKind::Unsupported.into())
     }
     async fn clear(&self, _: BayId) -> Result<(), BackendError> {
@@ -100,13 +105,13 @@ impl Backend for Scripted {
     async fn set_limits(&self, _: &bay_backend::LimitSpec) -> Result<(), BackendError> {
         Ok(())
     }
-    async fn connect(&self, _: BayId) -> std::io::Result<UnixStream> {
-        UnixStream::connect(&self.socket).await
+    async fn connect(&self, _: BayId) -> std::io::Result<BoxedStream> {
+        Ok(Box::new(UnixStream::connect(&self.socket).await?))
     }
     fn limit_events(&self, _: BayId) -> LimitEvents {
         LimitEvents { oom_kills: self.oom_kills.load(Ordering::SeqCst), forks_refused: 0 }
     }
-    async fn wait_gone(&self, _: &RuntimeRecord) {
+    async fn wait_gone(&self, _: &RuntimeHandle) {
         let _ = self.gone.subscribe().wait_for(|gone| *gone).await;
     }
     async fn leftovers(&self) -> Result<Vec<BayId>, BackendError> {
@@ -114,8 +119,8 @@ impl Backend for Scripted {
     }
 }
 
-fn record() -> RuntimeRecord {
-    RuntimeRecord { pid: 1, start_ticks: 1, boot_id: "boot".to_owned() }
+fn runtime() -> RuntimeHandle {
+    RuntimeHandle::of(&"script").unwrap()
 }
 
 struct Rig {
@@ -221,7 +226,7 @@ impl Rig {
             .bay_update(row.id, None, |row| {
                 row.state = state;
                 row.desired = if state == State::Running { Desired::Running } else { Desired::Stopped };
-                row.runtime = (state == State::Running).then(record);
+                row.runtime = (state == State::Running).then(runtime);
                 row.disk_ready = true;
             })
             .await

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use bay_backend::{Counters, Dropped};
+use bay_backend::{Dropped, EgressCounters, EgressPort};
 use bay_gateway::secrets::Secrets;
 use bay_gateway::{Authority, Gateway, Own, Settings, Timeouts, Upstream};
 use bay_policy::CompiledPolicy;
@@ -27,7 +27,6 @@ use jiff::Timestamp;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -43,6 +42,7 @@ mod decider;
 mod floods;
 mod home;
 mod pace;
+mod port;
 mod record;
 mod room;
 mod spans;
@@ -53,6 +53,7 @@ use caller::{Callers, OwnExecs};
 use decider::BayDecider;
 use home::NamesFile;
 pub(crate) use home::{dir, remove};
+use port::{PortConnections, PortDatagrams};
 use record::Recorder;
 pub(crate) use room::fit;
 pub use ssh::SshKey;
@@ -184,7 +185,7 @@ fn roots(named: &[PathBuf]) -> Result<RootCertStore, ServeError> {
 pub(crate) struct BayEgress {
     gateway: Gateway,
     decider: Arc<BayDecider>,
-    counters: Counters,
+    counters: Box<dyn EgressCounters>,
     /// All that is to end with this.
     serving: Mutex<JoinSet<()>>,
 }
@@ -230,18 +231,17 @@ impl BayEgress {
         let gateway = Gateway::new(settings, decider.clone(), network)
             .map_err(|error| closed(&bay_types::error::chain(&error)))?;
 
-        let sockets = daemon.backend.gateway(row.id).await.map_err(|error| closed(&error.to_string()))?;
-        let (tcp, dns, counters) = sockets.into_parts();
-        let registered = |error: std::io::Error| closed(&error.to_string());
+        let EgressPort { connections, questions, counters } =
+            daemon.backend.egress(row.id).await.map_err(|error| closed(&error.to_string()))?;
         let mut serving = JoinSet::new();
         let own = Own {
             addresses: vec![GATEWAY_V4.into(), GATEWAY_V6.into()],
             dns_port: DNS_PORT,
             proxy_port: PROXY_PORT,
         };
-        serving.spawn(gateway.serve_any(TcpListener::from_std(tcp).map_err(registered)?, own));
-        for socket in dns {
-            serving.spawn(gateway.serve_dns_udp(UdpSocket::from_std(socket).map_err(registered)?));
+        serving.spawn(gateway.serve_any(PortConnections(connections), own));
+        for datagrams in questions {
+            serving.spawn(gateway.serve_dns_udp(PortDatagrams(datagrams)));
         }
         serving.spawn(async move { recorder.tell_sums().await });
         serving.spawn(decider.callers.clone().note_execs());

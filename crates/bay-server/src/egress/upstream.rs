@@ -48,7 +48,7 @@ impl HostNetwork {
         {
             return Ok(addresses.clone());
         }
-        match bay_backend::own_addresses() {
+        match bay_runtime::own_addresses() {
             Ok(found) => {
                 *known = Some((Instant::now(), found.clone()));
                 Ok(found)

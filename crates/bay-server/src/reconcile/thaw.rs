@@ -6,7 +6,7 @@ use bay_backend::StartSpec;
 use bay_store::BayRow;
 use bay_types::checkpoint::Point;
 use bay_types::exec::EndReason;
-use bay_types::runtime::RuntimeRecord;
+use bay_types::runtime::RuntimeHandle;
 use bay_types::{ApiError, ErrorCode};
 
 use super::{Reconciler, settings};
@@ -52,7 +52,7 @@ pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpe
 
 impl Reconciler {
     /// PID 1 of a bay that begins anew, or goes on from where it was.
-    pub(super) async fn begin(&mut self, row: &BayRow) -> Result<RuntimeRecord, ApiError> {
+    pub(super) async fn begin(&mut self, row: &BayRow) -> Result<RuntimeHandle, ApiError> {
         // Whatever was granted was granted to what ran before.
         policy::drop_grants(&self.daemon, &self.handle, "the bay begins anew").await?;
         let spec = start_spec(&self.daemon, row).await?;
@@ -122,7 +122,7 @@ impl Reconciler {
         })
     }
 
-    async fn thaw(&mut self, row: &BayRow, spec: &StartSpec, from: Point) -> Result<RuntimeRecord, ApiError> {
+    async fn thaw(&mut self, row: &BayRow, spec: &StartSpec, from: Point) -> Result<RuntimeHandle, ApiError> {
         let images = self.daemon.pool()?.checkpoint_memory(from);
         // Whoever goes back to its own past stays who it is.
         let index = (from.bay != row.id).then(|| row.forked_from.as_ref().map_or(0, |from| from.index));
@@ -139,6 +139,6 @@ impl Reconciler {
             self.handle.exec_opened(exec);
             self.handle.exec_began(exec, self.daemon.backend.limit_events(row.id));
         }
-        Ok(restored.record)
+        Ok(restored.runtime)
     }
 }

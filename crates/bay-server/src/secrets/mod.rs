@@ -162,7 +162,7 @@ impl Secret {
 
 /// Has the pages of a value stay in memory, where the system allows that.
 fn keep_from_swap(value: &str) {
-    if let Err(error) = bay_backend::keep_from_swap(value.as_bytes()) {
+    if let Err(error) = bay_sys::memory::keep_from_swap(value.as_bytes()) {
         tracing::debug!(%error, "a secret's memory may be swapped out");
     }
 }

@@ -7,7 +7,7 @@ use bay_backend::{BackendError, CaptureOrder, Seen};
 use bay_store::BayRow;
 use bay_types::bay::State;
 use bay_types::checkpoint::Point as At;
-use bay_types::runtime::RuntimeRecord;
+use bay_types::runtime::RuntimeHandle;
 use bay_types::{ApiError, ErrorCode};
 
 use crate::daemon::Daemon;
@@ -64,10 +64,10 @@ pub(super) async fn order(daemon: &Daemon, row: &BayRow) -> Result<CaptureOrder,
     }
 }
 
-async fn order_for(daemon: &Daemon, row: &BayRow, record: &RuntimeRecord) -> Result<CaptureOrder, ApiError> {
+async fn order_for(daemon: &Daemon, row: &BayRow, runtime: &RuntimeHandle) -> Result<CaptureOrder, ApiError> {
     Ok(CaptureOrder {
         bay: start_spec(daemon, row).await?,
-        record: record.clone(),
+        runtime: runtime.clone(),
         images: daemon.pool()?.checkpoint_new_memory(row.id),
         end: false,
     })

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use bay_store::CostRow;
 use bay_types::BayId;
-use bay_types::runtime::RuntimeRecord;
 use bay_types::stats::{BayCost, BayStats};
 use bay_types::usage::{gib_seconds, seconds};
 use jiff::Timestamp;
@@ -102,11 +101,6 @@ impl Account {
     }
 }
 
-/// Tells one runtime of a bay from the next.
-fn key(record: &RuntimeRecord) -> String {
-    format!("{} {} {}", record.pid, record.start_ticks, record.boot_id)
-}
-
 impl Costs {
     fn accounts(&self) -> MutexGuard<'_, HashMap<BayId, Account>> {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
@@ -160,7 +154,8 @@ pub(crate) async fn look(daemon: &Daemon, handle: &BayHandle) {
     match &row.runtime {
         Some(record) => {
             let stats = daemon.backend.stats(row.id, record).await;
-            costs.with(row.id, row.created_at, |account| account.looked(&key(record), stats, Instant::now()));
+            let runtime = daemon.backend.facts(record).identity;
+            costs.with(row.id, row.created_at, |account| account.looked(&runtime, stats, Instant::now()));
         }
         None => costs.with(row.id, row.created_at, |account| {
             (account.memory, account.stats) = (None, None);
