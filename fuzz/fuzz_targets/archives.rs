@@ -17,12 +17,6 @@ mod archive {
     #[path = "../../crates/bay/src/archive/unpack.rs"]
     pub(crate) mod unpack;
 }
-#[allow(dead_code)]
-#[path = "."]
-mod output {
-    #[path = "../../crates/bay/src/output/escape.rs"]
-    pub(crate) mod escape;
-}
 
 const BLOCK: usize = 512;
 /// Longer inputs only take longer.

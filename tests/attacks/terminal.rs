@@ -1,7 +1,7 @@
 //! What a bay wrote, on the terminal of the person who reads it: colours, and nothing else that a terminal obeys.
 
 use bay_tests::{Daemon, Ran, until};
-use bay_types::invisible::misleads;
+use bay_text::invisible::misleads;
 
 /// Sets the clipboard and the title, clears the screen, colours, and hides text by every means there is, in a shell's printf.
 const EVIL: &str = r"\033]52;c;aGk=\007 \033]0;title\007 \033[2J\033[H \033[1;31mred \302\2332J \2332J \342\200\256rtl \342\201\240 evil\010\010\010\010good \033[8mconcealed rm -rf /\recho hello\n";

@@ -14,21 +14,23 @@ mod documents;
 
 /// Which of our crates each of our crates may use. Dependencies point downward; a new edge is a decision, made here.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("bay-types", &[]),
+    ("bay-text", &[]),
+    ("bay-types", &["bay-text"]),
     ("bay-sys", &["bay-types"]),
-    ("bay-policy", &["bay-types"]),
-    ("bay-gateway", &["bay-types", "bay-policy"]),
+    ("bay-policy", &["bay-types", "bay-text"]),
+    ("bay-gateway", &["bay-types", "bay-text", "bay-policy"]),
     ("bay-ledger", &[]),
-    ("bay-store", &["bay-types", "bay-ledger"]),
-    ("bay-diff", &["bay-types", "bay-sys"]),
-    ("bay-pool", &["bay-types", "bay-sys"]),
+    ("bay-store", &["bay-types", "bay-text", "bay-ledger"]),
+    ("bay-diff", &["bay-types", "bay-text", "bay-sys"]),
+    ("bay-pool", &["bay-types", "bay-text", "bay-sys"]),
     ("bay-runtime", &["bay-types", "bay-sys"]),
     ("bay-backend", &["bay-types", "bay-sys", "bay-pool", "bay-runtime"]),
-    ("bay-guest", &["bay-types", "bay-sys"]),
+    ("bay-guest", &["bay-types", "bay-text", "bay-sys"]),
     (
         "bay-server",
         &[
             "bay-types",
+            "bay-text",
             "bay-sys",
             "bay-policy",
             "bay-gateway",
@@ -45,6 +47,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "bay",
         &[
             "bay-types",
+            "bay-text",
             "bay-sys",
             "bay-policy",
             "bay-ledger",
@@ -57,7 +60,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "bay-server",
         ],
     ),
-    ("bay-tests", &["bay-types", "bay-sys"]),
+    ("bay-tests", &["bay-types", "bay-text", "bay-sys"]),
 ];
 
 fn metadata() -> Metadata {

@@ -4,6 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use bay_text::percent;
 use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
@@ -159,7 +160,7 @@ impl Query {
         let mut pairs = Vec::new();
         for part in text.split('&').filter(|p| !p.is_empty()) {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
-            let value = unescape(value)
+            let value = percent::decode(value)
                 .ok_or_else(|| invalid(format!("the value of {key}= is not percent-encoded")))?;
             if value.len() > MAX_PATH {
                 return Err(invalid(format!("the value of {key}= is longer than {MAX_PATH} bytes")));
@@ -209,19 +210,6 @@ pub(crate) fn fuzz_query(text: &str, key: &str) -> Option<Option<Vec<u8>>> {
     Some(query.get(key).map(<[u8]>::to_vec))
 }
 
-fn unescape(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: Option<u8>| byte.and_then(|b| char::from(b).to_digit(16));
-    let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'%' => out.push(u8::try_from(digit(bytes.next())? * 16 + digit(bytes.next())?).ok()?),
-            other => out.push(other),
-        }
-    }
-    Some(out)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,7 +217,7 @@ mod tests {
     #[test]
     fn any_path_survives_a_query() {
         let every: Vec<u8> = (1..=255).collect();
-        let query = Query::parse(&format!("a=1&path={}&b", bay_types::guest::escape(&every))).unwrap();
+        let query = Query::parse(&format!("a=1&path={}&b", percent::path_value(&every))).unwrap();
         assert_eq!(query.path().unwrap(), every);
         assert_eq!(query.number("a", 8).unwrap(), Some(1));
         assert!(query.flag("b").unwrap());

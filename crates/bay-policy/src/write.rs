@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use bay_types::invisible::misleads;
+use bay_text::invisible::misleads;
 
 use crate::canonical::Scheme;
 use crate::pattern::query::ValuePattern;

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
 
+use bay_text::foreign;
 use bay_types::error::chain;
 use bay_types::{ApiError, ErrorCode};
 use rustix::io::Errno;
@@ -238,13 +239,11 @@ fn sorted(source: io::Error, doing: String) -> PoolError {
     }
 }
 
-/// Text from outside (git's remote side, an archive) made fit for an error message: one line, no control characters,
-/// not endless.
+/// Text from outside (git's remote side, an archive) as an error message quotes it.
 pub(crate) fn one_line(text: impl Display) -> String {
-    const SHOWN: usize = 300;
-    let clean: String =
-        text.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).take(SHOWN).collect();
-    clean.split_whitespace().collect::<Vec<_>>().join(" ")
+    /// With the ellipsis, 300 bytes of plain text.
+    const SHOWN: usize = 297;
+    foreign::one_line(&text.to_string(), SHOWN)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bay_backend::Backend;
-use bay_types::invisible::is_invisible;
+use bay_text::foreign;
 use bay_types::{ApiError, BayId, ErrorCode};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
@@ -301,37 +301,9 @@ impl GuestChannel {
     }
 }
 
-/// Text of unknown origin, short and without anything a terminal would obey: control characters are replaced, and characters
-/// that nobody sees are written out.
+/// Text of unknown origin as a message quotes it: at most [`MAX_ERROR_TEXT`] characters, safe to display.
 pub(crate) fn plain_text(text: &str) -> String {
-    use fmt::Write;
-    let mut out = String::with_capacity(text.len().min(MAX_ERROR_TEXT));
-    for c in text.chars().take(MAX_ERROR_TEXT) {
-        match c {
-            c if c.is_control() => out.push('\u{fffd}'),
-            c if is_invisible(c) => {
-                let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
-            }
-            c => out.push(c),
-        }
-    }
-    if text.chars().nth(MAX_ERROR_TEXT).is_some() {
-        out.push('…');
-    }
-    out
-}
-
-/// A query value as it may stand in a request line.
-pub(crate) fn query_value(text: &str) -> String {
-    use fmt::Write;
-    text.bytes().fold(String::with_capacity(text.len()), |mut out, byte| {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'/') {
-            out.push(char::from(byte));
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-        out
-    })
+    foreign::marked(text, MAX_ERROR_TEXT)
 }
 
 #[cfg(test)]
@@ -344,10 +316,5 @@ mod tests {
         assert!(!text.chars().any(char::is_control));
         assert_eq!(text.chars().count(), MAX_ERROR_TEXT + 1);
         assert_eq!(plain_text("a\u{2060}\u{e0041}\u{202e}b"), "a\\u{2060}\\u{e0041}\\u{202e}b");
-    }
-
-    #[test]
-    fn any_path_stands_safely_in_a_request_line() {
-        assert_eq!(query_value("/a b/ü&x=1#?\r\n"), "/a%20b/%C3%BC%26x%3D1%23%3F%0D%0A");
     }
 }

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use bay_store::Draft;
+use bay_text::lines::LineBuffer;
 use bay_types::bay::State;
 use bay_types::guest::{GuestEvent, GuestInfo, PROTOCOL};
 use bay_types::service::ServiceSpec;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::BodyExt;
 use serde_json::json;
@@ -84,17 +85,13 @@ async fn listen(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>) -> Result<(), Str
     let request = Request::get("/v1/events").body(Body::empty()).map_err(|e| e.to_string())?;
     let response = handle.guest.stream(request, Some(ANSWER_WITHIN)).await.map_err(|e| e.message)?;
     let mut body = response.into_body();
-    let mut buffer = BytesMut::new();
-    // How much of the buffer is known to hold no end of line: a guest that sends single bytes buys nothing with it.
-    let mut searched = 0;
+    let mut lines = LineBuffer::default();
     let mut noise = 0;
     let mut greeted = false;
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|e| e.to_string())?.into_data() else { continue };
-        buffer.extend_from_slice(&data);
-        while let Some(end) = buffer[searched..].iter().position(|b| *b == b'\n') {
-            let line = buffer.split_to(searched + end + 1);
-            searched = 0;
+        lines.push(&data);
+        while let Some(line) = lines.next_line() {
             if !heard(daemon, handle, &line, &mut greeted).await {
                 noise += 1;
                 if noise % NOISE == 0 {
@@ -102,8 +99,7 @@ async fn listen(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>) -> Result<(), Str
                 }
             }
         }
-        searched = buffer.len();
-        if buffer.len() > MAX_LINE {
+        if lines.unfinished() > MAX_LINE {
             return Err("a line has no end".to_owned());
         }
     }

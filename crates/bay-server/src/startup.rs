@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use bay_text::hex;
 use rustix::fs::FlockOperation;
 use sha2::{Digest, Sha256};
 
@@ -125,15 +126,7 @@ fn hash(file: &mut File) -> io::Result<String> {
         }
         digest.update(&buffer[..got]);
     }
-    Ok(hex(&digest.finalize()))
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    Ok(hex::encode(digest.finalize()))
 }
 
 /// The token callers over TCP must show; made on first use, readable by the daemon's user only.
@@ -152,7 +145,7 @@ pub(crate) fn token(data_dir: &Path) -> Result<String, ServeError> {
         filled += rustix::rand::getrandom(&mut random[filled..], rustix::rand::GetRandomFlags::empty())
             .map_err(|e| failed(e.into()))?;
     }
-    let token = hex(&random);
+    let token = hex::encode(random);
     let new = data_dir.join("token.new");
     let _ = fs::remove_file(&new);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(failed)?;

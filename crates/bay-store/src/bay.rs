@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use bay_text::hex;
 use bay_types::bay::{BayCreate, Desired, Origin, State};
 use bay_types::checkpoint::{Lineage, Point};
 use bay_types::runtime::RuntimeHandle;
@@ -13,7 +14,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::event::{Draft, now};
 use crate::policy::{self, PolicyNew, Scope};
-use crate::{Result, Store, StoreError, approval, hex, ids, meta_get, meta_set, random_bytes};
+use crate::{Result, Store, StoreError, approval, ids, meta_get, meta_set, random_bytes};
 
 const ID_CURSOR: &str = "id_cursor";
 /// How many suffixed names are tried before giving up on deriving one.
@@ -193,7 +194,7 @@ impl Store {
             image_id: new.image_id,
             origin: new.origin,
             id_base,
-            machine_id: hex(&machine),
+            machine_id: hex::encode(machine),
             runtime: None,
             disk_ready: false,
             replace_with: None,

@@ -1,6 +1,7 @@
 //! Execs. The environment of a command is not kept: it may hold secrets, and a hash of the whole specification is
 //! enough to tell a repeated request from a different one.
 
+use bay_text::hex;
 use bay_types::checkpoint::Point;
 use bay_types::exec::{ExecEnd, ExecSpec, ExecView, Exit, LimitHit, Usage, duration_s};
 use bay_types::output::OutputHash;
@@ -13,7 +14,7 @@ use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
 use crate::event::{Draft, now, to_i64, to_u64};
-use crate::{Result, Store, StoreError, hex};
+use crate::{Result, Store, StoreError};
 
 /// One exec as the daemon knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,7 +125,7 @@ fn row(row: &SqliteRow) -> Result<ExecRow> {
 
 fn spec_hash(spec: &ExecSpec) -> Result<String> {
     let whole = serde_json::to_vec(spec).map_err(column)?;
-    Ok(hex(&Sha256::digest(whole)))
+    Ok(hex::encode(Sha256::digest(whole)))
 }
 
 impl Store {

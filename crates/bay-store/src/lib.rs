@@ -34,6 +34,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bay_text::hex;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
     SqliteSynchronous,
@@ -269,7 +270,7 @@ async fn make_new(path: &Path) -> Result<()> {
     let mut random = [0_u8; 8];
     random_bytes(&mut random).map_err(reach)?;
     sqlx::query("INSERT INTO meta (key, value) VALUES ('daemon_id', $1)")
-        .bind(hex(&random))
+        .bind(hex::encode(random))
         .execute(&mut connection)
         .await
         .map_err(failed("making the database"))?;
@@ -334,14 +335,6 @@ async fn meta_set(connection: &mut SqliteConnection, key: &str, value: &str) -> 
         .execute(connection)
         .await
         .map(drop)
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// Fills the buffer from the kernel.

@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 use crate::bay::text_enum;
 use crate::checkpoint::CheckpointName;
 use crate::error::ApiError;
-use crate::guest::escape;
 use crate::id::ParseIdError;
 use crate::progress::Progress;
+use bay_text::percent::path_value;
 
 /// One moment of a bay's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -258,7 +258,7 @@ impl DiffEntry {
 pub fn told(path: &[u8]) -> (String, Option<String>) {
     match std::str::from_utf8(path) {
         Ok(text) => (text.to_owned(), None),
-        Err(_) => (String::from_utf8_lossy(path).into_owned(), Some(escape(path))),
+        Err(_) => (String::from_utf8_lossy(path).into_owned(), Some(path_value(path))),
     }
 }
 

@@ -82,22 +82,6 @@ pub const DELETE_LIST: &str = ".bay-delete";
 /// Key of the PAX record in which an archive that breaks off says why. In a global header: no file can make one.
 pub const ARCHIVE_BROKE_OFF: &str = "BAY.broke-off";
 
-/// Bytes as a value in a query: everything but letters, digits and `-._~/` is percent-encoded.
-#[must_use]
-pub fn escape(value: &[u8]) -> String {
-    use std::fmt::Write as _;
-    let mut out = String::with_capacity(value.len());
-    for &byte in value {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            // Writing to a String cannot fail.
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
-}
-
 /// Inner addresses: the same in every bay, so that a forked machine's sockets stay valid.
 pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
 pub const BAY_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);

@@ -3,8 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use bay_text::clip;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+/// Characters of a wrong id or name that an error message quotes: the caller may have sent kilobytes.
+const MAX_QUOTED: usize = 64;
 
 /// A string that is not a valid id or name, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -58,7 +62,7 @@ macro_rules! typed_id {
         impl FromStr for $name {
             type Err = ParseIdError;
             fn from_str(given: &str) -> Result<Self, Self::Err> {
-                let fail = |why| ParseIdError { kind: concat!($prefix, " id"), given: clip(given), why };
+                let fail = |why| ParseIdError { kind: concat!($prefix, " id"), given: clip(given, MAX_QUOTED), why };
                 let hex = given
                     .strip_prefix(Self::PREFIX)
                     .ok_or_else(|| fail(concat!("it must start with ", $prefix, "_")))?;
@@ -154,7 +158,7 @@ impl fmt::Debug for BayName {
 impl FromStr for BayName {
     type Err = ParseIdError;
     fn from_str(given: &str) -> Result<Self, Self::Err> {
-        let fail = |why| Err(ParseIdError { kind: "bay name", given: clip(given), why });
+        let fail = |why| Err(ParseIdError { kind: "bay name", given: clip(given, MAX_QUOTED), why });
         if given.is_empty() {
             return fail("it is empty");
         }
@@ -181,15 +185,6 @@ impl TryFrom<String> for BayName {
 impl From<BayName> for String {
     fn from(name: BayName) -> Self {
         name.0
-    }
-}
-
-/// Error messages quote what was given, but never four kilobytes of it.
-fn clip(given: &str) -> String {
-    const SHOWN: usize = 64;
-    match given.char_indices().nth(SHOWN) {
-        Some((at, _)) => format!("{}…", &given[..at]),
-        None => given.to_owned(),
     }
 }
 

@@ -22,7 +22,6 @@
 //! | [`trace`]   | caller → daemon → guest: the W3C trace context       |
 //! | [`stats`]   | host → CLI: what a bay uses, as the host measures it |
 //! | [`inside`]  | a bay's own processes ↔ guest; ports and activity    |
-//! | [`invisible`] | nothing: the characters that every output escapes |
 //! | [`watch`]   | guest → daemon → CLI: what changes below a directory |
 //! | [`top`]     | daemon → CLI: all bays at one moment                 |
 //! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
@@ -53,7 +52,6 @@ pub mod holes;
 pub mod id;
 pub mod image;
 pub mod inside;
-pub mod invisible;
 pub mod notify;
 pub mod output;
 pub mod policy;

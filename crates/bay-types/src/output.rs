@@ -6,6 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use bay_text::hex;
 use serde::{Deserialize, Serialize};
 
 use crate::id::ParseIdError;
@@ -20,7 +21,7 @@ pub struct Sha256Hash(pub [u8; 32]);
 
 impl fmt::Display for Sha256Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex::encode(self.0))
     }
 }
 

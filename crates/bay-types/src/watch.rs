@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::bay::text_enum;
-use crate::guest::escape;
+use bay_text::percent::path_value;
 
 /// What happened to a path. A rename is [`WatchKind::Rename`] at the old name, then [`WatchKind::Create`] at the new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ impl WatchLine {
     #[must_use]
     pub fn change(at: Timestamp, kind: WatchKind, path: &Path, is_dir: bool) -> Self {
         let bytes = path.as_os_str().as_encoded_bytes();
-        let path_escaped = path.to_str().is_none().then(|| escape(bytes));
+        let path_escaped = path.to_str().is_none().then(|| path_value(bytes));
         Self::Change { at, kind, path: String::from_utf8_lossy(bytes).into_owned(), path_escaped, is_dir }
     }
 }

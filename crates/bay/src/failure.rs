@@ -4,7 +4,7 @@ use std::io;
 
 use bay_types::{ApiError, ErrorCode};
 
-use crate::output::escape::message;
+use bay_text::escape::message;
 
 /// What shells report for a program ended by SIGPIPE.
 pub(crate) const EXIT_BROKEN_PIPE: u8 = 141;
@@ -54,7 +54,7 @@ impl Failure {
         match self {
             Failure::Api { error, exit } => {
                 let text = if json {
-                    crate::output::escape::json(serde_json::to_string(error).unwrap_or_default())
+                    bay_text::escape::json(serde_json::to_string(error).unwrap_or_default())
                 } else {
                     two_lines(error)
                 };

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use crate::client::{Client, Home};
 use crate::commands::{checkpoint, checkpoints, diff, ports};
 use crate::failure::{Failure, Outcome};
-use crate::output::escape::visible;
+use bay_text::escape::visible;
 
 mod services;
 

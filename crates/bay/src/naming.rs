@@ -7,7 +7,7 @@ use bay_types::guest::WORKSPACE;
 use bay_types::{ApiError, BayId, BayName, ErrorCode};
 
 use crate::failure::invalid;
-use crate::output::escape::clip;
+use bay_text::clip;
 
 /// How much of a bad argument an error quotes.
 const QUOTED: usize = 64;

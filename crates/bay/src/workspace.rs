@@ -12,8 +12,9 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use bay_text::percent::path_value;
 use bay_types::bay::Source;
-use bay_types::guest::{WORKSPACE, escape};
+use bay_types::guest::WORKSPACE;
 use bay_types::progress::Progress;
 use bay_types::repo::{RepoOffer, RepoOffered, RepoView};
 use bay_types::{ApiError, ErrorCode};
@@ -21,12 +22,13 @@ use http::Method;
 use tokio::io::AsyncReadExt;
 
 use crate::archive::{Packed, Packer, pack};
-use crate::client::{Client, bay_path, encode};
+use crate::client::{Client, bay_path};
 use crate::failure::{invalid, local};
 use crate::git::{Changes, Commit, LocalRepo, discover};
-use crate::output::escape::one_line;
 use crate::output::progress::Meter;
 use crate::transfer;
+use bay_text::escape::one_line;
+use bay_text::percent::segment;
 
 /// How deep submodules within submodules are followed.
 const MAX_SUBMODULE_DEPTH: usize = 8;
@@ -196,7 +198,7 @@ async fn send_bundle(
         let status = git.wait().await?;
         if status.success() { Ok(()) } else { Err(io::Error::other(format!("git bundle failed: {status}"))) }
     };
-    let path = format!("/v1/repos/{}/bundle", encode(&offered.repo.to_string()));
+    let path = format!("/v1/repos/{}/bundle", segment(&offered.repo.to_string()));
     let news = Progress {
         stage: "sending the repository to the cache".into(),
         unit: "bytes".into(),
@@ -268,7 +270,7 @@ pub(crate) async fn send(
             pack(move |packer| findings.pack(packer, &repo.top))
         }
     };
-    let path = bay_path(bay, &format!("/archive?path={}", escape(WORKSPACE.as_bytes())));
+    let path = bay_path(bay, &format!("/archive?path={}", path_value(WORKSPACE.as_bytes())));
     let sent = client.upload::<serde_json::Value>(Method::PUT, &path, body).await;
     let packed = packing.await.map_err(|e| ApiError::internal(&e))?;
     match (sent, packed) {

@@ -53,12 +53,12 @@ fn status(answer: &[u8]) -> u16 {
 }
 
 fn get(daemon: &Daemon, noun: &str, path: &str) -> Answer {
-    let target = format!("/v1/bays/b/{noun}?path={}", bay_types::guest::escape(path.as_bytes()));
+    let target = format!("/v1/bays/b/{noun}?path={}", bay_text::percent::path_value(path.as_bytes()));
     rest::request(&daemon.socket(), "GET", &target, b"").unwrap()
 }
 
 fn put(daemon: &Daemon, noun: &str, path: &str, body: &[u8]) -> Answer {
-    let target = format!("/v1/bays/b/{noun}?path={}", bay_types::guest::escape(path.as_bytes()));
+    let target = format!("/v1/bays/b/{noun}?path={}", bay_text::percent::path_value(path.as_bytes()));
     rest::request(&daemon.socket(), "PUT", &target, body).unwrap()
 }
 
@@ -90,7 +90,8 @@ fn a_directory_swapped_for_a_link_leads_neither_reads_nor_writes_astray() {
                 assert!(!text.contains("the host's"), "{path} by {door}: {text}");
                 answers += usize::from(read.status == 200);
             }
-            let envd = format!("GET /files?username=root&path={}", bay_types::guest::escape(path.as_bytes()));
+            let envd =
+                format!("GET /files?username=root&path={}", bay_text::percent::path_value(path.as_bytes()));
             let read = beginning(&guest, &envd, 1 << 16);
             assert!(!String::from_utf8_lossy(&read).contains("the host's"), "{envd}");
         }
@@ -132,7 +133,7 @@ fn fifos_and_devices_are_refused_at_once_by_every_door() {
         // Whoever waits for the other end of a FIFO waits for ever; the requests have a deadline.
         let read = get(&daemon, "files", path);
         assert!((400..500).contains(&read.status), "reading {path}: {}", read.status);
-        let escaped = bay_types::guest::escape(path.as_bytes());
+        let escaped = bay_text::percent::path_value(path.as_bytes());
         let envd = beginning(&guest, &format!("GET /files?username=root&path={escaped}"), 1 << 16);
         assert!((400..500).contains(&status(&envd)), "envd reads {path}: {}", String::from_utf8_lossy(&envd));
         let copied = daemon.bay(&["cp", &format!("b:{path}"), scratch.join("out").to_str().unwrap()]);
@@ -268,7 +269,7 @@ fn names_with_line_breaks_and_bytes_that_are_no_text_go_both_ways() {
     for name in names {
         // One file by its name: the kernel's names are bytes, and so are the guest's.
         let path = [b"/workspace/tree/", name, b"/", name].concat();
-        let target = format!("GET /v1/files?path={}", bay_types::guest::escape(&path));
+        let target = format!("GET /v1/files?path={}", bay_text::percent::path_value(&path));
         let read = beginning(&guest, &target, 1 << 16);
         assert!(status(&read) == 200 && read.ends_with(name), "{:?}", String::from_utf8_lossy(&read));
         // By the CLI either the file comes, or it is said why not; never another one.

@@ -10,8 +10,8 @@
 //! Rules look at added lines, so a secret that was there before is not this change's. They are simple on purpose: a rule
 //! that cries wolf is switched off by whoever reads it every day.
 
+use bay_text::invisible::{is_invisible, misleads};
 use bay_types::diff::{Change, Content, DiffEntry, Finding, Findings, NodeKind, Severity};
-use bay_types::invisible::{is_invisible, misleads};
 
 use crate::patch::{LineKind, patch_lines};
 

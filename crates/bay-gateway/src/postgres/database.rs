@@ -3,6 +3,7 @@
 use std::io;
 
 use bay_policy::{CanonicalRequest, Decision, Host};
+use bay_text::hex;
 use md5::{Digest, Md5};
 use rustls::pki_types::ServerName;
 use tokio::io::AsyncReadExt;
@@ -161,9 +162,7 @@ fn with_zero(text: &str) -> Zeroizing<Vec<u8>> {
 
 /// The answer that PostgreSQL's older logins ask for.
 fn md5_answer(user: &str, password: &str, salt: &[u8]) -> Zeroizing<String> {
-    let hex = |digest: Md5| {
-        Zeroizing::new(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>())
-    };
+    let hex = |digest: Md5| Zeroizing::new(hex::encode(digest.finalize()));
     let inner = hex(Md5::new().chain_update(password).chain_update(user));
     let outer = hex(Md5::new().chain_update(inner.as_bytes()).chain_update(salt));
     Zeroizing::new(format!("md5{}", &*outer))

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use bay_text::foreign;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use zeroize::Zeroizing;
 
@@ -9,6 +10,8 @@ use zeroize::Zeroizing;
 const MAX_STARTUP_BYTES: usize = 10_000;
 /// Longest message of a login.
 const MAX_MESSAGE_BYTES: usize = 64 * 1024;
+/// Characters of a field of a database's error that are passed on.
+const MAX_ERROR_TEXT: usize = 500;
 /// Longest key of a request to cancel a query, as PostgreSQL has it.
 const MAX_CANCEL_KEY_BYTES: usize = 256;
 const SSL_REQUEST: u32 = 80_877_103;
@@ -176,8 +179,7 @@ pub(super) fn error_text(body: &[u8]) -> (String, String) {
     let fields = body.split(|byte| *byte == 0).filter_map(|field| field.split_first());
     let (mut code, mut text) = (String::new(), String::new());
     for (kind, field) in fields {
-        let field =
-            String::from_utf8_lossy(field).chars().filter(|char| !char.is_control()).take(500).collect();
+        let field = foreign::one_line(&String::from_utf8_lossy(field), MAX_ERROR_TEXT);
         match kind {
             b'C' => code = field,
             b'M' => text = field,

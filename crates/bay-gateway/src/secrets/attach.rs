@@ -1,6 +1,7 @@
 //! Values in their slots: the last thing that is done to a request before it is sent.
 
 use bay_policy::CanonicalRequest;
+use bay_text::percent::value_pieces;
 use http::HeaderMap;
 use http::header::COOKIE;
 use secrecy::{ExposeSecret, SecretString};
@@ -72,13 +73,7 @@ fn with_parameter(request: &CanonicalRequest, name: &str, value: &str) -> Option
             Some((key, _)) if key == name => {
                 target.push_str(key);
                 target.push('=');
-                for byte in value.bytes() {
-                    if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-                        target.push(char::from(byte));
-                    } else {
-                        target.push_str(&format!("%{byte:02X}"));
-                    }
-                }
+                value_pieces(value).for_each(|piece| target.push_str(piece));
             }
             _ => target.push_str(pair),
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bay_policy::{CanonicalRequest, Scheme};
+use bay_text::percent::decode_forgiving;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
 use serde::Serialize;
@@ -212,7 +213,7 @@ impl Looking<'_> {
     fn path(&self) -> Result<(), Misuse> {
         let Some(http) = self.request.http() else { return Ok(()) };
         let wire = http.path().to_string();
-        let decoded = decode(&wire);
+        let decoded = decode_forgiving(wire.as_bytes());
         let found = self.finder.first(wire.as_bytes()).or_else(|| self.finder.first(&decoded));
         match found {
             None => Ok(()),
@@ -223,7 +224,7 @@ impl Looking<'_> {
     fn query(&self) -> Result<Option<Attachment>, Misuse> {
         let Some(http) = self.request.http() else { return Ok(None) };
         let Some(wire) = http.query().as_str() else { return Ok(None) };
-        let decoded = decode(wire);
+        let decoded = decode_forgiving(wire.as_bytes());
         let Some((at, range)) = self.finder.first(&decoded) else { return Ok(None) };
         let held = &self.secrets.held[at];
         if let Some(kind) = self.unfit(held) {
@@ -269,26 +270,4 @@ impl Looking<'_> {
             Some(place) => Err(self.misuse(MisuseKind::OtherCredential, first, &place)),
         }
     }
-}
-
-/// Without percent-encoding, as far as there is any.
-fn decode(text: &str) -> Vec<u8> {
-    let bytes = text.as_bytes();
-    let digit = |at: usize| bytes.get(at).and_then(|byte| char::from(*byte).to_digit(16));
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        match (bytes[at], digit(at + 1), digit(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                // Two hexadecimal digits are a byte.
-                out.push(u8::try_from(high * 16 + low).unwrap_or_default());
-                at += 3;
-            }
-            (byte, ..) => {
-                out.push(byte);
-                at += 1;
-            }
-        }
-    }
-    out
 }

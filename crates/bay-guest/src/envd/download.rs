@@ -65,7 +65,7 @@ pub(super) async fn get(envd: &Arc<Envd>, headers: &HeaderMap, query: &Query) ->
 
 /// The file's own name, for browsers; bytes that a header cannot hold are percent-encoded.
 fn disposition(name: &str) -> HeaderValue {
-    let escaped = bay_types::guest::escape(name.as_bytes());
+    let escaped = bay_text::percent::path_value(name.as_bytes());
     HeaderValue::try_from(format!("inline; filename*=utf-8''{escaped}"))
         .unwrap_or_else(|_| HeaderValue::from_static("inline"))
 }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use bay_text::foreign;
 use bay_types::service::{Health, HealthCheck, ServiceSpec};
 use bytes::Bytes;
 use http::{Request, header};
@@ -86,12 +87,7 @@ async fn http(port: u16, path: &str) -> Result<(), String> {
     Err(format!("{path} is answered with {status}"))
 }
 
-/// Somebody else's words, short and on one line.
+/// What a program or a server said, as the reason of a service's state quotes it.
 pub(super) fn clip(text: &str) -> String {
-    let plain = |c: char| if c.is_control() { ' ' } else { c };
-    let mut out: String = text.chars().take(MAX_SAID).map(plain).collect();
-    if text.chars().nth(MAX_SAID).is_some() {
-        out.push('…');
-    }
-    out
+    foreign::one_line(text, MAX_SAID)
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::time::Duration;
 
-use bay_types::guest::escape;
+use bay_text::percent::path_value;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -457,7 +457,7 @@ async fn uploads_that_make_no_sense_are_refused_with_a_reason() {
         (get("/files?path=none"), 404),
         (get("/files?path=dir"), 400),
         (get("/files"), 400),
-        (get(&format!("/files?path={}", escape(b"/\xff"))), 400),
+        (get(&format!("/files?path={}", path_value(b"/\xff"))), 400),
         (Request::delete("/files?path=dir").header("host", "guest").body(Full::default()).unwrap(), 404),
     ] {
         let what = format!("{} {}", request.method(), request.uri());

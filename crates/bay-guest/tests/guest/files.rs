@@ -5,15 +5,16 @@ use std::io::{Cursor, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
+use bay_text::percent::path_value;
 use bay_types::ErrorCode;
-use bay_types::guest::{ARCHIVE_BROKE_OFF, DELETE_LIST, FileKind, FileStat, escape};
+use bay_types::guest::{ARCHIVE_BROKE_OFF, DELETE_LIST, FileKind, FileStat};
 use http::Method;
 use tar::{Builder, EntryType, Header};
 
 use crate::harness::{Guest, is_root};
 
 fn uri(route: &str, path: &str, more: &str) -> String {
-    format!("/v1/{route}?path={}{more}", escape(path.as_bytes()))
+    format!("/v1/{route}?path={}{more}", path_value(path.as_bytes()))
 }
 
 fn fifo(path: &Path) {

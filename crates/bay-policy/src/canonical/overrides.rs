@@ -11,6 +11,8 @@
 //! Names are compared as the most forgiving server reads them: letters of either case, `-` for every sign in a header's name,
 //! and in a field's name what PHP makes of it (`_method[]`, `.method`, ` _method`).
 
+use bay_text::percent::decode_forgiving;
+
 /// Headers that make some servers serve another host, path or method. `x-forwarded-for` is not among them: it names an address.
 pub const OVERRIDING_HEADERS: &[&str] = &[
     "base-url",
@@ -368,7 +370,7 @@ impl Parts {
 
 /// Whether the header of a part gives it a name that overrides: `form-data; name="_method"`, in any spelling.
 fn names_an_override(header: &[u8]) -> bool {
-    let plain: Vec<u8> = unescaped(header).into_iter().filter(|byte| *byte != b'\\').collect();
+    let plain: Vec<u8> = decode_forgiving(header).into_iter().filter(|byte| *byte != b'\\').collect();
     let mut joined = Vec::new();
     let mut at = 0;
     while let Some(found) = find_name(&plain, at) {
@@ -412,22 +414,6 @@ fn find_name(header: &[u8], from: usize) -> Option<usize> {
             header[(value + 1).min(header.len())..].iter().take_while(|byte| matches!(byte, b' ' | b'\t'));
         (alone && equals).then(|| value + 1 + blanks.count())
     })
-}
-
-/// The bytes with everything decoded that is percent-encoded.
-fn unescaped(bytes: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut rest = bytes;
-    while let Some((first, after)) = rest.split_first() {
-        let decoded = after
-            .get(..2)
-            .filter(|digits| *first == b'%' && digits.iter().all(u8::is_ascii_hexdigit))
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        out.push(decoded.unwrap_or(*first));
-        rest = if decoded.is_some() { &after[2..] } else { after };
-    }
-    out
 }
 
 #[cfg(test)]

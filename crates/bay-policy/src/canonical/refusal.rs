@@ -82,7 +82,7 @@ impl fmt::Display for Quoted<'_> {
                 f.write_str("…")?;
                 break;
             }
-            if bay_types::invisible::misleads(char) {
+            if bay_text::invisible::misleads(char) {
                 write!(f, "{}", char.escape_unicode())?;
             } else {
                 write!(f, "{char}")?;

@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use bay_text::hex;
 use sha2::{Digest, Sha256};
 
 use super::tree::Choice;
@@ -137,7 +138,7 @@ impl HostTree {
             hash_database(&file, &mut hash)
                 .doing(|| format!("read the package database {}", file.display()))?;
         }
-        let hash = hexadecimal(&hash.finalize());
+        let hash = hex::encode(hash.finalize());
         *cache = Some(HostKeyCache { stamp, hash: hash.clone() });
         Ok(hash)
     }
@@ -223,14 +224,6 @@ fn hash_database(path: &Path, hash: &mut Sha256) -> io::Result<()> {
     }
 }
 
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 /// The key of a host image.
 pub(crate) fn host_key(packages: &str, add: &[PathBuf]) -> String {
     let mut hash = Sha256::new();
@@ -243,7 +236,7 @@ pub(crate) fn host_key(packages: &str, add: &[PathBuf]) -> String {
         // Images made before added tools were put on the path come out differently now.
         hash.update([0, 0]);
     }
-    hexadecimal(&hash.finalize())
+    hex::encode(hash.finalize())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use bay_sys::btrfs;
+use bay_text::hex;
 use bay_types::ImageId;
 use bay_types::image::{ImageImport, ImageView};
 use bay_types::progress::Progress;
@@ -19,7 +20,7 @@ use sha2::{Digest, Sha256};
 
 use super::added;
 use super::archive::Unpack;
-use super::host::{self, HostTree, hexadecimal, host_key};
+use super::host::{self, HostTree, host_key};
 use super::tree::{self, Choice, Rights, Tally, Tree, Walk};
 use super::{Meta, Source, check_name, skeleton};
 use crate::Report;
@@ -375,7 +376,7 @@ fn hash_of(parts: &[&str]) -> String {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
-    hexadecimal(&hash.finalize())
+    hex::encode(hash.finalize())
 }
 
 /// The user's main group; the group without rights when the host does not know the user.

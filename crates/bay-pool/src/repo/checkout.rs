@@ -15,6 +15,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bay_sys::btrfs;
+use bay_text::hex;
 use bay_types::RepoId;
 use bay_types::progress::Progress;
 use rustix::fs::{Timespec, Timestamps};
@@ -25,7 +26,6 @@ use super::refs::{Refs, is_object_id, is_ref_name};
 use crate::Report;
 use crate::backing::sync_dir;
 use crate::error::{Doing, PoolError, Result, one_line};
-use crate::image::host::hexadecimal;
 use crate::pool::Pool;
 use crate::subvolume::{self, entries, remove_all};
 
@@ -63,7 +63,7 @@ impl Pool {
         let key = match branch {
             None => commit.to_owned(),
             Some(branch) if is_ref_name(branch) => {
-                format!("{commit}-{}", &hexadecimal(&Sha256::digest(branch))[..16])
+                format!("{commit}-{}", &hex::encode(Sha256::digest(branch))[..16])
             }
             Some(branch) => {
                 return refuse(format!("the branch name {:?}", one_line(branch)), "git does not allow it");

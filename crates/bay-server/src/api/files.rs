@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use bay_store::Draft;
+use bay_text::percent::path_value;
 use bay_types::guest::FileStat;
 use bay_types::principal::Principal;
 use bay_types::{ApiError, ErrorCode};
@@ -17,7 +18,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{Caller, Failure, Json, Shared, hearing_out};
-use crate::channel::{ANSWER_WITHIN, query_value};
+use crate::channel::ANSWER_WITHIN;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 use crate::service::execs;
@@ -59,10 +60,10 @@ impl PathQuery {
     }
 
     fn uri(&self, noun: &str) -> String {
-        let mut uri = format!("/v1/{noun}?path={}", query_value(&self.path));
+        let mut uri = format!("/v1/{noun}?path={}", path_value(self.path.as_bytes()));
         for (key, value) in [("mode", &self.mode), ("user", &self.user)] {
             if let Some(value) = value {
-                let _ = write!(uri, "&{key}={}", query_value(value));
+                let _ = write!(uri, "&{key}={}", path_value(value.as_bytes()));
             }
         }
         for (key, flag) in [("sparse", self.sparse), ("follow", self.follow)] {

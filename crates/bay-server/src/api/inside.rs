@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
+use bay_text::percent::path_value;
 use bay_types::inside::Port;
 use bay_types::service::ServiceName;
 use bay_types::{ApiError, ExecId};
@@ -13,7 +14,7 @@ use http::{Method, header};
 use serde::Deserialize;
 
 use super::{Failure, Json, NoQuery, Shared};
-use crate::channel::{ANSWER_WITHIN, plain_text, query_value};
+use crate::channel::{ANSWER_WITHIN, plain_text};
 use crate::service::{execs, services};
 use crate::validate;
 
@@ -41,7 +42,7 @@ pub(super) async fn watch(
     validate::bay_path(&query.path)?;
     let handle = daemon.bays.find(&bay)?;
     execs::must_run(&handle)?;
-    let uri = format!("/v1/watch?path={}&recursive={}", query_value(&query.path), query.recursive);
+    let uri = format!("/v1/watch?path={}&recursive={}", path_value(query.path.as_bytes()), query.recursive);
     let request = Request::get(uri).body(Body::empty()).map_err(|e| ApiError::internal(&e))?;
     let response = handle.guest.stream(request, Some(ANSWER_WITHIN)).await?;
     let lines = [(header::CONTENT_TYPE, "application/x-ndjson")];

@@ -1,7 +1,6 @@
 //! What a person is shown, made from what was held. Everything in it that a bay said is bounded and has nothing in it that
 //! a terminal would obey.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bay_gateway::{Beginning, Sight};
@@ -10,11 +9,13 @@ use bay_policy::learn::exactly_this;
 use bay_policy::push::{Commands, commands};
 use bay_policy::write::rule_to_toml;
 use bay_policy::{CanonicalRequest, Explanation, Layer, Outcome, Rule, RuleHead};
+use bay_text::invisible::misleads;
+use bay_text::{clip, escape, hex};
 use bay_types::approval::{
     Approval, ApprovalState, Asked, AskedRequest, AskingRule, BodySeen, Push, RefChange,
 };
 use bay_types::egress::Who;
-use bay_types::invisible::misleads;
+
 use bay_types::policy::Origin;
 use bay_types::principal::Principal;
 use bay_types::{ApiError, ApprovalId, CheckpointName};
@@ -27,7 +28,7 @@ use crate::daemon::Daemon;
 use crate::egress::fit;
 use crate::registry::BayHandle;
 use crate::service::checkpoints::{self, Wanted};
-use crate::service::timeline::quoted;
+use bay_text::shell::quoted;
 
 /// How much of a body is shown.
 const PREVIEW_BYTES: usize = 2048;
@@ -55,7 +56,7 @@ impl AboutRequest<'_> {
         let Self { request, explanation, who, secrets, checkpoint } = self;
         let beginning = sight.beginning().await;
         let line = request.to_string();
-        let shown = clip(&line);
+        let shown = shortened(&line);
         let push = pushed(request, &beginning);
         let names = sight.headers().map_or(0, |headers| headers.keys_len());
         let mut warnings: Vec<String> = explanation.warnings.iter().map(warning).collect();
@@ -101,7 +102,7 @@ impl AboutRequest<'_> {
                     .filter(|_| sight.headers().is_some()),
                 more_headers: names.saturating_sub(MAX_HEADERS) as u64,
                 push,
-                login: sight.login().map(clip),
+                login: sight.login().map(shortened),
             }),
             by: who.cloned(),
             exec_number: exec.as_ref().map(|exec| exec.number),
@@ -159,7 +160,7 @@ fn unseen_tips(push: &Push) -> Vec<String> {
 
 fn header_names(sight: &Sight<'_>) -> Vec<String> {
     let names = sight.headers().into_iter().flat_map(|headers| headers.keys());
-    names.take(MAX_HEADERS).map(|name| clip(name.as_str())).collect()
+    names.take(MAX_HEADERS).map(|name| shortened(name.as_str())).collect()
 }
 
 /// The rule that would allow exactly this from now on.
@@ -244,40 +245,17 @@ fn digest(request: &CanonicalRequest, sight: &Sight<'_>, beginning: &Beginning) 
     part(if beginning.whole { b"whole" } else { b"beginning" });
     part(beginning.length.map(|length| length.to_string()).unwrap_or_default().as_bytes());
     part(&beginning.bytes);
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(hash.finalize())
 }
 
 fn seen(beginning: &Beginning) -> BodySeen {
     let shown = &beginning.bytes[..beginning.bytes.len().min(PREVIEW_BYTES)];
     BodySeen {
-        preview: escaped(shown),
+        preview: escape::bytes(shown),
         previewed: shown.len() as u64,
         length: beginning.length,
         whole: beginning.whole,
     }
-}
-
-/// Bytes as text in which nothing hides: what is no text, and every character that is not seen, is written out.
-fn escaped(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for char in chunk.valid().chars() {
-            match char {
-                '\\' => out.push_str("\\\\"),
-                '\n' => out.push_str("\\n"),
-                '\r' => out.push_str("\\r"),
-                '\t' => out.push_str("\\t"),
-                char if misleads(char) => {
-                    let _ = write!(out, "\\u{{{:x}}}", u32::from(char));
-                }
-                char => out.push(char),
-            }
-        }
-        for byte in chunk.invalid() {
-            let _ = write!(out, "\\x{byte:02x}");
-        }
-    }
-    out
 }
 
 fn warning(warning: &HostWarning) -> String {
@@ -287,28 +265,23 @@ fn warning(warning: &HostWarning) -> String {
         HostWarning::UnusualLetters { label } => format!("{label} has letters that are hardly used in names"),
         HostWarning::LooksLike { name } => format!("to the eye it is {name}, and it is another name"),
     };
-    escaped(text.as_bytes())
+    escape::bytes(text.as_bytes())
 }
 
 /// A line that somebody else wrote.
 pub(super) fn shown(text: &str) -> String {
     let short: String = text.chars().take(MAX_LINE_CHARS).collect();
-    escaped(short.as_bytes())
+    escape::bytes(short.as_bytes())
 }
 
 /// A line, or its beginning and its end: what matters may stand at either.
-fn clip(text: &str) -> String {
-    let count = text.chars().count();
-    match text.char_indices().nth(MAX_LINE_CHARS) {
-        Some(_) => {
-            let shown = MAX_LINE_CHARS / 2;
-            let part = |from: usize, to: usize| -> String {
-                escaped(text.chars().skip(from).take(to - from).collect::<String>().as_bytes())
-            };
-            let (begin, end) = (part(0, shown), part(count - shown, count));
-            format!("{begin} … {} characters … {end}", count - 2 * shown)
+fn shortened(text: &str) -> String {
+    match clip::ends(text, MAX_LINE_CHARS, MAX_LINE_CHARS / 2) {
+        Some((begin, left_out, end)) => {
+            let (begin, end) = (escape::bytes(begin.as_bytes()), escape::bytes(end.as_bytes()));
+            format!("{begin} … {left_out} characters … {end}")
         }
-        None if text.chars().any(misleads) => escaped(text.as_bytes()),
+        None if text.chars().any(misleads) => escape::bytes(text.as_bytes()),
         None => text.to_owned(),
     }
 }
@@ -319,7 +292,7 @@ pub(crate) fn line(card: &Approval) -> String {
         Asked::Request(asked) => asked.request.clone(),
         Asked::Exec(asked) => {
             let words: Vec<String> = asked.argv.iter().map(|word| quoted(word)).collect();
-            format!("exec {}", clip(&words.join(" ")))
+            format!("exec {}", shortened(&words.join(" ")))
         }
     }
 }
@@ -360,7 +333,7 @@ mod tests {
     #[test]
     fn nothing_of_a_body_reaches_a_terminal_that_it_would_obey() {
         let odd = b"a\x1b]52;c;x\x07\r\n\t\\ \xff\xfe \xe2\x80\xae\xc2\x9b31m \xe2\x80\x8b ok";
-        let text = escaped(odd);
+        let text = escape::bytes(odd);
         assert_eq!(text, "a\\u{1b}]52;c;x\\u{7}\\r\\n\\t\\\\ \\xff\\xfe \\u{202e}\\u{9b}31m \\u{200b} ok");
         assert!(!text.chars().any(misleads));
     }

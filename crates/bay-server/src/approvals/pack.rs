@@ -3,6 +3,7 @@
 
 use std::io::Read;
 
+use bay_text::hex;
 use bay_types::approval::PushedCommit;
 use flate2::bufread::ZlibDecoder;
 use sha1::{Digest, Sha1};
@@ -88,7 +89,7 @@ fn commit(body: &[u8]) -> Option<PushedCommit> {
     hash.update(format!("commit {}\0", body.len()));
     hash.update(body);
     Some(PushedCommit {
-        id: hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
+        id: hex::encode(hash.finalize()),
         author: super::card::shown(author.trim()),
         subject: super::card::shown(message.lines().next().unwrap_or_default()),
     })

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bay_store::Draft;
+use bay_text::hex;
 use bay_types::approval::Approval;
 use bay_types::notify::{Delivery, MAX_URL_BYTES, Webhook, WebhookAdd, WebhookMade};
 use bay_types::principal::Principal;
@@ -287,7 +288,7 @@ pub(crate) async fn add(
     let mut random = Zeroizing::new([0; SECRET_BYTES]);
     rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty())
         .map_err(|error| ApiError::internal(&error))?;
-    let secret: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let secret: String = hex::encode(random);
     let new = Kept {
         id: format!("hook-{}", bay_types::ApprovalId::generate().short()),
         url: wanted.url,

@@ -9,6 +9,7 @@ use axum::body::Body;
 use bay_gateway::Upstream;
 use bay_policy::Host;
 use bay_policy::address::{AddressClass, classify_with};
+use bay_text::hex;
 use bay_types::notify::{DELIVERY_HEADER, SIGNATURE_HEADER};
 use http::{Request, StatusCode, Uri, header};
 use hyper::client::conn::http1;
@@ -165,7 +166,7 @@ fn request(target: &Target, secret: &str, message: &Message) -> Result<Request<B
     let mut signing = hmac::Context::with_key(&key);
     signing.update(format!("{time}.").as_bytes());
     signing.update(&message.body);
-    let signature: String = signing.sign().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let signature = hex::encode(signing.sign());
     Request::post(&target.target)
         .header(header::HOST, &target.authority)
         .header(header::CONTENT_TYPE, "application/json")

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bay_policy::exec::decide_exec;
 use bay_policy::{ExecRule, Outcome};
 use bay_store::Draft;
+use bay_text::hex;
 use bay_types::approval::{Approval, ApprovalState, Asked, AskedExec, AskingRule};
 use bay_types::exec::ExecSpec;
 use bay_types::policy::Origin;
@@ -63,7 +64,7 @@ impl<'a> Command<'a> {
 
 fn digest(of: &impl Serialize) -> Result<String, ApiError> {
     let bytes = serde_json::to_vec(of).map_err(|error| ApiError::internal(&error))?;
-    Ok(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex::encode(Sha256::digest(&bytes)))
 }
 
 /// Returns when the command may start. With `wanted` a person is asked in any case.

@@ -252,7 +252,7 @@ impl Packed {
         Some(format!(
             "left out {}, such as {}",
             crate::output::count(self.left_out, "file"),
-            crate::output::escape::one_line(example)
+            bay_text::escape::one_line(example)
         ))
     }
 }

@@ -164,8 +164,8 @@ pub(crate) fn unpack_from(mut reader: impl Read, root: &OwnedFd) -> io::Result<U
 }
 
 fn refused(path: &[u8], why: &str) -> io::Error {
-    let name = crate::output::escape::visible(&String::from_utf8_lossy(path));
-    let name = crate::output::escape::clip(&name, 200);
+    let name = bay_text::escape::visible(&String::from_utf8_lossy(path));
+    let name = bay_text::clip(&name, 200);
     io::Error::new(io::ErrorKind::InvalidData, format!("the bay sent {name:?}: {why}"))
 }
 
@@ -223,8 +223,8 @@ fn broke_off(entry: &mut Entry<'_, impl Read>) -> io::Result<()> {
         if key != ARCHIVE_BROKE_OFF.as_bytes() {
             return Ok(());
         }
-        let why = crate::output::escape::one_line(&String::from_utf8_lossy(value));
-        let why = crate::output::escape::clip(&why, LONGEST_REASON);
+        let why = bay_text::escape::one_line(&String::from_utf8_lossy(value));
+        let why = bay_text::clip(&why, LONGEST_REASON);
         Err(io::Error::new(io::ErrorKind::InvalidData, format!("the bay sent no more: {why}")))
     })
 }

@@ -57,7 +57,7 @@ impl Scene {
         self.peers.remove();
         for repo in ["repo", "large"] {
             let location = self.work.join(repo).display().to_string();
-            let path = format!("/v1/repos/{}", crate::client::encode(&location));
+            let path = format!("/v1/repos/{}", bay_text::percent::segment(&location));
             let _: Result<serde_json::Value, _> = self.client.delete(&path).await;
         }
         let _: Result<serde_json::Value, _> = self.client.delete(&format!("/v1/images/{IMAGE}")).await;

@@ -11,6 +11,7 @@ pub(crate) mod paused;
 
 use std::path::PathBuf;
 
+use bay_text::percent::segment;
 use bay_types::frame::UPGRADE;
 use bay_types::trace::{TRACEPARENT, Traceparent};
 use bay_types::{ApiError, ErrorCode};
@@ -291,34 +292,7 @@ pub(crate) fn broken(why: &str) -> ApiError {
     )
 }
 
-/// Percent-encodes one segment of a path or one value of a query.
-pub(crate) fn encode(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    // A segment of dots alone would be taken for a way up.
-    if !out.is_empty() && out.bytes().all(|b| b == b'.') { out.replace('.', "%2E") } else { out }
-}
-
 /// `/v1/bays/{bay}` and what is below it.
 pub(crate) fn bay_path(bay: &str, rest: &str) -> String {
-    format!("/v1/bays/{}{rest}", encode(bay))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_escapes_from_a_path_segment() {
-        assert_eq!(encode("a-b_c.d~e"), "a-b_c.d~e");
-        assert_eq!(encode("../x?y#z"), "..%2Fx%3Fy%23z");
-        assert_eq!(encode(".."), "%2E%2E");
-        assert_eq!(encode("ü\n"), "%C3%BC%0A");
-    }
+    format!("/v1/bays/{}{rest}", segment(bay))
 }

@@ -50,6 +50,6 @@ pub(crate) async fn wait(
 }
 
 fn said(view: &BayView) -> String {
-    let reason = crate::output::escape::one_line(&view.reason);
+    let reason = bay_text::escape::one_line(&view.reason);
     format!("the bay {0} is paused ({reason}); this goes on after `bay resume {0}`", view.name)
 }

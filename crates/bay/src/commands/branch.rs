@@ -10,8 +10,8 @@ use crate::failure::{Failure, Outcome, invalid, local};
 use crate::git::leaving::review::{review, review_before_push};
 use crate::git::leaving::{Interrupts, Kind, Wanted, Work, bring_out, short};
 use crate::git::{Arrived, LocalRepo, discover, push};
-use crate::output::escape::visible;
 use crate::output::progress::Meter;
+use bay_text::escape::visible;
 
 /// Make the work in a bay a branch: of the repository you are in, or of a remote.
 ///

@@ -4,7 +4,7 @@ use clap::Args;
 use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::Outcome;
-use crate::output::escape::visible;
+use bay_text::escape::visible;
 
 /// Capture a bay as it is now, while everything in it runs: its files always, and what runs where that can be.
 #[derive(Debug, Args)]

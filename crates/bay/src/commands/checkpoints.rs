@@ -7,8 +7,8 @@ use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::Outcome;
 use crate::output::age::since;
-use crate::output::escape::one_line;
 use crate::output::table;
+use bay_text::escape::one_line;
 
 /// Look after the checkpoints of a bay. The newest can be read inside it below /.bay/checkpoints.
 #[derive(Debug, Args)]

@@ -7,8 +7,10 @@ use super::record::{self, Days, Lines, Reader, understood};
 use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::{Failure, Outcome};
-use crate::output::escape::{clip, command, visible};
 use crate::output::{colours, count, data, size, talk};
+use bay_text::clip;
+use bay_text::escape::visible;
+use bay_text::shell::command;
 
 /// Characters of a request, of a reason and of a command that have a place in a line.
 const REQUEST: usize = 300;

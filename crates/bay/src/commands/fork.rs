@@ -5,7 +5,7 @@ use clap::Args;
 use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::Outcome;
-use crate::output::escape::one_line;
+use bay_text::escape::one_line;
 
 /// Make new bays that begin where a bay is now, or was at a checkpoint. None of them sees what another does.
 #[derive(Debug, Args)]

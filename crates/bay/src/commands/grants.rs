@@ -4,11 +4,12 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::policy::grant_line;
 use crate::cli::Global;
-use crate::client::{bay_path, encode};
+use crate::client::bay_path;
 use crate::failure::Outcome;
 use crate::naming;
-use crate::output::escape::visible;
 use crate::output::{data, json, talk};
+use bay_text::escape::visible;
+use bay_text::percent::segment;
 
 /// Allow a bay a single request for a while, and take that back.
 ///
@@ -88,7 +89,7 @@ impl Grants {
             Verb::Rm { name, ids } => {
                 let bay = naming::bay(&name)?;
                 for id in ids {
-                    let path = bay_path(bay, &format!("/grants/{}", encode(&id)));
+                    let path = bay_path(bay, &format!("/grants/{}", segment(&id)));
                     let gone: GrantView = client.delete(&path).await?;
                     if global.json {
                         json(&gone)?;

@@ -5,12 +5,12 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
 use crate::cli::Global;
-use crate::client::encode;
 use crate::failure::Outcome;
 use crate::output::age::since;
-use crate::output::escape::{one_line, visible};
 use crate::output::progress::Meter;
 use crate::output::{count, size, table};
+use bay_text::escape::{one_line, visible};
+use bay_text::percent::segment;
 
 /// Look after the images that bays' root filesystems start as.
 #[derive(Debug, Args)]
@@ -85,7 +85,7 @@ impl Images {
                 }
             }
             Verb::Rm { image } => {
-                let _: serde_json::Value = client.delete(&format!("/v1/images/{}", encode(&image))).await?;
+                let _: serde_json::Value = client.delete(&format!("/v1/images/{}", segment(&image))).await?;
                 if global.json {
                     crate::output::json(&serde_json::json!({ "removed": image }))?;
                 } else {

@@ -6,9 +6,11 @@ use clap::Args;
 use tokio::time::Instant;
 
 use crate::cli::Global;
-use crate::client::{bay_path, encode};
+use crate::client::bay_path;
 use crate::failure::Outcome;
-use crate::output::escape::{clip, command};
+use bay_text::clip;
+use bay_text::percent::segment;
+use bay_text::shell::command;
 
 const SIGKILL: i32 = 9;
 /// How long a killed command is waited for. Longer than its guest waits before it gives it up.
@@ -40,7 +42,7 @@ impl Kill {
         let bay = crate::naming::bay(&self.name)?;
         let signal = crate::naming::signal(&self.signal)?;
         let request = SignalRequest { signal, tree: self.tree || signal == SIGKILL };
-        let exec = format!("/execs/{}", encode(&self.exec));
+        let exec = format!("/execs/{}", segment(&self.exec));
         let mut client = global.client();
         let before: ExecView = client.get(&bay_path(bay, &exec)).await?;
         let signalled: Option<Signalled> =

@@ -7,8 +7,8 @@ use http::Method;
 use crate::cli::Global;
 use crate::client::{Client, bay_path, empty};
 use crate::failure::Outcome;
-use crate::output::escape::one_line;
 use crate::output::progress::Meter;
+use bay_text::escape::one_line;
 
 /// What each name of several means, each bay once. All are looked up before anything is done to the first: a slip in
 /// the third name must not cost the first two.

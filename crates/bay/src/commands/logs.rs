@@ -9,11 +9,12 @@ use http_body_util::BodyExt;
 use serde::Serialize;
 
 use crate::cli::Global;
-use crate::client::{Client, FrameReader, bay_path, broken, encode, paused};
+use crate::client::{Client, FrameReader, bay_path, broken, paused};
 use crate::failure::{Failure, Outcome};
 use crate::output::streams::Streams;
 use crate::output::{talk, written};
 use crate::session::Ends;
+use bay_text::percent::segment;
 
 /// How long a daemon may be away while its output is followed.
 const REFOLLOW_FOR: Duration = Duration::from_secs(60);
@@ -61,7 +62,7 @@ pub(crate) enum End {
 impl Logs {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
-        let path = bay_path(bay, &format!("/execs/{}/output", encode(&self.exec)));
+        let path = bay_path(bay, &format!("/execs/{}/output", segment(&self.exec)));
         let (follow, since_offset, raw) = (self.follow, self.since_offset, self.raw);
         Source { bay, path, follow, since_offset, raw }.show(global).await
     }

@@ -6,8 +6,9 @@ use jiff::Timestamp;
 use crate::cli::Global;
 use crate::failure::Outcome;
 use crate::output::age::since;
-use crate::output::escape::{clip, visible};
 use crate::output::table;
+use bay_text::clip;
+use bay_text::escape::visible;
 
 /// How much of a reason fits in a table; `bay show` has it whole.
 const REASON: usize = 60;

@@ -4,10 +4,10 @@ use bay_types::notify::{Delivery, Webhook, WebhookAdd, WebhookMade};
 use clap::{Args, Subcommand};
 
 use crate::cli::Global;
-use crate::client::encode;
 use crate::failure::Outcome;
-use crate::output::escape::visible;
 use crate::output::{data, json, talk};
+use bay_text::escape::visible;
+use bay_text::percent::segment;
 
 /// Have somebody outside told of questions that wait.
 ///
@@ -55,7 +55,7 @@ enum Kind {
 }
 
 fn path(id: &str, rest: &str) -> String {
-    format!("/v1/notify/{}{rest}", encode(id))
+    format!("/v1/notify/{}{rest}", segment(id))
 }
 
 fn line(hook: &Webhook) -> String {

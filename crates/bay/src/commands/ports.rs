@@ -4,8 +4,9 @@ use clap::Args;
 use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::Outcome;
-use crate::output::escape::{clip, visible};
 use crate::output::table;
+use bay_text::clip;
+use bay_text::escape::visible;
 
 const PROCESS: usize = 40;
 

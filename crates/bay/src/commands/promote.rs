@@ -4,7 +4,7 @@ use clap::Args;
 use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::Outcome;
-use crate::output::escape::one_line;
+use bay_text::escape::one_line;
 
 /// Make the files of one bay another's, as the best of several forks becomes the parent. What the other was is kept.
 ///

@@ -3,12 +3,12 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
 use crate::cli::Global;
-use crate::client::encode;
 use crate::failure::Outcome;
 use crate::output::age::since;
-use crate::output::escape::visible;
 use crate::output::progress::Meter;
 use crate::output::{count, size, table};
+use bay_text::escape::visible;
+use bay_text::percent::segment;
 
 /// Look after the cached repositories that workspaces are made from.
 #[derive(Debug, Args)]
@@ -66,7 +66,7 @@ impl Repos {
                 }
             }
             Verb::Rm { repo } => {
-                let _: serde_json::Value = client.delete(&format!("/v1/repos/{}", encode(&repo))).await?;
+                let _: serde_json::Value = client.delete(&format!("/v1/repos/{}", segment(&repo))).await?;
                 if global.json {
                     crate::output::json(&serde_json::json!({ "removed": repo }))?;
                 } else {

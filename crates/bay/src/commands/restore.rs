@@ -5,7 +5,7 @@ use clap::Args;
 use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::Outcome;
-use crate::output::escape::one_line;
+use bay_text::escape::one_line;
 
 /// Make a bay what it was at one of its checkpoints. What it is now is kept as another, so nothing is lost.
 #[derive(Debug, Args)]

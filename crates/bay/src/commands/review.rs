@@ -5,9 +5,9 @@ use super::diff::{Span, query};
 use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::Outcome;
-use crate::output::escape::{one_line, visible};
 use crate::output::progress::Meter;
 use crate::output::{count, talk};
+use bay_text::escape::{one_line, visible};
 
 /// Something was found that should not leave the bay.
 const EXIT_STOP: u8 = 1;

@@ -7,7 +7,7 @@ use super::lifecycle::resolve;
 use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::{Failure, Outcome, local};
-use crate::output::escape::visible;
+use bay_text::escape::visible;
 
 /// Delete bays and their workspaces. On a terminal it asks first; a script has said the word by calling it.
 #[derive(Debug, Args)]

@@ -8,12 +8,13 @@ use clap::Args;
 use jiff::Timestamp;
 
 use crate::cli::Global;
-use crate::client::{bay_path, encode};
+use crate::client::bay_path;
 use crate::failure::Outcome;
 use crate::output::age::{since, span};
-use crate::output::escape::visible;
 use crate::output::size;
 use crate::output::table::section;
+use bay_text::escape::visible;
+use bay_text::percent::segment;
 
 /// Show everything about one bay: its state and why, where it came from, its limits, how it is isolated.
 #[derive(Debug, Args)]
@@ -32,7 +33,7 @@ impl Show {
             crate::output::json(&view)?;
         } else {
             // What it uses is worth a line, but not a failure.
-            let top: Option<Top> = client.get(&format!("/v1/top?bay={}", encode(bay))).await.ok();
+            let top: Option<Top> = client.get(&format!("/v1/top?bay={}", segment(bay))).await.ok();
             let present = top.and_then(|top| top.bays.into_iter().next());
             let policy: Option<PolicyView> = client.get(&bay_path(bay, "/policy")).await.ok();
             let egress: Option<EgressState> = client.get(&bay_path(bay, "/egress")).await.ok();

@@ -5,8 +5,9 @@ use super::record::{self, Days, Lines, Reader, understood};
 use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::{Failure, Outcome};
-use crate::output::escape::{clip, visible};
 use crate::output::{colours, data, talk};
+use bay_text::clip;
+use bay_text::escape::visible;
 
 /// Characters of a checkpoint's name that have a column.
 const CHECKPOINT: usize = 8;

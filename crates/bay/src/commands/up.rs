@@ -15,14 +15,15 @@ use super::policy::{self, Complete, PolicyFlags};
 use super::set::LimitFlags;
 use crate::archive::Packed;
 use crate::cli::Global;
-use crate::client::{Client, bay_path, encode};
+use crate::client::{Client, bay_path};
 use crate::failure::{Failure, Outcome};
 use crate::naming::{Target, without_credentials};
 use crate::output::age::since;
-use crate::output::escape::{one_line, visible};
 use crate::output::progress::Meter;
-use crate::output::{count, escape, size, talk};
+use crate::output::{count, size, talk};
 use crate::{git, operator, session, terminal, workspace};
+use bay_text::escape::{self, one_line, visible};
+use bay_text::percent::segment;
 
 /// Make a bay: a workstation with a copy of a repository, isolated and kept until `bay rm`.
 ///
@@ -130,7 +131,7 @@ impl Up {
         };
         let mut meter = Meter::new(json);
         if let Some(given) = &self.workspace {
-            let kept: WorkspaceView = client.get(&format!("/v1/workspaces/{}", encode(given))).await?;
+            let kept: WorkspaceView = client.get(&format!("/v1/workspaces/{}", segment(given))).await?;
             let author = git::author(Path::new("/")).await;
             let source = Source::Kept { workspace: kept.name.clone() };
             let create = create(BayName::slug(&kept.bay), source, author);

@@ -10,10 +10,11 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::cli::Global;
-use crate::client::{Client, bay_path, broken, encode, paused};
+use crate::client::{Client, bay_path, broken, paused};
 use crate::failure::{Failure, Outcome};
-use crate::output::escape::visible;
 use crate::output::talk;
+use bay_text::escape::visible;
+use bay_text::percent::segment;
 
 /// Longest line of a watch: a path of the kernel's longest length, twice, with every byte escaped.
 const MAX_LINE: usize = 64 << 10;
@@ -43,7 +44,7 @@ impl Watch {
         let bay = crate::naming::bay(&self.name)?;
         let path =
             if self.path.starts_with('/') { self.path.clone() } else { format!("{WORKSPACE}/{}", self.path) };
-        let query = format!("/watch?path={}&recursive={}", encode(&path), !self.shallow);
+        let query = format!("/watch?path={}&recursive={}", segment(&path), !self.shallow);
         let mut client = global.client();
         let mut away_since: Option<Instant> = None;
         loop {

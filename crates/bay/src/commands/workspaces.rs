@@ -4,11 +4,11 @@ use jiff::Timestamp;
 
 use super::rm::confirmed;
 use crate::cli::Global;
-use crate::client::encode;
 use crate::failure::Outcome;
 use crate::output::age::since;
-use crate::output::escape::visible;
 use crate::output::{size, table};
+use bay_text::escape::visible;
+use bay_text::percent::segment;
 
 /// Look after the workspaces that `bay rm --keep-workspace` kept. `bay up --workspace` makes a bay with a copy of one.
 #[derive(Debug, Args)]
@@ -54,7 +54,7 @@ impl Workspaces {
                 let mut kept: Vec<String> = Vec::new();
                 for name in &names {
                     let found: WorkspaceView =
-                        client.get(&format!("/v1/workspaces/{}", encode(name))).await?;
+                        client.get(&format!("/v1/workspaces/{}", segment(name))).await?;
                     if !kept.contains(&found.name) {
                         kept.push(found.name);
                     }
@@ -67,7 +67,7 @@ impl Workspaces {
                 }
                 for name in kept {
                     let _: serde_json::Value =
-                        client.delete(&format!("/v1/workspaces/{}", encode(&name))).await?;
+                        client.delete(&format!("/v1/workspaces/{}", segment(&name))).await?;
                     if global.json {
                         crate::output::json(&serde_json::json!({ "removed": name }))?;
                     } else {

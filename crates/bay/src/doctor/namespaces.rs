@@ -52,7 +52,7 @@ pub(super) async fn all(root: bool) -> Check {
     match attempt {
         Ok(output) if output.status.success() => subject.ok("made one of each"),
         Ok(output) => {
-            let said = crate::output::escape::one_line(&String::from_utf8_lossy(&output.stderr));
+            let said = bay_text::escape::one_line(&String::from_utf8_lossy(&output.stderr));
             if root {
                 subject.missing(said)
             } else {

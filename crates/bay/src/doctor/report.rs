@@ -3,8 +3,8 @@
 use comfy_table::{Cell, Color};
 
 use super::{Examined, State};
-use crate::output::escape::visible;
 use crate::output::{colours, table};
+use bay_text::escape::visible;
 
 pub(crate) fn render(examined: &Examined) -> String {
     let mut table = table::table(&["", "CHECK", "FOUND"]);

@@ -21,9 +21,9 @@ use bay_types::{ApiError, ErrorCode};
 use tokio::io::AsyncWriteExt;
 
 use crate::failure::local;
-use crate::output::escape::one_line;
 pub(crate) use arriving::Arrived;
 pub(crate) use author::author;
+use bay_text::escape::one_line;
 use harmless::{git, git_on_content};
 
 /// Most commits of the cache that a bundle is made against: more would only lengthen the command line.

@@ -13,7 +13,7 @@ use super::leaving::Work;
 use super::person::Person;
 use super::{discover, not_run};
 use crate::failure::{invalid, local};
-use crate::output::escape::one_line;
+use bay_text::escape::one_line;
 
 /// Most that is taken of what git and the remote say.
 const MAX_SAID: u64 = 1 << 20;

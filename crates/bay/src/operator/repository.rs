@@ -1,7 +1,8 @@
 //! What only files of a repository name. Whoever wrote them is not the operator, so it is asked about.
 
 use bay_policy::found::{Found, MAX_FOUND, MAX_SETTINGS_BYTES, cargo_config, npmrc, pip_conf};
-use bay_types::guest::{WORKSPACE, escape};
+use bay_text::percent::path_value;
+use bay_types::guest::WORKSPACE;
 use bay_types::policy::FoundPlace;
 use http_body_util::{BodyExt, Limited};
 
@@ -34,7 +35,7 @@ pub(crate) async fn proposals(client: &mut Client, bay: &str) -> Vec<FoundPlace>
 }
 
 async fn file(client: &mut Client, bay: &str, path: &str) -> Option<String> {
-    let path = bay_path(bay, &format!("/files?path={}", escape(path.as_bytes())));
+    let path = bay_path(bay, &format!("/files?path={}", path_value(path.as_bytes())));
     let body = client.download(&path).await.ok()?;
     let whole = Limited::new(body, MAX_SETTINGS_BYTES).collect().await.ok()?;
     String::from_utf8(whole.to_bytes().to_vec()).ok()

@@ -1,8 +1,6 @@
 //! What people and programs read: standard output is data, standard error is talk.
 
 pub(crate) mod age;
-pub(crate) mod escape;
-pub(crate) mod filter;
 pub(crate) mod progress;
 pub(crate) mod streams;
 pub(crate) mod table;
@@ -10,6 +8,8 @@ pub(crate) mod table;
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
+use bay_text::escape;
+use bay_text::terminal::Filter;
 use serde::Serialize;
 
 use crate::failure::{Failure, local};
@@ -21,13 +21,13 @@ pub(crate) fn data(text: &str) -> Result<(), Failure> {
     written(out.write_all(&text).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()))
 }
 
-/// Every verb escapes what bays and repositories say where it builds its text ([`escape`]). On a terminal all of it passes a
-/// [filter](filter::Filter) too, so that a place that forgot to do so shows a sequence and does not execute it.
+/// Every verb escapes the text of bays and repositories where it builds its own text ([`escape`]). On a terminal all of it
+/// passes a [filter](Filter) too: if a verb forgot to escape a sequence, the terminal displays it and does not execute it.
 fn for_stream<'a>(stream: &impl IsTerminal, text: &'a str) -> Cow<'a, [u8]> {
     if !stream.is_terminal() {
         return Cow::Borrowed(text.as_bytes());
     }
-    let mut filter = filter::Filter::default();
+    let mut filter = Filter::default();
     // The line break is written after it, and a carriage return before that is harmless.
     let (text, ending) = text.strip_suffix('\r').map_or((text, ""), |text| (text, "\r"));
     Cow::Owned([filter.push(text.as_bytes()), filter.finish(), ending.into()].concat())

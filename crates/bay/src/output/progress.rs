@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bay_types::progress::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::escape::one_line;
+use bay_text::escape::one_line;
 
 /// Work that is over by then leaves no lines in a log.
 const SHORT: Duration = Duration::from_millis(300);

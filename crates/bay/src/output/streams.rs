@@ -5,9 +5,8 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
+use bay_text::terminal::Filter;
 use rustix::termios::isatty;
-
-use super::filter::Filter;
 
 /// Both streams of this program, each with the state of its filter.
 #[derive(Debug, Default)]

@@ -9,7 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::passing;
-use crate::client::{Client, FrameReader, bay_path, broken, encode};
+use crate::client::{Client, FrameReader, bay_path, broken};
+use bay_text::percent::segment;
 
 /// Most that is taken of either stream. A command that says more than the few words it is run for is not what it
 /// seems, and its output may have no end.
@@ -71,7 +72,7 @@ async fn attach_again(
     since: usize,
 ) -> Result<FrameReader<UnixStream>, ApiError> {
     let began = Instant::now();
-    let path = bay_path(bay, &format!("/execs/{}/attach?since={since}", encode(&exec.to_string())));
+    let path = bay_path(bay, &format!("/execs/{}/attach?since={since}", segment(&exec.to_string())));
     loop {
         match client.another_without_starting().attach::<()>(&path, None).await {
             Err(error) if passing(&error) && began.elapsed() < REATTACH_FOR => {

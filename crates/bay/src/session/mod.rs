@@ -32,10 +32,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::client::{Client, FrameReader, bay_path, broken, encode, paused};
+use crate::client::{Client, FrameReader, bay_path, broken, paused};
 use crate::failure::{Failure, Outcome};
 use crate::output::streams::Streams;
 use crate::terminal::{self, RawMode};
+use bay_text::percent::segment;
 use input::{Chunks, Outbox};
 use sink::{Piece, Sink};
 
@@ -398,7 +399,7 @@ impl<'a> Session<'a> {
     }
 
     fn signal_path(&self) -> String {
-        bay_path(&self.bay, &format!("/execs/{}/signal", encode(&self.spec.id.to_string())))
+        bay_path(&self.bay, &format!("/execs/{}/signal", segment(&self.spec.id.to_string())))
     }
 
     /// Finds the daemon again. Before the exec is known to have started it is asked for once more: the id is ours, so
@@ -413,7 +414,7 @@ impl<'a> Session<'a> {
             };
             let attached = if started {
                 let path =
-                    format!("/execs/{}/attach?since={}", encode(&self.spec.id.to_string()), self.offset);
+                    format!("/execs/{}/attach?since={}", segment(&self.spec.id.to_string()), self.offset);
                 client.attach::<()>(&bay_path(&self.bay, &path), None).await
             } else {
                 client.attach(&bay_path(&self.bay, "/execs/attach"), Some(&self.spec)).await
@@ -434,7 +435,7 @@ impl<'a> Session<'a> {
             return None;
         }
         let path =
-            format!("/execs/{}/output?since={}&follow=true", encode(&self.spec.id.to_string()), self.offset);
+            format!("/execs/{}/output?since={}&follow=true", segment(&self.spec.id.to_string()), self.offset);
         let mut body = self.client.another().download(&bay_path(&self.bay, &path)).await.ok()?;
         let mut frames = FrameReader::new((), &[]);
         while let Some(frame) = body.frame().await {

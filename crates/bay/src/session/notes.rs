@@ -7,9 +7,10 @@ use bay_types::frame::{Gap, GapReason};
 use bay_types::output::OutputCheck;
 
 use super::Session;
-use crate::client::{bay_path, encode};
+use crate::client::bay_path;
 use crate::commands::logs::check_warning;
 use crate::output::talk;
+use bay_text::percent::segment;
 
 /// How long a command that failed is asked after.
 const LIMITS_WITHIN: Duration = Duration::from_secs(2);
@@ -67,7 +68,7 @@ impl Session<'_> {
         if !by_itself {
             return;
         }
-        let path = bay_path(&self.bay, &format!("/execs/{}", encode(&self.spec.id.to_string())));
+        let path = bay_path(&self.bay, &format!("/execs/{}", segment(&self.spec.id.to_string())));
         let mut client = self.client.another_without_starting();
         let answer = tokio::time::timeout(LIMITS_WITHIN, client.get::<ExecView>(&path)).await;
         if let Ok(Ok(view)) = answer {

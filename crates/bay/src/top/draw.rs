@@ -168,7 +168,7 @@ fn cut(text: &str, width: usize) -> String {
 }
 
 fn clipped(name: &str) -> String {
-    crate::output::escape::clip(name, NAME)
+    bay_text::clip(name, NAME)
 }
 
 fn percent(value: Option<f64>) -> String {

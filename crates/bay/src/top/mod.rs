@@ -155,7 +155,7 @@ async fn live(screen: &Screen, mut client: Client, first: Look, pause: Duration)
                     }
                     Err(error) => {
                         // A daemon that is being replaced comes back.
-                        note = format!("{} (trying again; q ends)", crate::output::escape::one_line(&error.message));
+                        note = format!("{} (trying again; q ends)", bay_text::escape::one_line(&error.message));
                         client = client.another_without_starting();
                     }
                 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bay_policy::parse::Otherwise;
 use bay_policy::{CompiledPolicy, Grant, Layer, LayerPolicy, Layers, Place, Places, Preset, parse};
 use bay_store::{BayRow, GrantRow, PolicyRow, PolicyTexts};
+use bay_text::hex;
 use bay_types::policy::FoundPlaces;
 use jiff::Timestamp;
 use serde_json::json;
@@ -56,7 +57,7 @@ pub(super) fn project(row: &BayRow) -> Option<String> {
 
 pub(super) fn sha256(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(digest)
 }
 
 /// A layer that denies everything because it cannot be read. A rule says so to whoever is refused.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::compile::Effective;
-use crate::service::timeline::quoted;
+use bay_text::shell::quoted;
 
 /// What `bay-policy` says, in the words of the API. Both are JSON of the same shape, which tests hold.
 pub(super) fn reworded<T: DeserializeOwned>(said: &impl Serialize) -> Result<T, ApiError> {

@@ -23,7 +23,6 @@ mod sent;
 mod words;
 
 use descent::Descent;
-pub(crate) use words::quoted;
 
 /// Events read at once. With bodies of the largest size this is 2 MiB.
 const PAGE: u32 = 128;

@@ -1,9 +1,10 @@
 //! Words for what a bay sent or tried to send.
 
+use bay_text::clip;
 use bay_types::egress::Who;
 use bay_types::traffic::{CLOSED, DECIDED, ENDED, REFUSED, REPEATED};
 
-use super::words::{Body, clip, duration};
+use super::words::{Body, duration};
 use crate::channel::plain_text;
 
 /// Characters of the name of a program.

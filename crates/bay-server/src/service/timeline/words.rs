@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use bay_text::clip;
+use bay_text::shell::quoted;
 use bay_types::exec::{EndReason, Exit, LimitHit};
 use bay_types::timeline::FileChanges;
 use bay_types::traffic;
@@ -350,23 +352,6 @@ fn short(value: &Value, limit: usize) -> String {
         }
         Value::Null => "none".to_owned(),
         other => clip(&plain_text(&other.to_string()), limit),
-    }
-}
-
-pub(super) fn clip(text: &str, limit: usize) -> String {
-    match text.char_indices().nth(limit) {
-        Some(_) => text.chars().take(limit.saturating_sub(1)).chain(['…']).collect(),
-        None => text.to_owned(),
-    }
-}
-
-/// A word as one would type it.
-pub(crate) fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
     }
 }
 

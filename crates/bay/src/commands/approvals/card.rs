@@ -8,8 +8,9 @@ use bay_types::approval::{
 use bay_types::egress::Who;
 use jiff::Timestamp;
 
-use crate::output::escape::{command, visible};
 use crate::output::size;
+use bay_text::escape::visible;
+use bay_text::shell::command;
 
 /// `3 m`, `20 s`.
 fn span(from: Timestamp, to: Timestamp) -> String {

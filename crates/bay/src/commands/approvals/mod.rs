@@ -9,10 +9,11 @@ use http_body_util::BodyExt;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::cli::Global;
-use crate::client::{Client, broken, encode};
+use crate::client::{Client, broken};
 use crate::failure::{Failure, Outcome};
-use crate::output::escape::visible;
 use crate::output::{data, json, json_line, talk};
+use bay_text::escape::visible;
+use bay_text::percent::segment;
 
 use super::record::{AWAY_FOR, POLL};
 
@@ -120,7 +121,7 @@ impl ReachArgs {
 }
 
 fn path(id: &str, rest: &str) -> String {
-    format!("/v1/approvals/{}{rest}", encode(id))
+    format!("/v1/approvals/{}{rest}", segment(id))
 }
 
 impl Approvals {
@@ -131,7 +132,7 @@ impl Approvals {
             None => {
                 let mut query = format!("/v1/approvals?all={}", self.all);
                 if let Some(bay) = &self.bay {
-                    query = format!("{query}&bay={}", encode(bay));
+                    query = format!("{query}&bay={}", segment(bay));
                 }
                 list(&client.get::<Vec<Approval>>(&query).await?, global.json)?;
             }
@@ -193,7 +194,7 @@ fn list(cards: &[Approval], as_json: bool) -> Result<(), Failure> {
 pub(super) async fn tell_if_waiting(mut client: Client, bay: String, argv: Vec<String>) {
     for after in WAITING_AFTER {
         tokio::time::sleep(after).await;
-        let Ok(open) = client.get::<Vec<Approval>>(&format!("/v1/approvals?bay={}", encode(&bay))).await
+        let Ok(open) = client.get::<Vec<Approval>>(&format!("/v1/approvals?bay={}", segment(&bay))).await
         else {
             return;
         };

@@ -7,8 +7,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::Global;
 use crate::failure::{Outcome, local};
-use crate::output::escape::{message, visible};
 use crate::output::talk;
+use bay_text::escape::{message, visible};
 use run::Row;
 
 mod counts;

@@ -6,8 +6,9 @@ use comfy_table::{Attribute, Cell, CellAlignment, Color};
 
 use super::counts::{Of, TestCounts};
 use super::run::Row;
-use crate::output::escape::{clip, one_line, visible};
 use crate::output::{colours, size, table};
+use bay_text::clip;
+use bay_text::escape::{one_line, visible};
 
 /// How much of a reason fits in a table; what is left of it is said below.
 const REASON: usize = 60;

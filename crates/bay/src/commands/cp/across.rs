@@ -3,8 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
+use bay_text::percent::path_value;
 use bay_types::ApiError;
-use bay_types::guest::{FileKind, escape};
+use bay_types::guest::FileKind;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::Method;
@@ -24,7 +25,7 @@ pub(super) async fn copy(
     let stat = source_stat(client, from, source).await?;
     let name = name_of(source)?;
     let mut reading = client.another();
-    let fetch = |kind: &str| bay_path(from, &format!("/{kind}?path={}", escape(source.as_bytes())));
+    let fetch = |kind: &str| bay_path(from, &format!("/{kind}?path={}", path_value(source.as_bytes())));
     match stat.kind {
         FileKind::File if stat.allocated_bytes.is_some_and(|allocated| too_sparse(stat.size, allocated)) => {
             Err(refuse_sparse(&format!("{from}:{source}"), stat.size))

@@ -4,7 +4,8 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-use bay_types::guest::{FileKind, FileStat, escape};
+use bay_text::percent::path_value;
+use bay_types::guest::{FileKind, FileStat};
 use bay_types::{ApiError, ErrorCode};
 
 use super::place::{Place, Temporary};
@@ -72,7 +73,7 @@ pub(super) async fn stream(client: &mut Client, bay: &str, source: &str) -> Resu
         FileKind::Symlink | FileKind::Other => return Err(refuse_kind(bay, source).into()),
     };
     let body =
-        client.download(&bay_path(bay, &format!("/{kind}?path={}", escape(source.as_bytes())))).await?;
+        client.download(&bay_path(bay, &format!("/{kind}?path={}", path_value(source.as_bytes())))).await?;
     // A file of a bay is no less hostile than what its commands write.
     let mut streams = Streams::new(false);
     let mut silent = Meter::new(true);
@@ -105,7 +106,7 @@ async fn file(
     let bytes = if has_holes {
         // Holes are not sent: zeros of any length would take for ever.
         meter.stage(&format!("copying {source}"));
-        let path = format!("/archive?path={}&sparse=true", escape(source.as_bytes()));
+        let path = format!("/archive?path={}&sparse=true", path_value(source.as_bytes()));
         let body = client.download(&bay_path(bay, &path)).await?;
         let into = file.file.try_clone().map_err(|e| failed(&e))?;
         unpack_file(body, into, space).await.map_err(|e| failed(&e))?
@@ -130,7 +131,8 @@ async fn whole(
     mut space: DiskSpace,
     meter: &mut Meter,
 ) -> Result<io::Result<u64>, Failure> {
-    let body = client.download(&bay_path(bay, &format!("/files?path={}", escape(source.as_bytes())))).await?;
+    let body =
+        client.download(&bay_path(bay, &format!("/files?path={}", path_value(source.as_bytes())))).await?;
     // Files that the kernel makes up say that they are empty and are not; some of them never end.
     let most = if stat.size > 0 { stat.size } else { MAX_MADE_UP_BYTES };
     let mut bytes = 0;
@@ -160,7 +162,8 @@ async fn device(
 ) -> Result<Copied, Failure> {
     let failed = |error: &io::Error| writing(bay, source, place.target(), error);
     let mut file = OpenOptions::new().write(true).open(place.target()).map_err(|e| failed(&e))?;
-    let body = client.download(&bay_path(bay, &format!("/files?path={}", escape(source.as_bytes())))).await?;
+    let body =
+        client.download(&bay_path(bay, &format!("/files?path={}", path_value(source.as_bytes())))).await?;
     let mut bytes = 0;
     let received = transfer::receive(body, copying(source, Some(stat.size)), meter, |piece| {
         bytes += piece.len() as u64;
@@ -208,7 +211,7 @@ async fn tree(
     }
     meter.stage(&format!("copying {source}"));
     let body = client
-        .download(&bay_path(bay, &format!("/archive?path={}&sparse=true", escape(source.as_bytes()))))
+        .download(&bay_path(bay, &format!("/archive?path={}&sparse=true", path_value(source.as_bytes()))))
         .await?;
     match fs::create_dir(target) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !target.is_dir() => {

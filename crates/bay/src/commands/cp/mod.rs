@@ -3,7 +3,8 @@ mod download;
 mod place;
 mod upload;
 
-use bay_types::guest::{FileKind, FileStat, escape};
+use bay_text::percent::path_value;
+use bay_types::guest::{FileKind, FileStat};
 use bay_types::progress::Progress;
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
@@ -175,10 +176,10 @@ impl Target<'_> {
     }
 
     fn request(&self, kind: &str, path: &str, more: &str) -> String {
-        let mut query = format!("/{kind}?path={}{more}", escape(path.as_bytes()));
+        let mut query = format!("/{kind}?path={}{more}", path_value(path.as_bytes()));
         if let Some(user) = self.user {
             query.push_str("&user=");
-            query.push_str(&escape(user.as_bytes()));
+            query.push_str(&path_value(user.as_bytes()));
         }
         bay_path(&self.bay, &query)
     }
@@ -206,7 +207,7 @@ async fn stat_itself(
     follow: bool,
 ) -> Result<Option<FileStat>, ApiError> {
     let follow = if follow { "&follow=true" } else { "" };
-    match client.get(&bay_path(bay, &format!("/stat?path={}{follow}", escape(path.as_bytes())))).await {
+    match client.get(&bay_path(bay, &format!("/stat?path={}{follow}", path_value(path.as_bytes())))).await {
         Ok(stat) => Ok(Some(stat)),
         Err(error) if error.code == ErrorCode::PathNotFound => Ok(None),
         Err(error) => Err(error),

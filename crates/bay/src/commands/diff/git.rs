@@ -7,7 +7,7 @@ use bay_types::diff::{Content, DiffEntry, Node, NodeKind};
 
 use super::named;
 use super::patch::{ADDED, BOLD, PLACE, REMOVED, hunk_line, painted, sizes};
-use crate::output::escape::visible;
+use bay_text::escape::visible;
 
 /// The entry, without a line break at its end; nothing where git has nothing to carry and there is nothing to note.
 pub(super) fn render(entry: &DiffEntry, colours: bool) -> Option<String> {

@@ -8,9 +8,9 @@ use clap::Args;
 use crate::cli::Global;
 use crate::client::{Client, bay_path, lines};
 use crate::failure::{Failure, Outcome};
-use crate::output::escape::visible;
 use crate::output::progress::Meter;
 use crate::output::{count, talk};
+use bay_text::escape::visible;
 
 mod git;
 mod patch;

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use bay_types::diff::{Change, Content, DiffEntry, Node, NodeKind};
 
 use super::named;
-use crate::output::escape::{file_line, visible};
 use crate::output::size;
+use bay_text::escape::{file_line, visible};
 
 pub(super) const BOLD: &str = "1";
 pub(super) const ADDED: &str = "32";

@@ -6,7 +6,7 @@ use super::named;
 use super::patch::{ADDED, REMOVED, painted};
 use crate::failure::Failure;
 use crate::output::count;
-use crate::output::escape::clip;
+use bay_text::clip;
 
 /// Entries that are held to align them; more are printed as they come.
 const MAX_HELD: usize = 5000;

@@ -6,8 +6,9 @@ use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::Outcome;
 use crate::output::age::{since, took};
-use crate::output::escape::{clip, command};
 use crate::output::{size, table};
+use bay_text::clip;
+use bay_text::shell::command;
 
 const COMMAND: usize = 60;
 

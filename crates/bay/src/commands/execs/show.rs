@@ -5,12 +5,15 @@ use jiff::Timestamp;
 
 use super::state;
 use crate::cli::Global;
-use crate::client::{bay_path, encode};
+use crate::client::bay_path;
 use crate::failure::Outcome;
 use crate::output::age::since;
-use crate::output::escape::{clip, command, visible};
 use crate::output::size;
 use crate::output::table::section;
+use bay_text::clip;
+use bay_text::escape::visible;
+use bay_text::percent::segment;
+use bay_text::shell::command;
 
 /// Longest command line that is printed; `--json` has all of it.
 const COMMAND: usize = 2000;
@@ -26,7 +29,7 @@ pub(crate) struct Show {
 impl Show {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
-        let path = bay_path(bay, &format!("/execs/{}", encode(&self.exec)));
+        let path = bay_path(bay, &format!("/execs/{}", segment(&self.exec)));
         let exec: ExecView = global.client().get(&path).await?;
         if global.json {
             crate::output::json(&exec)?;

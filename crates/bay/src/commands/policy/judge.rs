@@ -11,8 +11,8 @@ use super::{complete, given, one_by_one, render};
 use crate::client::{Client, bay_path};
 use crate::failure::Outcome;
 use crate::naming;
-use crate::output::escape::{file_line, one_line, visible};
 use crate::output::{count, data, json, talk};
+use bay_text::escape::{file_line, one_line, visible};
 
 /// Exit codes of `check` and `lint`.
 const YES: u8 = 0;

@@ -227,7 +227,7 @@ pub(crate) fn one_by_one(error: ApiError, as_json: bool) -> ApiError {
         return error;
     }
     for line in &lines {
-        talk(&crate::output::escape::message(line));
+        talk(&bay_text::escape::message(line));
     }
     let message = format!("the policy has {} mistakes, told above", lines.len());
     ApiError { message, ..error }
@@ -242,7 +242,7 @@ pub(crate) struct Complete {
 impl Complete {
     pub(crate) fn tell(&self) {
         for note in &self.notes {
-            talk(&format!("note: {}", crate::output::escape::one_line(note)));
+            talk(&format!("note: {}", bay_text::escape::one_line(note)));
         }
     }
 }

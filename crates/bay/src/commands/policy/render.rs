@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use crate::output::age::since;
 use crate::output::count;
-use crate::output::escape::{one_line, visible};
+use bay_text::escape::{one_line, visible};
 
 /// The word of a rule, in the colour of what it means.
 pub(crate) fn outcome(word: &str) -> String {
@@ -136,7 +136,7 @@ pub(crate) fn layer_text(scope: &str, set: &LayerText) -> String {
     }
     for line in set.text.lines() {
         text.push('\n');
-        text.push_str(&crate::output::escape::file_line(line));
+        text.push_str(&bay_text::escape::file_line(line));
     }
     text
 }

@@ -6,9 +6,9 @@ use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::cli::Global;
-use crate::client::encode;
 use crate::failure::{Outcome, invalid};
 use crate::output::{data, json, talk};
+use bay_text::percent::segment;
 use value::Given;
 
 /// Credentials that bays use and never hold.
@@ -129,7 +129,7 @@ fn file(text: &str) -> Result<SecretFile, String> {
 }
 
 fn path(name: &str, rest: &str) -> String {
-    format!("/v1/secrets/{}{rest}", encode(name))
+    format!("/v1/secrets/{}{rest}", segment(name))
 }
 
 impl Secret {

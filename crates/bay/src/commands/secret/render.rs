@@ -4,8 +4,8 @@ use bay_types::secret::{SecretView, SourceView};
 use jiff::Timestamp;
 
 use crate::output::age::since;
-use crate::output::escape::visible;
 use crate::output::table;
+use bay_text::escape::visible;
 
 fn list(all: &[String]) -> String {
     visible(&all.join(", "))

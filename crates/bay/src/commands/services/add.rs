@@ -5,7 +5,7 @@ use clap::Args;
 use super::{One, service_name};
 use crate::cli::Global;
 use crate::failure::{Failure, Outcome, invalid};
-use crate::output::escape::clip;
+use bay_text::clip;
 
 /// How much of a bad argument an error quotes.
 const QUOTED: usize = 64;

@@ -12,8 +12,10 @@ use crate::cli::Global;
 use crate::client::bay_path;
 use crate::failure::{Failure, Outcome, invalid};
 use crate::output::age::since;
-use crate::output::escape::{clip, command, one_line, visible};
 use crate::output::{size, table};
+use bay_text::clip;
+use bay_text::escape::{one_line, visible};
+use bay_text::shell::command;
 
 pub(crate) use add::Definition;
 pub(crate) use target::{Target, list};

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::{render, show, wait};
 use crate::client::{Client, empty};
 use crate::failure::{Failure, Outcome};
-use crate::output::escape::one_line;
+use bay_text::escape::one_line;
 
 /// Between two looks for a person's answer. Each one is charged to the bay.
 const BETWEEN_QUESTIONS: Duration = Duration::from_secs(2);

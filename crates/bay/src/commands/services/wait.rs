@@ -8,8 +8,8 @@ use bay_types::{ApiError, ErrorCode};
 use super::Target;
 use crate::client::Client;
 use crate::failure::Failure;
-use crate::output::escape::one_line;
 use crate::output::progress::Meter;
+use bay_text::escape::one_line;
 
 /// How often the guest is asked.
 const POLL: Duration = Duration::from_millis(100);

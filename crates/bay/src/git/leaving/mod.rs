@@ -26,9 +26,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::client::Client;
 use crate::failure::{Failure, local};
-use crate::output::escape::one_line;
 use crate::output::progress::Meter;
 use bay_pool::{Lender, Taken, is_object_id};
+use bay_text::escape::one_line;
 pub(crate) use clean::Clean;
 use room::{Answer, Room};
 

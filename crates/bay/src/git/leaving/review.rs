@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::Work;
 use crate::failure::local;
 use crate::output::count;
-use crate::output::escape::one_line;
+use bay_text::escape::one_line;
 
 /// Places that an error names.
 const NAMED: usize = 3;

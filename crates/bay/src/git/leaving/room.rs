@@ -5,17 +5,18 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use bay_text::percent::path_value;
 use bay_types::exec::{EndReason, ExecSpec, SignalRequest};
-use bay_types::guest::escape;
 use bay_types::progress::Progress;
 use bay_types::{ApiError, ErrorCode, ExecId};
 
 use super::{Kind, MAX_PACK_BYTES, Wanted};
-use crate::client::{Client, bay_path, encode};
+use crate::client::{Client, bay_path};
 use crate::failure::local;
 use crate::output::progress::Meter;
 use crate::session::capture::capture;
 use crate::transfer;
+use bay_text::percent::segment;
 
 const SCRIPT: &str = include_str!("pack.sh");
 /// Packing the largest repositories takes minutes; whoever takes longer does something else.
@@ -135,7 +136,7 @@ impl Room {
         let path = format!("{}/pack", self.path);
         let body = self
             .client
-            .download(&bay_path(&self.bay, &format!("/files?path={}", escape(path.as_bytes()))))
+            .download(&bay_path(&self.bay, &format!("/files?path={}", path_value(path.as_bytes()))))
             .await
             .map_err(|error| match error.code {
                 ErrorCode::PathNotFound | ErrorCode::PathRefused => self.odd("left no pack"),
@@ -195,7 +196,7 @@ impl Room {
 
     async fn try_clear(&mut self) -> Result<(), ApiError> {
         let kill = SignalRequest { signal: SIGKILL, tree: true };
-        let path = bay_path(&self.bay, &format!("/execs/{}/signal", encode(&self.packing.to_string())));
+        let path = bay_path(&self.bay, &format!("/execs/{}/signal", segment(&self.packing.to_string())));
         // It has ended as a rule, and then there is nothing to end.
         let _: Result<serde_json::Value, ApiError> = self.client.post(&path, &kill).await;
         let remove = ExecSpec::new(["rm", "-rf", "--", &self.path]);

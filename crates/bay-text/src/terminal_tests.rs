@@ -151,7 +151,7 @@ proptest! {
     fn what_is_held_is_bounded(bytes in hostile()) {
         let mut filter = Filter::default();
         for byte in bytes {
-            filter.push(&[byte]);
+            let _ = filter.push(&[byte]);
             prop_assert!(filter.held.len() <= MAX_COLOUR + 2);
         }
     }

@@ -1,11 +1,12 @@
-//! Text from a bay or a repository is made harmless before a person's terminal sees it.
+//! Text from a bay or a repository, made harmless before a person's terminal displays it.
 //!
 //! Escape sequences in a name, a path or a message could set the clipboard, the title, or overwrite what was printed
-//! before. What commands wrote is a stream of bytes and goes through [`super::filter`].
+//! before. What commands wrote is a stream of bytes and goes through [`crate::terminal`].
 
 use std::fmt::Write as _;
 
-use bay_types::invisible::misleads;
+use crate::clip;
+use crate::invisible::misleads;
 
 /// Longest run of blanks that is shown as it is. A longer one would push what follows to a line of its own on a terminal, where
 /// it could pass for a line of this program's.
@@ -17,7 +18,8 @@ fn is_blank(c: char) -> bool {
 
 /// Control characters and those that reorder or hide text are shown as escapes, long runs of blanks as their number;
 /// everything else as it is.
-pub(crate) fn visible(text: &str) -> String {
+#[must_use]
+pub fn visible(text: &str) -> String {
     let text = escaped(text);
     if text.chars().filter(|c| is_blank(*c)).count() <= MAX_BLANKS {
         return text;
@@ -62,15 +64,17 @@ fn escaped(text: &str) -> String {
 }
 
 /// A line of a file: escapes only, since tabs and blanks are its indentation.
-pub(crate) fn file_line(text: &str) -> String {
+#[must_use]
+pub fn file_line(text: &str) -> String {
     if !text.contains('\t') {
         return escaped(text);
     }
     text.split('\t').map(escaped).collect::<Vec<_>>().join("\t")
 }
 
-/// The same, with line breaks turned into spaces: for messages that must stay on one line and readable.
-pub(crate) fn one_line(text: &str) -> String {
+/// As [`visible`], with line breaks turned into spaces: for messages that must stay on one line and readable.
+#[must_use]
+pub fn one_line(text: &str) -> String {
     let joined = text.split(['\n', '\r']).map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>();
     visible(&joined.join(" "))
 }
@@ -80,37 +84,21 @@ const LONGEST_WORD: usize = 200;
 /// How much of a longer one is shown at each end.
 const WORD_END: usize = 80;
 
-/// The same, with the middle of overlong words left out.
-pub(crate) fn message(text: &str) -> String {
+/// As [`one_line`], with the middle of overlong words left out.
+#[must_use]
+pub fn message(text: &str) -> String {
     let words = one_line(text);
-    let shortened = words.split(' ').map(|word| {
-        let length = word.chars().count();
-        if length <= LONGEST_WORD {
-            return word.to_owned();
-        }
-        let begin: String = word.chars().take(WORD_END).collect();
-        let end: String = word.chars().skip(length - WORD_END).collect();
-        format!("{begin}…{end}")
+    let shortened = words.split(' ').map(|word| match clip::ends(word, LONGEST_WORD, WORD_END) {
+        Some((begin, _, end)) => format!("{begin}…{end}"),
+        None => word.to_owned(),
     });
     shortened.collect::<Vec<_>>().join(" ")
 }
 
-/// A command line as one would type it, harmless to print.
-pub(crate) fn command(argv: &[String]) -> String {
-    let words = argv.iter().map(|word| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^".contains(c);
-        if !word.is_empty() && word.chars().all(plain) {
-            word.clone()
-        } else {
-            format!("'{}'", visible(word).replace('\'', "'\\''"))
-        }
-    });
-    words.collect::<Vec<_>>().join(" ")
-}
-
-/// JSON with the same characters as escapes: its meaning stays, and a terminal obeys none of it. The library escapes only
-/// the first 32 control characters, and terminals know more of them.
-pub(crate) fn json(text: String) -> String {
+/// JSON in which control and invisible characters are escapes: it means the same, and a terminal obeys none of it. The library
+/// escapes only the first 32 control characters, and terminals know more of them.
+#[must_use]
+pub fn json(text: String) -> String {
     // Beyond ASCII a character of JSON can only be part of a string; line breaks between values stay.
     let obeyed = |c: char| c >= '\u{7f}' && misleads(c);
     if !text.chars().any(obeyed) {
@@ -130,12 +118,29 @@ pub(crate) fn json(text: String) -> String {
     out
 }
 
-/// At most `limit` characters, with an ellipsis where something was cut.
-pub(crate) fn clip(text: &str, limit: usize) -> String {
-    match text.char_indices().nth(limit) {
-        Some(_) => text.chars().take(limit.saturating_sub(1)).chain(['…']).collect(),
-        None => text.to_owned(),
+/// Bytes as text that can be read back exactly: backslashes are doubled, and what is no text or not seen is an escape. For an
+/// approval card, where two different bodies must never look alike.
+#[must_use]
+pub fn bytes(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                c if misleads(c) => {
+                    let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
+                }
+                c => out.push(c),
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(out, "\\x{byte:02x}");
+        }
     }
+    out
 }
 
 #[cfg(test)]
@@ -194,14 +199,8 @@ mod tests {
     }
 
     #[test]
-    fn command_lines_are_quoted_where_needed() {
-        let argv = ["sh".into(), "-c".into(), "echo 'hi'".into(), String::new()];
-        assert_eq!(command(&argv), "sh -c 'echo '\\''hi'\\''' ''");
-    }
-
-    #[test]
-    fn clipping_counts_characters() {
-        assert_eq!(clip("größe", 5), "größe");
-        assert_eq!(clip("größer", 5), "größ…");
+    fn different_bytes_never_look_alike() {
+        assert_eq!(bytes(b"a\\x41\n\xff"), "a\\\\x41\\n\\xff");
+        assert_eq!(bytes("\u{9b}\u{202e}ü".as_bytes()), "\\u{9b}\\u{202e}ü");
     }
 }

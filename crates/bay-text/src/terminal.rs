@@ -9,7 +9,7 @@
 //! - colours: `ESC [ … m` with at most [`MAX_COLOUR`] digits and separators, unless it conceals text (8).
 //!
 //! Everything else is written out: control characters and bytes that are no UTF-8 as `\x1b`, characters that nobody sees
-//! ([`bay_types::invisible`]) and C1 controls as `\u{9b}`.
+//! ([`crate::invisible`]) and C1 controls as `\u{9b}`.
 //!
 //! The filter reads a stream in pieces of any size. What could be the beginning of something longer waits for the next piece:
 //! an incomplete character (three bytes at most), an incomplete colour, or a carriage return. So the output does not depend on
@@ -17,7 +17,7 @@
 
 use std::io::Write as _;
 
-use bay_types::invisible::misleads;
+use crate::invisible::misleads;
 
 /// The most digits and separators of a colour; a true colour for text, background and underline takes 50.
 const MAX_COLOUR: usize = 64;
@@ -29,7 +29,7 @@ const CONCEAL: u32 = 8;
 
 /// The state of one stream.
 #[derive(Debug, Default)]
-pub(crate) struct Filter {
+pub struct Filter {
     /// The incomplete end of the last piece.
     held: Vec<u8>,
     /// A colour was set and not ended.
@@ -56,12 +56,14 @@ enum Unit {
 
 impl Filter {
     /// What to write for the next piece of the stream.
-    pub(crate) fn push(&mut self, piece: &[u8]) -> Vec<u8> {
+    #[must_use]
+    pub fn push(&mut self, piece: &[u8]) -> Vec<u8> {
         self.run(piece, false)
     }
 
     /// What to write at the end of the stream: what was held back, and the end of its colours.
-    pub(crate) fn finish(&mut self) -> Vec<u8> {
+    #[must_use]
+    pub fn finish(&mut self) -> Vec<u8> {
         let mut out = self.run(&[], true);
         if std::mem::take(&mut self.coloured) {
             out.extend_from_slice(RESET);
@@ -71,7 +73,8 @@ impl Filter {
 
     /// What to write before a message of this program among the output: the end of colours and of the line. Otherwise a bay could
     /// hide the message, or have it continue a line of its own.
-    pub(crate) fn interrupt(&mut self) -> Vec<u8> {
+    #[must_use]
+    pub fn interrupt(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         if std::mem::take(&mut self.coloured) {
             out.extend_from_slice(RESET);
@@ -220,5 +223,5 @@ fn character(bytes: &[u8], first: u8, last: bool) -> Unit {
 }
 
 #[cfg(test)]
-#[path = "filter_tests.rs"]
+#[path = "terminal_tests.rs"]
 mod tests;
