@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bay_types::exec::{ExecSpec, ExecStatus, SignalRequest, Signalled};
-use bay_types::frame::UPGRADE;
+use bay_types::frame::{INPUT, UPGRADE};
 use bay_types::guest::{ExecEnded, GuestConfig, GuestEvent, GuestInfo, PROTOCOL, Shutdown, ShutdownReport};
 use bay_types::secret::Delivered;
-use bay_types::{ApiError, ErrorCode, ExecId, VERSION};
+use bay_types::{ApiError, ErrorCode, ExecId, InputId, VERSION};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
@@ -28,8 +28,9 @@ use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
 
 use crate::ctl::{self, Asks, Ctl};
 use crate::envd::{self, Envd};
+use crate::execs::attach::{self, Target};
 use crate::execs::output::{self, Follow, Output};
-use crate::execs::{Execs, Found, Place, Reaper, Who, attach};
+use crate::execs::{Execs, Place, Reaper, Who};
 use crate::files::{self, Files};
 use crate::http::{Answer, Body, Query, empty, error, invalid, json, read_json, require_json, stream};
 use crate::log::Log;
@@ -415,6 +416,7 @@ async fn attach_route(
         return Err(invalid(format!("attach needs the header `Upgrade: {UPGRADE}`")));
     }
     let since = query.number("since", 10)?.unwrap_or(0);
+    let input = named_input(&request)?;
     let upgrade = hyper::upgrade::on(&mut request);
     let found = match read_json::<ExecSpec>(request.into_body()).await? {
         Some(spec) => execs.start(spec_for(id, spec)?).await?.0,
@@ -422,20 +424,34 @@ async fn attach_route(
     };
     output::check_since(&found, since)?;
     let output = Output::of(execs, &found, since, Follow::UntilExit)?;
-    tokio::spawn(attach_upgraded(upgrade, found, output));
+    let target = output::live(&found).map(|exec| Target {
+        exec: Arc::clone(exec),
+        source: input.map_or_else(Arc::default, |id| exec.inbox.named(id)),
+        reports: input.is_some(),
+    });
     let mut response = empty(StatusCode::SWITCHING_PROTOCOLS);
+    if input.is_some() {
+        let received = target.as_ref().map_or(0, |target| target.source.received());
+        response.headers_mut().insert(INPUT, HeaderValue::from(received));
+    }
+    tokio::spawn(attach_upgraded(upgrade, target, output));
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(UPGRADE));
     Ok(response)
 }
 
-async fn attach_upgraded(upgrade: hyper::upgrade::OnUpgrade, found: Found, output: Output) {
+/// What the client calls its input, if it wants to know how much of it has come.
+fn named_input(request: &Request<Incoming>) -> Result<Option<InputId>, ApiError> {
+    let Some(value) = request.headers().get(INPUT) else { return Ok(None) };
+    let id = value.to_str().ok().and_then(|text| text.parse().ok());
+    id.map(Some).ok_or_else(|| invalid(format!("the header `{INPUT}` names no input")))
+}
+
+async fn attach_upgraded(upgrade: hyper::upgrade::OnUpgrade, target: Option<Target>, output: Output) {
     // A client that went away before it had the answer has nothing to be told.
     let Ok(upgraded) = upgrade.await else { return };
     let Ok(parts) = upgraded.downcast::<TokioIo<UnixStream>>() else { return };
-    let exec = output::live(&found).cloned();
-    drop(found);
-    attach::serve(parts.io.into_inner(), &parts.read_buf, exec, output).await;
+    attach::serve(parts.io.into_inner(), &parts.read_buf, target, output).await;
 }
 
 /// Lines of events until the reader goes away or falls too far behind.

@@ -13,7 +13,8 @@ use std::time::Duration;
 use axum::body::Body;
 use bay_backend::Backend;
 use bay_text::foreign;
-use bay_types::{ApiError, BayId, ErrorCode};
+use bay_types::frame::{INPUT, UPGRADE};
+use bay_types::{ApiError, BayId, ErrorCode, InputId};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
@@ -71,19 +72,36 @@ struct Plain<'a> {
     method: Method,
     path: &'a str,
     body: Bytes,
+    upgrade: Option<Frames>,
+}
+
+/// A request for frames, and what the client calls its input.
+#[derive(Debug, Clone, Copy)]
+struct Frames {
+    input: Option<InputId>,
+}
+
+/// Frames both ways with one exec.
+#[derive(Debug)]
+pub(crate) struct FrameStream {
+    pub(crate) upgraded: Upgraded,
+    /// Bytes of the client's input that the guest has received on earlier connections. Absent if the client did not ask,
+    /// or the guest is of an earlier release.
+    pub(crate) received: Option<u64>,
 }
 
 impl Plain<'_> {
-    fn request(&self, upgrade: bool) -> Result<Request<Body>, ApiError> {
+    fn request(&self) -> Result<Request<Body>, ApiError> {
         let mut builder = Request::builder()
             .method(self.method.clone())
             .uri(self.path)
             .header(header::HOST, "guest")
             .header(header::CONTENT_LENGTH, self.body.len());
-        if upgrade {
-            builder = builder
-                .header(header::CONNECTION, "Upgrade")
-                .header(header::UPGRADE, bay_types::frame::UPGRADE);
+        if let Some(frames) = self.upgrade {
+            builder = builder.header(header::CONNECTION, "Upgrade").header(header::UPGRADE, UPGRADE);
+            if let Some(input) = frames.input {
+                builder = builder.header(INPUT, input.to_string());
+            }
         }
         builder.body(Body::from(self.body.clone())).map_err(|e| ApiError::internal(&e))
     }
@@ -129,7 +147,7 @@ impl GuestChannel {
         body: Bytes,
         within: Duration,
     ) -> Result<Bytes, ApiError> {
-        let plain = Plain { method, path, body };
+        let plain = Plain { method, path, body, upgrade: None };
         let cuts = *self.cuts.borrow();
         let exchanged = tokio::time::timeout(within, self.exchange(&plain)).await;
         if !matches!(exchanged, Ok(Ok(_))) && *self.cuts.borrow() != cuts {
@@ -142,7 +160,7 @@ impl GuestChannel {
     }
 
     async fn exchange(&self, plain: &Plain<'_>) -> Result<Bytes, ApiError> {
-        let (response, sender) = self.send(plain, false).await?;
+        let (response, sender) = self.send(plain).await?;
         let (parts, body) = response.into_parts();
         if !parts.status.is_success() {
             return Err(self.refusal(parts.status, body).await);
@@ -157,15 +175,15 @@ impl GuestChannel {
     }
 
     /// Sends over a warm connection, or over a fresh one when the warm one turns out dead.
-    async fn send(&self, plain: &Plain<'_>, upgrade: bool) -> Result<(Response<Incoming>, Sender), ApiError> {
+    async fn send(&self, plain: &Plain<'_>) -> Result<(Response<Incoming>, Sender), ApiError> {
         while let Some(mut sender) = self.warm() {
-            if let Ok(response) = sender.send_request(plain.request(upgrade)?).await {
+            if let Ok(response) = sender.send_request(plain.request()?).await {
                 return Ok((response, sender));
             }
         }
         let mut sender = self.connect().await?;
         let response = sender
-            .send_request(plain.request(upgrade)?)
+            .send_request(plain.request()?)
             .await
             .map_err(|e| self.unreachable(&bay_types::error::chain(&e)))?;
         Ok((response, sender))
@@ -233,9 +251,14 @@ impl GuestChannel {
         Err(self.refusal(parts.status, body).await)
     }
 
-    /// Turns a connection into a stream of frames.
-    pub(crate) async fn upgrade(&self, path: &str, body: Bytes) -> Result<Upgraded, ApiError> {
-        let plain = Plain { method: Method::POST, path, body };
+    /// Turns a connection into a stream of frames. `input` is what the client calls its input.
+    pub(crate) async fn upgrade(
+        &self,
+        path: &str,
+        body: Bytes,
+        input: Option<InputId>,
+    ) -> Result<FrameStream, ApiError> {
+        let plain = Plain { method: Method::POST, path, body, upgrade: Some(Frames { input }) };
         let cuts = *self.cuts.borrow();
         let upgraded = self.upgrade_once(&plain).await;
         if upgraded.is_err() && *self.cuts.borrow() != cuts {
@@ -246,18 +269,20 @@ impl GuestChannel {
         upgraded
     }
 
-    async fn upgrade_once(&self, plain: &Plain<'_>) -> Result<Upgraded, ApiError> {
+    async fn upgrade_once(&self, plain: &Plain<'_>) -> Result<FrameStream, ApiError> {
         let path = plain.path;
-        let sent = tokio::time::timeout(ANSWER_WITHIN, self.send(plain, true));
+        let sent = tokio::time::timeout(ANSWER_WITHIN, self.send(plain));
         let (response, _sender) = sent.await.map_err(|_| self.silent(path, ANSWER_WITHIN))??;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             let (parts, body) = response.into_parts();
             return Err(self.refusal(parts.status, body).await);
         }
-        tokio::time::timeout(ANSWER_WITHIN, hyper::upgrade::on(response))
+        let received = response.headers().get(INPUT).and_then(|value| value.to_str().ok()?.parse().ok());
+        let upgraded = tokio::time::timeout(ANSWER_WITHIN, hyper::upgrade::on(response))
             .await
             .map_err(|_| self.silent(path, ANSWER_WITHIN))?
-            .map_err(|e| self.unreachable(&bay_types::error::chain(&e)))
+            .map_err(|e| self.unreachable(&bay_types::error::chain(&e)))?;
+        Ok(FrameStream { upgraded, received })
     }
 
     /// The guest's own error, made safe to show.

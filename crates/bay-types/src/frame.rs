@@ -2,6 +2,25 @@
 //!
 //! A frame is a kind byte, a big-endian `u32` length and that many bytes. Output frames carry a stretch of the exec's
 //! output; the reader counts their bytes from the offset it asked for and so always knows where to resume.
+//!
+//! Input has offsets too if both sides want them. A client that sends the header [`INPUT`] with an [`InputId`] of its own
+//! finds in the answer how many bytes of that input the guest has received on all of the client's connections so far. It
+//! sends [`Frame::Input`] from there, with an offset in each, and keeps every byte until then. The guest drops bytes that
+//! it has already. So no byte is lost or doubled when a connection is cut: before the memory of a bay is captured, the
+//! daemon cuts all of them.
+//!
+//! ```text
+//!  client                                                    guest
+//!    POST …/attach          bay-input: input_7f… ─────────►
+//!          ◄───────── 101   bay-input: 0                      received 0
+//!    Input 0 "ab" ────────────────────────────────────────►  received 2
+//!          ◄────────────────────────────────────── Taken 2    the command's pipe took both
+//!    Input 2 "cd" ───────── ✂ cut
+//!    POST …/attach          bay-input: input_7f… ─────────►
+//!          ◄───────── 101   bay-input: 2                      so "cd" is sent again
+//! ```
+//! A guest or daemon of an earlier release leaves the header out of its answer. The client then sends [`Frame::Stdin`],
+//! whose bytes may be lost with their connection. A client of an earlier release never sends the header.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +33,12 @@ pub const UPGRADE: &str = "bay-frames/1";
 /// Longest payload of one frame. A peer that announces more is broken or hostile, and is cut off.
 pub const MAX_PAYLOAD: usize = 256 * 1024;
 pub const HEADER_LEN: usize = 5;
+/// Header of a request to attach, and of its answer: see the module's documentation.
+pub const INPUT: &str = "bay-input";
+/// Most bytes of input that a client sends beyond what the command has taken. The guest has room for so many, so that
+/// it always reads on and notices when the connection is cut.
+pub const INPUT_WINDOW: u64 = 1 << 20;
+const OFFSET_LEN: usize = 8;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
@@ -22,6 +47,10 @@ pub enum Frame {
     StdinEof,
     Resize(TtySize),
     Signal(i32),
+    /// Input with the offset of its first byte.
+    Input(u64, Vec<u8>),
+    /// The input ends at this offset.
+    InputEnd(u64),
     // From the exec.
     Stdout(Vec<u8>),
     Stderr(Vec<u8>),
@@ -30,6 +59,8 @@ pub enum Frame {
     Exit(Exit, Option<OutputCheck>),
     /// The stream cannot go on.
     Error(ApiError),
+    /// The command took the input before this offset.
+    Taken(u64),
 }
 
 /// Output that is missing at this point, or will be for whoever asks later.
@@ -80,11 +111,14 @@ const STDIN: u8 = 0;
 const STDIN_EOF: u8 = 1;
 const RESIZE: u8 = 2;
 const SIGNAL: u8 = 3;
+const INPUT_AT: u8 = 4;
+const INPUT_END: u8 = 5;
 const STDOUT: u8 = 16;
 const STDERR: u8 = 17;
 const GAP: u8 = 18;
 const EXIT: u8 = 19;
 const ERROR: u8 = 20;
+const TAKEN: u8 = 21;
 
 /// The header of a stretch of output, for senders that write the payload from elsewhere.
 #[must_use]
@@ -97,11 +131,30 @@ fn header(kind: u8, len: u32) -> [u8; HEADER_LEN] {
     [kind, l[0], l[1], l[2], l[3]]
 }
 
+fn decode_offset(kind: u8, body: &[u8]) -> Result<u64, FrameError> {
+    body.try_into().map(u64::from_be_bytes).map_err(|_| FrameError::Malformed(kind))
+}
+
+/// Each part of a payload that is split has the offset of its own first byte.
+fn encode_input(mut offset: u64, bytes: &[u8], out: &mut Vec<u8>) {
+    for part in bytes.chunks(MAX_PAYLOAD - OFFSET_LEN) {
+        let len = OFFSET_LEN + part.len();
+        // A part and its offset are at most MAX_PAYLOAD, which fits.
+        out.extend_from_slice(&header(INPUT_AT, u32::try_from(len).unwrap_or(u32::MAX)));
+        out.extend_from_slice(&offset.to_be_bytes());
+        out.extend_from_slice(part);
+        offset += part.len() as u64;
+    }
+}
+
 impl Frame {
     /// Appends the frame to `out`. A payload over [`MAX_PAYLOAD`] is split into several frames.
     pub fn encode(&self, out: &mut Vec<u8>) {
         fn json<T: Serialize>(value: &T) -> Vec<u8> {
             serde_json::to_vec(value).unwrap_or_default()
+        }
+        if let Frame::Input(offset, bytes) = self {
+            return encode_input(*offset, bytes, out);
         }
         let (kind, body): (u8, std::borrow::Cow<'_, [u8]>) = match self {
             Frame::Stdin(b) => (STDIN, b.into()),
@@ -113,6 +166,9 @@ impl Frame {
             Frame::Gap(gap) => (GAP, json(gap).into()),
             Frame::Exit(exit, check) => (EXIT, json(&ExitBody { exit: *exit, check: *check }).into()),
             Frame::Error(error) => (ERROR, json(error).into()),
+            Frame::InputEnd(offset) => (INPUT_END, offset.to_be_bytes().to_vec().into()),
+            Frame::Taken(offset) => (TAKEN, offset.to_be_bytes().to_vec().into()),
+            Frame::Input(..) => return,
         };
         if body.is_empty() {
             out.extend_from_slice(&header(kind, 0));
@@ -144,7 +200,7 @@ impl Frame {
         if len > MAX_PAYLOAD {
             return Err(FrameError::TooLong(len));
         }
-        if !matches!(kind, STDIN..=SIGNAL | STDOUT..=ERROR) {
+        if !matches!(kind, STDIN..=INPUT_END | STDOUT..=TAKEN) {
             return Err(FrameError::UnknownKind(kind));
         }
         let Some(body) = rest.get(..len) else {
@@ -163,6 +219,15 @@ impl Frame {
                 let ExitBody { exit, check } = serde_json::from_slice(body).map_err(bad)?;
                 Frame::Exit(exit, check)
             }
+            INPUT_AT => {
+                let (offset, bytes) = body.split_first_chunk().ok_or(FrameError::Malformed(kind))?;
+                let offset = u64::from_be_bytes(*offset);
+                // The offset of what follows must be a number too.
+                offset.checked_add(bytes.len() as u64).ok_or(FrameError::Malformed(kind))?;
+                Frame::Input(offset, bytes.to_vec())
+            }
+            INPUT_END => Frame::InputEnd(decode_offset(kind, body)?),
+            TAKEN => Frame::Taken(decode_offset(kind, body)?),
             _ => Frame::Error(serde_json::from_slice(body).map_err(bad)?),
         };
         Ok(Some((frame, HEADER_LEN + len)))
@@ -221,6 +286,40 @@ mod tests {
         assert_eq!(Frame::decode(&wire), Ok(Some((checked, wire.len()))));
         // What an earlier release reads of it.
         assert_eq!(serde_json::from_slice::<Exit>(&wire[HEADER_LEN..]).unwrap(), exit);
+    }
+
+    #[test]
+    fn input_says_where_it_belongs_also_when_it_is_split() {
+        let long = vec![7; MAX_PAYLOAD + 100];
+        let wire = Frame::Input(40, long.clone()).to_bytes();
+        let (first, used) = Frame::decode(&wire).unwrap().unwrap();
+        let (second, rest) = Frame::decode(&wire[used..]).unwrap().unwrap();
+        assert_eq!(used + rest, wire.len());
+        let (Frame::Input(40, head), Frame::Input(next, tail)) = (first, second) else { panic!("not input") };
+        assert_eq!(next, 40 + head.len() as u64);
+        assert_eq!([head, tail].concat(), long);
+        for frame in [Frame::InputEnd(u64::MAX), Frame::Taken(1 << 40), Frame::Input(3, b"x".to_vec())] {
+            let wire = frame.to_bytes();
+            assert_eq!(Frame::decode(&wire), Ok(Some((frame, wire.len()))));
+        }
+    }
+
+    #[test]
+    fn offsets_that_cannot_be_are_refused() {
+        let input = |offset: u64, bytes: &[u8]| {
+            let len = u32::try_from(OFFSET_LEN + bytes.len()).unwrap();
+            [&header(INPUT_AT, len)[..], &offset.to_be_bytes(), bytes].concat()
+        };
+        assert_eq!(Frame::decode(&input(u64::MAX, b"x")), Err(FrameError::Malformed(INPUT_AT)));
+        assert!(Frame::decode(&input(u64::MAX - 1, b"x")).is_ok());
+        for kind in [INPUT_AT, INPUT_END, TAKEN] {
+            let short = [&header(kind, 7)[..], &[0; 7]].concat();
+            assert_eq!(Frame::decode(&short), Err(FrameError::Malformed(kind)));
+        }
+        for kind in [INPUT_END, TAKEN] {
+            let long = [&header(kind, 9)[..], &[0; 9]].concat();
+            assert_eq!(Frame::decode(&long), Err(FrameError::Malformed(kind)));
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! | `PUT /v1/execs/{id}`                      | start; 201, or 200 when this very exec exists             |
 //! | `GET /v1/execs/{id}`                      | its status                                                |
 //! | `DELETE /v1/execs/{id}`                   | forget a finished exec and its output                     |
-//! | `POST /v1/execs/{id}/attach?since=N`      | upgrade to frames; a body starts the exec first           |
+//! | `POST /v1/execs/{id}/attach?since=N`      | upgrade to frames; a body starts the exec first; with a [`bay-input`](crate::frame::INPUT) header, input has offsets |
 //! | `GET /v1/execs/{id}/output?since=N&follow=` | the same output frames as a plain body, ended by `Exit` when it has ended |
 //! | `POST /v1/execs/{id}/signal`              | [`SignalRequest`](crate::exec::SignalRequest); answers [`Signalled`](crate::exec::Signalled) with the status afterwards |
 //! | `GET /v1/services`                        | array of [`ServiceView`](crate::service::ServiceView), by name |

@@ -110,6 +110,11 @@ typed_id!(
     ApprovalId, "ask"
 );
 
+typed_id!(
+    /// One client's input for one exec, over all of its connections.
+    InputId, "input"
+);
+
 /// The name of a bay: also its hostname, so it follows the rules of a DNS label.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

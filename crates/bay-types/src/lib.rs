@@ -72,7 +72,7 @@ pub mod watch;
 
 pub use checkpoint::CheckpointName;
 pub use error::{ApiError, ErrorCode};
-pub use id::{ApprovalId, BayId, BayName, ExecId, ImageId, RepoId};
+pub use id::{ApprovalId, BayId, BayName, ExecId, ImageId, InputId, RepoId};
 
 /// The version of the product, printed by `bay --version` and compared between daemon and guest.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -3,7 +3,7 @@
 use std::io;
 
 use bay_types::exec::TtySize;
-use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::{OptionalActions, OutputModes, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 
 pub(crate) fn stdin_is_terminal() -> bool {
     isatty(io::stdin())
@@ -29,6 +29,11 @@ pub(crate) fn size() -> Option<TtySize> {
         .flatten()
         .map(|s| TtySize { cols: s.ws_col, rows: s.ws_row })
         .find(|s| s.cols > 0 && s.rows > 0)
+}
+
+/// Whether standard input is a terminal that makes nothing of a newline but a newline.
+pub(crate) fn is_raw() -> bool {
+    tcgetattr(io::stdin()).is_ok_and(|modes| !modes.output_modes.contains(OutputModes::OPOST))
 }
 
 /// Raw mode of standard input until dropped; also when a panic unwinds.

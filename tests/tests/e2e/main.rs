@@ -42,6 +42,7 @@ mod leaving_hostile;
 mod limits;
 mod memory;
 mod memory_faults;
+mod memory_input;
 mod memory_odds;
 mod memory_postgres;
 mod memory_room;

@@ -1,5 +1,6 @@
 //! Frames both ways between one client and one exec.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,44 +10,58 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
-use tokio::sync::mpsc;
+use tokio::sync::watch;
 
 use super::exec::Exec;
+use super::inbox::{self, Source};
 use super::output::Output;
 use crate::http::invalid;
 
-/// Frames of input that wait for the command. Behind them a client's signals wait too.
-const INPUT_QUEUE: usize = 4;
 /// How long the client has to read the last frame and close.
 const FAREWELL: Duration = Duration::from_secs(5);
 const READ_STEP: usize = 64 << 10;
 
-enum Feed {
-    Bytes(Vec<u8>),
-    Eof,
+/// Where a client's input goes.
+pub(crate) struct Target {
+    pub(crate) exec: Arc<Exec>,
+    pub(crate) source: Arc<Source>,
+    /// The client wants to know what the command takes.
+    pub(crate) reports: bool,
 }
 
 /// Serves an upgraded connection until the exec ends or the client goes. `early` is what the client sent before the
-/// upgrade was answered.
-pub(crate) async fn serve(stream: UnixStream, early: &[u8], exec: Option<Arc<Exec>>, mut output: Output) {
+/// upgrade was answered. Nobody takes the input of an exec that is over.
+pub(crate) async fn serve(stream: UnixStream, early: &[u8], target: Option<Target>, mut output: Output) {
     let (mut from_client, mut to_client) = stream.into_split();
-    let feed = exec.as_ref().map(|exec| spawn_feeder(Arc::clone(exec)));
+    let reported = target.as_ref().filter(|target| target.reports);
+    let mut taken = reported.map(|target| target.source.follow_taken());
     let mut buffer = BytesMut::from(early);
     let malformed = {
         let send = async {
-            while let Some(frame) = output.next().await {
+            loop {
+                let mut next = pin!(output.next());
+                let frame = loop {
+                    tokio::select! {
+                        frame = &mut next => break frame,
+                        offset = taken_further(&mut taken) => {
+                            if to_client.write_all(&Frame::Taken(offset).to_bytes()).await.is_err() {
+                                return drained().await;
+                            }
+                        }
+                    }
+                };
+                let Some(frame) = frame else { return };
                 if to_client.write_all(frame).await.is_err() {
-                    return;
+                    return drained().await;
                 }
             }
         };
-        let receive = receive(&mut from_client, &mut buffer, exec.as_deref(), feed.as_ref());
+        let receive = receive(&mut from_client, &mut buffer, target.as_ref());
         tokio::select! {
             () = send => None,
             outcome = receive => outcome.err(),
         }
     };
-    drop(feed);
     if let Some(error) = malformed {
         let _ = to_client.write_all(&Frame::Error(error).to_bytes()).await;
     }
@@ -58,41 +73,34 @@ pub(crate) async fn serve(stream: UnixStream, early: &[u8], exec: Option<Arc<Exe
     }
 }
 
-/// Input goes on being delivered when its client is gone: what was sent was sent.
-fn spawn_feeder(exec: Arc<Exec>) -> mpsc::Sender<Feed> {
-    let (sender, mut queue) = mpsc::channel(INPUT_QUEUE);
-    tokio::spawn(async move {
-        let mut life = exec.life.subscribe();
-        let feed = async {
-            while let Some(next) = queue.recv().await {
-                match next {
-                    Feed::Bytes(bytes) => exec.input.write(&bytes).await,
-                    Feed::Eof => exec.input.close().await,
-                }
-            }
-        };
-        tokio::select! {
-            () = feed => {}
-            // A child that keeps the input open without reading must not keep this task.
-            _ = life.wait_for(|life| life.ended.is_some()) => {}
-        }
-    });
-    sender
+/// The client is gone, but input that it sent before may not have been read yet. Reading it ends by itself, unless the
+/// command has not taken a whole window.
+async fn drained() {
+    tokio::time::sleep(FAREWELL).await;
+}
+
+/// The offset before which the command took all input, when it is a new one.
+async fn taken_further(taken: &mut Option<watch::Receiver<u64>>) -> u64 {
+    if let Some(taken) = taken
+        && taken.changed().await.is_ok()
+    {
+        return *taken.borrow_and_update();
+    }
+    std::future::pending().await
 }
 
 /// Returns when the client is gone, or with what it did wrong.
 async fn receive(
     from: &mut OwnedReadHalf,
     buffer: &mut BytesMut,
-    exec: Option<&Exec>,
-    feed: Option<&mpsc::Sender<Feed>>,
+    target: Option<&Target>,
 ) -> Result<(), ApiError> {
     loop {
         while let Some((frame, used)) =
             Frame::decode(buffer).map_err(|e| invalid(format!("a frame was not understood: {e}")))?
         {
             buffer.advance(used);
-            deliver(frame, exec, feed).await?;
+            deliver(frame, target).await?;
         }
         if buffer.capacity() - buffer.len() < READ_STEP {
             buffer.reserve(READ_STEP.max(buffer.len()).min(MAX_PAYLOAD));
@@ -104,27 +112,32 @@ async fn receive(
     }
 }
 
-async fn deliver(
-    frame: Frame,
-    exec: Option<&Exec>,
-    feed: Option<&mpsc::Sender<Feed>>,
-) -> Result<(), ApiError> {
-    let (Some(exec), Some(feed)) = (exec, feed) else {
+async fn deliver(frame: Frame, target: Option<&Target>) -> Result<(), ApiError> {
+    let Some(Target { exec, source, .. }) = target else {
         return Ok(());
     };
     match frame {
-        // The feeder stops when the exec has ended; then there is nobody to take the input.
         Frame::Stdin(bytes) => {
             exec.touch_terminal();
-            drop(feed.send(Feed::Bytes(bytes)).await);
+            inbox::put(exec, source, None, bytes).await;
         }
-        Frame::StdinEof => drop(feed.send(Feed::Eof).await),
+        Frame::Input(offset, bytes) => {
+            exec.touch_terminal();
+            inbox::put(exec, source, Some(offset), bytes).await;
+        }
+        Frame::StdinEof => inbox::end(exec, source, None),
+        Frame::InputEnd(offset) => inbox::end(exec, source, Some(offset)),
         Frame::Resize(size) => exec.resize(size),
         Frame::Signal(signal) if (1..=bay_sys::spawn::MAX_SIGNAL).contains(&signal) => {
             exec.signal_front(signal);
         }
         Frame::Signal(signal) => return Err(invalid(format!("{signal} is not a signal"))),
-        Frame::Stdout(_) | Frame::Stderr(_) | Frame::Gap(_) | Frame::Exit(..) | Frame::Error(_) => {
+        Frame::Stdout(_)
+        | Frame::Stderr(_)
+        | Frame::Gap(_)
+        | Frame::Exit(..)
+        | Frame::Error(_)
+        | Frame::Taken(_) => {
             return Err(invalid("a frame that only the guest sends was received"));
         }
     }

@@ -13,6 +13,7 @@ use rustix::termios::{LocalModes, SpecialCodeIndex, Winsize};
 use tokio::net::unix::pipe::Sender;
 use tokio::sync::{Mutex, Notify, watch};
 
+use super::inbox::Inbox;
 use super::leaf::{self, Leaf};
 use super::reaper::Leader;
 
@@ -34,6 +35,7 @@ pub(crate) struct Exec {
     pub(crate) leader: Leader,
     pub(crate) leaf: Option<Arc<Leaf>>,
     pub(crate) input: Input,
+    pub(crate) inbox: Inbox,
     pub(crate) life: watch::Sender<Life>,
     /// Output before this byte, the bound on kept output dropped.
     pub(crate) bounded_to: Arc<AtomicU64>,

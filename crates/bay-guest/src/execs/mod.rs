@@ -14,6 +14,7 @@ use tokio::sync::{Notify, broadcast, watch};
 
 pub(crate) mod attach;
 mod exec;
+pub(crate) mod inbox;
 mod leaf;
 mod measure;
 pub(crate) mod output;
@@ -243,6 +244,7 @@ impl Execs {
             leader,
             leaf: cloned.leaf,
             input: cloned.input,
+            inbox: inbox::Inbox::default(),
             life: watch::Sender::new(Life::default()),
             bounded_to: Arc::default(),
             killed: AtomicBool::new(false),

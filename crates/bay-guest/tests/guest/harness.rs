@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use bay_guest::{Bounds, Config, spool};
 use bay_types::exec::{ExecSpec, ExecStatus, Exit, SignalRequest, TtySize};
-use bay_types::frame::{Frame, UPGRADE};
+use bay_types::frame::{Frame, INPUT, UPGRADE};
 use bay_types::guest::GuestConfig;
 use bay_types::inside::About;
 use bay_types::output::OutputCheck;
-use bay_types::{ApiError, ExecId};
+use bay_types::{ApiError, ExecId, InputId};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -260,20 +260,46 @@ impl Guest {
 
     /// Starts when there is a spec and attaches.
     pub(crate) async fn attach(&self, id: ExecId, spec: Option<&ExecSpec>, since: u64) -> Attached {
+        let (attached, received) = self.attach_as(None, id, spec, since).await;
+        assert_eq!(received, None, "nobody asked");
+        attached
+    }
+
+    /// Starts when there is a spec and attaches with input that has a name; answers how much of it the guest has.
+    pub(crate) async fn attach_with(
+        &self,
+        input: InputId,
+        id: ExecId,
+        spec: Option<&ExecSpec>,
+    ) -> (Attached, u64) {
+        let (attached, received) = self.attach_as(Some(input), id, spec, 0).await;
+        (attached, received.expect("the guest says how much it has"))
+    }
+
+    async fn attach_as(
+        &self,
+        input: Option<InputId>,
+        id: ExecId,
+        spec: Option<&ExecSpec>,
+        since: u64,
+    ) -> (Attached, Option<u64>) {
         let body = spec.map(json).unwrap_or_default();
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(Method::POST)
             .uri(format!("/v1/execs/{id}/attach?since={since}"))
             .header("host", "guest")
             .header("connection", "upgrade")
-            .header("upgrade", UPGRADE)
-            .body(Full::new(body.into()))
-            .unwrap();
+            .header("upgrade", UPGRADE);
+        if let Some(input) = input {
+            request = request.header(INPUT, input.to_string());
+        }
+        let request = request.body(Full::new(body.into())).unwrap();
         let response = self.send(request).await;
         assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+        let received = response.headers().get(INPUT).map(|value| value.to_str().unwrap().parse().unwrap());
         let upgraded = hyper::upgrade::on(response).await.unwrap();
         let parts = upgraded.downcast::<TokioIo<UnixStream>>().unwrap();
-        Attached { stream: parts.io.into_inner(), buffer: parts.read_buf.to_vec() }
+        (Attached { stream: parts.io.into_inner(), buffer: parts.read_buf.to_vec() }, received)
     }
 
     /// Starts, attaches and reads to the end.
@@ -392,6 +418,18 @@ impl Attached {
             collected.add(frame);
         }
         collected
+    }
+
+    /// Reads until the output so far is this, whatever is said of input meanwhile.
+    pub(crate) async fn until_output(&mut self, text: &str) {
+        let mut seen = String::new();
+        while seen != text {
+            match self.next().await {
+                Some(Frame::Stdout(bytes)) => seen.push_str(&String::from_utf8_lossy(&bytes)),
+                Some(Frame::Taken(_)) => {}
+                other => panic!("{other:?} came before {text:?}; so far {seen:?}"),
+            }
+        }
     }
 
     /// Reads until this text has come on either stream.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use bay_types::ErrorCode;
 use bay_types::exec::{EndReason, ExecSpec, TtySize};
-use bay_types::frame::Frame;
+use bay_types::frame::{Frame, INPUT_WINDOW};
+use bay_types::{ErrorCode, InputId};
 use http::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -84,6 +84,91 @@ async fn a_client_that_drops_loses_nothing_and_can_come_back_with_input() {
     let got = again.collect().await;
     assert_eq!((got.out(), got.code()), ("got second\n", Some(0)));
     assert_eq!(guest.output(spec.id, 0, false).await.out(), "one\ngot first\ngot second\n");
+}
+
+/// Cuts a connection with frames on the way in both directions, at a different place each time.
+#[tokio::test]
+async fn named_input_reaches_the_command_once_however_often_the_connection_is_cut() {
+    let guest = Guest::start();
+    let spec = with_input(&["cat"]);
+    let input = InputId::generate();
+    let sent: Vec<u8> = (0..60_000_u32).flat_map(|number| format!("{number}\n").into_bytes()).collect();
+    let (mut attached, mut at) = guest.attach_with(input, spec.id, Some(&spec)).await;
+    assert_eq!(at, 0);
+    let mut cuts = 0;
+    while at < sent.len() as u64 {
+        let from = usize::try_from(at).unwrap();
+        let mut wire = Vec::new();
+        for (number, part) in sent[from..].chunks(700).take(40).enumerate() {
+            Frame::Input(at + number as u64 * 700, part.to_vec()).encode(&mut wire);
+        }
+        cuts += 1;
+        let whole = wire.len().saturating_sub((cuts * 37) % 1000);
+        attached.stream.write_all(&wire[..whole]).await.unwrap();
+        drop(attached);
+        let before = at;
+        (attached, at) = guest.attach_with(input, spec.id, None).await;
+        assert!(at >= before);
+        // What the guest says is a claim about frames that are whole; others it may still be reading.
+        attached.send(Frame::Input(before, sent[from..usize::try_from(at).unwrap()].to_vec())).await;
+    }
+    assert!(cuts > 5, "{cuts} cuts");
+    attached.send(Frame::InputEnd(sent.len() as u64)).await;
+    attached.send(Frame::InputEnd(sent.len() as u64)).await;
+    let mut taken = 0;
+    let mut collected = Vec::new();
+    while let Some(frame) = attached.next().await {
+        match frame {
+            Frame::Stdout(bytes) => collected.extend(bytes),
+            Frame::Taken(offset) => {
+                assert!(offset >= taken, "{offset} after {taken}");
+                taken = offset;
+            }
+            Frame::Exit(exit, _) => assert_eq!(exit.code, Some(0)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(collected == sent, "{} bytes came of {}", collected.len(), sent.len());
+}
+
+#[tokio::test]
+async fn two_named_inputs_and_one_without_a_name_are_told_apart() {
+    let guest = Guest::start();
+    let spec = with_input(&["cat"]);
+    let (mut first, _) = guest.attach_with(InputId::generate(), spec.id, Some(&spec)).await;
+    first.send(Frame::Input(0, b"one\n".to_vec())).await;
+    first.until_output("one\n").await;
+    let (mut second, received) = guest.attach_with(InputId::generate(), spec.id, None).await;
+    assert_eq!(received, 0);
+    second.send(Frame::Input(0, b"two\n".to_vec())).await;
+    second.until_output("one\ntwo\n").await;
+    let mut plain = guest.attach(spec.id, None, 0).await;
+    plain.send(Frame::Stdin(b"three\n".to_vec())).await;
+    plain.send(Frame::StdinEof).await;
+    assert_eq!(plain.collect().await.out(), "one\ntwo\nthree\n");
+}
+
+/// A client may send a whole window: while the guest reads on, it notices that the connection was cut.
+#[tokio::test]
+async fn a_cut_is_noticed_while_the_command_reads_nothing() {
+    let guest = Guest::start();
+    let spec = with_input(&["sh", "-c", "echo ready; read line; exec cat > /dev/null"]);
+    let input = InputId::generate();
+    let (mut attached, _) = guest.attach_with(input, spec.id, Some(&spec)).await;
+    attached.until_output("ready\n").await;
+    let chunk = vec![b'x'; 64 << 10];
+    let mut at = 0;
+    while at < INPUT_WINDOW {
+        attached.send(Frame::Input(at, chunk.clone())).await;
+        at += chunk.len() as u64;
+    }
+    attached.stream.shutdown().await.unwrap();
+    // The guest closes its side when it has read to the end.
+    while attached.next().await.is_some() {}
+    let (mut again, received) = guest.attach_with(input, spec.id, None).await;
+    assert_eq!(received, INPUT_WINDOW);
+    again.send(Frame::Signal(9)).await;
+    while again.next().await.is_some() {}
 }
 
 #[tokio::test]

@@ -6,15 +6,15 @@ use axum::body::Body;
 use axum::extract::{FromRequest, Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use bay_types::exec::{ExecSpec, ExecView, LimitHit, SignalRequest, Signalled};
-use bay_types::frame::{Frame, Gap, GapReason, UPGRADE};
-use bay_types::{ApiError, ErrorCode};
+use bay_types::frame::{Frame, Gap, GapReason, INPUT, UPGRADE};
+use bay_types::{ApiError, ErrorCode, InputId};
 use http::{HeaderMap, StatusCode, header};
-use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 
 use super::{Caller, Failure, Input, Json, NoQuery, Parent, Shared};
-use crate::channel::ANSWER_WITHIN;
+use crate::channel::{ANSWER_WITHIN, FrameStream};
 use crate::daemon::to_the_end;
 use crate::registry::Attached;
 use crate::service::{execs, gate};
@@ -69,13 +69,16 @@ pub(super) async fn start_attached(
     mut request: Request,
 ) -> Result<Response, Failure> {
     let switch = switch(&mut request)?;
+    let input = named_input(&request)?;
     let Input(spec) = Input::<ExecSpec>::from_request(request, &()).await?;
     let handle = daemon.bays.find(&bay)?;
     gate::pass(&daemon, &handle, &spec, false, caller).await?;
     let attached = handle.client_attached();
     let guest =
-        to_the_end(async move { execs::start_attached(&daemon, &handle, &spec, parent, caller).await })
-            .await?;
+        to_the_end(
+            async move { execs::start_attached(&daemon, &handle, &spec, input, parent, caller).await },
+        )
+        .await?;
     Ok(splice(switch, guest, attached))
 }
 
@@ -105,9 +108,10 @@ pub(super) async fn attach(
     mut request: Request,
 ) -> Result<Response, Failure> {
     let switch = switch(&mut request)?;
+    let input = named_input(&request)?;
     let handle = daemon.bays.find(&bay)?;
     let attached = handle.client_attached();
-    let guest = execs::attach(&daemon, &handle, &exec, query.since).await?;
+    let guest = execs::attach(&daemon, &handle, &exec, query.since, input).await?;
     Ok(splice(switch, guest, attached))
 }
 
@@ -131,8 +135,22 @@ fn switch(request: &mut Request) -> Result<OnUpgrade, Failure> {
     }
 }
 
+/// What the client calls its input, if it wants to know how much of it the guest has received.
+fn named_input(request: &Request) -> Result<Option<InputId>, Failure> {
+    let Some(value) = request.headers().get(INPUT) else { return Ok(None) };
+    let id = value.to_str().ok().and_then(|text| text.parse().ok());
+    id.map(Some).ok_or_else(|| {
+        Failure(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("the header `{INPUT}` names no input"),
+            "send `input_` and 32 lower-case hexadecimal digits, the same ones each time the client attaches",
+        ))
+    })
+}
+
 /// Answers 101 and moves bytes both ways until either side ends.
-fn splice(switch: OnUpgrade, guest: Upgraded, attached: Attached) -> Response {
+fn splice(switch: OnUpgrade, guest: FrameStream, attached: Attached) -> Response {
+    let FrameStream { upgraded: guest, received } = guest;
     tokio::spawn(async move {
         let _attached = attached;
         let Ok(Ok(caller)) = tokio::time::timeout(SWITCH_WITHIN, switch).await else { return };
@@ -148,12 +166,12 @@ fn splice(switch: OnUpgrade, guest: Upgraded, attached: Attached) -> Response {
             tracing::trace!(%error, "an attached connection ended");
         }
     });
-    (
-        StatusCode::SWITCHING_PROTOCOLS,
-        [(header::CONNECTION, "upgrade"), (header::UPGRADE, UPGRADE)],
-        Body::empty(),
-    )
-        .into_response()
+    let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, UPGRADE)];
+    let mut response = (StatusCode::SWITCHING_PROTOCOLS, headers, Body::empty()).into_response();
+    if let Some(received) = received {
+        response.headers_mut().insert(INPUT, received.into());
+    }
+    response
 }
 
 #[derive(Debug, Deserialize)]

@@ -25,13 +25,12 @@ use bay_types::output::MAX_OUTPUT_HASHES;
 use bay_types::principal::Principal;
 use bay_types::trace::{TRACEPARENT_VARIABLE, Traceparent};
 use bay_types::usage::ExecCost;
-use bay_types::{ApiError, ErrorCode, ExecId};
+use bay_types::{ApiError, ErrorCode, ExecId, InputId};
 use bytes::Bytes;
 use http::Method;
-use hyper::upgrade::Upgraded;
 use serde_json::json;
 
-use crate::channel::ANSWER_WITHIN;
+use crate::channel::{ANSWER_WITHIN, FrameStream};
 use crate::daemon::Daemon;
 use crate::registry::{BayHandle, Starting};
 
@@ -162,16 +161,17 @@ pub(crate) async fn start_attached(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     spec: &ExecSpec,
+    input: Option<InputId>,
     parent: Option<Traceparent>,
     caller: Principal,
-) -> Result<Upgraded, ApiError> {
+) -> Result<FrameStream, ApiError> {
     spec.check()?;
     must_run(handle)?;
     let starting = handle.exec_starting(spec.id);
     let row = insert(daemon, handle, spec, parent, caller).await?;
     // An exec that is over is only looked at again: a body would let the guest start it anew.
     let body = if row.ended_at.is_some() { Bytes::new() } else { body(spec, &row)? };
-    match handle.guest.upgrade(&path(spec.id, "/attach?since=0"), body).await {
+    match handle.guest.upgrade(&path(spec.id, "/attach?since=0"), body, input).await {
         Ok(stream) => {
             handle.exec_runs();
             Ok(stream)
@@ -186,10 +186,11 @@ pub(crate) async fn attach(
     handle: &BayHandle,
     exec: &str,
     since: u64,
-) -> Result<Upgraded, ApiError> {
+    input: Option<InputId>,
+) -> Result<FrameStream, ApiError> {
     let row = find(daemon, handle, exec).await?;
     must_run(handle)?;
-    handle.guest.upgrade(&path(row.id, &format!("/attach?since={since}")), Bytes::new()).await
+    handle.guest.upgrade(&path(row.id, &format!("/attach?since={since}")), Bytes::new(), input).await
 }
 
 /// An exec that is over is answered from memory alone, also when its bay no longer runs.

@@ -79,7 +79,7 @@ pub(super) async fn run(
 ) -> Result<(Duration, u64), ApiError> {
     let begin = Instant::now();
     let mut bytes = 0;
-    let mut frames = client.attach(&bay_path(bay, "/execs/attach"), Some(spec)).await?;
+    let mut frames = client.attach(&bay_path(bay, "/execs/attach"), Some(spec), None).await?.frames;
     loop {
         match frames.next().map_err(|error| ApiError::internal(&error))? {
             Some(Frame::Exit(..)) => return Ok((begin.elapsed(), bytes)),

@@ -12,9 +12,9 @@ pub(crate) mod paused;
 use std::path::PathBuf;
 
 use bay_text::percent::segment;
-use bay_types::frame::UPGRADE;
+use bay_types::frame::{INPUT, UPGRADE};
 use bay_types::trace::{TRACEPARENT, Traceparent};
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{ApiError, ErrorCode, InputId};
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE, UPGRADE as UPGRADE_HEADER};
 use http::{Method, Request, Response, StatusCode};
@@ -47,6 +47,15 @@ pub(crate) struct Home {
     pub(crate) quiet: bool,
     /// The trace the caller is in; everything that is asked for belongs to it.
     pub(crate) traceparent: Option<Traceparent>,
+}
+
+/// Frames both ways with one exec.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub(crate) frames: FrameReader<UnixStream>,
+    /// Bytes of the named input that the guest has received so far. Absent if the daemon or the guest is of an earlier
+    /// release: input has no offsets then.
+    pub(crate) received: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -197,12 +206,13 @@ impl Client {
         result
     }
 
-    /// Turns the connection into frames. It is used up afterwards.
+    /// Turns the connection into frames. It is used up afterwards. Input that has a name goes on where it was cut.
     pub(crate) async fn attach<B: Serialize>(
         &mut self,
         path: &str,
         body: Option<&B>,
-    ) -> Result<FrameReader<UnixStream>, ApiError> {
+        input: Option<InputId>,
+    ) -> Result<Attached, ApiError> {
         let mut request = match body {
             Some(body) => json_request(Method::POST, path, body)?,
             None => request(Method::POST, path, empty())?,
@@ -210,16 +220,20 @@ impl Client {
         let headers = request.headers_mut();
         headers.insert(CONNECTION, http::HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE_HEADER, http::HeaderValue::from_static(UPGRADE));
+        if let Some(Ok(value)) = input.map(|id| id.to_string().try_into()) {
+            headers.insert(INPUT, value);
+        }
         let response = self.send(request).await?;
         self.connection = None;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(broken("the daemon did not open a stream"));
         }
+        let received = response.headers().get(INPUT).and_then(|value| value.to_str().ok()?.parse().ok());
         let upgraded = hyper::upgrade::on(response).await.map_err(|e| unreachable(&e))?;
         let parts = upgraded
             .downcast::<TokioIo<UnixStream>>()
             .map_err(|_| broken("the stream is of an unknown kind"))?;
-        Ok(FrameReader::new(parts.io.into_inner(), &parts.read_buf))
+        Ok(Attached { frames: FrameReader::new(parts.io.into_inner(), &parts.read_buf), received })
     }
 }
 

@@ -251,7 +251,13 @@ fn show(frame: Frame, offset: &mut u64, printer: &mut Printer) -> Result<Option<
         }
         Frame::Error(error) if passing(&error) => return Ok(Some(End::Cut)),
         Frame::Error(error) => return Err(error.into()),
-        Frame::Stdin(_) | Frame::StdinEof | Frame::Resize(_) | Frame::Signal(_) => {
+        Frame::Stdin(_)
+        | Frame::StdinEof
+        | Frame::Resize(_)
+        | Frame::Signal(_)
+        | Frame::Input(..)
+        | Frame::InputEnd(_)
+        | Frame::Taken(_) => {
             return Err(broken("a frame came from the wrong direction").into());
         }
     }

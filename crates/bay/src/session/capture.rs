@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use bay_types::exec::{ExecSpec, Exit};
 use bay_types::frame::Frame;
-use bay_types::{ApiError, ErrorCode, ExecId};
+use bay_types::{ApiError, ErrorCode, ExecId, InputId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::passing;
-use crate::client::{Client, FrameReader, bay_path, broken};
+use crate::client::{Attached, Client, FrameReader, bay_path, broken};
 use bay_text::percent::segment;
 
 /// Most that is taken of either stream. A command that says more than the few words it is run for is not what it
@@ -35,12 +35,12 @@ pub(crate) async fn capture(
     spec: &ExecSpec,
     input: &[u8],
 ) -> Result<Captured, ApiError> {
-    let mut frames = client.attach(&bay_path(bay, "/execs/attach"), Some(spec)).await?;
-    if spec.stdin {
-        let mut sent = Frame::Stdin(input.to_vec()).to_bytes();
-        Frame::StdinEof.encode(&mut sent);
-        let lost = |error: std::io::Error| broken(&format!("the stream broke: {error}"));
-        frames.stream.write_all(&sent).await.map_err(lost)?;
+    let input = Whole { id: InputId::generate(), bytes: if spec.stdin { Some(input) } else { None } };
+    let first = client.attach(&bay_path(bay, "/execs/attach"), Some(spec), Some(input.id)).await?;
+    let offsets = first.received.is_some();
+    let mut frames = first.frames;
+    if input.send(&mut frames, offsets).await.is_err() && !offsets {
+        return Err(broken("the stream broke while input was sent"));
     }
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     loop {
@@ -52,15 +52,47 @@ pub(crate) async fn capture(
                 Frame::Error(error) if passing(&error) => break,
                 Frame::Error(error) => return Err(error),
                 Frame::Gap(_) => return Err(too_much()),
-                Frame::Stdin(_) | Frame::StdinEof | Frame::Resize(_) | Frame::Signal(_) => {
+                Frame::Taken(_) => {}
+                Frame::Stdin(_)
+                | Frame::StdinEof
+                | Frame::Resize(_)
+                | Frame::Signal(_)
+                | Frame::Input(..)
+                | Frame::InputEnd(_) => {
                     return Err(broken("a frame came from the wrong direction"));
                 }
             }
         }
         let (stream, buffer) = frames.split();
         if !matches!(stream.read_buf(buffer).await, Ok(1..)) {
-            frames = attach_again(client, bay, spec.id, stdout.len() + stderr.len()).await?;
+            let since = stdout.len() + stderr.len();
+            let again = attach_again(client, bay, spec.id, since, input.id).await?;
+            frames = again.frames;
+            if again.received.is_some() {
+                // A connection that is cut once more is noticed when it is read.
+                let _ = input.send(&mut frames, true).await;
+            }
         }
+    }
+}
+
+/// Input that is so short that it is sent whole on every connection. The guest drops what it has already.
+struct Whole<'a> {
+    id: InputId,
+    bytes: Option<&'a [u8]>,
+}
+
+impl Whole<'_> {
+    async fn send(&self, frames: &mut FrameReader<UnixStream>, offsets: bool) -> std::io::Result<()> {
+        let Some(bytes) = self.bytes else { return Ok(()) };
+        let (input, end) = if offsets {
+            (Frame::Input(0, bytes.to_vec()), Frame::InputEnd(bytes.len() as u64))
+        } else {
+            (Frame::Stdin(bytes.to_vec()), Frame::StdinEof)
+        };
+        let mut sent = input.to_bytes();
+        end.encode(&mut sent);
+        frames.stream.write_all(&sent).await
     }
 }
 
@@ -70,11 +102,12 @@ async fn attach_again(
     bay: &str,
     exec: ExecId,
     since: usize,
-) -> Result<FrameReader<UnixStream>, ApiError> {
+    input: InputId,
+) -> Result<Attached, ApiError> {
     let began = Instant::now();
     let path = bay_path(bay, &format!("/execs/{}/attach?since={since}", segment(&exec.to_string())));
     loop {
-        match client.another_without_starting().attach::<()>(&path, None).await {
+        match client.another_without_starting().attach::<()>(&path, None, Some(input)).await {
             Err(error) if passing(&error) && began.elapsed() < REATTACH_FOR => {
                 tokio::time::sleep(POLL).await;
             }

@@ -1,15 +1,19 @@
 //! What goes towards the exec: standard input and the terminal's size, as frames.
 
+use std::collections::VecDeque;
 use std::io::Read;
 
+use bay_types::InputId;
 use bay_types::exec::TtySize;
-use bay_types::frame::Frame;
+use bay_types::frame::{Frame, INPUT_WINDOW};
 use tokio::sync::mpsc;
 
 /// How much of standard input one frame carries.
 const CHUNK: usize = 64 * 1024;
 /// Chunks read ahead of what is sent.
 const AHEAD: usize = 4;
+/// Programs on a terminal draw themselves anew when they get it.
+const SIGWINCH: i32 = 28;
 
 /// Standard input, read by a thread that starts with the first question: most commands are over before they would
 /// have read anything.
@@ -42,25 +46,75 @@ impl Chunks {
     }
 }
 
-/// The frame being sent, and what waits behind it.
-#[derive(Debug, Default)]
+/// What goes to the guest: the frame being sent, the input that the guest is not known to have, and the terminal's size.
+///
+/// Input has offsets if the guest of the present connection understands them: then everything is kept until the guest
+/// has it, and sent again on the next connection. Otherwise what was sent is gone from here.
+#[derive(Debug)]
 pub(super) struct Outbox {
+    id: InputId,
+    offsets: bool,
     frame: Vec<u8>,
     position: usize,
+    /// The frame carries the last chunk before the first unsent one.
+    carries_chunk: bool,
+    /// Input with the offset of its first byte.
+    kept: VecDeque<(u64, Vec<u8>)>,
+    /// The first of them that was in no frame on this connection.
+    unsent: usize,
+    /// The offset of the input that comes next.
+    end: u64,
+    /// The command took the input before this offset.
+    taken: u64,
+    ended: bool,
+    end_sent: bool,
+    /// Input without offsets was handed to the present connection.
+    sent_without: bool,
     /// A size that waits for its turn; only the newest counts.
     size: Option<TtySize>,
-    /// Input bytes handed to the present connection.
-    sent_bytes: u64,
-    end_sent: bool,
+    redraw: bool,
 }
 
 impl Outbox {
+    pub(super) fn new() -> Self {
+        Self {
+            id: InputId::generate(),
+            offsets: false,
+            frame: Vec::new(),
+            position: 0,
+            carries_chunk: false,
+            kept: VecDeque::new(),
+            unsent: 0,
+            end: 0,
+            taken: 0,
+            ended: false,
+            end_sent: false,
+            sent_without: false,
+            size: None,
+            redraw: false,
+        }
+    }
+
+    /// What the guest is to call this input.
+    pub(super) fn id(&self) -> InputId {
+        self.id
+    }
+
     pub(super) fn unsent(&self) -> &[u8] {
         &self.frame[self.position..]
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.position >= self.frame.len()
+    }
+
+    /// Whether another chunk of input may be read.
+    pub(super) fn has_room(&self) -> bool {
+        if self.offsets {
+            self.end.saturating_sub(self.taken) + CHUNK as u64 <= INPUT_WINDOW
+        } else {
+            self.is_empty() && self.kept.is_empty()
+        }
     }
 
     pub(super) fn sent(&mut self, bytes: usize) {
@@ -70,41 +124,104 @@ impl Outbox {
         }
         self.frame.clear();
         self.position = 0;
-        if let Some(size) = self.size.take() {
-            Frame::Resize(size).encode(&mut self.frame);
+        if std::mem::take(&mut self.carries_chunk) && !self.offsets {
+            self.kept.pop_front();
+            self.unsent -= 1;
         }
+        self.fill();
     }
 
     /// A chunk of input, or its end.
     pub(super) fn push(&mut self, chunk: Option<Vec<u8>>) {
         match chunk {
             Some(bytes) => {
-                self.sent_bytes += bytes.len() as u64;
-                Frame::Stdin(bytes).encode(&mut self.frame);
+                let offset = self.end;
+                self.end += bytes.len() as u64;
+                self.kept.push_back((offset, bytes));
             }
-            None => {
-                self.end_sent = true;
-                Frame::StdinEof.encode(&mut self.frame);
-            }
+            None => self.ended = true,
         }
+        self.fill();
     }
 
     pub(super) fn resize(&mut self, size: TtySize) {
-        if self.is_empty() {
-            Frame::Resize(size).encode(&mut self.frame);
-        } else {
-            self.size = Some(size);
+        self.size = Some(size);
+        self.fill();
+    }
+
+    /// Has the programs on the terminal draw everything again.
+    pub(super) fn redraw(&mut self) {
+        self.redraw = true;
+        self.fill();
+    }
+
+    /// The command took the input before this offset.
+    pub(super) fn taken(&mut self, offset: u64) {
+        self.taken = self.taken.max(offset);
+        self.forget_before(offset);
+    }
+
+    /// Begins with a new connection. `received` is how much of the input the guest has, if it knows. Returns whether input
+    /// may be lost.
+    pub(super) fn connected(&mut self, received: Option<u64>) -> bool {
+        let mut lost = std::mem::take(&mut self.sent_without);
+        if self.offsets && received.is_none() {
+            // A daemon of an earlier release took over: what is on the way twice would be worse than what is not.
+            let whole = self.unsent - usize::from(self.carries_chunk);
+            self.kept.drain(..whole);
+            lost |= whole > 0;
+        }
+        self.offsets = received.is_some();
+        self.frame.clear();
+        (self.position, self.unsent) = (0, 0);
+        (self.carries_chunk, self.end_sent) = (false, false);
+        if let Some(received) = received {
+            self.forget_before(received);
+            let first = self.kept.front().map_or(self.end, |(offset, _)| *offset);
+            if received < first {
+                // The bay went back to a moment at which less had come. The rest went with what had read it.
+                self.taken = self.taken.max(first);
+            }
+        }
+        self.fill();
+        lost
+    }
+
+    fn forget_before(&mut self, offset: u64) {
+        while let Some((first, bytes)) = self.kept.front()
+            && first + bytes.len() as u64 <= offset
+        {
+            self.kept.pop_front();
+            self.unsent = self.unsent.saturating_sub(1);
         }
     }
 
-    /// Makes ready for another connection. A frame that was cut is sent again whole, and so is the end of input.
-    /// Returns whether bytes may have been lost with the old one.
-    pub(super) fn rewind(&mut self) -> bool {
-        self.position = 0;
-        if self.end_sent && self.frame.is_empty() {
-            Frame::StdinEof.encode(&mut self.frame);
+    /// Makes the next frame, when there is none.
+    fn fill(&mut self) {
+        if !self.is_empty() {
+            return;
         }
-        std::mem::take(&mut self.sent_bytes) > 0
+        if let Some(size) = self.size.take() {
+            Frame::Resize(size).encode(&mut self.frame);
+        }
+        if std::mem::take(&mut self.redraw) {
+            Frame::Signal(SIGWINCH).encode(&mut self.frame);
+        }
+        if !self.frame.is_empty() {
+            return;
+        }
+        if let Some((offset, bytes)) = self.kept.get(self.unsent) {
+            // The frame needs the bytes, and so does the next connection.
+            let bytes = bytes.clone();
+            let frame = if self.offsets { Frame::Input(*offset, bytes) } else { Frame::Stdin(bytes) };
+            frame.encode(&mut self.frame);
+            self.unsent += 1;
+            self.carries_chunk = true;
+            self.sent_without |= !self.offsets;
+        } else if self.ended && !std::mem::replace(&mut self.end_sent, true) {
+            let frame = if self.offsets { Frame::InputEnd(self.end) } else { Frame::StdinEof };
+            frame.encode(&mut self.frame);
+        }
     }
 }
 
@@ -140,31 +257,110 @@ mod tests {
         frames
     }
 
-    #[test]
-    fn a_cut_frame_is_sent_again_whole_on_the_next_connection() {
-        let mut input = Outbox::default();
-        input.push(Some(b"hello".to_vec()));
-        input.sent(3);
-        assert!(input.rewind());
-        assert_eq!(frames(input.unsent()), [Frame::Stdin(b"hello".to_vec())]);
+    fn sent_whole(outbox: &mut Outbox) -> Vec<Frame> {
+        let mut all = Vec::new();
+        while !outbox.is_empty() {
+            all.extend(frames(outbox.unsent()));
+            outbox.sent(outbox.unsent().len());
+        }
+        all
     }
 
     #[test]
-    fn the_end_of_input_is_said_again_on_the_next_connection() {
-        let mut input = Outbox::default();
-        input.push(None);
-        input.sent(input.unsent().len());
-        assert!(!input.rewind());
-        assert_eq!(frames(input.unsent()), [Frame::StdinEof]);
+    fn what_the_guest_has_not_received_is_sent_again_with_its_offset() {
+        let mut outbox = Outbox::new();
+        assert!(!outbox.connected(Some(0)));
+        for chunk in ["ab", "cd", "ef"] {
+            outbox.push(Some(chunk.into()));
+        }
+        outbox.push(None);
+        let input = |offset, text: &str| Frame::Input(offset, text.into());
+        let all = [input(0, "ab"), input(2, "cd"), input(4, "ef"), Frame::InputEnd(6)];
+        assert_eq!(sent_whole(&mut outbox), all);
+        outbox.taken(2);
+        assert!(!outbox.connected(Some(3)));
+        assert_eq!(sent_whole(&mut outbox), all[1..], "a chunk of which a part has come is sent whole");
+        assert!(!outbox.connected(Some(6)));
+        assert_eq!(sent_whole(&mut outbox), all[3..]);
+    }
+
+    #[test]
+    fn no_more_is_read_than_the_guest_has_room_for() {
+        let mut outbox = Outbox::new();
+        outbox.connected(Some(0));
+        let mut pushed = 0;
+        while outbox.has_room() {
+            outbox.push(Some(vec![7; CHUNK]));
+            pushed += CHUNK as u64;
+            sent_whole(&mut outbox);
+        }
+        assert_eq!(pushed, INPUT_WINDOW);
+        outbox.taken(1);
+        assert!(!outbox.has_room());
+        outbox.taken(CHUNK as u64);
+        assert!(outbox.has_room());
+    }
+
+    #[test]
+    fn a_bay_that_went_back_gets_the_rest_and_what_it_had_read_takes_no_room() {
+        let mut outbox = Outbox::new();
+        outbox.connected(Some(0));
+        while outbox.has_room() {
+            outbox.push(Some(vec![7; CHUNK]));
+        }
+        sent_whole(&mut outbox);
+        assert!(!outbox.connected(Some(INPUT_WINDOW)));
+        assert!(!outbox.has_room());
+        assert!(!outbox.connected(Some(10)));
+        assert!(outbox.has_room() && outbox.is_empty());
+        outbox.push(Some(b"x".to_vec()));
+        assert_eq!(sent_whole(&mut outbox), [Frame::Input(INPUT_WINDOW, b"x".to_vec())]);
+    }
+
+    #[test]
+    fn an_earlier_guest_gets_input_without_offsets_and_a_cut_frame_again_whole() {
+        let mut outbox = Outbox::new();
+        assert!(!outbox.connected(None));
+        outbox.push(Some(b"hello".to_vec()));
+        assert!(!outbox.has_room());
+        outbox.sent(3);
+        assert!(outbox.connected(None), "some may be lost");
+        assert_eq!(sent_whole(&mut outbox), [Frame::Stdin(b"hello".to_vec())]);
+        assert!(outbox.has_room());
+        outbox.push(None);
+        assert_eq!(sent_whole(&mut outbox), [Frame::StdinEof]);
+        assert!(outbox.connected(None));
+        assert_eq!(sent_whole(&mut outbox), [Frame::StdinEof], "the end is said again");
+        assert!(!outbox.connected(None));
+    }
+
+    #[test]
+    fn a_daemon_of_another_release_may_take_over_under_a_client() {
+        let mut outbox = Outbox::new();
+        outbox.connected(Some(0));
+        outbox.push(Some(b"ab".to_vec()));
+        sent_whole(&mut outbox);
+        outbox.push(Some(b"cd".to_vec()));
+        outbox.sent(1);
+        assert!(outbox.connected(None), "of what was sent nobody knows");
+        assert_eq!(sent_whole(&mut outbox), [Frame::Stdin(b"cd".to_vec())]);
+        outbox.push(Some(b"ef".to_vec()));
+        sent_whole(&mut outbox);
+        assert!(outbox.connected(Some(0)), "nor now");
+        outbox.push(Some(b"gh".to_vec()));
+        assert_eq!(sent_whole(&mut outbox), [Frame::Input(6, b"gh".to_vec())]);
     }
 
     #[test]
     fn only_the_newest_of_waiting_sizes_is_sent() {
-        let mut input = Outbox::default();
-        input.push(Some(b"x".to_vec()));
-        input.resize(TtySize { cols: 1, rows: 1 });
-        input.resize(TtySize { cols: 2, rows: 2 });
-        input.sent(input.unsent().len());
-        assert_eq!(frames(input.unsent()), [Frame::Resize(TtySize { cols: 2, rows: 2 })]);
+        let mut outbox = Outbox::new();
+        outbox.connected(Some(0));
+        outbox.push(Some(b"x".to_vec()));
+        outbox.resize(TtySize { cols: 1, rows: 1 });
+        outbox.resize(TtySize { cols: 2, rows: 2 });
+        outbox.redraw();
+        outbox.sent(outbox.unsent().len());
+        let redrawn = [Frame::Resize(TtySize { cols: 2, rows: 2 }), Frame::Signal(SIGWINCH)];
+        assert_eq!(frames(outbox.unsent()), redrawn);
     }
 }

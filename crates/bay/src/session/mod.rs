@@ -12,8 +12,9 @@
 //!                     daemon-unreachable, or 130 (the command goes on; `bay logs` shows the rest)
 //! ```
 //! The id of an exec is chosen here, so a start whose answer was lost is simply asked for again. Output is counted,
-//! so nothing is lost or shown twice. Input is different: bytes under way when the daemon died are gone, and that is
-//! said. Signals travel on connections of their own: a command that reads no input would hold them up otherwise.
+//! so nothing is lost or shown twice. So is input, which is kept until the guest has it. Only a guest or daemon of an
+//! earlier release does not count it: bytes under way when a connection to one is cut are gone, and that is said.
+//! Signals travel on connections of their own: a command that reads no input would hold them up otherwise.
 
 pub(crate) mod capture;
 mod input;
@@ -22,6 +23,7 @@ mod sink;
 
 use std::collections::VecDeque;
 use std::io;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use bay_types::exec::{EndReason, ExecSpec, Exit, SignalRequest, TtySize};
@@ -32,7 +34,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::client::{Client, FrameReader, bay_path, broken, paused};
+use crate::client::{Attached, Client, FrameReader, bay_path, broken, paused};
 use crate::failure::{Failure, Outcome};
 use crate::output::streams::Streams;
 use crate::terminal::{self, RawMode};
@@ -45,6 +47,9 @@ const REATTACH_FOR: Duration = Duration::from_secs(60);
 /// Somebody else usually restarts a daemon that died; only after this long do we.
 const START_AFTER: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(5);
+/// How long the caller's terminal stays in raw mode while a connection is cut: longer than a capture of memory takes. Outside
+/// of raw mode the terminal shows what is typed, and Ctrl-C ends us.
+const RAW_WHILE_CUT: Duration = Duration::from_secs(5);
 
 const SIGKILL: i32 = 9;
 const SIGPIPE: i32 = 13;
@@ -96,7 +101,7 @@ enum End {
 
 /// What came of looking for a lost command.
 enum Found {
-    Stream(FrameReader<UnixStream>),
+    Stream(Attached),
     Exit(Exit),
 }
 
@@ -144,7 +149,7 @@ impl Ends {
 impl<'a> Session<'a> {
     fn new(client: &'a mut Client, bay: &str, spec: ExecSpec) -> Self {
         let stdin = Chunks::new(spec.stdin);
-        let mut outbox = Outbox::default();
+        let mut outbox = Outbox::new();
         if spec.tty.is_some() && !spec.stdin {
             // A terminal has no empty input of its own: whatever reads from it would wait for ever.
             outbox.push(None);
@@ -167,8 +172,8 @@ impl<'a> Session<'a> {
 
     async fn go(&mut self) -> Result<Exit, Failure> {
         let path = bay_path(&self.bay, "/execs/attach");
-        let mut stream = match self.client.attach(&path, Some(&self.spec)).await {
-            Ok(stream) => stream,
+        let attached = match self.client.attach(&path, Some(&self.spec), Some(self.outbox.id())).await {
+            Ok(attached) => attached,
             Err(error) if error.code == ErrorCode::DaemonUnreachable && self.client.connected() => {
                 self.attach_again(false).await?
             }
@@ -179,6 +184,7 @@ impl<'a> Session<'a> {
         if self.spec.tty.is_some() && self.spec.stdin {
             self.raw = RawMode::enter();
         }
+        let mut stream = self.attached(attached);
         loop {
             match self.converse(&mut stream, &mut signals).await? {
                 End::Exit(exit) => {
@@ -195,21 +201,44 @@ impl<'a> Session<'a> {
                 }
                 End::Interrupted(number) => return Ok(ended_by(number)),
                 End::Lost => {
-                    if self.outbox.rewind() {
-                        self.note("the connection was cut while input was sent; some of it may be lost");
-                    }
-                    // In raw mode Ctrl-C would be a byte for a command that nobody can bring it to.
-                    let was_raw = self.raw.take().is_some();
-                    match self.search(signals.ends.next()).await? {
-                        Found::Stream(found) => stream = found,
+                    let mut raw = self.raw.take();
+                    let was_raw = raw.is_some();
+                    let found = {
+                        let mut search = pin!(self.search(signals.ends.next()));
+                        match tokio::time::timeout(RAW_WHILE_CUT, &mut search).await {
+                            Ok(found) => found?,
+                            Err(_) => {
+                                // In raw mode Ctrl-C would be a byte for a command that nobody can bring it to.
+                                raw = None;
+                                search.await?
+                            }
+                        }
+                    };
+                    let attached = match found {
+                        Found::Stream(attached) => attached,
                         Found::Exit(exit) => return Ok(exit),
+                    };
+                    if was_raw && raw.is_none() {
+                        raw = RawMode::enter();
+                        // What was typed meanwhile is on the screen.
+                        self.outbox.redraw();
                     }
-                    if was_raw {
-                        self.raw = RawMode::enter();
+                    self.raw = raw;
+                    stream = self.attached(attached);
+                    if let (Some(_), Some(size)) = (self.spec.tty, terminal::size()) {
+                        self.outbox.resize(size);
                     }
                 }
             }
         }
+    }
+
+    /// Makes ready for a connection.
+    fn attached(&mut self, attached: Attached) -> FrameReader<UnixStream> {
+        if self.outbox.connected(attached.received) {
+            self.note("the connection was cut while input was sent; some of it may be lost");
+        }
+        attached.frames
     }
 
     /// Looks for the lost command until it is found again, is known to have ended, or the caller has enough.
@@ -268,7 +297,7 @@ impl<'a> Session<'a> {
                 }
             }
             let tty = self.spec.tty.is_some();
-            let reads_stdin = !self.stdin.ended() && self.outbox.is_empty();
+            let reads_stdin = !self.stdin.ended() && self.outbox.has_room();
             let (stream, buffer) = frames.split();
             let (mut reader, mut writer) = stream.split();
             tokio::select! {
@@ -314,7 +343,13 @@ impl<'a> Session<'a> {
             }
             Frame::Error(error) if passing(&error) => return Ok(Some(End::Lost)),
             Frame::Error(error) => return Err(error.into()),
-            Frame::Stdin(_) | Frame::StdinEof | Frame::Resize(_) | Frame::Signal(_) => {
+            Frame::Taken(offset) => self.outbox.taken(offset),
+            Frame::Stdin(_)
+            | Frame::StdinEof
+            | Frame::Resize(_)
+            | Frame::Signal(_)
+            | Frame::Input(..)
+            | Frame::InputEnd(_) => {
                 return Err(broken("a frame came from the wrong direction").into());
             }
         }
@@ -404,7 +439,8 @@ impl<'a> Session<'a> {
 
     /// Finds the daemon again. Before the exec is known to have started it is asked for once more: the id is ours, so
     /// that starts nothing twice.
-    async fn attach_again(&mut self, started: bool) -> Result<FrameReader<UnixStream>, ApiError> {
+    async fn attach_again(&mut self, started: bool) -> Result<Attached, ApiError> {
+        let input = Some(self.outbox.id());
         let began = Instant::now();
         loop {
             let mut client = if began.elapsed() < START_AFTER {
@@ -415,9 +451,9 @@ impl<'a> Session<'a> {
             let attached = if started {
                 let path =
                     format!("/execs/{}/attach?since={}", segment(&self.spec.id.to_string()), self.offset);
-                client.attach::<()>(&bay_path(&self.bay, &path), None).await
+                client.attach::<()>(&bay_path(&self.bay, &path), None, input).await
             } else {
-                client.attach(&bay_path(&self.bay, "/execs/attach"), Some(&self.spec)).await
+                client.attach(&bay_path(&self.bay, "/execs/attach"), Some(&self.spec), input).await
             };
             match attached {
                 Ok(stream) => return Ok(stream),

@@ -10,6 +10,7 @@ use super::Session;
 use crate::client::bay_path;
 use crate::commands::logs::check_warning;
 use crate::output::talk;
+use crate::terminal;
 use bay_text::percent::segment;
 
 /// How long a command that failed is asked after.
@@ -42,7 +43,7 @@ impl Session<'_> {
     pub(super) fn note(&self, text: &str) {
         // Colours of the output would make it hard to see, or invisible.
         let plain = if rustix::termios::isatty(std::io::stderr()) { "\x1b[0m" } else { "" };
-        if self.raw.is_some() {
+        if terminal::is_raw() {
             talk(&format!("{plain}\r\nbay: {}\r", text.replace('\n', "\r\n")));
         } else {
             talk(&format!("{plain}bay: {text}"));

@@ -164,7 +164,13 @@ async fn read(
                 }
                 Frame::Exit(..) => return Ok(true),
                 Frame::Error(error) => return Err(error),
-                Frame::Stdin(_) | Frame::StdinEof | Frame::Resize(_) | Frame::Signal(_) => {
+                Frame::Stdin(_)
+                | Frame::StdinEof
+                | Frame::Resize(_)
+                | Frame::Signal(_)
+                | Frame::Input(..)
+                | Frame::InputEnd(_)
+                | Frame::Taken(_) => {
                     return Err(broken("a frame came from the wrong direction"));
                 }
             };

@@ -1,0 +1,184 @@
+//! Input on its way to one command, from all clients and all of their connections.
+//!
+//! ```text
+//!  connection ─► source (received) ─┐
+//!  connection ─► source (received) ─┴─► one queue ─► feeder ─► pipe or terminal ─► source (taken)
+//! ```
+//! A source is what one client sends. It outlives the client's connections if the client gave it a name: then its bytes
+//! have offsets, and those that came before are dropped. What is in the queue reaches the command also when the
+//! connection is gone, and in the order in which it came.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use bay_types::InputId;
+use bay_types::frame::INPUT_WINDOW;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+
+use super::exec::{Exec, Input};
+
+/// Named sources that are remembered for one exec. A client whose source is forgotten may send bytes twice.
+const MAX_SOURCES: usize = 64;
+
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    /// Made with the first input: most commands get none.
+    queue: OnceLock<mpsc::UnboundedSender<Item>>,
+    /// The one that was asked for last at the back.
+    named: Mutex<VecDeque<(InputId, Arc<Source>)>>,
+}
+
+#[derive(Debug)]
+enum Item {
+    Bytes {
+        bytes: Vec<u8>,
+        /// Offset of what follows.
+        end: u64,
+        source: Arc<Source>,
+        room: OwnedSemaphorePermit,
+    },
+    End,
+}
+
+/// What one client sends.
+#[derive(Debug)]
+pub(crate) struct Source {
+    received: Mutex<Received>,
+    /// The offset before which the command took everything.
+    taken: watch::Sender<u64>,
+    /// Bytes that may still come into the queue.
+    room: Arc<Semaphore>,
+}
+
+#[derive(Debug, Default)]
+struct Received {
+    /// The offset before which everything is in the queue, or was.
+    to: u64,
+    ended: bool,
+}
+
+impl Default for Source {
+    fn default() -> Self {
+        let room = usize::try_from(INPUT_WINDOW).unwrap_or(usize::MAX);
+        Self {
+            received: Mutex::default(),
+            taken: watch::Sender::new(0),
+            room: Arc::new(Semaphore::new(room.min(Semaphore::MAX_PERMITS))),
+        }
+    }
+}
+
+impl Source {
+    pub(crate) fn received(&self) -> u64 {
+        self.lock().to
+    }
+
+    /// Follows what the command takes, beginning with what it took so far.
+    pub(crate) fn follow_taken(&self) -> watch::Receiver<u64> {
+        let mut taken = self.taken.subscribe();
+        taken.mark_changed();
+        taken
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Received> {
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inbox {
+    /// The source that a client named, over all of its connections.
+    pub(crate) fn named(&self, id: InputId) -> Arc<Source> {
+        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = named.iter().position(|(known, _)| *known == id).and_then(|at| named.remove(at));
+        let (id, source) = known.unwrap_or_else(|| (id, Arc::default()));
+        while named.len() >= MAX_SOURCES {
+            named.pop_front();
+        }
+        named.push_back((id, Arc::clone(&source)));
+        source
+    }
+
+    fn queue(&self, exec: &Arc<Exec>) -> &mpsc::UnboundedSender<Item> {
+        self.queue.get_or_init(|| {
+            let (sender, items) = mpsc::unbounded_channel();
+            let exec = Arc::clone(exec);
+            tokio::spawn(async move {
+                let mut life = exec.life.subscribe();
+                tokio::select! {
+                    () = feed(&exec, items) => {}
+                    // A child that keeps the input open without reading must not keep this task.
+                    _ = life.wait_for(|life| life.ended.is_some()) => {}
+                }
+            });
+            sender
+        })
+    }
+}
+
+/// Puts input into the queue; without an offset, after what its source sent before. Waits while the source has sent a
+/// whole window that the command did not take. Cancelling it puts either all or nothing there.
+pub(crate) async fn put(exec: &Arc<Exec>, source: &Arc<Source>, offset: Option<u64>, mut bytes: Vec<u8>) {
+    let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    let Ok(room) = Arc::clone(&source.room).acquire_many_owned(len).await else { return };
+    let mut received = source.lock();
+    let offset = offset.unwrap_or(received.to);
+    let end = offset.saturating_add(bytes.len() as u64);
+    if end <= received.to {
+        return;
+    }
+    let known = usize::try_from(received.to.saturating_sub(offset)).unwrap_or(0);
+    // A client may be ahead: its bay went back to a moment at which less had come.
+    received.to = end;
+    let bytes = if known == 0 { bytes } else { bytes.split_off(known) };
+    let item = Item::Bytes { bytes, end, source: Arc::clone(source), room };
+    // Nobody takes input of an exec that has ended.
+    let _ = exec.inbox.queue(exec).send(item);
+}
+
+/// No more comes from this source.
+pub(crate) fn end(exec: &Arc<Exec>, source: &Source, offset: Option<u64>) {
+    let mut received = source.lock();
+    // What was typed after an end of a source without a name can end again.
+    if offset.is_some() && std::mem::replace(&mut received.ended, true) {
+        return;
+    }
+    received.to = received.to.max(offset.unwrap_or(0));
+    let _ = exec.inbox.queue(exec).send(Item::End);
+}
+
+async fn feed(exec: &Exec, mut items: mpsc::UnboundedReceiver<Item>) {
+    let mut next = items.recv().await;
+    while let Some(item) = next {
+        next = match item {
+            Item::Bytes { bytes, end, source, room } => {
+                exec.input.write(&bytes).await;
+                drop(room);
+                source.taken.send_if_modified(|taken| {
+                    let further = end > *taken;
+                    *taken = end.max(*taken);
+                    further
+                });
+                items.recv().await
+            }
+            // The end of a terminal's input is said again and again until more is typed.
+            Item::End if matches!(exec.input, Input::Terminal { .. }) => tokio::select! {
+                biased;
+                () = exec.input.close() => items.recv().await,
+                next = next_bytes(&mut items) => next,
+            },
+            Item::End => {
+                exec.input.close().await;
+                items.recv().await
+            }
+        };
+    }
+}
+
+async fn next_bytes(items: &mut mpsc::UnboundedReceiver<Item>) -> Option<Item> {
+    loop {
+        match items.recv().await {
+            Some(Item::End) => {}
+            next => return next,
+        }
+    }
+}
