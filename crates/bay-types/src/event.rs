@@ -1,9 +1,52 @@
 //! The record of everything decided and done. Every event is a leaf of one Merkle tree (RFC 6962).
+//!
+//! An [`Event`] is what is kept: a kind, and a body in JSON. [`EventBody`] is what it says: one struct for each kind, in
+//! one module for each area. `EVENTS.md` beside this crate lists them all; a test writes it from the structs.
+//!
+//! Events are kept for ever, so what was written stays readable:
+//! * a field is never removed, renamed or given another meaning; one that is not written any more stays, and says so;
+//! * a new field is optional, or has a default that is true for older events;
+//! * where that is not possible, the kind gets another version ([`Recorded::VERSION`]);
+//! * an event of a kind or version that this release does not know is [`EventBody::Other`].
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::id::BayId;
+use crate::principal;
+
+pub mod approval;
+mod area;
+pub mod bay;
+pub mod checkpoint;
+pub mod daemon;
+pub mod egress;
+pub mod exec;
+pub mod file;
+pub mod inside;
+pub mod policy;
+pub mod pool;
+#[cfg(test)]
+mod reference;
+pub mod secret;
+pub mod service;
+#[cfg(test)]
+mod tests;
+
+pub use approval::ApprovalEvent;
+pub use area::{Field, FieldInfo, KindInfo, Recorded, VERSION_KEY};
+pub use bay::BayEvent;
+pub use checkpoint::CheckpointEvent;
+pub use daemon::DaemonEvent;
+pub use egress::{EgressEvent, TrafficPart};
+pub use exec::ExecEvent;
+pub use file::FileEvent;
+pub use inside::InsideEvent;
+pub use policy::PolicyEvent;
+pub use pool::PoolEvent;
+pub use secret::SecretEvent;
+pub use service::ServiceEvent;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
@@ -15,9 +58,127 @@ pub struct Event {
     /// Noun and verb: `bay.create`, `exec.start`.
     pub kind: String,
     /// A JSON object; what it holds depends on the kind.
-    pub body: serde_json::Value,
+    pub body: Value,
     /// Its leaf in the ledger: hexadecimal SHA-256 over everything above.
     pub hash: String,
+}
+
+impl Event {
+    /// What it says.
+    #[must_use]
+    pub fn read(&self) -> EventBody {
+        EventBody::read(&self.kind, &self.body)
+    }
+}
+
+macro_rules! event_body {
+    ($($area:ident($event:ident),)*) => {
+        /// What an event says.
+        #[allow(clippy::large_enum_variant)] // One is read or written at a time, and gone right after.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum EventBody {
+            $( $area($event), )*
+            /// An event of a kind, or of a version, that this release does not know.
+            Other(OtherEvent),
+        }
+
+        impl EventBody {
+            /// Every kind that this release knows, by area: its name, its documentation, and its kinds.
+            pub const AREAS: &'static [(&'static str, &'static [&'static str], &'static [KindInfo])] =
+                &[$( (stringify!($area), $event::ABOUT, $event::KINDS), )*];
+
+            /// Reads what an event says. A field of another shape than expected is left out or empty.
+            #[must_use]
+            pub fn read(kind: &str, body: &Value) -> Self {
+                $( if let Some(event) = $event::read(kind, body) { return Self::$area(event); } )*
+                Self::Other(OtherEvent { kind: kind.to_owned(), body: body.clone() })
+            }
+
+            #[must_use]
+            pub fn kind(&self) -> &str {
+                match self {
+                    $( Self::$area(event) => event.kind(), )*
+                    Self::Other(other) => &other.kind,
+                }
+            }
+
+            /// Its body, as it is recorded.
+            #[must_use]
+            pub fn body(&self) -> Value {
+                match self {
+                    $( Self::$area(event) => event.body(), )*
+                    Self::Other(other) => other.body.clone(),
+                }
+            }
+        }
+
+        $(
+            impl From<$event> for EventBody {
+                fn from(event: $event) -> Self {
+                    Self::$area(event)
+                }
+            }
+        )*
+    };
+}
+
+event_body! {
+    Bay(BayEvent),
+    Exec(ExecEvent),
+    Service(ServiceEvent),
+    Checkpoint(CheckpointEvent),
+    File(FileEvent),
+    Egress(EgressEvent),
+    Policy(PolicyEvent),
+    Approval(ApprovalEvent),
+    Secret(SecretEvent),
+    Inside(InsideEvent),
+    Pool(PoolEvent),
+    Daemon(DaemonEvent),
+}
+
+/// An event that this release has no type for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherEvent {
+    pub kind: String,
+    pub body: Value,
+}
+
+impl OtherEvent {
+    pub fn new(kind: impl Into<String>, body: Value) -> Self {
+        Self { kind: kind.into(), body }
+    }
+}
+
+impl From<OtherEvent> for EventBody {
+    fn from(other: OtherEvent) -> Self {
+        Self::Other(other)
+    }
+}
+
+/// What the store keeps of an event in columns of their own, because it selects events by it. They follow from kind and
+/// body, which are hashed; verification compares them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventColumns {
+    /// The part of a bay's traffic that it is, if it is traffic.
+    pub traffic: Option<TrafficPart>,
+    /// Whether the bay's own processes caused it, and it is no traffic. A bay may fill a part of the record with those.
+    pub from_inside: bool,
+}
+
+impl EventColumns {
+    /// Those of an event with this body.
+    #[must_use]
+    pub fn of(event: &EventBody, body: &Value) -> Self {
+        let traffic = match event {
+            EventBody::Egress(egress) => Some(egress.part()),
+            other => other.kind().starts_with(egress::KINDS).then_some(TrafficPart::Other),
+        };
+        let by = body.get("by").and_then(Value::as_str);
+        let caused = event.kind() == approval::ApprovalAsked::KIND
+            || matches!(by, Some(principal::INSIDE | principal::APPROVAL));
+        Self { traffic, from_inside: caused && traffic.is_none() }
+    }
 }
 
 /// `GET /v1/events/verify`: whether every hash of the record fits, and the last head that was signed.

@@ -21,12 +21,6 @@ pub const MAX_PLACES: usize = 16;
 /// What stands for the sentinel in the text of a file.
 pub const SENTINEL_MARK: &str = "{}";
 
-/// Kinds of events.
-pub const SECRET_SET: &str = "secret.set";
-pub const SECRET_ROTATED: &str = "secret.rotated";
-pub const SECRET_REMOVED: &str = "secret.removed";
-pub const SECRET_STALE: &str = "secret.stale";
-
 /// A value on its way to the daemon, or kept by it. Not printable, and gone from memory when it is dropped.
 #[derive(Clone)]
 pub struct SecretText(SecretString);
