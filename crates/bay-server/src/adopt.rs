@@ -15,10 +15,10 @@ use std::time::Duration;
 use bay_backend::Seen;
 use bay_store::{BayRow, Draft};
 use bay_types::bay::Desired;
+use bay_types::event::bay::BayDiskUnknown;
 use bay_types::exec::EndReason;
 use bay_types::{ApiError, BayId};
 use futures_util::StreamExt;
-use serde_json::json;
 
 use crate::daemon::Daemon;
 use crate::reconcile;
@@ -103,7 +103,7 @@ async fn sweep_disks(
             }
             continue;
         } else {
-            let event = Draft::new("bay.disk-unknown", json!({}));
+            let event = Draft::of(BayDiskUnknown {});
             daemon.store.event_append(Some(id), &event).await.map_err(|e| e.to_api())?;
             let name = format!("lost-{}", id.short());
             daemon.with_pool(move |pool| pool.bay_remove(id, Some(&name))).await

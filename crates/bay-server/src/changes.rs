@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use bay_pool::{Flush, Pool, Window, file_clock};
 use bay_store::{Draft, ExecRow};
+use bay_types::event::exec::ExecFiles;
 use bay_types::timeline::FileChanges;
 use bay_types::{BayId, ExecId};
 use jiff::{SignedDuration, Timestamp};
-use serde_json::json;
 use tokio::sync::Notify;
 
 use crate::channel::plain_text;
@@ -155,14 +155,15 @@ async fn tell(daemon: &Daemon, bay: BayId, exec: &Waiting, mut changes: FileChan
     for name in &mut changes.names {
         *name = plain_text(name);
     }
-    let event = Draft::new(
-        "exec.files",
-        json!({
-            "exec": exec.exec, "number": exec.number,
-            "created": changes.created, "changed": changes.changed, "directories": changes.directories,
-            "at_least": changes.at_least, "names": changes.names,
-        }),
-    );
+    let event = Draft::of(ExecFiles {
+        exec: exec.exec.into(),
+        number: exec.number,
+        created: changes.created,
+        changed: changes.changed,
+        directories: changes.directories,
+        at_least: changes.at_least,
+        names: changes.names,
+    });
     if let Err(error) = daemon.store.event_append(Some(bay), &event).await {
         tracing::warn!(%bay, %error, "what an exec changed could not be recorded");
     }

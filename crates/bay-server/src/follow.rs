@@ -11,12 +11,12 @@ use axum::body::Body;
 use bay_store::Draft;
 use bay_text::lines::LineBuffer;
 use bay_types::bay::State;
+use bay_types::event::bay::BayProtocol;
 use bay_types::guest::{GuestEvent, GuestInfo, PROTOCOL};
 use bay_types::service::ServiceSpec;
 use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::BodyExt;
-use serde_json::json;
 use tokio::sync::watch;
 
 use crate::channel::ANSWER_WITHIN;
@@ -70,7 +70,7 @@ async fn same_protocol(daemon: &Daemon, handle: &BayHandle) -> Result<(), String
         handle.name
     );
     if handle.row().reason != reason {
-        let event = Draft::new("bay.protocol", json!({ "guest": found, "daemon": PROTOCOL }));
+        let event = Draft::of(BayProtocol { guest: found.into(), daemon: PROTOCOL.into() });
         let change = |row: &mut bay_store::BayRow| {
             if row.state == State::Running {
                 row.reason.clone_from(&reason);

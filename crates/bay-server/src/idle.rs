@@ -14,12 +14,12 @@ use std::time::Duration;
 use bay_backend::NetworkUse;
 use bay_store::{BayRow, Draft};
 use bay_types::bay::{Desired, State};
+use bay_types::event::bay::BayIdleStop;
 use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
 use http::Method;
 use jiff::Timestamp;
 use serde::Deserialize;
-use serde_json::json;
 use tokio::time::Instant;
 
 use crate::daemon::Daemon;
@@ -140,7 +140,7 @@ async fn stop(daemon: &Daemon, handle: &BayHandle, idle_stop_s: u64) -> Result<(
         (Desired::Running, State::Running) if row.replace_with.is_none() => Ok(()),
         _ => Err(ApiError::new(ErrorCode::BayState, "somebody asked for something else meanwhile", "")),
     };
-    let draft = Draft::new("bay.idle-stop", json!({ "idle_s": idle_stop_s }));
+    let draft = Draft::of(BayIdleStop { idle_s: idle_stop_s });
     handle
         .ask(&daemon.store, fits, draft, |row| {
             row.desired = Desired::Stopped;

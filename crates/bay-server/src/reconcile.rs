@@ -16,14 +16,17 @@ use bay_pool::WorkspaceFrom;
 use bay_store::{BayRow, Draft};
 use bay_types::bay::{Desired, Source, State};
 use bay_types::checkpoint::{CheckpointName, Point as CheckpointPoint};
+use bay_types::event::bay::{
+    BayCleared, BayDeleted, BayDeleting, BayFailed, BayGuestMoved, BayLost, BayPaused, BayReplaced,
+    BayRestored, BayResumed, BayRunning, BayStart, BayStopped, BayStopping,
+};
+use bay_types::event::egress::EgressClosed;
 use bay_types::exec::EndReason;
 use bay_types::guest::{GuestInfo, Shutdown};
 use bay_types::runtime::RuntimeHandle;
-use bay_types::traffic;
 use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
 use http::Method;
-use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -260,10 +263,11 @@ impl Reconciler {
     /// makes it failed.
     async fn fail(&mut self, step: Step, look: Look, error: &ApiError) -> Result<(), ApiError> {
         let reason = error.message.clone();
-        let draft = Draft::new(
-            "bay.failed",
-            json!({ "step": format!("{step:?}"), "code": error.code, "reason": reason }),
-        );
+        let draft = Draft::of(BayFailed {
+            step: format!("{step:?}"),
+            code: error.code.into(),
+            reason: reason.clone(),
+        });
         let draft = (self.told_failed.as_ref() != Some(&reason)).then_some(draft);
         self.told_failed = Some(reason.clone());
         let change = |row: &mut BayRow| {
@@ -317,10 +321,7 @@ impl Reconciler {
         let Some(record) = &row.runtime else { return };
         let Some(moved) = self.daemon.backend.reclaim_guest(row.id, record).await else { return };
         tracing::warn!(bay = %row.name, ?moved, "root in a bay moved its guest; it was put back");
-        let event = Draft::new(
-            "bay.guest-moved",
-            json!({ "group": moved.group, "frozen": moved.frozen, "stays": moved.stays }),
-        );
+        let event = Draft::of(BayGuestMoved { group: moved.group, frozen: moved.frozen, stays: moved.stays });
         if let Err(error) = self.daemon.store.event_append(Some(row.id), &event).await {
             tracing::error!(bay = %row.name, %error, "that a bay moved its guest is not on record");
         }
@@ -375,7 +376,7 @@ impl Reconciler {
             Err(error) => {
                 tracing::error!(bay = %row.name, message = %error.message, "nothing leaves this bay");
                 if self.told_closed.as_ref() != Some(&error.message) {
-                    let event = Draft::new(traffic::CLOSED, json!({ "why": error.message }));
+                    let event = Draft::of(EgressClosed { why: error.message.clone() });
                     // Not on record is no reason to keep a bay from running.
                     let _ = self.daemon.store.event_append(Some(row.id), &event).await;
                     self.told_closed = Some(error.message);
@@ -396,7 +397,7 @@ impl Reconciler {
 
     async fn clear(&mut self) -> Result<(), ApiError> {
         self.clear_runtime().await?;
-        self.update(Draft::new("bay.cleared", json!({})), |row| row.runtime = None).await?;
+        self.update(Draft::of(BayCleared {}), |row| row.runtime = None).await?;
         execs::close_all(&self.daemon, &self.handle, EndReason::Lost).await;
         Ok(())
     }
@@ -419,7 +420,7 @@ impl Reconciler {
             })
             .await?;
         self.daemon.fault.at(Point::AfterDisk);
-        self.update(Draft::new("bay.start", json!({})), |row| {
+        self.update(Draft::of(BayStart { reason: None }), |row| {
             row.disk_ready = true;
             row.state = State::Starting;
             row.reason = "its files are in place; it is starting".to_owned();
@@ -449,7 +450,7 @@ impl Reconciler {
         let whose = whose.map_or_else(String::new, |name| format!(" of {name}"));
         let reason = format!("its files are those of {}{whose}", point.checkpoint);
         self.update(
-            Draft::new("bay.restored", json!({ "checkpoint": point.checkpoint, "bay": point.bay, "of": of })),
+            Draft::of(BayRestored { checkpoint: point.checkpoint.into(), bay: point.bay.into(), of }),
             |row| {
                 row.restore_wanted = None;
                 if point.bay == id {
@@ -473,7 +474,7 @@ impl Reconciler {
             let id = row.id;
             self.daemon.with_pool(move |pool| pool.bay_replace_root(id, image)).await?;
         }
-        self.update(Draft::new("bay.replaced", json!({ "image": image })), |row| {
+        self.update(Draft::of(BayReplaced { image: image.into() }), |row| {
             row.image_id = image;
             row.replace_with = None;
             // What was paused on disk ran on the root that is gone.
@@ -496,7 +497,7 @@ impl Reconciler {
                 };
             }
             let reason = self.why.clone();
-            self.update(Draft::new("bay.start", json!({ "reason": reason })), |row| {
+            self.update(Draft::of(BayStart { reason: Some(reason.clone()) }), |row| {
                 row.state = State::Starting;
                 row.reason = reason;
             })
@@ -550,15 +551,12 @@ impl Reconciler {
         let version = plain_text(&info.version);
         // What the bay was isolated by while it ran is a part of what is proven of it later.
         let backend = &self.daemon.backend;
-        let event = Draft::new(
-            "bay.running",
-            json!({
-                "guest": version,
-                "reason": reason,
-                "backend": backend.isolation().backend,
-                "capabilities": backend.capabilities(),
-            }),
-        );
+        let event = Draft::of(BayRunning {
+            guest: version,
+            reason: reason.clone(),
+            backend: Some(backend.isolation().backend),
+            capabilities: Some(backend.capabilities()),
+        });
         self.update(event, |row| {
             row.state = State::Running;
             row.reason = reason;
@@ -574,7 +572,7 @@ impl Reconciler {
 
     async fn pause(&mut self, row: &BayRow) -> Result<(), ApiError> {
         self.daemon.backend.pause(row.id).await.map_err(|e| e.to_api())?;
-        self.update(Draft::new("bay.paused", json!({})), |row| {
+        self.update(Draft::of(BayPaused { on_disk: false }), |row| {
             row.state = State::Paused;
             row.reason = "frozen in memory".to_owned();
         })
@@ -584,7 +582,7 @@ impl Reconciler {
 
     async fn resume(&mut self, row: &BayRow) -> Result<(), ApiError> {
         self.daemon.backend.resume(row.id).await.map_err(|e| e.to_api())?;
-        self.update(Draft::new("bay.resumed", json!({})), |row| {
+        self.update(Draft::of(BayResumed {}), |row| {
             row.state = State::Running;
             row.reason = "resumed".to_owned();
         })
@@ -604,7 +602,7 @@ impl Reconciler {
                 (_, true) => "its root is to be replaced",
                 _ => "its processes are asked to end",
             };
-            self.update(Draft::new("bay.stopping", json!({ "reason": reason })), |row| {
+            self.update(Draft::of(BayStopping { reason: reason.to_owned() }), |row| {
                 row.state = State::Stopping;
                 row.reason = reason.to_owned();
             })
@@ -647,7 +645,7 @@ impl Reconciler {
             }
         }
         self.clear_runtime().await?;
-        self.update(Draft::new("bay.stopped", json!({})), |row| {
+        self.update(Draft::of(BayStopped { reason: None }), |row| {
             row.state = State::Stopped;
             row.reason = match row.stop_why.take() {
                 _ if restoring => "stopped to go back to a checkpoint".to_owned(),
@@ -670,7 +668,7 @@ impl Reconciler {
     /// follows one waits for them.
     async fn let_go(&mut self) -> Result<(), ApiError> {
         self.clear_runtime().await?;
-        self.update(Draft::new("bay.paused", json!({ "on_disk": true })), |row| {
+        self.update(Draft::of(BayPaused { on_disk: true }), |row| {
             row.runtime = None;
             row.state = State::Paused;
             row.reason =
@@ -681,7 +679,8 @@ impl Reconciler {
     }
 
     async fn forsake(&self) -> Result<(), ApiError> {
-        self.update(Draft::new("bay.stopped", json!({ "reason": "a paused bay cannot come back" })), |row| {
+        let reason = Some("a paused bay cannot come back".to_owned());
+        self.update(Draft::of(BayStopped { reason }), |row| {
             row.desired = Desired::Stopped;
             row.state = State::Stopped;
             row.reason = format!("{}; what was paused in memory is lost, the workspace is whole", row.reason);
@@ -692,7 +691,7 @@ impl Reconciler {
 
     async fn delete(&mut self, row: &BayRow) -> Result<Pass, ApiError> {
         if row.state != State::Deleting {
-            self.update(Draft::new("bay.deleting", json!({})), |row| row.state = State::Deleting).await?;
+            self.update(Draft::of(BayDeleting {}), |row| row.state = State::Deleting).await?;
         }
         let removed = match self.clear_runtime().await {
             Ok(()) => {
@@ -710,10 +709,11 @@ impl Reconciler {
             }
         };
         let cost = self.daemon.telemetry.costs.cost(row.id, row.created_at);
-        let event = Draft::new(
-            "bay.deleted",
-            json!({ "name": row.name, "kept_workspace": kept_workspace, "cost": cost }),
-        );
+        let event = Draft::of(BayDeleted {
+            name: row.name.clone().into(),
+            kept_workspace: kept_workspace.clone(),
+            cost: cost.into(),
+        });
         self.daemon.store.bay_delete(row.id, &event).await.map_err(|e| e.to_api())?;
         self.daemon.telemetry.costs.forget(row.id);
         self.daemon.secrets.forget(row.id);
@@ -741,7 +741,7 @@ pub(crate) async fn note_loss(daemon: &Daemon, handle: &BayHandle, reason: &str)
     };
     handle.execs_outlive(counted);
     handle
-        .update(&daemon.store, Some(Draft::new("bay.lost", json!({ "reason": reason }))), |row| {
+        .update(&daemon.store, Some(Draft::of(BayLost { reason: reason.clone() })), |row| {
             row.state = State::Stopped;
             row.reason.clone_from(&reason);
         })

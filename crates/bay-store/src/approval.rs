@@ -2,6 +2,8 @@
 //! transaction that looks at how the question stands, with the event that records it.
 
 use bay_types::approval::{Answer, Approval, ApprovalState};
+use bay_types::event::Field;
+use bay_types::event::approval::ApprovalDropped;
 use bay_types::id::ParseIdError;
 use bay_types::{ApprovalId, BayId};
 use jiff::Timestamp;
@@ -211,9 +213,20 @@ impl Store {
             return Ok(Vec::new());
         }
         forget(connection, bay).await.map_err(&failed)?;
-        let event = Draft::new("approval.dropped", serde_json::json!({ "approvals": ids, "why": why }));
+        let ids: Vec<ApprovalId> =
+            ids.iter().map(|id| id.parse().map_err(|e: ParseIdError| column(e))).collect::<Result<_>>()?;
+        let event = Draft::of(ApprovalDropped {
+            approvals: ids.iter().copied().map(Field::Is).collect(),
+            approval: None,
+            digest: None,
+            request: None,
+            by: None,
+            at: None,
+            after_ms: None,
+            why: Some(why.to_owned()),
+        });
         transaction.commit_with(Some(bay), &event).await?;
-        ids.iter().map(|id| id.parse().map_err(|e: ParseIdError| column(e))).collect()
+        Ok(ids)
     }
 
     /// # Errors

@@ -1,8 +1,10 @@
 //! Events as they are written and read. How they are hashed and tied together is in [`crate::ledger`].
 
 use bay_types::BayId;
-use bay_types::event::Event;
+use bay_types::event::bay::BayRestoreAsked;
+use bay_types::event::{Event, EventBody, EventColumns, Recorded};
 use jiff::Timestamp;
+use serde_json::Value;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
@@ -13,48 +15,97 @@ pub const MAX_BODY: usize = 16 * 1024;
 /// Events given out in one answer.
 pub(crate) const PAGE: u32 = 1000;
 
+/// Fields of an event that a bay can make as long as it likes, least important first.
+const LEAST_IMPORTANT: [&str; 6] =
+    ["/explanation", "/by/process/argv", "/warnings", "/differs/how", "/by/process", "/by"];
+/// The field that names the last of those that was emptied.
+const LEFT_OUT: &str = "left_out";
+
 /// An event about to be written: the store adds number, time and hash.
 #[derive(Debug, Clone)]
 pub struct Draft {
-    kind: &'static str,
-    body: serde_json::Value,
+    kind: String,
+    body: Value,
+    columns: EventColumns,
 }
 
 /// An event in the form in which it is kept, but for what comes from its place in the record.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) bay: Option<String>,
-    pub(crate) kind: &'static str,
+    pub(crate) kind: String,
     pub(crate) body: String,
+    pub(crate) columns: EventColumns,
 }
 
 impl Draft {
     #[must_use]
-    pub fn new(kind: &'static str, body: serde_json::Value) -> Self {
-        Self { kind, body }
+    pub fn of(event: impl Into<EventBody>) -> Self {
+        let event = event.into();
+        let (kind, body) = (event.kind().to_owned(), event.body());
+        let columns = match event {
+            EventBody::Other(_) => columns(&kind, &body),
+            known => EventColumns::of(&known, &body),
+        };
+        Self { kind, body, columns }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn new(kind: &str, body: Value) -> Self {
+        Self::of(bay_types::event::OtherEvent::new(kind, body))
+    }
+
+    /// Empties fields until the record takes the body, least important first. What was asked for and what was decided
+    /// stays.
+    #[must_use]
+    pub fn shortened(mut self) -> Self {
+        for field in LEAST_IMPORTANT {
+            if self.body_bytes() <= MAX_BODY {
+                break;
+            }
+            if let Some(long) = self.body.pointer_mut(field) {
+                *long = if long.is_array() { Value::Array(Vec::new()) } else { Value::Null };
+                self.body[LEFT_OUT] = field.into();
+            }
+        }
+        self
+    }
+
+    /// How long its body is.
+    #[must_use]
+    pub fn body_bytes(&self) -> usize {
+        self.body.to_string().len()
+    }
+
+    #[must_use]
+    pub fn body(&self) -> &Value {
+        &self.body
     }
 
     /// It as it is kept.
     pub(crate) fn entry(&self, bay: Option<BayId>) -> Entry {
-        Entry { bay: bay.map(|bay| bay.to_string()), kind: self.kind, body: self.body() }
-    }
-
-    fn body(&self) -> String {
+        let (bay, kind) = (bay.map(|bay| bay.to_string()), self.kind.clone());
         let body = self.body.to_string();
         if body.len() > MAX_BODY {
-            return serde_json::json!({ "left_out_bytes": body.len() }).to_string();
+            let instead = serde_json::json!({ "left_out_bytes": body.len() });
+            let columns = columns(&kind, &instead);
+            return Entry { bay, kind, body: instead.to_string(), columns };
         }
-        body
+        Entry { bay, kind, body, columns: self.columns }
     }
 
     /// The same with something more in its body: what only the store knows.
-    pub(crate) fn with(&self, key: &str, value: impl Into<serde_json::Value>) -> Self {
+    pub(crate) fn with(&self, key: &str, value: impl Into<Value>) -> Self {
         let mut draft = self.clone();
         if let Some(body) = draft.body.as_object_mut() {
             body.insert(key.to_owned(), value.into());
         }
         draft
     }
+}
+
+fn columns(kind: &str, body: &Value) -> EventColumns {
+    EventColumns::of(&EventBody::read(kind, body), body)
 }
 
 /// A timestamp as it is stored and hashed.
@@ -92,6 +143,11 @@ pub(crate) fn raw(row: &SqliteRow) -> sqlx::Result<Raw> {
 }
 
 impl Raw {
+    /// What the columns beside it have to hold. A body that is no JSON says nothing.
+    pub(crate) fn columns(&self) -> EventColumns {
+        columns(&self.kind, &serde_json::from_str(&self.body).unwrap_or_default())
+    }
+
     pub(crate) fn event(self) -> Result<Event> {
         let bad = |e: &dyn std::error::Error| StoreError::column("events", e.to_string());
         Ok(Event {
@@ -135,19 +191,17 @@ impl Store {
         rows.iter().map(|row| raw(row).map_err(&failed)?.event()).collect()
     }
 
-    /// How many bytes the events of a bay take that are of kinds that begin like this, each with what it takes beside its
-    /// body.
+    /// How many bytes a bay's traffic takes in the record, each event with what it takes beside its body.
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub async fn events_bytes(&self, bay: BayId, kinds: &'static str, beside: u64) -> Result<u64> {
+    pub async fn traffic_bytes(&self, bay: BayId, beside: u64) -> Result<u64> {
         let failed = self.failed("adding up events");
-        let sum = "SELECT COALESCE(SUM(OCTET_LENGTH(body) + $4), 0) FROM events WHERE bay = $1 AND kind >= $2 AND kind < $3";
+        let sum = concat!(
+            "SELECT COALESCE(SUM(OCTET_LENGTH(body) + $2), 0) FROM events WHERE bay = $1 AND traffic IS NOT NULL"
+        );
         let row = sqlx::query(sum)
             .bind(bay.to_string())
-            .bind(kinds)
-            // The first text behind all that begin so.
-            .bind(format!("{kinds}\u{10FFFF}"))
             .bind(to_i64(beside))
             .fetch_one(&self.inner.readers)
             .await
@@ -170,9 +224,8 @@ impl Store {
     ) -> Result<(u64, u64)> {
         let failed = self.failed("adding up events");
         let sum = concat!(
-            "SELECT COALESCE(SUM(CASE WHEN kind NOT LIKE 'egress.%' AND (kind = 'approval.asked' ",
-            "OR json_extract(body, '$.by') IN ('inside', 'approval')) ",
-            "THEN OCTET_LENGTH(body) + $3 + CASE WHEN kind = 'bay.restore-asked' THEN $4 ELSE 0 END ",
+            "SELECT COALESCE(SUM(CASE WHEN from_inside = 1 ",
+            "THEN OCTET_LENGTH(body) + $3 + CASE WHEN kind = $5 THEN $4 ELSE 0 END ",
             "ELSE 0 END), 0), COALESCE(MAX(seq), $2) FROM events WHERE bay = $1 AND seq > $2"
         );
         let row = sqlx::query(sum)
@@ -180,6 +233,7 @@ impl Store {
             .bind(to_i64(since))
             .bind(to_i64(beside))
             .bind(to_i64(after_restore))
+            .bind(BayRestoreAsked::KIND)
             .fetch_one(&self.inner.readers)
             .await
             .map_err(&failed)?;

@@ -3,6 +3,8 @@
 
 use bay_text::hex;
 use bay_types::checkpoint::Point;
+use bay_types::event::Field;
+use bay_types::event::exec::ExecRevived;
 use bay_types::exec::{ExecEnd, ExecSpec, ExecView, Exit, LimitHit, Usage, duration_s};
 use bay_types::output::OutputHash;
 use bay_types::trace::ExecTrace;
@@ -290,7 +292,8 @@ impl Store {
             .map_err(&failed)?;
             revived.extend(changed.map(|_| id));
         }
-        let event = Draft::new("exec.revived", serde_json::json!({ "execs": revived, "from": from }));
+        let execs = revived.iter().copied().map(Field::Is).collect();
+        let event = Draft::of(ExecRevived { execs, from: from.into() });
         transaction.commit_with(Some(bay), &event).await?;
         Ok(revived)
     }

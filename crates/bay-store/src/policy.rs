@@ -7,6 +7,7 @@
 use std::fmt;
 
 use bay_types::BayId;
+use bay_types::event::policy::GrantRemove;
 use jiff::Timestamp;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
@@ -349,7 +350,7 @@ impl Store {
             .execute(&mut *connection)
             .await
             .map_err(&failed)?;
-        let event = Draft::new("grant.rm", serde_json::json!({ "ids": ids, "why": why }));
+        let event = Draft::of(GrantRemove { ids, why: Some(why.to_owned()), by: None });
         transaction.commit_with(Some(bay), &event).await?;
         Ok(true)
     }

@@ -19,12 +19,32 @@ const MIGRATIONS: &[&[&str]] = &[
     POLICIES,
     APPROVALS,
     OUTPUT_HASHES,
+    EVENT_COLUMNS,
 ];
 
 const LIMITS_HIT: &[&str] = &["ALTER TABLE execs ADD COLUMN limits_hit TEXT NOT NULL DEFAULT '[]'"];
 
 /// Hashes of an exec's output as its guest reported them at the end; absent when no guest did.
 const OUTPUT_HASHES: &[&str] = &["ALTER TABLE execs ADD COLUMN output_hashes TEXT"];
+
+/// What events are selected by. Both follow from kind and body (`bay_types::event::EventColumns`); no hash covers them.
+const EVENT_COLUMNS: &[&str] = &[
+    "ALTER TABLE events ADD COLUMN traffic TEXT",
+    "ALTER TABLE events ADD COLUMN from_inside BIGINT NOT NULL DEFAULT 0",
+    // A body that is no JSON was not written by a daemon; it must not keep the others from being taken over.
+    "UPDATE events SET traffic = CASE \
+     WHEN NOT json_valid(body) THEN 'other' \
+     WHEN kind = 'egress.decided' AND coalesce(json_extract(body, '$.outcome'), '') = 'allow' THEN 'let-out' \
+     WHEN kind = 'egress.ended' AND (coalesce(json_extract(body, '$.ending'), '') = 'revoked' \
+     OR coalesce(json_extract(body, '$.failure'), '') = 'address') THEN 'ended-refused' \
+     WHEN kind = 'egress.ended' THEN 'ended' \
+     WHEN kind = 'egress.looked-up' THEN 'look-up' \
+     WHEN kind = 'egress.repeated' AND coalesce(json_extract(body, '$.what'), '') \
+     IN ('answered', 'no-such-name', 'refused', 'too-many-names') THEN 'look-up' \
+     ELSE 'other' END WHERE kind >= 'egress.' AND kind < 'egress/'",
+    "UPDATE events SET from_inside = 1 WHERE traffic IS NULL AND (kind = 'approval.asked' \
+     OR CASE WHEN json_valid(body) THEN coalesce(json_extract(body, '$.by'), '') IN ('inside', 'approval') ELSE 0 END)",
+];
 
 /// The inside of the tree over all events. What an earlier release hashed in a chain is taken over by `ledger::adopt`.
 const LEDGER: &[&str] = &["CREATE TABLE ledger_nodes (

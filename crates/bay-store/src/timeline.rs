@@ -1,18 +1,24 @@
 //! The record of one bay, as its timeline is read: a page at a time, from any number or time on, and as it grows.
 
 use bay_types::BayId;
-use bay_types::event::Event;
+use bay_types::event::bay::{BayPromoted, BayRestoreAsked, BayRestored};
+use bay_types::event::checkpoint::{CheckpointMade, CheckpointRemoved};
+use bay_types::event::{Event, Recorded, TrafficPart};
 use jiff::Timestamp;
 use sqlx::Row;
 use tokio::sync::watch;
 
 use crate::event::{raw, to_i64, to_u64};
-use crate::traffic::{let_out, look_up};
 use crate::{Result, Store, StoreError};
 
 /// Events that say which checkpoint a bay's state descends from.
-pub const DESCENT_KINDS: [&str; 5] =
-    ["checkpoint.made", "checkpoint.removed", "bay.restore-asked", "bay.restored", "bay.promoted"];
+pub const DESCENT_KINDS: [&str; 5] = [
+    CheckpointMade::KIND,
+    CheckpointRemoved::KIND,
+    BayRestoreAsked::KIND,
+    BayRestored::KIND,
+    BayPromoted::KIND,
+];
 /// How many of those are looked at: of a bay with more, the oldest lines name no checkpoint.
 const MAX_DESCENT: u32 = 10_000;
 
@@ -41,14 +47,12 @@ impl Store {
         let failed = self.failed("reading a timeline");
         let rows = sqlx::query(concat!(
             "SELECT seq, at, bay, kind, body, hash FROM events ",
-            "WHERE bay = $1 AND seq > $2 AND NOT ",
-            look_up!(),
-            " AND NOT ",
-            let_out!(),
-            " ORDER BY seq LIMIT $3"
+            "WHERE bay = $1 AND seq > $2 AND (traffic IS NULL OR traffic NOT IN ($3, $4)) ORDER BY seq LIMIT $5"
         ))
         .bind(bay.to_string())
         .bind(to_i64(since))
+        .bind(TrafficPart::LookUp.as_str())
+        .bind(TrafficPart::LetOut.as_str())
         .bind(i64::from(limit))
         .fetch_all(&self.inner.readers)
         .await
@@ -62,14 +66,13 @@ impl Store {
     /// When the database cannot be read.
     pub async fn timeline_begin(&self, bay: BayId, since: u64, limit: u32) -> Result<Begin> {
         let found = sqlx::query(concat!(
-            "SELECT seq FROM events WHERE bay = $1 AND seq > $2 AND NOT ",
-            look_up!(),
-            " AND NOT ",
-            let_out!(),
-            " ORDER BY seq DESC LIMIT 1 OFFSET $3"
+            "SELECT seq FROM events WHERE bay = $1 AND seq > $2 AND (traffic IS NULL OR traffic NOT IN ($3, $4)) ",
+            "ORDER BY seq DESC LIMIT 1 OFFSET $5"
         ))
         .bind(bay.to_string())
         .bind(to_i64(since))
+        .bind(TrafficPart::LookUp.as_str())
+        .bind(TrafficPart::LetOut.as_str())
         .bind(i64::from(limit))
         .fetch_optional(&self.inner.readers)
         .await

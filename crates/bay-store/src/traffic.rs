@@ -1,46 +1,13 @@
 //! The part of the record that a bay's traffic is: read a page at a time, and left out of its timeline where there is too
-//! much of it.
-//!
-//! What an event holds is asked of its body by key, whatever else whoever writes bodies puts beside it.
+//! much of it. Events are selected by the column that has their [`TrafficPart`].
 
 use bay_types::BayId;
-use bay_types::event::Event;
-use bay_types::traffic::KINDS;
+use bay_types::event::{Event, TrafficPart};
 use sqlx::Row;
 
 use crate::event::{raw, to_i64, to_u64};
 use crate::timeline::Begin;
 use crate::{Result, Store};
-
-/// A decision that let something out: its end has an event of its own.
-macro_rules! let_out {
-    () => {
-        "(kind = 'egress.decided' AND coalesce(json_extract(body, '$.outcome'), '') = 'allow')"
-    };
-}
-
-/// A question for a name, or the sum of many.
-macro_rules! look_up {
-    () => {
-        concat!(
-            "(kind = 'egress.looked-up' OR (kind = 'egress.repeated' ",
-            "AND coalesce(json_extract(body, '$.what'), '') IN ('answered', 'no-such-name', 'refused', 'too-many-names')))"
-        )
-    };
-}
-
-/// An end that is a refusal after all.
-macro_rules! ended_refused {
-    () => {
-        concat!(
-            "(kind = 'egress.ended' ",
-            "AND (coalesce(json_extract(body, '$.ending'), '') = 'revoked' ",
-            "OR coalesce(json_extract(body, '$.failure'), '') = 'address'))"
-        )
-    };
-}
-
-pub(crate) use {let_out, look_up};
 
 /// Which part of a bay's traffic is wanted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -65,21 +32,16 @@ impl Store {
     ) -> Result<Vec<Event>> {
         let failed = self.failed("reading a bay's traffic");
         let rows = sqlx::query(concat!(
-            "SELECT seq, at, bay, kind, body, hash FROM events WHERE bay = $1 AND seq > $2 AND kind >= $3 AND kind < $4 ",
-            "AND ($5 = 1 OR NOT ",
-            look_up!(),
-            ") AND ($6 = 0 OR NOT (kind = 'egress.ended' OR ",
-            let_out!(),
-            ") OR ",
-            ended_refused!(),
-            ") ORDER BY seq LIMIT $7"
+            "SELECT seq, at, bay, kind, body, hash FROM events WHERE bay = $1 AND seq > $2 AND traffic IS NOT NULL ",
+            "AND ($3 = 1 OR traffic <> $4) AND ($5 = 0 OR traffic NOT IN ($6, $7)) ORDER BY seq LIMIT $8"
         ))
         .bind(bay.to_string())
         .bind(to_i64(since))
-        .bind(KINDS)
-        .bind(behind())
         .bind(i64::from(wanted.look_ups))
+        .bind(TrafficPart::LookUp.as_str())
         .bind(i64::from(wanted.refused))
+        .bind(TrafficPart::LetOut.as_str())
+        .bind(TrafficPart::Ended.as_str())
         .bind(i64::from(limit))
         .fetch_all(&self.inner.readers)
         .await
@@ -100,21 +62,16 @@ impl Store {
     ) -> Result<Begin> {
         let failed = self.failed("reading a bay's traffic");
         let found = sqlx::query(concat!(
-            "SELECT seq FROM events WHERE bay = $1 AND seq > $2 AND kind >= $3 AND kind < $4 ",
-            "AND ($5 = 1 OR NOT ",
-            look_up!(),
-            ") AND NOT ",
-            let_out!(),
-            " AND ($6 = 0 OR kind <> 'egress.ended' OR ",
-            ended_refused!(),
-            ") ORDER BY seq DESC LIMIT 1 OFFSET $7"
+            "SELECT seq FROM events WHERE bay = $1 AND seq > $2 AND traffic <> $6 ",
+            "AND ($3 = 1 OR traffic <> $4) AND ($5 = 0 OR traffic <> $7) ORDER BY seq DESC LIMIT 1 OFFSET $8"
         ))
         .bind(bay.to_string())
         .bind(to_i64(since))
-        .bind(KINDS)
-        .bind(behind())
         .bind(i64::from(wanted.look_ups))
+        .bind(TrafficPart::LookUp.as_str())
         .bind(i64::from(wanted.refused))
+        .bind(TrafficPart::LetOut.as_str())
+        .bind(TrafficPart::Ended.as_str())
         .bind(i64::from(limit))
         .fetch_optional(&self.inner.readers)
         .await
@@ -140,9 +97,4 @@ impl Store {
                 .map_err(&failed)?;
         row.map(|row| raw(&row).map_err(&failed)?.event()).transpose()
     }
-}
-
-/// The first text behind all kinds of traffic.
-fn behind() -> String {
-    format!("{KINDS}\u{10FFFF}")
 }

@@ -8,6 +8,7 @@ use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use bay_store::Draft;
 use bay_text::percent::path_value;
+use bay_types::event::file::FileWrite;
 use bay_types::guest::FileStat;
 use bay_types::principal::Principal;
 use bay_types::{ApiError, ErrorCode};
@@ -15,7 +16,6 @@ use bytes::Bytes;
 use http::{Method, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
-use serde_json::json;
 
 use super::{Caller, Failure, Json, Shared, hearing_out};
 use crate::channel::ANSWER_WITHIN;
@@ -113,10 +113,8 @@ async fn into(
 ) -> Result<Bytes, Failure> {
     query.check()?;
     execs::must_run(handle)?;
-    let event = Draft::new(
-        "file.write",
-        json!({ "path": query.path, "archive": noun == "archive", "by": caller.by() }),
-    );
+    let event =
+        Draft::of(FileWrite { path: query.path.clone(), archive: noun == "archive", by: caller.by() });
     daemon.store.event_append(Some(handle.id), &event).await.map_err(|e| e.to_api())?;
     let length = request.headers().get(header::CONTENT_LENGTH).cloned();
     let (body, returned) = hearing_out::lend(request.into_body());

@@ -16,6 +16,7 @@ use bay_types::backend::{
     AttributionGrain, Capabilities, EgressControl, FilesCheckpoint, IsolationGrade, Support,
 };
 use bay_types::bay::{BayCreate, BayView, Desired, Isolation, Limits, Source, State};
+use bay_types::event::OtherEvent;
 use bay_types::exec::{EndReason, ExecSpec, ExecView, Exit};
 use bay_types::guest::PROTOCOL;
 use bay_types::runtime::RuntimeHandle;
@@ -219,7 +220,12 @@ impl Rig {
             policy: None,
             reason: String::new(),
         };
-        let row = self.daemon.store.bay_create(new, |_| Draft::new("bay.create", json!({}))).await.unwrap();
+        let row = self
+            .daemon
+            .store
+            .bay_create(new, |_| Draft::of(OtherEvent::new("bay.create", json!({}))))
+            .await
+            .unwrap();
         let row = self
             .daemon
             .store
@@ -411,7 +417,11 @@ async fn an_exec_the_guest_does_not_know_any_more_is_lost() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     let spec = exec();
-    rig.daemon.store.exec_insert(handle.id, &spec, None, &Draft::new("exec.start", json!({}))).await.unwrap();
+    rig.daemon
+        .store
+        .exec_insert(handle.id, &spec, None, &Draft::of(OtherEvent::new("exec.start", json!({}))))
+        .await
+        .unwrap();
     handle.exec_opened(spec.id);
     guest(rig.listener(), |_, _| {
         (404, Body::from(json!({ "code": "exec-not-found", "message": "" }).to_string()))
@@ -429,7 +439,11 @@ async fn the_guest_s_events_end_execs_and_its_noise_does_nothing() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     let spec = exec();
-    rig.daemon.store.exec_insert(handle.id, &spec, None, &Draft::new("exec.start", json!({}))).await.unwrap();
+    rig.daemon
+        .store
+        .exec_insert(handle.id, &spec, None, &Draft::of(OtherEvent::new("exec.start", json!({}))))
+        .await
+        .unwrap();
     handle.exec_opened(spec.id);
     let shown = spec.clone();
     guest(rig.listener(), move |_, path| {
@@ -539,7 +553,11 @@ async fn a_stop_ends_open_execs_and_events_tell_the_story() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Running).await;
     let spec = exec();
-    rig.daemon.store.exec_insert(handle.id, &spec, None, &Draft::new("exec.start", json!({}))).await.unwrap();
+    rig.daemon
+        .store
+        .exec_insert(handle.id, &spec, None, &Draft::of(OtherEvent::new("exec.start", json!({}))))
+        .await
+        .unwrap();
     handle.exec_opened(spec.id);
     let shown = spec.clone();
     // It refuses to shut down: it is cleared at once.

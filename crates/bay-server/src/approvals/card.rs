@@ -9,23 +9,22 @@ use bay_policy::learn::exactly_this;
 use bay_policy::push::{Commands, commands};
 use bay_policy::write::rule_to_toml;
 use bay_policy::{CanonicalRequest, Explanation, Layer, Outcome, Rule, RuleHead};
+use bay_store::Draft;
 use bay_text::invisible::misleads;
 use bay_text::{clip, escape, hex};
 use bay_types::approval::{
     Approval, ApprovalState, Asked, AskedRequest, AskingRule, BodySeen, Push, RefChange,
 };
 use bay_types::egress::Who;
-
+use bay_types::event::approval::{ApprovalAsked, AskedBody};
 use bay_types::policy::Origin;
 use bay_types::principal::Principal;
 use bay_types::{ApiError, ApprovalId, CheckpointName};
 use jiff::Timestamp;
-use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{Key, Parts, Wish, pack};
 use crate::daemon::Daemon;
-use crate::egress::fit;
 use crate::registry::BayHandle;
 use crate::service::checkpoints::{self, Wanted};
 use bay_text::shell::quoted;
@@ -298,19 +297,29 @@ pub(crate) fn line(card: &Approval) -> String {
 }
 
 /// The event of a question.
-pub(super) fn asked(card: &Approval) -> Value {
+pub(super) fn asked(card: &Approval) -> Draft {
     let body = match &card.asked {
         Asked::Request(AskedRequest { body: Some(body), .. }) => {
-            json!({ "length": body.length, "whole": body.whole })
+            Some(AskedBody { length: body.length, whole: body.whole })
         }
-        _ => Value::Null,
+        _ => None,
     };
-    let body = json!({
-        "approval": card.id, "request": line(card), "digest": card.digest, "rule": card.rule, "expires": card.expires,
-        "by": card.by, "secrets": card.secrets, "checkpoint": card.checkpoint, "body": body, "warnings": card.warnings, "differs": card.differs,
-    });
+    let event = ApprovalAsked {
+        approval: card.id.into(),
+        request: line(card),
+        digest: card.digest.clone(),
+        rule: card.rule.clone(),
+        expires: card.expires.into(),
+        by: card.by.clone(),
+        secrets: card.secrets.clone(),
+        checkpoint: card.checkpoint,
+        body,
+        warnings: card.warnings.clone(),
+        differs: card.differs.clone(),
+        left_out: None,
+    };
     // A bay chooses how long its command lines are: they must not push the request out of the record.
-    fit(body).0
+    Draft::of(event).shortened()
 }
 
 /// Keeps the files of the bay from before it was asked.
@@ -327,6 +336,7 @@ pub(super) async fn checkpoint(
 #[cfg(test)]
 mod tests {
     use bay_types::approval::PushedCommit;
+    use serde_json::json;
 
     use super::*;
 
@@ -347,7 +357,7 @@ mod tests {
             "by": { "process": { "pid": 1, "host_pid": 2, "exe": "x", "argv": ["\u{1}".repeat(4050)] } },
         }))
         .unwrap();
-        let recorded = asked(&card).to_string();
+        let recorded = asked(&card).body().to_string();
         assert!(recorded.len() <= bay_store::MAX_BODY, "{}", recorded.len());
         assert!(recorded.contains("POST https://a.test/pay") && recorded.contains("\"digest\":\"d\""));
     }

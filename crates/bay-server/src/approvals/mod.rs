@@ -26,10 +26,13 @@ use std::time::{Duration, Instant};
 
 use bay_store::{ApprovalRow, Draft, Store, StoreError};
 use bay_types::approval::{Answer, Approval, ApprovalState, Asked, Differs, Reach};
+use bay_types::event::ApprovalEvent;
+use bay_types::event::approval::{
+    ApprovalAllowed, ApprovalDenied, ApprovalDropped, ApprovalExpired, ApprovalRevoked,
+};
 use bay_types::principal::INSIDE;
 use bay_types::{ApiError, ApprovalId, BayId, CheckpointName, ExecId};
 use jiff::{SignedDuration, Timestamp};
-use serde_json::json;
 use tokio::sync::{Notify, broadcast, watch};
 
 use crate::daemon::{Daemon, to_the_end};
@@ -344,7 +347,7 @@ impl Approvals {
                 Err(error) => card.warnings.push(format!("no checkpoint could be made: {}", error.message)),
             }
         }
-        let event = Draft::new("approval.asked", card::asked(&card));
+        let event = card::asked(&card);
         let row = ApprovalRow { key: wish.key.0.clone(), card: card.clone(), uses_left: None };
         let seq = daemon.store.approval_add(&row, &event).await.map_err(|e| e.to_api())?;
         daemon.store.event_durable(seq).await.map_err(|e| e.to_api())?;
@@ -424,20 +427,8 @@ impl Approvals {
         let bound = reach.is_some() && !any_body;
         let after_ms = u64::try_from(question.age().as_millis()).unwrap_or(u64::MAX);
         let answer = Answer { by: by.to_owned(), at, after_ms, reach, bound, any_body, until, why };
-        let kind = match stand.state() {
-            ApprovalState::Allowed => "approval.allowed",
-            ApprovalState::Denied => "approval.denied",
-            ApprovalState::Expired => "approval.expired",
-            ApprovalState::Open | ApprovalState::Dropped | ApprovalState::Revoked => "approval.dropped",
-        };
-        let mut body = json!({ "approval": question.id, "digest": question.card.digest, "request": card::line(&question.card) });
-        if let (Some(body), Ok(serde_json::Value::Object(answer))) =
-            (body.as_object_mut(), serde_json::to_value(&answer))
-        {
-            body.extend(answer);
-        }
         let (id, bay) = (question.id, question.card.bay);
-        let event = Draft::new(kind, body);
+        let event = Draft::of(answered(&question.card, stand.state(), &answer));
         let settled = daemon.store.approval_answer(id, bay, stand.state(), &answer, uses, &event).await;
         let Some(seq) = settled.map_err(|e| e.to_api())? else { return Ok(false) };
         daemon.store.event_durable(seq).await.map_err(|e| e.to_api())?;
@@ -453,9 +444,12 @@ impl Approvals {
 
     /// Ends an allow that could still be used, and what was let out by it. `false` if there is none.
     pub(crate) async fn revoke(&self, daemon: &Daemon, card: &Approval, by: &str) -> Result<bool, ApiError> {
-        let body =
-            json!({ "approval": card.id, "digest": card.digest, "request": card::line(card), "by": by });
-        let event = Draft::new("approval.revoked", body);
+        let event = Draft::of(ApprovalRevoked {
+            approval: card.id.into(),
+            digest: card.digest.clone(),
+            request: card::line(card),
+            by: by.to_owned(),
+        });
         let revoked =
             daemon.store.approval_revoke(card.id, card.bay, &event).await.map_err(|e| e.to_api())?;
         let Some(seq) = revoked else { return Ok(false) };
@@ -590,6 +584,58 @@ fn is_of_bay(card: &Approval) -> bool {
     match &card.asked {
         Asked::Request(_) => true,
         Asked::Exec(asked) => asked.by == INSIDE,
+    }
+}
+
+/// The event of the end of a question.
+fn answered(card: &Approval, state: ApprovalState, answer: &Answer) -> ApprovalEvent {
+    let (digest, request) = (card.digest.clone(), card::line(card));
+    let Answer { by, at, after_ms, reach, bound, any_body, until, why } = answer.clone();
+    let approval = card.id;
+    match state {
+        ApprovalState::Allowed => ApprovalEvent::Allowed(ApprovalAllowed {
+            approval: approval.into(),
+            digest,
+            request,
+            by,
+            at: at.into(),
+            after_ms,
+            reach,
+            bound,
+            any_body,
+            until,
+            why,
+        }),
+        ApprovalState::Denied => ApprovalEvent::Denied(ApprovalDenied {
+            approval: approval.into(),
+            digest,
+            request,
+            by,
+            at: at.into(),
+            after_ms,
+            why,
+        }),
+        ApprovalState::Expired => ApprovalEvent::Expired(ApprovalExpired {
+            approval: approval.into(),
+            digest,
+            request,
+            by,
+            at: at.into(),
+            after_ms,
+            why,
+        }),
+        ApprovalState::Open | ApprovalState::Dropped | ApprovalState::Revoked => {
+            ApprovalEvent::Dropped(ApprovalDropped {
+                approvals: Vec::new(),
+                approval: Some(approval),
+                digest: Some(digest),
+                request: Some(request),
+                by: Some(by),
+                at: Some(at),
+                after_ms: Some(after_ms),
+                why,
+            })
+        }
     }
 }
 

@@ -2,7 +2,10 @@
 
 use bay_types::approval::AskedExec;
 
+use serde_json::json;
+
 use super::*;
+use bay_types::event::OtherEvent;
 
 fn row(bay: BayId, asked_at: Timestamp, minutes: i64) -> ApprovalRow {
     let card = Approval {
@@ -45,7 +48,7 @@ async fn a_clock_that_jumps_makes_no_time_longer_and_ends_nothing_that_has_time_
     // Asked a moment ago; by a clock that was a day ahead; by one that was a day behind.
     let rows = [row(bay, now, 15), row(bay, now + day, 15), row(bay, now - day, 15)];
     for row in &rows {
-        store.approval_add(row, &Draft::new("approval.asked", json!({}))).await.unwrap();
+        store.approval_add(row, &Draft::of(OtherEvent::new("approval.asked", json!({})))).await.unwrap();
     }
     let approvals =
         Approvals::new(ApprovalsConfig { timeout: Some(Duration::from_secs(15 * 60)), hold: None });
@@ -67,13 +70,13 @@ async fn an_allow_that_an_earlier_release_left_unbound_covers_only_its_digest() 
     let (bay, now) = (BayId::generate(), Timestamp::now());
     let mut row = row(bay, now, 15);
     row.card.digest = "a".repeat(64);
-    store.approval_add(&row, &Draft::new("approval.asked", json!({}))).await.unwrap();
+    store.approval_add(&row, &Draft::of(OtherEvent::new("approval.asked", json!({})))).await.unwrap();
     // As that release wrote it: no word of a body.
     let until = now + SignedDuration::from_mins(10);
     let answer = json!({ "by": "uid 0", "at": now, "after_ms": 1, "reach": "once", "until": until });
     let answer: Answer = serde_json::from_value(answer).unwrap();
     let (id, state) = (row.card.id, ApprovalState::Allowed);
-    let event = Draft::new("approval.allowed", json!({}));
+    let event = Draft::of(OtherEvent::new("approval.allowed", json!({})));
     let _seq = store.approval_answer(id, bay, state, &answer, Some(1), &event).await.unwrap().unwrap();
     let approvals = Approvals::new(ApprovalsConfig::default());
     approvals.restore(&store).await.unwrap();

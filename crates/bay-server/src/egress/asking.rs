@@ -7,9 +7,9 @@ use bay_gateway::limits::MAX_LOOK_BYTES;
 use bay_gateway::{Caller, RecordId, Ruling, Sight, Waiting};
 use bay_policy::{CanonicalRequest, Decision, Explanation, Outcome, decide, explain};
 use bay_types::egress::Who;
+use bay_types::event::egress::{self, EgressDecided};
 use bay_types::{ApiError, ApprovalId};
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use super::decider::{BayDecider, decided, unrecorded, who, with_explanation};
 use super::record::NotRecorded;
@@ -57,9 +57,8 @@ impl BayDecider {
         loop {
             let verdict = daemon.approvals.ask(&daemon, &handle, &wish, hold_until).await;
             let body = |decision: &Decision, approval: ApprovalId| {
-                let mut body = decided(who.as_ref(), request, decision, sight.secrets());
-                body["approval"] = json!(approval);
-                body
+                let event = decided(who.as_ref(), request, decision, sight.secrets());
+                EgressDecided { approval: Some(approval), ..event }
             };
             match verdict {
                 Ok(Verdict::Allowed(question)) => {
@@ -83,7 +82,11 @@ impl BayDecider {
                 }
                 Ok(Verdict::Waiting(question)) => {
                     let id = self
-                        .tell(request, with_explanation(body(&decision, question.id), &explanation), "ask")
+                        .tell(
+                            request,
+                            with_explanation(body(&decision, question.id), &explanation),
+                            egress::Outcome::Ask,
+                        )
                         .await;
                     let waiting = Waiting { question: question.id.to_string(), retry_after: RETRY_AFTER };
                     return Some(Ruling {
@@ -110,7 +113,7 @@ impl BayDecider {
                                 decided(who.as_ref(), request, &decision, sight.secrets()),
                                 &explanation,
                             ),
-                            "ask",
+                            egress::Outcome::Ask,
                         )
                         .await;
                     let question = "not asked yet: the daemon is about to end".to_owned();
@@ -136,15 +139,20 @@ impl BayDecider {
         explanation.outcome = Outcome::Deny;
         explanation.reason = why;
         explanation.would_allow.clear();
-        let mut body = with_explanation(decided(who, request, &decision, sight.secrets()), &explanation);
-        body["asked"] = json!(true);
-        let id = self.tell(request, body, "deny").await;
+        let event = with_explanation(decided(who, request, &decision, sight.secrets()), &explanation);
+        let event = EgressDecided { asked: true, ..event };
+        let id = self.tell(request, event, egress::Outcome::Deny).await;
         Ruling { id, decision, explanation: Some(Box::new(explanation)), waiting: None }
     }
 
-    async fn tell(&self, request: &CanonicalRequest, body: Value, what: &'static str) -> RecordId {
+    async fn tell(
+        &self,
+        request: &CanonicalRequest,
+        event: EgressDecided,
+        what: egress::Outcome,
+    ) -> RecordId {
         let of = format!("{}:{}", request.host(), request.port());
-        self.recorder.denied(what, of, std::future::ready(body)).await
+        self.recorder.denied(what, of, std::future::ready(event)).await
     }
 
     /// Decides on something under way once more: what a person allowed is not asked about again, but ends with the time

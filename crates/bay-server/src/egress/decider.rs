@@ -12,7 +12,9 @@ use bay_policy::{
     route,
 };
 use bay_types::egress::Who;
+use bay_types::event::egress::{self, EgressDecided, EgressRefused, Refusal, SecretMisuse};
 use bay_types::guest::{DNS_PORT, GATEWAY_V4};
+use bay_types::traffic::EgressRule;
 use jiff::Timestamp;
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -84,28 +86,34 @@ pub(super) fn decided(
     request: &CanonicalRequest,
     decision: &Decision,
     secrets: &[String],
-) -> Value {
-    let rule = decision.rule().map(|rule| json!({ "id": rule.id, "origin": rule.origin.to_string() }));
-    let mut body = json!({
-        "request": clip(request.to_string()),
-        "host": request.host().to_string(),
-        "port": request.port(),
-        "outcome": decision.outcome,
-        "rule": rule,
-        "by": who,
-    });
-    if let Some(body) = body.as_object_mut().filter(|_| !secrets.is_empty()) {
-        body.insert("secrets".to_owned(), json!(secrets));
+) -> EgressDecided {
+    let rule = decision.rule();
+    EgressDecided {
+        request: clip(request.to_string()),
+        host: request.host().to_string(),
+        port: request.port(),
+        outcome: outcome(decision.outcome).into(),
+        rule: rule.map(|rule| EgressRule { id: rule.id.clone(), origin: rule.origin.to_string() }),
+        by: who.cloned(),
+        secrets: secrets.to_vec(),
+        approval: None,
+        asked: false,
+        explanation: None,
+        left_out: None,
     }
-    body
 }
 
-/// The same with why.
-pub(super) fn with_explanation(mut body: Value, explanation: &Explanation) -> Value {
-    if let Some(body) = body.as_object_mut() {
-        body.insert("explanation".to_owned(), bounded(explanation));
+fn outcome(decided: Outcome) -> egress::Outcome {
+    match decided {
+        Outcome::Allow => egress::Outcome::Allow,
+        Outcome::Ask => egress::Outcome::Ask,
+        Outcome::Deny => egress::Outcome::Deny,
     }
-    body
+}
+
+/// The event of a decision that says why.
+pub(super) fn with_explanation(event: EgressDecided, explanation: &Explanation) -> EgressDecided {
+    EgressDecided { explanation: Some(bounded(explanation)), ..event }
 }
 
 /// An explanation as it is kept. One that repeats a long request in each of its parts would leave no room for the event.
@@ -197,7 +205,7 @@ impl Decider for BayDecider {
                 with_explanation(body, &explanation)
             };
             let of = format!("{}:{}", request.host(), request.port());
-            let id = self.recorder.denied("deny", of, body).await;
+            let id = self.recorder.denied(egress::Outcome::Deny, of, body).await;
             return Ruling { id, decision, explanation: Some(Box::new(explanation)), waiting: None };
         }
     }
@@ -232,35 +240,42 @@ impl Decider for BayDecider {
                     Some(rule) => format!("rule {} at {} refuses it", rule.id, rule.origin),
                     None => "no rule speaks of this host and port".to_owned(),
                 };
-                ("connection", host.to_string(), *port, why)
+                (Refusal::Connection, host.to_string(), *port, why)
             }
             Refused::Nameless { destination } => {
                 let why = "no name has this address: it was never looked up in this bay".to_owned();
-                ("nameless", destination.ip().to_string(), destination.port(), why)
+                (Refusal::Nameless, destination.ip().to_string(), destination.port(), why)
             }
-            Refused::Form { host, port, refusal } => ("form", host.to_string(), *port, refusal.to_string()),
-            Refused::Protocol { host, port, why } => ("protocol", host.to_string(), *port, (*why).to_owned()),
+            Refused::Form { host, port, refusal } => {
+                (Refusal::Form, host.to_string(), *port, refusal.to_string())
+            }
+            Refused::Protocol { host, port, why } => {
+                (Refusal::Protocol, host.to_string(), *port, (*why).to_owned())
+            }
             Refused::TooMany { destination } => {
                 let why = "the bay has as many connections, or requests under way, as it may have".to_owned();
-                ("too-many", destination.ip().to_string(), destination.port(), why)
+                (Refusal::TooMany, destination.ip().to_string(), destination.port(), why)
             }
-            Refused::Upgrade { host, port, why } => ("upgrade", host.to_string(), *port, (*why).to_owned()),
+            Refused::Upgrade { host, port, why } => {
+                (Refusal::Upgrade, host.to_string(), *port, (*why).to_owned())
+            }
             Refused::Secret { host, port, misuse } => {
                 kind = format!(" {} {}", misuse.secret, misuse.kind.as_str());
-                secret = Some(json!({ "name": misuse.secret, "misuse": misuse.kind, "place": misuse.place }));
-                ("secret", host.to_string(), *port, misuse.to_string())
+                secret = Some(SecretMisuse {
+                    name: misuse.secret.clone(),
+                    misuse: misuse.kind.as_str().to_owned(),
+                    place: misuse.place.clone(),
+                });
+                (Refusal::Secret, host.to_string(), *port, misuse.to_string())
             }
         };
         // Each way of misusing each secret is told by itself.
         let of = format!("{host}:{port}{kind}");
-        let body = async {
-            let mut body = json!({ "what": what, "host": host, "port": port, "why": clip(why), "by": who(&caller.known).await });
-            if let (Some(secret), Some(body)) = (secret, body.as_object_mut()) {
-                body.insert("secret".to_owned(), secret);
-            }
-            body
+        let event = async {
+            let by = who(&caller.known).await;
+            EgressRefused { what: what.into(), host, port, why: clip(why), by, secret, left_out: None }
         };
-        self.recorder.refused(what, of, body).await
+        self.recorder.refused(what, of, event).await
     }
 
     fn ended(&self, id: &RecordId, ended: &Ended) {

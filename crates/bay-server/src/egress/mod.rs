@@ -55,7 +55,6 @@ use home::NamesFile;
 pub(crate) use home::{dir, remove};
 use port::{PortConnections, PortDatagrams};
 use record::Recorder;
-pub(crate) use room::fit;
 pub use ssh::SshKey;
 use ssh::SshLogins;
 use upstream::{BayNetwork, HostNetwork, MAX_HOSTS_BYTES, parse_hosts};

@@ -6,14 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use bay_gateway::{Ended, Ending, LookUp, RecordId};
-use bay_store::{Draft, Store, StoreError};
+use bay_store::{Store, StoreError};
 use bay_types::egress::Who;
-use bay_types::traffic::{DECIDED, ENDED, LOOKED_UP, REFUSED, REPEATED};
+use bay_types::event::egress::{
+    self, EgressDecided, EgressEnded, EgressLookedUp, EgressRefused, EgressRepeated, LookUpAnswer, Outcome,
+    Refusal,
+};
+use bay_types::event::{EgressEvent, EventBody};
 use bay_types::{ApprovalId, BayId, BayName};
-use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use super::floods::{Floods, Kind, Say, TOO_MANY_NAMES, WINDOW};
+use super::floods::{Floods, Kind, Say, WINDOW};
 use super::pace::Pace;
 use super::room::Room;
 use super::spans;
@@ -73,24 +76,21 @@ impl Recorder {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn append(&self, kind: &'static str, body: Value) -> Result<u64, NotRecorded> {
-        let body = self.room.take(body)?;
-        self.store
-            .event_append(Some(self.bay), &Draft::new(kind, body))
-            .await
-            .map_err(|error| unwritten(&error))
+    async fn append(&self, event: impl Into<EventBody>) -> Result<u64, NotRecorded> {
+        let draft = self.room.take(event)?;
+        self.store.event_append(Some(self.bay), &draft).await.map_err(|error| unwritten(&error))
     }
 
     /// Puts a decision on record that lets something leave. Where a key of the operator's is used for it, that is on the
     /// disk before.
     pub(super) async fn allowed(
         self: &Arc<Self>,
-        body: Value,
+        event: EgressDecided,
         with_key: bool,
     ) -> Result<RecordId, NotRecorded> {
         let this = Arc::clone(self);
         let begun = to_its_end(async move {
-            let seq = this.append(DECIDED, body).await?;
+            let seq = this.append(event).await?;
             let begun = Begun::new(&this, seq);
             if with_key {
                 this.store.event_durable(seq).await.map_err(|error| unwritten(&error))?;
@@ -105,12 +105,11 @@ impl Recorder {
     pub(super) async fn allowed_by(
         self: &Arc<Self>,
         approval: ApprovalId,
-        body: Value,
+        event: EgressDecided,
     ) -> Result<Option<(RecordId, bool)>, NotRecorded> {
         let this = Arc::clone(self);
         let begun = to_its_end(async move {
-            let body = this.room.take(body)?;
-            let draft = Draft::new(DECIDED, body);
+            let draft = this.room.take(event)?;
             let used = this.store.approval_use(approval, this.bay, &draft).await;
             let Some((seq, used_up)) = used.map_err(|error| unwritten(&error))? else { return Ok(None) };
             let begun = Begun::new(&this, seq);
@@ -129,25 +128,27 @@ impl Recorder {
     /// Puts one on record that does not. What it says is only asked for when it gets an event of its own.
     pub(super) async fn denied(
         &self,
-        what: &'static str,
+        what: Outcome,
         of: String,
-        body: impl Future<Output = Value>,
+        event: impl Future<Output = EgressDecided>,
     ) -> RecordId {
         self.wait_turn().await;
+        let what = what.as_str();
         self.counters.egress.decided(what);
-        self.counted(Kind { what, of }, DECIDED, body).await
+        self.counted(&self.floods, Kind { what, of }, async { EgressEvent::Decided(event.await) }).await
     }
 
     /// Puts on record what never became a request.
     pub(super) async fn refused(
         &self,
-        what: &'static str,
+        what: Refusal,
         of: String,
-        body: impl Future<Output = Value>,
+        event: impl Future<Output = EgressRefused>,
     ) -> RecordId {
         self.wait_turn().await;
+        let what = what.as_str();
         self.counters.egress.refused(what);
-        self.counted(Kind { what, of }, REFUSED, body).await
+        self.counted(&self.floods, Kind { what, of }, async { EgressEvent::Refused(event.await) }).await
     }
 
     /// Refusals in a flood are told one after another.
@@ -158,19 +159,24 @@ impl Recorder {
         }
     }
 
-    async fn counted(&self, kind: Kind, event: &'static str, body: impl Future<Output = Value>) -> RecordId {
-        let say = self.floods(event).add(kind);
+    async fn counted(
+        &self,
+        floods: &Mutex<Floods>,
+        kind: Kind,
+        event: impl Future<Output = EgressEvent>,
+    ) -> RecordId {
+        let say = locked(floods).add(kind);
         match say {
             Say::Counted(last) => id(last),
             Say::Tell(kind) => {
-                let body = body.await;
-                match self.append(event, body.clone()).await {
+                let event = event.await;
+                match self.append(event.clone()).await {
                     Ok(seq) => {
-                        self.floods(event).told(&kind, seq);
-                        if event != LOOKED_UP
+                        locked(floods).told(&kind, seq);
+                        if !matches!(event, EgressEvent::LookedUp(_))
                             && let Some(daemon) = self.daemon.upgrade()
                         {
-                            spans::refused(&daemon, self.bay, &self.name, seq, &body).await;
+                            spans::refused(&daemon, self.bay, &self.name, seq, &event).await;
                         }
                         id(seq)
                     }
@@ -193,38 +199,33 @@ impl Recorder {
         who: Option<Who>,
     ) {
         let answered = match answer {
-            LookUp::Answer => "answered",
-            LookUp::NoSuchName => "no-such-name",
-            LookUp::Refused => "refused",
-            LookUp::TooManyNames => TOO_MANY_NAMES,
+            LookUp::Answer => LookUpAnswer::Answered,
+            LookUp::NoSuchName => LookUpAnswer::NoSuchName,
+            LookUp::Refused => LookUpAnswer::Refused,
+            LookUp::TooManyNames => LookUpAnswer::TooManyNames,
         };
-        let body = async {
-            json!({ "name": name, "type": kind, "answer": answered, "port": peer.port(), "by": who })
+        let event = async {
+            EgressEvent::LookedUp(EgressLookedUp {
+                name: name.to_owned(),
+                r#type: kind.to_owned(),
+                answer: answered.into(),
+                port: peer.port(),
+                by: who,
+            })
         };
         // All names that are too many are one kind: one of them is told in a window, and the number of the others.
         let of = if answer == LookUp::TooManyNames { String::new() } else { name.to_owned() };
-        self.counted(Kind { what: answered, of }, LOOKED_UP, body).await;
+        self.counted(&self.look_ups, Kind { what: answered.as_str(), of }, event).await;
     }
 
     /// Puts the end of what was let out on record. That of a refusal is the refusal.
     pub(super) async fn ended(&self, of: &RecordId, ended: &Ended) {
-        if ended.ending == Ending::Refused {
-            return;
-        }
         let of: u64 = of.0.parse().unwrap_or(0);
-        let mut body = json!(ended);
-        if let Some(body) = body.as_object_mut() {
-            body.insert("of".to_owned(), of.into());
-            let ms = u64::try_from(ended.took.as_millis()).unwrap_or(u64::MAX);
-            body.insert("ms".to_owned(), ms.into());
-        }
-        self.counters.egress.ended(ended.sent, ended.received, body.get("failure").is_some());
+        let Some(event) = end(of, ended) else { return };
+        self.counters.egress.ended(ended.sent, ended.received, event.failure.is_some());
         let written = async {
-            let body = self.room.take(body)?;
-            self.store
-                .event_append_later(Some(self.bay), &Draft::new(ENDED, body))
-                .await
-                .map_err(|error| unwritten(&error))
+            let draft = self.room.take(event)?;
+            self.store.event_append_later(Some(self.bay), &draft).await.map_err(|error| unwritten(&error))
         };
         if let Err(NotRecorded(why)) = written.await {
             tracing::warn!(bay = %self.bay, of, %why, "how a request ended is not on record");
@@ -245,26 +246,53 @@ impl Recorder {
     }
 
     pub(super) async fn turn(&self, at_once: bool) {
-        let mut sums = self.floods(REFUSED).turn(Instant::now(), at_once);
-        sums.extend(self.floods(LOOKED_UP).turn(Instant::now(), at_once));
+        let mut sums = locked(&self.floods).turn(Instant::now(), at_once);
+        sums.extend(locked(&self.look_ups).turn(Instant::now(), at_once));
         for sum in sums {
-            let mut body = json!({
-                "what": sum.kind.what, "of": sum.kind.of, "like": sum.like, "count": sum.count, "within_s": WINDOW.as_secs(),
-            });
-            if let Some(names) = sum.names {
-                body["distinct"] = names.distinct.into();
-                body["sample"] = names.sample.into();
-            }
-            if let Err(NotRecorded(why)) = self.append(REPEATED, body).await {
+            let (distinct, sample) = match sum.names {
+                Some(names) => (Some(names.distinct as u64), names.sample),
+                None => (None, Vec::new()),
+            };
+            let event = EgressRepeated {
+                what: sum.kind.what.to_owned(),
+                of: sum.kind.of,
+                like: sum.like,
+                count: sum.count.into(),
+                within_s: WINDOW.as_secs().into(),
+                distinct,
+                sample,
+            };
+            if let Err(NotRecorded(why)) = self.append(event).await {
                 tracing::warn!(bay = %self.bay, count = sum.count, %why, "a flood of refusals is not on record");
             }
         }
     }
+}
 
-    fn floods(&self, event: &str) -> std::sync::MutexGuard<'_, Floods> {
-        let floods = if event == LOOKED_UP { &self.look_ups } else { &self.floods };
-        floods.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn locked(floods: &Mutex<Floods>) -> std::sync::MutexGuard<'_, Floods> {
+    floods.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The event of an end. A refusal has none: its decision is the event.
+fn end(of: u64, ended: &Ended) -> Option<EgressEnded> {
+    let (ending, status, failure) = match ended.ending {
+        Ending::Refused => return None,
+        Ending::Answered { status } => (egress::Ending::Answered, Some(status), None),
+        Ending::Broken { status, failure } => (egress::Ending::Broken, Some(status), Some(failure)),
+        Ending::Failed { failure } => (egress::Ending::Failed, None, Some(failure)),
+        Ending::Closed => (egress::Ending::Closed, None, None),
+        Ending::Abandoned => (egress::Ending::Abandoned, None, None),
+        Ending::Revoked => (egress::Ending::Revoked, None, None),
+    };
+    Some(EgressEnded {
+        of: of.into(),
+        ending: ending.into(),
+        status,
+        failure: failure.map(|failure| failure.as_str().to_owned()),
+        sent: ended.sent.into(),
+        received: ended.received.into(),
+        ms: u64::try_from(ended.took.as_millis()).unwrap_or(u64::MAX).into(),
+    })
 }
 
 /// Does something to its end although the request that it is done for may go away meanwhile: its client hung up, and

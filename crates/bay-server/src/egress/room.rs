@@ -2,10 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bay_store::{MAX_BODY, Store, StoreError};
+use bay_store::{Draft, MAX_BODY, Store, StoreError};
 use bay_types::BayId;
-use bay_types::traffic::KINDS;
-use serde_json::{Value, json};
+use bay_types::event::EventBody;
 
 use super::record::NotRecorded;
 
@@ -24,12 +23,13 @@ pub(super) struct Room {
 
 impl Room {
     pub(super) async fn open(store: &Store, bay: BayId) -> Result<Self, StoreError> {
-        Ok(Self { used: AtomicU64::new(store.events_bytes(bay, KINDS, BESIDE).await?) })
+        Ok(Self { used: AtomicU64::new(store.traffic_bytes(bay, BESIDE).await?) })
     }
 
-    /// Takes what an event needs, and gives its body as it is to be written.
-    pub(super) fn take(&self, body: Value) -> Result<Value, NotRecorded> {
-        let (body, length) = fit(body);
+    /// Takes what an event needs, and gives it as it is to be written.
+    pub(super) fn take(&self, event: impl Into<EventBody>) -> Result<Draft, NotRecorded> {
+        let draft = Draft::of(event).shortened();
+        let length = draft.body_bytes();
         if length > MAX_BODY {
             return Err(NotRecorded("what the record would say of it is too long".to_owned()));
         }
@@ -38,33 +38,26 @@ impl Room {
                 "this bay has used up the {QUOTA_MIB} MiB of traffic that the record keeps for one bay"
             )));
         }
-        Ok(body)
+        Ok(draft)
     }
-}
-
-/// A body that the record takes, and its length. What a bay can make as long as it likes is left out of it, least
-/// important first; what was asked for and what was decided stays.
-pub(crate) fn fit(mut body: Value) -> (Value, usize) {
-    let mut length = body.to_string().len();
-    for what in ["/explanation", "/by/process/argv", "/warnings", "/differs/how", "/by/process", "/by"] {
-        if length <= MAX_BODY {
-            break;
-        }
-        if let Some(long) = body.pointer_mut(what) {
-            *long = if long.is_array() { json!([]) } else { Value::Null };
-            body["left_out"] = json!(what);
-            length = body.to_string().len();
-        }
-    }
-    (body, length)
 }
 
 #[cfg(test)]
 mod tests {
-    use bay_store::Draft;
-    use bay_types::traffic::DECIDED;
+    use bay_types::event::egress::EgressDecided;
+    use bay_types::event::{OtherEvent, Recorded};
+    use serde_json::{Value, json};
 
     use super::*;
+
+    fn decided(body: Value) -> OtherEvent {
+        OtherEvent::new(EgressDecided::KIND, body)
+    }
+
+    fn fit(body: Value) -> (Value, usize) {
+        let draft = Draft::of(decided(body)).shortened();
+        (draft.body().clone(), draft.body_bytes())
+    }
 
     #[test]
     fn no_length_of_a_command_line_or_of_an_explanation_hides_what_was_asked_for() {
@@ -95,18 +88,18 @@ mod tests {
         let bay = BayId::generate();
         let room = Room::open(&store, bay).await.unwrap();
         let body = || json!({ "request": "GET https://a.test/", "outcome": "allow" });
-        let kept = room.take(body()).unwrap();
-        store.event_append(Some(bay), &Draft::new(DECIDED, kept)).await.unwrap();
+        let kept = room.take(decided(body())).unwrap();
+        store.event_append(Some(bay), &kept).await.unwrap();
         // The next daemon knows what was used before it.
         let again = Room::open(&store, bay).await.unwrap();
         let used = again.used.load(Ordering::Relaxed);
         assert_eq!(used, room.used.load(Ordering::Relaxed));
         assert_eq!(used, body().to_string().len() as u64 + BESIDE);
         again.used.store(QUOTA_MIB << 20, Ordering::Relaxed);
-        let NotRecorded(why) = again.take(body()).unwrap_err();
+        let NotRecorded(why) = again.take(decided(body())).unwrap_err();
         assert!(why.contains("used up"), "{why}");
-        Room::open(&store, BayId::generate()).await.unwrap().take(body()).unwrap();
+        Room::open(&store, BayId::generate()).await.unwrap().take(decided(body())).unwrap();
         let endless = json!({ "request": "x".repeat(MAX_BODY) });
-        assert!(room.take(endless).is_err(), "what the record would not show is not let out");
+        assert!(room.take(decided(endless)).is_err(), "what the record would not show is not let out");
     }
 }

@@ -1,31 +1,39 @@
 //! Requests of execs that are traced, as spans below the exec's. Only where somebody listens, and never waited for.
 
 use bay_gateway::{Ended, Ending};
+use bay_types::event::{EgressEvent, EventBody};
 use bay_types::trace::ExecTrace;
-use bay_types::{BayId, BayName, ExecId};
+use bay_types::{BayId, BayName};
 use jiff::Timestamp;
-use serde_json::Value;
 
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
 use crate::telemetry::{Requested, Span, new_span_id};
 
 /// The trace of the exec that an event is about, if that has one.
-async fn trace(daemon: &Daemon, bay: BayId, body: &Value) -> Option<ExecTrace> {
-    let exec: ExecId = body.get("by")?.get("exec")?.as_str()?.parse().ok()?;
+async fn trace(daemon: &Daemon, bay: BayId, event: &EgressEvent) -> Option<ExecTrace> {
+    let exec = event.exec()?;
     daemon.store.exec_get(bay, exec).await.ok()??.trace
 }
 
-fn requested<'a>(bay: &'a BayName, id: u64, body: &'a Value, start: Timestamp) -> Requested<'a> {
-    let text = |key: &str| body.get(key).and_then(Value::as_str);
-    let host = text("host");
+fn requested<'a>(bay: &'a BayName, id: u64, event: &'a EgressEvent, start: Timestamp) -> Requested<'a> {
+    let (line, host, port, rule) = match event {
+        EgressEvent::Decided(decided) => {
+            let rule = decided.rule.as_ref().map(|rule| rule.id.as_str());
+            (decided.request.as_str(), Some(decided.host.as_str()), Some(decided.port), rule)
+        }
+        EgressEvent::Refused(refused) => {
+            (refused.host.as_str(), Some(refused.host.as_str()), Some(refused.port), None)
+        }
+        _ => ("", None, None, None),
+    };
     Requested {
         bay,
         id,
-        line: text("request").or(host).unwrap_or_default(),
+        line,
         host,
-        port: body.get("port").and_then(Value::as_u64),
-        rule: body.get("rule").and_then(|rule| rule.get("id")?.as_str()),
+        port: port.map(u64::from),
+        rule,
         start,
         end: Timestamp::now(),
         status: None,
@@ -45,14 +53,18 @@ fn offer(daemon: &Daemon, trace: ExecTrace, request: Requested<'_>) {
 }
 
 /// Something was refused just now.
-pub(super) async fn refused(daemon: &Daemon, bay: BayId, name: &BayName, id: u64, body: &Value) {
+pub(super) async fn refused(daemon: &Daemon, bay: BayId, name: &BayName, id: u64, event: &EgressEvent) {
     if daemon.telemetry.spans.is_none() {
         return;
     }
-    let Some(trace) = trace(daemon, bay, body).await else { return };
-    let why = body.get("explanation").and_then(|said| said.get("reason")).or_else(|| body.get("why"));
-    let why = plain_text(why.and_then(Value::as_str).unwrap_or_default());
-    let request = requested(name, id, body, Timestamp::now());
+    let Some(trace) = trace(daemon, bay, event).await else { return };
+    let why = match event {
+        EgressEvent::Decided(decided) => decided.reason(),
+        EgressEvent::Refused(refused) => Some(refused.why.as_str()),
+        _ => None,
+    };
+    let why = plain_text(why.unwrap_or_default());
+    let request = requested(name, id, event, Timestamp::now());
     offer(daemon, trace, Requested { error: Some(format!("refused: {why}")), ..request });
 }
 
@@ -62,7 +74,8 @@ pub(super) async fn over(daemon: &Daemon, bay: BayId, name: &BayName, id: u64, e
         return;
     }
     let Ok(Some(event)) = daemon.store.event_of(bay, id).await else { return };
-    let Some(trace) = trace(daemon, bay, &event.body).await else { return };
+    let EventBody::Egress(decided) = event.read() else { return };
+    let Some(trace) = trace(daemon, bay, &decided).await else { return };
     let (status, error) = match ended.ending {
         Ending::Answered { status } => (Some(status), None),
         Ending::Broken { status, failure } => (Some(status), Some(format!("broken: {}", failure.as_str()))),
@@ -70,7 +83,7 @@ pub(super) async fn over(daemon: &Daemon, bay: BayId, name: &BayName, id: u64, e
         Ending::Revoked => (None, Some("ended by a change of policy".to_owned())),
         Ending::Closed | Ending::Abandoned | Ending::Refused => (None, None),
     };
-    let request = requested(name, id, &event.body, event.at);
+    let request = requested(name, id, &decided, event.at);
     let (sent, received) = (Some(ended.sent), Some(ended.received));
     offer(daemon, trace, Requested { status, error, sent, received, ..request });
 }

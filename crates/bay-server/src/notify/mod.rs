@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bay_store::Draft;
 use bay_text::hex;
 use bay_types::approval::Approval;
+use bay_types::event::daemon::{NotifyAdded, NotifyRemoved};
 use bay_types::notify::{Delivery, MAX_URL_BYTES, Webhook, WebhookAdd, WebhookMade};
 use bay_types::principal::Principal;
 use bay_types::{ApiError, ErrorCode};
@@ -296,7 +297,7 @@ pub(crate) async fn add(
         created_at: Timestamp::now(),
         secret: secret.clone(),
     };
-    let event = Draft::new("notify.add", json!({ "id": new.id, "url": new.url, "by": caller.by() }));
+    let event = Draft::of(NotifyAdded { id: new.id.clone(), url: new.url.clone(), by: caller.by() });
     daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
     kept.push(new.clone());
     save(&daemon, kept).await?;
@@ -319,7 +320,7 @@ fn find(daemon: &Daemon, id: &str) -> Result<Arc<Hook>, ApiError> {
 pub(crate) async fn remove(daemon: Arc<Daemon>, id: String, caller: Principal) -> Result<Webhook, ApiError> {
     let _edit = daemon.notify.edit.lock().await;
     let gone = find(&daemon, &id)?;
-    let event = Draft::new("notify.rm", json!({ "id": id, "by": caller.by() }));
+    let event = Draft::of(NotifyRemoved { id: id.clone(), by: caller.by() });
     daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
     let mut kept = all_kept(&daemon.notify);
     kept.retain(|kept| kept.id != id);

@@ -13,8 +13,8 @@ use bay_backend::{LimitSpec, Seen};
 use bay_store::{BayRow, Draft};
 use bay_types::ApiError;
 use bay_types::bay::Limits;
+use bay_types::event::bay::{BaySetRefused, BaySettingsSet};
 use http::Method;
-use serde_json::json;
 
 use super::Reconciler;
 
@@ -45,15 +45,17 @@ impl Reconciler {
                     tracing::error!(bay = %row.name, message = %error.message, "an old limit could not be put back");
                 }
             }
-            let draft = Draft::new("bay.set-refused", json!({ "code": error.code, "reason": error.message }));
+            let draft = Draft::of(BaySetRefused { code: error.code.into(), reason: error.message.clone() });
             self.update(draft, |row| {
                 row.settings_wanted.take_if(|now| *now == wanted);
             })
             .await?;
             return Ok(Some(named(&error, row)));
         }
-        let draft =
-            Draft::new("bay.set", json!({ "limits": wanted.limits, "idle_stop_s": wanted.idle_stop_s }));
+        let draft = Draft::of(BaySettingsSet {
+            limits: wanted.limits.clone().into(),
+            idle_stop_s: wanted.idle_stop_s,
+        });
         self.update(draft, |row| {
             row.spec.limits = wanted.limits.clone();
             row.spec.idle_stop_s = wanted.idle_stop_s;

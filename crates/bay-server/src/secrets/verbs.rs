@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use bay_store::Draft;
+use bay_types::event::{self, EventBody};
 use bay_types::principal::Principal;
-use bay_types::secret::{
-    SECRET_REMOVED, SECRET_ROTATED, SECRET_SET, SECRET_STALE, SecretRotate, SecretSet, SecretSource,
-    SecretText, SecretView,
-};
+use bay_types::secret::{SecretRotate, SecretSet, SecretSource, SecretText, SecretView};
 use bay_types::{ApiError, ErrorCode};
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use super::given::{self, wrong};
 use super::kept::{Kept, KeptBay, KeptCommand};
@@ -22,8 +19,8 @@ use crate::daemon::{Daemon, blocking};
 /// How often a command may be run at most, and at least.
 const REFRESH_S: std::ops::RangeInclusive<u64> = 10..=30 * 24 * 3600;
 
-async fn told(daemon: &Daemon, kind: &'static str, body: Value) -> Result<(), ApiError> {
-    let seq = daemon.store.event_append(None, &Draft::new(kind, body)).await.map_err(|e| e.to_api())?;
+async fn told(daemon: &Daemon, event: impl Into<EventBody>) -> Result<(), ApiError> {
+    let seq = daemon.store.event_append(None, &Draft::of(event)).await.map_err(|e| e.to_api())?;
     daemon.store.event_durable(seq).await.map_err(|e| e.to_api())
 }
 
@@ -121,20 +118,20 @@ pub(crate) async fn set(
         set_at: now,
     };
     kept.replace_value(fetched.value);
-    let body = json!({
-        "name": name,
-        "uses": kept.uses,
-        "env": kept.env,
-        "files": kept.files.iter().map(|file| &file.path).collect::<Vec<_>>(),
-        "git": kept.git,
-        "bays": kept.bays.iter().map(|bay| bay.id.to_string()).collect::<Vec<_>>(),
-        "managed": kept.managed,
-        "weak": strength::weakness(kept.value.expose()).is_some(),
-        "source": if kept.command.is_some() { "command" } else { "value" },
-        "expires": kept.expires,
-        "by": caller.by(),
-    });
-    told(&daemon, SECRET_SET, body).await?;
+    let event = event::secret::SecretSet {
+        name: name.clone(),
+        uses: kept.uses.clone(),
+        env: kept.env.clone(),
+        files: kept.files.iter().map(|file| file.path.clone()).collect(),
+        git: kept.git.clone(),
+        bays: kept.bays.iter().map(|bay| bay.id.to_string()).collect(),
+        managed: kept.managed,
+        weak: strength::weakness(kept.value.expose()).is_some(),
+        source: if kept.command.is_some() { "command" } else { "value" }.to_owned(),
+        expires: kept.expires,
+        by: caller.by(),
+    };
+    told(&daemon, event).await?;
     let secret = vault.keep(kept).await.map_err(|why| unwritten(&name, &why))?;
     Ok(secret.view())
 }
@@ -188,8 +185,13 @@ pub(crate) async fn rotate(
     kept.expires = wanted.expires.or(fetched.expires);
     kept.allow_weak = allow_weak;
     let weak = strength::weakness(kept.value.expose()).is_some();
-    let body = json!({ "name": name, "expires": kept.expires, "weak": weak, "by": caller.by() });
-    told(&daemon, SECRET_ROTATED, body).await?;
+    let event = event::secret::SecretRotated {
+        name: name.clone(),
+        expires: Some(kept.expires),
+        weak: Some(weak),
+        by: caller.by(),
+    };
+    told(&daemon, event).await?;
     let secret = vault.keep(kept).await.map_err(|why| unwritten(&name, &why))?;
     Ok(secret.view())
 }
@@ -203,7 +205,7 @@ pub(crate) async fn remove(
     let vault = &daemon.secrets;
     let _changing = vault.changing.lock().await;
     let secret = vault.find(&name)?;
-    told(&daemon, SECRET_REMOVED, json!({ "name": name, "by": caller.by() })).await?;
+    told(&daemon, event::secret::SecretRemoved { name: name.clone(), by: caller.by() }).await?;
     // A server may have kept the value. Whatever becomes of the files, nobody gets it any more.
     let remembered = vault.remember(&secret);
     vault.take_out(&name);
@@ -225,8 +227,13 @@ pub(crate) async fn record_refreshes(daemon: Arc<Daemon>) {
     let Some(mut refreshes) = daemon.secrets.refreshes() else { return };
     while let Some(Refreshed { name, failed }) = refreshes.recv().await {
         let event = match failed {
-            None => Draft::new(SECRET_ROTATED, json!({ "name": name, "by": "its command" })),
-            Some(why) => Draft::new(SECRET_STALE, json!({ "name": name, "why": why })),
+            None => Draft::of(event::secret::SecretRotated {
+                name: name.clone(),
+                expires: None,
+                weak: None,
+                by: "its command".to_owned(),
+            }),
+            Some(why) => Draft::of(event::secret::SecretStale { name: name.clone(), why }),
         };
         if let Err(error) = daemon.store.event_append(None, &event).await {
             tracing::error!(secret = %name, %error, "what a secret's command did is not on record");

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use bay_store::{BayRow, Draft};
 use bay_types::bay::{BayDeleted, BayView, Desired, State};
+use bay_types::event::bay::{
+    BayDeleteAsked, BayPauseAsked, BayReplaceAsked, BayResumeAsked, BayStartAsked, BayStopAsked,
+};
 use bay_types::principal::Principal;
 use bay_types::{ApiError, ErrorCode, ImageId};
-use serde_json::json;
 
 use super::checkpoints::{self, Wanted};
 use crate::daemon::Daemon;
@@ -31,10 +33,6 @@ pub(super) fn not_deleting(row: &BayRow, verb: &str) -> Result<(), ApiError> {
         return Err(misfit(row, verb, "`bay up` makes a new one".to_owned()));
     }
     Ok(())
-}
-
-fn event(kind: &'static str, caller: Principal) -> Draft {
-    Draft::new(kind, json!({ "by": caller.by() }))
 }
 
 /// Waits for a wish, and says what came of it.
@@ -82,7 +80,7 @@ pub(crate) async fn start(
         }
     };
     let asked = handle
-        .ask(&daemon.store, fits, event("bay.start-asked", caller), |row| {
+        .ask(&daemon.store, fits, Draft::of(BayStartAsked { by: caller.by() }), |row| {
             row.desired = Desired::Running;
             row.stop_why = None;
             // A failed state would keep the reconciler from trying; any other is its own business.
@@ -109,7 +107,7 @@ pub(crate) async fn stop(
         .ask(
             &daemon.store,
             |row| not_deleting(row, "stopped"),
-            event("bay.stop-asked", caller),
+            Draft::of(BayStopAsked { by: caller.by() }),
             |row| {
                 row.desired = Desired::Stopped;
                 row.stop_why = None;
@@ -137,7 +135,9 @@ pub(crate) async fn pause(
         }
     };
     let asked = handle
-        .ask(&daemon.store, fits, event("bay.pause-asked", caller), |row| row.desired = Desired::Paused)
+        .ask(&daemon.store, fits, Draft::of(BayPauseAsked { to_disk: None, by: caller.by() }), |row| {
+            row.desired = Desired::Paused
+        })
         .await?;
     reach(&daemon, &handle, asked, State::Paused, Duration::ZERO).await
 }
@@ -158,7 +158,9 @@ pub(crate) async fn resume(
         }
     };
     let asked = handle
-        .ask(&daemon.store, fits, event("bay.resume-asked", caller), |row| row.desired = Desired::Running)
+        .ask(&daemon.store, fits, Draft::of(BayResumeAsked { by: caller.by() }), |row| {
+            row.desired = Desired::Running
+        })
         .await?;
     reach(&daemon, &handle, asked, State::Running, Duration::ZERO).await
 }
@@ -185,7 +187,7 @@ pub(crate) async fn replace(
     let image: ImageId = newest.map_or(row.image_id, |image| image.id);
     // A bay that was asked to be stopped stays so; memory of a paused one is gone with its root.
     let wanted = if row.desired == Desired::Stopped { State::Stopped } else { State::Running };
-    let draft = Draft::new("bay.replace-asked", json!({ "image": image, "by": caller.by() }));
+    let draft = Draft::of(BayReplaceAsked { image: image.into(), by: caller.by() });
     let asked = handle
         .ask(
             &daemon.store,
@@ -215,8 +217,7 @@ pub(crate) async fn delete(
     keep_workspace: bool,
     caller: Principal,
 ) -> Result<BayDeleted, ApiError> {
-    let draft =
-        Draft::new("bay.delete-asked", json!({ "keep_workspace": keep_workspace, "by": caller.by() }));
+    let draft = Draft::of(BayDeleteAsked { keep_workspace, by: caller.by() });
     let asked = handle
         .ask(
             &daemon.store,

@@ -16,10 +16,11 @@ use bay_types::checkpoint::{
     CheckpointCreate, CheckpointKind, CheckpointView, MAX_MESSAGE, Point as At, Promote, Restore, Restored,
     SHOWN_INSIDE,
 };
+use bay_types::event::bay::{BayPauseAsked, BayPromoteAsked, BayRestoreAsked};
+use bay_types::event::checkpoint::{CheckpointAsked, CheckpointMade, CheckpointRemoved};
 use bay_types::principal::Principal;
 use bay_types::{ApiError, CheckpointName, ErrorCode};
 use jiff::Timestamp;
-use serde_json::json;
 
 use super::bays::{VERB_WITHIN, misfit, not_deleting, reach};
 use super::{memory, thinning};
@@ -133,7 +134,7 @@ pub(crate) async fn pause_to_disk(
         // It may stand still, and is wanted running.
         handle.wake.notify_one();
     })?;
-    let draft = Draft::new("bay.pause-asked", json!({ "to_disk": point.checkpoint, "by": caller.by() }));
+    let draft = Draft::of(BayPauseAsked { to_disk: Some(point.checkpoint), by: caller.by() });
     // It stands still since it was captured, so nothing is lost that comes later.
     let asked = handle
         .ask(
@@ -169,10 +170,11 @@ async fn take_and(
         ));
     }
     let point = At { bay: row.id, checkpoint: row.next_checkpoint };
-    let asked = Draft::new(
-        "checkpoint.asked",
-        json!({ "name": point.checkpoint, "automatic": wanted.automatic, "by": caller.by() }),
-    );
+    let asked = Draft::of(CheckpointAsked {
+        name: point.checkpoint.into(),
+        automatic: wanted.automatic.clone(),
+        by: caller.by(),
+    });
     daemon.store.event_append(Some(row.id), &asked).await.map_err(|e| e.to_api())?;
     let taken = async {
         let (kind, paused, without_memory) = match captured(daemon, handle, &row, wanted.kind, hold).await? {
@@ -201,14 +203,16 @@ async fn take_and(
         without_memory,
     };
     let made = handle.checkpointed(&daemon.store, new, |made| {
-        Draft::new(
-            "checkpoint.made",
-            json!({
-                "name": made.name, "parent": made.parent, "kind": made.kind, "message": made.message,
-                "automatic": made.automatic, "after_exec": made.after_exec, "pause_us": made.pause_us,
-                "by": made.by,
-            }),
-        )
+        Draft::of(CheckpointMade {
+            name: made.name.into(),
+            parent: made.parent,
+            kind: made.kind.into(),
+            message: made.message.clone(),
+            automatic: made.automatic.clone().into(),
+            after_exec: made.after_exec,
+            pause_us: made.pause_us,
+            by: made.by.clone(),
+        })
     });
     let made = made.await?;
     tidy(daemon, handle, wanted.spared, caller).await;
@@ -433,7 +437,7 @@ async fn forget(
     why: &str,
     caller: Principal,
 ) -> Result<(), ApiError> {
-    let event = Draft::new("checkpoint.removed", json!({ "name": row.name, "why": why, "by": caller.by() }));
+    let event = Draft::of(CheckpointRemoved { name: row.name.into(), why: why.to_owned(), by: caller.by() });
     handle.checkpoint_forgotten(&daemon.store, row.name, &event).await?;
     let point = At { bay: handle.id, checkpoint: row.name };
     daemon.with_pool(move |pool| pool.checkpoint_remove(point)).await
@@ -479,7 +483,7 @@ pub(crate) async fn go_back(
     caller: Principal,
 ) -> Result<BayView, ApiError> {
     let point = At { bay: handle.id, checkpoint: name };
-    let draft = Draft::new("bay.restore-asked", json!({ "checkpoint": name, "by": caller.by() }));
+    let draft = Draft::of(BayRestoreAsked { checkpoint: name.into(), bay: None, by: caller.by() });
     become_point(daemon, handle, point, memory, draft, caller).await
 }
 
@@ -518,9 +522,14 @@ pub(crate) async fn promote(
     let why = format!("before the promotion of {}", child.name);
     let before = take(&daemon, &handle, Wanted::automatic(why), caller).await?;
     let point = At { bay: child.id, checkpoint: taken.name };
-    let from = json!({ "from": child.name, "bay": child.id, "checkpoint": taken.name, "by": caller.by() });
+    let asked = Draft::of(BayPromoteAsked {
+        from: child.name.clone().into(),
+        bay: child.id.into(),
+        checkpoint: taken.name.into(),
+        by: caller.by(),
+    });
     let image = child.row().image_id;
-    become_point(&daemon, &handle, point, false, Draft::new("bay.promote-asked", from), caller).await?;
+    become_point(&daemon, &handle, point, false, asked, caller).await?;
     handle.update(&daemon.store, None, |row| row.image_id = image).await?;
     let message = Some(format!("promoted from {} {}", child.name, taken.name));
     take(

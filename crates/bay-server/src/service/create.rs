@@ -13,12 +13,12 @@ use bay_policy::Layer;
 use bay_pool::{Pool, PoolError};
 use bay_store::{BayNew, Draft, NameChoice};
 use bay_types::bay::{BayCreate, BayView, Limits, Origin, Source, State};
+use bay_types::event;
 use bay_types::image::{ImageImport, ImageView};
 use bay_types::principal::Principal;
 use bay_types::trace::Traceparent;
 use bay_types::{ApiError, BayName, ErrorCode};
 use jiff::Timestamp;
-use serde_json::json;
 
 use super::fetch::{bring, refuse_local};
 use crate::daemon::{Daemon, blocking};
@@ -103,7 +103,7 @@ async fn make(
         }
         None => None,
     };
-    let told = policy.as_ref().map(|policy| policy.told.clone());
+    let told = policy.as_ref().map(|policy| policy.summary.clone());
     *prepared = Some(Timestamp::now());
     let choice = match name {
         Some(name) => NameChoice::Exact(name),
@@ -123,10 +123,17 @@ async fn make(
     let row = daemon
         .store
         .bay_create(new, |row| {
-            Draft::new(
-                "bay.create",
-                json!({ "name": row.name, "image": row.image_id, "origin": row.origin, "limits": row.spec.limits, "mounts": row.spec.mounts, "policy": told, "backend": backend, "by": by }),
-            )
+            Draft::of(event::bay::BayCreate {
+                name: row.name.clone().into(),
+                image: row.image_id.into(),
+                origin: Some(row.origin.clone()),
+                limits: Some(row.spec.limits.clone()),
+                mounts: Some(row.spec.mounts.clone()),
+                policy: Some(told),
+                forked_from: None,
+                backend: Some(backend),
+                by,
+            })
         })
         .await
         .map_err(|e| e.to_api())?;

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bay_store::{Draft, ExecRow, Inserted};
 use bay_types::bay::State;
+use bay_types::event;
 use bay_types::exec::{
     EndReason, ExecEnd, ExecSpec, ExecStatus, ExecView, Exit, LimitHit, Reporter, SignalRequest, Signalled,
     duration_s,
@@ -28,7 +29,6 @@ use bay_types::usage::ExecCost;
 use bay_types::{ApiError, ErrorCode, ExecId, InputId};
 use bytes::Bytes;
 use http::Method;
-use serde_json::json;
 
 use crate::channel::{ANSWER_WITHIN, FrameStream};
 use crate::daemon::Daemon;
@@ -66,13 +66,13 @@ fn path(id: ExecId, rest: &str) -> String {
 }
 
 /// As much of a command as an event holds, and how many arguments it leaves out.
-pub(super) fn event_argv(argv: &[String]) -> (Vec<&str>, usize) {
+pub(super) fn event_argv(argv: &[String]) -> (Vec<String>, usize) {
     let mut left = EVENT_ARGV_BYTES;
-    let kept: Vec<&str> = argv
+    let kept: Vec<String> = argv
         .iter()
         .map_while(|argument| {
             left = left.checked_sub(argument.len())?;
-            Some(argument.as_str())
+            Some(argument.clone())
         })
         .collect();
     let left_out = argv.len() - kept.len();
@@ -81,13 +81,17 @@ pub(super) fn event_argv(argv: &[String]) -> (Vec<&str>, usize) {
 
 fn started_event(spec: &ExecSpec, caller: Principal) -> Draft {
     let (argv, left_out) = event_argv(&spec.argv);
-    Draft::new(
-        "exec.start",
-        json!({
-            "exec": spec.id, "argv": argv, "arguments_left_out": left_out, "user": spec.user,
-            "tty": spec.tty.is_some(), "tool_call": spec.tool_call, "by": caller.by(),
-        }),
-    )
+    Draft::of(event::exec::ExecStart {
+        exec: spec.id.into(),
+        // The store gives it.
+        number: None,
+        argv,
+        arguments_left_out: left_out,
+        user: spec.user.clone(),
+        tty: spec.tty.is_some(),
+        tool_call: spec.tool_call.clone(),
+        by: caller.by(),
+    })
 }
 
 fn ended_event(
@@ -97,16 +101,19 @@ fn ended_event(
     by: Reporter,
     limits_hit: &[LimitHit],
 ) -> Draft {
-    let usage = end.map(|end| end.usage.bounded());
-    let output = end.map(|end| end.output_bytes);
-    let hashes = end.and_then(|end| end.output_hashes.as_ref());
-    Draft::new(
-        "exec.end",
-        json!({
-            "exec": id, "exit": exit, "reported_by": by, "usage": usage, "output_bytes": output,
-            "output_hashes": hashes, "limits_hit": limits_hit,
-        }),
-    )
+    Draft::of(event::exec::ExecEnd {
+        exec: id.into(),
+        // What its row has, the store adds.
+        number: None,
+        tty: None,
+        exit: exit.into(),
+        reported_by: Some(by),
+        duration_s: None,
+        usage: end.map(|end| end.usage.bounded()),
+        output_bytes: end.map(|end| end.output_bytes),
+        output_hashes: end.and_then(|end| end.output_hashes.clone()),
+        limits_hit: limits_hit.to_vec(),
+    })
 }
 
 /// The bay must be running for its guest to be asked.
@@ -569,10 +576,13 @@ pub(crate) async fn signal(
         return Ok(Signalled::default());
     }
     must_run(handle)?;
-    let event = Draft::new(
-        "exec.signal",
-        json!({ "exec": row.id, "number": row.number, "signal": signal.signal, "tree": signal.tree, "by": caller.by() }),
-    );
+    let event = Draft::of(event::exec::ExecSignal {
+        exec: row.id.into(),
+        number: row.number,
+        signal: signal.signal,
+        tree: signal.tree,
+        by: caller.by(),
+    });
     daemon.store.event_append(Some(handle.id), &event).await.map_err(|e| e.to_api())?;
     let body = serde_json::to_vec(&signal).map_err(|e| ApiError::internal(&e))?;
     let answer: Result<Signalled, ApiError> =

@@ -6,9 +6,10 @@ use std::time::Duration;
 use bay_store::{BayNew, Draft, NameChoice};
 use bay_types::bay::{BayCreate, BayView, State};
 use bay_types::checkpoint::{CheckpointKind, ForkCreate, Forked, Lineage, MAX_FORKS, Point, SHOWN_INSIDE};
+use bay_types::event;
+use bay_types::event::bay::BayForked;
 use bay_types::principal::Principal;
 use bay_types::{ApiError, BayName, ErrorCode};
-use serde_json::json;
 
 use super::checkpoints::{self, Wanted};
 use super::{bays, memory};
@@ -93,9 +94,8 @@ pub(crate) async fn fork(
         };
         children.push(child(&daemon, &parent, name, lineage, caller).await?);
     }
-    let names: Vec<&BayName> = children.iter().map(|(handle, _)| &handle.name).collect();
-    let event =
-        Draft::new("bay.forked", json!({ "checkpoint": point.name, "children": names, "by": caller.by() }));
+    let names: Vec<BayName> = children.iter().map(|(handle, _)| handle.name.clone()).collect();
+    let event = Draft::of(BayForked { checkpoint: point.name.into(), children: names, by: caller.by() });
     daemon.store.event_append(Some(parent.id), &event).await.map_err(|e| e.to_api())?;
     let mut bays: Vec<BayView> = Vec::new();
     for (handle, asked) in &children {
@@ -137,10 +137,17 @@ async fn child(
         policy: None,
     };
     let made = daemon.store.bay_create(new, |row| {
-        Draft::new(
-            "bay.create",
-            json!({ "name": row.name, "image": row.image_id, "forked_from": row.forked_from, "backend": backend, "by": by }),
-        )
+        Draft::of(event::bay::BayCreate {
+            name: row.name.clone().into(),
+            image: row.image_id.into(),
+            origin: None,
+            limits: None,
+            mounts: None,
+            policy: None,
+            forked_from: row.forked_from.clone(),
+            backend: Some(backend),
+            by,
+        })
     });
     let row = made.await.map_err(|e| e.to_api())?;
     // As long as the parent is there: what runs in the child remembers the parent's sentinels.

@@ -9,6 +9,8 @@ use bay_policy::{ExecRule, Outcome};
 use bay_store::Draft;
 use bay_text::hex;
 use bay_types::approval::{Approval, ApprovalState, Asked, AskedExec, AskingRule};
+use bay_types::event::exec::ExecApproved;
+use bay_types::event::service::ServiceApproved;
 use bay_types::exec::ExecSpec;
 use bay_types::policy::Origin;
 use bay_types::principal::{Kind, Principal};
@@ -16,7 +18,6 @@ use bay_types::service::{HealthCheck, ServiceName, ServiceSpec};
 use bay_types::{ApiError, ApprovalId, ErrorCode, ExecId};
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{execs, policy};
@@ -212,20 +213,16 @@ async fn use_allow(
     caller: Principal,
 ) -> Result<bool, ApiError> {
     let (argv, left_out) = execs::event_argv(command.argv);
-    let mut event = json!({
-        "approval": question.id, "argv": argv, "arguments_left_out": left_out, "by": caller.by(),
-    });
-    let kind = match command.what {
+    let (approval, by) = (question.id.into(), caller.by());
+    let draft = match command.what {
         What::Exec(id) => {
-            event["exec"] = json!(id);
-            "exec.approved"
+            Draft::of(ExecApproved { approval, exec: id.into(), argv, arguments_left_out: left_out, by })
         }
         What::Service(name) => {
-            event["service"] = json!(name);
-            "service.approved"
+            let service = name.clone().into();
+            Draft::of(ServiceApproved { approval, service, argv, arguments_left_out: left_out, by })
         }
     };
-    let draft = Draft::new(kind, event);
     let used = daemon.store.approval_use(question.id, handle.id, &draft).await;
     let Some((seq, used_up)) = used.map_err(|e| e.to_api())? else {
         daemon.approvals.forget(question);

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bay_store::Draft;
+use bay_types::event::pool::{ImageImported, ImageRemoved};
 use bay_types::image::{ImageImport, ImageView};
 use bay_types::principal::Principal;
 use bay_types::{ApiError, ErrorCode, ImageId};
-use serde_json::json;
 
 use super::ends_id;
 use crate::daemon::{Daemon, blocking};
@@ -64,10 +64,12 @@ pub(crate) async fn import(
             daemon.importing.lock().await
         }
     };
-    let event = Draft::new(
-        "image.import",
-        json!({ "source": import.source, "name": import.name, "add": import.add, "by": caller.by() }),
-    );
+    let event = Draft::of(ImageImported {
+        source: import.source.clone(),
+        name: import.name.clone(),
+        add: import.add.clone(),
+        by: caller.by(),
+    });
     daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
     let (image, teller) = blocking(move || {
         let image =
@@ -112,8 +114,7 @@ pub(crate) async fn remove(daemon: &Daemon, given: String, caller: Principal) ->
             "remove those bays first",
         ));
     }
-    let event =
-        Draft::new("image.remove", json!({ "image": image.id, "name": image.name, "by": caller.by() }));
+    let event = Draft::of(ImageRemoved { image: image.id.into(), name: image.name.clone(), by: caller.by() });
     daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
     daemon.with_pool(move |pool| pool.image_remove(image.id)).await
 }

@@ -15,17 +15,18 @@ use bay_diff::Told;
 use bay_store::Draft;
 use bay_types::checkpoint::{CheckpointCreate, CheckpointKind, CheckpointName, CheckpointView};
 use bay_types::diff::{DiffAsk, DiffLine};
+use bay_types::event::inside::{HoldReleased, HoldTaken, InsideLeftOut};
+use bay_types::event::service::{ServiceDefine, ServiceRemove};
 use bay_types::inside::{Answered, Ask, InsideChange, InsideDiff};
 use bay_types::principal::{INSIDE, Principal};
-use bay_types::service::ServiceVerb;
 use bay_types::{ApiError, ErrorCode};
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
 use super::diff::Found;
-use super::{checkpoints, execs, gate, policy};
+use super::{checkpoints, execs, gate, policy, services};
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
@@ -385,30 +386,29 @@ async fn write(daemon: &Daemon, handle: &BayHandle, draft: &Draft) {
 /// An event for changes that have none of their own.
 fn left_out(count: u64, why: Option<&str>) -> Draft {
     let within_s = LEFT_OUT_WITHIN.as_secs();
-    Draft::new("inside.left-out", json!({ "count": count, "within_s": within_s, "why": why, "by": INSIDE }))
+    let (why, by) = (why.map(str::to_owned), INSIDE.to_owned());
+    Draft::of(InsideLeftOut { count, within_s, why, by })
 }
 
 fn draft(change: InsideChange) -> Draft {
-    let by = INSIDE;
+    let by = INSIDE.to_owned();
     match change {
         InsideChange::ServiceDefined { service, argv, arguments_left_out } => {
             let (argv, more) = execs::event_argv(&argv);
             let left_out = arguments_left_out.saturating_add(more);
-            let body = json!({ "service": service, "argv": argv, "arguments_left_out": left_out, "by": by });
-            Draft::new("service.define", body)
+            Draft::of(ServiceDefine {
+                service: service.into(),
+                argv,
+                arguments_left_out: left_out,
+                user: None,
+                needs: None,
+                restart: None,
+                by,
+            })
         }
-        InsideChange::ServiceAsked { service, verb } => {
-            let kind = match verb {
-                ServiceVerb::Start => "service.start",
-                ServiceVerb::Stop => "service.stop",
-                ServiceVerb::Restart => "service.restart",
-            };
-            Draft::new(kind, json!({ "service": service, "by": by }))
-        }
-        InsideChange::ServiceRemoved { service } => {
-            Draft::new("service.remove", json!({ "service": service, "by": by }))
-        }
-        InsideChange::HoldTaken { until } => Draft::new("hold.taken", json!({ "until": until, "by": by })),
-        InsideChange::HoldReleased => Draft::new("hold.released", json!({ "by": by })),
+        InsideChange::ServiceAsked { service, verb } => Draft::of(services::asked(service, verb, by)),
+        InsideChange::ServiceRemoved { service } => Draft::of(ServiceRemove { service: service.into(), by }),
+        InsideChange::HoldTaken { until } => Draft::of(HoldTaken { until, by }),
+        InsideChange::HoldReleased => Draft::of(HoldReleased { by }),
     }
 }

@@ -4,11 +4,11 @@ use std::io::Read;
 use std::sync::Arc;
 
 use bay_store::Draft;
+use bay_types::event::pool::{RepoBundled, RepoRemoved, RepoSynced};
 use bay_types::principal::Principal;
 use bay_types::repo::{RepoOffer, RepoOffered, RepoView};
 use bay_types::{ApiError, ErrorCode, RepoId};
 use bytes::Bytes;
-use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::ends_id;
@@ -120,7 +120,7 @@ pub(crate) async fn unbundle(
     mut bundle: ChannelReader,
     caller: Principal,
 ) -> Result<RepoView, ApiError> {
-    let event = Draft::new("repo.bundle", json!({ "repo": repo, "by": caller.by() }));
+    let event = Draft::of(RepoBundled { repo: repo.into(), by: caller.by() });
     daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
     let repo = daemon
         .with_pool(move |pool| {
@@ -187,7 +187,7 @@ pub(crate) async fn sync(
     let location = to_sync(daemon.with_pool(bay_pool::Pool::repo_list).await?, given)?;
     let named = location.clone();
     let repo = daemon.with_pool(move |pool| pool.repo_for(&named)).await?;
-    let event = Draft::new("repo.sync", json!({ "repo": repo, "by": caller.by() }));
+    let event = Draft::of(RepoSynced { repo: repo.into(), by: caller.by() });
     daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
     let pool = daemon.pool()?;
     let repo = blocking(move || {
@@ -214,7 +214,7 @@ pub(crate) async fn remove(daemon: &Daemon, given: &str, caller: Principal) -> R
         ));
     }
     let event =
-        Draft::new("repo.remove", json!({ "repo": repo.id, "location": repo.location, "by": caller.by() }));
+        Draft::of(RepoRemoved { repo: repo.id.into(), location: repo.location.clone(), by: caller.by() });
     daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
     daemon.with_pool(move |pool| pool.repo_remove(repo.id)).await
 }

@@ -3,12 +3,13 @@
 
 use bay_store::Draft;
 use bay_types::bay::State;
+use bay_types::event::ServiceEvent;
+use bay_types::event::service::{ServiceDefine, ServiceRemove, ServiceRestart, ServiceStart, ServiceStop};
 use bay_types::principal::Principal;
 use bay_types::service::{MAX_SERVICES, ServiceName, ServiceSpec, ServiceVerb, ServiceView};
 use bay_types::{ApiError, ErrorCode};
 use bytes::Bytes;
 use http::Method;
-use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::execs;
@@ -53,17 +54,8 @@ fn about(view: ServiceView, name: &ServiceName) -> Result<ServiceView, ApiError>
     ))
 }
 
-async fn note(
-    daemon: &Daemon,
-    handle: &BayHandle,
-    name: &ServiceName,
-    kind: &'static str,
-    caller: Principal,
-    mut body: Value,
-) -> Result<(), ApiError> {
-    body["service"] = json!(name);
-    body["by"] = json!(caller.by());
-    let event = Draft::new(kind, body);
+async fn note(daemon: &Daemon, handle: &BayHandle, event: ServiceEvent) -> Result<(), ApiError> {
+    let event = Draft::of(event);
     daemon.store.event_append(Some(handle.id), &event).await.map_err(|e| e.to_api())?;
     Ok(())
 }
@@ -133,14 +125,29 @@ pub(crate) async fn define(
     spec.check()?;
     execs::must_run(handle)?;
     let (argv, left_out) = execs::event_argv(&spec.argv);
-    let body = json!({
-        "argv": argv, "arguments_left_out": left_out, "user": spec.user,
-        "needs": spec.needs, "restart": spec.restart,
+    let event = ServiceEvent::Define(ServiceDefine {
+        service: name.clone().into(),
+        argv,
+        arguments_left_out: left_out,
+        user: Some(spec.user.clone()),
+        needs: Some(spec.needs.clone()),
+        restart: Some(spec.restart),
+        by: caller.by(),
     });
-    note(daemon, handle, name, "service.define", caller, body).await?;
+    note(daemon, handle, event).await?;
     let body = serde_json::to_vec(spec).map_err(|e| ApiError::internal(&e))?;
     let view = handle.guest.json(Method::PUT, &path(name, ""), body.into(), ANSWER_WITHIN).await?;
     about(view, name)
+}
+
+/// The event of a verb that somebody asked for.
+pub(super) fn asked(name: ServiceName, verb: ServiceVerb, by: String) -> ServiceEvent {
+    let service = name.into();
+    match verb {
+        ServiceVerb::Start => ServiceEvent::Start(ServiceStart { service, by }),
+        ServiceVerb::Stop => ServiceEvent::Stop(ServiceStop { service, by }),
+        ServiceVerb::Restart => ServiceEvent::Restart(ServiceRestart { service, by }),
+    }
 }
 
 pub(crate) async fn ask(
@@ -151,12 +158,7 @@ pub(crate) async fn ask(
     caller: Principal,
 ) -> Result<ServiceView, ApiError> {
     execs::must_run(handle)?;
-    let kind = match verb {
-        ServiceVerb::Start => "service.start",
-        ServiceVerb::Stop => "service.stop",
-        ServiceVerb::Restart => "service.restart",
-    };
-    note(daemon, handle, name, kind, caller, json!({})).await?;
+    note(daemon, handle, asked(name.clone(), verb, caller.by())).await?;
     let path = path(name, &format!("/{verb}"));
     let view = handle.guest.json(Method::POST, &path, Bytes::new(), ANSWER_WITHIN).await?;
     about(view, name)
@@ -170,7 +172,8 @@ pub(crate) async fn remove(
     caller: Principal,
 ) -> Result<Option<ServiceView>, ApiError> {
     execs::must_run(handle)?;
-    note(daemon, handle, name, "service.remove", caller, json!({})).await?;
+    let event = ServiceRemove { service: name.clone().into(), by: caller.by() };
+    note(daemon, handle, ServiceEvent::Remove(event)).await?;
     let answer = handle.guest.bytes(Method::DELETE, &path(name, ""), Bytes::new(), ANSWER_WITHIN).await?;
     // Nothing, or what a later version says, means that it is gone.
     match serde_json::from_slice::<ServiceView>(&answer) {

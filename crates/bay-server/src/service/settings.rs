@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use bay_store::{BayRow, Draft};
 use bay_types::bay::BayView;
+use bay_types::event::bay::BaySetAsked;
 use bay_types::principal::Principal;
 use bay_types::settings::BaySet;
 use bay_types::{ApiError, ErrorCode};
-use serde_json::json;
 
 use super::bays::{VERB_WITHIN, not_deleting};
 use crate::daemon::Daemon;
@@ -35,7 +35,7 @@ pub(crate) async fn set(
         validate::idle_stop(wanted.idle_stop_s)?;
         daemon.backend.can_keep(&wanted.limits).map_err(|e| e.to_api())
     };
-    let draft = Draft::new("bay.set-asked", json!({ "change": change, "by": caller.by() }));
+    let draft = Draft::of(BaySetAsked { change: change.clone().into(), by: caller.by() });
     let asked = handle
         .ask(&daemon.store, fits, draft, |row| row.settings_wanted = Some(change.over(&row.settings())))
         .await?;

@@ -2,9 +2,9 @@
 
 use bay_store::Draft;
 use bay_types::bay::{Source, WorkspaceView};
+use bay_types::event::pool::WorkspaceRemoved;
 use bay_types::principal::Principal;
 use bay_types::{ApiError, ErrorCode};
-use serde_json::json;
 
 use crate::daemon::Daemon;
 
@@ -48,7 +48,7 @@ pub(crate) async fn remove(daemon: &Daemon, given: String, caller: Principal) ->
             format!("repeat the command when it is done, or `bay rm {}` first", bay.name),
         ));
     }
-    let event = Draft::new("workspace.remove", json!({ "workspace": kept.name, "by": caller.by() }));
+    let event = Draft::of(WorkspaceRemoved { workspace: kept.name.clone(), by: caller.by() });
     daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
     daemon.with_pool(move |pool| pool.kept_remove(&kept.name)).await
 }

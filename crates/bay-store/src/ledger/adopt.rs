@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use bay_ledger::{EventRecord, Frontier, Hash};
-use serde_json::json;
+use bay_types::event::daemon::LedgerBegun;
 use sha2::{Digest, Sha256};
 use sqlx::sqlite::SqliteConnection;
 
@@ -39,10 +39,8 @@ pub(crate) async fn adopt(connection: &mut SqliteConnection, path: &Path) -> Res
         .execute(&mut *connection)
         .await
         .map_err(failed)?;
-    let begun = Draft::new(
-        "ledger.begun",
-        json!({ "events": head.0, "chain_head": head.1.to_string(), "first_bad": walk.first_bad }),
-    );
+    let begun =
+        Draft::of(LedgerBegun { events: head.0, chain_head: head.1.to_string(), first_bad: walk.first_bad });
     if let Some(seq) = walk.first_bad {
         tracing::error!(seq, "the event record of an earlier release does not hold from this event on");
     }

@@ -18,6 +18,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use bay_ledger::{EventRecord, Frontier, Hash, Node};
+use bay_types::event::TrafficPart;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Row};
 
@@ -28,6 +29,8 @@ use crate::event::{Entry, now, to_i64, to_u64};
 use crate::{Result, Store, StoreError, meta_get};
 
 const FRONTIER: &str = "ledger";
+/// Columns of an event. The hash covers all but itself and the last two, which follow from kind and body.
+const EVENT_COLUMNS: usize = 8;
 
 /// Whether the transaction that events are written in was begun before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,13 +90,13 @@ fn values(sql: &mut String, rows: usize, columns: usize, first: usize) {
 /// What appends `events` events and `nodes` nodes, moves the frontier and commits.
 fn append_sql(begun: Begun, events: usize, nodes: usize) -> String {
     let mut sql = String::from(if begun == Begun::No { "BEGIN IMMEDIATE; " } else { "" });
-    sql.push_str("INSERT INTO events (seq, at, bay, kind, body, hash) VALUES ");
-    values(&mut sql, events, 6, 1);
+    sql.push_str("INSERT INTO events (seq, at, bay, kind, body, hash, traffic, from_inside) VALUES ");
+    values(&mut sql, events, EVENT_COLUMNS, 1);
     if nodes > 0 {
         sql.push_str("; INSERT INTO ledger_nodes (level, place, hash) VALUES ");
-        values(&mut sql, nodes, 3, 1 + 6 * events);
+        values(&mut sql, nodes, 3, 1 + EVENT_COLUMNS * events);
     }
-    let last = 1 + 6 * events + 3 * nodes;
+    let last = 1 + EVENT_COLUMNS * events + 3 * nodes;
     let _ = write!(
         sql,
         "; INSERT INTO meta (key, value) VALUES (${last}, ${}) ON CONFLICT (key) DO UPDATE SET value = excluded.value; COMMIT",
@@ -115,7 +118,7 @@ pub(crate) async fn append_and_commit(
     let mut nodes = Vec::new();
     // They become part of the record together.
     let at = now().to_string();
-    for Entry { bay, kind, body } in entries {
+    for Entry { bay, kind, body, .. } in entries {
         let seq = frontier.size() + 1;
         let leaf = EventRecord::leaf_of(seq, &at, bay.as_deref().unwrap_or(""), kind, body);
         grow(&mut frontier, leaf, &mut nodes)?;
@@ -130,9 +133,11 @@ pub(crate) async fn append_and_commit(
             .bind(to_i64(seq))
             .bind(at.as_str())
             .bind(entry.bay.as_deref())
-            .bind(entry.kind)
+            .bind(entry.kind.as_str())
             .bind(entry.body.as_str())
-            .bind(leaf.to_string());
+            .bind(leaf.to_string())
+            .bind(entry.columns.traffic.map(TrafficPart::as_str))
+            .bind(i64::from(entry.columns.from_inside));
     }
     for (node, hash) in nodes {
         query = query.bind(i64::from(node.level)).bind(to_i64(node.index)).bind(hash.to_string());

@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use bay_ledger::{EventRecord, Frontier, Hash};
+use bay_types::event::TrafficPart;
 use sqlx::Row;
-use sqlx::sqlite::SqliteConnection;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::{frontier, grow};
-use crate::event::{PAGE, raw, to_i64};
+use crate::event::{PAGE, Raw, raw, to_i64};
 use crate::{Result, Store, StoreError};
 
 /// What [`Store::events_verify`] found.
@@ -40,6 +41,16 @@ impl Store {
     }
 }
 
+/// Whether the columns that events are selected by hold what they should: else an event that holds could be kept out of
+/// the pages that it belongs to.
+fn columns_fit(row: &SqliteRow, event: &Raw) -> bool {
+    let due = event.columns();
+    let traffic = row.try_get::<Option<String>, _>(6);
+    let from_inside = row.try_get::<i64, _>(7);
+    traffic.is_ok_and(|kept| kept.as_deref() == due.traffic.map(TrafficPart::as_str))
+        && from_inside.is_ok_and(|kept| kept == i64::from(due.from_inside))
+}
+
 async fn verify(connection: &mut SqliteConnection, path: &Path) -> Result<Verdict> {
     let failed = |source| StoreError::query(path, "verifying events", source);
     // A frontier that cannot be read is a broken record too, but only once the events were looked at.
@@ -49,7 +60,7 @@ async fn verify(connection: &mut SqliteConnection, path: &Path) -> Result<Verdic
     let mut nodes_seen = 0_i64;
     loop {
         let rows = sqlx::query(
-            "SELECT seq, at, bay, kind, body, hash FROM events WHERE seq > $1 ORDER BY seq LIMIT $2",
+            "SELECT seq, at, bay, kind, body, hash, traffic, from_inside FROM events WHERE seq > $1 ORDER BY seq LIMIT $2",
         )
         .bind(to_i64(seen.size()))
         .bind(i64::from(PAGE))
@@ -71,6 +82,9 @@ async fn verify(connection: &mut SqliteConnection, path: &Path) -> Result<Verdic
             let leaf = EventRecord::leaf_of(found.seq, &found.at, bay, &found.kind, &found.body);
             if Hash::parse(&found.hash) != Some(leaf) {
                 return broken("its hash does not fit what it says");
+            }
+            if !columns_fit(row, &found) {
+                return broken("what is kept beside it does not follow from what it says");
             }
             grow(&mut seen, leaf, &mut nodes)?;
             for (node, hash) in nodes.drain(..) {

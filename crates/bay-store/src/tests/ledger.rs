@@ -69,6 +69,32 @@ async fn proofs_come_out_of_what_is_kept_for_every_size() {
     assert_eq!(store.ledger_root(EVENTS + 1).await.unwrap(), None);
 }
 
+/// An event that still has its hash must not be kept out of the pages that it belongs to.
+#[tokio::test]
+async fn what_events_are_selected_by_cannot_be_touched_unseen() {
+    for (sql, bad) in [
+        ("UPDATE events SET traffic = 'look-up' WHERE seq = 1", 1),
+        ("UPDATE events SET traffic = NULL WHERE seq = 2", 2),
+        ("UPDATE events SET from_inside = 1 WHERE seq = 2", 2),
+        ("UPDATE events SET from_inside = 0 WHERE seq = 3", 3),
+    ] {
+        let (dir, store) = store().await;
+        let decided = json!({ "request": "GET https://a.test/", "outcome": "deny" });
+        for (kind, body) in [
+            ("egress.decided", decided.clone()),
+            ("egress.decided", decided.clone()),
+            ("hold.taken", json!({ "until": null, "by": "inside" })),
+        ] {
+            store.event_append(None, &Draft::new(kind, body)).await.unwrap();
+        }
+        let verdict = store.events_verify().await.unwrap();
+        assert!(matches!(verdict, Verdict::Intact { events: 3, .. }), "{verdict:?}");
+        tamper(&dir, sql).await;
+        let verdict = store.events_verify().await.unwrap();
+        assert!(matches!(verdict, Verdict::Broken { seq, .. } if seq == bad), "{sql}: {verdict:?}");
+    }
+}
+
 #[tokio::test]
 async fn the_inside_of_the_tree_cannot_be_touched_unseen() {
     for sql in [

@@ -59,6 +59,13 @@ async fn a_database_of_the_first_release_with_a_ledger_is_taken_over_and_still_v
         let web = bays.iter().find(|bay| bay.name.as_str() == "web").unwrap();
         let execs = store.exec_list(web.id).await.unwrap();
         assert_eq!(execs[0].exit.unwrap().code, Some(3));
+        // Selected as that release selected it: 2 requests let out with their ends, 2 refused, 8 look-ups.
+        let traffic = async |refused, look_ups| {
+            let wanted = TrafficWanted { refused, look_ups };
+            store.traffic_page(web.id, 0, wanted, 100).await.unwrap().len()
+        };
+        let found = [traffic(false, true).await, traffic(false, false).await, traffic(true, false).await];
+        assert_eq!(found, [14, 6, 2]);
         let approvals = store.approval_list(false).await.unwrap();
         let answers: Vec<_> = approvals.iter().map(|row| row.card.answer.as_ref().unwrap()).collect();
         assert!(answers[0].bound && !answers[0].any_body, "{answers:?}");

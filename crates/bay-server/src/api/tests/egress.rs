@@ -6,7 +6,7 @@ use super::*;
 
 impl Rig {
     async fn sent(&self, bay: &BayHandle, kind: &'static str, body: Value) -> u64 {
-        self.daemon.store.event_append(Some(bay.id), &Draft::new(kind, body)).await.unwrap()
+        self.daemon.store.event_append(Some(bay.id), &Draft::of(OtherEvent::new(kind, body))).await.unwrap()
     }
 
     async fn entries(&self, query: &str) -> Vec<Value> {

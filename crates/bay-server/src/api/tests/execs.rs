@@ -9,7 +9,11 @@ use crate::service::execs;
 /// An exec that the daemon believes to be running.
 async fn open(rig: &Rig, handle: &BayHandle) -> ExecSpec {
     let spec = exec();
-    rig.daemon.store.exec_insert(handle.id, &spec, None, &Draft::new("exec.start", json!({}))).await.unwrap();
+    rig.daemon
+        .store
+        .exec_insert(handle.id, &spec, None, &Draft::of(OtherEvent::new("exec.start", json!({}))))
+        .await
+        .unwrap();
     handle.exec_opened(spec.id);
     spec
 }

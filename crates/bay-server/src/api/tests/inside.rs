@@ -214,7 +214,7 @@ async fn a_bay_that_has_used_up_its_part_of_the_record_changes_nothing_more_from
     let bay = rig.bay("web", State::Running).await;
     // As much as the record keeps of what one bay causes from inside.
     let long = json!({ "by": "inside", "argv": ["x".repeat(15_000)] });
-    let draft = Draft::new("service.define", long);
+    let draft = Draft::of(OtherEvent::new("service.define", long));
     let fill = futures_util::stream::iter(0..(64 << 20) / 15_000 + 1)
         .map(|_| rig.daemon.store.event_append(Some(bay.id), &draft))
         .buffer_unordered(64);

@@ -162,7 +162,7 @@ async fn a_layer_that_cannot_be_read_any_more_denies_everything_and_says_why() {
     // As a later release may find it.
     for (text, places) in [("[[rule]]\noutcome = \"maybe\"\n", "{}"), (DOCS, "{ broken")] {
         let new = PolicyNew { name: "p.toml".to_owned(), text: text.to_owned(), places: places.to_owned() };
-        let set = Draft::new("policy.set", json!({}));
+        let set = Draft::of(OtherEvent::new("policy.set", json!({})));
         rig.daemon.store.policy_set(&Scope::Bay(handle.id), &new, &set).await.unwrap();
         rig.daemon.policies.forget(handle.id);
         for request in ["GET https://docs.example.com/guide/a", "GET https://granted.example.com/"] {
@@ -209,7 +209,7 @@ async fn a_grant_allows_one_request_for_a_while_and_can_be_taken_back() {
         expires: now,
         created_at: now,
     };
-    let draft = Draft::new("grant.add", json!({}));
+    let draft = Draft::of(OtherEvent::new("grant.add", json!({})));
     rig.daemon.store.grant_add(handle.id, &over, 10, &draft).await.unwrap();
     rig.daemon.policies.forget(handle.id);
     assert_eq!(rig.outcome("GET https://old.example.com/").await, "deny");
@@ -249,7 +249,7 @@ async fn a_policy_is_looked_over_and_compared_without_being_set() {
     let handle = rig.bay("web", State::Stopped).await;
     rig.put_policy("/v1/bays/web/policy", DOCS).await;
     let decided = json!({ "request": "GET https://new.example.com/", "outcome": "deny" });
-    let seen = Draft::new("egress.decided", decided);
+    let seen = Draft::of(OtherEvent::new("egress.decided", decided));
     rig.daemon.store.event_append(Some(handle.id), &seen).await.unwrap();
     let next = format!("{DOCS}\n[[rule]]\nid = \"all\"\noutcome = \"allow\"\nhost = \"*\"\n");
     let body = json!({ "name": "p.toml", "text": next });
@@ -281,7 +281,7 @@ async fn a_decision_on_record_is_explained_and_nothing_in_it_is_obeyed() {
     let decision = decide(&effective, &request, now);
     let explanation = bay_policy::explain(&effective, &request, &decision, now);
     let append = async |kind, body| {
-        rig.daemon.store.event_append(Some(handle.id), &Draft::new(kind, body)).await.unwrap()
+        rig.daemon.store.event_append(Some(handle.id), &Draft::of(OtherEvent::new(kind, body))).await.unwrap()
     };
     let body = json!({ "request": request.to_string(), "outcome": "deny", "explanation": explanation, "by": { "exec": "exec_1" } });
     let id = append("egress.decided", body).await;
@@ -331,7 +331,11 @@ async fn the_narrowest_rules_are_learned_from_what_was_refused() {
     let rig = rig().await;
     let handle = rig.bay("web", State::Stopped).await;
     let append = async |kind, body| {
-        rig.daemon.store.event_append(Some(handle.id), &Draft::new(kind, body)).await.unwrap();
+        rig.daemon
+            .store
+            .event_append(Some(handle.id), &Draft::of(OtherEvent::new(kind, body)))
+            .await
+            .unwrap();
     };
     for request in ["GET https://a.example.com/x", "HEAD https://a.example.com/x", "GET https://10.0.0.1/"] {
         append("egress.decided", json!({ "request": request, "outcome": "deny" })).await;

@@ -46,6 +46,7 @@ pub(super) fn used_up() -> ApiError {
 #[cfg(test)]
 mod tests {
     use bay_store::Draft;
+    use bay_types::event::OtherEvent;
     use serde_json::json;
 
     use super::*;
@@ -60,8 +61,9 @@ mod tests {
             assert!(share.has_room(&store, bay).await.unwrap());
             share.counted.lock().await.0
         };
-        let add =
-            async |bay, kind, body| store.event_append(Some(bay), &Draft::new(kind, body)).await.unwrap();
+        let add = async |bay, kind, body| {
+            store.event_append(Some(bay), &Draft::of(OtherEvent::new(kind, body))).await.unwrap()
+        };
         assert_eq!(bytes().await, 0);
         add(bay, "service.define", json!({ "by": "uid 0" })).await;
         add(bay, "egress.decided", json!({ "by": "inside" })).await;

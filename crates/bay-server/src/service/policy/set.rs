@@ -7,6 +7,8 @@ use bay_policy::rule::Origin;
 use bay_policy::write::grant_to_toml;
 use bay_policy::{CanonicalRequest, Grant, Layer, Outcome, Place, Preset};
 use bay_store::{Draft, GrantRow, PolicyNew, PolicyRow, Scope};
+use bay_types::event;
+use bay_types::event::policy::{PolicySummary, RuleCounts};
 use bay_types::policy::{
     GrantAdd, GrantView, LayerSet, LayerText, MAX_GRANT_S, MAX_GRANTS, MAX_NAME_BYTES, MAX_POLICY_BYTES,
     MAX_REQUEST_BYTES, PolicySet, PolicyView,
@@ -14,7 +16,6 @@ use bay_types::policy::{
 use bay_types::principal::Principal;
 use bay_types::{ApiError, BayName, ErrorCode};
 use jiff::{SignedDuration, Timestamp};
-use serde_json::{Value, json};
 
 use super::{compile, places, view};
 use crate::channel::plain_text;
@@ -34,7 +35,7 @@ const ID_DIGITS: usize = 8;
 pub(crate) struct Prepared {
     pub(crate) new: PolicyNew,
     /// Its name, hash and numbers of rules, for the record.
-    pub(crate) told: Value,
+    pub(crate) summary: PolicySummary,
     pub(super) layer: bay_policy::LayerPolicy,
 }
 
@@ -77,14 +78,12 @@ fn prepare_now(layer: Layer, given: PolicySet, forge: Option<&Place>) -> Result<
     let found = places::checked(&given.places)?;
     let read = compile::read(layer, &name, &text, &places::places(&found, forge));
     let policy = read.map_err(|problems| invalid(&problems))?;
-    let count = |outcome| policy.rules.iter().filter(|rule| rule.outcome == outcome).count();
-    let told = json!({
-        "name": name,
-        "sha256": compile::sha256(&text),
-        "rules": { "allow": count(Outcome::Allow), "ask": count(Outcome::Ask), "deny": count(Outcome::Deny) },
-    });
+    let count = |outcome| policy.rules.iter().filter(|rule| rule.outcome == outcome).count() as u64;
+    let rules =
+        RuleCounts { allow: count(Outcome::Allow), ask: count(Outcome::Ask), deny: count(Outcome::Deny) };
+    let summary = PolicySummary { name: name.clone(), sha256: compile::sha256(&text), rules };
     let places = serde_json::to_string(&found).map_err(|error| ApiError::internal(&error))?;
-    Ok(Prepared { new: PolicyNew { name, text, places }, told, layer: policy })
+    Ok(Prepared { new: PolicyNew { name, text, places }, summary, layer: policy })
 }
 
 /// What is wrong with a file, as far as it is told at once.
@@ -152,19 +151,29 @@ pub(crate) async fn set(
     if let Scope::Bay(bay) = &scope {
         not_deleting(&daemon.bays.find(&bay.to_string())?.row(), "given a policy")?;
     }
-    let Prepared { new, mut told, .. } =
+    let Prepared { new, summary, .. } =
         prepare(layer_of(&scope), given, location_of(&daemon, &scope)).await?;
-    told["scope"] = json!(scope.to_string());
-    told["by"] = json!(caller.by());
-    daemon.store.policy_set(&scope, &new, &Draft::new("policy.set", told)).await.map_err(|e| e.to_api())?;
+    let event = Draft::of(event::policy::PolicySet {
+        scope: scope.to_string(),
+        name: Some(summary.name),
+        sha256: Some(summary.sha256),
+        rules: Some(summary.rules),
+        by: caller.by(),
+    });
+    daemon.store.policy_set(&scope, &new, &event).await.map_err(|e| e.to_api())?;
     touch(&daemon, &scope);
     Ok(())
 }
 
 /// A bay without one has the preset `closed`; a host or project without one says nothing.
 pub(crate) async fn unset(daemon: Arc<Daemon>, scope: Scope, caller: Principal) -> Result<(), ApiError> {
-    let event =
-        Draft::new("policy.set", json!({ "scope": scope.to_string(), "name": null, "by": caller.by() }));
+    let event = Draft::of(event::policy::PolicySet {
+        scope: scope.to_string(),
+        name: None,
+        sha256: None,
+        rules: None,
+        by: caller.by(),
+    });
     daemon.store.policy_unset(&scope, &event).await.map_err(|e| e.to_api())?;
     touch(&daemon, &scope);
     Ok(())
@@ -260,10 +269,13 @@ pub(crate) async fn grant_add(
     let row = GrantRow { id, text: grant_to_toml(&grant), expires, created_at };
     // What is kept must be what will be read.
     let read = compile::grants_of(&row).map_err(|problems| invalid(&problems))?;
-    let event = Draft::new(
-        "grant.add",
-        json!({ "id": row.id, "request": request.to_string(), "expires": expires, "sha256": compile::sha256(&row.text), "by": caller.by() }),
-    );
+    let event = Draft::of(event::policy::GrantAdd {
+        id: row.id.clone(),
+        request: request.to_string(),
+        expires: expires.into(),
+        sha256: compile::sha256(&row.text),
+        by: caller.by(),
+    });
     let added = daemon.store.grant_add(handle.id, &row, MAX_GRANTS, &event).await.map_err(|e| e.to_api())?;
     if added.is_none() {
         return Err(ApiError::new(
@@ -289,7 +301,8 @@ pub(crate) async fn grant_rm(
     id: String,
     caller: Principal,
 ) -> Result<GrantView, ApiError> {
-    let event = Draft::new("grant.rm", json!({ "ids": [id], "by": caller.by() }));
+    let event =
+        Draft::of(event::policy::GrantRemove { ids: vec![id.clone()], why: None, by: Some(caller.by()) });
     let gone = daemon.store.grant_rm(handle.id, &id, &event).await.map_err(|e| e.to_api())?;
     let row = gone.ok_or_else(|| no_grant(&handle.name, &id))?;
     daemon.policies.touch(handle.id);

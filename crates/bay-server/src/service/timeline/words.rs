@@ -111,6 +111,12 @@ pub(super) fn what(kind: &str, body: &Value) -> String {
             body.text("approval").unwrap_or_default(),
             body.command()
         ),
+        "service.approved" => format!(
+            "a person let a command of service {} run ({}): {}",
+            service(&body),
+            body.text("approval").unwrap_or_default(),
+            body.command()
+        ),
         "exec.end" => ended(&body),
         "exec.files" => files(&body),
         "exec.signal" => {

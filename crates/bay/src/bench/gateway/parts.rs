@@ -13,11 +13,12 @@ use bay_policy::decide;
 use bay_runtime::sockets::Callers;
 use bay_store::{Draft, Store};
 use bay_types::bay::BayView;
-use bay_types::egress::Transport;
+use bay_types::egress::{Process, Transport, Who};
+use bay_types::event::egress::{self, EgressDecided};
 use bay_types::runtime::RuntimeRecord;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::traffic::EgressRule;
+use bay_types::{ApiError, ErrorCode, ExecId};
 use jiff::Timestamp;
-use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::lab::Lab;
@@ -139,6 +140,34 @@ async fn append_rounds(path: &Path, rounds: usize) -> Result<Scored, ApiError> {
     Ok(score(&title, &[durable, committed], vec![]))
 }
 
+/// The event of a request as it is most often.
+fn decided() -> EgressDecided {
+    let process = Process {
+        pid: 17,
+        host_pid: 1017,
+        exe: "/bin/bay".to_owned(),
+        argv: vec!["/bin/bay".to_owned(), "__load".to_owned()],
+    };
+    EgressDecided {
+        request: "GET https://origin.test:40000/open/short".to_owned(),
+        host: "origin.test".to_owned(),
+        port: 40000,
+        outcome: egress::Outcome::Allow.into(),
+        rule: Some(EgressRule { id: "origin".to_owned(), origin: "policy.toml:1".to_owned() }),
+        by: Some(Who {
+            exec: Some(ExecId::generate()),
+            uid: Some(0),
+            process: Some(process),
+            ..Who::default()
+        }),
+        secrets: Vec::new(),
+        approval: None,
+        asked: false,
+        explanation: None,
+        left_out: None,
+    }
+}
+
 async fn append(store: &Store, durable: bool) -> Result<f64, ApiError> {
     let left = Arc::new(AtomicU64::new(EVENTS));
     let mut callers = JoinSet::new();
@@ -146,14 +175,9 @@ async fn append(store: &Store, durable: bool) -> Result<f64, ApiError> {
     for _ in 0..CALLERS {
         let (store, left) = (store.clone(), left.clone());
         callers.spawn(async move {
-            while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
-                let body = json!({
-                    "request": "GET https://origin.test:40000/open/short", "host": "origin.test", "port": 40000,
-                    "outcome": "allow", "rule": { "id": "origin", "origin": "policy.toml:1" },
-                    "by": { "exec": "exec_0000000000000000", "uid": 0,
-                            "process": { "pid": 17, "exe": "/bin/bay", "argv": ["/bin/bay", "__load"] } },
-                });
-                let seq = store.event_append(None, &Draft::new("egress.decided", body)).await?;
+            while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+            {
+                let seq = store.event_append(None, &Draft::of(decided())).await?;
                 if durable {
                     store.event_durable(seq).await?;
                 }
