@@ -70,7 +70,7 @@ pub(crate) fn wanted(mut arguments: impl Iterator<Item = OsString>) -> io::Resul
         .ok_or_else(|| odd(&format!("{address:?} is not an address and port")))?;
     if !address.ip().is_loopback() {
         return Err(odd(&format!(
-            "{address} is not a loopback address, and whoever reaches it commands this machine"
+            "{address} is not a loopback address, and anybody who reaches it controls this machine"
         )));
     }
     Ok(Some(Wanted { address, state }))

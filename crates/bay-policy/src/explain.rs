@@ -125,7 +125,7 @@ fn reason(request: &CanonicalRequest, decision: &Decision) -> String {
         Cause::NoPolicy => "there is no policy, and what is not allowed is denied".to_owned(),
         Cause::NoRule { layer, file } => {
             let special = special(request.host());
-            format!("no rule of the {layer} layer ({file}) speaks of it{special}")
+            format!("no rule of the {layer} layer ({file}) covers it{special}")
         }
     }
 }

@@ -109,7 +109,7 @@ fn empty_layer(layer: &LayerPolicy, findings: &mut Vec<Finding>) {
             origin: Origin { layer: layer.layer, file: layer.file.clone(), line: 1 },
             because_of: None,
             message: "the layer has rules that deny and none that allows, so it denies everything".to_owned(),
-            next: "add otherwise = \"inherit\" if it is only meant to take away".to_owned(),
+            next: "add otherwise = \"inherit\" if it is only meant to narrow".to_owned(),
         });
     }
 }
@@ -135,7 +135,7 @@ fn overruled(
         denies && rule.outcome != Outcome::Deny && other.matcher.forbids_all_of(&rule.matcher)
     });
     if let Some(deny) = deny {
-        let message = "a deny speaks of everything it speaks of, and a deny beats all";
+        let message = "a deny covers everything that this rule covers, and a deny wins";
         findings.push(finding(rule, FindingCode::Shadowed, Some(deny), message, "remove one of the two"));
         return;
     }
@@ -161,11 +161,11 @@ fn overruled(
             .iter()
             .any(|other| other.outcome == Outcome::Ask && other.matcher.overlaps(&rule.matcher));
     if let Some((_, same)) = same.filter(|_| !exception) {
-        let message = "another rule says the same of all it speaks of";
+        let message = "another rule decides the same for everything that this rule covers";
         findings.push(finding(rule, FindingCode::Redundant, Some(same), message, "remove it"));
     }
     if is_capped(policy, rule, now) {
-        let message = "another layer permits nothing of what it speaks of";
+        let message = "another layer permits nothing that this rule covers";
         findings.push(finding(
             rule,
             FindingCode::Dead,

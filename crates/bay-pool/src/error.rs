@@ -143,7 +143,7 @@ impl PoolError {
             ),
             Self::ReadOnly { .. } | Self::TurnedReadOnly { .. } => (
                 ErrorCode::PoolReadOnly,
-                "nothing was changed; the kernel's log (`dmesg`) has the reason; mend the disk, unmount the pool and start the daemon again"
+                "nothing was changed; the kernel's log (`dmesg`) has the reason; repair the disk, unmount the pool and start the daemon again"
                     .to_owned(),
             ),
             Self::Failing { .. } => (

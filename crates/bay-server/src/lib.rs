@@ -212,7 +212,7 @@ impl ServeError {
             ),
             Self::Gateway { .. } => (
                 ErrorCode::InvalidInput,
-                "mend the file that --gateway-hosts or --gateway-ca names, or leave it out".to_owned(),
+                "fix the file that --gateway-hosts or --gateway-ca names, or leave it out".to_owned(),
             ),
             Self::Fault(_) => (ErrorCode::InvalidInput, "write runtime:STEP or daemon:POINT".to_owned()),
             Self::Signals(_) => return ApiError::internal(self),

@@ -461,9 +461,9 @@ impl Reconciler {
         )
         .await?;
         self.why = match (&row.thaw_from, point.bay == id) {
-            (Some(_), _) => format!("went back: it goes on from {}", point.checkpoint),
-            (None, true) => format!("went back: {reason}, started anew"),
-            (None, false) => format!("{reason}, started anew"),
+            (Some(_), _) => format!("restored; resumed from {}", point.checkpoint),
+            (None, true) => format!("restored: {reason}, with its processes started again"),
+            (None, false) => format!("{reason}, with its processes started again"),
         };
         Ok(())
     }
@@ -492,7 +492,7 @@ impl Reconciler {
             // A start somebody asked for is already called one; this one follows from what was noted before.
             if self.why.is_empty() {
                 self.why = match row.thaw_from {
-                    Some(from) => format!("goes on from {}", from.checkpoint),
+                    Some(from) => format!("resumed from {}", from.checkpoint),
                     None => format!("{}; started again", row.reason),
                 };
             }

@@ -23,7 +23,7 @@ use crate::top::Top;
 
 const DEFAULT_DATA_DIR: &str = "/var/lib/workbay";
 
-/// Persistent, isolated Linux workstations for agents: one bay per repository, none of it lost.
+/// Persistent, isolated Linux workstations for coding agents.
 #[derive(Debug, Parser)]
 #[command(
     name = "bay",

@@ -59,7 +59,7 @@ enum Verb {
     Release,
     /// Capture the files of the bay as they are now, to go back to (root only). They are at /.bay/checkpoints/vN then.
     Checkpoint {
-        /// What is worth remembering about it.
+        /// A description.
         #[arg(short, long, value_name = "TEXT")]
         message: Option<String>,
     },
@@ -68,7 +68,7 @@ enum Verb {
     /// Make the bay what it was at a checkpoint (root only). Everything that runs ends, also this; what the bay is now
     /// becomes a checkpoint first.
     Restore {
-        /// Where to go back to: v1, v2, …
+        /// The checkpoint to restore: v1, v2, …
         checkpoint: CheckpointName,
     },
     /// Show what changed in the bay (root only), as `bay diff` does for whoever runs it: since the last checkpoint, or from and
@@ -149,7 +149,7 @@ impl Ctl {
             Verb::Restore { checkpoint } => {
                 let before: CheckpointView = guest.post(&format!("/v1/restore/{checkpoint}"), &()).await?;
                 self.print(&before, || {
-                    format!("this bay goes back to {checkpoint} now; what it was before is {}", before.name)
+                    format!("this bay is being restored to {checkpoint}; its state before is {}", before.name)
                 })
             }
             Verb::Diff(what) => {

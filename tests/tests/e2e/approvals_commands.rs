@@ -210,7 +210,7 @@ fn a_command_that_is_denied_with_a_rollback_leaves_the_files_as_they_were_before
     let id = the_question(&lab.daemon);
     let _after = lab.daemon.sh("b", "echo after > /workspace/file").ok();
     let told = lab.daemon.bay(&["approvals", "deny", &id, "--rollback"]).ok();
-    assert!(told.errors().contains("b went back to v1"), "{told}");
+    assert!(told.errors().contains("b was restored to v1"), "{told}");
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(125));
     assert_eq!(lab.daemon.sh("b", "cat /workspace/file").ok().text(), "before");
 }

@@ -105,7 +105,7 @@ fn a_host_that_keeps_its_memory_to_itself_lets_nothing_come_back_and_loses_nothi
     assert!(next.contains("--files-only"), "{next}");
     assert_eq!(daemon.host_pid("b"), guest);
     let (what, _) = daemon.bay(&["fork", "b", "--from", "v1"]).fails_with(ErrorCode::NotEnough);
-    assert!(what.contains("a bay that goes on from b needs"), "{what}");
+    assert!(what.contains("a fork of the running b needs"), "{what}");
     assert_eq!((daemon.list().len(), checkpoints(&daemon, "b").len()), (2, 1));
 
     // What is on disk stays there, and says why.

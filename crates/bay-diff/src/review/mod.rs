@@ -165,7 +165,7 @@ fn about_the_node(entry: &DiffEntry, hits: &mut Vec<Hit>) {
         hits.push(Hit::new(
             Severity::Warn,
             "setuid",
-            "it runs with the rights of its owner, whoever starts it",
+            "it runs with the rights of its owner, no matter who starts it",
         ));
     }
     if let (NodeKind::Symlink, Some(target)) = (after.kind, &after.target)

@@ -60,7 +60,7 @@ const RULES: &[Rule] = &[
     Rule {
         rule: "hook",
         severity: Severity::Warn,
-        why: "a hook: git runs it for whoever commits, checks out or pushes",
+        why: "a hook: git runs it for anybody who commits, checks out or pushes",
         places: &[
             Under(".git/hooks"),
             Under(".githooks"),

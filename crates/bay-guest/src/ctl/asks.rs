@@ -82,7 +82,7 @@ impl Asks {
 fn away(why: &str) -> ApiError {
     ApiError::new(
         ErrorCode::Interrupted,
-        format!("whoever runs the bay could not be asked: {why}"),
+        format!("the operator of the bay could not be asked: {why}"),
         "try again in some seconds",
     )
 }

@@ -33,7 +33,7 @@ pub(super) async fn route(
         ApiError::new(
             ErrorCode::PoolDamaged,
             "the bay cannot keep services in its state",
-            "free some of the bay's disk; whoever runs the bay has to stop and start it",
+            "free some of the bay's disk; the operator of the bay has to stop and start it",
         )
     })?;
     match (request.method(), rest) {

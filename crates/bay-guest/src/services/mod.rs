@@ -201,9 +201,7 @@ impl All {
                     name: name.clone(),
                     spec: None,
                     state: ServiceState::Failed,
-                    reason: format!(
-                        "its definition cannot be read: {why}; add it again, or remove it, and it is mended"
-                    ),
+                    reason: format!("its definition cannot be read: {why}; add it again, or remove it"),
                     since: *since,
                     wanted: false,
                     pid: None,

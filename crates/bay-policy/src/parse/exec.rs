@@ -61,7 +61,7 @@ fn read<'t>(reader: &mut Reader<'t>, table: &DeTable<'t>, at: usize, origin: Ori
     }
     let open_inside = rule.argv.iter().rev().skip(1).any(|word| word == "**");
     let (why, next) = if rule.outcome == Outcome::Allow {
-        ("it has no outcome", "add outcome = \"ask\" or \"deny\"; what no rule speaks of runs")
+        ("it has no outcome", "add outcome = \"ask\" or \"deny\"; commands that no rule covers run")
     } else if rule.argv.is_empty() || rule.argv.len() > MAX_WORDS {
         ("it has no argv, or too many words", "add argv = [\"git\", \"push\", \"**\"]")
     } else if rule.argv[0].contains(char::is_whitespace) {

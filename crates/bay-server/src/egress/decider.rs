@@ -238,7 +238,7 @@ impl Decider for BayDecider {
             Refused::Connection { host, port, decision } => {
                 let why = match decision.rule() {
                     Some(rule) => format!("rule {} at {} refuses it", rule.id, rule.origin),
-                    None => "no rule speaks of this host and port".to_owned(),
+                    None => "no rule covers this host and port".to_owned(),
                 };
                 (Refusal::Connection, host.to_string(), *port, why)
             }

@@ -128,7 +128,7 @@ impl Reconciler {
         let index = (from.bay != row.id).then(|| row.forked_from.as_ref().map_or(0, |from| from.index));
         let restored = self.daemon.backend.restore(spec, &images, index).await.map_err(|e| e.to_api())?;
         if self.why.is_empty() {
-            self.why = format!("goes on from {}", from.checkpoint);
+            self.why = format!("resumed from {}", from.checkpoint);
         }
         for note in restored.notes.iter().take(MAX_NOTES) {
             self.why.push_str("; ");

@@ -209,10 +209,10 @@ fn checked_time(wanted: &Allow) -> Result<Option<u64>, ApiError> {
 async fn saved(daemon: &Arc<Daemon>, card: &Approval) -> Result<PolicySet, ApiError> {
     let refuse = |why: String| invalid(why, "allow it once or for a time, or write a rule yourself");
     let (Asked::Request(asked), Some(rule)) = (&card.asked, &card.saved_as) else {
-        return Err(refuse("no rule can speak of this alone".to_owned()));
+        return Err(refuse("no rule can cover exactly this request".to_owned()));
     };
     let request = CanonicalRequest::from_line(&asked.request)
-        .map_err(|refusal| refuse(format!("no rule can speak of this alone: {refusal}")))?
+        .map_err(|refusal| refuse(format!("no rule can cover exactly this request: {refusal}")))?
         .with_secrets(card.secrets.clone());
     let handle = daemon.bays.find(&card.bay.to_string())?;
     let set = daemon.store.policy_get(&Scope::Bay(handle.id)).await.map_err(|e| e.to_api())?;

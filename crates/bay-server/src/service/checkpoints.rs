@@ -470,7 +470,7 @@ pub(crate) async fn keep_before_restore(
     if memory {
         can_come_back(daemon, handle, At { bay: handle.id, checkpoint: name }).await?;
     }
-    let why = format!("before the bay went back to {name}");
+    let why = format!("before the bay was restored to {name}");
     take(daemon, handle, Wanted { spared: Some(name), ..Wanted::automatic(why) }, caller).await
 }
 

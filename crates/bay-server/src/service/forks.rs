@@ -108,7 +108,7 @@ pub(crate) async fn fork(
 fn has_room(daemon: &Daemon, parent: &BayHandle, each: u64, count: u32) -> Result<(), ApiError> {
     daemon.admission.fits(each.saturating_mul(u64::from(count))).map_err(|shortage| {
         let what = match count {
-            1 => format!("a bay that goes on from {}", parent.name),
+            1 => format!("a fork of the running {}", parent.name),
             _ => format!("{count} bays that go on from {}", parent.name),
         };
         let next = "make fewer, or stop other bays; `--files-only` makes bays that start anew from the files";

@@ -262,7 +262,7 @@ async fn compare(
         ApiError::new(
             ErrorCode::Interrupted,
             format!("the comparison took longer than {} s", DIFF_WITHIN.as_secs()),
-            "compare with a later checkpoint, or let whoever runs the bay do it: `bay diff`",
+            "compare with a later checkpoint, or ask the operator of the bay for a `bay diff`",
         )
     };
     let until = Instant::now() + DIFF_WITHIN;

@@ -51,5 +51,5 @@ pub(crate) async fn wait(
 
 fn said(view: &BayView) -> String {
     let reason = bay_text::escape::one_line(&view.reason);
-    format!("the bay {0} is paused ({reason}); this goes on after `bay resume {0}`", view.name)
+    format!("the bay {0} is paused ({reason}); this continues after `bay resume {0}`", view.name)
 }

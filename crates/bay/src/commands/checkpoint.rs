@@ -14,7 +14,7 @@ use bay_text::escape::visible;
 pub(crate) struct Checkpoint {
     /// Name or id of the bay.
     name: String,
-    /// What is worth remembering about it.
+    /// A description.
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
     /// Capture what runs too, or fail.
@@ -57,7 +57,7 @@ pub(crate) fn said(bay: &str, made: &CheckpointView) -> String {
         }
     };
     let still = if made.pause_ms > 0.0 {
-        format!("; it stood still for {:.0} ms", made.pause_ms.ceil())
+        format!("; it was paused for {:.0} ms", made.pause_ms.ceil())
     } else {
         String::new()
     };

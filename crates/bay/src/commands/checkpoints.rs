@@ -10,7 +10,7 @@ use crate::output::age::since;
 use crate::output::table;
 use bay_text::escape::one_line;
 
-/// Look after the checkpoints of a bay. The newest can be read inside it below /.bay/checkpoints.
+/// Manage the checkpoints of a bay. The newest can be read inside it below /.bay/checkpoints.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay checkpoints ls web\n  bay checkpoints rm web v1 v2")]
 pub(crate) struct Checkpoints {
@@ -20,12 +20,12 @@ pub(crate) struct Checkpoints {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List them, oldest first. A star stands at the one that the bay descends from.
+    /// List them, oldest first. A star marks the one that the bay descends from.
     Ls {
         /// Name or id of the bay.
         name: String,
     },
-    /// Remove some. No other checkpoint and no bay is hurt by it.
+    /// Remove some. No other checkpoint and no bay depends on them.
     Rm {
         /// Name or id of the bay.
         name: String,

@@ -5,7 +5,7 @@ use crate::cli::Global;
 use crate::doctor::{self, report};
 use crate::failure::Outcome;
 
-/// Tell what this host can and cannot do for bays, what that costs, and how to mend it. Needs no daemon.
+/// Check what this host can and cannot do for bays, what that costs, and how to fix it. Needs no daemon.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay doctor\n  bay doctor --json | jq '.checks[] | select(.state != \"ok\")'"

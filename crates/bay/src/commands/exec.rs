@@ -36,7 +36,7 @@ pub(crate) struct Exec {
     /// Attach no standard input, so that a loop around this keeps its own.
     #[arg(short, long)]
     no_stdin: bool,
-    /// Start it, print its number and come back; `bay logs NAME NUMBER` shows what it says.
+    /// Start it, print its number and return; `bay logs NAME NUMBER` shows its output.
     #[arg(short, long, conflicts_with_all = ["tty", "interactive"])]
     detach: bool,
     /// Run it only when a person has allowed it: `bay approvals` shows what waits.
@@ -53,7 +53,7 @@ pub(crate) struct Exec {
 /// What `exec` and `shell` share.
 #[derive(Debug, Default, Args)]
 pub(super) struct Options {
-    /// Set a variable; a NAME alone passes the caller's value on.
+    /// Set a variable; NAME alone passes on the caller's value.
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
     /// Directory to run in [default: /workspace].

@@ -24,7 +24,7 @@ pub(crate) struct Fork {
     /// What they are called, with a number behind it [default: the bay's name and -fork].
     #[arg(long = "name", value_name = "PREFIX")]
     prefix: Option<String>,
-    /// Start them anew from the files, without what runs.
+    /// Start them from the files alone, without what runs.
     #[arg(long)]
     files_only: bool,
 }
@@ -40,7 +40,7 @@ impl Fork {
             return Ok(0);
         }
         for why in &made.checkpoint.without_memory {
-            crate::output::talk(&format!("started anew from the files: {}", one_line(why)));
+            crate::output::talk(&format!("started from the files alone: {}", one_line(why)));
         }
         for child in &made.bays {
             crate::output::data(&format!(

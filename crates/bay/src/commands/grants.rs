@@ -11,7 +11,7 @@ use crate::output::{data, json, talk};
 use bay_text::escape::visible;
 use bay_text::percent::segment;
 
-/// Allow a bay a single request for a while, and take that back.
+/// Allow a bay a single request for a while, and revoke that.
 ///
 /// A grant answers what a policy asks about and stands in for a missing rule. It is above no deny and not above the
 /// host's policy, and it ends with its time, or when the bay is stopped, replaced or restored.
@@ -44,7 +44,7 @@ enum Verb {
         #[arg(long)]
         id: Option<String>,
     },
-    /// Take grants back.
+    /// Revoke grants.
     Rm {
         /// Name or id of the bay.
         name: String,

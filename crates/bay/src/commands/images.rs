@@ -12,7 +12,7 @@ use crate::output::{count, size, table};
 use bay_text::escape::{one_line, visible};
 use bay_text::percent::segment;
 
-/// Look after the images that bays' root filesystems start as.
+/// Manage the images that bays' root filesystems start as.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay images ls\n  bay images import host --add ~/.cargo --add ~/.rustup\n  bay images import tar:rootfs.tar --name debian"

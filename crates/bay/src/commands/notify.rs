@@ -9,7 +9,7 @@ use crate::output::{data, json, talk};
 use bay_text::escape::visible;
 use bay_text::percent::segment;
 
-/// Have somebody outside told of questions that wait.
+/// Notify somebody of pending approvals.
 ///
 /// A webhook gets a signed message for each question and each answer. Messages that do not arrive are sent again for a
 /// while; nothing ever waits for them.
@@ -24,19 +24,19 @@ pub(crate) struct Notify {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Tell a place from now on.
+    /// Add a place to notify.
     Add {
         #[command(subcommand)]
         kind: Kind,
     },
-    /// List who is told.
+    /// List the places that are notified.
     Ls,
-    /// Tell a place no more.
+    /// Stop notifying a place.
     Rm {
         #[arg(value_name = "ID")]
         id: String,
     },
-    /// Send a message that means nothing, and see what comes of it.
+    /// Send a test message, and show the answer.
     Test {
         #[arg(value_name = "ID")]
         id: String,
@@ -78,7 +78,7 @@ impl Notify {
                 } else {
                     data(&line(&made.webhook))?;
                     data(&format!("messages are signed with {}", visible(&made.secret)))?;
-                    talk("this is shown once: give it to whoever checks the signature");
+                    talk("this is shown once: give it to the program that checks the signature");
                 }
             }
             Verb::Ls => {

@@ -11,7 +11,7 @@ pub(crate) struct Pause {
     /// Names or ids of the bays.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
-    /// Capture what runs as a checkpoint and end it: `bay resume` goes on there, also after a reboot.
+    /// Capture what runs as a checkpoint and end it: `bay resume` continues there, also after a reboot.
     #[arg(long)]
     to_disk: bool,
 }

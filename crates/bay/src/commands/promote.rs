@@ -6,7 +6,7 @@ use crate::client::bay_path;
 use crate::failure::Outcome;
 use bay_text::escape::one_line;
 
-/// Make the files of one bay another's, as the best of several forks becomes the parent. What the other was is kept.
+/// Make the files of one bay another's, as the best of several forks becomes the parent. The state that it replaces is kept.
 ///
 /// Files alone: what runs in the other bay ends, and it starts anew from them.
 #[derive(Debug, Args)]
@@ -39,7 +39,7 @@ impl Promote {
             "files alone were taken: what ran in it has ended, and what runs there did not come along",
         );
         crate::output::talk(&format!(
-            "what it was before is {0}: `bay restore {parent} {0}`",
+            "its state before is {0}: `bay restore {parent} {0}`",
             done.before.name
         ));
         Ok(0)

@@ -10,7 +10,7 @@ use crate::output::{count, size, table};
 use bay_text::escape::visible;
 use bay_text::percent::segment;
 
-/// Look after the cached repositories that workspaces are made from.
+/// Manage the cached repositories that workspaces are made from.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay repos ls\n  bay repos sync https://example.org/project.git\n  bay repos rm project"

@@ -7,15 +7,15 @@ use crate::client::bay_path;
 use crate::failure::Outcome;
 use bay_text::escape::one_line;
 
-/// Make a bay what it was at one of its checkpoints. What it is now is kept as another, so nothing is lost.
+/// Restore a bay to one of its checkpoints. Its present state is kept as another, so nothing is lost.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay restore web v1\n  bay checkpoints ls web")]
 pub(crate) struct Restore {
     /// Name or id of the bay.
     name: String,
-    /// Where to go back to: v1, v2, …
+    /// The checkpoint to restore: v1, v2, …
     checkpoint: CheckpointName,
-    /// Start anew from the files, also where it was captured what ran.
+    /// Start from the files alone, even if the checkpoint has the memory too.
     #[arg(long)]
     files_only: bool,
 }
@@ -31,7 +31,7 @@ impl Restore {
         }
         let view = &done.bay;
         crate::output::data(&format!("{} is {}: {}", view.name, view.state, one_line(&view.reason)))?;
-        crate::output::talk(&format!("what it was before is {0}: `bay restore {bay} {0}`", done.before.name));
+        crate::output::talk(&format!("its state before is {0}: `bay restore {bay} {0}`", done.before.name));
         Ok(0)
     }
 }

@@ -4,7 +4,7 @@ use super::lifecycle::change;
 use crate::cli::Global;
 use crate::failure::Outcome;
 
-/// Let a paused bay go on where it was.
+/// Resume a paused bay where it stopped.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay resume web\n  bay resume web api")]
 pub(crate) struct Resume {

@@ -9,7 +9,7 @@ use crate::client::bay_path;
 use crate::failure::{Failure, Outcome, local};
 use bay_text::escape::visible;
 
-/// Delete bays and their workspaces. On a terminal it asks first; a script has said the word by calling it.
+/// Delete bays and their workspaces. On a terminal it asks first; in a script it does not.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay rm web\n  bay rm web api --yes\n  bay rm web --keep-workspace   the files stay: see `bay workspaces`"

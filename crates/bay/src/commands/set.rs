@@ -27,7 +27,7 @@ pub(crate) struct Set {
 /// The flags that `bay up` and `bay set` share.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LimitFlags {
-    /// Processors it may use; 1.5 is one and a half. `nproc` in the bay tells the next whole number.
+    /// Processors it may use; 1.5 is one and a half. `nproc` in the bay shows the next whole number.
     #[arg(long, value_name = "N|none", value_parser = number::<f64>, allow_negative_numbers = true)]
     cpus: Option<Setting<f64>>,
     /// Its weight when several want the processors at once; 1024 is everybody's.

@@ -12,7 +12,7 @@ use bay_text::escape::visible;
 /// Characters of a checkpoint's name that have a column.
 const CHECKPOINT: usize = 8;
 
-/// Show a bay's life as one ordered stream: lifecycle, commands, changed files, checkpoints.
+/// Show what happened in a bay as one ordered stream: lifecycle, commands, changed files, checkpoints.
 ///
 /// The first column is the line's number, the third the checkpoint to fork from for coming to that point (`-`: none).
 /// The bay may be one that was removed, by its id.

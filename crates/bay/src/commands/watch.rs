@@ -23,7 +23,7 @@ const AWAY_FOR: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 const WORKSPACE: &str = bay_types::guest::WORKSPACE;
 
-/// Tell what changes below a directory of a bay, as it happens.
+/// Show what changes below a directory of a bay, as it happens.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay watch web\n  bay watch web /workspace/src --shallow\n  bay watch web --json | jq -r 'select(.kind == \"create\").path'\n\nA rename is `rename` at the old name, then `create` at the new one. Ends at Ctrl-C, or when the directory or the bay goes away.\nGoes on over a capture of memory and a pause; that something may have been missed meanwhile is said (`dropped`).\nWith --json every line is an object: {\"event\": \"hello\" | \"change\" | \"dropped\" | \"gone\", …}."

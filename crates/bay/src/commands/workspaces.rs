@@ -10,7 +10,7 @@ use crate::output::{size, table};
 use bay_text::escape::visible;
 use bay_text::percent::segment;
 
-/// Look after the workspaces that `bay rm --keep-workspace` kept. `bay up --workspace` makes a bay with a copy of one.
+/// Manage the workspaces that `bay rm --keep-workspace` kept. `bay up --workspace` makes a bay with a copy of one.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay workspaces ls\n  bay up --workspace web-20260102T030405Z\n  bay workspaces rm web-20260102T030405Z"
@@ -24,7 +24,7 @@ pub(crate) struct Workspaces {
 enum Verb {
     /// List them.
     Ls,
-    /// Delete some for good. On a terminal it asks first; a script has said the word by calling it.
+    /// Delete some for good. On a terminal it asks first; in a script it does not.
     Rm {
         /// Names, or the name of the bay where only one of it is kept.
         #[arg(required = true, value_name = "NAME")]

@@ -18,7 +18,7 @@ pub(crate) fn render(examined: &Examined) -> String {
         let need = if check.required { ", and bays need it" } else { "" };
         text.push_str(&format!("\n\n{}: {}{need}", check.title, word(check.state)));
         text.push_str(&format!("\n  costs: {}", check.cost));
-        text.push_str(&format!("\n  mend:  {}", check.mend));
+        text.push_str(&format!("\n  fix:   {}", check.mend));
     }
     let unknown: Vec<&str> = examined
         .checks
@@ -86,7 +86,7 @@ mod tests {
         let text = render(&examined);
         assert!(
             text.contains(
-                "the thing: missing, and bays need it\n  costs: no bays\n  mend:  install the thing"
+                "the thing: missing, and bays need it\n  costs: no bays\n  fix:   install the thing"
             )
         );
         assert_eq!(text.matches("costs:").count(), 1);

@@ -37,7 +37,7 @@ struct Add {
 struct Change {
     /// The service.
     service: String,
-    /// Come back at once.
+    /// Return at once.
     #[arg(long)]
     no_wait: bool,
 }
@@ -73,7 +73,7 @@ enum Verb {
     Stop(Change),
     /// Stop one and start it again, and wait until it is ready.
     Restart(Change),
-    /// Stop one and forget it with its log.
+    /// Stop one, and delete it with its log.
     Rm {
         /// The service.
         service: String,

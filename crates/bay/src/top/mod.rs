@@ -43,10 +43,10 @@ const CTRL_C: u8 = 3;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  bay top\n  bay top --once --json | jq '.bays[] | {name, cpu_percent}'")]
 pub(crate) struct Top {
-    /// Print one table and end.
+    /// Print one table and exit.
     #[arg(long)]
     once: bool,
-    /// Seconds between two looks.
+    /// Seconds between two updates.
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = interval)]
     interval: f64,
 }

@@ -188,7 +188,7 @@ fn learnable(event: &Event) -> Result<CanonicalRequest, NotLearned> {
         if event.body.get("asked") == Some(&Value::Bool(true)) {
             return Err(not("a person was asked about it, and it was not allowed"));
         }
-        return request(event).ok_or_else(|| not("it has no form that a rule could speak of"));
+        return request(event).ok_or_else(|| not("it has no form that a rule could cover"));
     }
     let what = text(&event.body, "what").unwrap_or_default();
     let to = destination(event);

@@ -258,7 +258,7 @@ pub(crate) async fn grant_add(
     let mut grant: Grant = grant_for(&request, &id, origin, expires).ok_or_else(|| {
         ApiError::new(
             ErrorCode::InvalidInput,
-            format!("no rule can speak of {request} alone"),
+            format!("no rule can cover exactly {request}"),
             "write a rule into the bay's policy instead",
         )
     })?;

@@ -140,10 +140,10 @@ mod tests {
         );
         let denied = json!({ "request": "POST https://a.example/", "outcome": "deny", "explanation": { "reason": "no rule allows it" } });
         assert_eq!(said("egress.decided", &denied), "POST https://a.example/ refused: no rule allows it");
-        let refused = json!({ "what": "connection", "host": "192.0.2.1", "port": 22, "why": "no rule speaks of this host and port" });
+        let refused = json!({ "what": "connection", "host": "192.0.2.1", "port": 22, "why": "no rule covers this host and port" });
         assert_eq!(
             said("egress.refused", &refused),
-            "192.0.2.1:22 refused: no rule speaks of this host and port"
+            "192.0.2.1:22 refused: no rule covers this host and port"
         );
         let more = json!({ "what": "deny", "of": "a.example:443", "like": 12, "count": 980, "within_s": 10 });
         assert_eq!(said("egress.repeated", &more), "980 more like 12 (a.example:443) within 10 s");

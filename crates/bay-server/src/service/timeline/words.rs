@@ -150,7 +150,7 @@ pub(super) fn what(kind: &str, body: &Value) -> String {
         }
         "policy.set" => match body.text("name") {
             Some(name) => format!("policy {name} set{}{by}", rules(body.0.get("rules"))),
-            None => format!("its own policy taken away{by}"),
+            None => format!("its own policy removed{by}"),
         },
         "approval.asked" => format!(
             "a person was asked ({}): {}",

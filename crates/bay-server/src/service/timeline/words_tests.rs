@@ -162,7 +162,7 @@ fn policies_and_grants_are_told_with_who_set_them() {
     assert_eq!(what("policy.set", &set), "policy p.toml set (2 allow, 1 deny), by uid 0");
     assert_eq!(
         what("policy.set", &json!({ "name": null, "by": "uid 0" })),
-        "its own policy taken away, by uid 0"
+        "its own policy removed, by uid 0"
     );
     let add = json!({ "id": "a", "request": "GET https://x.example.com/", "expires": "2030-01-01T00:00:00Z", "by": "uid 0" });
     assert_eq!(

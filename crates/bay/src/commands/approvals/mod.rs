@@ -77,10 +77,10 @@ enum Verb {
     Deny {
         /// The id, or the end of it.
         id: String,
-        /// Why, for whoever is refused.
+        /// The reason, shown to the client that is refused.
         #[arg(short, long, value_name = "WHY")]
         message: Option<String>,
-        /// Have the bay go back to the checkpoint that was made before the question.
+        /// Restore the bay to the checkpoint that was made before the question.
         #[arg(long)]
         rollback: bool,
     },
@@ -165,7 +165,7 @@ impl Approvals {
                 told(&card, global.json)?;
                 if let (true, false, Some(checkpoint)) = (rollback, global.json, card.checkpoint) {
                     talk(&format!(
-                        "{} went back to {checkpoint}; what it was before is its newest checkpoint: `bay checkpoints ls {0}`",
+                        "{} was restored to {checkpoint}; its state before is its newest checkpoint: `bay checkpoints ls {0}`",
                         visible(&card.bay_name)
                     ));
                 }

@@ -54,7 +54,7 @@ enum Verb {
         /// Name or id of the bay.
         #[arg(required_unless_present = "host")]
         name: Option<String>,
-        /// A preset, a file, `-` for standard input, or `none` to take away what was set.
+        /// A preset, a file, `-` for standard input, or `none` to remove what was set.
         #[arg(required = true, value_name = "PRESET|FILE")]
         policy: String,
         /// For every bay of this host.
@@ -67,14 +67,14 @@ enum Verb {
         #[arg(long, value_name = "URL")]
         list: Vec<String>,
     },
-    /// Tell what would be decided on a request, without sending it. Ends with 0 for allow, 1 for anything else.
+    /// Show what would be decided on a request, without sending it. Ends with 0 for allow, 1 for anything else.
     Check {
         /// Name or id of the bay.
         name: String,
         /// `METHOD https://HOST/PATH`, `FETCH ssh://HOST/REPOSITORY`, `tcp://HOST:PORT` or `tls://HOST`.
         request: String,
     },
-    /// Tell why a request on record was decided so, and what would change it.
+    /// Explain why a request on record was decided so, and what would change it.
     Explain {
         /// Name or id of the bay.
         name: String,
@@ -90,7 +90,7 @@ enum Verb {
         #[arg(long, value_name = "FILE", conflicts_with = "name")]
         file: Option<String>,
     },
-    /// Tell what would change if this were the bay's policy.
+    /// Show what would change if this were the bay's policy.
     Diff {
         /// Name or id of the bay.
         name: String,

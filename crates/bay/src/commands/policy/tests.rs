@@ -43,7 +43,7 @@ fn a_decision_tells_what_would_change_it() {
     let told = bay_types::policy::Explained {
         request: "GET https://x.example.com/".to_owned(),
         outcome: "deny".to_owned(),
-        reason: "no rule\u{1b}[31m speaks of it".to_owned(),
+        reason: "no rule\u{1b}[31m covers it".to_owned(),
         would_allow: vec![bay_types::policy::Remedy::AddRule {
             layer: "bay".to_owned(),
             file: "p.toml".to_owned(),

@@ -93,7 +93,7 @@ struct Set {
     /// Leave other credentials to its hosts alone, which are refused otherwise.
     #[arg(long)]
     unmanaged: bool,
-    /// Let bodies to its hosts have sentinels in them, as they are; for models, which are told what an agent printed.
+    /// Let bodies to its hosts have sentinels in them, as they are; for models, which receive what an agent printed.
     #[arg(long)]
     literal_bodies: bool,
     /// Take a value that is easy to guess, which is refused otherwise; answers with it in them are cut off.

@@ -34,7 +34,7 @@ pub(crate) struct Definition {
     /// Start only after this service is ready, or done; repeatable.
     #[arg(long, value_name = "SERVICE")]
     needs: Vec<String>,
-    /// How to tell that it does its work: tcp:PORT, http://localhost:PORT/path, or cmd:COMMAND.
+    /// How to check that it works: tcp:PORT, http://localhost:PORT/path, or cmd:COMMAND.
     #[arg(long, value_name = "CHECK")]
     health: Option<String>,
     /// Seconds between two health checks [default: 5].
@@ -52,7 +52,7 @@ pub(crate) struct Definition {
     /// Seconds between TERM and KILL when it is stopped [default: 10].
     #[arg(long, value_name = "SECONDS", value_parser = milliseconds)]
     stop_grace: Option<u64>,
-    /// Set a variable; a NAME alone passes the caller's value on.
+    /// Set a variable; NAME alone passes on the caller's value.
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
     /// Directory to run in [default: /workspace].
@@ -61,10 +61,10 @@ pub(crate) struct Definition {
     /// User of the bay, by name or number [default: root].
     #[arg(short, long)]
     user: Option<String>,
-    /// Come back at once.
+    /// Return at once.
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// The command and its arguments; it is to stay in the foreground.
+    /// The command and its arguments; it must stay in the foreground.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<String>,
 }

@@ -23,7 +23,7 @@ pub(crate) use target::{Target, list};
 /// How much of a reason fits in a table; `bay services show` has it whole.
 const REASON: usize = 70;
 
-/// Look after the services of a bay: commands it keeps running, and starts again when it is started.
+/// Manage the services of a bay: commands it keeps running, and starts again when it is started.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay services add web db --health tcp:5432 -- postgres -D /data\n  bay services add web app --needs db --health http://localhost:8000/health -- npm run dev\n  bay services ls web\n  bay services logs web app --follow\n  bay services restart web app"
@@ -69,7 +69,7 @@ enum Verb {
     Start {
         #[command(flatten)]
         one: One,
-        /// Come back at once.
+        /// Return at once.
         #[arg(long)]
         no_wait: bool,
     },
@@ -77,7 +77,7 @@ enum Verb {
     Stop {
         #[command(flatten)]
         one: One,
-        /// Come back at once.
+        /// Return at once.
         #[arg(long)]
         no_wait: bool,
     },
@@ -85,11 +85,11 @@ enum Verb {
     Restart {
         #[command(flatten)]
         one: One,
-        /// Come back at once.
+        /// Return at once.
         #[arg(long)]
         no_wait: bool,
     },
-    /// Stop one and forget it with its log.
+    /// Stop one, and delete it with its log.
     Rm(One),
 }
 
