@@ -143,6 +143,43 @@ fn every_file_of_end_to_end_tests_is_a_module_of_their_binary() {
     }
 }
 
+/// What a front has no business with: everything that must hold for every door holds in the verbs, and a front that reached
+/// below them could leave a step out.
+const BELOW_THE_VERBS: &[&str] =
+    &[".store", "bay_store", "bay_pool", "bay_backend", ".guest", ".backend", ".pool", ".bays", "Draft"];
+
+/// The fronts of the daemon: directories of modules that only parse, call a verb and encode.
+const FRONTS: &[&str] = &["crates/bay-server/src/api"];
+
+#[test]
+fn fronts_name_nothing_below_the_verbs() {
+    let mut wrong = Vec::new();
+    for front in FRONTS {
+        let directory = format!("{}/../{front}", env!("CARGO_MANIFEST_DIR"));
+        let mut seen = 0;
+        for entry in fs::read_dir(&directory).unwrap().map(Result::unwrap) {
+            let name = entry.file_name().into_string().unwrap();
+            if !name.ends_with(".rs") || name == "tests.rs" {
+                continue;
+            }
+            seen += 1;
+            let text = fs::read_to_string(entry.path()).unwrap();
+            for (at, line) in text.lines().enumerate() {
+                let code = line.split("//").next().unwrap();
+                let named = BELOW_THE_VERBS.iter().filter(|word| code.contains(**word));
+                wrong.extend(named.map(|word| format!("{front}/{name}:{}: `{word}`", at + 1)));
+            }
+        }
+        assert!(seen > 0, "{front} has no files");
+    }
+    assert!(
+        wrong.is_empty(),
+        "fronts may only parse, call a verb of `service` and encode. Move what needs these into a verb, so that it \
+         holds for every door:\n{}",
+        wrong.join("\n")
+    );
+}
+
 #[test]
 fn the_index_of_errors_lists_every_code_and_nothing_else() {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/errors.md")).unwrap();

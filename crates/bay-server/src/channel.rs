@@ -10,21 +10,23 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::body::Body;
 use bay_backend::Backend;
 use bay_text::foreign;
 use bay_types::frame::{INPUT, UPGRADE};
 use bay_types::{ApiError, BayId, ErrorCode, InputId};
 use bytes::Bytes;
+use futures_util::TryStreamExt;
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, Limited, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use tokio::sync::{OwnedRwLockWriteGuard, RwLock, watch};
 
+use crate::byte_stream::{self, ByteStream, StreamError};
 use crate::line::Line;
 
 /// How long a guest may take to accept a connection.
@@ -35,6 +37,8 @@ const GATE_WITHIN: Duration = Duration::from_secs(60);
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Longest answer to a plain request: one exec's status with its arguments escaped at their worst.
 const MAX_ANSWER: usize = 8 << 20;
+/// Longest answer to an upload.
+const MAX_WRITE_ANSWER: usize = 64 * 1024;
 /// Longest error body.
 const MAX_ERROR: usize = 64 * 1024;
 /// Characters of a guest's error text that are passed on.
@@ -44,7 +48,21 @@ const READ_BUFFER: usize = 256 * 1024;
 /// Warm connections kept per bay.
 const MAX_IDLE: usize = 4;
 
+/// What is sent to a guest.
+type Body = UnsyncBoxBody<Bytes, StreamError>;
+
 type Sender = SendRequest<Body>;
+
+fn body_of(bytes: Bytes) -> Body {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// An answer of any length.
+pub(crate) struct Answer {
+    /// How long it is, if the guest reported it.
+    pub(crate) length: Option<u64>,
+    pub(crate) bytes: ByteStream,
+}
 
 /// The way to one bay's guest.
 pub(crate) struct GuestChannel {
@@ -103,7 +121,7 @@ impl Plain<'_> {
                 builder = builder.header(INPUT, input.to_string());
             }
         }
-        builder.body(Body::from(self.body.clone())).map_err(|e| ApiError::internal(&e))
+        builder.body(body_of(self.body.clone())).map_err(|e| ApiError::internal(&e))
     }
 }
 
@@ -226,9 +244,36 @@ impl GuestChannel {
         Ok(sender)
     }
 
-    /// A request or answer with a body of any length, on its own connection. The deadline is for the answer's head;
-    /// the body comes at the guest's pace and ends when the caller goes away.
-    pub(crate) async fn stream(
+    /// Asks for an answer of any length, on a connection of its own. The deadline is for the answer's head; the bytes come at
+    /// the guest's pace, and end when the reader goes away.
+    pub(crate) async fn read(&self, path: &str) -> Result<Answer, ApiError> {
+        let request = Request::get(path).body(body_of(Bytes::new())).map_err(|e| ApiError::internal(&e))?;
+        let response = self.stream(request, Some(ANSWER_WITHIN)).await?;
+        let length = response.headers().get(header::CONTENT_LENGTH);
+        let length = length.and_then(|value| value.to_str().ok()?.parse().ok());
+        Ok(Answer { length, bytes: byte_stream::body(response.into_body()) })
+    }
+
+    /// Sends bytes of any length, on a connection of its own, and returns the answer. There is no deadline for the answer's
+    /// head: it comes after the last byte, and the sender sets the pace. An answer that does not come whole is empty.
+    pub(crate) async fn write(
+        &self,
+        path: &str,
+        length: Option<u64>,
+        bytes: ByteStream,
+    ) -> Result<Bytes, ApiError> {
+        let body = StreamBody::new(bytes.map_ok(Frame::data)).boxed_unsync();
+        let mut request = Request::put(path).body(body).map_err(|e| ApiError::internal(&e))?;
+        if let Some(length) = length {
+            request.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+        }
+        let response = self.stream(request, None).await?;
+        let rest = Limited::new(response.into_body(), MAX_WRITE_ANSWER).collect();
+        let rest = tokio::time::timeout(ANSWER_WITHIN, rest).await;
+        Ok(rest.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default())
+    }
+
+    async fn stream(
         &self,
         mut request: Request<Body>,
         head_within: Option<Duration>,

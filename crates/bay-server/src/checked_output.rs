@@ -3,23 +3,22 @@
 //! The bytes come from files that root in the bay can write, through the guest or read by the daemon. Every frame is passed
 //! on as it is; only the last one, the exit, gets what the check came to.
 
-use axum::body::Body;
 use bay_guest::spool::Check;
 use bay_store::ExecRow;
 use bay_types::frame::Frame;
 use bay_types::output::{OutputCheck, OutputHash};
 use bay_types::{ApiError, ErrorCode};
 use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt;
+use futures_util::StreamExt;
 use tokio::sync::mpsc;
 
-use crate::news;
+use crate::byte_stream::{self, ByteStream};
 
 /// Pieces on their way to a slow reader; each is at most what the guest sent at once, and a frame.
 const IN_FLIGHT: usize = 2;
 
-/// The same body with the exit's check. `row` is an exec that is over; its output is read from `since` on.
-pub(crate) fn body(from: Body, row: &ExecRow, since: u64) -> Body {
+/// Kept output with the check of its hashes in its exit. `row` is an exec that is over; its output is read from `since` on.
+pub(crate) fn checked(from: ByteStream, row: &ExecRow, since: u64) -> ByteStream {
     let (to, checked) = mpsc::channel(IN_FLIGHT);
     let hashes = row.output_hashes.clone();
     tokio::spawn(pass(
@@ -27,7 +26,7 @@ pub(crate) fn body(from: Body, row: &ExecRow, since: u64) -> Body {
         Checking { check: Check::new(since), hashes, since, wrote: row.output_bytes },
         to,
     ));
-    news::body(checked)
+    byte_stream::received_bytes(checked)
 }
 
 struct Checking {
@@ -72,14 +71,13 @@ fn broke_off() -> Frame {
     ))
 }
 
-async fn pass(mut from: Body, mut checking: Checking, to: mpsc::Sender<Bytes>) {
+async fn pass(mut from: ByteStream, mut checking: Checking, to: mpsc::Sender<Bytes>) {
     let mut buffer = BytesMut::new();
-    while let Some(piece) = from.frame().await {
-        let Ok(piece) = piece else {
+    while let Some(piece) = from.next().await {
+        let Ok(data) = piece else {
             let _ = to.send(broke_off().to_bytes().into()).await;
             return;
         };
-        let Ok(data) = piece.into_data() else { continue };
         buffer.extend_from_slice(&data);
         loop {
             match Frame::decode(&buffer) {

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
 use bay_store::Draft;
 use bay_text::lines::LineBuffer;
 use bay_types::bay::State;
@@ -15,8 +14,8 @@ use bay_types::event::bay::BayProtocol;
 use bay_types::guest::{GuestEvent, GuestInfo, PROTOCOL};
 use bay_types::service::ServiceSpec;
 use bytes::Bytes;
-use http::{Method, Request};
-use http_body_util::BodyExt;
+use futures_util::StreamExt;
+use http::Method;
 use tokio::sync::watch;
 
 use crate::channel::ANSWER_WITHIN;
@@ -82,15 +81,12 @@ async fn same_protocol(daemon: &Daemon, handle: &BayHandle) -> Result<(), String
 }
 
 async fn listen(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>) -> Result<(), String> {
-    let request = Request::get("/v1/events").body(Body::empty()).map_err(|e| e.to_string())?;
-    let response = handle.guest.stream(request, Some(ANSWER_WITHIN)).await.map_err(|e| e.message)?;
-    let mut body = response.into_body();
+    let mut events = handle.guest.read("/v1/events").await.map_err(|e| e.message)?.bytes;
     let mut lines = LineBuffer::default();
     let mut noise = 0;
     let mut greeted = false;
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|e| e.to_string())?.into_data() else { continue };
-        lines.push(&data);
+    while let Some(data) = events.next().await {
+        lines.push(&data.map_err(|e| e.to_string())?);
         while let Some(line) = lines.next_line() {
             if !heard(daemon, handle, &line, &mut greeted).await {
                 noise += 1;

@@ -51,8 +51,8 @@ mod admission;
 mod adopt;
 mod api;
 mod approvals;
-#[cfg_attr(not(test), expect(dead_code, reason = "the verbs come to it one after the other"))]
 mod authorize;
+mod byte_stream;
 mod changes;
 mod channel;
 mod checked_output;

@@ -1,30 +1,24 @@
-use std::sync::Arc;
+//! Bays, and what the daemon says of itself.
+
 use std::time::Duration;
 
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
-use bay_store::Verdict;
 use bay_types::bay::{BayCreate, BayDelete, BayDeleted, BayView, Health};
 use bay_types::event::{Event, EventsVerified};
 use bay_types::settings::BaySet;
 use bay_types::top::Top;
-use bay_types::{ApiError, BayId, ErrorCode};
 use serde::Deserialize;
 
-use super::{Caller, Failure, Input, Json, NoQuery, Parent, Shared};
-use crate::daemon::to_the_end;
-use crate::registry::{MAX_STOP_GRACE, STOP_GRACE};
-use crate::service;
-use crate::{news, telemetry};
+use super::{Caller, Failure, Input, Json, NoQuery, Parent, Shared, progress_then_result};
+use crate::service::{bays, create, events, settings};
 
-pub(super) async fn health(_: NoQuery, State(daemon): Shared) -> Json<Health> {
-    Json(Health {
-        version: bay_types::VERSION.to_owned(),
-        pid: std::process::id(),
-        data_dir: daemon.data_dir.clone(),
-        pool: daemon.pool_dir.clone(),
-        started_at: daemon.started_at,
-    })
+pub(super) async fn health(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+) -> Result<Json<Health>, Failure> {
+    Ok(Json(bays::health(&daemon, &who)?))
 }
 
 #[derive(Debug, Deserialize)]
@@ -37,56 +31,26 @@ pub(super) struct EventsQuery {
 
 pub(super) async fn events(
     State(daemon): Shared,
+    Caller(who): Caller,
     Query(query): Query<EventsQuery>,
 ) -> Result<Json<Vec<Event>>, Failure> {
-    // A removed bay is known by its id only.
-    let bay = match query.bay {
-        None => None,
-        Some(given) => match given.parse::<BayId>() {
-            Ok(id) => Some(id),
-            Err(_) => Some(daemon.bays.find(&given)?.id),
-        },
-    };
-    let events = daemon.store.events_list(query.since, bay).await.map_err(|e| e.to_api())?;
-    Ok(Json(events))
+    Ok(Json(events::list(&daemon, &who, query.since, query.bay.as_deref()).await?))
 }
 
-/// Walks the whole record and checks every hash, and that it continues the head that was signed last.
 pub(super) async fn verify_events(
     _: NoQuery,
     State(daemon): Shared,
+    Caller(who): Caller,
 ) -> Result<Json<EventsVerified>, Failure> {
-    let verdict = daemon.store.events_verify().await.map_err(|e| e.to_api())?;
-    Ok(Json(match verdict {
-        Verdict::Intact { events, root } => match daemon.ledger.sound().await {
-            Ok(()) => {
-                let head_hash = Some(root.to_string());
-                EventsVerified { ok: true, events, head_hash, first_bad: None, why: None }
-            }
-            Err(error) => EventsVerified {
-                ok: false,
-                events: 0,
-                head_hash: None,
-                first_bad: None,
-                why: Some(error.message),
-            },
-        },
-        Verdict::Broken { seq, why } => EventsVerified {
-            ok: false,
-            events: seq.saturating_sub(1),
-            head_hash: None,
-            first_bad: Some(seq),
-            why: Some(why),
-        },
-    }))
+    Ok(Json(events::verify(&daemon, &who).await?))
 }
 
-pub(super) async fn list(_: NoQuery, State(daemon): Shared) -> Json<Vec<BayView>> {
-    let mut views = Vec::new();
-    for handle in daemon.bays.list() {
-        views.push(daemon.view_now(&handle).await);
-    }
-    Json(views)
+pub(super) async fn list(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+) -> Result<Json<Vec<BayView>>, Failure> {
+    Ok(Json(bays::list(&daemon, &who).await?))
 }
 
 #[derive(Debug, Deserialize)]
@@ -95,55 +59,50 @@ pub(super) struct TopQuery {
     bay: Option<String>,
 }
 
-pub(super) async fn top(State(daemon): Shared, Query(query): Query<TopQuery>) -> Result<Json<Top>, Failure> {
-    let only = query.bay.map(|given| daemon.bays.find(&given)).transpose()?;
-    let mut top = Top::clone(&*crate::top::top(&daemon).await);
-    if let Some(handle) = only {
-        top.bays.retain(|bay| bay.id == handle.id);
-    }
-    Ok(Json(top))
+pub(super) async fn top(
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Query(query): Query<TopQuery>,
+) -> Result<Json<Top>, Failure> {
+    Ok(Json(bays::top(&daemon, &who, query.bay.as_deref()).await?))
 }
 
 pub(super) async fn show(
     _: NoQuery,
     State(daemon): Shared,
+    Caller(who): Caller,
     Path(bay): Path<String>,
 ) -> Result<Json<BayView>, Failure> {
-    let handle = daemon.bays.find(&bay)?;
-    // What it cost by now, not some seconds ago.
-    telemetry::cost::look(&daemon, &handle).await;
-    Ok(Json(daemon.view_now(&handle).await))
+    Ok(Json(bays::show(&daemon, &who, &bay).await?))
 }
 
 pub(super) async fn create(
     _: NoQuery,
     State(daemon): Shared,
-    Caller(caller): Caller,
+    Caller(who): Caller,
     Parent(parent): Parent,
-    Input(create): Input<BayCreate>,
+    Input(wanted): Input<BayCreate>,
 ) -> Result<Response, Failure> {
-    let name = service::create::check(&daemon, &create)?;
-    Ok(news::answer(|teller| service::create::create(daemon, create, name, parent, caller, teller)))
+    let creation = create::begin(&daemon, &who, wanted, parent)?;
+    Ok(progress_then_result(|teller| creation.run(teller)))
 }
 
 pub(super) async fn remove(
     State(daemon): Shared,
-    Caller(caller): Caller,
+    Caller(who): Caller,
     Path(bay): Path<String>,
     Query(query): Query<BayDelete>,
 ) -> Result<Json<BayDeleted>, Failure> {
-    let handle = daemon.bays.find(&bay)?;
-    Ok(Json(to_the_end(service::bays::delete(daemon, handle, query.keep_workspace, caller)).await?))
+    Ok(Json(bays::delete(&daemon, &who, &bay, query.keep_workspace).await?))
 }
 
 pub(super) async fn start(
     _: NoQuery,
     State(daemon): Shared,
-    Caller(caller): Caller,
+    Caller(who): Caller,
     Path(bay): Path<String>,
 ) -> Result<Json<BayView>, Failure> {
-    let handle = daemon.bays.find(&bay)?;
-    Ok(Json(to_the_end(service::bays::start(daemon, handle, caller)).await?))
+    Ok(Json(bays::start(&daemon, &who, &bay).await?))
 }
 
 #[derive(Debug, Deserialize)]
@@ -154,20 +113,11 @@ pub(super) struct StopQuery {
 
 pub(super) async fn stop(
     State(daemon): Shared,
-    Caller(caller): Caller,
+    Caller(who): Caller,
     Path(bay): Path<String>,
     Query(query): Query<StopQuery>,
 ) -> Result<Json<BayView>, Failure> {
-    let grace = query.grace_s.map_or(STOP_GRACE, Duration::from_secs);
-    if grace > MAX_STOP_GRACE {
-        return Err(Failure(ApiError::new(
-            ErrorCode::InvalidInput,
-            format!("a grace of {} s is too long", grace.as_secs()),
-            format!("give at most {} s", MAX_STOP_GRACE.as_secs()),
-        )));
-    }
-    let handle = daemon.bays.find(&bay)?;
-    Ok(Json(to_the_end(service::bays::stop(daemon, handle, grace, caller)).await?))
+    Ok(Json(bays::stop(&daemon, &who, &bay, query.grace_s.map(Duration::from_secs)).await?))
 }
 
 #[derive(Debug, Deserialize)]
@@ -179,45 +129,37 @@ pub(super) struct PauseQuery {
 
 pub(super) async fn pause(
     State(daemon): Shared,
-    Caller(caller): Caller,
+    Caller(who): Caller,
     Path(bay): Path<String>,
     Query(query): Query<PauseQuery>,
 ) -> Result<Json<BayView>, Failure> {
-    let handle = daemon.bays.find(&bay)?;
-    if query.to_disk {
-        return Ok(Json(to_the_end(service::checkpoints::pause_to_disk(daemon, handle, caller)).await?));
-    }
-    Ok(Json(to_the_end(service::bays::pause(daemon, handle, caller)).await?))
+    Ok(Json(bays::pause(&daemon, &who, &bay, query.to_disk).await?))
 }
 
 pub(super) async fn resume(
     _: NoQuery,
     State(daemon): Shared,
-    Caller(caller): Caller,
+    Caller(who): Caller,
     Path(bay): Path<String>,
 ) -> Result<Json<BayView>, Failure> {
-    let handle = daemon.bays.find(&bay)?;
-    Ok(Json(to_the_end(service::bays::resume(daemon, handle, caller)).await?))
+    Ok(Json(bays::resume(&daemon, &who, &bay).await?))
 }
 
 pub(super) async fn replace(
     _: NoQuery,
     State(daemon): Shared,
-    Caller(caller): Caller,
+    Caller(who): Caller,
     Path(bay): Path<String>,
 ) -> Result<Json<BayView>, Failure> {
-    let handle = daemon.bays.find(&bay)?;
-    let work = async move { service::bays::replace(Arc::clone(&daemon), handle, caller).await };
-    Ok(Json(to_the_end(work).await?))
+    Ok(Json(bays::replace(&daemon, &who, &bay).await?))
 }
 
 pub(super) async fn set(
     _: NoQuery,
     State(daemon): Shared,
-    Caller(caller): Caller,
+    Caller(who): Caller,
     Path(bay): Path<String>,
     Input(change): Input<BaySet>,
 ) -> Result<Json<BayView>, Failure> {
-    let handle = daemon.bays.find(&bay)?;
-    Ok(Json(to_the_end(service::settings::set(daemon, handle, change, caller)).await?))
+    Ok(Json(settings::set(&daemon, &who, &bay, change).await?))
 }

@@ -5,20 +5,16 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{FromRequest, Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
-use bay_types::exec::{ExecSpec, ExecView, LimitHit, SignalRequest, Signalled};
-use bay_types::frame::{Frame, Gap, GapReason, INPUT, UPGRADE};
+use bay_types::exec::{ExecSpec, ExecView, SignalRequest, Signalled};
+use bay_types::frame::{INPUT, UPGRADE};
 use bay_types::{ApiError, ErrorCode, InputId};
 use http::{HeaderMap, StatusCode, header};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 
-use super::{Caller, Failure, Input, Json, NoQuery, Parent, Shared};
-use crate::channel::{ANSWER_WITHIN, FrameStream};
-use crate::daemon::to_the_end;
-use crate::registry::Attached;
-use crate::service::{execs, gate};
-use crate::{checked_output, news, spool};
+use super::{Caller, Failure, Input, Json, NoQuery, Parent, Shared, octets};
+use crate::service::execs::verbs::{self, Frames};
 
 /// Bytes moved at once between caller and guest, per direction.
 const SPLICE_BUFFER: usize = 256 * 1024;
@@ -30,40 +26,37 @@ const SWITCH_WITHIN: Duration = Duration::from_secs(10);
 pub(super) async fn list(
     _: NoQuery,
     State(daemon): Shared,
+    Caller(who): Caller,
     Path(bay): Path<String>,
 ) -> Result<Json<Vec<ExecView>>, Failure> {
-    let handle = daemon.bays.find(&bay)?;
-    Ok(Json(execs::list(&daemon, &handle).await?))
+    Ok(Json(verbs::list(&daemon, &who, &bay).await?))
 }
 
 pub(super) async fn show(
     _: NoQuery,
     State(daemon): Shared,
+    Caller(who): Caller,
     Path((bay, exec)): Path<(String, String)>,
 ) -> Result<Json<ExecView>, Failure> {
-    let handle = daemon.bays.find(&bay)?;
-    Ok(Json(execs::show(&daemon, &handle, &exec).await?))
+    Ok(Json(verbs::show(&daemon, &who, &bay, &exec).await?))
 }
 
 pub(super) async fn start(
     _: NoQuery,
     State(daemon): Shared,
-    Caller(caller): Caller,
+    Caller(who): Caller,
     Parent(parent): Parent,
     Path(bay): Path<String>,
     Input(spec): Input<ExecSpec>,
 ) -> Result<(StatusCode, Json<ExecView>), Failure> {
-    let handle = daemon.bays.find(&bay)?;
-    // Whoever hangs up while it is asked about wants it no more.
-    gate::pass(&daemon, &handle, &spec, false, caller).await?;
-    let view = to_the_end(async move { execs::start(&daemon, &handle, &spec, parent, caller).await }).await?;
+    let view = verbs::start(&daemon, &who, &bay, spec, parent).await?;
     Ok((StatusCode::CREATED, Json(view)))
 }
 
 pub(super) async fn start_attached(
     _: NoQuery,
     State(daemon): Shared,
-    Caller(caller): Caller,
+    Caller(who): Caller,
     Parent(parent): Parent,
     Path(bay): Path<String>,
     mut request: Request,
@@ -71,27 +64,18 @@ pub(super) async fn start_attached(
     let switch = switch(&mut request)?;
     let input = named_input(&request)?;
     let Input(spec) = Input::<ExecSpec>::from_request(request, &()).await?;
-    let handle = daemon.bays.find(&bay)?;
-    gate::pass(&daemon, &handle, &spec, false, caller).await?;
-    let attached = handle.client_attached();
-    let guest =
-        to_the_end(
-            async move { execs::start_attached(&daemon, &handle, &spec, input, parent, caller).await },
-        )
-        .await?;
-    Ok(splice(switch, guest, attached))
+    Ok(splice(switch, verbs::start_attached(&daemon, &who, &bay, spec, input, parent).await?))
 }
 
 /// Holds whoever wants to run a command until a person has let it through.
 pub(super) async fn ask(
     _: NoQuery,
     State(daemon): Shared,
-    Caller(caller): Caller,
+    Caller(who): Caller,
     Path(bay): Path<String>,
     Input(spec): Input<ExecSpec>,
 ) -> Result<Json<()>, Failure> {
-    let handle = daemon.bays.find(&bay)?;
-    Ok(Json(gate::pass(&daemon, &handle, &spec, true, caller).await?))
+    Ok(Json(verbs::ask(&daemon, &who, &bay, &spec).await?))
 }
 
 #[derive(Debug, Deserialize)]
@@ -103,16 +87,14 @@ pub(super) struct AttachQuery {
 
 pub(super) async fn attach(
     State(daemon): Shared,
+    Caller(who): Caller,
     Path((bay, exec)): Path<(String, String)>,
     Query(query): Query<AttachQuery>,
     mut request: Request,
 ) -> Result<Response, Failure> {
     let switch = switch(&mut request)?;
     let input = named_input(&request)?;
-    let handle = daemon.bays.find(&bay)?;
-    let attached = handle.client_attached();
-    let guest = execs::attach(&daemon, &handle, &exec, query.since, input).await?;
-    Ok(splice(switch, guest, attached))
+    Ok(splice(switch, verbs::attach(&daemon, &who, &bay, &exec, query.since, input).await?))
 }
 
 fn switch(request: &mut Request) -> Result<OnUpgrade, Failure> {
@@ -149,15 +131,14 @@ fn named_input(request: &Request) -> Result<Option<InputId>, Failure> {
 }
 
 /// Answers 101 and moves bytes both ways until either side ends.
-fn splice(switch: OnUpgrade, guest: FrameStream, attached: Attached) -> Response {
-    let FrameStream { upgraded: guest, received } = guest;
+fn splice(switch: OnUpgrade, mut frames: Frames) -> Response {
+    let received = frames.received;
     tokio::spawn(async move {
-        let _attached = attached;
         let Ok(Ok(caller)) = tokio::time::timeout(SWITCH_WITHIN, switch).await else { return };
-        let (mut caller, mut guest) = (TokioIo::new(caller), TokioIo::new(guest));
+        let mut caller = TokioIo::new(caller);
         let moved = tokio::io::copy_bidirectional_with_sizes(
             &mut caller,
-            &mut guest,
+            &mut frames.stream,
             SPLICE_INPUT_BUFFER,
             SPLICE_BUFFER,
         );
@@ -183,66 +164,21 @@ pub(super) struct OutputQuery {
     follow: bool,
 }
 
-/// From the guest while there is one, from what it kept on disk otherwise.
 pub(super) async fn output(
     State(daemon): Shared,
+    Caller(who): Caller,
     Path((bay, exec)): Path<(String, String)>,
     Query(query): Query<OutputQuery>,
 ) -> Result<Response, Failure> {
-    let handle = daemon.bays.find(&bay)?;
-    let row = execs::find(&daemon, &handle, &exec).await?;
-    let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
-    let follow = query.follow && row.exit.is_none();
-    let runs = execs::must_run(&handle);
-    if follow && handle.row().state == bay_types::bay::State::Paused {
-        // Nothing comes for as long as it is frozen.
-        runs?;
-    } else if runs.is_ok() {
-        let path = format!("/v1/execs/{}/output?since={}&follow={}", row.id, query.since, query.follow);
-        let request = Request::get(path).body(Body::empty()).map_err(|e| ApiError::internal(&e))?;
-        match handle.guest.stream(request, Some(ANSWER_WITHIN)).await {
-            Ok(response) => {
-                let body = Body::new(response.into_body());
-                // An exec that is over as far as is known is held against the record; of others the guest knows more.
-                let body =
-                    if row.exit.is_some() { checked_output::body(body, &row, query.since) } else { body };
-                return Ok((kind, body).into_response());
-            }
-            // It may have ended before this guest began, or the guest may just have gone.
-            Err(error) if matches!(error.code, ErrorCode::ExecNotFound | ErrorCode::GuestUnreachable) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    let state = daemon.pool()?.bay_disk(handle.id).state;
-    let last = if follow {
-        Some(execs::end_of(&daemon, &handle, row.id).await?)
-    } else {
-        row.exit.map(|exit| Frame::Exit(exit, None))
-    };
-    match spool::output(state, row.id, query.since, last.clone()).await {
-        Ok(frames) => {
-            let row = daemon.store.exec_get(handle.id, row.id).await.map_err(|e| e.to_api())?.unwrap_or(row);
-            Ok((kind, checked_output::body(news::body(frames), &row, query.since)).into_response())
-        }
-        // There was not even room for the record of it.
-        Err(_) if row.limits_hit.contains(&LimitHit::Disk) => {
-            let dropped = row.output_bytes.saturating_sub(query.since);
-            let mut body = Frame::Gap(Gap { dropped, why: GapReason::DiskFull }).to_bytes();
-            body.extend(last.iter().flat_map(Frame::to_bytes));
-            Ok((kind, Body::from(body)).into_response())
-        }
-        Err(error) => Err(error.into()),
-    }
+    Ok(octets(verbs::output(&daemon, &who, &bay, &exec, query.since, query.follow).await?))
 }
 
 pub(super) async fn signal(
     _: NoQuery,
     State(daemon): Shared,
-    Caller(caller): Caller,
+    Caller(who): Caller,
     Path((bay, exec)): Path<(String, String)>,
     Input(signal): Input<SignalRequest>,
 ) -> Result<Json<Signalled>, Failure> {
-    let handle = daemon.bays.find(&bay)?;
-    let signalled = to_the_end(async move { execs::signal(&daemon, &handle, &exec, signal, caller).await });
-    Ok(Json(signalled.await?))
+    Ok(Json(verbs::signal(&daemon, &who, &bay, exec, signal).await?))
 }

@@ -3,33 +3,32 @@ use axum::response::Response;
 use bay_types::image::{ImageImport, ImageView};
 use http::StatusCode;
 
-use super::{Caller, Failure, Input, Json, NoQuery, Shared};
-use crate::daemon::to_the_end;
-use crate::news;
+use super::{Caller, Failure, Input, Json, NoQuery, Shared, progress_then_result};
 use crate::service::images;
 
-pub(super) async fn list(_: NoQuery, State(daemon): Shared) -> Result<Json<Vec<ImageView>>, Failure> {
-    Ok(Json(images::list(&daemon).await?))
+pub(super) async fn list(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+) -> Result<Json<Vec<ImageView>>, Failure> {
+    Ok(Json(images::list(&daemon, &who).await?))
 }
 
 pub(super) async fn import(
     _: NoQuery,
     State(daemon): Shared,
-    Caller(caller): Caller,
+    Caller(who): Caller,
     Input(import): Input<ImageImport>,
 ) -> Response {
-    news::answer(|teller| async move {
-        let (image, _) = images::import(&daemon, import, caller, teller).await?;
-        Ok(image)
-    })
+    progress_then_result(|teller| async move { images::import(&daemon, &who, import, teller).await })
 }
 
 pub(super) async fn remove(
     _: NoQuery,
     State(daemon): Shared,
-    Caller(caller): Caller,
+    Caller(who): Caller,
     Path(image): Path<String>,
 ) -> Result<StatusCode, Failure> {
-    to_the_end(async move { images::remove(&daemon, image, caller).await }).await?;
+    images::remove(&daemon, &who, &image).await?;
     Ok(StatusCode::NO_CONTENT)
 }

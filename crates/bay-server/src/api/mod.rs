@@ -4,19 +4,24 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, patch, post};
 use bay_types::principal::Principal;
+use bay_types::progress::News;
 use bay_types::trace::{TRACEPARENT, Traceparent};
 use bay_types::{ApiError, ErrorCode};
+use futures_util::StreamExt;
 use http::{HeaderValue, StatusCode, header, request::Parts};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::byte_stream::{ByteStream, json_lines, received};
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
+use crate::news::Teller;
 
 mod approvals;
 mod audit;
@@ -28,10 +33,10 @@ mod execs;
 mod files;
 mod hearing_out;
 mod images;
-mod inside;
 mod metrics;
 mod notify;
 mod policy;
+mod ports;
 mod repos;
 mod secrets;
 mod services;
@@ -113,12 +118,12 @@ pub(crate) fn router(daemon: Arc<Daemon>) -> Router {
             get(services::show).put(services::define).delete(services::remove),
         )
         .route("/v1/bays/{bay}/services/{service}/output", get(services::output))
-        .route("/v1/bays/{bay}/services/{service}/{verb}", post(services::ask))
+        .route("/v1/bays/{bay}/services/{service}/{verb}", post(services::control))
         .route("/v1/bays/{bay}/stat", get(files::stat))
         .route("/v1/bays/{bay}/files", get(files::read).put(files::write))
         .route("/v1/bays/{bay}/archive", get(files::pack).put(files::unpack))
-        .route("/v1/bays/{bay}/watch", get(inside::watch))
-        .route("/v1/bays/{bay}/ports", get(inside::ports))
+        .route("/v1/bays/{bay}/watch", get(files::watch))
+        .route("/v1/bays/{bay}/ports", get(ports::list))
         .route("/v1/bays/{bay}/egress", get(egress::state))
         .route("/v1/bays/{bay}/egress/entries", get(egress::entries))
         .route("/v1/bays/{bay}/timeline", get(timeline::timeline))
@@ -255,10 +260,41 @@ impl<S: Send + Sync> FromRequestParts<S> for Parent {
     }
 }
 
+/// Answers with bytes as they come.
+fn octets(bytes: ByteStream) -> Response {
+    ([(header::CONTENT_TYPE, "application/octet-stream")], Body::from_stream(bytes)).into_response()
+}
+
+/// Answers with lines of JSON as they come.
+fn lines(lines: ByteStream) -> Response {
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
+}
+
+/// Answers with lines about the progress of long work, and then with its result. The work does not wait for the reader.
+fn progress_then_result<T, W, F>(work: W) -> Response
+where
+    T: Serialize + Send + 'static,
+    W: FnOnce(Teller) -> F,
+    F: Future<Output = Result<T, ApiError>> + Send + 'static,
+{
+    let (teller, progress) = Teller::new();
+    // In a task of its own, so that a panic in it is an answer too.
+    let work = tokio::spawn(work(teller));
+    let last = async {
+        match work.await {
+            Ok(Ok(result)) => News::Done { result },
+            Ok(Err(error)) => News::Failed { error },
+            Err(panic) => News::Failed { error: ApiError::internal(&panic) },
+        }
+    };
+    let progress = received(progress).map(News::<T>::Progress);
+    lines(json_lines(progress.chain(futures_util::stream::once(last))))
+}
+
 /// Much of what goes wrong in a bay is told by those who do not know what it is called; they write `NAME`.
 async fn name_in_hints(State(daemon): Shared, request: Request, next: Next) -> Response {
     let given = request.uri().path().strip_prefix("/v1/bays/").and_then(|rest| rest.split('/').next());
-    let name = given.and_then(|given| daemon.bays.find(given).ok()).map(|handle| handle.name.to_string());
+    let name = given.and_then(|given| crate::service::bays::name_of(&daemon, given));
     let response = next.run(request).await;
     let failed = response.status().is_client_error() || response.status().is_server_error();
     let Some(name) = name.filter(|_| failed) else { return response };

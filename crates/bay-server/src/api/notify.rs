@@ -1,38 +1,42 @@
-//! Who is told of questions.
+//! Webhooks that are notified of approvals.
 
 use axum::extract::{Path, State};
 use bay_types::notify::{Delivery, Webhook, WebhookAdd, WebhookMade};
 
 use super::{Caller, Failure, Input, Json, NoQuery, Shared};
-use crate::daemon::to_the_end;
 use crate::notify;
 
-pub(super) async fn list(_: NoQuery, State(daemon): Shared) -> Json<Vec<Webhook>> {
-    Json(daemon.notify.list())
+pub(super) async fn list(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+) -> Result<Json<Vec<Webhook>>, Failure> {
+    Ok(Json(notify::list(&daemon, &who)?))
 }
 
 pub(super) async fn add(
     _: NoQuery,
     State(daemon): Shared,
-    Caller(caller): Caller,
+    Caller(who): Caller,
     Input(wanted): Input<WebhookAdd>,
 ) -> Result<Json<WebhookMade>, Failure> {
-    Ok(Json(to_the_end(notify::add(daemon, wanted, caller)).await?))
+    Ok(Json(notify::add(&daemon, &who, wanted).await?))
 }
 
 pub(super) async fn remove(
     _: NoQuery,
     State(daemon): Shared,
-    Caller(caller): Caller,
+    Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<Json<Webhook>, Failure> {
-    Ok(Json(to_the_end(notify::remove(daemon, id, caller)).await?))
+    Ok(Json(notify::delete(&daemon, &who, id).await?))
 }
 
 pub(super) async fn test(
     _: NoQuery,
     State(daemon): Shared,
+    Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<Json<Delivery>, Failure> {
-    Ok(Json(notify::test(&daemon, &id).await?))
+    Ok(Json(notify::test(&daemon, &who, &id).await?))
 }

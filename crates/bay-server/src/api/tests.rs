@@ -37,6 +37,7 @@ use crate::fault::Fault;
 use crate::registry::{BayHandle, Registry};
 use crate::{follow, reconcile};
 
+mod authority;
 mod bays;
 mod egress;
 mod execs;
@@ -181,8 +182,12 @@ async fn rig() -> Rig {
 
 impl Rig {
     async fn send(&self, method: &str, path: &str, body: impl Into<Body>) -> Response {
+        self.send_as(Principal::operator(0), method, path, body).await
+    }
+
+    async fn send_as(&self, who: Principal, method: &str, path: &str, body: impl Into<Body>) -> Response {
         let mut request = http::Request::builder().method(method).uri(path).body(body.into()).unwrap();
-        request.extensions_mut().insert(Principal::operator(0));
+        request.extensions_mut().insert(who);
         self.router.call(request).await.unwrap()
     }
 

@@ -18,7 +18,6 @@ use bay_types::approval::{
 use bay_types::egress::Who;
 use bay_types::event::approval::{ApprovalAsked, AskedBody};
 use bay_types::policy::Origin;
-use bay_types::principal::Principal;
 use bay_types::{ApiError, ApprovalId, CheckpointName};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
@@ -26,7 +25,7 @@ use sha2::{Digest, Sha256};
 use super::{Key, Parts, Wish, pack};
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
-use crate::service::checkpoints::{self, Wanted};
+use crate::service::checkpoints;
 use bay_text::shell::quoted;
 
 /// How much of a body is shown.
@@ -329,7 +328,7 @@ pub(super) async fn checkpoint(
     card: &Approval,
 ) -> Result<CheckpointName, ApiError> {
     let why = format!("before asking about {}", line(card));
-    let made = checkpoints::take(daemon, handle, Wanted::automatic(why), Principal::approval()).await?;
+    let made = checkpoints::create_before_asking(daemon, handle, why).await?;
     Ok(made.name)
 }
 

@@ -33,8 +33,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
+use crate::authorize::Verb;
 use crate::channel::plain_text;
-use crate::daemon::{Daemon, blocking};
+use crate::daemon::{Daemon, blocking, to_the_end};
 use send::Target;
 use waiting::{AboutApproval, Waiting};
 
@@ -239,7 +240,7 @@ pub(crate) async fn follow(daemon: Arc<Daemon>) {
         if hooks.is_empty() {
             continue;
         }
-        let card = match crate::service::approvals::show(&daemon, &id.to_string()).await {
+        let card = match crate::service::approvals::find(&daemon, &id.to_string()).await {
             Ok(card) => card,
             Err(_) => continue,
         };
@@ -266,7 +267,35 @@ fn all_kept(notify: &Notify) -> Vec<Kept> {
     notify.hooks().iter().map(|active| active.hook.kept.clone()).collect()
 }
 
+/// The webhooks that are notified of approvals.
+pub(crate) fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<Webhook>, ApiError> {
+    daemon.permit(who, Verb::WebhookList)?;
+    Ok(daemon.notify.list())
+}
+
+/// Adds a webhook. The answer has the secret that its messages are signed with.
 pub(crate) async fn add(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    wanted: WebhookAdd,
+) -> Result<WebhookMade, ApiError> {
+    daemon.permit(who, Verb::WebhookAdd)?;
+    to_the_end(add_webhook(Arc::clone(daemon), wanted, *who)).await
+}
+
+/// Deletes a webhook; messages that wait for it are dropped.
+pub(crate) async fn delete(daemon: &Arc<Daemon>, who: &Principal, id: String) -> Result<Webhook, ApiError> {
+    daemon.permit(who, Verb::WebhookDelete)?;
+    to_the_end(remove_webhook(Arc::clone(daemon), id, *who)).await
+}
+
+/// Sends a test message to a webhook, and reports how it was taken.
+pub(crate) async fn test(daemon: &Daemon, who: &Principal, id: &str) -> Result<Delivery, ApiError> {
+    daemon.permit(who, Verb::WebhookTest)?;
+    send_test(daemon, id).await
+}
+
+async fn add_webhook(
     daemon: Arc<Daemon>,
     wanted: WebhookAdd,
     caller: Principal,
@@ -317,7 +346,7 @@ fn find(daemon: &Daemon, id: &str) -> Result<Arc<Hook>, ApiError> {
     })
 }
 
-pub(crate) async fn remove(daemon: Arc<Daemon>, id: String, caller: Principal) -> Result<Webhook, ApiError> {
+async fn remove_webhook(daemon: Arc<Daemon>, id: String, caller: Principal) -> Result<Webhook, ApiError> {
     let _edit = daemon.notify.edit.lock().await;
     let gone = find(&daemon, &id)?;
     let event = Draft::of(NotifyRemoved { id: id.clone(), by: caller.by() });
@@ -330,7 +359,7 @@ pub(crate) async fn remove(daemon: Arc<Daemon>, id: String, caller: Principal) -
 }
 
 /// Sends a message that means nothing, once, and tells what came of it.
-pub(crate) async fn test(daemon: &Daemon, id: &str) -> Result<Delivery, ApiError> {
+async fn send_test(daemon: &Daemon, id: &str) -> Result<Delivery, ApiError> {
     let hook = find(daemon, id)?;
     let _ = hook.attempt(daemon, &message("test", None)).await;
     let last = hook.last.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::hmac;
-use axum::body::Body;
 use bay_gateway::Upstream;
 use bay_policy::Host;
 use bay_policy::address::{AddressClass, classify_with};
 use bay_text::hex;
 use bay_types::notify::{DELIVERY_HEADER, SIGNATURE_HEADER};
+use bytes::Bytes;
 use http::{Request, StatusCode, Uri, header};
+use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
@@ -160,7 +161,7 @@ async fn connect(daemon: &Daemon, target: &Target) -> Result<TcpStream, Trouble>
     Err(last)
 }
 
-fn request(target: &Target, secret: &str, message: &Message) -> Result<Request<Body>, Trouble> {
+fn request(target: &Target, secret: &str, message: &Message) -> Result<Request<Full<Bytes>>, Trouble> {
     let time = Timestamp::now().as_second();
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
     let mut signing = hmac::Context::with_key(&key);
@@ -173,11 +174,11 @@ fn request(target: &Target, secret: &str, message: &Message) -> Result<Request<B
         .header(header::USER_AGENT, concat!("workbay/", env!("CARGO_PKG_VERSION")))
         .header(SIGNATURE_HEADER, format!("t={time},v1={signature}"))
         .header(DELIVERY_HEADER, &message.id)
-        .body(Body::from(message.body.clone()))
+        .body(Full::from(message.body.clone()))
         .map_err(|error| Trouble::Lasting(error.to_string()))
 }
 
-async fn exchange<S>(stream: S, request: Request<Body>) -> Result<StatusCode, Trouble>
+async fn exchange<S>(stream: S, request: Request<Full<Bytes>>) -> Result<StatusCode, Trouble>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

@@ -43,12 +43,12 @@ mod kept;
 mod sentinel;
 mod source;
 mod strength;
-mod verbs;
+pub(crate) mod verbs;
 
 use book::Book;
 use former::Former;
 use kept::Kept;
-pub(crate) use verbs::{record_refreshes, remove, rotate, set};
+pub(crate) use verbs::record_refreshes;
 
 /// How long a source that failed is left alone.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);

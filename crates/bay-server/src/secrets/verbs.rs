@@ -14,7 +14,7 @@ use super::kept::{Kept, KeptBay, KeptCommand};
 use super::source::{self, Fetched};
 use super::{Refreshed, kept, strength, text};
 use crate::authorize::{Verb, authorize};
-use crate::daemon::{Daemon, blocking};
+use crate::daemon::{Daemon, blocking, to_the_end};
 
 /// How often a command may be run at most, and at least.
 const REFRESH_S: std::ops::RangeInclusive<u64> = 10..=30 * 24 * 3600;
@@ -55,7 +55,51 @@ fn given_value(value: &str, name: &str) -> Result<Fetched, ApiError> {
     Ok(Fetched { value: text(value), expires: None })
 }
 
+/// The secrets there are, without their values.
+pub(crate) fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<SecretView>, ApiError> {
+    daemon.permit(who, Verb::SecretList)?;
+    daemon.secrets.list()
+}
+
+/// One secret, without its value.
+pub(crate) fn show(daemon: &Daemon, who: &Principal, name: &str) -> Result<SecretView, ApiError> {
+    daemon.permit(who, Verb::SecretShow)?;
+    daemon.secrets.show(name)
+}
+
+/// Sets a secret or replaces it.
 pub(crate) async fn set(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    name: String,
+    wanted: SecretSet,
+) -> Result<SecretView, ApiError> {
+    daemon.permit(who, Verb::SecretSet)?;
+    to_the_end(set_secret(Arc::clone(daemon), name, wanted, *who)).await
+}
+
+/// Gives a secret another value, from its next use on.
+pub(crate) async fn rotate(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    name: String,
+    wanted: SecretRotate,
+) -> Result<SecretView, ApiError> {
+    daemon.permit(who, Verb::SecretRotate)?;
+    to_the_end(rotate_secret(Arc::clone(daemon), name, wanted, *who)).await
+}
+
+/// Deletes a secret. What is under way with it ends.
+pub(crate) async fn delete(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    name: String,
+) -> Result<SecretView, ApiError> {
+    daemon.permit(who, Verb::SecretDelete)?;
+    to_the_end(remove_secret(Arc::clone(daemon), name, *who)).await
+}
+
+async fn set_secret(
     daemon: Arc<Daemon>,
     name: String,
     mut wanted: SecretSet,
@@ -144,8 +188,7 @@ fn unwritten(name: &str, why: &str) -> ApiError {
     )
 }
 
-/// Gives a secret another value, from its next use on.
-pub(crate) async fn rotate(
+async fn rotate_secret(
     daemon: Arc<Daemon>,
     name: String,
     wanted: SecretRotate,
@@ -196,12 +239,7 @@ pub(crate) async fn rotate(
     Ok(secret.view())
 }
 
-/// Takes a secret away. What is under way with it ends.
-pub(crate) async fn remove(
-    daemon: Arc<Daemon>,
-    name: String,
-    caller: Principal,
-) -> Result<SecretView, ApiError> {
+async fn remove_secret(daemon: Arc<Daemon>, name: String, caller: Principal) -> Result<SecretView, ApiError> {
     let vault = &daemon.secrets;
     let _changing = vault.changing.lock().await;
     let secret = vault.find(&name)?;

@@ -18,12 +18,65 @@ use tokio::sync::mpsc;
 
 use super::{checkpoints, ends_id, policy};
 use crate::approvals::{Question, Stand, is_exec};
+use crate::authorize::Verb;
+use crate::byte_stream::{self, ByteStream};
 use crate::channel::plain_text;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, to_the_end};
 use crate::news::IN_FLIGHT;
 
-/// Those that are open, or all that are kept, oldest first.
-pub(crate) async fn list(daemon: &Daemon, all: bool, bay: Option<&str>) -> Result<Vec<Approval>, ApiError> {
+/// Approvals that are open, or all that are kept, oldest first.
+pub(crate) async fn list(
+    daemon: &Daemon,
+    who: &Principal,
+    all: bool,
+    bay: Option<&str>,
+) -> Result<Vec<Approval>, ApiError> {
+    daemon.permit(who, Verb::ApprovalList)?;
+    cards(daemon, all, bay).await
+}
+
+pub(crate) async fn show(daemon: &Daemon, who: &Principal, given: &str) -> Result<Approval, ApiError> {
+    daemon.permit(who, Verb::ApprovalShow)?;
+    find(daemon, given).await
+}
+
+/// Every approval that is open, and each whenever it changes, as lines of JSON.
+pub(crate) fn watch(daemon: &Arc<Daemon>, who: &Principal) -> Result<ByteStream, ApiError> {
+    daemon.permit(who, Verb::ApprovalWatch)?;
+    Ok(byte_stream::received_bytes(changes(Arc::clone(daemon))))
+}
+
+pub(crate) async fn allow(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    given: String,
+    wanted: Allow,
+) -> Result<Approval, ApiError> {
+    daemon.permit(who, Verb::ApprovalAllow)?;
+    to_the_end(allow_request(Arc::clone(daemon), given, wanted, *who)).await
+}
+
+pub(crate) async fn deny(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    given: String,
+    wanted: Deny,
+) -> Result<Approval, ApiError> {
+    daemon.permit(who, Verb::ApprovalDeny)?;
+    to_the_end(deny_request(Arc::clone(daemon), given, wanted, *who)).await
+}
+
+/// Ends an allow that could still be used.
+pub(crate) async fn revoke(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    given: String,
+) -> Result<Approval, ApiError> {
+    daemon.permit(who, Verb::ApprovalRevoke)?;
+    to_the_end(revoke_allow(Arc::clone(daemon), given, *who)).await
+}
+
+async fn cards(daemon: &Daemon, all: bool, bay: Option<&str>) -> Result<Vec<Approval>, ApiError> {
     let of = |card: &Approval| {
         bay.is_none_or(|bay| card.bay_name == bay || card.bay.to_string() == bay || ends_id(&card.bay, bay))
     };
@@ -44,12 +97,8 @@ fn now(daemon: &Daemon, row: ApprovalRow) -> Approval {
     Approval { held, ..row.card }
 }
 
-pub(crate) async fn show(daemon: &Daemon, given: &str) -> Result<Approval, ApiError> {
-    find(daemon, given).await
-}
-
 /// A question by its id, or by the end of it.
-async fn find(daemon: &Daemon, given: &str) -> Result<Approval, ApiError> {
+pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<Approval, ApiError> {
     let unknown = || {
         ApiError::new(
             ErrorCode::ApprovalNotFound,
@@ -61,7 +110,7 @@ async fn find(daemon: &Daemon, given: &str) -> Result<Approval, ApiError> {
         let row = daemon.store.approval_get(id).await.map_err(|e| e.to_api())?;
         return row.map(|row| now(daemon, row)).ok_or_else(unknown);
     }
-    let mut found = list(daemon, true, None).await?;
+    let mut found = cards(daemon, true, None).await?;
     found.retain(|card| ends_id(&card.id, given));
     match found.len() {
         1 => Ok(found.remove(0)),
@@ -108,7 +157,7 @@ fn invalid(message: impl Into<String>, next: impl Into<String>) -> ApiError {
     ApiError::new(ErrorCode::InvalidInput, message, next)
 }
 
-pub(crate) async fn allow(
+async fn allow_request(
     daemon: Arc<Daemon>,
     given: String,
     wanted: Allow,
@@ -176,7 +225,7 @@ pub(crate) async fn allow(
         return Err(answered(&find(&daemon, &card.id.to_string()).await?));
     }
     if let Some(set) = rule {
-        policy::set(Arc::clone(&daemon), Scope::Bay(card.bay), set, caller).await?;
+        policy::set_layer(Arc::clone(&daemon), Scope::Bay(card.bay), set, caller).await?;
     }
     if let (true, Some(for_s), Asked::Request(asked)) = (granted, for_s, &card.asked) {
         let handle = daemon.bays.find(&card.bay.to_string())?;
@@ -246,7 +295,7 @@ async fn saved(daemon: &Arc<Daemon>, card: &Approval) -> Result<PolicySet, ApiEr
     Ok(wanted)
 }
 
-pub(crate) async fn deny(
+async fn deny_request(
     daemon: Arc<Daemon>,
     given: String,
     wanted: Deny,
@@ -282,17 +331,12 @@ pub(crate) async fn deny(
     }
     let view = question.view();
     if let Some((handle, checkpoint)) = back {
-        checkpoints::restore(daemon, handle, Restore { checkpoint, files_only: true }, caller).await?;
+        checkpoints::restore_to(daemon, handle, Restore { checkpoint, files_only: true }, caller).await?;
     }
     Ok(view)
 }
 
-/// Ends an allow that could still be used.
-pub(crate) async fn revoke(
-    daemon: Arc<Daemon>,
-    given: String,
-    caller: Principal,
-) -> Result<Approval, ApiError> {
+async fn revoke_allow(daemon: Arc<Daemon>, given: String, caller: Principal) -> Result<Approval, ApiError> {
     let card = find(&daemon, &given).await?;
     if daemon.approvals.revoke(&daemon, &card, &caller.by()).await? {
         return find(&daemon, &card.id.to_string()).await;
@@ -312,8 +356,7 @@ pub(crate) async fn revoke(
     Err(ApiError::new(ErrorCode::ApprovalAnswered, message, next))
 }
 
-/// Every question that is open, and each whenever it changes, as lines of JSON.
-pub(crate) fn watch(daemon: Arc<Daemon>) -> mpsc::Receiver<Bytes> {
+fn changes(daemon: Arc<Daemon>) -> mpsc::Receiver<Bytes> {
     let (to, lines) = mpsc::channel(IN_FLIGHT);
     let mut changed = daemon.approvals.watch();
     tokio::spawn(async move {

@@ -1,24 +1,137 @@
 //! The verbs on a bay that exists. Each writes the wish and an event in one transaction, wakes the reconciler, and
-//! waits for what comes of it.
+//! waits for what comes of it. Work that has begun goes to its end, also when the client leaves.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bay_store::{BayRow, Draft};
-use bay_types::bay::{BayDeleted, BayView, Desired, State};
+use bay_types::bay::{BayDeleted, BayView, Desired, Health, State};
 use bay_types::event::bay::{
     BayDeleteAsked, BayPauseAsked, BayReplaceAsked, BayResumeAsked, BayStartAsked, BayStopAsked,
 };
 use bay_types::principal::Principal;
-use bay_types::{ApiError, ErrorCode, ImageId};
+use bay_types::top::Top;
+use bay_types::{ApiError, BayName, ErrorCode, ImageId};
 
 use super::checkpoints::{self, Wanted};
-use crate::daemon::Daemon;
+use crate::authorize::Verb;
+use crate::daemon::{Daemon, to_the_end};
 use crate::fault::Point;
-use crate::registry::BayHandle;
+use crate::registry::{BayHandle, MAX_STOP_GRACE, STOP_GRACE};
+use crate::telemetry;
 
 /// How long a caller waits for a bay to get somewhere, besides the grace of a stop. The work goes on after that.
 pub(super) const VERB_WITHIN: Duration = Duration::from_secs(120);
+
+/// The name of the bay that was meant, for messages about it.
+pub(crate) fn name_of(daemon: &Daemon, given: &str) -> Option<BayName> {
+    daemon.bays.find(given).ok().map(|handle| handle.name.clone())
+}
+
+/// What the daemon is, and since when it runs.
+pub(crate) fn health(daemon: &Daemon, who: &Principal) -> Result<Health, ApiError> {
+    daemon.permit(who, Verb::HealthShow)?;
+    Ok(Health {
+        version: bay_types::VERSION.to_owned(),
+        pid: std::process::id(),
+        data_dir: daemon.data_dir.clone(),
+        pool: daemon.pool_dir.clone(),
+        started_at: daemon.started_at,
+    })
+}
+
+/// The daemon's metrics in the exposition format of Prometheus.
+pub(crate) async fn metrics(daemon: &Daemon, who: &Principal) -> Result<String, ApiError> {
+    daemon.permit(who, Verb::MetricsRead)?;
+    telemetry::metrics_text(daemon).await
+}
+
+/// What all bays and the host use, or one bay of them.
+pub(crate) async fn top(daemon: &Arc<Daemon>, who: &Principal, only: Option<&str>) -> Result<Top, ApiError> {
+    daemon.permit(who, Verb::TopShow)?;
+    let only = only.map(|given| daemon.bays.find(given)).transpose()?;
+    let mut top = Top::clone(&*crate::top::top(daemon).await);
+    if let Some(handle) = only {
+        top.bays.retain(|bay| bay.id == handle.id);
+    }
+    Ok(top)
+}
+
+pub(crate) async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<BayView>, ApiError> {
+    daemon.permit(who, Verb::BayList)?;
+    let mut views = Vec::new();
+    for handle in daemon.bays.list() {
+        views.push(daemon.view_now(&handle).await);
+    }
+    Ok(views)
+}
+
+/// One bay with what it cost by now, not some seconds ago.
+pub(crate) async fn show(daemon: &Daemon, who: &Principal, bay: &str) -> Result<BayView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayShow, bay)?;
+    telemetry::cost::look(daemon, &handle).await;
+    Ok(daemon.view_now(&handle).await)
+}
+
+pub(crate) async fn start(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<BayView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayStart, bay)?;
+    to_the_end(start_bay(Arc::clone(daemon), handle, *who)).await
+}
+
+/// Stops a bay. `grace` is how long its processes have to end by themselves; the usual if it is not given.
+pub(crate) async fn stop(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    grace: Option<Duration>,
+) -> Result<BayView, ApiError> {
+    daemon.permit(who, Verb::BayStop)?;
+    let grace = grace.unwrap_or(STOP_GRACE);
+    if grace > MAX_STOP_GRACE {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("a grace of {} s is too long", grace.as_secs()),
+            format!("give at most {} s", MAX_STOP_GRACE.as_secs()),
+        ));
+    }
+    let handle = daemon.bay_for(who, Verb::BayStop, bay)?;
+    to_the_end(stop_bay(Arc::clone(daemon), handle, grace, *who)).await
+}
+
+/// Freezes what runs in a bay. With `to_disk` its memory goes to disk, and nothing of it stays in the host's memory.
+pub(crate) async fn pause(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    to_disk: bool,
+) -> Result<BayView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayPause, bay)?;
+    if to_disk {
+        return to_the_end(checkpoints::pause_to_disk(Arc::clone(daemon), handle, *who)).await;
+    }
+    to_the_end(pause_bay(Arc::clone(daemon), handle, *who)).await
+}
+
+pub(crate) async fn resume(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<BayView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayResume, bay)?;
+    to_the_end(resume_bay(Arc::clone(daemon), handle, *who)).await
+}
+
+/// Gives a bay a fresh root from the newest image of its name; the workspace stays.
+pub(crate) async fn replace(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<BayView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayReplace, bay)?;
+    to_the_end(replace_root(Arc::clone(daemon), handle, *who)).await
+}
+
+pub(crate) async fn delete(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    keep_workspace: bool,
+) -> Result<BayDeleted, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayDelete, bay)?;
+    to_the_end(delete_bay(Arc::clone(daemon), handle, keep_workspace, *who)).await
+}
 
 pub(super) fn misfit(row: &BayRow, verb: &str, next: String) -> ApiError {
     ApiError::new(
@@ -36,7 +149,7 @@ pub(super) fn not_deleting(row: &BayRow, verb: &str) -> Result<(), ApiError> {
 }
 
 /// Waits for a wish, and says what came of it.
-pub(crate) async fn reach(
+pub(super) async fn reach(
     daemon: &Daemon,
     handle: &BayHandle,
     asked: u64,
@@ -60,7 +173,7 @@ pub(crate) async fn reach(
     Ok(view)
 }
 
-pub(crate) async fn start(
+async fn start_bay(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     caller: Principal,
@@ -93,7 +206,7 @@ pub(crate) async fn start(
     reach(&daemon, &handle, asked, State::Running, Duration::ZERO).await
 }
 
-pub(crate) async fn stop(
+async fn stop_bay(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     grace: Duration,
@@ -119,7 +232,7 @@ pub(crate) async fn stop(
     reach(&daemon, &handle, asked, State::Stopped, grace).await
 }
 
-pub(crate) async fn pause(
+async fn pause_bay(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     caller: Principal,
@@ -142,7 +255,7 @@ pub(crate) async fn pause(
     reach(&daemon, &handle, asked, State::Paused, Duration::ZERO).await
 }
 
-pub(crate) async fn resume(
+async fn resume_bay(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     caller: Principal,
@@ -165,8 +278,7 @@ pub(crate) async fn resume(
     reach(&daemon, &handle, asked, State::Running, Duration::ZERO).await
 }
 
-/// A fresh root from the newest image of the bay's name for it; the workspace stays.
-pub(crate) async fn replace(
+async fn replace_root(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     caller: Principal,
@@ -208,10 +320,10 @@ pub(crate) async fn replace(
         )
         .await?;
     drop(making);
-    reach(&daemon, &handle, asked, wanted, crate::registry::STOP_GRACE).await
+    reach(&daemon, &handle, asked, wanted, STOP_GRACE).await
 }
 
-pub(crate) async fn delete(
+async fn delete_bay(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     keep_workspace: bool,

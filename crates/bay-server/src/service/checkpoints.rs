@@ -24,7 +24,8 @@ use jiff::Timestamp;
 
 use super::bays::{VERB_WITHIN, misfit, not_deleting, reach};
 use super::{memory, thinning};
-use crate::daemon::Daemon;
+use crate::authorize::Verb;
+use crate::daemon::{Daemon, to_the_end};
 use crate::fault::Point;
 use crate::registry::BayHandle;
 
@@ -33,23 +34,124 @@ const MAX_CHECKPOINTS: usize = 1000;
 
 /// A checkpoint to be made.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wanted {
+pub(super) struct Wanted {
     /// Absent: memory where it can be had, and the files in any case.
-    pub(crate) kind: Option<CheckpointKind>,
-    pub(crate) message: Option<String>,
+    pub(super) kind: Option<CheckpointKind>,
+    pub(super) message: Option<String>,
     /// Why, when nobody asked for it.
-    pub(crate) automatic: Option<String>,
+    pub(super) automatic: Option<String>,
     /// One that is needed right after it, and must not be thinned for its sake.
-    pub(crate) spared: Option<CheckpointName>,
+    pub(super) spared: Option<CheckpointName>,
 }
 
 impl Wanted {
-    pub(crate) fn automatic(why: String) -> Self {
+    pub(super) fn automatic(why: String) -> Self {
         Self { kind: Some(CheckpointKind::Files), message: None, automatic: Some(why), spared: None }
     }
 }
 
+/// Creates a checkpoint of a bay as it is now.
 pub(crate) async fn create(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    create: CheckpointCreate,
+) -> Result<CheckpointView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::CheckpointCreate, bay)?;
+    to_the_end(create_checkpoint(Arc::clone(daemon), handle, create, *who)).await
+}
+
+/// Makes the checkpoint that a card promises, before a person is asked about what a bay does.
+pub(crate) async fn create_before_asking(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    why: String,
+) -> Result<CheckpointView, ApiError> {
+    let who = Principal::approval();
+    daemon.permit(&who, Verb::CheckpointCreate)?;
+    take(daemon, handle, Wanted::automatic(why), who).await
+}
+
+pub(crate) async fn list(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+) -> Result<Vec<CheckpointView>, ApiError> {
+    let handle = daemon.bay_for(who, Verb::CheckpointList, bay)?;
+    views(daemon, &handle).await
+}
+
+/// Deletes a checkpoint by its name.
+pub(crate) async fn delete(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    checkpoint: &str,
+) -> Result<(), ApiError> {
+    let handle = daemon.bay_for(who, Verb::CheckpointDelete, bay)?;
+    let name: CheckpointName = checkpoint.parse().map_err(|e: bay_types::id::ParseIdError| {
+        ApiError::new(
+            ErrorCode::InvalidName,
+            e.to_string(),
+            format!("`bay checkpoints ls {}` shows them", handle.name),
+        )
+    })?;
+    to_the_end(remove(Arc::clone(daemon), handle, name, *who)).await
+}
+
+/// Makes a bay what it was at one of its checkpoints. What it is now is kept as another.
+pub(crate) async fn restore(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    wanted: Restore,
+) -> Result<Restored, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayRestore, bay)?;
+    to_the_end(restore_to(Arc::clone(daemon), handle, wanted, *who)).await
+}
+
+/// Restores a bay's files for somebody who ends with it: `tell` gets the checkpoint of what the bay is now, or the error,
+/// before anything of the bay ends. An error is returned only if it was not told.
+pub(crate) async fn restore_and_tell_first<F>(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    checkpoint: CheckpointName,
+    tell: impl FnOnce(Result<CheckpointView, ApiError>) -> F,
+) -> Result<(), ApiError>
+where
+    F: Future<Output = ()>,
+{
+    let kept = async {
+        let handle = daemon.bay_for(who, Verb::BayRestore, bay)?;
+        let before = keep_before_restore(daemon, &handle, checkpoint, false, *who).await?;
+        Ok((handle, before))
+    };
+    match kept.await {
+        Ok((handle, before)) => {
+            tell(Ok(before)).await;
+            go_back(daemon, &handle, checkpoint, false, *who).await.map(drop)
+        }
+        Err(error) => {
+            tell(Err(error)).await;
+            Ok(())
+        }
+    }
+}
+
+/// Makes the state of one bay another's, which keeps what it was as a checkpoint.
+pub(crate) async fn promote(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    wanted: Promote,
+) -> Result<Restored, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayPromote, bay)?;
+    let child = daemon.bay_for(who, Verb::BayPromote, &wanted.from)?;
+    to_the_end(promote_child(Arc::clone(daemon), handle, child, *who)).await
+}
+
+async fn create_checkpoint(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     create: CheckpointCreate,
@@ -73,7 +175,7 @@ pub(crate) async fn create(
 }
 
 /// Makes a checkpoint of a bay as it is now.
-pub(crate) async fn take(
+pub(super) async fn take(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     wanted: Wanted,
@@ -95,7 +197,7 @@ async fn stand_still(handle: &BayHandle) -> Result<tokio::sync::MutexGuard<'_, (
 }
 
 /// What runs in a bay goes to disk, where it outlives everything but the bay, and nothing of it runs any more.
-pub(crate) async fn pause_to_disk(
+pub(super) async fn pause_to_disk(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     caller: Principal,
@@ -358,7 +460,7 @@ pub(crate) fn names(rows: &[CheckpointRow]) -> Vec<CheckpointName> {
     rows.iter().map(|row| row.name).collect()
 }
 
-pub(crate) async fn list(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<CheckpointView>, ApiError> {
+pub(super) async fn views(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<CheckpointView>, ApiError> {
     let rows = daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?;
     let current = handle.row().checkpoint;
     let older = rows.len().saturating_sub(SHOWN_INSIDE);
@@ -368,7 +470,7 @@ pub(crate) async fn list(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<Chec
     Ok(views)
 }
 
-pub(crate) async fn find(
+pub(super) async fn find(
     daemon: &Daemon,
     handle: &BayHandle,
     name: CheckpointName,
@@ -409,7 +511,7 @@ fn in_use(daemon: &Daemon, point: At) -> Option<Use> {
     daemon.bays.list().iter().find_map(|handle| of(handle.row()))
 }
 
-pub(crate) async fn remove(
+async fn remove(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     name: CheckpointName,
@@ -443,8 +545,7 @@ async fn forget(
     daemon.with_pool(move |pool| pool.checkpoint_remove(point)).await
 }
 
-/// Makes a bay what it was at one of its checkpoints. What it is now is kept as another.
-pub(crate) async fn restore(
+pub(super) async fn restore_to(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     wanted: Restore,
@@ -458,7 +559,7 @@ pub(crate) async fn restore(
 }
 
 /// The first half of a restore: what the bay is now becomes a checkpoint, if it can go back to that one.
-pub(crate) async fn keep_before_restore(
+async fn keep_before_restore(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     name: CheckpointName,
@@ -475,7 +576,7 @@ pub(crate) async fn keep_before_restore(
 }
 
 /// The second half.
-pub(crate) async fn go_back(
+async fn go_back(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     name: CheckpointName,
@@ -501,14 +602,12 @@ async fn can_come_back(daemon: &Daemon, handle: &BayHandle, point: At) -> Result
     })
 }
 
-/// Makes the state of one bay another's, which keeps what it was as a checkpoint.
-pub(crate) async fn promote(
+async fn promote_child(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
-    wanted: Promote,
+    child: Arc<BayHandle>,
     caller: Principal,
 ) -> Result<Restored, ApiError> {
-    let child = daemon.bays.find(&wanted.from)?;
     if child.id == handle.id {
         return Err(ApiError::new(
             ErrorCode::InvalidInput,

@@ -21,7 +21,8 @@ use bay_types::{ApiError, BayName, ErrorCode};
 use jiff::Timestamp;
 
 use super::fetch::{bring, refuse_local};
-use crate::daemon::{Daemon, blocking};
+use crate::authorize::Verb;
+use crate::daemon::{Daemon, blocking, to_the_end};
 use crate::news::Teller;
 use crate::registry::BayHandle;
 use crate::{reconcile, service};
@@ -29,8 +30,38 @@ use crate::{reconcile, service};
 /// Longest URL of a repository.
 const MAX_URL: usize = 4096;
 
+/// A bay that can be made, as far as its request tells.
+#[derive(Debug)]
+pub(crate) struct Creation {
+    daemon: Arc<Daemon>,
+    create: BayCreate,
+    name: Option<BayName>,
+    parent: Option<Traceparent>,
+    who: Principal,
+}
+
+/// Accepts a request for a bay, or says what is wrong with it before any work.
+pub(crate) fn begin(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    create: BayCreate,
+    parent: Option<Traceparent>,
+) -> Result<Creation, ApiError> {
+    daemon.permit(who, Verb::BayCreate)?;
+    let name = check(daemon, &create)?;
+    Ok(Creation { daemon: Arc::clone(daemon), create, name, parent, who: *who })
+}
+
+impl Creation {
+    /// Makes the bay and waits until it runs.
+    pub(crate) async fn run(self, teller: Teller) -> Result<BayView, ApiError> {
+        let Self { daemon, create: wanted, name, parent, who } = self;
+        to_the_end(create(daemon, wanted, name, parent, who, teller)).await
+    }
+}
+
 /// Everything that can be said about a request before any work.
-pub(crate) fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayName>, ApiError> {
+fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayName>, ApiError> {
     let name = crate::validate::create(create, daemon.room())?;
     daemon.backend.can_keep(&create.limits).map_err(|e| e.to_api())?;
     if let Some(name) = &name
@@ -52,8 +83,7 @@ pub(crate) fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayNam
     Ok(name)
 }
 
-/// Makes the bay and waits until it runs.
-pub(crate) async fn create(
+async fn create(
     daemon: Arc<Daemon>,
     create: BayCreate,
     name: Option<BayName>,
@@ -175,7 +205,7 @@ async fn prepare(
     }
     teller.stage("importing the image");
     let import = ImageImport { source: create.image.clone(), name: None, add: Vec::new(), force: false };
-    let (image, teller) = service::images::import(daemon, import, caller, teller).await?;
+    let (image, teller) = service::images::import_image(daemon, import, caller, teller).await?;
     Ok((image, origin, teller))
 }
 

@@ -8,22 +8,27 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bay_diff::review::Reviewer;
 use bay_diff::{DiffError, Hear, Options, Told};
 use bay_pool::{DiffSide, Pool, Side, WorkspaceFrom};
-use bay_types::diff::{Change, DiffAsk, DiffSummary, Moment, PackageChange, Part, Review};
+use bay_types::diff::{Change, DiffAsk, DiffLine, DiffSummary, Moment, PackageChange, Part, Review};
+use bay_types::principal::Principal;
 use bay_types::progress::Progress;
 use bay_types::{ApiError, ErrorCode};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+use crate::authorize::Verb;
 use crate::daemon::{Daemon, blocking};
-use crate::news::Teller;
+use crate::news::{IN_FLIGHT, TELL_EVERY, Teller};
 use crate::reconcile::begins_from;
 use crate::registry::BayHandle;
 use crate::service::{bays, checkpoints};
 
+/// How long a reader may leave lines unread, a person in a pager perhaps, before its place is given to others.
+const READ_WITHIN: Duration = Duration::from_secs(15 * 60);
 /// Comparisons at once. Each may take a few hundred MiB for names and paths where a bay is hostile.
 pub(crate) const MAX_DIFFS: usize = 4;
 /// How long one more waits for its turn.
@@ -49,8 +54,106 @@ struct Wanted {
     side: Side,
 }
 
+/// Compares two moments of a bay's life, and sends what differs while it is found. A reader that goes away ends the work.
+pub(crate) async fn diff(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    ask: &DiffAsk,
+) -> Result<mpsc::Receiver<DiffLine>, ApiError> {
+    let comparison = prepare(daemon, who, bay, ask).await?;
+    let (to, from) = mpsc::channel(IN_FLIGHT);
+    let (part, options) = (ask.part, shown(ask.part, ask.patch));
+    tokio::spawn(async move {
+        let lines = Lines { to: to.clone(), runtime: Handle::current(), told: None };
+        let last = match blocking(move || lines.send(&comparison, part, &options)).await {
+            Ok(summary) => DiffLine::Done(summary),
+            Err(error) => DiffLine::Failed { error },
+        };
+        let _ = to.send_timeout(last, READ_WITHIN).await;
+    });
+    Ok(from)
+}
+
+/// Where lines of a comparison go, at the pace of whoever reads them.
+struct Lines {
+    to: mpsc::Sender<DiffLine>,
+    runtime: Handle,
+    told: Option<Instant>,
+}
+
+impl Lines {
+    fn send(
+        mut self,
+        comparison: &Comparison,
+        part: Part,
+        options: &Options,
+    ) -> Result<DiffSummary, ApiError> {
+        let (bay, from, to) = (comparison.bay.clone(), comparison.from, comparison.to);
+        let _ = self.line(DiffLine::Begin { bay, from, to, part });
+        run(comparison, options, &mut |found| match found {
+            Found::Package(change) => self.line(DiffLine::Package(change)),
+            Found::Ignored => ControlFlow::Continue(()),
+            Found::Told(Told::Entry(entry)) => self.line(DiffLine::Entry(entry)),
+            Found::Told(Told::Progress(progress)) => {
+                if self.told.is_some_and(|at| at.elapsed() < TELL_EVERY) {
+                    return ControlFlow::Continue(());
+                }
+                self.told = Some(Instant::now());
+                match self.to.try_send(DiffLine::Progress(progress)) {
+                    Err(mpsc::error::TrySendError::Closed(_)) => ControlFlow::Break(()),
+                    // A full channel holds things of more weight.
+                    Err(mpsc::error::TrySendError::Full(_)) | Ok(()) => ControlFlow::Continue(()),
+                }
+            }
+        })
+    }
+
+    fn line(&self, told: DiffLine) -> ControlFlow<()> {
+        match self.runtime.block_on(self.to.send_timeout(told, READ_WITHIN)) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    }
+}
+
+/// A review that can be made. Only the workspace leaves a bay, and all that was done in it: from its beginning, unless the
+/// request says otherwise.
+pub(crate) async fn begin_review(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    ask: DiffAsk,
+) -> Result<ReviewBegun, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayReview, bay)?;
+    let ask = DiffAsk { part: Part::Workspace, ..ask };
+    prepare_for(daemon, &handle, &ask, Some(Moment::Base)).await.map(ReviewBegun)
+}
+
+/// A review before its work.
+#[derive(Debug)]
+pub(crate) struct ReviewBegun(Comparison);
+
+impl ReviewBegun {
+    /// Reads everything that changed, and reports what a person should know before it leaves the bay.
+    pub(crate) async fn run(self, teller: Teller) -> Result<Review, ApiError> {
+        review(self.0, teller).await
+    }
+}
+
+/// A comparison that a principal asks for, once it has its turn.
+pub(super) async fn prepare(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    ask: &DiffAsk,
+) -> Result<Comparison, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayDiff, bay)?;
+    prepare_for(daemon, &handle, ask, None).await
+}
+
 /// Finds out what is to be compared, and waits for a turn. `unless` is where to begin when nobody says.
-pub(crate) async fn prepare(
+async fn prepare_for(
     daemon: &Daemon,
     handle: &Arc<BayHandle>,
     ask: &DiffAsk,
@@ -107,7 +210,7 @@ async fn newest(daemon: &Daemon, handle: &BayHandle) -> Result<Moment, ApiError>
 }
 
 /// How a comparison is made for somebody who reads it.
-pub(crate) fn shown(part: Part, patch: bool) -> Options {
+pub(super) fn shown(part: Part, patch: bool) -> Options {
     let git = match part {
         Part::Workspace => bay_diff::GitDirectories::LeftOut,
         Part::Root => bay_diff::GitDirectories::All,
@@ -125,7 +228,7 @@ pub(crate) enum Found {
 }
 
 /// Compares on the calling thread, which may take long. [`ControlFlow::Break`] gives it up.
-pub(crate) fn run(
+pub(super) fn run(
     comparison: &Comparison,
     options: &Options,
     hear: &mut dyn FnMut(Found) -> ControlFlow<()>,
@@ -221,8 +324,7 @@ fn failed(error: &DiffError) -> ApiError {
     }
 }
 
-/// Reads everything that changed, and reports what a person should know before it leaves the bay.
-pub(crate) async fn review(comparison: Comparison, mut teller: Teller) -> Result<Review, ApiError> {
+async fn review(comparison: Comparison, mut teller: Teller) -> Result<Review, ApiError> {
     blocking(move || {
         reviewed(comparison, &mut |progress| {
             teller.progress(progress);

@@ -34,6 +34,8 @@ use crate::channel::{ANSWER_WITHIN, FrameStream};
 use crate::daemon::Daemon;
 use crate::registry::{BayHandle, Starting};
 
+pub(crate) mod verbs;
+
 /// Finished execs kept per bay; older ones are forgotten with their output.
 const KEPT: u32 = 1000;
 /// How often, in execs, old ones are looked for.
@@ -135,7 +137,7 @@ pub(crate) fn must_run(handle: &BayHandle) -> Result<(), ApiError> {
 }
 
 /// Writes an exec down and starts it without anybody attached. Repeating it is harmless.
-pub(crate) async fn start(
+pub(super) async fn start(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     spec: &ExecSpec,
@@ -164,7 +166,7 @@ pub(crate) async fn start(
 }
 
 /// Writes an exec down, starts it and hands over the stream of its frames, in one question to the guest.
-pub(crate) async fn start_attached(
+pub(super) async fn start_attached(
     daemon: &Arc<Daemon>,
     handle: &Arc<BayHandle>,
     spec: &ExecSpec,
@@ -188,7 +190,7 @@ pub(crate) async fn start_attached(
 }
 
 /// The stream of an exec that exists, from a byte of its output on.
-pub(crate) async fn attach(
+pub(super) async fn attach(
     daemon: &Daemon,
     handle: &BayHandle,
     exec: &str,
@@ -495,7 +497,7 @@ pub(crate) async fn close_all(daemon: &Daemon, handle: &BayHandle, why: EndReaso
 }
 
 /// By id, number, or the end of an id.
-pub(crate) async fn find(daemon: &Daemon, handle: &BayHandle, given: &str) -> Result<ExecRow, ApiError> {
+pub(super) async fn find(daemon: &Daemon, handle: &BayHandle, given: &str) -> Result<ExecRow, ApiError> {
     let missing = |message: String| {
         ApiError::new(
             ErrorCode::ExecNotFound,
@@ -528,7 +530,7 @@ pub(crate) async fn find(daemon: &Daemon, handle: &BayHandle, given: &str) -> Re
 }
 
 /// One exec as it is now.
-pub(crate) async fn show(daemon: &Daemon, handle: &BayHandle, exec: &str) -> Result<ExecView, ApiError> {
+pub(super) async fn show(daemon: &Daemon, handle: &BayHandle, exec: &str) -> Result<ExecView, ApiError> {
     let row = find(daemon, handle, exec).await?;
     let starting = handle.execs_starting().contains(&row.id);
     if row.ended_at.is_some() || starting || handle.row().state != State::Running {
@@ -546,7 +548,7 @@ pub(crate) async fn show(daemon: &Daemon, handle: &BayHandle, exec: &str) -> Res
     Ok(view)
 }
 
-pub(crate) async fn list(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<ExecView>, ApiError> {
+pub(super) async fn list(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<ExecView>, ApiError> {
     if handle.execs_open() > 0 && handle.row().state == State::Running {
         refresh_open(daemon, handle).await;
     }
@@ -554,7 +556,7 @@ pub(crate) async fn list(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<Exec
     Ok(rows.iter().map(ExecRow::view).collect())
 }
 
-pub(crate) async fn signal(
+pub(super) async fn signal(
     daemon: &Daemon,
     handle: &BayHandle,
     exec: &str,

@@ -13,7 +13,8 @@ use bay_types::{ApiError, BayName, ErrorCode};
 
 use super::checkpoints::{self, Wanted};
 use super::{bays, memory};
-use crate::daemon::Daemon;
+use crate::authorize::Verb;
+use crate::daemon::{Daemon, to_the_end};
 use crate::reconcile;
 use crate::registry::BayHandle;
 
@@ -22,7 +23,18 @@ const SUFFIX: &str = "-fork";
 /// Numbers that are tried for a free name.
 const MOST_TRIED: u32 = 9999;
 
+/// Makes new bays from a point in a bay's life.
 pub(crate) async fn fork(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    wanted: ForkCreate,
+) -> Result<Forked, ApiError> {
+    let parent = daemon.bay_for(who, Verb::BayFork, bay)?;
+    to_the_end(make_children(Arc::clone(daemon), parent, wanted, *who)).await
+}
+
+async fn make_children(
     daemon: Arc<Daemon>,
     parent: Arc<BayHandle>,
     wanted: ForkCreate,
@@ -50,7 +62,7 @@ pub(crate) async fn fork(
     let point = match wanted.from {
         Some(name) => {
             let current = parent.row().checkpoint;
-            let all = checkpoints::list(&daemon, &parent).await?;
+            let all = checkpoints::views(&daemon, &parent).await?;
             let shown = all.len().saturating_sub(SHOWN_INSIDE);
             checkpoints::find(&daemon, &parent, name)
                 .await?

@@ -9,7 +9,8 @@ use bay_types::principal::Principal;
 use bay_types::{ApiError, ErrorCode, ImageId};
 
 use super::ends_id;
-use crate::daemon::{Daemon, blocking};
+use crate::authorize::Verb;
+use crate::daemon::{Daemon, blocking, to_the_end};
 use crate::news::Teller;
 
 /// Directories `--add` may name in one import.
@@ -34,13 +35,32 @@ fn counted(daemon: &Daemon, mut image: ImageView) -> ImageView {
     image
 }
 
-pub(crate) async fn list(daemon: &Daemon) -> Result<Vec<ImageView>, ApiError> {
+pub(crate) async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<ImageView>, ApiError> {
+    daemon.permit(who, Verb::ImageList)?;
     let images = daemon.with_pool(bay_pool::Pool::image_list).await?;
     Ok(images.into_iter().map(|image| counted(daemon, image)).collect())
 }
 
-/// Imports with news; the teller comes back for what follows.
 pub(crate) async fn import(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    import: ImageImport,
+    teller: Teller,
+) -> Result<ImageView, ApiError> {
+    daemon.permit(who, Verb::ImageImport)?;
+    let (daemon, who) = (Arc::clone(daemon), *who);
+    to_the_end(async move { Ok(import_image(&daemon, import, who, teller).await?.0) }).await
+}
+
+/// Removes an image that no bay names.
+pub(crate) async fn remove(daemon: &Arc<Daemon>, who: &Principal, given: &str) -> Result<(), ApiError> {
+    daemon.permit(who, Verb::ImageDelete)?;
+    let (daemon, who, given) = (Arc::clone(daemon), *who, given.to_owned());
+    to_the_end(async move { remove_image(&daemon, given, who).await }).await
+}
+
+/// Imports an image and reports progress; the teller comes back for what follows.
+pub(super) async fn import_image(
     daemon: &Arc<Daemon>,
     import: ImageImport,
     caller: Principal,
@@ -102,8 +122,7 @@ fn pick(images: Vec<ImageView>, given: &str) -> Result<ImageView, ApiError> {
     }
 }
 
-/// Removes an image no bay names.
-pub(crate) async fn remove(daemon: &Daemon, given: String, caller: Principal) -> Result<(), ApiError> {
+async fn remove_image(daemon: &Daemon, given: String, caller: Principal) -> Result<(), ApiError> {
     let _alone = daemon.alone().await?;
     let image = pick(daemon.with_pool(bay_pool::Pool::image_list).await?, &given)?;
     let bays = bays_of(daemon, image.id);

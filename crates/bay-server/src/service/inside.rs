@@ -26,7 +26,8 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
 use super::diff::Found;
-use super::{checkpoints, execs, gate, policy, services};
+use super::{checkpoints, execs, policy, services};
+use crate::authorize::Verb;
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
@@ -175,16 +176,19 @@ async fn answer(handle: &BayHandle, id: u64, outcome: Result<Value, ApiError>) {
 /// Whoever asks for it ends with it. So it is answered as soon as nothing can be wrong with it any more, and done when the
 /// answer had time to be read.
 async fn restore(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, checkpoint: CheckpointName) {
-    let caller = Principal::bay(handle.id);
-    match checkpoints::keep_before_restore(daemon, handle, checkpoint, false, caller).await {
-        Err(error) => answer(handle, id, Err(error)).await,
-        Ok(before) => {
-            answer(handle, id, serde_json::to_value(before).map_err(|e| ApiError::internal(&e))).await;
+    let (who, bay) = (Principal::bay(handle.id), handle.id.to_string());
+    let tell = |before: Result<CheckpointView, ApiError>| async {
+        let kept = before.is_ok();
+        let before =
+            before.and_then(|before| serde_json::to_value(before).map_err(|e| ApiError::internal(&e)));
+        answer(handle, id, before).await;
+        if kept {
             tokio::time::sleep(READ_WITHIN).await;
-            if let Err(error) = checkpoints::go_back(daemon, handle, checkpoint, false, caller).await {
-                tracing::warn!(bay = %handle.name, message = %error.message, "a restore asked for inside failed");
-            }
         }
+    };
+    let restored = checkpoints::restore_and_tell_first(daemon, &who, &bay, checkpoint, tell).await;
+    if let Err(error) = restored {
+        tracing::warn!(bay = %handle.name, message = %error.message, "a restore asked for inside failed");
     }
 }
 
@@ -197,24 +201,20 @@ async fn grant(
     fn told(value: impl serde::Serialize) -> Result<Value, ApiError> {
         serde_json::to_value(value).map_err(|e| ApiError::internal(&e))
     }
+    let (who, bay) = (Principal::bay(handle.id), handle.id.to_string());
     match ask {
-        Ask::Egress => (told(policy::inside(daemon, handle).await), cost::LOOK),
-        Ask::Checkpoints => (checkpoints::list(daemon, handle).await.and_then(told), cost::LOOK),
+        Ask::Egress => (policy::verbs::inside_rules(daemon, &who, &bay).await.and_then(told), cost::LOOK),
+        Ask::Checkpoints => (checkpoints::list(daemon, &who, &bay).await.and_then(told), cost::LOOK),
         Ask::Checkpoint { message } => {
-            (checkpoint(daemon, handle, message).await.and_then(told), cost::SNAPSHOT)
+            (checkpoint(daemon, &who, &bay, message).await.and_then(told), cost::SNAPSHOT)
         }
         Ask::Diff { from, to, part, patch } => {
-            let (found, worked) = diff(daemon, handle, &DiffAsk { from, to, part, patch }).await;
+            let (found, worked) = diff(daemon, &who, &bay, &DiffAsk { from, to, part, patch }).await;
             // The bay as it is now is compared by a snapshot.
             (found.and_then(told), cost::SNAPSHOT + worked)
         }
         Ask::Service { service, spec } => {
-            let decided = match spec.check() {
-                Ok(()) => {
-                    gate::pass_service(daemon, handle, &service, &spec, Principal::bay(handle.id)).await
-                }
-                Err(error) => Err(error),
-            };
+            let decided = services::propose(daemon, &who, &bay, &service, &spec).await;
             (decided.map(|()| Value::Null), cost::LOOK)
         }
         // It has an answer of its own.
@@ -224,12 +224,12 @@ async fn grant(
 
 async fn checkpoint(
     daemon: &Arc<Daemon>,
-    handle: &Arc<BayHandle>,
+    who: &Principal,
+    bay: &str,
     message: Option<String>,
 ) -> Result<CheckpointView, ApiError> {
-    let caller = Principal::bay(handle.id);
-    let all = checkpoints::list(daemon, handle).await?;
-    if all.iter().filter(|one| one.by == caller.by()).count() >= MAX_FROM_INSIDE {
+    let all = checkpoints::list(daemon, who, bay).await?;
+    if all.iter().filter(|one| one.by == who.by()).count() >= MAX_FROM_INSIDE {
         return Err(ApiError::new(
             ErrorCode::NotEnough,
             format!("{MAX_FROM_INSIDE} checkpoints were made from inside the bay already"),
@@ -237,24 +237,26 @@ async fn checkpoint(
         ));
     }
     let create = CheckpointCreate { message, kind: Some(CheckpointKind::Files) };
-    checkpoints::create(Arc::clone(daemon), Arc::clone(handle), create, caller).await
+    checkpoints::create(daemon, who, bay, create).await
 }
 
 /// What has changed in the bay, as `bay diff` shows it, up to a bound; and the processor time that it took.
 async fn diff(
     daemon: &Arc<Daemon>,
-    handle: &Arc<BayHandle>,
+    who: &Principal,
+    bay: &str,
     ask: &DiffAsk,
 ) -> (Result<InsideDiff, ApiError>, Duration) {
     let worked = Arc::new(std::sync::Mutex::new(Duration::ZERO));
-    let found = compare(daemon, handle, ask, Arc::clone(&worked)).await;
+    let found = compare(daemon, who, bay, ask, Arc::clone(&worked)).await;
     let worked = *worked.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     (found, worked)
 }
 
 async fn compare(
     daemon: &Arc<Daemon>,
-    handle: &Arc<BayHandle>,
+    who: &Principal,
+    bay: &str,
     ask: &DiffAsk,
     worked: Arc<std::sync::Mutex<Duration>>,
 ) -> Result<InsideDiff, ApiError> {
@@ -268,7 +270,7 @@ async fn compare(
     let until = Instant::now() + DIFF_WITHIN;
     let turn = tokio::time::timeout_at(until, DIFFS.acquire()).await;
     let Ok(Ok(_turn)) = turn else { return Err(late()) };
-    let comparison = super::diff::prepare(daemon, handle, ask, None).await?;
+    let comparison = super::diff::prepare(daemon, who, bay, ask).await?;
     let (part, patch) = (ask.part, ask.patch);
     crate::daemon::blocking(move || {
         let _clock = ThreadClock::begin(worked);
@@ -336,6 +338,10 @@ fn going_on(until: Instant) -> ControlFlow<()> {
 
 /// Writes down what the bay's own processes changed. Returns whether that was worth hearing.
 pub(crate) async fn changed(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, change: InsideChange) -> bool {
+    let who = Principal::bay(handle.id);
+    if daemon.permit(&who, Verb::ChangeReport).is_err() {
+        return false;
+    }
     let mut noted = handle.wishes.noted.lock().await;
     let now = Instant::now();
     let since = *noted.since.get_or_insert(now);

@@ -10,18 +10,22 @@ use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
 pub(crate) mod approvals;
+pub(crate) mod audit;
 pub(crate) mod bays;
 pub(crate) mod checkpoints;
 pub(crate) mod create;
 pub(crate) mod diff;
+pub(crate) mod events;
 pub(crate) mod execs;
-pub(crate) mod fetch;
+mod fetch;
+pub(crate) mod files;
 pub(crate) mod forks;
-pub(crate) mod gate;
+mod gate;
 pub(crate) mod images;
 pub(crate) mod inside;
 pub(crate) mod memory;
 pub(crate) mod policy;
+pub(crate) mod ports;
 pub(crate) mod repos;
 pub(crate) mod services;
 pub(crate) mod settings;
@@ -30,7 +34,6 @@ pub(crate) mod timeline;
 pub(crate) mod traffic;
 pub(crate) mod workspaces;
 
-#[expect(dead_code, reason = "the verbs come to it one after the other")]
 impl Daemon {
     /// Refuses a verb that this principal may not use.
     pub(crate) fn permit(&self, who: &Principal, verb: Verb) -> Result<(), ApiError> {

@@ -9,14 +9,21 @@ use bay_types::principal::Principal;
 use bay_types::repo::{RepoOffer, RepoOffered, RepoView};
 use bay_types::{ApiError, ErrorCode, RepoId};
 use bytes::Bytes;
+use futures_util::StreamExt;
 use tokio::sync::mpsc;
 
 use super::ends_id;
 use super::fetch::{Fetched, bring, is_local, is_remote, refuse_local};
-use crate::daemon::{Daemon, blocking};
+use crate::authorize::Verb;
+use crate::byte_stream::ByteStream;
+use crate::daemon::{Daemon, blocking, to_the_end};
 use crate::news::Teller;
 use crate::service::images::some;
 
+/// Longest bundle: far beyond the largest repository, far below a disk.
+const MAX_BUNDLE: u64 = 64 << 30;
+/// Pieces of a bundle between the network and git.
+const IN_FLIGHT: usize = 16;
 /// Longest location of a repository.
 const MAX_LOCATION: usize = 4096;
 
@@ -36,7 +43,8 @@ fn counted(daemon: &Daemon, mut repo: RepoView) -> RepoView {
     repo
 }
 
-pub(crate) async fn list(daemon: &Daemon) -> Result<Vec<RepoView>, ApiError> {
+pub(crate) async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<RepoView>, ApiError> {
+    daemon.permit(who, Verb::RepoList)?;
     let repos = daemon.with_pool(bay_pool::Pool::repo_list).await?;
     Ok(repos.into_iter().map(|repo| counted(daemon, repo)).collect())
 }
@@ -46,7 +54,79 @@ fn is_commit(text: &str) -> bool {
 }
 
 /// Whether the cache has a commit of a local repository, and what it has of it.
-pub(crate) async fn offer(daemon: &Daemon, offer: RepoOffer) -> Result<RepoOffered, ApiError> {
+pub(crate) async fn offer(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    offer: RepoOffer,
+) -> Result<RepoOffered, ApiError> {
+    daemon.permit(who, Verb::RepoOffer)?;
+    let daemon = Arc::clone(daemon);
+    to_the_end(async move { compare_offer(&daemon, offer).await }).await
+}
+
+/// Takes in a bundle of commits. A stream that ends with an error was cut short, and nothing of it is kept.
+pub(crate) async fn upload(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    repo: &str,
+    mut bundle: ByteStream,
+) -> Result<RepoView, ApiError> {
+    daemon.permit(who, Verb::RepoUpload)?;
+    let repo = repo.parse::<RepoId>().map_err(|e| {
+        ApiError::new(
+            ErrorCode::RepoNotFound,
+            e.to_string(),
+            "offer the repository first; the answer has its id",
+        )
+    })?;
+    let (to, from) = mpsc::channel(IN_FLIGHT);
+    let _turn = daemon.upload_turn().await?;
+    let (at, who) = (Arc::clone(daemon), *who);
+    let taking = tokio::spawn(async move { unbundle(&at, repo, ChannelReader::new(from), who).await });
+    let mut left = MAX_BUNDLE;
+    loop {
+        let piece = match bundle.next().await {
+            None => Piece::End,
+            Some(Ok(data)) => match left.checked_sub(data.len() as u64) {
+                Some(rest) => {
+                    left = rest;
+                    Piece::Bytes(data)
+                }
+                None => break,
+            },
+            // Closing the channel without an end reports that the upload was cut short.
+            Some(Err(_)) => break,
+        };
+        let last = matches!(piece, Piece::End);
+        // A reader that has given up has an error, which is the answer.
+        if to.send(piece).await.is_err() || last {
+            break;
+        }
+    }
+    drop(to);
+    taking.await.map_err(|e| ApiError::internal(&e))?
+}
+
+/// Fetches what is new, or everything when it is not cached yet.
+pub(crate) async fn sync(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    given: &str,
+    teller: Teller,
+) -> Result<RepoView, ApiError> {
+    daemon.permit(who, Verb::RepoSync)?;
+    let (daemon, who, given) = (Arc::clone(daemon), *who, given.to_owned());
+    to_the_end(async move { fetch_new(&daemon, &given, who, teller).await }).await
+}
+
+/// Removes a repository that no bay began from.
+pub(crate) async fn remove(daemon: &Arc<Daemon>, who: &Principal, given: &str) -> Result<(), ApiError> {
+    daemon.permit(who, Verb::RepoDelete)?;
+    let (daemon, who, given) = (Arc::clone(daemon), *who, given.to_owned());
+    to_the_end(async move { remove_repo(&daemon, &given, who).await }).await
+}
+
+async fn compare_offer(daemon: &Daemon, offer: RepoOffer) -> Result<RepoOffered, ApiError> {
     if offer.location.is_empty() || offer.location.len() > MAX_LOCATION || offer.location.contains('\0') {
         return Err(ApiError::new(
             ErrorCode::InvalidInput,
@@ -73,7 +153,7 @@ pub(crate) async fn offer(daemon: &Daemon, offer: RepoOffer) -> Result<RepoOffer
 
 /// A piece of an upload.
 #[derive(Debug)]
-pub(crate) enum Piece {
+enum Piece {
     Bytes(Bytes),
     /// Said by the sender at the end: a channel that just closes is an upload that was cut short.
     End,
@@ -81,14 +161,14 @@ pub(crate) enum Piece {
 
 /// Bytes that arrive in one task, read in another that may block.
 #[derive(Debug)]
-pub(crate) struct ChannelReader {
+struct ChannelReader {
     from: mpsc::Receiver<Piece>,
     rest: Bytes,
     ended: bool,
 }
 
 impl ChannelReader {
-    pub(crate) fn new(from: mpsc::Receiver<Piece>) -> Self {
+    fn new(from: mpsc::Receiver<Piece>) -> Self {
         Self { from, rest: Bytes::new(), ended: false }
     }
 }
@@ -113,8 +193,7 @@ impl Read for ChannelReader {
     }
 }
 
-/// Takes in a bundle of commits.
-pub(crate) async fn unbundle(
+async fn unbundle(
     daemon: &Daemon,
     repo: RepoId,
     mut bundle: ChannelReader,
@@ -177,8 +256,7 @@ fn to_sync(repos: Vec<RepoView>, given: &str) -> Result<String, ApiError> {
     Ok(location)
 }
 
-/// Fetches what is new, or everything when it is not cached yet.
-pub(crate) async fn sync(
+async fn fetch_new(
     daemon: &Arc<Daemon>,
     given: &str,
     caller: Principal,
@@ -201,8 +279,7 @@ pub(crate) async fn sync(
     Ok(counted(daemon, repo))
 }
 
-/// Removes a repository no bay began from.
-pub(crate) async fn remove(daemon: &Daemon, given: &str, caller: Principal) -> Result<(), ApiError> {
+async fn remove_repo(daemon: &Daemon, given: &str, caller: Principal) -> Result<(), ApiError> {
     let _alone = daemon.alone().await?;
     let repo = find(daemon, given).await?;
     let bays = bays_of(daemon, repo.id);

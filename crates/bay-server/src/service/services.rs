@@ -1,6 +1,8 @@
 //! Services: owned by the guest, asked for through here. What is asked for is written down before it is passed on; how a
 //! service does is not, because the guest is the one who knows.
 
+use std::sync::Arc;
+
 use bay_store::Draft;
 use bay_types::bay::State;
 use bay_types::event::ServiceEvent;
@@ -12,14 +14,16 @@ use bytes::Bytes;
 use http::Method;
 use tokio::sync::mpsc;
 
-use super::execs;
+use super::{execs, gate};
+use crate::authorize::Verb;
+use crate::byte_stream::{self, ByteStream};
 use crate::channel::{ANSWER_WITHIN, plain_text};
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, to_the_end};
 use crate::registry::BayHandle;
 use crate::spool;
 
 /// The name as it stands in a path.
-pub(crate) fn name(given: &str) -> Result<ServiceName, ApiError> {
+fn name(given: &str) -> Result<ServiceName, ApiError> {
     given.parse().map_err(|e: bay_types::id::ParseIdError| {
         ApiError::new(
             ErrorCode::InvalidInput,
@@ -60,8 +64,112 @@ async fn note(daemon: &Daemon, handle: &BayHandle, event: ServiceEvent) -> Resul
     Ok(())
 }
 
-/// From the guest while there is one, from what it kept on disk in a bay that is stopped.
-pub(crate) async fn list(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<ServiceView>, ApiError> {
+/// A bay's services: from the guest while there is one, from what it kept on disk in a bay that is stopped.
+pub(crate) async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<ServiceView>, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ServiceList, bay)?;
+    views(daemon, &handle).await
+}
+
+pub(crate) async fn show(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    service: &str,
+) -> Result<ServiceView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ServiceShow, bay)?;
+    view(daemon, &handle, &name(service)?).await
+}
+
+/// Defines a service or replaces its definition, once the rules on commands, and a person if they say so, let its commands
+/// through. Repeating it is harmless. A client that leaves while a person is asked wants the service no more.
+pub(crate) async fn define(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    service: &str,
+    spec: ServiceSpec,
+) -> Result<ServiceView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ServiceDefine, bay)?;
+    let name = name(service)?;
+    spec.check()?;
+    gate::pass_service(daemon, &handle, &name, &spec, *who).await?;
+    let (daemon, who) = (Arc::clone(daemon), *who);
+    to_the_end(async move { set_definition(&daemon, &handle, &name, &spec, who).await }).await
+}
+
+/// Decides whether the guest of a bay may define a service that the bay's own processes asked it for.
+pub(crate) async fn propose(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    name: &ServiceName,
+    spec: &ServiceSpec,
+) -> Result<(), ApiError> {
+    let handle = daemon.bay_for(who, Verb::ServicePropose, bay)?;
+    spec.check()?;
+    gate::pass_service(daemon, &handle, name, spec, *who).await
+}
+
+/// Starts, stops or restarts a service.
+pub(crate) async fn control(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    service: &str,
+    verb: &str,
+) -> Result<ServiceView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ServiceControl, bay)?;
+    let name = name(service)?;
+    let verb: ServiceVerb = verb.parse().map_err(|_| {
+        ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("a service cannot be asked to {:?}", plain_text(verb)),
+            "ask it to start, stop or restart",
+        )
+    })?;
+    let (daemon, who) = (Arc::clone(daemon), *who);
+    to_the_end(async move { ask(&daemon, &handle, &name, verb, who).await }).await
+}
+
+/// Asks for the end and the removal of a service; returns its view for as long as it is not gone.
+pub(crate) async fn delete(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    service: &str,
+) -> Result<Option<ServiceView>, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ServiceDelete, bay)?;
+    let name = name(service)?;
+    let (daemon, who) = (Arc::clone(daemon), *who);
+    to_the_end(async move { remove(&daemon, &handle, &name, who).await }).await
+}
+
+/// The log of a service from an offset on, as frames: from the guest while there is one, from what it kept on disk
+/// otherwise.
+pub(crate) async fn output(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    service: &str,
+    since: u64,
+    follow: bool,
+) -> Result<ByteStream, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ServiceOutput, bay)?;
+    let name = name(service)?;
+    if let Err(error) = execs::must_run(&handle) {
+        let row = handle.row();
+        let kept = row.disk_ready && row.state != State::Deleting;
+        // Nothing more comes that could be followed.
+        if follow || !kept {
+            return Err(error);
+        }
+        return kept_log(daemon, &handle, &name, since).await.map(byte_stream::received_bytes);
+    }
+    let path = path(&name, &format!("/output?since={since}&follow={follow}"));
+    Ok(handle.guest.read(&path).await?.bytes)
+}
+
+pub(super) async fn views(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<ServiceView>, ApiError> {
     if at_rest(handle) {
         let all = spool::services(daemon.pool()?.bay_disk(handle.id).state).await?;
         return Ok(all.into_iter().map(tame).collect());
@@ -72,13 +180,9 @@ pub(crate) async fn list(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<Serv
     Ok(all.into_iter().take(MAX_SERVICES).map(tame).collect())
 }
 
-pub(crate) async fn show(
-    daemon: &Daemon,
-    handle: &BayHandle,
-    name: &ServiceName,
-) -> Result<ServiceView, ApiError> {
+async fn view(daemon: &Daemon, handle: &BayHandle, name: &ServiceName) -> Result<ServiceView, ApiError> {
     if at_rest(handle) {
-        let found = list(daemon, handle).await?.into_iter().find(|view| view.name == *name);
+        let found = views(daemon, handle).await?.into_iter().find(|view| view.name == *name);
         return found.ok_or_else(|| missing(handle, name));
     }
     execs::must_run(handle)?;
@@ -87,7 +191,7 @@ pub(crate) async fn show(
 }
 
 /// The log from an offset on, as kept on the disk of a bay that does not run.
-pub(crate) async fn kept_log(
+async fn kept_log(
     daemon: &Daemon,
     handle: &BayHandle,
     name: &ServiceName,
@@ -114,8 +218,7 @@ fn missing(handle: &BayHandle, name: &ServiceName) -> ApiError {
     )
 }
 
-/// Defines a service or replaces its definition. Repeating it is harmless.
-pub(crate) async fn define(
+async fn set_definition(
     daemon: &Daemon,
     handle: &BayHandle,
     name: &ServiceName,
@@ -150,7 +253,7 @@ pub(super) fn asked(name: ServiceName, verb: ServiceVerb, by: String) -> Service
     }
 }
 
-pub(crate) async fn ask(
+async fn ask(
     daemon: &Daemon,
     handle: &BayHandle,
     name: &ServiceName,
@@ -164,8 +267,7 @@ pub(crate) async fn ask(
     about(view, name)
 }
 
-/// Asks for the end and the removal; answers the view for as long as it is not gone.
-pub(crate) async fn remove(
+async fn remove(
     daemon: &Daemon,
     handle: &BayHandle,
     name: &ServiceName,

@@ -10,12 +10,23 @@ use bay_types::settings::BaySet;
 use bay_types::{ApiError, ErrorCode};
 
 use super::bays::{VERB_WITHIN, not_deleting};
-use crate::daemon::Daemon;
+use crate::authorize::Verb;
+use crate::daemon::{Daemon, to_the_end};
 use crate::fault::Point;
 use crate::registry::BayHandle;
 use crate::validate;
 
 pub(crate) async fn set(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    change: BaySet,
+) -> Result<BayView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BaySet, bay)?;
+    to_the_end(change_settings(Arc::clone(daemon), handle, change, *who)).await
+}
+
+async fn change_settings(
     daemon: Arc<Daemon>,
     handle: Arc<BayHandle>,
     change: BaySet,

@@ -1,20 +1,40 @@
 //! Workspaces that outlived their bays.
 
+use std::sync::Arc;
+
 use bay_store::Draft;
 use bay_types::bay::{Source, WorkspaceView};
 use bay_types::event::pool::WorkspaceRemoved;
 use bay_types::principal::Principal;
 use bay_types::{ApiError, ErrorCode};
 
-use crate::daemon::Daemon;
+use crate::authorize::Verb;
+use crate::daemon::{Daemon, to_the_end};
 
-pub(crate) async fn list(daemon: &Daemon) -> Result<Vec<WorkspaceView>, ApiError> {
+pub(crate) async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<WorkspaceView>, ApiError> {
+    daemon.permit(who, Verb::WorkspaceList)?;
+    kept(daemon).await
+}
+
+pub(crate) async fn show(daemon: &Daemon, who: &Principal, given: &str) -> Result<WorkspaceView, ApiError> {
+    daemon.permit(who, Verb::WorkspaceShow)?;
+    find(daemon, given).await
+}
+
+/// Removes a kept workspace for good.
+pub(crate) async fn remove(daemon: &Arc<Daemon>, who: &Principal, given: &str) -> Result<(), ApiError> {
+    daemon.permit(who, Verb::WorkspaceDelete)?;
+    let (daemon, who, given) = (Arc::clone(daemon), *who, given.to_owned());
+    to_the_end(async move { remove_kept(&daemon, given, who).await }).await
+}
+
+async fn kept(daemon: &Daemon) -> Result<Vec<WorkspaceView>, ApiError> {
     daemon.with_pool(bay_pool::Pool::kept_list).await
 }
 
 /// By its name, or by the name of the bay where only one of that bay is kept.
-pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<WorkspaceView, ApiError> {
-    pick(list(daemon).await?, given)
+pub(super) async fn find(daemon: &Daemon, given: &str) -> Result<WorkspaceView, ApiError> {
+    pick(kept(daemon).await?, given)
 }
 
 fn pick(kept: Vec<WorkspaceView>, given: &str) -> Result<WorkspaceView, ApiError> {
@@ -33,8 +53,7 @@ fn pick(kept: Vec<WorkspaceView>, given: &str) -> Result<WorkspaceView, ApiError
     }
 }
 
-/// Removes one for good.
-pub(crate) async fn remove(daemon: &Daemon, given: String, caller: Principal) -> Result<(), ApiError> {
+async fn remove_kept(daemon: &Daemon, given: String, caller: Principal) -> Result<(), ApiError> {
     let _alone = daemon.alone().await?;
     let kept = find(daemon, &given).await?;
     let waits = daemon.bays.list().into_iter().find(|handle| {

@@ -15,6 +15,7 @@ mod inside;
 mod places;
 mod recall;
 mod set;
+pub(crate) mod verbs;
 mod view;
 
 use std::collections::HashMap;
@@ -24,13 +25,10 @@ use bay_policy::{CompiledPolicy, Place};
 use bay_types::BayId;
 use tokio::sync::watch;
 
-pub(crate) use ask::{check, diff, lint, with_layer};
+pub(super) use ask::with_layer;
 pub(crate) use compile::Effective;
-pub(crate) use inside::inside;
-pub(crate) use recall::{explain, learn};
-pub(crate) use set::{
-    drop_grants, grant_add, grant_list, grant_rm, layer, prepare, scope_of_project, set, show, unset,
-};
+pub(crate) use set::drop_grants;
+pub(super) use set::{grant_add, prepare, set_layer};
 
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;

@@ -142,7 +142,7 @@ fn location_of(daemon: &Daemon, scope: &Scope) -> Option<String> {
     }
 }
 
-pub(crate) async fn set(
+pub(crate) async fn set_layer(
     daemon: Arc<Daemon>,
     scope: Scope,
     given: PolicySet,
@@ -166,7 +166,11 @@ pub(crate) async fn set(
 }
 
 /// A bay without one has the preset `closed`; a host or project without one says nothing.
-pub(crate) async fn unset(daemon: Arc<Daemon>, scope: Scope, caller: Principal) -> Result<(), ApiError> {
+pub(crate) async fn unset_layer(
+    daemon: Arc<Daemon>,
+    scope: Scope,
+    caller: Principal,
+) -> Result<(), ApiError> {
     let event = Draft::of(event::policy::PolicySet {
         scope: scope.to_string(),
         name: None,
@@ -200,10 +204,6 @@ pub(crate) async fn layer(daemon: &Daemon, scope: &Scope) -> Result<LayerSet, Ap
 pub(crate) async fn show(daemon: &Daemon, handle: &BayHandle) -> PolicyView {
     let effective = super::effective_with_origins(daemon, handle).await;
     view::policy(&handle.name, &effective, Timestamp::now())
-}
-
-pub(crate) async fn grant_list(daemon: &Daemon, handle: &BayHandle) -> Vec<GrantView> {
-    show(daemon, handle).await.grants
 }
 
 pub(super) fn request(line: &str) -> Result<CanonicalRequest, ApiError> {

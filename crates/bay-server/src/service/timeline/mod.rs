@@ -8,14 +8,17 @@ use std::time::Duration;
 
 use bay_store::Begin;
 use bay_types::event::Event;
+use bay_types::principal::Principal;
 use bay_types::timeline::{EndOfTimeline, TimelineEnd, TimelineLine, TimelineNews};
-use bay_types::{ApiError, BayId, ExecId, traffic};
+use bay_types::{ApiError, BayId, ErrorCode, ExecId, traffic};
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::traffic::ExecNames;
+use crate::authorize::Verb;
+use crate::byte_stream::{self, ByteStream};
 use crate::daemon::Daemon;
 
 mod descent;
@@ -46,10 +49,19 @@ pub(crate) struct Wanted {
     pub(crate) follow: bool,
 }
 
-/// By name, or by id, which a bay that was removed has too.
-pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<BayId, ApiError> {
-    match daemon.bays.find(given) {
+/// The bay whose record a verb is to read, by name, or by id, which a bay that was removed has too.
+pub(super) async fn find(
+    daemon: &Daemon,
+    who: &Principal,
+    verb: Verb,
+    given: &str,
+    limit: Option<u32>,
+) -> Result<BayId, ApiError> {
+    daemon.permit(who, verb)?;
+    checked_limit(limit)?;
+    match daemon.bay_for(who, verb, given) {
         Ok(handle) => Ok(handle.id),
+        Err(refused) if refused.code == ErrorCode::NotPermitted => Err(refused),
         Err(mut unknown) => {
             if let Ok(id) = given.parse::<BayId>()
                 && daemon.store.timeline_exists(id).await.map_err(|e| e.to_api())?
@@ -62,12 +74,34 @@ pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<BayId, ApiError
     }
 }
 
-/// Starts the stream. What is wrong with the request is said here, before the first line.
-pub(crate) async fn open(
-    daemon: Arc<Daemon>,
-    bay: BayId,
+/// Most lines that may be asked for by their number; without one there is no bound.
+const MAX_LIMIT: u32 = 1_000_000;
+
+/// Refuses a number of lines that makes no sense.
+pub(super) fn checked_limit(limit: Option<u32>) -> Result<(), ApiError> {
+    if limit.is_none_or(|limit| (1..=MAX_LIMIT).contains(&limit)) {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        ErrorCode::InvalidInput,
+        "the number of lines is zero or too large",
+        format!("ask for 1 to {MAX_LIMIT}, or leave it out for all"),
+    ))
+}
+
+/// The timeline of a bay as lines of JSON, read from the record at the pace of the reader. Errors of the request come before
+/// the first line.
+pub(crate) async fn read(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
     wanted: Wanted,
-) -> Result<mpsc::Receiver<Bytes>, ApiError> {
+) -> Result<ByteStream, ApiError> {
+    let bay = find(daemon, who, Verb::TimelineRead, bay, wanted.limit).await?;
+    Ok(byte_stream::received_bytes(open(Arc::clone(daemon), bay, wanted).await?))
+}
+
+async fn open(daemon: Arc<Daemon>, bay: BayId, wanted: Wanted) -> Result<mpsc::Receiver<Bytes>, ApiError> {
     let store = &daemon.store;
     let failed = |e: bay_store::StoreError| e.to_api();
     let mut since = wanted.since;

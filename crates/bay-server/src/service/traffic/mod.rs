@@ -9,14 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bay_store::{Begin, TrafficWanted};
+use bay_types::principal::Principal;
 use bay_types::timeline::{EndOfTimeline, TimelineEnd};
-use bay_types::traffic::{EgressEntry, EgressNews, EgressOutcome};
+use bay_types::traffic::{EgressEntry, EgressNews, EgressOutcome, EgressState};
 use bay_types::{ApiError, BayId};
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc;
 
-use super::timeline::LOOK_FOR_END;
+use super::timeline::{self, LOOK_FOR_END};
+use crate::authorize::Verb;
+use crate::byte_stream::{self, ByteStream};
 use crate::daemon::Daemon;
 
 mod entry;
@@ -51,15 +54,38 @@ pub(crate) struct Wanted {
     pub(crate) limit: Option<u32>,
     /// Go on as more happens.
     pub(crate) follow: bool,
-    pub(crate) part: TrafficWanted,
+    /// Only what was refused.
+    pub(crate) refused: bool,
+    /// Look-ups of names as well.
+    pub(crate) look_ups: bool,
 }
 
-/// Starts the stream. What is wrong with the request is said here, before the first entry.
-pub(crate) async fn open(
-    daemon: Arc<Daemon>,
-    bay: BayId,
+impl Wanted {
+    fn part(&self) -> TrafficWanted {
+        TrafficWanted { refused: self.refused, look_ups: self.look_ups }
+    }
+}
+
+/// Whether anything can leave a bay now, and how much of its traffic was not recorded one by one.
+pub(crate) fn show(daemon: &Daemon, who: &Principal, bay: &str) -> Result<EgressState, ApiError> {
+    let open = daemon.bay_for(who, Verb::EgressShow, bay)?.egress();
+    let dropped = open.as_ref().map(|open| open.dropped()).unwrap_or_default();
+    Ok(EgressState { open: open.is_some(), dropped })
+}
+
+/// What a bay sent and tried to send as lines of JSON, read from the record at the pace of the reader. Errors of the request
+/// come before the first line.
+pub(crate) async fn read(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
     wanted: Wanted,
-) -> Result<mpsc::Receiver<Bytes>, ApiError> {
+) -> Result<ByteStream, ApiError> {
+    let bay = timeline::find(daemon, who, Verb::EgressShow, bay, wanted.limit).await?;
+    Ok(byte_stream::received_bytes(open(Arc::clone(daemon), bay, wanted).await?))
+}
+
+async fn open(daemon: Arc<Daemon>, bay: BayId, wanted: Wanted) -> Result<mpsc::Receiver<Bytes>, ApiError> {
     let store = &daemon.store;
     let failed = |e: bay_store::StoreError| e.to_api();
     let mut since = wanted.since;
@@ -67,7 +93,7 @@ pub(crate) async fn open(
         since = since.max(store.timeline_before(bay, time).await.map_err(failed)?);
     }
     let begin = match wanted.limit {
-        Some(limit) => store.traffic_begin(bay, since, wanted.part, limit).await.map_err(failed)?,
+        Some(limit) => store.traffic_begin(bay, since, wanted.part(), limit).await.map_err(failed)?,
         None => Begin { after: since, older: false },
     };
     let (to, from) = mpsc::channel(IN_FLIGHT);
@@ -138,7 +164,7 @@ impl Teller<'_> {
             let handle = self.daemon.bays.find(&self.bay.to_string()).ok();
             let open = handle.as_ref().and_then(|handle| handle.egress());
             self.under_way = open.map(|open| open.under_way()).unwrap_or_default();
-            let page = self.daemon.store.traffic_page(self.bay, after, self.wanted.part, PAGE).await?;
+            let page = self.daemon.store.traffic_page(self.bay, after, self.wanted.part(), PAGE).await?;
             for event in &page {
                 if self.left == Some(0) {
                     break;
@@ -160,7 +186,7 @@ impl Teller<'_> {
             if page.len() == PAGE as usize && self.left != Some(0) {
                 continue;
             }
-            if !caught_up && !self.wanted.part.refused {
+            if !caught_up && !self.wanted.refused {
                 self.recall_older(begin.after).await?;
             }
             // A list has all that is not over; somebody who follows is told what takes long.

@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use bytes::Bytes;
 use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
@@ -135,7 +135,7 @@ async fn post(collector: &Collector, body: &[u8]) -> Result<(), Trouble> {
         .header(header::HOST, &collector.authority)
         .header(header::CONTENT_TYPE, "application/json")
         .header(header::USER_AGENT, concat!("workbay/", env!("CARGO_PKG_VERSION")))
-        .body(Body::from(body.to_vec()))
+        .body(Full::<Bytes>::from(body.to_vec()))
         .map_err(|e| Trouble::Lasting(e.to_string()))?;
     let answer = async {
         let response = sender.send_request(request).await.map_err(|e| passing(&e))?;
