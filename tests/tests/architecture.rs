@@ -43,11 +43,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "bay-guest",
         ],
     ),
+    ("bay-client", &["bay-types", "bay-text"]),
     (
         "bay",
         &[
             "bay-types",
             "bay-text",
+            "bay-client",
             "bay-sys",
             "bay-policy",
             "bay-ledger",

@@ -33,8 +33,8 @@ impl LineBuffer {
         }
     }
 
-    /// How long the line is that has not ended yet. The owner sets the limit: whoever sends endless lines must not fill the
-    /// memory of whoever reads them.
+    /// How long the line is that has not ended yet. The reader sets the limit: a sender of endless lines must not fill the
+    /// reader's memory.
     #[must_use]
     pub fn unfinished(&self) -> usize {
         self.buffer.len()

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use bay_client::Client;
 use bay_types::ApiError;
 use bay_types::trace::TRACEPARENT_VARIABLE;
 use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
@@ -11,13 +12,13 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::bench::Bench;
-use crate::client::{Client, Home};
 use crate::commands::{
     approvals, audit, branch, bundle, checkpoint, checkpoints, compare, completions, cp, diff, doctor,
     egress, exec, execs, fork, grants, images, kill, logs, ls, notify, pause, policy, ports, promote,
     replace, repos, restore, resume, review, rm, secret, serve, services, set, shell, show, start, stop,
     timeline, up, watch, workspaces,
 };
+use crate::daemon_start::DaemonLocation;
 use crate::failure::{Failure, Outcome};
 use crate::top::Top;
 
@@ -67,7 +68,7 @@ fn path() -> impl TypedValueParser<Value = PathBuf> {
 
 impl Global {
     /// Where the daemon lives, with every path absolute: the daemon has another directory of its own.
-    pub(crate) fn home(&self) -> Home {
+    pub(crate) fn location(&self) -> DaemonLocation {
         let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
         let given = |path: &Option<PathBuf>| path.clone().filter(|p| !p.as_os_str().is_empty()).map(absolute);
         let data_dir = absolute(
@@ -75,18 +76,18 @@ impl Global {
                 .filter(|p| !p.as_os_str().is_empty())
                 .unwrap_or_else(|| DEFAULT_DATA_DIR.into()),
         );
-        Home {
+        DaemonLocation {
             socket: given(&self.socket).unwrap_or_else(|| data_dir.join("bay.sock")),
             pool: given(&self.pool).unwrap_or_else(|| data_dir.join("pool")),
             data_dir,
             autostart: !self.no_autostart,
             quiet: self.json,
-            traceparent: std::env::var(TRACEPARENT_VARIABLE).ok().and_then(|given| given.parse().ok()),
         }
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::new(self.home())
+        let traceparent = std::env::var(TRACEPARENT_VARIABLE).ok().and_then(|given| given.parse().ok());
+        self.location().client(traceparent)
     }
 }
 
@@ -188,7 +189,7 @@ fn usage(said: &str) -> ApiError {
     let tip = paragraphs.find_map(|text| text.strip_prefix("tip: ").map(str::to_owned));
     let next =
         tip.unwrap_or_else(|| "`bay --help` and `bay VERB --help` show what can be written".to_owned());
-    crate::failure::invalid(message, next)
+    bay_client::invalid(message, next)
 }
 
 async fn dispatch(verb: Verb, global: Global) -> Outcome {
@@ -246,7 +247,7 @@ pub(crate) fn on_one_thread(verb: impl Future<Output = Outcome>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| crate::failure::local("starting up", &error))?;
+        .map_err(|error| bay_client::local("starting up", &error))?;
     let outcome = runtime.block_on(verb);
     // A thread may still wait for standard input; nobody needs what it would read.
     runtime.shutdown_background();
@@ -276,8 +277,8 @@ mod tests {
     fn the_socket_and_the_pool_are_in_the_data_directory_unless_said_otherwise() {
         let cli = Cli::try_parse_from(["bay", "--data-dir", "/d", "ls"]).unwrap();
         if std::env::var_os("BAY_SOCKET").is_none() && std::env::var_os("BAY_POOL").is_none() {
-            assert_eq!(cli.global.home().socket, PathBuf::from("/d/bay.sock"));
-            assert_eq!(cli.global.home().pool, PathBuf::from("/d/pool"));
+            assert_eq!(cli.global.location().socket, PathBuf::from("/d/bay.sock"));
+            assert_eq!(cli.global.location().pool, PathBuf::from("/d/pool"));
         }
     }
 
@@ -312,8 +313,8 @@ mod tests {
     #[test]
     fn an_empty_path_counts_as_none() {
         let cli = Cli::try_parse_from(["bay", "--data-dir", "", "--socket", "", "--pool", "", "ls"]).unwrap();
-        assert_eq!(cli.global.home().socket, PathBuf::from("/var/lib/workbay/bay.sock"));
-        assert_eq!(cli.global.home().pool, PathBuf::from("/var/lib/workbay/pool"));
+        assert_eq!(cli.global.location().socket, PathBuf::from("/var/lib/workbay/bay.sock"));
+        assert_eq!(cli.global.location().pool, PathBuf::from("/var/lib/workbay/pool"));
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! How a verb fails: an error for the reader and the exit code for the caller.
 
-use std::io;
-
 use bay_types::{ApiError, ErrorCode};
 
 use bay_text::escape::message;
@@ -73,26 +71,6 @@ fn two_lines(error: &ApiError) -> String {
         text.push_str(&message(&error.next));
     }
     text
-}
-
-/// An input or output error of the caller's side, said with what was being done.
-pub(crate) fn local(doing: &str, error: &io::Error) -> ApiError {
-    let (code, next) = match error.kind() {
-        io::ErrorKind::NotFound => (ErrorCode::PathNotFound, "check the path"),
-        io::ErrorKind::PermissionDenied => {
-            (ErrorCode::PathRefused, "check the permissions, or run as another user")
-        }
-        io::ErrorKind::StorageFull => (ErrorCode::NotEnough, "free some disk space and try again"),
-        io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => {
-            (ErrorCode::PathRefused, "check the path")
-        }
-        _ => (ErrorCode::Interrupted, "try again"),
-    };
-    ApiError::new(code, format!("{doing}: {error}"), next)
-}
-
-pub(crate) fn invalid(message: impl Into<String>, next: impl Into<String>) -> ApiError {
-    ApiError::new(ErrorCode::InvalidInput, message, next)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use bay_client::{Client, Endpoint};
 use bay_types::CheckpointName;
 use bay_types::bay::Limits;
 use bay_types::checkpoint::CheckpointView;
@@ -12,7 +13,6 @@ use bay_types::{ApiError, ErrorCode};
 use clap::{Parser, Subcommand};
 use jiff::Timestamp;
 
-use crate::client::{Client, Home};
 use crate::commands::{checkpoint, checkpoints, diff, ports};
 use crate::failure::{Failure, Outcome};
 use bay_text::escape::visible;
@@ -91,14 +91,7 @@ pub(crate) fn run() -> ExitCode {
 
 impl Ctl {
     async fn run(self) -> Outcome {
-        let mut guest = Client::new(Home {
-            data_dir: PathBuf::from("/"),
-            pool: PathBuf::from("/"),
-            socket: PathBuf::from(CTL_SOCKET),
-            autostart: false,
-            quiet: true,
-            traceparent: None,
-        });
+        let mut guest = Client::new(Endpoint::at(CTL_SOCKET));
         let asked = self.ask(&mut guest).await;
         asked.map_err(|failure| match failure {
             Failure::Api { error, .. } => explain(error, guest.connected()).into(),

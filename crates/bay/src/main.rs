@@ -22,8 +22,8 @@
 mod archive;
 mod bench;
 mod cli;
-mod client;
 mod commands;
+mod daemon_start;
 mod disk_space;
 mod doctor;
 mod failure;
@@ -39,7 +39,6 @@ mod session;
 mod sparse_file;
 mod terminal;
 mod top;
-mod transfer;
 mod workspace;
 
 use std::process::ExitCode;

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use bay_client::invalid;
 use bay_types::bay::Mount;
 use bay_types::guest::WORKSPACE;
 use bay_types::{ApiError, BayId, BayName, ErrorCode};
 
-use crate::failure::invalid;
 use bay_text::clip;
 
 /// How much of a bad argument an error quotes.
@@ -117,8 +117,7 @@ pub(crate) fn image(given: &str) -> Result<String, ApiError> {
 
 /// A path that must exist, absolute and without links.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf, ApiError> {
-    path.canonicalize()
-        .map_err(|error| crate::failure::local(&format!("looking at {}", path.display()), &error))
+    path.canonicalize().map_err(|error| bay_client::local(&format!("looking at {}", path.display()), &error))
 }
 
 /// `~/x` where the shell did not expand it.

@@ -12,6 +12,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use bay_client::{Client, bay_path, invalid, local, transfer};
 use bay_text::percent::path_value;
 use bay_types::bay::Source;
 use bay_types::guest::WORKSPACE;
@@ -22,11 +23,8 @@ use http::Method;
 use tokio::io::AsyncReadExt;
 
 use crate::archive::{Packed, Packer, pack};
-use crate::client::{Client, bay_path};
-use crate::failure::{invalid, local};
 use crate::git::{Changes, Commit, LocalRepo, discover};
 use crate::output::progress::Meter;
-use crate::transfer;
 use bay_text::escape::one_line;
 use bay_text::percent::segment;
 

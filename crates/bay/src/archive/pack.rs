@@ -9,12 +9,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use bay_client::{Body, from_channel};
 use bay_types::guest::DELETE_LIST;
 use tar::{Builder, EntryType, Header};
 use tokio::task::JoinHandle;
 
 use super::pipe::{Pieces, PipeWriter};
-use crate::client::{Body, from_channel};
 
 /// What GNU tar calls a member that holds the next one's long name.
 const LONG_NAME: &[u8] = b"././@LongLink";

@@ -2,13 +2,13 @@
 
 use std::process::Command;
 
+use bay_client::bay_path;
 use bay_types::ApiError;
 use bay_types::checkpoint::{CheckpointCreate, CheckpointKind, CheckpointView};
 
 use super::contest::{Bar, Scored, Series, Unit, score};
 use super::peers::timed;
 use super::scene::Scene;
-use crate::client::bay_path;
 
 /// What the small bay holds, in MiB.
 const LITTLE_MIB: usize = 100;
@@ -126,7 +126,7 @@ pub(super) async fn many(scene: &mut Scene) -> Result<Scored, ApiError> {
         // A commit, so that what was written is counted.
         timed(Command::new("sync").arg("-f").arg(&scene.pool))?;
         let space = rustix::fs::statvfs(&scene.pool)
-            .map_err(|e| crate::failure::local("measuring the pool", &e.into()))?;
+            .map_err(|e| bay_client::local("measuring the pool", &e.into()))?;
         #[allow(clippy::cast_precision_loss, reason = "a disk in MiB")]
         let mib = (space.f_blocks - space.f_bfree) as f64 * space.f_frsize as f64 / f64::from(1 << 20);
         Ok(mib)

@@ -97,7 +97,7 @@ impl Container {
     }
 
     async fn start(&mut self) -> Result<(), ApiError> {
-        let local = |error: std::io::Error| crate::failure::local("preparing a container", &error);
+        let local = |error: std::io::Error| bay_client::local("preparing a container", &error);
         std::fs::create_dir_all(&self.dir).map_err(local)?;
         timed(Command::new("btrfs").args(["subvolume", "snapshot"]).arg(&self.image).arg(&self.root))?;
         for dir in ["workspace", "proc", "dev", "sys", "tmp"] {

@@ -1,5 +1,6 @@
 //! Many idle bays: what each one holds in memory, and whether the last is made as fast as the first.
 
+use bay_client::bay_path;
 use bay_types::ApiError;
 use bay_types::bay::{BayView, Health};
 
@@ -7,7 +8,6 @@ use super::contest::{Bar, Scored, Series, Unit, score};
 use super::flow::{resident_mib, status_mib};
 use super::peers::timed;
 use super::scene::Scene;
-use crate::client::bay_path;
 
 const CROWD: usize = 100;
 /// First and last bays whose creation is compared: one alone is noise.

@@ -29,8 +29,7 @@ impl Places {
         let on_pool = scene.pool.join(format!("bench-durable-{}", std::process::id()));
         let on_host = scene.work.join("durable");
         for dir in [&on_pool, &on_host] {
-            std::fs::create_dir_all(dir)
-                .map_err(|error| crate::failure::local("preparing the bench", &error))?;
+            std::fs::create_dir_all(dir).map_err(|error| bay_client::local("preparing the bench", &error))?;
         }
         let all = [
             (Place::Bay(bay.clone()), "bay"),

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use bay_client::{Client, bay_path, broken};
 use bay_types::ApiError;
 use bay_types::bay::Health;
 use bay_types::exec::ExecSpec;
@@ -12,7 +13,6 @@ use tokio::task::JoinSet;
 use super::contest::{Bar, Scored, Series, Unit, score};
 use super::peers::timed;
 use super::scene::Scene;
-use crate::client::{Client, bay_path, broken};
 
 /// Output of one exec: about a gigabyte.
 const OUTPUT_MIB: u64 = 1024;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use bay_client::bay_path;
 use bay_types::bay::BayView;
 use bay_types::checkpoint::Forked;
 use bay_types::{ApiError, CheckpointName, ErrorCode};
@@ -13,7 +14,6 @@ use super::contest::{Bar, Scored, Series, Unit, score};
 use super::durable::postgres_programs;
 use super::peers::{installed, said, timed};
 use super::scene::Scene;
-use crate::client::bay_path;
 
 /// What every process together has resident at least, in MiB.
 const RESIDENT_MIB: f64 = 300.0;

@@ -106,7 +106,7 @@ pub(crate) enum Contest {
 impl Bench {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
         if self.rounds < MIN_ROUNDS {
-            return Err(crate::failure::invalid(
+            return Err(bay_client::invalid(
                 format!("{} rounds make no median", self.rounds),
                 format!("ask for at least {MIN_ROUNDS}"),
             )

@@ -169,7 +169,7 @@ fn run(command: &mut Command) -> Result<(Duration, Vec<u8>), ApiError> {
 
 /// A bundle for runc with its own defaults, a read-only root and one command.
 fn bundle(tree: &Path, dir: &Path) -> Result<PathBuf, ApiError> {
-    let local = |error: std::io::Error| crate::failure::local("preparing runc", &error);
+    let local = |error: std::io::Error| bay_client::local("preparing runc", &error);
     std::fs::create_dir_all(dir).map_err(local)?;
     timed(Command::new("runc").args(["spec", "--bundle"]).arg(dir))?;
     let path = dir.join("config.json");
@@ -187,7 +187,7 @@ fn docker(tree: &Path) -> Result<Docker, ApiError> {
     timed(Command::new("docker").args(["version"]))?;
     let image = format!("workbay-bench:{}", std::process::id());
     let container = format!("workbay-bench-{}", std::process::id());
-    let local = |error: std::io::Error| crate::failure::local("preparing docker", &error);
+    let local = |error: std::io::Error| bay_client::local("preparing docker", &error);
     let mut tar = Command::new("tar")
         .arg("-C")
         .arg(tree)

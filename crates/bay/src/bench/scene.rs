@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use bay_client::{Client, Silent, bay_path};
 use bay_types::bay::{BayCreate, BayView, Health, Limits, Mount, Origin, Source};
 use bay_types::image::{ImageImport, ImageView};
 use bay_types::{ApiError, ErrorCode};
 
 use super::peers::{Peer, Peers, timed};
 use crate::cli::Global;
-use crate::client::{Client, Home, bay_path};
-use crate::output::progress::Meter;
+use crate::daemon_start::DaemonLocation;
 
 const IMAGE: &str = "bench-small";
 const BUSYBOX: &str = "/bin/busybox";
@@ -19,7 +19,7 @@ const BUSYBOX: &str = "/bin/busybox";
 const FILES_PER_DIRECTORY: usize = 50;
 
 pub(super) struct Scene {
-    home: Home,
+    location: DaemonLocation,
     executable: PathBuf,
     pub(super) client: Client,
     pub(super) peers: Peers,
@@ -32,7 +32,7 @@ pub(super) struct Scene {
 impl Scene {
     pub(super) async fn set(global: &Global, peers: &[Peer], files: usize) -> Result<Self, ApiError> {
         let work = std::env::temp_dir().join(format!("workbay-bench-{}", std::process::id()));
-        let local = |error: std::io::Error| crate::failure::local("preparing the bench", &error);
+        let local = |error: std::io::Error| bay_client::local("preparing the bench", &error);
         std::fs::create_dir_all(&work).map_err(local)?;
         let mut client = global.client();
         let health: Health = client.get("/v1/health").await?;
@@ -43,13 +43,13 @@ impl Scene {
             add: vec![],
             force: false,
         };
-        let image: ImageView = client.work("/v1/images", &import, &mut Meter::new(true)).await?;
+        let image: ImageView = client.work("/v1/images", &import, &mut Silent).await?;
         repository(&work.join("repo"), 3)?;
         let pool = if health.pool.join("mnt").is_dir() { health.pool.join("mnt") } else { health.pool };
         let tree = pool.join("images").join(image.id.to_string()).join("root");
         let peers = Peers::prepare(peers, &tree, &work);
         let executable = std::env::current_exe().map_err(local)?;
-        Ok(Self { home: global.home(), executable, client, peers, pool, work, files, bays: 0 })
+        Ok(Self { location: global.location(), executable, client, peers, pool, work, files, bays: 0 })
     }
 
     /// Takes everything away again; what cannot be removed is said, not hidden.
@@ -68,7 +68,12 @@ impl Scene {
 
     pub(super) fn bay(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.executable);
-        command.arg("--data-dir").arg(&self.home.data_dir).arg("--socket").arg(&self.home.socket).args(args);
+        command
+            .arg("--data-dir")
+            .arg(&self.location.data_dir)
+            .arg("--socket")
+            .arg(&self.location.socket)
+            .args(args);
         command
     }
 
@@ -94,7 +99,7 @@ impl Scene {
         timed(&mut self.bay(&["up", &url, "--image", IMAGE, "--name", &name]))?;
         let view: BayView = self.client.get(&bay_path(&name, "")).await?;
         timed(&mut self.bay(&["rm", "--yes", &name]))?;
-        view.origin.ok_or_else(|| crate::client::broken("a bay of a repository has no origin"))
+        view.origin.ok_or_else(|| bay_client::broken("a bay of a repository has no origin"))
     }
 
     /// A new running bay on a cached commit in one request; it is removed outside the measured time.
@@ -102,7 +107,7 @@ impl Scene {
         let name = self.next_name();
         let create = on(&name, IMAGE, from_cache(origin));
         let begin = Instant::now();
-        let made: Result<BayView, _> = self.client.work("/v1/bays", &create, &mut Meter::new(true)).await;
+        let made: Result<BayView, _> = self.client.work("/v1/bays", &create, &mut Silent).await;
         let took = begin.elapsed();
         timed(&mut self.bay(&["rm", "--yes", &name]))?;
         made.map(|_| took)
@@ -113,7 +118,7 @@ impl Scene {
         let name = self.next_name();
         let create = on(&name, IMAGE, from_cache(origin));
         let begin = Instant::now();
-        let _: BayView = self.client.work("/v1/bays", &create, &mut Meter::new(true)).await?;
+        let _: BayView = self.client.work("/v1/bays", &create, &mut Silent).await?;
         Ok((name, begin.elapsed()))
     }
 
@@ -121,7 +126,7 @@ impl Scene {
     pub(super) async fn up_host(&mut self, mounts: Vec<Mount>) -> Result<String, ApiError> {
         let name = self.next_name();
         let create = BayCreate { mounts, ..on(&name, "host", Source::Empty) };
-        let _: BayView = self.client.work("/v1/bays", &create, &mut Meter::new(true)).await?;
+        let _: BayView = self.client.work("/v1/bays", &create, &mut Silent).await?;
         Ok(name)
     }
 
@@ -181,7 +186,7 @@ pub(super) fn small_tree(tree: &Path) -> std::io::Result<()> {
 }
 
 fn repository(path: &Path, files: usize) -> Result<(), ApiError> {
-    let local = |error: std::io::Error| crate::failure::local("preparing a repository", &error);
+    let local = |error: std::io::Error| bay_client::local("preparing a repository", &error);
     for file in 0..files {
         let dir = path.join(format!("d{:04}", file / FILES_PER_DIRECTORY));
         if file % FILES_PER_DIRECTORY == 0 {

@@ -131,7 +131,7 @@ async fn places(
         let dir = scene.work.join(format!("work-{name}"));
         std::fs::create_dir_all(&dir)
             .map(|()| dir)
-            .map_err(|error| crate::failure::local("preparing the bench", &error))
+            .map_err(|error| bay_client::local("preparing the bench", &error))
     };
     places.push((Place::Host(on_host("host")?), HOST));
     let mut optional =

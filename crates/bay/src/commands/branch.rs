@@ -1,3 +1,4 @@
+use bay_client::{ShowProgress, bay_path, invalid, local};
 use bay_types::bay::BayView;
 use bay_types::diff::Severity;
 use bay_types::{ApiError, ErrorCode};
@@ -5,8 +6,7 @@ use clap::Args;
 
 use super::bundle::{What, notes};
 use crate::cli::Global;
-use crate::client::bay_path;
-use crate::failure::{Failure, Outcome, invalid, local};
+use crate::failure::{Failure, Outcome};
 use crate::git::leaving::review::{review, review_before_push};
 use crate::git::leaving::{Interrupts, Kind, Wanted, Work, bring_out, short};
 use crate::git::{Arrived, LocalRepo, discover, push};

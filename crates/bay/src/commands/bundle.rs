@@ -1,14 +1,14 @@
 use std::fs::File;
 use std::io::{self, Write};
 
+use bay_client::{bay_path, invalid};
 use bay_types::ApiError;
 use bay_types::bay::BayView;
 use clap::Args;
 use rustix::termios::isatty;
 
 use crate::cli::Global;
-use crate::client::bay_path;
-use crate::failure::{Failure, Outcome, invalid};
+use crate::failure::{Failure, Outcome};
 use crate::git::leaving::review::{Leaving, review};
 use crate::git::leaving::{Interrupts, Kind, Wanted, Work, bring_out, short};
 use crate::output::progress::Meter;

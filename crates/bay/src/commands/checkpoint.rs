@@ -1,8 +1,8 @@
+use bay_client::bay_path;
 use bay_types::checkpoint::{CheckpointCreate, CheckpointKind, CheckpointView};
 use clap::Args;
 
 use crate::cli::Global;
-use crate::client::bay_path;
 use crate::failure::Outcome;
 use bay_text::escape::visible;
 

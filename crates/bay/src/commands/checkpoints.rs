@@ -1,10 +1,10 @@
+use bay_client::bay_path;
 use bay_types::CheckpointName;
 use bay_types::checkpoint::CheckpointView;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
 use crate::cli::Global;
-use crate::client::bay_path;
 use crate::failure::Outcome;
 use crate::output::age::since;
 use crate::output::table;

@@ -14,8 +14,8 @@ pub(crate) struct Doctor {}
 
 impl Doctor {
     pub(crate) async fn run(self, global: &Global) -> Outcome {
-        let home = global.home();
-        let examined = doctor::examine(&home).await;
+        let location = global.location();
+        let examined = doctor::examine(&location).await;
         if global.json {
             crate::output::json(&examined)?;
         } else {

@@ -1,3 +1,4 @@
+use bay_client::bay_path;
 use bay_types::egress::Who;
 use bay_types::timeline::{EndOfTimeline, TimelineEnd};
 use bay_types::traffic::{EgressEntry, EgressNews, EgressOutcome, EgressState};
@@ -5,7 +6,6 @@ use clap::Args;
 
 use super::record::{self, Days, Lines, Reader, understood};
 use crate::cli::Global;
-use crate::client::bay_path;
 use crate::failure::{Failure, Outcome};
 use crate::output::{colours, count, data, size, talk};
 use bay_text::clip;

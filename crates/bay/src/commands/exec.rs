@@ -1,10 +1,10 @@
+use bay_client::{Client, bay_path};
 use bay_types::ExecId;
 use bay_types::exec::{ExecSpec, ExecView};
 use clap::Args;
 
 use super::approvals;
 use crate::cli::Global;
-use crate::client::{Client, bay_path};
 use crate::failure::{Failure, Outcome};
 use crate::{session, terminal};
 

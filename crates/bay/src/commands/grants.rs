@@ -1,10 +1,10 @@
+use bay_client::bay_path;
 use bay_types::policy::{GrantAdd, GrantView};
 use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
 
 use super::policy::grant_line;
 use crate::cli::Global;
-use crate::client::bay_path;
 use crate::failure::Outcome;
 use crate::naming;
 use crate::output::{data, json, talk};

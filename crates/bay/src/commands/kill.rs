@@ -1,12 +1,12 @@
 use std::time::Duration;
 
+use bay_client::bay_path;
 use bay_types::exec::{ExecView, SignalRequest, Signalled};
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
 use tokio::time::Instant;
 
 use crate::cli::Global;
-use crate::client::bay_path;
 use crate::failure::Outcome;
 use bay_text::clip;
 use bay_text::percent::segment;

@@ -1,11 +1,11 @@
 //! What the verbs on bays that exist have in common.
 
+use bay_client::{Client, ShowProgress, bay_path, empty};
 use bay_types::ApiError;
 use bay_types::bay::BayView;
 use http::Method;
 
 use crate::cli::Global;
-use crate::client::{Client, bay_path, empty};
 use crate::failure::Outcome;
 use crate::output::progress::Meter;
 use bay_text::escape::one_line;

@@ -1,5 +1,6 @@
 use std::time::{Duration, Instant};
 
+use bay_client::{Client, FrameReader, bay_path, broken, paused};
 use bay_types::exec::{EndReason, Exit};
 use bay_types::frame::{Frame, Gap, GapReason};
 use bay_types::output::OutputCheck;
@@ -9,7 +10,6 @@ use http_body_util::BodyExt;
 use serde::Serialize;
 
 use crate::cli::Global;
-use crate::client::{Client, FrameReader, bay_path, broken, paused};
 use crate::failure::{Failure, Outcome};
 use crate::output::streams::Streams;
 use crate::output::{talk, written};
@@ -99,7 +99,7 @@ impl Printer {
     /// Prints what `work` reads, and ends its colours however it ends; also by a signal, whose exit code is returned.
     pub(crate) async fn ended(&mut self, work: impl AsyncFnOnce(&mut Self) -> Outcome) -> Outcome {
         let outcome = if self.streams.filtered() {
-            let mut ends = Ends::listen().map_err(|e| crate::failure::local("listening for signals", &e))?;
+            let mut ends = Ends::listen().map_err(|e| bay_client::local("listening for signals", &e))?;
             tokio::select! {
                 outcome = work(self) => outcome,
                 number = ends.next() => Ok(crate::session::code_of_signal(number)),

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use bay_client::broken;
 use bay_types::ErrorCode;
 use bay_types::timeline::TimelineEnd;
 use bytes::BytesMut;
@@ -13,7 +14,6 @@ use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, Zoned};
 
 use crate::cli::Global;
-use crate::client::broken;
 use crate::failure::Failure;
 use crate::output::{data, talk};
 

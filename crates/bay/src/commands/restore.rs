@@ -1,9 +1,9 @@
+use bay_client::bay_path;
 use bay_types::CheckpointName;
 use bay_types::checkpoint::{Restore as Wanted, Restored};
 use clap::Args;
 
 use crate::cli::Global;
-use crate::client::bay_path;
 use crate::failure::Outcome;
 use bay_text::escape::one_line;
 

@@ -1,9 +1,9 @@
+use bay_client::bay_path;
 use bay_types::diff::{DiffAsk, Finding, Part, Review as Reviewed, Severity};
 use clap::Args;
 
 use super::diff::{Span, query};
 use crate::cli::Global;
-use crate::client::bay_path;
 use crate::failure::Outcome;
 use crate::output::progress::Meter;
 use crate::output::{count, talk};

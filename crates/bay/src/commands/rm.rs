@@ -1,12 +1,12 @@
 use std::io::{BufRead, Write};
 
+use bay_client::{bay_path, local};
 use bay_types::bay::BayDeleted;
 use clap::Args;
 
 use super::lifecycle::resolve;
 use crate::cli::Global;
-use crate::client::bay_path;
-use crate::failure::{Failure, Outcome, local};
+use crate::failure::{Failure, Outcome};
 use bay_text::escape::visible;
 
 /// Delete bays and their workspaces. On a terminal it asks first; in a script it does not.

@@ -3,6 +3,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bay_client::local;
 use bay_server::{ApprovalsConfig, Collector, EgressConfig, SshKey};
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
@@ -10,7 +11,7 @@ use jiff::SignedDuration;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::Global;
-use crate::failure::{Outcome, local};
+use crate::failure::Outcome;
 use crate::multicall;
 
 /// Run the daemon. Other verbs start one by themselves; this is for service managers and for watching it.
@@ -93,12 +94,12 @@ impl Serve {
             .with_ansi(std::io::stderr().is_terminal())
             .init();
         let otlp = self.collector()?;
-        let home = global.home();
+        let location = global.location();
         let executable = std::env::current_exe().map_err(|e| local("finding the bay executable", &e))?;
         let told = multicall::Serve {
-            data_dir: home.data_dir,
-            pool_dir: home.pool,
-            socket: home.socket,
+            data_dir: location.data_dir,
+            pool_dir: location.pool,
+            socket: location.socket,
             listen: self.listen,
             executable,
             pool_mib: self.pool_mib,

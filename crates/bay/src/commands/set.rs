@@ -1,3 +1,4 @@
+use bay_client::bay_path;
 use bay_types::bay::BayView;
 use bay_types::settings::{BaySet, Setting};
 use clap::Args;
@@ -5,7 +6,6 @@ use jiff::SignedDuration;
 
 use super::show::limit_lines;
 use crate::cli::Global;
-use crate::client::bay_path;
 use crate::failure::Outcome;
 use crate::output::table::section;
 

@@ -24,7 +24,7 @@ impl Shell {
             let bay = crate::naming::bay(&self.name)?;
             let argv = ["/bin/sh", "-c", SHELL].map(str::to_owned).to_vec();
             if terminal::stdin_is_nothing() {
-                return Err(crate::failure::invalid(
+                return Err(bay_client::invalid(
                     "a shell reads what it is to do from standard input, and there is nothing to read",
                     format!("run it on a terminal, or `bay exec {bay} -- CMD` for one command"),
                 )

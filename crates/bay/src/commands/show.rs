@@ -1,3 +1,4 @@
+use bay_client::bay_path;
 use bay_types::backend::{AttributionGrain, Capabilities, EgressControl, FilesCheckpoint, Support};
 use bay_types::bay::{BayView, Limits};
 use bay_types::policy::PolicyView;
@@ -8,7 +9,6 @@ use clap::Args;
 use jiff::Timestamp;
 
 use crate::cli::Global;
-use crate::client::bay_path;
 use crate::failure::Outcome;
 use crate::output::age::{since, span};
 use crate::output::size;

@@ -1,9 +1,9 @@
+use bay_client::bay_path;
 use bay_types::timeline::{EndOfTimeline, TimelineEnd, TimelineLine, TimelineNews};
 use clap::Args;
 
 use super::record::{self, Days, Lines, Reader, understood};
 use crate::cli::Global;
-use crate::client::bay_path;
 use crate::failure::{Failure, Outcome};
 use crate::output::{colours, data, talk};
 use bay_text::clip;

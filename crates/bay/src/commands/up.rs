@@ -1,6 +1,7 @@
 use std::path::Path;
 use std::time::Instant;
 
+use bay_client::{Client, bay_path};
 use bay_policy::Preset;
 use bay_types::bay::{BayCreate, BayView, Source, State, WorkspaceView};
 use bay_types::policy::PolicyView;
@@ -15,7 +16,6 @@ use super::policy::{self, Complete, PolicyFlags};
 use super::set::LimitFlags;
 use crate::archive::Packed;
 use crate::cli::Global;
-use crate::client::{Client, bay_path};
 use crate::failure::{Failure, Outcome};
 use crate::naming::{Target, without_credentials};
 use crate::output::age::since;

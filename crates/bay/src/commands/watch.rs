@@ -1,5 +1,6 @@
 use std::time::{Duration, Instant};
 
+use bay_client::{Client, bay_path, broken, paused};
 use bay_types::bay::{BayView, State};
 use bay_types::watch::WatchLine;
 use bay_types::{ApiError, ErrorCode};
@@ -10,7 +11,6 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::cli::Global;
-use crate::client::{Client, bay_path, broken, paused};
 use crate::failure::{Failure, Outcome};
 use crate::output::talk;
 use bay_text::escape::visible;

@@ -6,7 +6,7 @@ use tokio::process::Command;
 
 use super::proc::read;
 use super::{Check, Subject};
-use crate::client::Home;
+use crate::daemon_start::DaemonLocation;
 use crate::output::size;
 
 /// Below this a pool has no room for the host's tools and a few bays.
@@ -71,7 +71,7 @@ pub(super) fn loop_devices(root: bool) -> Check {
     }
 }
 
-pub(super) fn space(home: &Home) -> Check {
+pub(super) fn space(location: &DaemonLocation) -> Check {
     let subject = Subject {
         id: "disk-space",
         title: "disk space",
@@ -79,14 +79,14 @@ pub(super) fn space(home: &Home) -> Check {
         cost: "the pool holds the host's tools once and every bay's changes; with less it fills up soon",
         mend: "free some, or put the pool on another disk with --pool",
     };
-    let existing = home.pool.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let existing = location.pool.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
     let Ok(stat) = rustix::fs::statvfs(existing) else {
         return subject.unknown(format!("{} could not be looked at", existing.display()));
     };
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     let found = format!("{} free at {}", size(free), existing.display());
     // A pool that is there has its space already.
-    let has_pool = home.pool.join("pool.img").exists();
+    let has_pool = location.pool.join("pool.img").exists();
     match free {
         free if free >= ENOUGH_DISK => subject.ok(found),
         free if free >= LEAST_DISK || has_pool => subject.limited(found),

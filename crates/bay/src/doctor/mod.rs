@@ -15,7 +15,7 @@ mod tools;
 
 use serde::Serialize;
 
-use crate::client::Home;
+use crate::daemon_start::DaemonLocation;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -94,7 +94,7 @@ pub(crate) struct Examined {
     pub(crate) checks: Vec<Check>,
 }
 
-pub(crate) async fn examine(home: &Home) -> Examined {
+pub(crate) async fn examine(location: &DaemonLocation) -> Examined {
     let root = rustix::process::geteuid().is_root();
     let checks = vec![
         kernel::version(),
@@ -105,7 +105,7 @@ pub(crate) async fn examine(home: &Home) -> Examined {
         namespaces::all(root).await,
         namespaces::nested(),
         namespaces::time(),
-        namespaces::idmapped_mounts(root, home).await,
+        namespaces::idmapped_mounts(root, location).await,
         kernel::openat2(),
         kernel::mount_api(root),
         cgroups::layout(root),
@@ -122,12 +122,12 @@ pub(crate) async fn examine(home: &Home) -> Examined {
         disk::btrfs(),
         disk::mkfs().await,
         disk::loop_devices(root),
-        disk::space(home),
+        disk::space(location),
         disk::memory(),
         tools::git().await,
         tools::criu(root).await,
         tools::kvm(),
-        tools::daemon(home).await,
+        tools::daemon(location).await,
     ];
     let fit = checks.iter().all(|check| !check.required || check.state != State::Missing);
     Examined { fit, version: bay_types::VERSION, root, checks }

@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 
 use super::proc::read;
 use super::{Check, Subject};
-use crate::client::Home;
+use crate::daemon_start::DaemonLocation;
 
 const BTRFS_MAGIC: i64 = 0x9123_683e;
 
@@ -108,7 +108,7 @@ pub(super) fn time() -> Check {
 }
 
 /// Id-maps the pool's filesystem, or the root's where there is no pool yet. The mount is never attached anywhere.
-pub(super) async fn idmapped_mounts(root: bool, home: &Home) -> Check {
+pub(super) async fn idmapped_mounts(root: bool, location: &DaemonLocation) -> Check {
     let subject = Subject {
         id: "idmapped-mounts",
         title: "id-mapped mounts",
@@ -119,7 +119,7 @@ pub(super) async fn idmapped_mounts(root: bool, home: &Home) -> Check {
     if !root {
         return subject.unknown("only root may try it");
     }
-    let candidates = [home.pool.join("mnt"), home.pool.clone()];
+    let candidates = [location.pool.join("mnt"), location.pool.clone()];
     let pool = candidates.iter().find(|path| on_btrfs(path));
     let place = pool.map_or(Path::new("/"), |path| path.as_path());
     match try_idmap(place).await {

@@ -4,11 +4,12 @@ use std::fs::OpenOptions;
 use std::io;
 use std::path::PathBuf;
 
+use bay_client::{Client, Endpoint};
 use bay_types::bay::Health;
 use tokio::process::Command;
 
 use super::{Check, Subject};
-use crate::client::{Client, Home};
+use crate::daemon_start::DaemonLocation;
 
 /// What a program prints first when asked for its version.
 async fn version_of(program: &str) -> io::Result<String> {
@@ -78,7 +79,7 @@ pub(super) fn kvm() -> Check {
 }
 
 /// The daemon of this data directory, if one runs. None is started for the question.
-pub(super) async fn daemon(home: &Home) -> Check {
+pub(super) async fn daemon(location: &DaemonLocation) -> Check {
     let subject = Subject {
         id: "daemon",
         title: "daemon",
@@ -86,7 +87,7 @@ pub(super) async fn daemon(home: &Home) -> Check {
         cost: "a daemon of another version may not understand this command",
         mend: "restart the daemon; running bays go on meanwhile",
     };
-    let mut client = Client::new(Home { autostart: false, ..home.clone() });
+    let mut client = Client::new(Endpoint::at(&location.socket));
     match client.get::<Health>("/v1/health").await {
         Ok(health) if health.version == bay_types::VERSION => subject.ok(format!(
             "version {}, pid {}, pool {}",

@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
+use bay_client::{invalid, local};
 use bay_types::{ApiError, ErrorCode};
 
 use super::harmless::git;
 use super::person::Person;
 use super::{LocalRepo, not_run, refused};
-use crate::failure::{invalid, local};
 
 /// What became of a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

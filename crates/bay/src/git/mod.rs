@@ -17,10 +17,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
+use bay_client::local;
 use bay_types::{ApiError, ErrorCode};
 use tokio::io::AsyncWriteExt;
 
-use crate::failure::local;
 pub(crate) use arriving::Arrived;
 pub(crate) use author::author;
 use bay_text::escape::one_line;
@@ -119,7 +119,7 @@ pub(crate) async fn discover(dir: &Path) -> Result<Option<LocalRepo>, ApiError> 
         return discover_bare(dir, shallow).await.map(Some);
     }
     let (b"true", Some(top)) = (inside, lines.next()) else {
-        return Err(crate::failure::invalid(
+        return Err(bay_client::invalid(
             format!("{} is inside a .git directory", dir.display()),
             "name the working tree",
         ));

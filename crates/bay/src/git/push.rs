@@ -3,6 +3,7 @@
 use std::io;
 use std::process::Stdio;
 
+use bay_client::{invalid, local};
 use bay_types::{ApiError, ErrorCode};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
@@ -12,7 +13,7 @@ use super::harmless::REPOSITORY_VARIABLES;
 use super::leaving::Work;
 use super::person::Person;
 use super::{discover, not_run};
-use crate::failure::{invalid, local};
+
 use bay_text::escape::one_line;
 
 /// Most that is taken of what git and the remote say.

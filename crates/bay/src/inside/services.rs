@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use bay_client::{Client, broken};
 use bay_types::service::ServiceVerb;
 use clap::{Args, Subcommand};
 
-use crate::client::{Client, broken};
 use crate::commands::logs::{self, End, Printer};
 use crate::commands::services::{Definition, Target, list, service_name};
 use crate::failure::{Failure, Outcome};

@@ -1,12 +1,11 @@
 //! What only files of a repository name. Whoever wrote them is not the operator, so it is asked about.
 
+use bay_client::{Client, bay_path};
 use bay_policy::found::{Found, MAX_FOUND, MAX_SETTINGS_BYTES, cargo_config, npmrc, pip_conf};
 use bay_text::percent::path_value;
 use bay_types::guest::WORKSPACE;
 use bay_types::policy::FoundPlace;
 use http_body_util::{BodyExt, Limited};
-
-use crate::client::{Client, bay_path};
 
 type Parser = fn(&str) -> Vec<Found>;
 

@@ -8,11 +8,12 @@ pub(crate) mod table;
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
+use bay_client::local;
 use bay_text::escape;
 use bay_text::terminal::Filter;
 use serde::Serialize;
 
-use crate::failure::{Failure, local};
+use crate::failure::Failure;
 
 /// Prints data and a newline.
 pub(crate) fn data(text: &str) -> Result<(), Failure> {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use bay_types::progress::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use bay_client::ShowProgress;
 use bay_text::escape::one_line;
 
 /// Work that is over by then leaves no lines in a log.
@@ -40,23 +41,6 @@ impl Meter {
         Self { mode, bar: None, stage: String::new(), began: Instant::now(), told: String::new() }
     }
 
-    pub(crate) fn show(&mut self, news: &Progress) {
-        let stage_is_new = news.stage != self.stage;
-        match self.mode {
-            Mode::Silent => {}
-            Mode::Lines => {
-                if self.began.elapsed() > SHORT && news.stage != self.told {
-                    super::talk(&format!("{} …", one_line(&news.stage)));
-                    self.told.clone_from(&news.stage);
-                }
-            }
-            Mode::Bar => self.draw(news, stage_is_new),
-        }
-        if stage_is_new {
-            self.stage.clone_from(&news.stage);
-        }
-    }
-
     /// A stage that cannot be counted.
     pub(crate) fn stage(&mut self, stage: &str) {
         self.show(&Progress { stage: stage.to_owned(), ..Progress::default() });
@@ -81,9 +65,27 @@ impl Meter {
         }
         bar.set_position(news.done);
     }
+}
 
-    /// Takes the bar away; what is printed next starts on a clean line.
-    pub(crate) fn clear(&mut self) {
+impl ShowProgress for Meter {
+    fn show(&mut self, news: &Progress) {
+        let stage_is_new = news.stage != self.stage;
+        match self.mode {
+            Mode::Silent => {}
+            Mode::Lines => {
+                if self.began.elapsed() > SHORT && news.stage != self.told {
+                    super::talk(&format!("{} …", one_line(&news.stage)));
+                    self.told.clone_from(&news.stage);
+                }
+            }
+            Mode::Bar => self.draw(news, stage_is_new),
+        }
+        if stage_is_new {
+            self.stage.clone_from(&news.stage);
+        }
+    }
+
+    fn clear(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }

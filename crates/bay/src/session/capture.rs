@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use bay_client::{Attached, Client, FrameReader, bay_path, broken};
+use bay_text::percent::segment;
 use bay_types::exec::{ExecSpec, Exit};
 use bay_types::frame::Frame;
 use bay_types::{ApiError, ErrorCode, ExecId, InputId};
@@ -9,8 +11,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::passing;
-use crate::client::{Attached, Client, FrameReader, bay_path, broken};
-use bay_text::percent::segment;
 
 /// Most that is taken of either stream. A command that says more than the few words it is run for is not what it
 /// seems, and its output may have no end.

@@ -26,6 +26,8 @@ use std::io;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use bay_client::{Attached, Client, FrameReader, bay_path, broken, paused};
+use bay_text::percent::segment;
 use bay_types::exec::{EndReason, ExecSpec, Exit, SignalRequest, TtySize};
 use bay_types::frame::{Frame, MAX_PAYLOAD};
 use bay_types::{ApiError, ErrorCode};
@@ -34,11 +36,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::client::{Attached, Client, FrameReader, bay_path, broken, paused};
 use crate::failure::{Failure, Outcome};
 use crate::output::streams::Streams;
 use crate::terminal::{self, RawMode};
-use bay_text::percent::segment;
 use input::{Chunks, Outbox};
 use sink::{Piece, Sink};
 
@@ -179,8 +179,7 @@ impl<'a> Session<'a> {
             }
             Err(error) => return Err(error.into()),
         };
-        let mut signals =
-            Signals::listen().map_err(|e| crate::failure::local("listening for signals", &e))?;
+        let mut signals = Signals::listen().map_err(|e| bay_client::local("listening for signals", &e))?;
         if self.spec.tty.is_some() && self.spec.stdin {
             self.raw = RawMode::enter();
         }
@@ -509,21 +508,14 @@ pub(crate) fn tty_size() -> TtySize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::Home;
+    use bay_client::Endpoint;
 
     pub(super) fn spec() -> ExecSpec {
         ExecSpec::new(["true"])
     }
 
     pub(super) fn client_of_nobody(dir: &std::path::Path) -> Client {
-        Client::new(Home {
-            data_dir: dir.to_owned(),
-            pool: dir.join("pool"),
-            socket: dir.join("bay.sock"),
-            autostart: false,
-            quiet: true,
-            traceparent: None,
-        })
+        Client::new(Endpoint::at(dir.join("bay.sock")))
     }
 
     #[tokio::test]

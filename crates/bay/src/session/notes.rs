@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use bay_client::bay_path;
 use bay_types::exec::{EndReason, ExecView, Exit, LimitHit};
 use bay_types::frame::{Gap, GapReason};
 use bay_types::output::OutputCheck;
 
 use super::Session;
-use crate::client::bay_path;
 use crate::commands::logs::check_warning;
 use crate::output::talk;
 use crate::terminal;

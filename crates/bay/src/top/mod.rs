@@ -12,6 +12,7 @@ mod screen;
 use std::io::Read;
 use std::time::Duration;
 
+use bay_client::{Client, local};
 use bay_types::ApiError;
 use bay_types::top::Top as Look;
 use clap::Args;
@@ -20,8 +21,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::cli::Global;
-use crate::client::Client;
-use crate::failure::{Failure, Outcome, local};
+use crate::failure::{Failure, Outcome};
 use draw::Order;
 use rates::{Rates, between};
 use screen::Screen;

@@ -3,6 +3,7 @@
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use bay_client::broken;
 use bay_types::ApiError;
 use bay_types::approval::{Allow, Approval, Asked};
 
@@ -11,7 +12,6 @@ use super::load::Work;
 use super::{finished, spawned};
 use crate::bench::contest::{Bar, Scored, Series, Unit, score};
 use crate::bench::flow::resident_mib;
-use crate::client::broken;
 use crate::output::talk;
 
 /// Requests that one bay holds: fewer than it may have open questions.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use bay_client::{Client, Silent, bay_path, local};
 use bay_types::bay::{BayView, Health, Source};
 use bay_types::guest::{DNS_PORT, GATEWAY_V4};
 use bay_types::image::{ImageImport, ImageView};
@@ -17,9 +18,8 @@ use super::load::{Order, Told, Way, Work};
 use super::origin::{ADDRESS, NAME, Origin, SECRET_NAME};
 use crate::bench::peers::{said, timed};
 use crate::bench::scene::{on, small_tree};
-use crate::client::{Client, Home, bay_path};
-use crate::failure::local;
-use crate::output::progress::Meter;
+
+use crate::daemon_start::DaemonLocation;
 
 const IMAGE: &str = "bench-gateway";
 /// Where the load generator lies in a bay.
@@ -39,7 +39,7 @@ pub(super) struct Lab {
     pub(super) dir: PathBuf,
     pub(super) origin: Origin,
     executable: PathBuf,
-    home: Home,
+    location: DaemonLocation,
     pub(super) client: Client,
     daemon: Child,
     bays: Vec<String>,
@@ -50,13 +50,13 @@ fn preparing(error: &io::Error) -> ApiError {
 }
 
 /// Starts the daemon.
-fn serve(executable: &Path, home: &Home, dir: &Path) -> Result<Child, ApiError> {
+fn serve(executable: &Path, location: &DaemonLocation, dir: &Path) -> Result<Child, ApiError> {
     let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("serve.log"));
     Command::new(executable)
         .args(["serve", "--pool-mib", POOL_MIB, "--data-dir"])
-        .arg(&home.data_dir)
+        .arg(&location.data_dir)
         .arg("--pool")
-        .arg(&home.pool)
+        .arg(&location.pool)
         .arg("--key-file")
         .arg(dir.join("key"))
         .arg("--gateway-hosts")
@@ -78,19 +78,18 @@ impl Lab {
         fs::write(dir.join("hosts"), format!("{ADDRESS} {NAME}\n{ADDRESS} {SECRET_NAME}\n"))
             .map_err(|error| preparing(&error))?;
         fs::write(dir.join("origin.pem"), &origin.pem).map_err(|error| preparing(&error))?;
-        let home = Home {
+        let location = DaemonLocation {
             data_dir: dir.join("data"),
             pool: dir.join("pool"),
             socket: dir.join("data/bay.sock"),
             autostart: false,
             quiet: true,
-            traceparent: None,
         };
-        fs::create_dir_all(&home.data_dir).map_err(|error| preparing(&error))?;
+        fs::create_dir_all(&location.data_dir).map_err(|error| preparing(&error))?;
         let executable = std::env::current_exe().map_err(|error| preparing(&error))?;
-        let daemon = serve(&executable, &home, &dir)?;
-        let client = Client::new(home.clone());
-        let mut lab = Self { dir, origin, executable, home, client, daemon, bays: Vec::new() };
+        let daemon = serve(&executable, &location, &dir)?;
+        let client = location.clone().client(None);
+        let mut lab = Self { dir, origin, executable, location, client, daemon, bays: Vec::new() };
         match lab.prepare().await {
             Ok(()) => Ok(lab),
             Err(error) => {
@@ -104,8 +103,8 @@ impl Lab {
     pub(super) async fn kill_and_start(&mut self) -> Result<(), ApiError> {
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
-        self.daemon = serve(&self.executable, &self.home, &self.dir)?;
-        self.client = Client::new(self.home.clone());
+        self.daemon = serve(&self.executable, &self.location, &self.dir)?;
+        self.client = self.location.clone().client(None);
         self.answers().await
     }
 
@@ -120,7 +119,7 @@ impl Lab {
             add: vec![],
             force: false,
         };
-        let _: ImageView = self.client.work("/v1/images", &import, &mut Meter::new(true)).await?;
+        let _: ImageView = self.client.work("/v1/images", &import, &mut Silent).await?;
         Ok(())
     }
 
@@ -145,7 +144,7 @@ impl Lab {
     /// A bay that may send requests to the origin.
     pub(super) async fn bay(&mut self, name: &str) -> Result<BayView, ApiError> {
         let create = on(name, IMAGE, Source::Empty);
-        let _: BayView = self.client.work("/v1/bays", &create, &mut Meter::new(true)).await?;
+        let _: BayView = self.client.work("/v1/bays", &create, &mut Silent).await?;
         self.bays.push(name.to_owned());
         let policy = self.dir.join("policy.toml");
         let text = format!(
@@ -173,7 +172,7 @@ impl Lab {
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.executable);
-        command.arg("--data-dir").arg(&self.home.data_dir).args(args);
+        command.arg("--data-dir").arg(&self.location.data_dir).args(args);
         command
     }
 
@@ -237,8 +236,8 @@ impl Lab {
             }
         }
         end(&mut self.daemon).await;
-        if let Err(error) = bay_pool::Pool::unmount(&self.home.pool) {
-            crate::output::talk(&format!("{} stays mounted: {error}", self.home.pool.display()));
+        if let Err(error) = bay_pool::Pool::unmount(&self.location.pool) {
+            crate::output::talk(&format!("{} stays mounted: {error}", self.location.pool.display()));
             return;
         }
         if let Err(error) = fs::remove_dir_all(&self.dir) {

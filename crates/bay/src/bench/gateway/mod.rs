@@ -96,7 +96,7 @@ fn all(status: u16, told: Told) -> Result<Told, ApiError> {
     if told.statuses.keys().all(|seen| *seen == status) {
         return Ok(told);
     }
-    Err(crate::client::broken(&format!("answers had other statuses than {status}: {:?}", told.statuses)))
+    Err(bay_client::broken(&format!("answers had other statuses than {status}: {:?}", told.statuses)))
 }
 
 /// What a request takes longer.
@@ -258,7 +258,7 @@ fn spawned(lab: &Lab, bay: &str, path: &str, work: Work) -> Result<Child, ApiErr
 fn finished(child: Child) -> Result<Told, ApiError> {
     let output = child.wait_with_output().map_err(|error| ApiError::internal(&error))?;
     if !output.status.success() {
-        return Err(crate::client::broken(String::from_utf8_lossy(&output.stderr).trim()));
+        return Err(bay_client::broken(String::from_utf8_lossy(&output.stderr).trim()));
     }
     serde_json::from_slice(&output.stdout).map_err(|error| ApiError::internal(&error))
 }

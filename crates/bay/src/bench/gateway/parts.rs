@@ -124,7 +124,7 @@ pub(super) fn appends(lab: &Lab, rounds: usize) -> Result<Scored, ApiError> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         runtime.map_err(|error| ApiError::internal(&error))?.block_on(append_rounds(&path, rounds))
     });
-    measured.join().unwrap_or_else(|_| Err(crate::client::broken("the measuring of the record panicked")))
+    measured.join().unwrap_or_else(|_| Err(bay_client::broken("the measuring of the record panicked")))
 }
 
 async fn append_rounds(path: &Path, rounds: usize) -> Result<Scored, ApiError> {

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Instant;
 
+use bay_client::local;
 use bay_types::ApiError;
 
 use super::lab::{Lab, told};
@@ -13,7 +14,6 @@ use super::load::Work;
 use super::origin::SHORT;
 use super::{DOWNLOAD, OWN, all, megabytes, processor_ms};
 use crate::bench::contest::{Bar, Scored, Series, Unit, score};
-use crate::failure::local;
 
 /// What the secret is called; its name stands for it in requests.
 pub(super) const SECRET: &str = "BENCH_TOKEN";

@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use bay_client::{Client, broken};
 use bay_types::approval::{Allow, Approval, ApprovalState, Asked, Deny, Reach};
 use bay_types::{ApprovalId, ErrorCode};
 use bytes::BytesMut;
@@ -9,7 +10,6 @@ use http_body_util::BodyExt;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::cli::Global;
-use crate::client::{Client, broken};
 use crate::failure::{Failure, Outcome};
 use crate::output::{data, json, json_line, talk};
 use bay_text::escape::visible;

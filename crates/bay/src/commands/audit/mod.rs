@@ -5,12 +5,12 @@ mod verify;
 
 use std::path::PathBuf;
 
+use bay_client::broken;
 use bay_types::event::{LedgerHead, LedgerKey};
 use clap::{Args, Subcommand};
 use http_body_util::BodyExt;
 
 use crate::cli::Global;
-use crate::client::broken;
 use crate::failure::{Failure, Outcome};
 use crate::output::streams::Streams;
 use crate::output::{data, json, written};
@@ -112,12 +112,12 @@ async fn print(global: &Global, path: &str) -> Outcome {
 fn read(path: &PathBuf, longest: usize) -> Result<String, Failure> {
     use std::io::Read;
     let doing = format!("reading {}", path.display());
-    let failed = |error: std::io::Error| crate::failure::local(&doing, &error);
+    let failed = |error: std::io::Error| bay_client::local(&doing, &error);
     let file = std::fs::File::open(path).map_err(failed)?;
     let mut text = String::new();
     file.take(longest as u64 + 1).read_to_string(&mut text).map_err(failed)?;
     if text.len() > longest {
-        return Err(crate::failure::invalid(
+        return Err(bay_client::invalid(
             format!("{doing}: it is too long for what it should be"),
             "check which file is meant",
         )

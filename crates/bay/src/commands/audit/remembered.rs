@@ -31,7 +31,7 @@ pub(super) fn recall(place: &Path, key: &PublicKey) -> Result<Option<Head>, ApiE
         Ok(note) if note.len() <= MAX_NOTE => note,
         Ok(_) => String::new(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(crate::failure::local(&format!("reading {}", place.display()), &error)),
+        Err(error) => return Err(bay_client::local(&format!("reading {}", place.display()), &error)),
     };
     match Head::open(&note, key) {
         Ok(head) => Ok(Some(head)),

@@ -1,6 +1,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 
+use bay_client::{Client, broken, invalid, local};
 use bay_ledger::{
     Flaw, Head, Header, MAX_LINE, MAX_NOTE, NoteError, PublicKey, Standing, Verified, Verifier,
 };
@@ -14,8 +15,7 @@ use serde::Serialize;
 
 use super::{read, remembered};
 use crate::cli::Global;
-use crate::client::{Client, broken};
-use crate::failure::{Failure, Outcome, invalid, local};
+use crate::failure::{Failure, Outcome};
 use crate::output::{count, data, json, talk};
 
 /// Longest key file that is read.

@@ -1,3 +1,4 @@
+use bay_client::local;
 use bay_types::exec::ExecSpec;
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
@@ -6,7 +7,7 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::Global;
-use crate::failure::{Outcome, local};
+use crate::failure::Outcome;
 use crate::output::talk;
 use bay_text::escape::{message, visible};
 use run::Row;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use bay_client::{Client, FrameReader, bay_path, broken};
 use bay_types::diff::{DiffAsk, Moment, Part};
 use bay_types::exec::{ExecSpec, ExecView, Exit, SignalRequest};
 use bay_types::frame::Frame;
@@ -10,7 +11,6 @@ use http_body_util::BodyExt;
 use serde::Serialize;
 
 use super::counts::{Reader, Stream, TestCounts};
-use crate::client::{Client, FrameReader, bay_path, broken};
 use crate::commands::diff;
 
 /// How long a daemon may be away while a command runs.

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use bay_client::{Body, Client, bay_path};
 use bay_text::percent::path_value;
 use bay_types::ApiError;
 use bay_types::guest::FileKind;
@@ -14,7 +15,6 @@ use hyper::body::Frame;
 
 use super::{Copied, Target, name_of, refuse_kind, refuse_sparse, source_stat};
 use crate::archive::{harmless_beginning, pack, too_sparse};
-use crate::client::{Body, Client, bay_path};
 
 pub(super) async fn copy(
     client: &mut Client,

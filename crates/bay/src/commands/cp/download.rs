@@ -4,6 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
+use bay_client::{Client, bay_path, invalid, local, transfer};
 use bay_text::percent::path_value;
 use bay_types::guest::{FileKind, FileStat};
 use bay_types::{ApiError, ErrorCode};
@@ -11,14 +12,12 @@ use bay_types::{ApiError, ErrorCode};
 use super::place::{Place, Temporary};
 use super::{Copied, copying, name_of, refuse_kind, source_stat};
 use crate::archive::{Unpacked, unpack, unpack_file};
-use crate::client::{Client, bay_path};
 use crate::disk_space::DiskSpace;
-use crate::failure::{Failure, invalid, local};
+use crate::failure::Failure;
 use crate::output::count;
 use crate::output::progress::Meter;
 use crate::output::streams::Streams;
 use crate::sparse_file::SparseFile;
-use crate::transfer;
 
 pub(super) async fn path(
     client: &mut Client,

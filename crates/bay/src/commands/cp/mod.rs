@@ -3,6 +3,7 @@ mod download;
 mod place;
 mod upload;
 
+use bay_client::{Client, ShowProgress, bay_path, invalid, local};
 use bay_text::percent::path_value;
 use bay_types::guest::{FileKind, FileStat};
 use bay_types::progress::Progress;
@@ -11,8 +12,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::cli::Global;
-use crate::client::{Client, bay_path};
-use crate::failure::{Outcome, invalid, local};
+use crate::failure::Outcome;
 use crate::naming::Place;
 use crate::output::progress::Meter;
 use crate::output::{count, size};

@@ -6,15 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bay_client::{Client, from_stdin, invalid, local, transfer};
 use bay_types::ApiError;
 use http::Method;
 
 use super::{Copied, Target, copying, name_of, refuse_sparse};
 use crate::archive::{STAT_BLOCK, pack, too_sparse};
-use crate::client::{Client, from_stdin};
-use crate::failure::{invalid, local};
 use crate::output::progress::Meter;
-use crate::transfer;
 
 pub(super) async fn path(
     client: &mut Client,

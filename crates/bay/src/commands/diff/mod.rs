@@ -1,12 +1,12 @@
 use std::ops::ControlFlow;
 
+use bay_client::{Client, ShowProgress, bay_path, lines};
 use bay_types::diff::{
     Content, DiffAsk, DiffEntry, DiffLine, DiffSummary, Moment, NodeKind, PackageChange, Part,
 };
 use clap::Args;
 
 use crate::cli::Global;
-use crate::client::{Client, bay_path, lines};
 use crate::failure::{Failure, Outcome};
 use crate::output::progress::Meter;
 use crate::output::{count, talk};
@@ -104,7 +104,7 @@ pub(crate) fn show(lines: Vec<DiffLine>, what: &What, json: bool) -> Result<(), 
 pub(crate) async fn summary(client: &mut Client, bay: &str, ask: &DiffAsk) -> Result<DiffSummary, Failure> {
     let body = client.download(&bay_path(bay, &format!("/diff{}", query(ask)))).await?;
     let mut found = None;
-    lines(body, MAX_LINE, |line: DiffLine| match line {
+    lines::<_, Failure>(body, MAX_LINE, |line: DiffLine| match line {
         DiffLine::Failed { error } => Err(error.into()),
         DiffLine::Done(summary) => {
             found = Some(summary);
@@ -113,7 +113,7 @@ pub(crate) async fn summary(client: &mut Client, bay: &str, ask: &DiffAsk) -> Re
         _ => Ok(ControlFlow::Continue(())),
     })
     .await?;
-    found.ok_or_else(|| crate::client::broken("the comparison has no end").into())
+    found.ok_or_else(|| bay_client::broken("the comparison has no end").into())
 }
 
 /// What was said so far, and how.

@@ -1,9 +1,9 @@
+use bay_client::bay_path;
 use bay_types::exec::ExecView;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
 use crate::cli::Global;
-use crate::client::bay_path;
 use crate::failure::Outcome;
 use crate::output::age::{since, took};
 use crate::output::{size, table};

@@ -1,3 +1,4 @@
+use bay_client::bay_path;
 use bay_types::exec::{ExecView, duration_s};
 use bay_types::usage::{Source, Sources, StallTime, Usage};
 use clap::Args;
@@ -5,7 +6,6 @@ use jiff::Timestamp;
 
 use super::state;
 use crate::cli::Global;
-use crate::client::bay_path;
 use crate::failure::Outcome;
 use crate::output::age::since;
 use crate::output::size;

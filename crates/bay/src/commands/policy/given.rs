@@ -3,12 +3,12 @@
 use std::io::Read;
 use std::path::Path;
 
+use bay_client::{invalid, local};
 use bay_policy::{Layer, LayerPolicy, Place, Places, Preset, Problems, parse};
 use bay_types::policy::{FoundPlace, FoundPlaces, MAX_POLICY_BYTES, PolicySet};
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
 
-use crate::failure::{invalid, local};
 use crate::git;
 use crate::operator;
 

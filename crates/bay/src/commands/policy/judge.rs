@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
+use bay_client::{Client, bay_path};
 use bay_policy::{CompiledPolicy, Layers};
 use bay_types::policy::{Check, Explained, Finding, Lesson, PolicyChange, Recalled, Remedy};
 use bay_types::{ApiError, ErrorCode};
 use jiff::Timestamp;
 
 use super::{complete, given, one_by_one, render};
-use crate::client::{Client, bay_path};
 use crate::failure::Outcome;
 use crate::naming;
 use crate::output::{count, data, json, talk};

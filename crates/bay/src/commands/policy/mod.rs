@@ -4,6 +4,7 @@ mod render;
 #[cfg(test)]
 mod tests;
 
+use bay_client::{Client, bay_path, invalid};
 use bay_types::bay::{BayView, State};
 use bay_types::policy::{LayerSet, PolicySet, PolicyView};
 use bay_types::{ApiError, ErrorCode};
@@ -15,8 +16,7 @@ pub(crate) use given::{Given, PolicyFlags, given};
 pub(crate) use render::grant as grant_line;
 
 use crate::cli::Global;
-use crate::client::{Client, bay_path};
-use crate::failure::{Failure, Outcome, invalid};
+use crate::failure::{Failure, Outcome};
 use crate::operator;
 use crate::output::{data, json, talk};
 

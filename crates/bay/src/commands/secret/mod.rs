@@ -1,12 +1,13 @@
 mod render;
 mod value;
 
+use bay_client::invalid;
 use bay_types::secret::{SecretFile, SecretRotate, SecretSet, SecretSource, SecretText, SecretView};
 use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::cli::Global;
-use crate::failure::{Outcome, invalid};
+use crate::failure::Outcome;
 use crate::output::{data, json, talk};
 use bay_text::percent::segment;
 use value::Given;

@@ -2,11 +2,10 @@
 
 use std::io::Read;
 
+use bay_client::{invalid, local};
 use bay_types::secret::{MAX_SECRET_BYTES, SecretText};
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
-
-use crate::failure::{invalid, local};
 
 #[derive(Debug, Args)]
 pub(super) struct Given {

@@ -1,10 +1,11 @@
+use bay_client::invalid;
 use bay_types::ApiError;
 use bay_types::service::{Health, HealthCheck, Restart, ServiceSpec};
 use clap::Args;
 
 use super::{One, service_name};
 use crate::cli::Global;
-use crate::failure::{Failure, Outcome, invalid};
+use crate::failure::{Failure, Outcome};
 use bay_text::clip;
 
 /// How much of a bad argument an error quotes.

@@ -2,6 +2,7 @@ mod add;
 mod target;
 mod wait;
 
+use bay_client::{bay_path, invalid};
 use bay_types::service::{ServiceName, ServiceState, ServiceVerb, ServiceView};
 use clap::{Args, Subcommand};
 use comfy_table::Cell;
@@ -9,8 +10,7 @@ use jiff::Timestamp;
 
 use super::logs;
 use crate::cli::Global;
-use crate::client::bay_path;
-use crate::failure::{Failure, Outcome, invalid};
+use crate::failure::{Failure, Outcome};
 use crate::output::age::since;
 use crate::output::{size, table};
 use bay_text::clip;

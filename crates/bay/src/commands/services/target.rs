@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use bay_client::{Client, empty};
 use bay_types::service::{ServiceName, ServiceSpec, ServiceVerb, ServiceView};
 use bay_types::{ApiError, ErrorCode};
 use http::Method;
 use jiff::Timestamp;
 
 use super::{render, show, wait};
-use crate::client::{Client, empty};
 use crate::failure::{Failure, Outcome};
 use bay_text::escape::one_line;
 

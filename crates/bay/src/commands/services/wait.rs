@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use bay_client::Client;
 use bay_types::service::{ServiceState, ServiceView};
 use bay_types::{ApiError, ErrorCode};
 
 use super::Target;
-use crate::client::Client;
 use crate::failure::Failure;
 use crate::output::progress::Meter;
 use bay_text::escape::one_line;

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bay_client::{ShowProgress, local};
 use bay_pool::{Changed, CleanRepo, LaidOut, Lender, PoolError, Taken};
 use bay_types::progress::Progress;
 use bay_types::{ApiError, ErrorCode};
 use tempfile::TempDir;
 use tokio::sync::watch;
 
-use crate::failure::local;
 use crate::output::progress::Meter;
 
 /// Where large things that do not stay belong, unless `TMPDIR` says otherwise; `/tmp` is often memory.

@@ -20,12 +20,12 @@ mod lender;
 pub(crate) mod review;
 mod room;
 
+use bay_client::{Client, local};
 use bay_types::bay::BayView;
 use bay_types::{ApiError, ErrorCode};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::client::Client;
-use crate::failure::{Failure, local};
+use crate::failure::Failure;
 use crate::output::progress::Meter;
 use bay_pool::{Lender, Taken, is_object_id};
 use bay_text::escape::one_line;

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use bay_client::local;
 use bay_diff::review::Reviewer;
 use bay_diff::{DiffError, Options, Told, compare};
 use bay_pool::{Entry, LaidOut};
@@ -14,7 +15,7 @@ use bay_types::{ApiError, ErrorCode};
 use serde::Serialize;
 
 use super::Work;
-use crate::failure::local;
+
 use crate::output::count;
 use bay_text::escape::one_line;
 

@@ -5,17 +5,16 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use bay_client::{Client, bay_path, local, transfer};
 use bay_text::percent::path_value;
 use bay_types::exec::{EndReason, ExecSpec, SignalRequest};
 use bay_types::progress::Progress;
 use bay_types::{ApiError, ErrorCode, ExecId};
 
 use super::{Kind, MAX_PACK_BYTES, Wanted};
-use crate::client::{Client, bay_path};
-use crate::failure::local;
+
 use crate::output::progress::Meter;
 use crate::session::capture::capture;
-use crate::transfer;
 use bay_text::percent::segment;
 
 const SCRIPT: &str = include_str!("pack.sh");

@@ -1,4 +1,4 @@
-//! Starting a daemon when none answers.
+//! Where the daemon of this command is, and starting one when none answers.
 //!
 //! ```text
 //!  connect refused ─► not root ─────────────────► not-root
@@ -12,15 +12,17 @@
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
+use bay_client::{Client, Endpoint, StartDaemon, local};
+use bay_types::trace::Traceparent;
 use bay_types::{ApiError, ErrorCode};
 use tokio::net::UnixStream;
 
-use super::Home;
-use crate::failure::local;
 use crate::output::progress::Meter;
 
 /// A first start makes the pool, which takes a while on a slow disk.
@@ -44,44 +46,48 @@ const KEPT_VARIABLES: [&str; 6] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "T
 /// And those whose names begin so.
 const KEPT_PREFIXES: [&str; 3] = ["BAY_", "RUST_", "LC_"];
 
-/// A connection to the daemon, after the first try failed with `error`.
-pub(super) async fn start_after(home: &Home, error: io::Error) -> Result<UnixStream, ApiError> {
-    let socket = home.socket.display();
-    let root = rustix::process::geteuid().is_root();
-    match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused if home.autostart && root => {}
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused if home.autostart => {
+/// Where a daemon keeps its data and listens, and whether to start it.
+#[derive(Debug, Clone)]
+pub(crate) struct DaemonLocation {
+    pub(crate) data_dir: PathBuf,
+    pub(crate) pool: PathBuf,
+    pub(crate) socket: PathBuf,
+    /// Start a daemon when none answers.
+    pub(crate) autostart: bool,
+    /// Print nothing while it starts.
+    pub(crate) quiet: bool,
+}
+
+impl DaemonLocation {
+    /// A client of this daemon, whose requests belong to the trace.
+    pub(crate) fn client(self, traceparent: Option<Traceparent>) -> Client {
+        let socket = self.socket.clone();
+        let starter: Option<Arc<dyn StartDaemon>> = if self.autostart { Some(Arc::new(self)) } else { None };
+        Client::new(Endpoint { socket, traceparent, starter })
+    }
+}
+
+#[async_trait]
+impl StartDaemon for DaemonLocation {
+    async fn start(&self, socket: &Path) -> Result<UnixStream, ApiError> {
+        if !rustix::process::geteuid().is_root() {
             return Err(ApiError::new(
                 ErrorCode::NotRoot,
-                format!("no daemon answers at {socket}, and starting one needs root"),
+                format!("no daemon answers at {}, and starting one needs root", socket.display()),
                 "run the same command with sudo once; or set BAY_SOCKET to a daemon you may use",
             ));
         }
-        io::ErrorKind::PermissionDenied if !root => {
-            return Err(ApiError::new(
-                ErrorCode::NotRoot,
-                format!("the daemon's socket {socket} is not open to this user"),
-                "run the same command with sudo",
-            ));
-        }
-        _ => {
-            return Err(ApiError::new(
-                ErrorCode::DaemonUnreachable,
-                format!("no daemon answers at {socket}: {error}"),
-                "start one with `bay serve`, or check --data-dir and BAY_SOCKET",
-            ));
-        }
+        let (child, log_start) = spawn(self)?;
+        wait(self, child, log_start).await
     }
-    let (child, log_start) = spawn(home)?;
-    wait(home, child, log_start).await
 }
 
 /// The first descriptor after the standard streams.
 const FIRST_OTHER_FD: u32 = 3;
 
 /// The daemon's process, and how long its log was before it.
-fn spawn(home: &Home) -> Result<(Child, u64), ApiError> {
-    let data_dir = &home.data_dir;
+fn spawn(location: &DaemonLocation) -> Result<(Child, u64), ApiError> {
+    let data_dir = &location.data_dir;
     make_private(data_dir).map_err(|e| local(&format!("making {}", data_dir.display()), &e))?;
     let log_path = data_dir.join("daemon.log");
     let log = open_log(&log_path).map_err(|e| local(&format!("opening {}", log_path.display()), &e))?;
@@ -96,9 +102,9 @@ fn spawn(home: &Home) -> Result<(Child, u64), ApiError> {
         .arg("--data-dir")
         .arg(data_dir)
         .arg("--pool")
-        .arg(&home.pool)
+        .arg(&location.pool)
         .arg("--socket")
-        .arg(&home.socket)
+        .arg(&location.socket)
         .env_clear()
         .envs(kept)
         .current_dir("/")
@@ -134,36 +140,40 @@ fn open_log(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-async fn wait(home: &Home, mut child: Child, mut log_start: u64) -> Result<UnixStream, ApiError> {
+async fn wait(
+    location: &DaemonLocation,
+    mut child: Child,
+    mut log_start: u64,
+) -> Result<UnixStream, ApiError> {
     let began = Instant::now();
-    let mut meter = Meter::new(home.quiet);
+    let mut meter = Meter::new(location.quiet);
     let mut unlocked_since = None;
     let mut ended = None;
     let mut starts_left = MORE_STARTS;
     loop {
-        if let Ok(stream) = UnixStream::connect(&home.socket).await {
+        if let Ok(stream) = UnixStream::connect(&location.socket).await {
             return Ok(stream);
         }
         if ended.is_none() {
             ended = child.try_wait().map_err(|e| local("waiting for the daemon", &e))?;
         }
         if let Some(status) = ended {
-            if locked(&home.data_dir) {
+            if locked(&location.data_dir) {
                 unlocked_since = None;
             } else if unlocked_since.get_or_insert_with(Instant::now).elapsed() > LOCK_GRACE {
-                let error = failed(home, log_start, &format!("it ended at once ({status})"));
+                let error = failed(location, log_start, &format!("it ended at once ({status})"));
                 if error.code != ErrorCode::DataDirBusy || starts_left == 0 {
                     return Err(error);
                 }
                 // It met a daemon that was on its way out and is gone now.
                 starts_left -= 1;
-                (child, log_start) = spawn(home)?;
+                (child, log_start) = spawn(location)?;
                 (ended, unlocked_since) = (None, None);
             }
         }
         if began.elapsed() > START_DEADLINE {
             return Err(failed(
-                home,
+                location,
                 log_start,
                 &format!("it did not answer within {} s", START_DEADLINE.as_secs()),
             ));
@@ -190,8 +200,8 @@ fn locked(data_dir: &Path) -> bool {
     fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.lines().any(|line| line.contains(&inode)))
 }
 
-fn failed(home: &Home, log_start: u64, why: &str) -> ApiError {
-    let log = home.data_dir.join("daemon.log");
+fn failed(location: &DaemonLocation, log_start: u64, why: &str) -> ApiError {
+    let log = location.data_dir.join("daemon.log");
     let said = last_lines(&log, log_start).unwrap_or_default();
     // The daemon ends with an error of ours where it can; that is the one worth showing.
     if let Some(error) = said.iter().rev().find_map(|line| parse_error(line)) {

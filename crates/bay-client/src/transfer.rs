@@ -1,4 +1,4 @@
-//! Long streams to and from the daemon, with their progress shown.
+//! Long streams to and from the daemon, with progress.
 
 use std::io;
 
@@ -12,18 +12,17 @@ use serde::de::DeserializeOwned;
 use tokio::io::AsyncRead;
 use tokio::sync::watch;
 
-use crate::client::{Client, broken, from_reader};
-use crate::output::progress::Meter;
+use crate::{Client, ShowProgress, broken, from_reader};
 
-/// Sends what `reader` gives as the body of a request; `finish` says whether its end was a good one.
-pub(crate) async fn send<T, R, F, O>(
+/// Sends what `reader` returns as the body of a request. At its end, `finish` reports whether the stream was whole.
+pub async fn send<T, R, F, O>(
     client: &mut Client,
     method: Method,
     path: &str,
     reader: R,
     finish: F,
     mut news: Progress,
-    meter: &mut Meter,
+    meter: &mut dyn ShowProgress,
 ) -> Result<T, ApiError>
 where
     T: DeserializeOwned,
@@ -50,11 +49,11 @@ where
     result
 }
 
-/// Hands every piece of a body to `each`.
-pub(crate) async fn receive(
+/// Passes every piece of a body to `each`. The inner result is the first error of `each`, which ends the transfer.
+pub async fn receive(
     mut body: Incoming,
     mut news: Progress,
-    meter: &mut Meter,
+    meter: &mut dyn ShowProgress,
     mut each: impl FnMut(&Bytes) -> io::Result<()>,
 ) -> Result<io::Result<()>, ApiError> {
     while let Some(frame) = body.frame().await {

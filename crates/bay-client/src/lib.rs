@@ -1,16 +1,31 @@
-//! Speaking to the daemon: HTTP/1.1 over its unix socket, one connection kept for the life of the process.
+//! The HTTP client of our own API: HTTP/1.1 over the daemon's unix socket, one connection kept for the life of the client.
 //!
-//! Nothing is sent before the request itself: a missing daemon is noticed by the connection failing, and only then
-//! started. What comes back passed through the daemon but may hold text from a bay, so every body is bounded.
+//! ```text
+//!  Client::get, post, … ──► connect ──► request ──► bounded answer ──► a value, or the error that the daemon sent
+//!                              │
+//!                              └─ nobody answers ──► StartDaemon, if the endpoint has one; else daemon-unreachable
+//! ```
+//!
+//! Nothing is sent before the request itself: a missing daemon is noticed by the connection failing, and only then started.
+//! An answer passed through the daemon but may hold text from a bay, so every body is bounded.
+//!
+//! The crate touches no terminal and no environment: progress goes to a [`ShowProgress`], and how a daemon is started is the
+//! caller's business ([`StartDaemon`]).
+#![forbid(unsafe_code)]
 
+mod answer_lines;
 mod body;
-mod daemon;
+mod error;
 mod frames;
-mod news;
-pub(crate) mod paused;
+pub mod paused;
+mod progress;
+pub mod transfer;
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use async_trait::async_trait;
 use bay_text::percent::segment;
 use bay_types::frame::{INPUT, UPGRADE};
 use bay_types::trace::{TRACEPARENT, Traceparent};
@@ -26,76 +41,100 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-pub(crate) use body::{Body, empty, from_channel, from_reader, from_stdin};
-pub(crate) use frames::FrameReader;
-pub(crate) use news::lines;
+pub use answer_lines::lines;
+pub use body::{Body, empty, from_channel, from_reader, from_stdin};
+use error::unreachable;
+pub use error::{broken, invalid, local};
+pub use frames::FrameReader;
+pub use progress::{ShowProgress, Silent};
 
 /// The longest JSON answer that is read: thousands of bays and execs fit many times over.
 const MAX_ANSWER: usize = 64 << 20;
 /// The longest path of a unix socket the kernel takes.
 const MAX_SOCKET_PATH: usize = 107;
 
-/// Where a daemon lives.
+/// Starts a daemon when none answers.
+#[async_trait]
+pub trait StartDaemon: std::fmt::Debug + Send + Sync {
+    /// Returns a connection to the daemon's socket after a daemon has begun to listen there.
+    async fn start(&self, socket: &Path) -> Result<UnixStream, ApiError>;
+}
+
+/// Which daemon a client talks to.
 #[derive(Debug, Clone)]
-pub(crate) struct Home {
-    pub(crate) data_dir: PathBuf,
-    pub(crate) pool: PathBuf,
-    pub(crate) socket: PathBuf,
-    /// Start a daemon when none answers.
-    pub(crate) autostart: bool,
-    /// Say nothing while that happens.
-    pub(crate) quiet: bool,
-    /// The trace the caller is in; everything that is asked for belongs to it.
-    pub(crate) traceparent: Option<Traceparent>,
+pub struct Endpoint {
+    pub socket: PathBuf,
+    /// The trace the caller is in; every request belongs to it.
+    pub traceparent: Option<Traceparent>,
+    /// Without one, a daemon that does not answer is an error.
+    pub starter: Option<Arc<dyn StartDaemon>>,
+}
+
+impl Endpoint {
+    /// The daemon that listens at `socket`. None is started, and no request belongs to a trace.
+    #[must_use]
+    pub fn at(socket: impl Into<PathBuf>) -> Self {
+        Self { socket: socket.into(), traceparent: None, starter: None }
+    }
 }
 
 /// Frames both ways with one exec.
 #[derive(Debug)]
-pub(crate) struct Attached {
-    pub(crate) frames: FrameReader<UnixStream>,
+pub struct Attached {
+    pub frames: FrameReader<UnixStream>,
     /// Bytes of the named input that the guest has received so far. Absent if the daemon or the guest is of an earlier
     /// release: input has no offsets then.
-    pub(crate) received: Option<u64>,
+    pub received: Option<u64>,
 }
 
+/// A client of one daemon.
 #[derive(Debug)]
-pub(crate) struct Client {
-    home: Home,
+pub struct Client {
+    endpoint: Endpoint,
     connection: Option<SendRequest<Body>>,
     connected: bool,
 }
 
 impl Client {
-    pub(crate) fn new(home: Home) -> Self {
-        Self { home, connection: None, connected: false }
+    #[must_use]
+    pub fn new(endpoint: Endpoint) -> Self {
+        Self { endpoint, connection: None, connected: false }
     }
 
-    /// Whether a daemon was reached at all: what failed afterwards can be worth repeating.
-    pub(crate) fn connected(&self) -> bool {
+    /// Whether the client reached a daemon at all: if so, a request that failed can be worth repeating.
+    #[must_use]
+    pub fn connected(&self) -> bool {
         self.connected
     }
 
     /// Another client of the same daemon with a connection of its own.
-    pub(crate) fn another(&self) -> Self {
-        Self::new(self.home.clone())
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self::new(self.endpoint.clone())
     }
 
-    /// The same, that never starts a daemon: for coming back to one that is restarting.
-    pub(crate) fn another_without_starting(&self) -> Self {
-        Self::new(Home { autostart: false, ..self.home.clone() })
+    /// Another client of the same daemon that never starts one: for reconnecting to a daemon that is restarting.
+    #[must_use]
+    pub fn another_without_starting(&self) -> Self {
+        Self::new(Endpoint { starter: None, ..self.endpoint.clone() })
     }
 
     async fn connect(&self) -> Result<UnixStream, ApiError> {
-        let socket = &self.home.socket;
+        let socket = &self.endpoint.socket;
         if socket.as_os_str().len() > MAX_SOCKET_PATH {
-            return Err(crate::failure::invalid(
+            return Err(invalid(
                 format!("the daemon's socket {} is longer than {MAX_SOCKET_PATH} bytes", socket.display()),
                 "choose a shorter --data-dir, or set BAY_SOCKET to a shorter path",
             ));
         }
-        match UnixStream::connect(socket).await {
-            Ok(stream) => Ok(stream),
-            Err(error) => daemon::start_after(&self.home, error).await,
+        let error = match UnixStream::connect(socket).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
+        };
+        let absent = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
+        match &self.endpoint.starter {
+            Some(starter) if absent => starter.start(socket).await,
+            _ => Err(no_daemon(socket, &error)),
         }
     }
 
@@ -115,8 +154,8 @@ impl Client {
     }
 
     /// Sends one request; an answer that is no success becomes the error it carries.
-    pub(crate) async fn send(&mut self, mut request: Request<Body>) -> Result<Response<Incoming>, ApiError> {
-        if let Some(Ok(value)) = self.home.traceparent.map(|at| at.to_string().try_into()) {
+    pub async fn send(&mut self, mut request: Request<Body>) -> Result<Response<Incoming>, ApiError> {
+        if let Some(Ok(value)) = self.endpoint.traceparent.map(|at| at.to_string().try_into()) {
             request.headers_mut().insert(TRACEPARENT, value);
         }
         let sender = self.sender().await?;
@@ -128,17 +167,20 @@ impl Client {
         Err(refusal(status, response).await)
     }
 
-    pub(crate) async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ApiError> {
+    /// `GET`, with a JSON answer.
+    pub async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ApiError> {
         let response = self.send(request(Method::GET, path, empty())?).await?;
         answer(response).await
     }
 
-    pub(crate) async fn delete<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ApiError> {
+    /// `DELETE`, with a JSON answer.
+    pub async fn delete<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ApiError> {
         let response = self.send(request(Method::DELETE, path, empty())?).await?;
         answer(response).await
     }
 
-    pub(crate) async fn post<B: Serialize, T: DeserializeOwned>(
+    /// `POST`, with a JSON answer.
+    pub async fn post<B: Serialize, T: DeserializeOwned>(
         &mut self,
         path: &str,
         body: &B,
@@ -147,7 +189,8 @@ impl Client {
         answer(response).await
     }
 
-    pub(crate) async fn put<B: Serialize, T: DeserializeOwned>(
+    /// `PUT`, with a JSON answer.
+    pub async fn put<B: Serialize, T: DeserializeOwned>(
         &mut self,
         path: &str,
         body: &B,
@@ -156,7 +199,8 @@ impl Client {
         answer(response).await
     }
 
-    pub(crate) async fn patch<B: Serialize, T: DeserializeOwned>(
+    /// `PATCH`, with a JSON answer.
+    pub async fn patch<B: Serialize, T: DeserializeOwned>(
         &mut self,
         path: &str,
         body: &B,
@@ -166,7 +210,7 @@ impl Client {
     }
 
     /// Sends a stream and reads a JSON answer.
-    pub(crate) async fn upload<T: DeserializeOwned>(
+    pub async fn upload<T: DeserializeOwned>(
         &mut self,
         method: Method,
         path: &str,
@@ -177,37 +221,37 @@ impl Client {
     }
 
     /// The body of an answer as it comes.
-    pub(crate) async fn download(&mut self, path: &str) -> Result<Incoming, ApiError> {
+    pub async fn download(&mut self, path: &str) -> Result<Incoming, ApiError> {
         Ok(self.send(request(Method::GET, path, empty())?).await?.into_body())
     }
 
-    /// Long work: progress as it comes, then the result.
-    pub(crate) async fn work<B: Serialize, T: DeserializeOwned>(
+    /// Starts long work with a `POST` and shows its progress until the result.
+    pub async fn work<B: Serialize, T: DeserializeOwned>(
         &mut self,
         path: &str,
         body: &B,
-        meter: &mut crate::output::progress::Meter,
+        meter: &mut dyn ShowProgress,
     ) -> Result<T, ApiError> {
         let response = self.send(json_request(Method::POST, path, body)?).await?;
-        let result = news::result(response.into_body(), meter).await;
+        let result = answer_lines::result(response.into_body(), meter).await;
         meter.clear();
         result
     }
 
-    /// The same for work that is only asked for.
-    pub(crate) async fn ask<T: DeserializeOwned>(
+    /// Starts long work with a `GET` and shows its progress until the result.
+    pub async fn ask<T: DeserializeOwned>(
         &mut self,
         path: &str,
-        meter: &mut crate::output::progress::Meter,
+        meter: &mut dyn ShowProgress,
     ) -> Result<T, ApiError> {
         let body = self.download(path).await?;
-        let result = news::result(body, meter).await;
+        let result = answer_lines::result(body, meter).await;
         meter.clear();
         result
     }
 
-    /// Turns the connection into frames. It is used up afterwards. Input that has a name goes on where it was cut.
-    pub(crate) async fn attach<B: Serialize>(
+    /// Turns the connection into frames; the next request opens another one. Input that has a name goes on where it was cut.
+    pub async fn attach<B: Serialize>(
         &mut self,
         path: &str,
         body: Option<&B>,
@@ -294,19 +338,83 @@ async fn refusal(status: StatusCode, response: Response<Incoming>) -> ApiError {
     })
 }
 
-fn unreachable(error: &(dyn std::error::Error + 'static)) -> ApiError {
-    broken(&format!("the connection broke: {}", bay_types::error::chain(error)))
-}
-
-pub(crate) fn broken(why: &str) -> ApiError {
+fn no_daemon(socket: &Path, error: &io::Error) -> ApiError {
+    let socket = socket.display();
+    if error.kind() == io::ErrorKind::PermissionDenied && !rustix::process::geteuid().is_root() {
+        return ApiError::new(
+            ErrorCode::NotRoot,
+            format!("the daemon's socket {socket} is not open to this user"),
+            "run the same command with sudo",
+        );
+    }
     ApiError::new(
         ErrorCode::DaemonUnreachable,
-        format!("talking to the daemon: {why}"),
-        "run the command again; what was acknowledged is kept",
+        format!("no daemon answers at {socket}: {error}"),
+        "start one with `bay serve`, or check --data-dir and BAY_SOCKET",
     )
 }
 
 /// `/v1/bays/{bay}` and what is below it.
-pub(crate) fn bay_path(bay: &str, rest: &str) -> String {
+#[must_use]
+pub fn bay_path(bay: &str, rest: &str) -> String {
     format!("/v1/bays/{}{rest}", segment(bay))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    /// Begins to listen and answers every connection's first request with `true`.
+    #[derive(Debug, Default)]
+    struct Starter(AtomicUsize);
+
+    #[async_trait]
+    impl StartDaemon for Starter {
+        async fn start(&self, socket: &Path) -> Result<UnixStream, ApiError> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            let failed = |error: io::Error| local("listening", &error);
+            let listener = UnixListener::bind(socket).map_err(failed)?;
+            tokio::spawn(async move {
+                while let Ok((mut stream, _)) = listener.accept().await {
+                    let mut head = [0; 1024];
+                    let _ = stream.read(&mut head).await;
+                    let _ = stream
+                        .write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 4\r\n\r\ntrue")
+                        .await;
+                }
+            });
+            UnixStream::connect(socket).await.map_err(failed)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_daemon_is_started_once_and_only_by_a_client_that_may() {
+        let dir = tempfile::tempdir().unwrap();
+        let starter = Arc::new(Starter::default());
+        let started = || starter.0.load(Ordering::Relaxed);
+        let starts: Arc<dyn StartDaemon> = starter.clone();
+        let endpoint = Endpoint { starter: Some(starts), ..Endpoint::at(dir.path().join("bay.sock")) };
+        let mut client = Client::new(endpoint);
+        let error = client.another_without_starting().get::<bool>("/v1/health").await.unwrap_err();
+        assert_eq!((error.code, started()), (ErrorCode::DaemonUnreachable, 0), "{error:?}");
+        assert!(!client.connected());
+        assert!(client.get::<bool>("/v1/health").await.unwrap());
+        assert!(client.connected());
+        assert!(client.another().get::<bool>("/v1/health").await.unwrap());
+        assert!(client.another_without_starting().get::<bool>("/v1/health").await.unwrap());
+        assert_eq!(started(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_socket_with_a_path_that_no_kernel_takes_is_refused_with_what_to_do() {
+        let socket = format!("/tmp/{}/bay.sock", "d".repeat(MAX_SOCKET_PATH));
+        let error = Client::new(Endpoint::at(socket)).get::<bool>("/").await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::InvalidInput);
+        assert!(error.next.contains("--data-dir"), "{error:?}");
+    }
 }

@@ -12,14 +12,17 @@ use hyper::body::Frame;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::mpsc;
 
-pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
+/// What a request sends.
+pub type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// How much of a stream is read at once.
 const CHUNK: usize = 256 * 1024;
 /// Pieces read ahead of what is sent.
 const WAITING: usize = 4;
 
-pub(crate) fn empty() -> Body {
+/// No body.
+#[must_use]
+pub fn empty() -> Body {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
@@ -27,15 +30,17 @@ pub(crate) fn full(bytes: Vec<u8>) -> Body {
     Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// What a thread sends. An error breaks the request off, so that half a stream is never taken for a whole one.
-pub(crate) fn from_channel(mut receiver: mpsc::Receiver<io::Result<Bytes>>) -> Body {
+/// What a thread sends. An error ends the request before its end, so that the daemon never takes half a stream for a whole one.
+#[must_use]
+pub fn from_channel(mut receiver: mpsc::Receiver<io::Result<Bytes>>) -> Body {
     let pieces =
         stream::poll_fn(move |context| receiver.poll_recv(context).map(|p| p.map(|p| p.map(Frame::data))));
     StreamBody::new(pieces).boxed_unsync()
 }
 
-/// Standard input, to its end, counted.
-pub(crate) fn from_stdin(sent: Arc<AtomicU64>) -> Body {
+/// Standard input, to its end. `sent` counts the bytes.
+#[must_use]
+pub fn from_stdin(sent: Arc<AtomicU64>) -> Body {
     let (sender, receiver) = mpsc::channel(WAITING);
     // A thread of its own rather than one of the runtime's: it may wait for ever, and nobody waits for it.
     std::thread::spawn(move || {
@@ -61,8 +66,8 @@ pub(crate) fn from_stdin(sent: Arc<AtomicU64>) -> Body {
     from_channel(receiver)
 }
 
-/// What a reader gives; `finish` is asked at its end whether that end was a good one.
-pub(crate) fn from_reader<R, F, O>(reader: R, finish: F, mut sent: impl FnMut(u64) + Send + 'static) -> Body
+/// What a reader returns. At its end, `finish` reports whether the stream was whole; `sent` gets the number of bytes so far.
+pub fn from_reader<R, F, O>(reader: R, finish: F, mut sent: impl FnMut(u64) + Send + 'static) -> Body
 where
     R: AsyncRead + Unpin + Send + 'static,
     F: FnOnce() -> O + Send + 'static,

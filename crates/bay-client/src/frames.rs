@@ -1,4 +1,4 @@
-//! Reading frames off a stream.
+//! Reads frames from an upgraded connection.
 
 use std::io;
 
@@ -7,23 +7,26 @@ use bytes::{Buf, BytesMut};
 
 /// A stream and what was read of it beyond the last whole frame.
 #[derive(Debug)]
-pub(crate) struct FrameReader<S> {
-    pub(crate) stream: S,
+pub struct FrameReader<S> {
+    pub stream: S,
     buffer: BytesMut,
 }
 
 impl<S> FrameReader<S> {
-    pub(crate) fn new(stream: S, already: &[u8]) -> Self {
+    /// A reader of `stream`, of which `already` was read before.
+    #[must_use]
+    pub fn new(stream: S, already: &[u8]) -> Self {
         Self { stream, buffer: BytesMut::from(already) }
     }
 
-    /// Bytes that came by another way than the stream.
-    pub(crate) fn feed(&mut self, bytes: &[u8]) {
+    /// Appends bytes that were received by other means than the stream.
+    pub fn feed(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// A frame that is already here.
-    pub(crate) fn next(&mut self) -> io::Result<Option<Frame>> {
+    /// The next frame that has arrived whole.
+    #[expect(clippy::should_implement_trait, reason = "an error must not look like an item of an iterator")]
+    pub fn next(&mut self) -> io::Result<Option<Frame>> {
         match Frame::decode(&self.buffer) {
             Ok(Some((frame, used))) => {
                 self.buffer.advance(used);
@@ -35,7 +38,7 @@ impl<S> FrameReader<S> {
     }
 
     /// The buffer, with room for at least one whole frame.
-    pub(crate) fn split(&mut self) -> (&mut S, &mut BytesMut) {
+    pub fn split(&mut self) -> (&mut S, &mut BytesMut) {
         self.buffer.reserve(HEADER_LEN + MAX_PAYLOAD);
         (&mut self.stream, &mut self.buffer)
     }

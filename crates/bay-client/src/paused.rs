@@ -1,24 +1,21 @@
-//! Coming back to a bay that was paused under somebody who follows something in it.
+//! Waits for a paused bay, for clients that follow something in it.
 
 use std::time::{Duration, Instant};
 
+use bay_text::escape;
 use bay_types::bay::{BayView, State};
 use bay_types::{ApiError, ErrorCode};
 
-use super::{Client, bay_path};
+use crate::{Client, bay_path};
 
 /// How often a paused bay is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// How long the daemon may be away, or the bay on its way, meanwhile.
 const AWAY_FOR: Duration = Duration::from_secs(60);
 
-/// Waits for as long as the bay is paused, which is said once, or on its way from one state to another, as when it goes back
-/// to a checkpoint. What it is then; nothing when there was nothing to wait for.
-pub(crate) async fn wait(
-    client: &Client,
-    bay: &str,
-    say: impl FnOnce(&str),
-) -> Result<Option<BayView>, ApiError> {
+/// Waits while the bay is paused, or while it changes from one state to another, as during a restore. A pause is reported
+/// once through `say`. Returns the bay as it is then, or `None` if there was nothing to wait for.
+pub async fn wait(client: &Client, bay: &str, say: impl FnOnce(&str)) -> Result<Option<BayView>, ApiError> {
     let mut say = Some(say);
     let mut waited = false;
     let mut away_since: Option<Instant> = None;
@@ -50,6 +47,6 @@ pub(crate) async fn wait(
 }
 
 fn said(view: &BayView) -> String {
-    let reason = bay_text::escape::one_line(&view.reason);
+    let reason = escape::one_line(&view.reason);
     format!("the bay {0} is paused ({reason}); this continues after `bay resume {0}`", view.name)
 }
