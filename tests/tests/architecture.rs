@@ -45,15 +45,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("bay-client", &["bay-types", "bay-text"]),
     (
+        "bay-bench",
+        &["bay-types", "bay-text", "bay-client", "bay-policy", "bay-pool", "bay-runtime", "bay-store"],
+    ),
+    (
         "bay",
         &[
             "bay-types",
             "bay-text",
             "bay-client",
+            "bay-bench",
             "bay-sys",
             "bay-policy",
             "bay-ledger",
-            "bay-store",
             "bay-pool",
             "bay-runtime",
             "bay-backend",

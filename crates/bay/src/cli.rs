@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use bay_bench::Bench;
 use bay_client::Client;
 use bay_types::ApiError;
 use bay_types::trace::TRACEPARENT_VARIABLE;
@@ -11,9 +12,8 @@ use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-use crate::bench::Bench;
 use crate::commands::{
-    approvals, audit, branch, bundle, checkpoint, checkpoints, compare, completions, cp, diff, doctor,
+    approvals, audit, bench, branch, bundle, checkpoint, checkpoints, compare, completions, cp, diff, doctor,
     egress, exec, execs, fork, grants, images, kill, logs, ls, notify, pause, policy, ports, promote,
     replace, repos, restore, resume, review, rm, secret, serve, services, set, shell, show, start, stop,
     timeline, up, watch, workspaces,
@@ -236,7 +236,7 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Workspaces(verb) => verb.run(&global).await,
         Verb::Images(verb) => verb.run(&global).await,
         Verb::Doctor(verb) => verb.run(&global).await,
-        Verb::Bench(verb) => verb.run(&global).await,
+        Verb::Bench(verb) => bench::run(verb, &global).await,
         Verb::Serve(verb) => verb.run(&global),
         Verb::Completions(verb) => verb.run(),
     }

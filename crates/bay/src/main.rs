@@ -20,7 +20,6 @@
 #![forbid(unsafe_code)]
 
 mod archive;
-mod bench;
 mod cli;
 mod commands;
 mod daemon_start;

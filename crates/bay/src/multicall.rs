@@ -20,7 +20,7 @@ pub(crate) fn dispatch() -> Option<ExitCode> {
     match first.to_str()? {
         "__runtime" => Some(bay_runtime::run()),
         "__guest" => Some(bay_guest::run()),
-        "__load" => Some(crate::bench::load(arguments.next()?.to_str()?)),
+        "__load" => Some(bay_bench::load(arguments.next()?.to_str()?)),
         _ => None,
     }
 }

@@ -1,7 +1,15 @@
-//! `bay bench`: what a person waits for, measured beside the peers in one run.
+//! `bay bench`: how long a person waits for a bay, measured beside other tools in one run.
 //!
 //! Machines are shared and noisy, so a number alone says little. Every contest takes its contestants in turn, round by
 //! round, and reports medians and the ratio to the peer named in its bar.
+//!
+//! ```text
+//!  Bench::run ──► Scene (a small image, two repositories, the peers) ──► cases, work, durable, flow, …  ──► Vec<Scored>
+//!            └──► gateway::Lab (a daemon, an origin and a load generator of its own) ──────────────────┘
+//! ```
+//!
+//! The crate prints progress on standard error and returns what was measured; `bay` prints the tables.
+#![forbid(unsafe_code)]
 
 mod branching;
 mod cases;
@@ -17,14 +25,15 @@ mod place;
 mod scene;
 mod work;
 
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bay_client::Client;
 use bay_types::ApiError;
 use clap::{Args, ValueEnum};
 
-use crate::cli::Global;
-use crate::failure::Outcome;
-use crate::output::table;
-use contest::Scored;
-pub(crate) use gateway::load::run as load;
+pub use contest::{Judged, Line, Scored, Unit};
 use peers::Peer;
 use scene::Scene;
 
@@ -33,12 +42,20 @@ const MIN_ROUNDS: usize = 3;
 /// Rounds of contests that take seconds each.
 const SLOW_ROUNDS: usize = 7;
 
+/// The daemon that is measured.
+#[derive(Debug)]
+pub struct Daemon {
+    pub data_dir: PathBuf,
+    pub socket: PathBuf,
+    pub client: Client,
+}
+
 /// Measure new bays, commands, workspaces, imports, real work and crowds beside other tools on this machine.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  bay bench\n  bay bench --only exec --rounds 50\n  bay bench --peers runc,docker --json"
 )]
-pub(crate) struct Bench {
+pub struct Bench {
     /// Only these contests.
     #[arg(long, value_delimiter = ',')]
     only: Vec<Contest>,
@@ -59,11 +76,11 @@ pub(crate) struct Bench {
     data_mib: usize,
     /// The directory copied in the `import` contest.
     #[arg(long, default_value = "/usr/lib")]
-    tree: std::path::PathBuf,
+    tree: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Contest {
+pub enum Contest {
     /// A new bay on a cached repository to its first command's output.
     FirstCommand,
     /// `true` in a running bay.
@@ -104,13 +121,13 @@ pub(crate) enum Contest {
 }
 
 impl Bench {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    /// Measures on a running daemon, and with daemons of its own where a contest needs them.
+    pub async fn run(self, daemon: Daemon) -> Result<Vec<Scored>, ApiError> {
         if self.rounds < MIN_ROUNDS {
             return Err(bay_client::invalid(
                 format!("{} rounds make no median", self.rounds),
                 format!("ask for at least {MIN_ROUNDS}"),
-            )
-            .into());
+            ));
         }
         let wanted = |contest| self.only.is_empty() || self.only.contains(&contest);
         let mut scored = Vec::new();
@@ -126,17 +143,12 @@ impl Bench {
         // The others have their scene in common; these need none of it.
         let own = [Contest::Gateway, Contest::Approvals, Contest::Downloads];
         if self.only.is_empty() || self.only.iter().any(|contest| !own.contains(contest)) {
-            let mut scene = Scene::set(global, &self.peers, self.files).await?;
+            let mut scene = Scene::set(daemon, &self.peers, self.files).await?;
             let result = self.measure(&mut scene, wanted).await;
             scene.strike().await;
             scored.extend(result?);
         }
-        if global.json {
-            crate::output::json(&scored)?;
-        } else {
-            crate::output::data(&render(&scored))?;
-        }
-        Ok(0)
+        Ok(scored)
     }
 
     async fn measure(
@@ -190,28 +202,14 @@ impl Bench {
     }
 }
 
-fn render(scored: &[Scored]) -> String {
-    let mut parts = Vec::new();
-    for contest in scored {
-        let mut table = table::table(&["CONTESTANT", "MEDIAN", "P95", "RATIO", "BAR", ""]);
-        for line in &contest.lines {
-            let each = |show: &dyn Fn(&contest::Judged) -> String| {
-                line.bars.iter().map(show).collect::<Vec<_>>().join("\n")
-            };
-            table.add_row([
-                line.name.clone(),
-                line.unit.show(line.median),
-                line.unit.show(line.p95),
-                each(&|bar| match (bar.against, bar.reached) {
-                    (Some(_), Some(ratio)) => format!("{ratio:.3}"),
-                    _ => String::new(),
-                }),
-                each(&|bar| bar.show(line.unit)),
-                each(&|bar| bar.verdict.to_owned()),
-            ]);
-        }
-        parts.push(format!("{} ({} rounds)\n{}", contest.title, contest.rounds, table.trim_fmt()));
-        parts.extend(contest.notes.iter().map(|note| format!("  {note}")));
-    }
-    parts.join("\n\n")
+/// Runs the load generator as a program of its own: `bay __load ORDER`.
+#[must_use]
+pub fn load(order: &str) -> ExitCode {
+    gateway::load::run(order)
+}
+
+/// Prints what is measured now, for the person who waits.
+fn talk(text: &str) {
+    // Nobody listening is no failure.
+    let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bay_client::{Client, Silent, bay_path, local};
+use bay_client::{Client, Endpoint, Silent, bay_path, local};
 use bay_types::bay::{BayView, Health, Source};
 use bay_types::guest::{DNS_PORT, GATEWAY_V4};
 use bay_types::image::{ImageImport, ImageView};
@@ -16,10 +16,8 @@ use bay_types::{ApiError, ErrorCode};
 
 use super::load::{Order, Told, Way, Work};
 use super::origin::{ADDRESS, NAME, Origin, SECRET_NAME};
-use crate::bench::peers::{said, timed};
-use crate::bench::scene::{on, small_tree};
-
-use crate::daemon_start::DaemonLocation;
+use crate::peers::{said, timed};
+use crate::scene::{on, small_tree};
 
 const IMAGE: &str = "bench-gateway";
 /// Where the load generator lies in a bay.
@@ -35,11 +33,19 @@ pub(super) const ASK: &str = "/ask";
 /// The path of a request that is refused.
 pub(super) const SHUT: &str = "/shut";
 
+/// Where the lab's own daemon keeps its data.
+#[derive(Debug)]
+struct Location {
+    data_dir: PathBuf,
+    pool: PathBuf,
+    socket: PathBuf,
+}
+
 pub(super) struct Lab {
     pub(super) dir: PathBuf,
     pub(super) origin: Origin,
     executable: PathBuf,
-    location: DaemonLocation,
+    location: Location,
     pub(super) client: Client,
     daemon: Child,
     bays: Vec<String>,
@@ -50,7 +56,7 @@ fn preparing(error: &io::Error) -> ApiError {
 }
 
 /// Starts the daemon.
-fn serve(executable: &Path, location: &DaemonLocation, dir: &Path) -> Result<Child, ApiError> {
+fn serve(executable: &Path, location: &Location, dir: &Path) -> Result<Child, ApiError> {
     let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("serve.log"));
     Command::new(executable)
         .args(["serve", "--pool-mib", POOL_MIB, "--data-dir"])
@@ -78,17 +84,15 @@ impl Lab {
         fs::write(dir.join("hosts"), format!("{ADDRESS} {NAME}\n{ADDRESS} {SECRET_NAME}\n"))
             .map_err(|error| preparing(&error))?;
         fs::write(dir.join("origin.pem"), &origin.pem).map_err(|error| preparing(&error))?;
-        let location = DaemonLocation {
+        let location = Location {
             data_dir: dir.join("data"),
             pool: dir.join("pool"),
             socket: dir.join("data/bay.sock"),
-            autostart: false,
-            quiet: true,
         };
         fs::create_dir_all(&location.data_dir).map_err(|error| preparing(&error))?;
         let executable = std::env::current_exe().map_err(|error| preparing(&error))?;
         let daemon = serve(&executable, &location, &dir)?;
-        let client = location.clone().client(None);
+        let client = Client::new(Endpoint::at(&location.socket));
         let mut lab = Self { dir, origin, executable, location, client, daemon, bays: Vec::new() };
         match lab.prepare().await {
             Ok(()) => Ok(lab),
@@ -104,7 +108,7 @@ impl Lab {
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
         self.daemon = serve(&self.executable, &self.location, &self.dir)?;
-        self.client = self.location.clone().client(None);
+        self.client = Client::new(Endpoint::at(&self.location.socket));
         self.answers().await
     }
 
@@ -232,16 +236,16 @@ impl Lab {
     pub(super) async fn close(mut self) {
         for bay in std::mem::take(&mut self.bays) {
             if let Err(error) = timed(&mut self.command(&["rm", "--yes", &bay])) {
-                crate::output::talk(&format!("{bay} stays: {}", error.message));
+                crate::talk(&format!("{bay} stays: {}", error.message));
             }
         }
         end(&mut self.daemon).await;
         if let Err(error) = bay_pool::Pool::unmount(&self.location.pool) {
-            crate::output::talk(&format!("{} stays mounted: {error}", self.location.pool.display()));
+            crate::talk(&format!("{} stays mounted: {error}", self.location.pool.display()));
             return;
         }
         if let Err(error) = fs::remove_dir_all(&self.dir) {
-            crate::output::talk(&format!("{} stays: {error}", self.dir.display()));
+            crate::talk(&format!("{} stays: {error}", self.dir.display()));
         }
     }
 }

@@ -10,14 +10,14 @@ use bay_types::frame::Frame;
 use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 
-use super::contest::{Bar, Scored, Series, Unit, score};
-use super::peers::timed;
-use super::scene::Scene;
+use crate::contest::{Bar, Scored, Series, Unit, score};
+use crate::peers::timed;
+use crate::scene::Scene;
 
 /// Output of one exec: about a gigabyte.
 const OUTPUT_MIB: u64 = 1024;
 /// Growth of the daemon's memory that still counts as none: an allocator's slack.
-pub(super) const FLAT_MIB: f64 = 16.0;
+pub(crate) const FLAT_MIB: f64 = 16.0;
 /// The crowd of the storm.
 const STORM_BAYS: usize = 20;
 const STORM_PER_SECOND: u32 = 200;
@@ -41,7 +41,7 @@ const BOMBS: [(&str, &str); 4] = [
     ("disk writes", "while :; do busybox dd if=/dev/zero of=/workspace/x bs=1M count=200 conv=fsync; done"),
 ];
 
-pub(super) async fn output(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+pub(crate) async fn output(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
     let mut speed = Series::of("API, reading client", Unit::MegabytesPerSecond, &[Bar::Is(400.0)]);
     let mut host = Series::of("pipe on the bare host", Unit::MegabytesPerSecond, &[]);
     let mut growth = Series::of("growth of the daemon", Unit::Mebibytes, &[Bar::Is(FLAT_MIB)]);
@@ -72,7 +72,7 @@ fn per_second(bytes: u64, took: Duration) -> f64 {
 }
 
 /// Runs a command to its exit, and counts its output.
-pub(super) async fn run(
+pub(crate) async fn run(
     client: &mut Client,
     bay: &str,
     spec: &ExecSpec,
@@ -98,7 +98,7 @@ pub(super) async fn run(
 }
 
 /// Commands at a fixed rate, whatever the answers take, spread over many bays.
-pub(super) async fn storm(scene: &mut Scene, seconds: u32) -> Result<Scored, ApiError> {
+pub(crate) async fn storm(scene: &mut Scene, seconds: u32) -> Result<Scored, ApiError> {
     let mut names = Vec::new();
     for _ in 0..STORM_BAYS {
         names.push(scene.up()?);
@@ -148,7 +148,7 @@ pub(super) async fn storm(scene: &mut Scene, seconds: u32) -> Result<Scored, Api
 }
 
 /// What a bomb in one bay costs the commands of another.
-pub(super) async fn neighbours(scene: &mut Scene) -> Result<Scored, ApiError> {
+pub(crate) async fn neighbours(scene: &mut Scene) -> Result<Scored, ApiError> {
     let victim = scene.up()?;
     let mut quiet = Series::new("quiet", None);
     for _ in 0..NEIGHBOUR_ROUNDS {
@@ -180,12 +180,12 @@ pub(super) async fn neighbours(scene: &mut Scene) -> Result<Scored, ApiError> {
 }
 
 /// What a process holds in memory now.
-pub(super) fn resident_mib(pid: u32) -> f64 {
+pub(crate) fn resident_mib(pid: u32) -> f64 {
     status_mib(&format!("/proc/{pid}/status"), "VmRSS:")
 }
 
 /// The value of a line such as `VmRSS:     1234 kB`, in MiB; not a number where it cannot be read.
-pub(super) fn status_mib(path: &str, key: &str) -> f64 {
+pub(crate) fn status_mib(path: &str, key: &str) -> f64 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(key));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());

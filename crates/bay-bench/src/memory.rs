@@ -9,11 +9,11 @@ use bay_types::bay::BayView;
 use bay_types::checkpoint::Forked;
 use bay_types::{ApiError, CheckpointName, ErrorCode};
 
-use super::container::Container;
-use super::contest::{Bar, Scored, Series, Unit, score};
 use super::durable::postgres_programs;
-use super::peers::{installed, said, timed};
-use super::scene::Scene;
+use crate::container::Container;
+use crate::contest::{Bar, Scored, Series, Unit, score};
+use crate::peers::{installed, said, timed};
+use crate::scene::Scene;
 
 /// What every process together has resident at least, in MiB.
 const RESIDENT_MIB: f64 = 300.0;
@@ -41,12 +41,12 @@ http.createServer((request, response) => {
 ";
 
 /// Scripts for one place: what starts everything and waits until it answers, and what asks each of them one question.
-pub(super) struct Scripts {
-    pub(super) start: String,
-    pub(super) ask: String,
+pub(crate) struct Scripts {
+    pub(crate) start: String,
+    pub(crate) ask: String,
 }
 
-pub(super) fn scripts(postgres: Option<&Path>) -> Scripts {
+pub(crate) fn scripts(postgres: Option<&Path>) -> Scripts {
     // What PostgreSQL would have had, redis gets.
     let keys = if postgres.is_some() { 200_000 } else { 240_000 };
     let mut start = format!(
@@ -77,7 +77,7 @@ pub(super) fn scripts(postgres: Option<&Path>) -> Scripts {
 }
 
 /// What a process inside saw as the longest time it did not run, in milliseconds, since it was last asked.
-pub(super) const ASK_GAP: &str = "curl -sf 127.0.0.1:3000/gap";
+pub(crate) const ASK_GAP: &str = "curl -sf 127.0.0.1:3000/gap";
 const RESIDENT: &str =
     "cat /proc/[0-9]*/smaps_rollup 2>/dev/null | awk '/^Pss:/ { sum += $2 } END { print sum / 1024 }'";
 
@@ -89,7 +89,7 @@ struct Measures {
     restore: Series,
 }
 
-pub(super) async fn memory(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+pub(crate) async fn memory(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
     let postgres = postgres_programs()?;
     let lacking: Vec<&str> =
         PROGRAMS.iter().filter(|(program, _)| !installed(program)).map(|(_, package)| *package).collect();
@@ -193,7 +193,7 @@ fn measure(
     Ok(resident)
 }
 
-pub(super) fn number(text: &str) -> Result<f64, ApiError> {
+pub(crate) fn number(text: &str) -> Result<f64, ApiError> {
     let said = || ApiError::new(ErrorCode::Internal, format!("{text:?} is no number"), "");
     text.trim().parse().map_err(|_| said())
 }

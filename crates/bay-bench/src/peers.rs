@@ -18,7 +18,7 @@ pub(crate) enum Peer {
 
 /// The peers that work here, each with the same tree the bays use.
 #[derive(Debug)]
-pub(super) struct Peers {
+pub(crate) struct Peers {
     tree: PathBuf,
     bundle: Option<PathBuf>,
     docker: Option<Docker>,
@@ -27,7 +27,7 @@ pub(super) struct Peers {
     podman: bool,
     runs: usize,
     /// What was asked for and could not be had, and why.
-    pub(super) absent: Vec<String>,
+    pub(crate) absent: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ struct Docker {
 }
 
 impl Peers {
-    pub(super) fn prepare(wanted: &[Peer], tree: &Path, work: &Path) -> Self {
+    pub(crate) fn prepare(wanted: &[Peer], tree: &Path, work: &Path) -> Self {
         let mut peers = Self {
             tree: tree.to_owned(),
             bundle: None,
@@ -64,35 +64,35 @@ impl Peers {
         peers
     }
 
-    pub(super) fn has_runc(&self) -> bool {
+    pub(crate) fn has_runc(&self) -> bool {
         self.bundle.is_some()
     }
 
-    pub(super) fn has_podman(&self) -> bool {
+    pub(crate) fn has_podman(&self) -> bool {
         self.podman
     }
 
-    pub(super) fn runc_run(&mut self) -> Option<Result<Duration, ApiError>> {
+    pub(crate) fn runc_run(&mut self) -> Option<Result<Duration, ApiError>> {
         let bundle = self.bundle.clone()?;
         self.runs += 1;
         let id = format!("workbay-bench-{}-{}", std::process::id(), self.runs);
         Some(timed(Command::new("runc").args(["run", "--bundle"]).arg(bundle).arg(id)))
     }
 
-    pub(super) fn docker_run(&self) -> Option<Result<Duration, ApiError>> {
+    pub(crate) fn docker_run(&self) -> Option<Result<Duration, ApiError>> {
         let docker = self.docker.as_ref()?;
         let args = ["run", "--rm", "--network", "none", &docker.image, "/bin/echo", "hi"];
         Some(timed(Command::new("docker").args(args)))
     }
 
     /// Has the container that waits run a script; nothing where there is none.
-    pub(super) fn docker_sh(&self, script: &str) -> Result<(), ApiError> {
+    pub(crate) fn docker_sh(&self, script: &str) -> Result<(), ApiError> {
         let Some(docker) = &self.docker else { return Ok(()) };
         timed(Command::new("docker").args(["exec", &docker.container, "/bin/sh", "-c", script])).map(drop)
     }
 
     /// A new container from one that runs: an image of it, and a run of that.
-    pub(super) fn docker_commit_and_run(&self) -> Option<Result<Duration, ApiError>> {
+    pub(crate) fn docker_commit_and_run(&self) -> Option<Result<Duration, ApiError>> {
         let docker = self.docker.as_ref()?;
         let image = format!("{}-fork", docker.image);
         let commit = timed(Command::new("docker").args(["commit", &docker.container, &image]));
@@ -102,13 +102,13 @@ impl Peers {
         Some(took)
     }
 
-    pub(super) fn docker_exec(&self) -> Option<Result<Duration, ApiError>> {
+    pub(crate) fn docker_exec(&self) -> Option<Result<Duration, ApiError>> {
         let docker = self.docker.as_ref()?;
         Some(timed(Command::new("docker").args(["exec", &docker.container, "/bin/true"])))
     }
 
     /// A container of the small image that waits, with these volumes and an empty `/work`.
-    pub(super) fn docker_container(&mut self, volumes: &[String]) -> Result<String, ApiError> {
+    pub(crate) fn docker_container(&mut self, volumes: &[String]) -> Result<String, ApiError> {
         let absent = || ApiError::new(ErrorCode::HostUnfit, "it is not among the peers", "");
         let docker = self.docker.as_ref().ok_or_else(absent)?;
         let name = format!("workbay-bench-work-{}", std::process::id());
@@ -118,11 +118,11 @@ impl Peers {
         Ok(name)
     }
 
-    pub(super) fn runsc(&self) -> Option<Result<Duration, ApiError>> {
+    pub(crate) fn runsc(&self) -> Option<Result<Duration, ApiError>> {
         self.runsc.then(|| timed(Command::new("runsc").args(["--network=none", "do", "/bin/echo", "hi"])))
     }
 
-    pub(super) fn bwrap(&self) -> Option<Result<Duration, ApiError>> {
+    pub(crate) fn bwrap(&self) -> Option<Result<Duration, ApiError>> {
         if !self.bwrap {
             return None;
         }
@@ -131,7 +131,7 @@ impl Peers {
         Some(timed(command.args(["--dev", "/dev", "/bin/echo", "hi"])))
     }
 
-    pub(super) fn remove(&mut self) {
+    pub(crate) fn remove(&mut self) {
         if let Some(docker) = self.docker.take() {
             let _ = timed(Command::new("docker").args(["rm", "-f", &docker.container]));
             let _ = timed(Command::new("docker").args(["rmi", "-f", &docker.image]));
@@ -140,16 +140,16 @@ impl Peers {
 }
 
 /// Runs to the end and says how long it took. Output is read, as a person would, and thrown away.
-pub(super) fn timed(command: &mut Command) -> Result<Duration, ApiError> {
+pub(crate) fn timed(command: &mut Command) -> Result<Duration, ApiError> {
     run(command).map(|(took, _)| took)
 }
 
 /// Runs to the end and says what it said.
-pub(super) fn said(command: &mut Command) -> Result<String, ApiError> {
+pub(crate) fn said(command: &mut Command) -> Result<String, ApiError> {
     run(command).map(|(_, output)| String::from_utf8_lossy(&output).into_owned())
 }
 
-pub(super) fn installed(program: &str) -> bool {
+pub(crate) fn installed(program: &str) -> bool {
     timed(Command::new("sh").args(["-c", "command -v \"$0\"", program])).is_ok()
 }
 

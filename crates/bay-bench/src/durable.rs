@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use bay_types::{ApiError, ErrorCode};
 
-use super::contest::{Bar, Scored, Series, Unit, score};
-use super::peers::{said, timed};
-use super::place::Place;
-use super::scene::Scene;
+use crate::contest::{Bar, Scored, Series, Unit, score};
+use crate::peers::{said, timed};
+use crate::place::Place;
+use crate::scene::Scene;
 
 const POOL: &str = "the pool's filesystem, no bay";
 const HOST: &str = "the host's filesystem";
@@ -56,7 +56,7 @@ impl Places {
     }
 }
 
-pub(super) async fn sqlite(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+pub(crate) async fn sqlite(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
     let places = Places::make(scene).await?;
     let mut series = places.series();
     let script = format!(
@@ -79,7 +79,7 @@ pub(super) async fn sqlite(scene: &mut Scene, rounds: usize) -> Result<Scored, A
     Ok(score("SQLite, one fsync per transaction: transactions a second", &series, vec![]))
 }
 
-pub(super) async fn postgres(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+pub(crate) async fn postgres(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
     let bin = postgres_programs()?;
     let places = Places::make(scene).await?;
     let mut series = places.series();
@@ -111,7 +111,7 @@ pub(super) async fn postgres(scene: &mut Scene, rounds: usize) -> Result<Scored,
 }
 
 /// The directory of the newest PostgreSQL server of Debian's packages.
-pub(super) fn postgres_programs() -> Result<PathBuf, ApiError> {
+pub(crate) fn postgres_programs() -> Result<PathBuf, ApiError> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = versions.map(|version| version.path().join("bin")).collect();
     found.retain(|bin| bin.join("initdb").exists() && Path::new("/usr/bin/pgbench").exists());

@@ -6,9 +6,9 @@ use bay_client::bay_path;
 use bay_types::ApiError;
 use bay_types::checkpoint::{CheckpointCreate, CheckpointKind, CheckpointView};
 
-use super::contest::{Bar, Scored, Series, Unit, score};
-use super::peers::timed;
-use super::scene::Scene;
+use crate::contest::{Bar, Scored, Series, Unit, score};
+use crate::peers::timed;
+use crate::scene::Scene;
 
 /// What the small bay holds, in MiB.
 const LITTLE_MIB: usize = 100;
@@ -17,7 +17,7 @@ const WRITER: &str = "n=0; while :; do n=$(( (n + 1) % 40 )); \
     /bin/busybox head -c 2000000 /dev/urandom > /workspace/w$n; /bin/busybox sleep 0.1; done";
 
 /// How long a bay that writes stands still for a checkpoint of its files, with little and with much data.
-pub(super) async fn checkpoint(
+pub(crate) async fn checkpoint(
     scene: &mut Scene,
     rounds: usize,
     much_mib: usize,
@@ -77,7 +77,7 @@ fn fill(scene: &Scene, bay: &str, mib: usize) -> Result<(), ApiError> {
 }
 
 /// From one bay to a child that answers, beside a new bay and beside a container committed and run.
-pub(super) async fn fork(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+pub(crate) async fn fork(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
     const NEW: &str = "bay up, bay exec";
     const DOCKER: &str = "docker commit, docker run";
     let mut forks = Series::of(
@@ -119,7 +119,7 @@ pub(super) async fn fork(scene: &mut Scene, rounds: usize) -> Result<Scored, Api
 }
 
 /// What many checkpoints of a bay that changes a gigabyte in all cost on disk.
-pub(super) async fn many(scene: &mut Scene) -> Result<Scored, ApiError> {
+pub(crate) async fn many(scene: &mut Scene) -> Result<Scored, ApiError> {
     const CHECKPOINTS: usize = 50;
     const CHANGED_MIB: usize = 1024;
     let used = |scene: &Scene| -> Result<f64, ApiError> {

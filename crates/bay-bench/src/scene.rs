@@ -9,32 +9,32 @@ use bay_types::bay::{BayCreate, BayView, Health, Limits, Mount, Origin, Source};
 use bay_types::image::{ImageImport, ImageView};
 use bay_types::{ApiError, ErrorCode};
 
-use super::peers::{Peer, Peers, timed};
-use crate::cli::Global;
-use crate::daemon_start::DaemonLocation;
+use crate::Daemon;
+use crate::peers::{Peer, Peers, timed};
 
 const IMAGE: &str = "bench-small";
 const BUSYBOX: &str = "/bin/busybox";
 /// Files per directory of the large repository: enough directories to be like a real one.
 const FILES_PER_DIRECTORY: usize = 50;
 
-pub(super) struct Scene {
-    location: DaemonLocation,
+pub(crate) struct Scene {
+    data_dir: PathBuf,
+    socket: PathBuf,
     executable: PathBuf,
-    pub(super) client: Client,
-    pub(super) peers: Peers,
-    pub(super) pool: PathBuf,
-    pub(super) work: PathBuf,
+    pub(crate) client: Client,
+    pub(crate) peers: Peers,
+    pub(crate) pool: PathBuf,
+    pub(crate) work: PathBuf,
     files: usize,
     bays: usize,
 }
 
 impl Scene {
-    pub(super) async fn set(global: &Global, peers: &[Peer], files: usize) -> Result<Self, ApiError> {
+    pub(crate) async fn set(daemon: Daemon, peers: &[Peer], files: usize) -> Result<Self, ApiError> {
         let work = std::env::temp_dir().join(format!("workbay-bench-{}", std::process::id()));
         let local = |error: std::io::Error| bay_client::local("preparing the bench", &error);
         std::fs::create_dir_all(&work).map_err(local)?;
-        let mut client = global.client();
+        let Daemon { data_dir, socket, mut client } = daemon;
         let health: Health = client.get("/v1/health").await?;
         small_tree(&work.join("tree")).map_err(local)?;
         let import = ImageImport {
@@ -49,11 +49,11 @@ impl Scene {
         let tree = pool.join("images").join(image.id.to_string()).join("root");
         let peers = Peers::prepare(peers, &tree, &work);
         let executable = std::env::current_exe().map_err(local)?;
-        Ok(Self { location: global.location(), executable, client, peers, pool, work, files, bays: 0 })
+        Ok(Self { data_dir, socket, executable, client, peers, pool, work, files, bays: 0 })
     }
 
     /// Takes everything away again; what cannot be removed is said, not hidden.
-    pub(super) async fn strike(mut self) {
+    pub(crate) async fn strike(mut self) {
         self.peers.remove();
         for repo in ["repo", "large"] {
             let location = self.work.join(repo).display().to_string();
@@ -62,28 +62,23 @@ impl Scene {
         }
         let _: Result<serde_json::Value, _> = self.client.delete(&format!("/v1/images/{IMAGE}")).await;
         if let Err(error) = std::fs::remove_dir_all(&self.work) {
-            crate::output::talk(&format!("{} stays: {error}", self.work.display()));
+            crate::talk(&format!("{} stays: {error}", self.work.display()));
         }
     }
 
-    pub(super) fn bay(&self, args: &[&str]) -> Command {
+    pub(crate) fn bay(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.executable);
-        command
-            .arg("--data-dir")
-            .arg(&self.location.data_dir)
-            .arg("--socket")
-            .arg(&self.location.socket)
-            .args(args);
+        command.arg("--data-dir").arg(&self.data_dir).arg("--socket").arg(&self.socket).args(args);
         command
     }
 
-    pub(super) fn next_name(&mut self) -> String {
+    pub(crate) fn next_name(&mut self) -> String {
         self.bays += 1;
         format!("bench-{}-{}", std::process::id(), self.bays)
     }
 
     /// A new bay through the CLI, to the output of its first command; it is removed outside the measured time.
-    pub(super) fn up_and_echo(&mut self, repo: &str) -> Result<Duration, ApiError> {
+    pub(crate) fn up_and_echo(&mut self, repo: &str) -> Result<Duration, ApiError> {
         let name = self.next_name();
         let repo = self.work.join(repo).display().to_string();
         let up = ["up", &repo, "--image", IMAGE, "--name", &name, "--", "/bin/echo", "hi"];
@@ -93,7 +88,7 @@ impl Scene {
     }
 
     /// The commit a bay of this repository begins from, which is in the cache afterwards.
-    pub(super) async fn origin_of(&mut self, repo: &str) -> Result<Origin, ApiError> {
+    pub(crate) async fn origin_of(&mut self, repo: &str) -> Result<Origin, ApiError> {
         let name = self.next_name();
         let url = format!("file://{}", self.work.join(repo).display());
         timed(&mut self.bay(&["up", &url, "--image", IMAGE, "--name", &name]))?;
@@ -103,7 +98,7 @@ impl Scene {
     }
 
     /// A new running bay on a cached commit in one request; it is removed outside the measured time.
-    pub(super) async fn create_over_api(&mut self, origin: &Origin) -> Result<Duration, ApiError> {
+    pub(crate) async fn create_over_api(&mut self, origin: &Origin) -> Result<Duration, ApiError> {
         let name = self.next_name();
         let create = on(&name, IMAGE, from_cache(origin));
         let begin = Instant::now();
@@ -114,7 +109,7 @@ impl Scene {
     }
 
     /// A new running bay on a cached commit that stays.
-    pub(super) async fn create_and_keep(&mut self, origin: &Origin) -> Result<(String, Duration), ApiError> {
+    pub(crate) async fn create_and_keep(&mut self, origin: &Origin) -> Result<(String, Duration), ApiError> {
         let name = self.next_name();
         let create = on(&name, IMAGE, from_cache(origin));
         let begin = Instant::now();
@@ -123,14 +118,14 @@ impl Scene {
     }
 
     /// A bay with the host's own programs and an empty workspace.
-    pub(super) async fn up_host(&mut self, mounts: Vec<Mount>) -> Result<String, ApiError> {
+    pub(crate) async fn up_host(&mut self, mounts: Vec<Mount>) -> Result<String, ApiError> {
         let name = self.next_name();
         let create = BayCreate { mounts, ..on(&name, "host", Source::Empty) };
         let _: BayView = self.client.work("/v1/bays", &create, &mut Silent).await?;
         Ok(name)
     }
 
-    pub(super) fn up(&mut self) -> Result<String, ApiError> {
+    pub(crate) fn up(&mut self) -> Result<String, ApiError> {
         let name = self.next_name();
         let repo = self.work.join("repo").display().to_string();
         timed(&mut self.bay(&["up", &repo, "--image", IMAGE, "--name", &name]))?;
@@ -138,7 +133,7 @@ impl Scene {
     }
 
     /// A bay with limits that a bomb runs into.
-    pub(super) fn up_limited(&mut self) -> Result<String, ApiError> {
+    pub(crate) fn up_limited(&mut self) -> Result<String, ApiError> {
         let name = self.next_name();
         let repo = self.work.join("repo").display().to_string();
         let limits = ["--memory-mib", "256", "--pids", "512", "--disk-mib", "512"];
@@ -147,7 +142,7 @@ impl Scene {
     }
 
     /// The repository of many files, made on first use.
-    pub(super) fn large_repository(&self) -> Result<PathBuf, ApiError> {
+    pub(crate) fn large_repository(&self) -> Result<PathBuf, ApiError> {
         let path = self.work.join("large");
         if !path.exists() {
             repository(&path, self.files)?;
@@ -156,7 +151,7 @@ impl Scene {
     }
 }
 
-pub(super) fn on(name: &str, image: &str, source: Source) -> BayCreate {
+pub(crate) fn on(name: &str, image: &str, source: Source) -> BayCreate {
     BayCreate {
         name: Some(name.to_owned()),
         source,
@@ -174,7 +169,7 @@ fn from_cache(origin: &Origin) -> Source {
 }
 
 /// A root filesystem of one static program.
-pub(super) fn small_tree(tree: &Path) -> std::io::Result<()> {
+pub(crate) fn small_tree(tree: &Path) -> std::io::Result<()> {
     let bin = tree.join("bin");
     std::fs::create_dir_all(&bin)?;
     std::fs::create_dir_all(tree.join("etc"))?;

@@ -8,11 +8,11 @@ use bay_runtime::CRIU_PLACES;
 use bay_types::{ApiError, ImageId};
 use serde_json::{Value, json};
 
-use super::contest::{Series, Unit};
 use super::durable::postgres_programs;
 use super::memory::{ASK_GAP, Scripts, number, scripts};
-use super::peers::{said, timed};
-use super::scene::Scene;
+use crate::contest::{Series, Unit};
+use crate::peers::{said, timed};
+use crate::scene::Scene;
 
 /// Bit of the right to read other users' limits, which CRIU needs for processes of other users.
 const CAP_SYS_RESOURCE: u32 = 24;
@@ -36,7 +36,7 @@ enum Tool {
     Podman,
 }
 
-pub(super) struct Container {
+pub(crate) struct Container {
     tool: Tool,
     dir: PathBuf,
     /// The image that the bay has, and a snapshot of it: directories of the host that are mounted in a container are not
@@ -49,12 +49,12 @@ pub(super) struct Container {
     kept: Series,
     back: Series,
     broken: bool,
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 impl Container {
     /// One of each tool that was asked for and is there, with everything in it running.
-    pub(super) async fn all(scene: &Scene, image: ImageId) -> Vec<Self> {
+    pub(crate) async fn all(scene: &Scene, image: ImageId) -> Vec<Self> {
         let mut all = Vec::new();
         for (tool, wanted) in [(Tool::Runc, scene.peers.has_runc()), (Tool::Podman, scene.peers.has_podman())]
         {
@@ -158,7 +158,7 @@ impl Container {
     }
 
     /// Keeps it running, then keeps it and ends it, and brings it back.
-    pub(super) fn round(&mut self, counts: bool) {
+    pub(crate) fn round(&mut self, counts: bool) {
         if self.broken {
             return;
         }
@@ -217,7 +217,7 @@ impl Container {
         self.notes.push(format!("{}: the container {what}: {}", self.tool.name(), why.message));
     }
 
-    pub(super) fn remove(&self) {
+    pub(crate) fn remove(&self) {
         let _ = match self.tool {
             Tool::Runc => timed(self.command().args(["delete", "--force", &self.id])),
             Tool::Podman => timed(self.command().args(["rm", "--force", "--time", "0", &self.id])),
@@ -226,7 +226,7 @@ impl Container {
         let _ = timed(Command::new("btrfs").args(["subvolume", "delete"]).arg(&self.root));
     }
 
-    pub(super) fn into_series(self) -> [Series; 3] {
+    pub(crate) fn into_series(self) -> [Series; 3] {
         [self.seen, self.kept, self.back]
     }
 }

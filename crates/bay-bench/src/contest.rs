@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// What a number counts, and which way is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) enum Unit {
+pub enum Unit {
     #[serde(rename = "ms")]
     Milliseconds,
     #[serde(rename = "µs")]
@@ -26,7 +26,8 @@ impl Unit {
         matches!(self, Self::MegabytesPerSecond | Self::PerSecond)
     }
 
-    pub(super) fn show(self, value: f64) -> String {
+    #[must_use]
+    pub fn show(self, value: f64) -> String {
         match self {
             Self::Milliseconds if value.abs() < 10.0 => format!("{value:.2} ms"),
             Self::Milliseconds => format!("{value:.1} ms"),
@@ -41,7 +42,7 @@ impl Unit {
 
 /// What a contestant must reach.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Bar {
+pub(crate) enum Bar {
     /// This much of the median of that other contestant, at most or at least by the unit.
     Of(f64, &'static str),
     /// This number itself.
@@ -50,7 +51,7 @@ pub(super) enum Bar {
 
 /// What one contestant took, round by round.
 #[derive(Debug, Clone)]
-pub(super) struct Series {
+pub(crate) struct Series {
     name: String,
     unit: Unit,
     samples: Vec<f64>,
@@ -58,32 +59,32 @@ pub(super) struct Series {
 }
 
 impl Series {
-    pub(super) fn new(name: impl Into<String>, bar: Option<(f64, &'static str)>) -> Self {
+    pub(crate) fn new(name: impl Into<String>, bar: Option<(f64, &'static str)>) -> Self {
         let bars = bar.into_iter().map(|(share, peer)| Bar::Of(share, peer)).collect();
         Self { name: name.into(), unit: Unit::Milliseconds, samples: Vec::new(), bars }
     }
 
-    pub(super) fn of(name: impl Into<String>, unit: Unit, bars: &[Bar]) -> Self {
+    pub(crate) fn of(name: impl Into<String>, unit: Unit, bars: &[Bar]) -> Self {
         Self { name: name.into(), unit, samples: Vec::new(), bars: bars.to_vec() }
     }
 
-    pub(super) fn took(&mut self, took: Duration) {
+    pub(crate) fn took(&mut self, took: Duration) {
         self.samples.push(took.as_secs_f64() * 1000.0);
     }
 
-    pub(super) fn was(&mut self, value: f64) {
+    pub(crate) fn was(&mut self, value: f64) {
         self.samples.push(value);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.samples.is_empty()
     }
 
-    pub(super) fn median(&self) -> f64 {
+    pub(crate) fn median(&self) -> f64 {
         self.at(0.5)
     }
 
-    pub(super) fn at(&self, quantile: f64) -> f64 {
+    pub(crate) fn at(&self, quantile: f64) -> f64 {
         let mut sorted = self.samples.clone();
         sorted.sort_by(f64::total_cmp);
         // Nearest rank; the cast is of a small non-negative number.
@@ -94,31 +95,31 @@ impl Series {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Scored {
-    pub(super) title: String,
-    pub(super) rounds: usize,
-    pub(super) lines: Vec<Line>,
-    pub(super) notes: Vec<String>,
+pub struct Scored {
+    pub title: String,
+    pub rounds: usize,
+    pub lines: Vec<Line>,
+    pub notes: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Line {
-    pub(super) name: String,
-    pub(super) unit: Unit,
-    pub(super) median: f64,
-    pub(super) p95: f64,
-    pub(super) bars: Vec<Judged>,
+pub struct Line {
+    pub name: String,
+    pub unit: Unit,
+    pub median: f64,
+    pub p95: f64,
+    pub bars: Vec<Judged>,
 }
 
 /// One bar and what was reached of it.
 #[derive(Debug, Serialize)]
-pub(super) struct Judged {
+pub struct Judged {
     /// Median over the median of the contestant it is measured against, or the median itself.
-    pub(super) reached: Option<f64>,
-    pub(super) bar: f64,
-    pub(super) against: Option<&'static str>,
-    pub(super) at_least: bool,
-    pub(super) verdict: &'static str,
+    pub reached: Option<f64>,
+    pub bar: f64,
+    pub against: Option<&'static str>,
+    pub at_least: bool,
+    pub verdict: &'static str,
 }
 
 impl Judged {
@@ -131,7 +132,8 @@ impl Judged {
         Self { reached, bar, against, at_least, verdict }
     }
 
-    pub(super) fn show(&self, unit: Unit) -> String {
+    #[must_use]
+    pub fn show(&self, unit: Unit) -> String {
         let sign = if self.at_least { "≥" } else { "≤" };
         match self.against {
             Some(peer) => format!("{sign} {:.3} of {peer}", self.bar),
@@ -140,7 +142,7 @@ impl Judged {
     }
 }
 
-pub(super) fn score(title: &str, series: &[Series], notes: Vec<String>) -> Scored {
+pub(crate) fn score(title: &str, series: &[Series], notes: Vec<String>) -> Scored {
     let median_of = |name: &str| series.iter().find(|s| s.name == name).map(Series::median);
     let lines = series
         .iter()

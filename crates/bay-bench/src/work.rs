@@ -8,10 +8,10 @@ use std::process::Command;
 use bay_types::ApiError;
 use bay_types::bay::Mount;
 
-use super::contest::{Bar, Scored, Series, Unit, score};
-use super::peers::{installed, said, timed};
-use super::place::{Place, docker_mounts};
-use super::scene::Scene;
+use crate::contest::{Bar, Scored, Series, Unit, score};
+use crate::peers::{installed, said, timed};
+use crate::place::{Place, docker_mounts};
+use crate::scene::Scene;
 
 const HOST: &str = "bare host";
 /// A single piece of work may be this much slower than on the host, all together on average less.
@@ -85,7 +85,7 @@ fn pieces(rust: Option<&Path>) -> Vec<Piece> {
     ]
 }
 
-pub(super) async fn work(scene: &mut Scene, rounds: usize) -> Result<Vec<Scored>, ApiError> {
+pub(crate) async fn work(scene: &mut Scene, rounds: usize) -> Result<Vec<Scored>, ApiError> {
     let large = scene.large_repository()?;
     let mut notes = Vec::new();
     let rust = sysroot();

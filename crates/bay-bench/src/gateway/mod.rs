@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use bay_types::ApiError;
 
-use super::contest::{Bar, Scored, Series, Unit, score};
-use super::flow::{FLAT_MIB, resident_mib};
-use crate::output::talk;
+use crate::contest::{Bar, Scored, Series, Unit, score};
+use crate::flow::{FLAT_MIB, resident_mib};
+use crate::talk;
 use lab::{Lab, Mitmproxy, SHUT, told};
 use load::{Told, Work};
 use origin::SHORT;

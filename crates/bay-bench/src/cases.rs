@@ -8,13 +8,13 @@ use bay_types::ApiError;
 use bay_types::bay::Health;
 use bay_types::exec::ExecSpec;
 
-use super::contest::{Scored, Series, score};
-use super::flow;
-use super::peers::timed;
-use super::scene::Scene;
+use crate::contest::{Scored, Series, score};
+use crate::flow;
+use crate::peers::timed;
+use crate::scene::Scene;
 
 /// Copying gigabytes twenty times teaches nothing that five times do not.
-pub(super) const IMPORT_ROUNDS: usize = 5;
+pub(crate) const IMPORT_ROUNDS: usize = 5;
 /// The kernel moves idle machines into deeper sleep; a person's next command comes after a pause, not in a loop.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -29,7 +29,7 @@ fn present(series: Vec<Series>) -> Vec<Series> {
     series.into_iter().filter(|one| !one.is_empty()).collect()
 }
 
-pub(super) async fn first_command(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+pub(crate) async fn first_command(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
     let mut bay = Series::new("bay up … -- echo", Some((1.5, "runc run")));
     let mut runc = Series::new("runc run", None);
     let mut docker = Series::new("docker run --rm --network none", None);
@@ -52,7 +52,7 @@ pub(super) async fn first_command(scene: &mut Scene, rounds: usize) -> Result<Sc
     ))
 }
 
-pub(super) async fn exec(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+pub(crate) async fn exec(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
     let mut api = Series::new("API, warm connection", Some((1.0 / 20.0, "docker exec")));
     let mut api_idle = Series::new("API, after 1 s of idleness", Some((1.0 / 20.0, "docker exec")));
     let mut cli = Series::new("bay exec", Some((1.0 / 5.0, "docker exec")));
@@ -89,7 +89,7 @@ async fn exec_over_api(scene: &mut Scene, name: &str, idle: Duration) -> Result<
     flow::run(&mut scene.client, name, &spec).await.map(|(took, _)| took)
 }
 
-pub(super) async fn workspace(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+pub(crate) async fn workspace(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
     let large = scene.large_repository()?;
     let mut api = Series::new("API: bay with that workspace", Some((1.0 / 20.0, "git clone --local")));
     let mut cli = Series::new("bay up … -- echo", None);
@@ -115,7 +115,7 @@ pub(super) async fn workspace(scene: &mut Scene, rounds: usize) -> Result<Scored
     ))
 }
 
-pub(super) async fn import(scene: &mut Scene, tree: &Path, rounds: usize) -> Result<Scored, ApiError> {
+pub(crate) async fn import(scene: &mut Scene, tree: &Path, rounds: usize) -> Result<Scored, ApiError> {
     let mut bay = Series::new("bay images import", Some((1.3, "cp -a")));
     let mut copy = Series::new("cp -a", None);
     let source = format!("dir:{}", tree.display());

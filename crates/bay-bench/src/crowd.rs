@@ -4,16 +4,16 @@ use bay_client::bay_path;
 use bay_types::ApiError;
 use bay_types::bay::{BayView, Health};
 
-use super::contest::{Bar, Scored, Series, Unit, score};
-use super::flow::{resident_mib, status_mib};
-use super::peers::timed;
-use super::scene::Scene;
+use crate::contest::{Bar, Scored, Series, Unit, score};
+use crate::flow::{resident_mib, status_mib};
+use crate::peers::timed;
+use crate::scene::Scene;
 
 const CROWD: usize = 100;
 /// First and last bays whose creation is compared: one alone is noise.
 const EACH_END: usize = 5;
 
-pub(super) async fn crowd(scene: &mut Scene) -> Result<Scored, ApiError> {
+pub(crate) async fn crowd(scene: &mut Scene) -> Result<Scored, ApiError> {
     let origin = scene.origin_of("repo").await?;
     let daemon: Health = scene.client.get("/v1/health").await?;
     let mut first = Series::new("creating the first five", None);

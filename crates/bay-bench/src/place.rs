@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::scene::Scene;
+use crate::scene::Scene;
 
 /// Directories of the host that hold its programs; the peers' containers get them read-only.
 const PROGRAMS: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc"];
 
 #[derive(Debug, Clone)]
-pub(super) enum Place {
+pub(crate) enum Place {
     /// A directory of the host.
     Host(PathBuf),
     /// `/workspace` of a bay.
@@ -24,7 +24,7 @@ pub(super) enum Place {
 
 impl Place {
     /// `sh -c SCRIPT` there, in the place's directory, as root or as nobody.
-    pub(super) fn sh(&self, scene: &Scene, script: &str, as_nobody: bool) -> Command {
+    pub(crate) fn sh(&self, scene: &Scene, script: &str, as_nobody: bool) -> Command {
         // The directories above the pool are closed to others; nobody must still get through them to its own.
         let nobody = [
             "--reuid=65534",
@@ -65,7 +65,7 @@ impl Place {
 }
 
 /// Arguments of `docker run` that give a container the host's programs, and `more` of it.
-pub(super) fn docker_mounts(more: Option<&Path>) -> Vec<String> {
+pub(crate) fn docker_mounts(more: Option<&Path>) -> Vec<String> {
     let own = PROGRAMS.iter().map(Path::new).filter(|dir| dir.exists());
     own.chain(more)
         .map(|dir| format!("{0}:{0}:ro", dir.display()))
