@@ -67,6 +67,7 @@ mod line;
 mod listen;
 mod news;
 mod notify;
+mod outgoing_http;
 mod reconcile;
 mod registry;
 mod restarts;

@@ -36,6 +36,7 @@ use zeroize::Zeroizing;
 use crate::authorize::Verb;
 use crate::channel::plain_text;
 use crate::daemon::{Daemon, blocking, to_the_end};
+use crate::outgoing_http::Trouble;
 use send::Target;
 use waiting::{AboutApproval, Waiting};
 
@@ -120,7 +121,7 @@ impl Hook {
     }
 
     /// One attempt, and what came of it.
-    async fn attempt(&self, daemon: &Daemon, message: &Message) -> Result<(), send::Trouble> {
+    async fn attempt(&self, daemon: &Daemon, message: &Message) -> Result<(), Trouble> {
         let sent = send::post(daemon, &self.target, &self.kept.secret, message).await;
         let said = match &sent {
             Ok(status) => status.to_string(),

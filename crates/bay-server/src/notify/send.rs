@@ -10,20 +10,16 @@ use bay_policy::Host;
 use bay_policy::address::{AddressClass, classify_with};
 use bay_text::hex;
 use bay_types::notify::{DELIVERY_HEADER, SIGNATURE_HEADER};
-use bytes::Bytes;
-use http::{Request, StatusCode, Uri, header};
-use http_body_util::Full;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use jiff::Timestamp;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::Message;
 use crate::daemon::Daemon;
+use crate::outgoing_http::{Trouble, post_json};
 
 /// How long one attempt may take, from the look-up to the answer.
 const ATTEMPT_WITHIN: Duration = Duration::from_secs(10);
@@ -70,26 +66,6 @@ impl Target {
     }
 }
 
-/// Why a message did not arrive.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
-    #[error("{0}")]
-    Passing(String),
-    #[error("{0}")]
-    Lasting(String),
-}
-
-impl Trouble {
-    /// Whether it may be over in a while.
-    pub(super) fn passes(&self) -> bool {
-        matches!(self, Self::Passing(_))
-    }
-}
-
-fn passing(error: impl std::fmt::Display) -> Trouble {
-    Trouble::Passing(error.to_string())
-}
-
 pub(super) async fn post(
     daemon: &Daemon,
     target: &Target,
@@ -98,16 +74,18 @@ pub(super) async fn post(
 ) -> Result<StatusCode, Trouble> {
     let posting = async {
         let stream = connect(daemon, target).await?;
-        let request = request(target, secret, message)?;
+        let (authority, path) = (&target.authority, &target.target);
+        let (headers, body) = (signed(secret, message)?, message.body.clone());
         if !target.tls {
-            return exchange(stream, request).await;
+            return post_json(stream, authority, path, headers, body).await;
         }
         let name = match &target.host {
-            Host::Name(name) => ServerName::try_from(name.to_string()).map_err(passing)?,
+            Host::Name(name) => ServerName::try_from(name.to_string()).map_err(Trouble::passing)?,
             Host::Address(address) => ServerName::IpAddress((*address).into()),
         };
         let connector = TlsConnector::from(Arc::new(tls(daemon)?));
-        exchange(connector.connect(name, stream).await.map_err(passing)?, request).await
+        let stream = connector.connect(name, stream).await.map_err(Trouble::passing)?;
+        post_json(stream, authority, path, headers, body).await
     };
     let status = tokio::time::timeout(ATTEMPT_WITHIN, posting)
         .await
@@ -118,10 +96,10 @@ pub(super) async fn post(
             Err(Trouble::Lasting(format!("it answered {status}, and redirects are not followed")))
         }
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
-            Err(passing(format!("it answered {status}")))
+            Err(Trouble::passing(format!("it answered {status}")))
         }
         status if status.is_client_error() => Err(Trouble::Lasting(format!("it answered {status}"))),
-        status => Err(passing(format!("it answered {status}"))),
+        status => Err(Trouble::passing(format!("it answered {status}"))),
     }
 }
 
@@ -129,7 +107,7 @@ fn tls(daemon: &Daemon) -> Result<ClientConfig, Trouble> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     Ok(ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(passing)?
+        .map_err(Trouble::passing)?
         .with_root_certificates(daemon.egress.roots().clone())
         .with_no_client_auth())
 }
@@ -141,9 +119,9 @@ async fn connect(daemon: &Daemon, target: &Target) -> Result<TcpStream, Trouble>
         Host::Name(name) => network
             .resolve(name)
             .await
-            .map_err(|error| passing(format!("{name} cannot be looked up: {error}")))?,
+            .map_err(|error| Trouble::passing(format!("{name} cannot be looked up: {error}")))?,
     };
-    let own = network.own_addresses().map_err(passing)?;
+    let own = network.own_addresses().map_err(Trouble::passing)?;
     let mut last = Trouble::Passing(format!("{} has no address", target.host));
     for address in found.into_iter().take(MAX_ADDRESSES) {
         if !target.may_be(address, &own) {
@@ -155,38 +133,25 @@ async fn connect(daemon: &Daemon, target: &Target) -> Result<TcpStream, Trouble>
         }
         match network.connect(SocketAddr::new(address, target.port)).await {
             Ok(stream) => return Ok(stream),
-            Err(error) => last = passing(format!("no connection to {address}: {error}")),
+            Err(error) => last = Trouble::passing(format!("no connection to {address}: {error}")),
         }
     }
     Err(last)
 }
 
-fn request(target: &Target, secret: &str, message: &Message) -> Result<Request<Full<Bytes>>, Trouble> {
+/// What proves to the receiver that the message is ours and new.
+fn signed(secret: &str, message: &Message) -> Result<HeaderMap, Trouble> {
     let time = Timestamp::now().as_second();
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
     let mut signing = hmac::Context::with_key(&key);
     signing.update(format!("{time}.").as_bytes());
     signing.update(&message.body);
     let signature = hex::encode(signing.sign());
-    Request::post(&target.target)
-        .header(header::HOST, &target.authority)
-        .header(header::CONTENT_TYPE, "application/json")
-        .header(header::USER_AGENT, concat!("workbay/", env!("CARGO_PKG_VERSION")))
-        .header(SIGNATURE_HEADER, format!("t={time},v1={signature}"))
-        .header(DELIVERY_HEADER, &message.id)
-        .body(Full::from(message.body.clone()))
-        .map_err(|error| Trouble::Lasting(error.to_string()))
-}
-
-async fn exchange<S>(stream: S, request: Request<Full<Bytes>>) -> Result<StatusCode, Trouble>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(passing)?;
-    let connection = tokio::spawn(connection);
-    let answer = sender.send_request(request).await.map_err(passing);
-    connection.abort();
-    Ok(answer?.status())
+    let value = |text: &str| HeaderValue::from_str(text).map_err(|error| Trouble::Lasting(error.to_string()));
+    let mut headers = HeaderMap::new();
+    headers.insert(SIGNATURE_HEADER, value(&format!("t={time},v1={signature}"))?);
+    headers.insert(DELIVERY_HEADER, value(&message.id)?);
+    Ok(headers)
 }
 
 #[cfg(test)]

@@ -5,16 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::{HeaderMap, StatusCode};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::span::encode;
 use super::{Collector, Host, Item, Span};
+use crate::outgoing_http::{Trouble, post_json};
 use crate::telemetry::Counters;
 
 /// Spans in one request.
@@ -28,19 +26,8 @@ const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MOST: Duration = Duration::from_secs(30);
 /// After so long a batch is given up, so that the next one is of today.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(300);
-/// Longest answer that is read: it says nothing that matters.
-const MAX_ANSWER: usize = 64 * 1024;
 /// Most addresses of a collector that are tried.
 const MAX_ADDRESSES: usize = 8;
-
-/// Why a batch did not arrive.
-#[derive(Debug)]
-enum Trouble {
-    /// May be over in a while.
-    Passing(String),
-    /// Will be the same next time.
-    Lasting(String),
-}
 
 pub(super) async fn run(
     collector: Collector,
@@ -126,27 +113,10 @@ async fn deliver(
 }
 
 async fn post(collector: &Collector, body: &[u8]) -> Result<(), Trouble> {
-    let passing = |error: &dyn std::fmt::Display| Trouble::Passing(error.to_string());
-    let stream = connect(collector).await.map_err(|e| passing(&e))?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| passing(&e))?;
-    // Ends with the sender.
-    let driver = tokio::spawn(connection);
-    let request = Request::post(&collector.path)
-        .header(header::HOST, &collector.authority)
-        .header(header::CONTENT_TYPE, "application/json")
-        .header(header::USER_AGENT, concat!("workbay/", env!("CARGO_PKG_VERSION")))
-        .body(Full::<Bytes>::from(body.to_vec()))
-        .map_err(|e| Trouble::Lasting(e.to_string()))?;
-    let answer = async {
-        let response = sender.send_request(request).await.map_err(|e| passing(&e))?;
-        let status = response.status();
-        // Read to the end, so that the collector does not see a broken connection.
-        let _ = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-        judge(status)
-    };
-    let judged = answer.await;
-    driver.abort();
-    judged
+    let stream = connect(collector).await.map_err(Trouble::passing)?;
+    let body = Bytes::copy_from_slice(body);
+    let status = post_json(stream, &collector.authority, &collector.path, HeaderMap::new(), body).await?;
+    judge(status)
 }
 
 /// Which answers are worth another attempt is fixed by the protocol.
