@@ -42,7 +42,7 @@ pub(crate) fn json_lines<T: serde::Serialize + Send + 'static>(
 }
 
 /// A value as one line of JSON.
-fn json_line<T: serde::Serialize>(value: &T) -> Bytes {
+pub(crate) fn json_line<T: serde::Serialize>(value: &T) -> Bytes {
     let mut line = serde_json::to_vec(value).unwrap_or_default();
     line.push(b'\n');
     line.into()

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::{Caller, Failure, Json, NoQuery, Shared, lines};
+use crate::service::record_stream;
 use crate::service::traffic::{self, Wanted};
 
 pub(super) async fn state(
@@ -41,6 +42,7 @@ pub(super) async fn entries(
     Query(query): Query<EntriesQuery>,
 ) -> Result<Response, Failure> {
     let EntriesQuery { since, from, limit, follow, denied, lookups } = query;
-    let wanted = Wanted { since, from, limit, follow, refused: denied, look_ups: lookups };
+    let range = record_stream::Wanted { since, from, limit, follow };
+    let wanted = Wanted { range, refused: denied, look_ups: lookups };
     Ok(lines(traffic::read(&daemon, &who, &bay, wanted).await?))
 }

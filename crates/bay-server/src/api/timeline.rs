@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::{Caller, Failure, Shared, lines};
-use crate::service::timeline::{self, Wanted};
+use crate::service::record_stream::Wanted;
+use crate::service::timeline;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -363,9 +363,7 @@ fn changes(daemon: Arc<Daemon>) -> mpsc::Receiver<Bytes> {
         let mut cards = daemon.approvals.open(|_| true);
         loop {
             for card in cards.drain(..) {
-                let mut line = serde_json::to_vec(&card).unwrap_or_default();
-                line.push(b'\n');
-                if to.send(line.into()).await.is_err() {
+                if to.send(byte_stream::json_line(&card)).await.is_err() {
                     return;
                 }
             }

@@ -26,6 +26,7 @@ pub(crate) mod inside;
 pub(crate) mod memory;
 pub(crate) mod policy;
 pub(crate) mod ports;
+pub(crate) mod record_stream;
 pub(crate) mod repos;
 pub(crate) mod services;
 pub(crate) mod settings;

@@ -4,18 +4,17 @@
 //! the number of the last one. Pages are read as they are sent: neither a long life nor a slow reader costs memory.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bay_store::Begin;
 use bay_types::event::Event;
 use bay_types::principal::Principal;
-use bay_types::timeline::{EndOfTimeline, TimelineEnd, TimelineLine, TimelineNews};
-use bay_types::{ApiError, BayId, ErrorCode, ExecId, traffic};
+use bay_types::timeline::{TimelineEnd, TimelineLine, TimelineNews};
+use bay_types::{ApiError, BayId, ExecId, traffic};
 use bytes::Bytes;
-use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use super::record_stream::{IN_FLIGHT, PAGE, Wanted, find, wait_for_more};
 use super::traffic::ExecNames;
 use crate::authorize::Verb;
 use crate::byte_stream::{self, ByteStream};
@@ -26,68 +25,6 @@ mod sent;
 mod words;
 
 use descent::Descent;
-
-/// Events read at once. With bodies of the largest size this is 2 MiB.
-const PAGE: u32 = 128;
-/// Lines on their way to the reader.
-const IN_FLIGHT: usize = 32;
-/// What happens within this time is read together: a busy daemon's events wake every reader.
-const GATHER: Duration = Duration::from_millis(20);
-/// How often it is seen whether the bay is gone, which nothing tells after its last event.
-pub(super) const LOOK_FOR_END: Duration = Duration::from_secs(1);
-
-/// What part of a timeline is wanted.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted {
-    /// Lines after this one.
-    pub(crate) since: u64,
-    /// Lines from this time on.
-    pub(crate) from: Option<Timestamp>,
-    /// The last so many of them.
-    pub(crate) limit: Option<u32>,
-    /// Go on as more happens.
-    pub(crate) follow: bool,
-}
-
-/// The bay whose record a verb is to read, by name, or by id, which a bay that was removed has too.
-pub(super) async fn find(
-    daemon: &Daemon,
-    who: &Principal,
-    verb: Verb,
-    given: &str,
-    limit: Option<u32>,
-) -> Result<BayId, ApiError> {
-    daemon.permit(who, verb)?;
-    checked_limit(limit)?;
-    match daemon.bay_for(who, verb, given) {
-        Ok(handle) => Ok(handle.id),
-        Err(refused) if refused.code == ErrorCode::NotPermitted => Err(refused),
-        Err(mut unknown) => {
-            if let Ok(id) = given.parse::<BayId>()
-                && daemon.store.timeline_exists(id).await.map_err(|e| e.to_api())?
-            {
-                return Ok(id);
-            }
-            unknown.next.push_str("; the timeline of one that was removed is read by its id");
-            Err(unknown)
-        }
-    }
-}
-
-/// Most lines that may be asked for by their number; without one there is no bound.
-const MAX_LIMIT: u32 = 1_000_000;
-
-/// Refuses a number of lines that makes no sense.
-pub(super) fn checked_limit(limit: Option<u32>) -> Result<(), ApiError> {
-    if limit.is_none_or(|limit| (1..=MAX_LIMIT).contains(&limit)) {
-        return Ok(());
-    }
-    Err(ApiError::new(
-        ErrorCode::InvalidInput,
-        "the number of lines is zero or too large",
-        format!("ask for 1 to {MAX_LIMIT}, or leave it out for all"),
-    ))
-}
 
 /// The timeline of a bay as lines of JSON, read from the record at the pace of the reader. Errors of the request come before
 /// the first line.
@@ -104,19 +41,14 @@ pub(crate) async fn read(
 async fn open(daemon: Arc<Daemon>, bay: BayId, wanted: Wanted) -> Result<mpsc::Receiver<Bytes>, ApiError> {
     let store = &daemon.store;
     let failed = |e: bay_store::StoreError| e.to_api();
-    let mut since = wanted.since;
-    if let Some(time) = wanted.from {
-        since = since.max(store.timeline_before(bay, time).await.map_err(failed)?);
-    }
+    let since = wanted.begins_after(store, bay).await.map_err(failed)?;
     let begin = match wanted.limit {
         Some(limit) => store.timeline_begin(bay, since, limit).await.map_err(failed)?,
         None => Begin { after: since, older: false },
     };
     let (to, from) = mpsc::channel(IN_FLIGHT);
     tokio::spawn(async move {
-        // What happens while the last lines are read is not among them.
-        let most = wanted.limit.filter(|_| !wanted.follow);
-        if let Err(error) = tell(&daemon, bay, begin, wanted.follow, most, &to).await {
+        if let Err(error) = tell(&daemon, bay, begin, wanted, &to).await {
             // The reader sees a stream without an end, and comes back.
             tracing::warn!(%bay, %error, "a timeline broke off");
         }
@@ -128,8 +60,7 @@ async fn tell(
     daemon: &Daemon,
     bay: BayId,
     begin: Begin,
-    follow: bool,
-    most: Option<u32>,
+    wanted: Wanted,
     to: &mpsc::Sender<Bytes>,
 ) -> Result<(), bay_store::StoreError> {
     let mut newest = daemon.store.events_told();
@@ -140,7 +71,7 @@ async fn tell(
     }
     let mut names = ExecNames::default();
     let mut after = begin.after;
-    let mut left = most;
+    let mut left = wanted.most();
     loop {
         // Asked before the page is read: the last event of a bay is written before it is forgotten.
         let removed = daemon.bays.find(&bay.to_string()).is_err();
@@ -156,37 +87,22 @@ async fn tell(
             }
             let about = about(daemon, bay, event, &mut names).await?;
             let line = TimelineNews::Line(Box::new(line(event, about.as_ref(), &descent)));
-            if to.send(bytes(&line)).await.is_err() {
+            if to.send(byte_stream::json_line(&line)).await.is_err() {
                 return Ok(());
             }
         }
         if page.len() == PAGE as usize && left != Some(0) {
             continue;
         }
-        let end = match (removed, follow) {
-            (true, _) => EndOfTimeline::BayRemoved,
-            (false, false) => EndOfTimeline::UpToDate,
-            (false, true) => {
-                tokio::select! {
-                    changed = newest.changed() => if changed.is_err() { return Ok(()) },
-                    () = tokio::time::sleep(LOOK_FOR_END) => {}
-                    // Also while nothing happens, a reader that left is noticed.
-                    () = to.closed() => return Ok(()),
-                }
-                tokio::time::sleep(GATHER).await;
-                newest.mark_unchanged();
-                continue;
+        let Some(end) = wanted.end(removed) else {
+            if !wait_for_more(&mut newest, to).await {
+                return Ok(());
             }
+            continue;
         };
-        let _ = to.send(bytes(&TimelineNews::End(TimelineEnd { end, older: begin.older }))).await;
+        let _ = to.send(byte_stream::json_line(&TimelineNews::End(TimelineEnd { end, older: begin.older }))).await;
         return Ok(());
     }
-}
-
-fn bytes(news: &TimelineNews) -> Bytes {
-    let mut line = serde_json::to_vec(news).unwrap_or_default();
-    line.push(b'\n');
-    line.into()
 }
 
 /// Whether this is of traffic whose end is a line of its own.

@@ -6,18 +6,17 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bay_store::{Begin, TrafficWanted};
 use bay_types::principal::Principal;
-use bay_types::timeline::{EndOfTimeline, TimelineEnd};
+use bay_types::timeline::TimelineEnd;
 use bay_types::traffic::{EgressEntry, EgressNews, EgressOutcome, EgressState};
 use bay_types::{ApiError, BayId};
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc;
 
-use super::timeline::{self, LOOK_FOR_END};
+use super::record_stream::{self, IN_FLIGHT, PAGE, wait_for_more};
 use crate::authorize::Verb;
 use crate::byte_stream::{self, ByteStream};
 use crate::daemon::Daemon;
@@ -30,12 +29,6 @@ mod tests;
 use entry::Meaning;
 pub(crate) use names::ExecNames;
 
-/// Events read at once. With bodies of the largest size this is 2 MiB.
-const PAGE: u32 = 128;
-/// Entries on their way to the reader.
-const IN_FLIGHT: usize = 32;
-/// What happens within this time is read together.
-const GATHER: Duration = Duration::from_millis(20);
 /// Things let out whose end was not come to yet.
 const MAX_BEGUN: usize = 1024;
 /// Somebody who follows hears of what takes longer than this before it is over.
@@ -46,14 +39,7 @@ const YOUNG: SignedDuration = SignedDuration::from_secs(5);
 /// What part of the traffic is wanted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
-    /// Entries after this one.
-    pub(crate) since: u64,
-    /// Entries from this time on.
-    pub(crate) from: Option<Timestamp>,
-    /// The last so many of them.
-    pub(crate) limit: Option<u32>,
-    /// Go on as more happens.
-    pub(crate) follow: bool,
+    pub(crate) range: record_stream::Wanted,
     /// Only what was refused.
     pub(crate) refused: bool,
     /// Look-ups of names as well.
@@ -81,18 +67,15 @@ pub(crate) async fn read(
     bay: &str,
     wanted: Wanted,
 ) -> Result<ByteStream, ApiError> {
-    let bay = timeline::find(daemon, who, Verb::EgressShow, bay, wanted.limit).await?;
+    let bay = record_stream::find(daemon, who, Verb::EgressShow, bay, wanted.range.limit).await?;
     Ok(byte_stream::received_bytes(open(Arc::clone(daemon), bay, wanted).await?))
 }
 
 async fn open(daemon: Arc<Daemon>, bay: BayId, wanted: Wanted) -> Result<mpsc::Receiver<Bytes>, ApiError> {
     let store = &daemon.store;
     let failed = |e: bay_store::StoreError| e.to_api();
-    let mut since = wanted.since;
-    if let Some(time) = wanted.from {
-        since = since.max(store.timeline_before(bay, time).await.map_err(failed)?);
-    }
-    let begin = match wanted.limit {
+    let since = wanted.range.begins_after(store, bay).await.map_err(failed)?;
+    let begin = match wanted.range.limit {
         Some(limit) => store.traffic_begin(bay, since, wanted.part(), limit).await.map_err(failed)?,
         None => Begin { after: since, older: false },
     };
@@ -106,8 +89,7 @@ async fn open(daemon: Arc<Daemon>, bay: BayId, wanted: Wanted) -> Result<mpsc::R
             names: ExecNames::default(),
             begun: BTreeMap::new(),
             under_way: HashSet::new(),
-            // What happens while the last entries are read is not among them.
-            left: wanted.limit.filter(|_| !wanted.follow),
+            left: wanted.range.most(),
         };
         match teller.tell(begin).await {
             Ok(()) | Err(Stop::Unheard) => {}
@@ -190,30 +172,20 @@ impl Teller<'_> {
                 self.recall_older(begin.after).await?;
             }
             // A list has all that is not over; somebody who follows is told what takes long.
-            let at_once = !self.wanted.follow || !caught_up;
+            let at_once = !self.wanted.range.follow || !caught_up;
             caught_up = true;
             let now = Timestamp::now();
             self.say_under_way(|entry| at_once || now.duration_since(entry.at) >= LONG, now).await?;
 
-            let end = match (handle.is_none(), self.wanted.follow) {
-                (true, _) => EndOfTimeline::BayRemoved,
-                (false, false) => EndOfTimeline::UpToDate,
-                (false, true) => {
-                    let untold = self.begun.values().any(|begun| !begun.told);
-                    tokio::select! {
-                        changed = newest.changed() => if changed.is_err() { return Ok(()) },
-                        () = tokio::time::sleep(LONG.unsigned_abs()), if untold => {}
-                        () = tokio::time::sleep(LOOK_FOR_END) => {}
-                        // Also while nothing happens, a reader that left is noticed.
-                        () = self.to.closed() => return Ok(()),
-                    }
-                    tokio::time::sleep(GATHER).await;
-                    newest.mark_unchanged();
-                    continue;
+            let Some(end) = self.wanted.range.end(handle.is_none()) else {
+                // An entry that has become long meanwhile is found then too: the wait is shorter than `LONG`.
+                if !wait_for_more(&mut newest, &self.to).await {
+                    return Ok(());
                 }
+                continue;
             };
             let last = EgressNews::End(TimelineEnd { end, older: begin.older });
-            return self.to.send(bytes(&last)).await.map_err(|_| Stop::Unheard);
+            return self.to.send(byte_stream::json_line(&last)).await.map_err(|_| Stop::Unheard);
         }
     }
 
@@ -224,7 +196,7 @@ impl Teller<'_> {
             (entry.exec_number, entry.exec_argv) = (Some(number), argv);
         }
         self.left = self.left.map(|left| left.saturating_sub(1));
-        let line = bytes(&EgressNews::Entry(Box::new(entry)));
+        let line = byte_stream::json_line(&EgressNews::Entry(Box::new(entry)));
         self.to.send(line).await.map_err(|_| Stop::Unheard)
     }
 
@@ -251,7 +223,7 @@ impl Teller<'_> {
 
     /// What was let out before that part, and is still under way.
     async fn recall_older(&mut self, after: u64) -> Result<(), Stop> {
-        if self.wanted.since > 0 || self.wanted.from.is_some() {
+        if self.wanted.range.since > 0 || self.wanted.range.from.is_some() {
             return Ok(());
         }
         let older: Vec<u64> =
@@ -297,10 +269,4 @@ impl Teller<'_> {
         };
         EgressEntry { outcome, ..entry.clone() }
     }
-}
-
-fn bytes(news: &EgressNews) -> Bytes {
-    let mut line = serde_json::to_vec(news).unwrap_or_default();
-    line.push(b'\n');
-    line.into()
 }
