@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use bay_git::SYSTEM_PATH;
 use bay_sys::btrfs;
 use bay_sys::loopdev::LoopDevice;
 use bay_types::progress::Progress;
@@ -377,9 +378,6 @@ struct Sizes {
     file: u64,
     filesystem: u64,
 }
-
-/// Where programs of the host are looked for: never along a path that a caller set.
-pub(crate) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// How much a filesystem has.
 #[derive(Debug, Clone, Copy)]

@@ -95,7 +95,7 @@ impl Drop for DiffSide {
 impl Pool {
     /// One side of a comparison.
     pub fn diff_side(&self, bay: BayId, side: &Side, part: Part) -> Result<DiffSide> {
-        let checkpoint = |point: Point| Ok(self.checkpoint_dir(point)?.join(part.as_str()));
+        let checkpoint = |point: Point| -> Result<_> { Ok(self.checkpoint_dir(point)?.join(part.as_str())) };
         match side {
             Side::Now => self.diff_now(bay, part),
             Side::Checkpoint(name) => DiffSide::of(&checkpoint(Point { bay, checkpoint: *name })?, true),

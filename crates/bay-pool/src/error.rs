@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
 
+use bay_git::GitError;
 use bay_text::foreign;
 use bay_types::error::chain;
 use bay_types::{ApiError, ErrorCode};
@@ -94,8 +95,6 @@ pub enum PoolError {
     RefNotFound { location: String, reference: String },
     #[error("the bundle for {location} was refused: {why}")]
     Bundle { location: String, why: String },
-    #[error("what came out of the bay was refused: {why}")]
-    Work { why: String },
     #[error("git failed on the cached repository {location}: {why}")]
     Git { location: String, why: String },
 }
@@ -204,17 +203,26 @@ impl PoolError {
                 ErrorCode::RepoFetch,
                 "check the repository with `git fsck` and try again".to_owned(),
             ),
-            Self::Work { .. } => (
-                ErrorCode::WorkRefused,
-                "nothing was written; look at the repository inside: `bay exec NAME -- git fsck --strict`"
-                    .to_owned(),
-            ),
             Self::Git { .. } => (
                 ErrorCode::RepoFetch,
                 "`bay repos rm` and a new `bay up` rebuild the cache of this repository".to_owned(),
             ),
         };
         ApiError::new(code, chain(self), next)
+    }
+}
+
+impl From<GitError> for PoolError {
+    fn from(error: GitError) -> Self {
+        match error {
+            GitError::Missing => {
+                Self::ProgramMissing { program: "git", package: "git", purpose: "work with repositories" }
+            }
+            GitError::System { doing, source } => sorted(source, doing),
+            GitError::Failed { location, why } => Self::Git { location, why },
+            // The cache takes in bundles and what servers send; work leaves a bay by another way.
+            GitError::Refused { why } => Self::Git { location: "in the cache".to_owned(), why },
+        }
     }
 }
 

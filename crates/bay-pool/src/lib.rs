@@ -24,7 +24,7 @@
 //!
 //! What is read on behalf of a caller is read with that caller's rights, by the kernel's judgement ([`image`]); what
 //! comes from outside (archives, bundles, git servers, repositories) is hostile: archives cannot leave the image, git
-//! runs without settings and confined.
+//! runs without settings and confined (`bay-git`).
 //!
 //! | module         | for                                                  |
 //! |----------------|------------------------------------------------------|
@@ -40,8 +40,6 @@
 //! | `diff`         | trees of bays that are to be compared                |
 //! | `kept`         | workspaces that outlived their bays                  |
 //! | `repo`         | cached repositories and their checkouts              |
-//! | `clean`        | a repository for what leaves a bay, outside the pool |
-//! | `confine`      | running a program of the host on hostile data        |
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -54,8 +52,6 @@ mod backing;
 mod bay;
 mod changes;
 mod checkpoint;
-mod clean;
-mod confine;
 mod device;
 mod diff;
 mod error;
@@ -70,11 +66,10 @@ mod sysfs;
 mod tests;
 
 pub use changes::{Flush, Window, file_clock};
-pub use clean::{Changed, CleanRepo, Entry, LaidOut, Lender, Taken};
 pub use diff::{DiffSide, Side};
 pub use error::PoolError;
 pub use pool::Pool;
-pub use repo::{GIT_VARIABLES, MAX_BUNDLE_BYTES, is_object_id, is_ref_name};
+pub use repo::{GIT_VARIABLES, MAX_BUNDLE_BYTES};
 
 /// Called with news during long work; may be called often, so it must be cheap.
 pub type Report<'a> = &'a mut dyn FnMut(Progress);

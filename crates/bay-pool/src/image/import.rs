@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use bay_git::{Confinement, SYSTEM_PATH};
 use bay_sys::btrfs;
 use bay_text::hex;
 use bay_types::ImageId;
@@ -24,8 +25,7 @@ use super::host::{self, HostTree, host_key};
 use super::tree::{self, Choice, Rights, Tally, Tree, Walk};
 use super::{Meta, Source, check_name, skeleton};
 use crate::Report;
-use crate::backing::{SYSTEM_PATH, make_private_dir, retry, sync_dir};
-use crate::confine::Confinement;
+use crate::backing::{make_private_dir, retry, sync_dir};
 use crate::error::{Doing, PoolError, Result, one_line};
 use crate::pool::{CHECK_SPACE_EVERY, Pool, leave_free, write_json};
 use crate::subvolume::{self, open_dir, remove_all};

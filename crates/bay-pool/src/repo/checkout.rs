@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use bay_git::{Git, LONG_SILENCE, is_object_id, is_ref_name};
 use bay_sys::btrfs;
 use bay_text::hex;
 use bay_types::RepoId;
@@ -21,8 +22,7 @@ use bay_types::progress::Progress;
 use rustix::fs::{Timespec, Timestamps};
 use sha2::{Digest, Sha256};
 
-use super::git::Git;
-use super::refs::{Refs, is_object_id, is_ref_name};
+use super::refs::Refs;
 use crate::Report;
 use crate::backing::sync_dir;
 use crate::error::{Doing, PoolError, Result, one_line};
@@ -250,9 +250,9 @@ impl Clone<'_> {
         let may_go_on = || self.pool.room_left();
         run.may_go_on = Some(&may_go_on);
         // Large files are written without a word in between.
-        run.patience = Some(super::git::LONG_SILENCE);
+        run.patience = Some(LONG_SILENCE);
         let said = run.run(report)?;
-        if said.status.success() { Ok(()) } else { Err(super::failed(self.location, &said)) }
+        if said.status.success() { Ok(()) } else { Err(bay_git::failed(self.location, &said).into()) }
     }
 }
 

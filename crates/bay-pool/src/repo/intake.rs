@@ -5,15 +5,14 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 
+use bay_git::{Git, GitError, LONG_SILENCE, STRICT, Said, failed, is_object_id, is_ref_name};
 use bay_sys::btrfs;
 use bay_types::RepoId;
 use bay_types::progress::Progress;
 use jiff::Timestamp;
 
 use super::Meta;
-use super::git::{Git, LONG_SILENCE, STRICT, Said, failed};
 use super::location::{Location, Transport};
-use super::refs::{is_object_id, is_ref_name};
 use crate::Report;
 use crate::backing::make_private_dir;
 use crate::error::{Doing, PoolError, Result, one_line};
@@ -87,7 +86,7 @@ impl Pool {
 
     /// Lets a run of git talk to the location, over the daemon's way to the network.
     fn reach<'a>(&'a self, git: &mut Git<'a>, location: &Location) {
-        git.transport = Some(location.transport());
+        git.transport = Some(location.transport().name());
         git.variables = &self.inner.network.variables;
         git.read.extend_from_slice(&self.inner.network.files);
     }
@@ -114,7 +113,8 @@ impl Pool {
 
     fn repo_set_head(&self, repo: RepoId, location: &str, branch: &str) -> Result<()> {
         let name = format!("refs/heads/{branch}");
-        self.repo_run(repo, &["symbolic-ref", "HEAD", &name]).output(location).map(drop)
+        self.repo_run(repo, &["symbolic-ref", "HEAD", &name]).output(location)?;
+        Ok(())
     }
 
     /// Keeps refs in one file and packs few.
@@ -167,15 +167,15 @@ impl Pool {
         git.may_go_on = Some(&may_go_on);
         let taken = |said: &Said| match failed(&meta.location, said) {
             _ if said.status.success() => Ok(()),
-            PoolError::Git { why, .. } => Err(refuse(why)),
-            other => Err(other),
+            GitError::Failed { why, .. } => Err(refuse(why)),
+            other => Err(other.into()),
         };
         taken(&git.run(&mut |_| {})?)?;
         let mut git = self.repo_run(
             repo,
             &["fetch", "--progress", "--force", "--no-tags", "--no-write-fetch-head", "--stdin", "--", &path],
         );
-        git.transport = Some(Transport::File);
+        git.transport = Some(Transport::File.name());
         git.read.push(file.path.clone());
         git.input = Some(Box::new(Cursor::new(heads.refspecs())));
         git.may_go_on = Some(&may_go_on);
@@ -357,12 +357,12 @@ fn fetch_failure(location: &Location, said: &Said) -> PoolError {
     let says = |words: &[&str]| words.iter().any(|word| said.messages.contains(word));
     match failed(location.as_str(), said) {
         // The git protocol knows no logins: what it denies is not there, or not for anybody.
-        PoolError::Git { location: text, why } if location.transport() != Transport::Git && says(ASKS) => {
+        GitError::Failed { location: text, why } if location.transport() != Transport::Git && says(ASKS) => {
             PoolError::RepoAuth { location: text, why }
         }
-        PoolError::Git { location, why } if says(ABSENT) => PoolError::RepoAbsent { location, why },
-        PoolError::Git { location, why } => PoolError::RepoFetch { location, why },
-        other => other,
+        GitError::Failed { location, why } if says(ABSENT) => PoolError::RepoAbsent { location, why },
+        GitError::Failed { location, why } => PoolError::RepoFetch { location, why },
+        other => other.into(),
     }
 }
 

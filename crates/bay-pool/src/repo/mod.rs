@@ -12,6 +12,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use bay_git::{Git, failed, is_object_id, is_ref_name};
 use bay_types::RepoId;
 use bay_types::repo::RepoView;
 use jiff::Timestamp;
@@ -26,19 +27,16 @@ use crate::pool::{Pool, read_json, write_json};
 use crate::subvolume::{self, entries, open_dir, remove_all};
 
 mod checkout;
-pub(crate) mod git;
-mod intake;
+pub(crate) mod intake;
 mod location;
 mod network;
 mod refs;
 
-use git::{Git, failed};
 pub use intake::MAX_BUNDLE_BYTES;
 use location::Location;
 pub use network::GIT_VARIABLES;
 pub(crate) use network::Network;
 use refs::Refs;
-pub use refs::{is_object_id, is_ref_name};
 
 /// Most tips told to a caller who wants to leave out what the cache has.
 const MAX_TIPS: usize = 64;
@@ -168,7 +166,7 @@ impl Pool {
         match said.status.code() {
             Some(0) => Ok(true),
             Some(1 | 128) => Ok(false),
-            _ => Err(failed(&meta.location, &said)),
+            _ => Err(failed(&meta.location, &said).into()),
         }
     }
 

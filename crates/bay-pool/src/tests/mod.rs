@@ -10,7 +10,6 @@ use crate::image::host::HostTree;
 use crate::{Pool, PoolError, PoolOptions};
 
 mod bays;
-mod clean;
 mod images;
 mod pools;
 mod remote;

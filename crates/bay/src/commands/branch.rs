@@ -144,7 +144,7 @@ async fn here(bay: &str) -> Result<LocalRepo, ApiError> {
 }
 
 fn check_branch(branch: &str) -> Result<(), ApiError> {
-    if bay_pool::is_ref_name(branch) && branch != "HEAD" && !branch.starts_with("refs/") {
+    if bay_git::is_ref_name(branch) && branch != "HEAD" && !branch.starts_with("refs/") {
         return Ok(());
     }
     Err(invalid(

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bay_client::{ShowProgress, local};
-use bay_pool::{Changed, CleanRepo, LaidOut, Lender, PoolError, Taken};
+use bay_git::{Changed, CleanRepo, GitError, LaidOut, Lender, Taken};
 use bay_types::progress::Progress;
 use bay_types::{ApiError, ErrorCode};
 use tempfile::TempDir;
@@ -73,7 +73,7 @@ impl Clean {
 
     async fn on_a_thread<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&CleanRepo) -> Result<T, PoolError> + Send + 'static,
+        work: impl FnOnce(&CleanRepo) -> Result<T, GitError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let (repo, busy) = (Arc::clone(&self.repo), Arc::clone(&self.busy));
         let done = tokio::task::spawn_blocking(move || {
@@ -146,14 +146,14 @@ impl Clean {
     }
 }
 
-/// The full disk is the caller's here, not the pool's.
-fn explained(error: &PoolError, place: &Path) -> ApiError {
-    match error {
-        PoolError::Full { .. } | PoolError::Quota { .. } => ApiError::new(
-            ErrorCode::NotEnough,
-            format!("the disk with {} is full, and the work is checked there", place.display()),
-            "free some space, or set TMPDIR to a directory with more of it",
-        ),
-        other => other.to_api(),
+/// The full disk is the caller's.
+fn explained(error: &GitError, place: &Path) -> ApiError {
+    if !error.is_full_disk() {
+        return error.to_api();
     }
+    ApiError::new(
+        ErrorCode::NotEnough,
+        format!("the disk with {} is full, and the work is checked there", place.display()),
+        "free some space, or set TMPDIR to a directory with more of it",
+    )
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use bay_pool::Lender;
+use bay_git::Lender;
 use bay_types::bay::Origin;
 
 use crate::failure::Failure;

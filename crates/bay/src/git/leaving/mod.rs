@@ -27,7 +27,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
 use crate::output::progress::Meter;
-use bay_pool::{Lender, Taken, is_object_id};
+use bay_git::{Lender, Taken, is_object_id};
 use bay_text::escape::one_line;
 pub(crate) use clean::Clean;
 use room::{Answer, Room};

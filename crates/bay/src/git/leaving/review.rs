@@ -9,7 +9,7 @@ use std::path::Path;
 use bay_client::local;
 use bay_diff::review::Reviewer;
 use bay_diff::{DiffError, Options, Told, compare};
-use bay_pool::{Entry, LaidOut};
+use bay_git::{Entry, LaidOut};
 use bay_types::diff::{Finding, Findings, Severity};
 use bay_types::{ApiError, ErrorCode};
 use serde::Serialize;

@@ -41,7 +41,7 @@ impl Answer {
         let line = std::str::from_utf8(stdout).ok()?.strip_suffix('\n')?;
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
-            ["tip", commit, kind] if bay_pool::is_object_id(commit) => {
+            ["tip", commit, kind] if bay_git::is_object_id(commit) => {
                 let kind = match kind {
                     "committed" => Kind::Committed,
                     "uncommitted" => Kind::Uncommitted,

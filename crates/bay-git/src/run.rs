@@ -1,7 +1,7 @@
 //! git, run so that neither a repository nor a caller decides what it does.
 //!
 //! No environment, no system, user or repository configuration that could name a program, no prompts, no hooks, no
-//! transport but the one wanted; and around it the confinement of [`crate::confine`]: it can change only the
+//! transport but the one wanted; and around it the confinement of [`Confinement`]: it can change only the
 //! directories named for the task and read only the system's programs beside them. Its messages may come from a
 //! hostile server: they are used to sort failures and are shown on one line, without control characters.
 
@@ -13,18 +13,18 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use bay_text::foreign;
 use bay_types::progress::Progress;
+use rustix::io::Errno;
 
-use super::location::Transport;
-use crate::Report;
-use crate::backing::SYSTEM_PATH;
-use crate::confine::Confinement;
-use crate::error::{Doing, PoolError, Result, one_line};
+use crate::confinement::Confinement;
+use crate::error::{GitError, Result};
+use crate::{Report, SYSTEM_PATH};
 
 /// A git that says nothing for this long is taken for stuck, and ended.
 const SILENCE: Duration = Duration::from_secs(300);
-/// The same for work that has nothing to say until it is done.
-pub(crate) const LONG_SILENCE: Duration = Duration::from_secs(4 * 3600);
+/// How long a git may be silent whose work has nothing to say until it is done.
+pub const LONG_SILENCE: Duration = Duration::from_secs(4 * 3600);
 /// How often it is asked whether the work may go on.
 const TICK: Duration = Duration::from_millis(500);
 /// What is kept of its output and of its messages.
@@ -64,42 +64,51 @@ const SETTINGS: &[&str] = &[
 ];
 
 /// How `index-pack` checks the objects of a pack: strictly, but for the harmless defects above.
-pub(crate) const STRICT: &str = "--strict=zeroPaddedFilemode=ignore,missingSpaceBeforeDate=ignore,badTimezone=ignore,missingSpaceBeforeEmail=ignore";
+pub const STRICT: &str = "--strict=zeroPaddedFilemode=ignore,missingSpaceBeforeDate=ignore,badTimezone=ignore,missingSpaceBeforeEmail=ignore";
 
 /// One run of git.
 #[derive(Default)]
-pub(crate) struct Git<'a> {
-    pub(crate) repository: Option<PathBuf>,
-    pub(crate) work_tree: Option<PathBuf>,
-    pub(crate) arguments: Vec<&'a OsStr>,
-    pub(crate) transport: Option<Transport>,
+#[expect(missing_debug_implementations, reason = "its input is a reader of any kind")]
+pub struct Git<'a> {
+    pub repository: Option<PathBuf>,
+    pub work_tree: Option<PathBuf>,
+    pub arguments: Vec<&'a OsStr>,
+    /// The only transport that is allowed, as the settings `protocol.*.allow` name it.
+    pub transport: Option<&'static str>,
     /// Besides what every run gets.
-    pub(crate) variables: &'a [(String, String)],
+    pub variables: &'a [(String, String)],
     /// Copied to its standard input.
-    pub(crate) input: Option<Box<dyn Read + Send>>,
-    pub(crate) read: Vec<PathBuf>,
-    pub(crate) write: Vec<PathBuf>,
+    pub input: Option<Box<dyn Read + Send>>,
+    pub read: Vec<PathBuf>,
+    pub write: Vec<PathBuf>,
     /// Objects of another repository that count as this one's.
-    pub(crate) lent: Option<PathBuf>,
+    pub lent: Option<PathBuf>,
     /// Holds no settings.
-    pub(crate) home: PathBuf,
-    pub(crate) sha256: bool,
+    pub home: PathBuf,
+    pub sha256: bool,
     /// How long it may be silent.
-    pub(crate) patience: Option<Duration>,
+    pub patience: Option<Duration>,
     /// Asked again and again during the run: `false` ends it.
-    pub(crate) may_go_on: Option<&'a dyn Fn() -> bool>,
+    pub may_go_on: Option<&'a dyn Fn() -> bool>,
 }
 
 /// What it said.
 #[derive(Debug)]
-pub(crate) struct Said {
-    pub(crate) status: ExitStatus,
-    pub(crate) output: Vec<u8>,
+pub struct Said {
+    pub status: ExitStatus,
+    pub output: Vec<u8>,
     /// The end of its messages, progress left out.
-    pub(crate) messages: String,
-    pub(crate) stuck: bool,
+    pub messages: String,
+    pub stuck: bool,
     /// It was ended because `may_go_on` said so.
-    pub(crate) cut_off: bool,
+    pub cut_off: bool,
+}
+
+/// Characters of a message that an error quotes.
+const MAX_REASON: usize = 300;
+
+fn shown(message: &str) -> String {
+    foreign::one_line(message, MAX_REASON)
 }
 
 /// What git says whatever the reason was.
@@ -107,7 +116,8 @@ const UNTOLD: &str = "Could not read from remote repository";
 
 impl Said {
     /// The line that tells best why it failed.
-    pub(crate) fn why(&self) -> String {
+    #[must_use]
+    pub fn why(&self) -> String {
         if self.stuck {
             return "git made no progress for too long".to_owned();
         }
@@ -122,14 +132,14 @@ impl Said {
             // ssh and the far end have said it themselves, right before.
             let before = self.messages.lines().take_while(|line| !line.contains(UNTOLD));
             if let Some(cause) = before.filter(|line| !line.trim().is_empty()).last() {
-                return one_line(cause);
+                return shown(cause);
             }
         }
         if !complaints.is_empty() {
-            return one_line(complaints.join("; "));
+            return shown(&complaints.join("; "));
         }
         let last = self.messages.lines().next_back();
-        one_line(last.map_or_else(|| format!("git ended with {}", self.status), str::to_owned))
+        last.map_or_else(|| format!("git ended with {}", self.status), shown)
     }
 }
 
@@ -139,7 +149,8 @@ enum News {
 }
 
 impl<'a> Git<'a> {
-    pub(crate) fn new(home: PathBuf, arguments: &[&'a str]) -> Self {
+    #[must_use]
+    pub fn new(home: PathBuf, arguments: &[&'a str]) -> Self {
         Self {
             home,
             arguments: arguments.iter().map(|argument| OsStr::new(*argument)).collect(),
@@ -178,7 +189,7 @@ impl<'a> Git<'a> {
             command.arg("-c").arg(setting);
         }
         if let Some(transport) = self.transport {
-            command.arg("-c").arg(format!("protocol.{}.allow=always", transport.name()));
+            command.arg("-c").arg(format!("protocol.{transport}.allow=always"));
         }
         if let Some(lent) = &self.lent {
             command.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", lent);
@@ -193,8 +204,8 @@ impl<'a> Git<'a> {
         command
     }
 
-    /// Runs to the end, whatever that is; `news` hears of progress.
-    pub(crate) fn run(&mut self, news: Report<'_>) -> Result<Said> {
+    /// Runs to the end, whatever that is; progress goes to `news`.
+    pub fn run(&mut self, news: Report<'_>) -> Result<Said> {
         let confinement = Confinement {
             read: self.read.iter().chain([&self.home]).cloned().collect(),
             write: self.write.clone(),
@@ -204,17 +215,13 @@ impl<'a> Git<'a> {
         let limits = Limits { patience: self.patience.unwrap_or(SILENCE), may_go_on: self.may_go_on };
         let ran = confinement.run(&mut command, |child| converse(child, input, &limits, news));
         match ran {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(PoolError::ProgramMissing {
-                program: "git",
-                package: "git",
-                purpose: "work with repositories",
-            }),
-            other => other.and_then(|said| said).doing(|| "run git".to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(GitError::Missing),
+            other => other.and_then(|said| said).map_err(|error| GitError::system("run git", error)),
         }
     }
 
     /// Runs and returns the output, or fails with what git said.
-    pub(crate) fn output(&mut self, location: &str) -> Result<Vec<u8>> {
+    pub fn output(&mut self, location: &str) -> Result<Vec<u8>> {
         let said = self.run(&mut |_| {})?;
         if said.status.success() {
             return Ok(said.output);
@@ -223,24 +230,20 @@ impl<'a> Git<'a> {
     }
 }
 
-/// A failure inside the cache itself, with the system's own refusals told apart.
-pub(crate) fn failed(location: &str, said: &Said) -> PoolError {
+/// The failure of a run, with the system's own refusals told apart.
+#[must_use]
+pub fn failed(location: &str, said: &Said) -> GitError {
+    let refused = |errno: Errno| GitError::system(format!("work on the repository {location}"), errno);
     if said.cut_off
         || said.messages.contains("No space left on device")
         || said.messages.contains("Disk quota exceeded")
     {
-        return PoolError::Full {
-            doing: format!("work on the repository {location}"),
-            source: rustix::io::Errno::NOSPC.into(),
-        };
+        return refused(Errno::NOSPC);
     }
     if said.messages.contains("Read-only file system") {
-        return PoolError::TurnedReadOnly {
-            doing: format!("work on the repository {location}"),
-            source: rustix::io::Errno::ROFS.into(),
-        };
+        return refused(Errno::ROFS);
     }
-    PoolError::Git { location: location.to_owned(), why: said.why() }
+    GitError::Failed { location: location.to_owned(), why: said.why() }
 }
 
 struct Limits<'a> {

@@ -10,10 +10,9 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::CleanRepo;
-use crate::backing::make_private_dir;
-use crate::error::{PoolError, Result};
-use crate::repo::is_object_id;
+use super::{CleanRepo, make_private_dir};
+use crate::error::{GitError, Result};
+use crate::names::is_object_id;
 
 /// The tree without any file, which every git knows, in both of its hashes.
 const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
@@ -118,7 +117,7 @@ impl CleanRepo {
             let path = PathBuf::from(OsStr::from_bytes(&path));
             // The checks on the way in have seen to it; a path that leaves the directory would be a defect of ours.
             if !path.components().all(|part| matches!(part, Component::Normal(_))) {
-                return Err(PoolError::Work { why: "a path leads out of the tree".to_owned() });
+                return Err(GitError::Refused { why: "a path leads out of the tree".to_owned() });
             }
             by_id.entry(entry.id.clone()).or_default().push((dir.join(path), entry));
         }
@@ -214,14 +213,14 @@ fn write(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Res
 fn written(result: io::Result<()>) -> Result<()> {
     result.map_err(|source| match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            PoolError::Full { doing: "lay out the work".to_owned(), source }
+            GitError::system("lay out the work", source)
         }
-        _ => PoolError::Work { why: format!("a file of it cannot be written ({source})") },
+        _ => GitError::Refused { why: format!("a file of it cannot be written ({source})") },
     })
 }
 
-fn not_told() -> PoolError {
-    PoolError::Work { why: "git does not tell what is in it".to_owned() }
+fn not_told() -> GitError {
+    GitError::Refused { why: "git does not tell what is in it".to_owned() }
 }
 
 /// Reads `git diff-tree --raw -z`.

@@ -50,16 +50,16 @@ const LANDLOCK: ABI = ABI::V6;
 
 /// What a program may reach.
 #[derive(Debug, Default)]
-pub(crate) struct Confinement {
+pub struct Confinement {
     /// Paths it may read besides the system's.
-    pub(crate) read: Vec<PathBuf>,
+    pub read: Vec<PathBuf>,
     /// Directories it may change.
-    pub(crate) write: Vec<PathBuf>,
+    pub write: Vec<PathBuf>,
 }
 
 impl Confinement {
     /// Starts the program and lets `drive` see it through. The program does not outlive the call.
-    pub(crate) fn run<T>(&self, command: &mut Command, drive: impl FnOnce(&mut Child) -> T) -> io::Result<T> {
+    pub fn run<T>(&self, command: &mut Command, drive: impl FnOnce(&mut Child) -> T) -> io::Result<T> {
         bay_sys::identity::die_with_parent(command);
         std::thread::scope(|scope| {
             let (started, start) = mpsc::channel();

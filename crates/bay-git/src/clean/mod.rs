@@ -17,6 +17,8 @@
 //! be whole in itself (no deltas against what is not in it).
 
 mod changes;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -27,10 +29,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Report;
-use crate::backing::make_private_dir;
-use crate::error::{Doing, PoolError, Result};
-use crate::repo::git::{Git, LONG_SILENCE, STRICT, Said, failed};
-use crate::repo::is_object_id;
+use crate::error::{GitError, Result};
+use crate::names::is_object_id;
+use crate::run::{Git, LONG_SILENCE, STRICT, Said, failed};
 pub use changes::{Changed, Entry, LaidOut};
 
 /// What the repository is called in messages.
@@ -82,7 +83,8 @@ impl CleanRepo {
         let mut git = this.git(&["init", "--quiet", "--bare", "--template="]);
         git.sha256 = sha256;
         this.finish(git)?;
-        std::fs::create_dir_all(this.packs()).doing(|| "make a clean repository".to_owned())?;
+        std::fs::create_dir_all(this.packs())
+            .map_err(|error| GitError::system("make a clean repository", error))?;
         Ok(this)
     }
 
@@ -113,7 +115,7 @@ impl CleanRepo {
 
     /// Checks the pack, and that it holds all of `tip` that was not there before.
     pub fn take_in(&self, tip: &str, base: Option<&str>, report: Report<'_>) -> Result<Taken> {
-        let refuse = |why: &str| Err(PoolError::Work { why: why.to_owned() });
+        let refuse = |why: &str| Err(GitError::Refused { why: why.to_owned() });
         if !is_object_id(tip) {
             return refuse("the commit's id is not one");
         }
@@ -164,7 +166,7 @@ impl CleanRepo {
         if needed.output.split(|b| *b == b'\n').all(|id| there.contains(id)) {
             return Ok(());
         }
-        Err(PoolError::Work { why: "it refers to objects that the bay did not send".to_owned() })
+        Err(GitError::Refused { why: "it refers to objects that the bay did not send".to_owned() })
     }
 
     /// Writes `tip` as a branch into a new bundle, without what `exclude` has.
@@ -227,9 +229,17 @@ impl CleanRepo {
 }
 
 /// Git does not want what came, unless it was the disk that did not.
-fn refused(said: &Said) -> PoolError {
+fn refused(said: &Said) -> GitError {
     match failed(NAME, said) {
-        PoolError::Git { why, .. } => PoolError::Work { why },
+        GitError::Failed { why, .. } => GitError::Refused { why },
         other => other,
+    }
+}
+
+/// A directory that only its owner can enter. One that is there already stays as it is.
+fn make_private_dir(path: &Path) -> Result<()> {
+    match rustix::fs::mkdir(path, rustix::fs::Mode::RWXU) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(error) => Err(GitError::system(format!("make the directory {}", path.display()), error)),
     }
 }

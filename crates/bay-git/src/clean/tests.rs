@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::{CleanRepo, Lender, PoolError, Taken};
+use crate::{CleanRepo, GitError, Lender, Taken};
 
 /// Runs git and returns the raw output.
 fn git(dir: &Path, args: &[&str], input: &[u8]) -> Vec<u8> {
@@ -78,7 +78,7 @@ impl Lab {
         tip: &str,
         base: Option<&str>,
         lender: Option<Lender>,
-    ) -> (CleanRepo, Result<Taken, PoolError>) {
+    ) -> (CleanRepo, Result<Taken, GitError>) {
         let place = tempfile::Builder::new().tempdir_in(self.dir.path()).unwrap().keep();
         let repo = CleanRepo::create(&place, false, lender, Arc::new(AtomicBool::new(true))).unwrap();
         std::fs::write(repo.incoming(), pack).unwrap();
@@ -88,7 +88,7 @@ impl Lab {
 
     fn refuses(&self, pack: &[u8], tip: &str, lender: Option<Lender>) -> String {
         match self.take(pack, tip, None, lender).1 {
-            Err(PoolError::Work { why }) => why,
+            Err(GitError::Refused { why }) => why,
             other => panic!("{other:?}"),
         }
     }

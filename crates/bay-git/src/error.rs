@@ -1,0 +1,62 @@
+//! What can go wrong when git runs.
+
+use std::io;
+
+use bay_types::error::chain;
+use bay_types::{ApiError, ErrorCode};
+
+pub(crate) type Result<T> = std::result::Result<T, GitError>;
+
+/// A failure of git, or of the system below it.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    #[error("git is needed to work with repositories, and this host does not have it")]
+    Missing,
+    /// The system refused. A full disk is among these, whether git or we met it.
+    #[error("could not {doing}")]
+    System {
+        doing: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("git failed on the repository {location}: {why}")]
+    Failed { location: String, why: String },
+    /// What an agent wrote does not hold what it should, or holds what it must not.
+    #[error("what came out of the bay was refused: {why}")]
+    Refused { why: String },
+}
+
+impl GitError {
+    pub(crate) fn system(doing: impl Into<String>, error: impl Into<io::Error>) -> Self {
+        Self::System { doing: doing.into(), source: error.into() }
+    }
+
+    /// Whether there is no room on the disk.
+    #[must_use]
+    pub fn is_full_disk(&self) -> bool {
+        matches!(self, Self::System { source, .. }
+            if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+    }
+
+    /// The error as a caller of the API sees it.
+    #[must_use]
+    pub fn to_api(&self) -> ApiError {
+        let (code, next) = match self {
+            Self::Missing => {
+                (ErrorCode::HostUnfit, "install the package git (on Debian and Ubuntu: apt install git)")
+            }
+            Self::System { .. } if self.is_full_disk() => {
+                (ErrorCode::NotEnough, "free some space on that disk")
+            }
+            Self::System { .. } => return ApiError::internal(self),
+            Self::Failed { .. } => {
+                (ErrorCode::RepoFetch, "check the repository with `git fsck` and try again")
+            }
+            Self::Refused { .. } => (
+                ErrorCode::WorkRefused,
+                "nothing was written; look at the repository inside: `bay exec NAME -- git fsck --strict`",
+            ),
+        };
+        ApiError::new(code, chain(self), next)
+    }
+}
