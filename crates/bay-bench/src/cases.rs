@@ -8,10 +8,10 @@ use bay_types::ApiError;
 use bay_types::bay::Health;
 use bay_types::exec::ExecSpec;
 
-use crate::contest::{Scored, Series, score};
-use crate::flow;
 use crate::peers::timed;
-use crate::scene::Scene;
+use crate::scoring::{Scored, Series, score};
+use crate::setup::Setup;
+use crate::throughput;
 
 /// Copying gigabytes twenty times teaches nothing that five times do not.
 pub(crate) const IMPORT_ROUNDS: usize = 5;
@@ -29,81 +29,81 @@ fn present(series: Vec<Series>) -> Vec<Series> {
     series.into_iter().filter(|one| !one.is_empty()).collect()
 }
 
-pub(crate) async fn first_command(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+pub(crate) async fn first_command(setup: &mut Setup, rounds: usize) -> Result<Scored, ApiError> {
     let mut bay = Series::new("bay up … -- echo", Some((1.5, "runc run")));
     let mut runc = Series::new("runc run", None);
     let mut docker = Series::new("docker run --rm --network none", None);
     let mut runsc = Series::new("runsc do", None);
     let mut bwrap = Series::new("bwrap", None);
     // The first one fetches the repository; the bar is about a cached one.
-    scene.up_and_echo("repo")?;
+    setup.up_and_echo("repo")?;
     for _ in 0..rounds {
-        bay.took(scene.up_and_echo("repo")?);
-        let measured = scene.peers.runc_run();
+        bay.took(setup.up_and_echo("repo")?);
+        let measured = setup.peers.runc_run();
         sample(&mut runc, measured)?;
-        sample(&mut docker, scene.peers.docker_run())?;
-        sample(&mut runsc, scene.peers.runsc())?;
-        sample(&mut bwrap, scene.peers.bwrap())?;
+        sample(&mut docker, setup.peers.docker_run())?;
+        sample(&mut runsc, setup.peers.runsc())?;
+        sample(&mut bwrap, setup.peers.bwrap())?;
     }
     Ok(score(
         "new bay on a cached repository → first output, through the CLI",
         &present(vec![bay, runc, docker, runsc, bwrap]),
-        scene.peers.absent.clone(),
+        setup.peers.absent.clone(),
     ))
 }
 
-pub(crate) async fn exec(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+pub(crate) async fn exec(setup: &mut Setup, rounds: usize) -> Result<Scored, ApiError> {
     let mut api = Series::new("API, warm connection", Some((1.0 / 20.0, "docker exec")));
     let mut api_idle = Series::new("API, after 1 s of idleness", Some((1.0 / 20.0, "docker exec")));
     let mut cli = Series::new("bay exec", Some((1.0 / 5.0, "docker exec")));
     let mut cli_idle = Series::new("bay exec, after 1 s of idleness", Some((1.0 / 5.0, "docker exec")));
     let mut docker = Series::new("docker exec", None);
     let mut docker_idle = Series::new("docker exec, after 1 s of idleness", None);
-    let name = scene.up()?;
+    let name = setup.up()?;
     let measured = async {
-        exec_over_api(scene, &name, Duration::ZERO).await?;
+        exec_over_api(setup, &name, Duration::ZERO).await?;
         for _ in 0..rounds {
-            api.took(exec_over_api(scene, &name, Duration::ZERO).await?);
-            cli.took(timed(&mut scene.bay(&["exec", &name, "--", "/bin/true"]))?);
-            sample(&mut docker, scene.peers.docker_exec())?;
-            api_idle.took(exec_over_api(scene, &name, IDLE).await?);
+            api.took(exec_over_api(setup, &name, Duration::ZERO).await?);
+            cli.took(timed(&mut setup.bay(&["exec", &name, "--", "/bin/true"]))?);
+            sample(&mut docker, setup.peers.docker_exec())?;
+            api_idle.took(exec_over_api(setup, &name, IDLE).await?);
             tokio::time::sleep(IDLE).await;
-            cli_idle.took(timed(&mut scene.bay(&["exec", &name, "--", "/bin/true"]))?);
+            cli_idle.took(timed(&mut setup.bay(&["exec", &name, "--", "/bin/true"]))?);
             tokio::time::sleep(IDLE).await;
-            sample(&mut docker_idle, scene.peers.docker_exec())?;
+            sample(&mut docker_idle, setup.peers.docker_exec())?;
         }
         Ok::<_, ApiError>(())
     }
     .await;
-    timed(&mut scene.bay(&["rm", "--yes", &name]))?;
+    timed(&mut setup.bay(&["rm", "--yes", &name]))?;
     measured?;
     let series = present(vec![api, api_idle, cli, cli_idle, docker, docker_idle]);
-    Ok(score("true in a running bay", &series, scene.peers.absent.clone()))
+    Ok(score("true in a running bay", &series, setup.peers.absent.clone()))
 }
 
 /// One request on a connection that was open before.
-async fn exec_over_api(scene: &mut Scene, name: &str, idle: Duration) -> Result<Duration, ApiError> {
+async fn exec_over_api(setup: &mut Setup, name: &str, idle: Duration) -> Result<Duration, ApiError> {
     let spec = ExecSpec::new(["/bin/true"]);
-    let _: Health = scene.client.get("/v1/health").await?;
+    let _: Health = setup.client.get("/v1/health").await?;
     tokio::time::sleep(idle).await;
-    flow::run(&mut scene.client, name, &spec).await.map(|(took, _)| took)
+    throughput::run(&mut setup.client, name, &spec).await.map(|(took, _)| took)
 }
 
-pub(crate) async fn workspace(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
-    let large = scene.large_repository()?;
+pub(crate) async fn workspace(setup: &mut Setup, rounds: usize) -> Result<Scored, ApiError> {
+    let large = setup.large_repository()?;
     let mut api = Series::new("API: bay with that workspace", Some((1.0 / 20.0, "git clone --local")));
     let mut cli = Series::new("bay up … -- echo", None);
     let mut clone = Series::new("git clone --local", None);
-    let origin = scene.origin_of("large").await?;
+    let origin = setup.origin_of("large").await?;
     // Each clone stays until the end: after a mass delete the next one may take the filesystem twenty times as long.
     let clone_to = |target: &Path| {
         timed(Command::new("git").args(["clone", "--quiet", "--local"]).arg(&large).arg(target))
     };
-    clone_to(&scene.work.join("clone-warm"))?;
+    clone_to(&setup.work.join("clone-warm"))?;
     for round in 0..rounds {
-        api.took(scene.create_over_api(&origin).await?);
-        cli.took(scene.up_and_echo("large")?);
-        clone.took(clone_to(&scene.work.join(format!("clone-{round}")))?);
+        api.took(setup.create_over_api(&origin).await?);
+        cli.took(setup.up_and_echo("large")?);
+        clone.took(clone_to(&setup.work.join(format!("clone-{round}")))?);
     }
     Ok(score(
         "workspace of a cached repository of many files",
@@ -115,16 +115,16 @@ pub(crate) async fn workspace(scene: &mut Scene, rounds: usize) -> Result<Scored
     ))
 }
 
-pub(crate) async fn import(scene: &mut Scene, tree: &Path, rounds: usize) -> Result<Scored, ApiError> {
+pub(crate) async fn import(setup: &mut Setup, tree: &Path, rounds: usize) -> Result<Scored, ApiError> {
     let mut bay = Series::new("bay images import", Some((1.3, "cp -a")));
     let mut copy = Series::new("cp -a", None);
     let source = format!("dir:{}", tree.display());
     for round in 0..rounds {
         let name = format!("bench-import-{round}");
-        bay.took(timed(&mut scene.bay(&["images", "import", &source, "--name", &name, "--force"]))?);
-        timed(&mut scene.bay(&["images", "rm", &name]))?;
+        bay.took(timed(&mut setup.bay(&["images", "import", &source, "--name", &name, "--force"]))?);
+        timed(&mut setup.bay(&["images", "rm", &name]))?;
         // Onto the same filesystem, flushed as the import is.
-        let target = scene.pool.join(format!("bench-copy-{}", std::process::id()));
+        let target = setup.pool.join(format!("bench-copy-{}", std::process::id()));
         let script = "cp -a \"$0\" \"$1\" && sync -f \"$1\"";
         let copied = timed(Command::new("sh").args(["-c", script]).arg(tree).arg(&target));
         let _ = std::fs::remove_dir_all(&target);

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::durable::postgres_programs;
 use super::memory::{ASK_GAP, Scripts, number, scripts};
-use crate::contest::{Series, Unit};
 use crate::peers::{said, timed};
-use crate::scene::Scene;
+use crate::scoring::{Series, Unit};
+use crate::setup::Setup;
 
 /// Bit of the right to read other users' limits, which CRIU needs for processes of other users.
 const CAP_SYS_RESOURCE: u32 = 24;
@@ -54,12 +54,12 @@ pub(crate) struct Container {
 
 impl Container {
     /// One of each tool that was asked for and is there, with everything in it running.
-    pub(crate) async fn all(scene: &Scene, image: ImageId) -> Vec<Self> {
+    pub(crate) async fn all(setup: &Setup, image: ImageId) -> Vec<Self> {
         let mut all = Vec::new();
-        for (tool, wanted) in [(Tool::Runc, scene.peers.has_runc()), (Tool::Podman, scene.peers.has_podman())]
+        for (tool, wanted) in [(Tool::Runc, setup.peers.has_runc()), (Tool::Podman, setup.peers.has_podman())]
         {
             if wanted {
-                let mut container = Self::new(tool, scene, image);
+                let mut container = Self::new(tool, setup, image);
                 if let Err(why) = container.start().await {
                     container.give_up("could not be started", &why);
                 }
@@ -69,7 +69,7 @@ impl Container {
         all
     }
 
-    fn new(tool: Tool, scene: &Scene, image: ImageId) -> Self {
+    fn new(tool: Tool, setup: &Setup, image: ImageId) -> Self {
         let name = tool.name();
         let id = format!("workbay-bench-{}-{name}", std::process::id());
         let ms = |what: &str| Series::of(format!("{name}: {what}"), Unit::Milliseconds, &[]);
@@ -83,10 +83,10 @@ impl Container {
         }
         Self {
             tool,
-            dir: scene.work.join(format!("live-{name}")),
+            dir: setup.work.join(format!("live-{name}")),
             scripts: scripts(postgres.as_deref()),
-            image: scene.pool.join("images").join(image.to_string()).join("root"),
-            root: scene.pool.join(&id),
+            image: setup.pool.join("images").join(image.to_string()).join("root"),
+            root: setup.pool.join(&id),
             id,
             seen: ms("pause seen by a process inside"),
             kept: ms("checkpoint, left running"),

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use bay_types::{ApiError, ErrorCode};
 
-use crate::contest::{Bar, Scored, Series, Unit, score};
 use crate::peers::{said, timed};
 use crate::place::Place;
-use crate::scene::Scene;
+use crate::scoring::{Bar, Scored, Series, Unit, score};
+use crate::setup::Setup;
 
 const POOL: &str = "the pool's filesystem, no bay";
 const HOST: &str = "the host's filesystem";
@@ -24,10 +24,10 @@ struct Places {
 }
 
 impl Places {
-    async fn make(scene: &mut Scene) -> Result<Self, ApiError> {
-        let bay = scene.up_host(vec![]).await?;
-        let on_pool = scene.pool.join(format!("bench-durable-{}", std::process::id()));
-        let on_host = scene.work.join("durable");
+    async fn make(setup: &mut Setup) -> Result<Self, ApiError> {
+        let bay = setup.up_host(vec![]).await?;
+        let on_pool = setup.pool.join(format!("bench-durable-{}", std::process::id()));
+        let on_host = setup.work.join("durable");
         for dir in [&on_pool, &on_host] {
             std::fs::create_dir_all(dir).map_err(|error| bay_client::local("preparing the bench", &error))?;
         }
@@ -38,7 +38,7 @@ impl Places {
         ];
         let places = Self { all, on_pool, bay };
         for (place, _) in &places.all {
-            timed(&mut place.sh(scene, "mkdir -p d && chmod 777 d . && chmod o+x ..", false))?;
+            timed(&mut place.sh(setup, "mkdir -p d && chmod 777 d . && chmod o+x ..", false))?;
         }
         Ok(places)
     }
@@ -49,15 +49,15 @@ impl Places {
         self.all.iter().map(|(_, name)| Series::of(*name, Unit::PerSecond, bars_of(name))).collect()
     }
 
-    fn remove(self, scene: &mut Scene) -> Result<(), ApiError> {
-        timed(&mut scene.bay(&["rm", "--yes", &self.bay]))?;
+    fn remove(self, setup: &mut Setup) -> Result<(), ApiError> {
+        timed(&mut setup.bay(&["rm", "--yes", &self.bay]))?;
         let _ = std::fs::remove_dir_all(&self.on_pool);
         Ok(())
     }
 }
 
-pub(crate) async fn sqlite(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
-    let places = Places::make(scene).await?;
+pub(crate) async fn sqlite(setup: &mut Setup, rounds: usize) -> Result<Scored, ApiError> {
+    let places = Places::make(setup).await?;
     let mut series = places.series();
     let script = format!(
         "rm -f d/x.db*; {{ echo 'PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; CREATE TABLE t (a, b);'; \
@@ -67,21 +67,21 @@ pub(crate) async fn sqlite(scene: &mut Scene, rounds: usize) -> Result<Scored, A
     let measured = (|| {
         for _ in 0..rounds {
             for ((place, _), one) in places.all.iter().zip(&mut series) {
-                let took = timed(&mut place.sh(scene, &script, false))?;
+                let took = timed(&mut place.sh(setup, &script, false))?;
                 #[allow(clippy::cast_precision_loss, reason = "a few hundred")]
                 one.was(SQLITE_ROWS as f64 / took.as_secs_f64());
             }
         }
         Ok::<_, ApiError>(())
     })();
-    places.remove(scene)?;
+    places.remove(setup)?;
     measured?;
     Ok(score("SQLite, one fsync per transaction: transactions a second", &series, vec![]))
 }
 
-pub(crate) async fn postgres(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+pub(crate) async fn postgres(setup: &mut Setup, rounds: usize) -> Result<Scored, ApiError> {
     let bin = postgres_programs()?;
-    let places = Places::make(scene).await?;
+    let places = Places::make(setup).await?;
     let mut series = places.series();
     let path = format!("PATH={}:$PATH; export PATH; cd d; ", bin.display());
     let start = format!(
@@ -93,19 +93,19 @@ pub(crate) async fn postgres(scene: &mut Scene, rounds: usize) -> Result<Scored,
     let stop = format!("{path} pg_ctl -D pg -m immediate stop > /dev/null");
     let measured = (|| {
         for (place, _) in &places.all {
-            timed(&mut place.sh(scene, &start, true))?;
+            timed(&mut place.sh(setup, &start, true))?;
         }
         for _ in 0..rounds {
             for ((place, _), one) in places.all.iter().zip(&mut series) {
-                one.was(transactions(&said(&mut place.sh(scene, &run, true))?)?);
+                one.was(transactions(&said(&mut place.sh(setup, &run, true))?)?);
             }
         }
         Ok::<_, ApiError>(())
     })();
     for (place, _) in &places.all {
-        let _ = timed(&mut place.sh(scene, &stop, true));
+        let _ = timed(&mut place.sh(setup, &stop, true));
     }
-    places.remove(scene)?;
+    places.remove(setup)?;
     measured?;
     Ok(score("pgbench, 4 clients, fsync on: transactions a second", &series, vec![]))
 }

@@ -4,25 +4,25 @@
 //! round, and reports medians and the ratio to the peer named in its bar.
 //!
 //! ```text
-//!  Bench::run ──► Scene (a small image, two repositories, the peers) ──► cases, work, durable, flow, …  ──► Vec<Scored>
+//!  Bench::run ──► Setup (a small image, two repositories, the peers) ──► cases, work, durable, throughput, …  ──► Vec<Scored>
 //!            └──► gateway::Lab (a daemon, an origin and a load generator of its own) ──────────────────┘
 //! ```
 //!
 //! The crate prints progress on standard error and returns what was measured; `bay` prints the tables.
 #![forbid(unsafe_code)]
 
-mod branching;
 mod cases;
+mod checkpoints_and_forks;
 mod container;
-mod contest;
-mod crowd;
 mod durable;
-mod flow;
 mod gateway;
+mod idle_bays;
 mod memory;
 mod peers;
 mod place;
-mod scene;
+mod scoring;
+mod setup;
+mod throughput;
 mod work;
 
 use std::io::Write;
@@ -33,9 +33,9 @@ use bay_client::Client;
 use bay_types::ApiError;
 use clap::{Args, ValueEnum};
 
-pub use contest::{Judged, Line, Scored, Unit};
 use peers::Peer;
-use scene::Scene;
+pub use scoring::{Judged, Line, Scored, Unit};
+use setup::Setup;
 
 /// Fewer rounds than this make no median worth writing down.
 const MIN_ROUNDS: usize = 3;
@@ -121,7 +121,7 @@ pub enum Contest {
 }
 
 impl Bench {
-    /// Measures on a running daemon, and with daemons of its own where a contest needs them.
+    /// Measures on a running daemon, and and on other daemons if a contest needs its own.
     pub async fn run(self, daemon: Daemon) -> Result<Vec<Scored>, ApiError> {
         if self.rounds < MIN_ROUNDS {
             return Err(bay_client::invalid(
@@ -140,12 +140,12 @@ impl Bench {
         if self.only.contains(&Contest::Downloads) {
             scored.extend(gateway::downloads(self.rounds).await?);
         }
-        // The others have their scene in common; these need none of it.
+        // The others share one setup; these need none of it.
         let own = [Contest::Gateway, Contest::Approvals, Contest::Downloads];
         if self.only.is_empty() || self.only.iter().any(|contest| !own.contains(contest)) {
-            let mut scene = Scene::set(daemon, &self.peers, self.files).await?;
-            let result = self.measure(&mut scene, wanted).await;
-            scene.strike().await;
+            let mut setup = Setup::prepare(daemon, &self.peers, self.files).await?;
+            let result = self.measure(&mut setup, wanted).await;
+            setup.remove().await;
             scored.extend(result?);
         }
         Ok(scored)
@@ -153,50 +153,50 @@ impl Bench {
 
     async fn measure(
         &self,
-        scene: &mut Scene,
+        setup: &mut Setup,
         wanted: impl Fn(Contest) -> bool,
     ) -> Result<Vec<Scored>, ApiError> {
         let mut scored = Vec::new();
         if wanted(Contest::FirstCommand) {
-            scored.push(cases::first_command(scene, self.rounds).await?);
+            scored.push(cases::first_command(setup, self.rounds).await?);
         }
         if wanted(Contest::Exec) {
-            scored.push(cases::exec(scene, self.rounds).await?);
+            scored.push(cases::exec(setup, self.rounds).await?);
         }
         if wanted(Contest::Workspace) {
-            scored.push(cases::workspace(scene, self.rounds).await?);
+            scored.push(cases::workspace(setup, self.rounds).await?);
         }
         if wanted(Contest::Import) {
-            scored.push(cases::import(scene, &self.tree, self.rounds.min(cases::IMPORT_ROUNDS)).await?);
+            scored.push(cases::import(setup, &self.tree, self.rounds.min(cases::IMPORT_ROUNDS)).await?);
         }
         if wanted(Contest::Work) {
-            scored.extend(work::work(scene, self.rounds.min(SLOW_ROUNDS)).await?);
+            scored.extend(work::work(setup, self.rounds.min(SLOW_ROUNDS)).await?);
         }
         if wanted(Contest::Durable) {
-            scored.push(durable::sqlite(scene, self.rounds.min(SLOW_ROUNDS)).await?);
-            scored.push(durable::postgres(scene, self.rounds.min(SLOW_ROUNDS)).await?);
+            scored.push(durable::sqlite(setup, self.rounds.min(SLOW_ROUNDS)).await?);
+            scored.push(durable::postgres(setup, self.rounds.min(SLOW_ROUNDS)).await?);
         }
         if wanted(Contest::Crowd) {
-            scored.push(crowd::crowd(scene).await?);
+            scored.push(idle_bays::idle_bays(setup).await?);
         }
         if wanted(Contest::Output) {
-            scored.push(flow::output(scene, self.rounds.min(SLOW_ROUNDS)).await?);
+            scored.push(throughput::output(setup, self.rounds.min(SLOW_ROUNDS)).await?);
         }
         if wanted(Contest::Neighbours) {
-            scored.push(flow::neighbours(scene).await?);
+            scored.push(throughput::neighbours(setup).await?);
         }
         if wanted(Contest::Fork) {
-            scored.push(branching::fork(scene, self.rounds).await?);
+            scored.push(checkpoints_and_forks::fork(setup, self.rounds).await?);
         }
         if self.only.contains(&Contest::Checkpoint) {
-            scored.push(branching::checkpoint(scene, self.rounds, self.data_mib).await?);
-            scored.push(branching::many(scene).await?);
+            scored.push(checkpoints_and_forks::checkpoint(setup, self.rounds, self.data_mib).await?);
+            scored.push(checkpoints_and_forks::many(setup).await?);
         }
         if self.only.contains(&Contest::Memory) {
-            scored.push(memory::memory(scene, self.rounds).await?);
+            scored.push(memory::memory(setup, self.rounds).await?);
         }
         if self.only.contains(&Contest::Storm) {
-            scored.push(flow::storm(scene, self.seconds).await?);
+            scored.push(throughput::storm(setup, self.seconds).await?);
         }
         Ok(scored)
     }

@@ -11,9 +11,9 @@ use bay_types::{ApiError, CheckpointName, ErrorCode};
 
 use super::durable::postgres_programs;
 use crate::container::Container;
-use crate::contest::{Bar, Scored, Series, Unit, score};
 use crate::peers::{installed, said, timed};
-use crate::scene::Scene;
+use crate::scoring::{Bar, Scored, Series, Unit, score};
+use crate::setup::Setup;
 
 /// What every process together has resident at least, in MiB.
 const RESIDENT_MIB: f64 = 300.0;
@@ -89,7 +89,7 @@ struct Measures {
     restore: Series,
 }
 
-pub(crate) async fn memory(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+pub(crate) async fn memory(setup: &mut Setup, rounds: usize) -> Result<Scored, ApiError> {
     let postgres = postgres_programs()?;
     let lacking: Vec<&str> =
         PROGRAMS.iter().filter(|(program, _)| !installed(program)).map(|(_, package)| *package).collect();
@@ -109,16 +109,16 @@ pub(crate) async fn memory(scene: &mut Scene, rounds: usize) -> Result<Scored, A
         restore: ms("restore in place → it has answered", 1000.0),
     };
     let scripts = scripts(Some(&postgres));
-    let parent = scene.up_host(vec![]).await?;
-    let view: BayView = scene.client.get(&bay_path(&parent, "")).await?;
-    let mut containers = Container::all(scene, view.image_id).await;
-    let measured = measure(scene, &parent, &scripts, &mut containers, &mut measures, rounds);
+    let parent = setup.up_host(vec![]).await?;
+    let view: BayView = setup.client.get(&bay_path(&parent, "")).await?;
+    let mut containers = Container::all(setup, view.image_id).await;
+    let measured = measure(setup, &parent, &scripts, &mut containers, &mut measures, rounds);
     let mut notes = Vec::new();
     for container in &mut containers {
         notes.append(&mut container.notes);
         container.remove();
     }
-    timed(&mut scene.bay(&["rm", "--yes", &parent]))?;
+    timed(&mut setup.bay(&["rm", "--yes", &parent]))?;
     let resident = measured?;
     notes.insert(
         0,
@@ -126,7 +126,7 @@ pub(crate) async fn memory(scene: &mut Scene, rounds: usize) -> Result<Scored, A
             "redis, a Node server and PostgreSQL with {resident:.0} MiB resident; each answer is of all three"
         ),
     );
-    notes.extend(scene.peers.absent.iter().cloned());
+    notes.extend(setup.peers.absent.iter().cloned());
     let mut series = vec![measures.pause, measures.seen, measures.first, measures.further, measures.restore];
     series.extend(containers.into_iter().flat_map(Container::into_series));
     series.retain(|one| !one.is_empty());
@@ -134,14 +134,14 @@ pub(crate) async fn memory(scene: &mut Scene, rounds: usize) -> Result<Scored, A
 }
 
 fn measure(
-    scene: &Scene,
+    setup: &Setup,
     parent: &str,
     scripts: &Scripts,
     containers: &mut [Container],
     measures: &mut Measures,
     rounds: usize,
 ) -> Result<f64, ApiError> {
-    let sh = |bay: &str, script: &str| scene.bay(&["exec", bay, "--", "/bin/sh", "-c", script]);
+    let sh = |bay: &str, script: &str| setup.bay(&["exec", bay, "--", "/bin/sh", "-c", script]);
     timed(&mut sh(parent, &scripts.start))?;
     timed(&mut sh(parent, &scripts.ask))?;
     let resident = number(&said(&mut sh(parent, RESIDENT))?)?;
@@ -159,7 +159,7 @@ fn measure(
             let mut words = vec!["--json", "fork", parent, "--name", &prefix];
             words.extend(name.iter().flat_map(|name| ["--from", name]));
             let began = Instant::now();
-            let text = said(&mut scene.bay(&words))?;
+            let text = said(&mut setup.bay(&words))?;
             let forked: Forked = serde_json::from_str(&text).map_err(|error| ApiError::internal(&error))?;
             let child = forked.bays.first().map(|bay| bay.name.to_string()).unwrap_or_default();
             let answered = timed(&mut sh(&child, &scripts.ask));
@@ -168,12 +168,12 @@ fn measure(
         };
         let (first, child, to_first) = forked(None)?;
         let seen = number(&said(&mut sh(parent, ASK_GAP))?)?;
-        timed(&mut scene.bay(&["rm", "--yes", &child]))?;
+        timed(&mut setup.bay(&["rm", "--yes", &child]))?;
         let (_, child, to_further) = forked(Some(first.checkpoint.name))?;
-        timed(&mut scene.bay(&["rm", "--yes", &child]))?;
+        timed(&mut setup.bay(&["rm", "--yes", &child]))?;
         let point = first.checkpoint.name.to_string();
         let began = Instant::now();
-        timed(&mut scene.bay(&["restore", parent, &point]))?;
+        timed(&mut setup.bay(&["restore", parent, &point]))?;
         timed(&mut sh(parent, &scripts.ask))?;
         let to_restored = began.elapsed();
         if round > 0 {
@@ -183,12 +183,12 @@ fn measure(
             measures.further.took(to_further);
             measures.restore.took(to_restored);
         }
-        timed(&mut scene.bay(&["checkpoints", "rm", parent, &point]))?;
+        timed(&mut setup.bay(&["checkpoints", "rm", parent, &point]))?;
         for container in containers.iter_mut() {
             container.round(round > 0);
         }
         // What was written is on disk before the next round, which is not to wait for it.
-        timed(Command::new("sync").arg("-f").arg(&scene.pool))?;
+        timed(Command::new("sync").arg("-f").arg(&setup.pool))?;
     }
     Ok(resident)
 }

@@ -1,9 +1,9 @@
-//! Where the same piece of work is done: on the bare host, in a bay, in the peers' containers.
+//! The places where the same work is measured: the bare host, a bay, the containers of other tools.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::scene::Scene;
+use crate::setup::Setup;
 
 /// Directories of the host that hold its programs; the peers' containers get them read-only.
 const PROGRAMS: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc"];
@@ -24,7 +24,7 @@ pub(crate) enum Place {
 
 impl Place {
     /// `sh -c SCRIPT` there, in the place's directory, as root or as nobody.
-    pub(crate) fn sh(&self, scene: &Scene, script: &str, as_nobody: bool) -> Command {
+    pub(crate) fn sh(&self, setup: &Setup, script: &str, as_nobody: bool) -> Command {
         // The directories above the pool are closed to others; nobody must still get through them to its own.
         let nobody = [
             "--reuid=65534",
@@ -52,7 +52,7 @@ impl Place {
             Self::Runsc(dir) => on_host(dir, &["runsc", "--network=none", "do", "-force-overlay=false"]),
             Self::Bay(name) => {
                 let user = if as_nobody { "65534" } else { "0" };
-                scene.bay(&["exec", name, "--user", user, "--", "sh", "-c", script])
+                setup.bay(&["exec", name, "--user", user, "--", "sh", "-c", script])
             }
             Self::Docker(container) => {
                 let user = if as_nobody { "65534" } else { "0" };

@@ -8,10 +8,10 @@ use std::process::Command;
 use bay_types::ApiError;
 use bay_types::bay::Mount;
 
-use crate::contest::{Bar, Scored, Series, Unit, score};
 use crate::peers::{installed, said, timed};
 use crate::place::{Place, docker_mounts};
-use crate::scene::Scene;
+use crate::scoring::{Bar, Scored, Series, Unit, score};
+use crate::setup::Setup;
 
 const HOST: &str = "bare host";
 /// A single piece of work may be this much slower than on the host, all together on average less.
@@ -85,11 +85,11 @@ fn pieces(rust: Option<&Path>) -> Vec<Piece> {
     ]
 }
 
-pub(crate) async fn work(scene: &mut Scene, rounds: usize) -> Result<Vec<Scored>, ApiError> {
-    let large = scene.large_repository()?;
+pub(crate) async fn work(setup: &mut Setup, rounds: usize) -> Result<Vec<Scored>, ApiError> {
+    let large = setup.large_repository()?;
     let mut notes = Vec::new();
     let rust = sysroot();
-    let cache = scene.work.join("npm-cache");
+    let cache = setup.work.join("npm-cache");
     let mut wanted = pieces(rust.as_deref());
     wanted.retain(|piece| {
         let there = installed(piece.program) && (piece.program != "cargo" || rust.is_some());
@@ -99,17 +99,17 @@ pub(crate) async fn work(scene: &mut Scene, rounds: usize) -> Result<Vec<Scored>
         there
     });
     if wanted.iter().any(|piece| piece.program == "npm")
-        && let Err(why) = prime_npm(&scene.work, &cache)
+        && let Err(why) = prime_npm(&setup.work, &cache)
     {
         notes.push(format!("npm is left out: its cache could not be filled: {}", why.message));
         wanted.retain(|piece| piece.program != "npm");
     }
-    let (places, mut left_out) = places(scene, rust.as_deref()).await?;
+    let (places, mut left_out) = places(setup, rust.as_deref()).await?;
     notes.append(&mut left_out);
-    let measured = measure(scene, &places, &wanted, &large, &cache, rounds, &notes);
+    let measured = measure(setup, &places, &wanted, &large, &cache, rounds, &notes);
     for (place, _) in &places {
         match place {
-            Place::Bay(name) => drop(timed(&mut scene.bay(&["rm", "--yes", name]))?),
+            Place::Bay(name) => drop(timed(&mut setup.bay(&["rm", "--yes", name]))?),
             Place::Docker(container) => drop(timed(Command::new("docker").args(["rm", "-f", container]))),
             _ => {}
         }
@@ -119,16 +119,16 @@ pub(crate) async fn work(scene: &mut Scene, rounds: usize) -> Result<Vec<Scored>
 
 /// Every place that works here, with the names of those that do not.
 async fn places(
-    scene: &mut Scene,
+    setup: &mut Setup,
     rust: Option<&Path>,
 ) -> Result<(Vec<(Place, &'static str)>, Vec<String>), ApiError> {
     let mut places = Vec::new();
     let mut left_out = Vec::new();
     let mounts =
         rust.map(|rust| Mount { source: rust.to_owned(), target: rust.to_owned() }).into_iter().collect();
-    places.push((Place::Bay(scene.up_host(mounts).await?), "bay"));
+    places.push((Place::Bay(setup.up_host(mounts).await?), "bay"));
     let on_host = |name: &str| {
-        let dir = scene.work.join(format!("work-{name}"));
+        let dir = setup.work.join(format!("work-{name}"));
         std::fs::create_dir_all(&dir)
             .map(|()| dir)
             .map_err(|error| bay_client::local("preparing the bench", &error))
@@ -136,14 +136,14 @@ async fn places(
     places.push((Place::Host(on_host("host")?), HOST));
     let mut optional =
         vec![(Place::Bwrap(on_host("bwrap")?), "bwrap"), (Place::Runsc(on_host("runsc")?), "runsc")];
-    match scene.peers.docker_container(&docker_mounts(rust)) {
+    match setup.peers.docker_container(&docker_mounts(rust)) {
         Ok(container) => optional.push((Place::Docker(container), "docker (overlay2)")),
         Err(why) => left_out.push(format!("docker is left out: {}", why.message)),
     }
     for (place, name) in optional {
         // Some throw away what was written when a command ends.
-        let probe = timed(&mut place.sh(scene, "touch probe", false))
-            .and_then(|_| timed(&mut place.sh(scene, "test -e probe", false)));
+        let probe = timed(&mut place.sh(setup, "touch probe", false))
+            .and_then(|_| timed(&mut place.sh(setup, "test -e probe", false)));
         match probe {
             Ok(_) => places.push((place, name)),
             Err(why) => left_out.push(format!("{name} is left out: {}", why.message)),
@@ -153,7 +153,7 @@ async fn places(
 }
 
 fn measure(
-    scene: &Scene,
+    setup: &Setup,
     places: &[(Place, &'static str)],
     pieces: &[Piece],
     large: &Path,
@@ -162,13 +162,13 @@ fn measure(
     notes: &[String],
 ) -> Result<Vec<Scored>, ApiError> {
     for (place, _) in places {
-        bring(scene, place, large, "large")?;
+        bring(setup, place, large, "large")?;
         if cache.exists() {
-            bring(scene, place, cache, "npm-cache")?;
-            bring(scene, place, &cache.with_file_name("package"), "package")?;
+            bring(setup, place, cache, "npm-cache")?;
+            bring(setup, place, &cache.with_file_name("package"), "package")?;
         }
         for piece in pieces {
-            timed(&mut place.sh(scene, piece.make, false))
+            timed(&mut place.sh(setup, piece.make, false))
                 .map_err(|why| about(&format!("preparing {} in {place:?}", piece.title), why))?;
         }
     }
@@ -182,7 +182,7 @@ fn measure(
         // One round that does not count: caches are filled in every place.
         for round in 0..=rounds {
             for ((place, _), one) in places.iter().zip(&mut series) {
-                let took = timed(&mut place.sh(scene, &piece.run, false))
+                let took = timed(&mut place.sh(setup, &piece.run, false))
                     .map_err(|why| about(&format!("{} in {place:?}", piece.title), why))?;
                 if round > 0 {
                     one.took(took);
@@ -211,13 +211,13 @@ fn about(what: &str, why: ApiError) -> ApiError {
 }
 
 /// A copy of a directory of the host in that place.
-fn bring(scene: &Scene, place: &Place, from: &Path, name: &str) -> Result<(), ApiError> {
+fn bring(setup: &Setup, place: &Place, from: &Path, name: &str) -> Result<(), ApiError> {
     let source = from.display().to_string();
     match place {
         Place::Host(dir) | Place::Bwrap(dir) | Place::Runsc(dir) => {
             timed(Command::new("cp").args(["-a", &source]).arg(dir.join(name)))
         }
-        Place::Bay(bay) => timed(&mut scene.bay(&["cp", &source, &format!("{bay}:/workspace/{name}")])),
+        Place::Bay(bay) => timed(&mut setup.bay(&["cp", &source, &format!("{bay}:/workspace/{name}")])),
         Place::Docker(container) => {
             timed(Command::new("docker").args(["cp", &source, &format!("{container}:/work/{name}")]))
         }

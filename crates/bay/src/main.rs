@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  bay __guest, bay __runtime ──► multicall: no arguments parsed, no threads, no runtime started
-//!  bay-ctl, inside a bay ───────► inside: asks that bay's guest
+//!  bay-ctl, inside a bay ───────► bay_ctl: asks that bay's guest
 //!  bay serve ───────────────────► commands::serve: the daemon
 //!  any other verb ──► clap ──► commands::VERB ──► client ──► D/bay.sock ──► daemon
 //!                                                   │
@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod archive;
+mod bay_ctl;
 mod cli;
 mod commands;
 mod daemon_start;
@@ -27,7 +28,6 @@ mod disk_space;
 mod doctor;
 mod failure;
 mod git;
-mod inside;
 mod multicall;
 mod naming;
 mod operator;

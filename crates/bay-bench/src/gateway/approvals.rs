@@ -10,9 +10,9 @@ use bay_types::approval::{Allow, Approval, Asked};
 use super::lab::{ASK, Lab};
 use super::load::Work;
 use super::{finished, spawned};
-use crate::contest::{Bar, Scored, Series, Unit, score};
-use crate::flow::resident_mib;
+use crate::scoring::{Bar, Scored, Series, Unit, score};
 use crate::talk;
+use crate::throughput::resident_mib;
 
 /// Requests that one bay holds: fewer than it may have open questions.
 const EACH: usize = 10;

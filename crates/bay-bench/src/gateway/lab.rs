@@ -17,7 +17,7 @@ use bay_types::{ApiError, ErrorCode};
 use super::load::{Order, Told, Way, Work};
 use super::origin::{ADDRESS, NAME, Origin, SECRET_NAME};
 use crate::peers::{said, timed};
-use crate::scene::{on, small_tree};
+use crate::setup::{on, small_tree};
 
 const IMAGE: &str = "bench-gateway";
 /// Where the load generator lies in a bay.
@@ -232,7 +232,7 @@ impl Lab {
         self.outside(Way::Proxy(at, ADDRESS), &proxy.trust, path, work)
     }
 
-    /// Takes everything away again; what cannot be removed is said, not hidden.
+    /// Removes everything that was made, and reports what cannot be removed.
     pub(super) async fn close(mut self) {
         for bay in std::mem::take(&mut self.bays) {
             if let Err(error) = timed(&mut self.command(&["rm", "--yes", &bay])) {

@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use bay_types::ApiError;
 
-use crate::contest::{Bar, Scored, Series, Unit, score};
-use crate::flow::{FLAT_MIB, resident_mib};
+use crate::scoring::{Bar, Scored, Series, Unit, score};
 use crate::talk;
+use crate::throughput::{FLAT_MIB, resident_mib};
 use lab::{Lab, Mitmproxy, SHUT, told};
 use load::{Told, Work};
 use origin::SHORT;

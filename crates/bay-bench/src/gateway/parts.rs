@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use super::lab::Lab;
 use super::load::{Told, Work};
 use super::origin::SHORT;
-use crate::contest::{Bar, Scored, Series, Unit, score};
+use crate::scoring::{Bar, Scored, Series, Unit, score};
 
 const RULES: usize = 1_000;
 const DECIDE_ROUNDS: usize = 200;

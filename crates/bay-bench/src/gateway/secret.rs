@@ -13,7 +13,7 @@ use super::lab::{Lab, told};
 use super::load::Work;
 use super::origin::SHORT;
 use super::{DOWNLOAD, OWN, all, megabytes, processor_ms};
-use crate::contest::{Bar, Scored, Series, Unit, score};
+use crate::scoring::{Bar, Scored, Series, Unit, score};
 
 /// What the secret is called; its name stands for it in requests.
 pub(super) const SECRET: &str = "BENCH_TOKEN";

@@ -9,8 +9,8 @@ use rustix::termios::isatty;
 
 use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
-use crate::git::leaving::review::{Leaving, review};
-use crate::git::leaving::{Interrupts, Kind, Wanted, Work, bring_out, short};
+use crate::git::bring_out::review::{Leaving, review};
+use crate::git::bring_out::{Interrupts, Kind, Wanted, Work, bring_out, short};
 use crate::output::progress::Meter;
 
 /// Write the work in a bay to standard output as a git bundle.

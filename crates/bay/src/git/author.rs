@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bay_types::bay::Author;
 
-use super::harmless::git;
+use super::safe_command::git;
 
 /// The author git would write into a commit made in `dir`: what the caller's settings and, where `dir` is in one, the
 /// repository's say. Under `sudo` the settings are root's, which rarely name anybody; then those of the user who called

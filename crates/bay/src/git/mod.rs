@@ -1,14 +1,14 @@
 //! The caller's own repository, read and written as the caller, with the caller's git.
 //!
 //! Only ever run on a tree the caller named as theirs; an agent's work comes to it from a clean repository of our own
-//! ([`leaving`]). The tree itself may be a stranger's: nothing that its configuration names is run ([`harmless`]).
+//! ([`bring_out`]). The tree itself may be a stranger's: nothing that its configuration names is run ([`safe_command`]).
 
-mod arriving;
 mod author;
-mod harmless;
-pub(crate) mod leaving;
-mod person;
+pub(crate) mod bring_out;
+mod local_branch;
 pub(crate) mod push;
+mod safe_command;
+mod sudo_user;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -21,10 +21,10 @@ use bay_client::local;
 use bay_types::{ApiError, ErrorCode};
 use tokio::io::AsyncWriteExt;
 
-pub(crate) use arriving::Arrived;
 pub(crate) use author::author;
 use bay_text::escape::one_line;
-use harmless::{git, git_on_content};
+pub(crate) use local_branch::Arrived;
+use safe_command::{git, git_on_content};
 
 /// Most commits of the cache that a bundle is made against: more would only lengthen the command line.
 const MAX_HAVE: usize = 64;

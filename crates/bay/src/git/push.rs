@@ -8,10 +8,10 @@ use bay_types::{ApiError, ErrorCode};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
-use super::arriving::diverged;
-use super::harmless::REPOSITORY_VARIABLES;
-use super::leaving::Work;
-use super::person::Person;
+use super::bring_out::Work;
+use super::local_branch::diverged;
+use super::safe_command::REPOSITORY_VARIABLES;
+use super::sudo_user::SudoUser;
 use super::{discover, not_run};
 
 use bay_text::escape::one_line;
@@ -58,9 +58,9 @@ pub(crate) async fn push(
         command.env_remove(variable);
     }
     command.envs(work.clean.repo().lent()).env("LC_ALL", "C");
-    if let Some(person) = Person::behind_sudo() {
-        person.is_given(work.clean.place()).map_err(|e| local("handing the work over", &e))?;
-        person.runs(&mut command);
+    if let Some(user) = SudoUser::behind_sudo() {
+        user.is_given(work.clean.place()).map_err(|e| local("handing the work over", &e))?;
+        user.runs(&mut command);
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().map_err(|e| not_run(&e))?;

@@ -1,6 +1,6 @@
 //! `bay audit`: the record of events, for people who do not take the daemon's word for it.
 
-mod remembered;
+mod known_heads;
 mod verify;
 
 use std::path::PathBuf;

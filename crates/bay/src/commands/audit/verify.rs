@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{read, remembered};
+use super::{known_heads, read};
 use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
 use crate::output::{count, data, json, talk};
@@ -83,9 +83,9 @@ impl Verify {
     pub(super) async fn run(self, global: &Global) -> Outcome {
         let mut client = global.client();
         let key = self.key(&mut client).await?;
-        let place = remembered::place(key.log());
+        let place = known_heads::place(key.log());
         let remembered = match &place {
-            Some(place) => remembered::recall(place, &key)?,
+            Some(place) => known_heads::recall(place, &key)?,
             None => None,
         };
         let given = match &self.head {
@@ -115,7 +115,7 @@ impl Verify {
         let newer =
             continues("remembered").is_none_or(|(size, goes_on)| goes_on && size < verified.head.size);
         if let (Some(place), Some(note), true) = (place, note, newer) {
-            remembered::keep(&place, &note);
+            known_heads::keep(&place, &note);
         }
         report(&verified, &known, global.json)
     }

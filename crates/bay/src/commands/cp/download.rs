@@ -1,4 +1,4 @@
-//! Out of a bay, onto the caller's disk.
+//! Copies from a bay to the caller's disk.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use bay_text::percent::path_value;
 use bay_types::guest::{FileKind, FileStat};
 use bay_types::{ApiError, ErrorCode};
 
-use super::place::{Place, Temporary};
+use super::target_file::{TargetFile, Temporary};
 use super::{Copied, copying, name_of, refuse_kind, source_stat};
 use crate::archive::{Unpacked, unpack, unpack_file};
 use crate::disk_space::DiskSpace;
@@ -93,7 +93,7 @@ async fn file(
     meter: &mut Meter,
 ) -> Result<Copied, Failure> {
     let failed = |error: &io::Error| writing(bay, source, target, error);
-    let place = Place::new(target).map_err(|e| failed(&e))?;
+    let place = TargetFile::new(target).map_err(|e| failed(&e))?;
     let Some(directory) = place.directory() else {
         return device(client, bay, source, stat, &place, meter).await;
     };
@@ -156,7 +156,7 @@ async fn device(
     bay: &str,
     source: &str,
     stat: &FileStat,
-    place: &Place,
+    place: &TargetFile,
     meter: &mut Meter,
 ) -> Result<Copied, Failure> {
     let failed = |error: &io::Error| writing(bay, source, place.target(), error);

@@ -1,6 +1,6 @@
-mod across;
+mod between_bays;
 mod download;
-mod place;
+mod target_file;
 mod upload;
 
 use bay_client::{Client, ShowProgress, bay_path, invalid, local};
@@ -89,7 +89,7 @@ impl Cp {
             }
             (Place::Bay { bay: from, path: source }, Place::Bay { bay, path }) => {
                 let target = Target { bay, path, user };
-                (across::copy(&mut client, &from, &source, &target).await?, false)
+                (between_bays::copy(&mut client, &from, &source, &target).await?, false)
             }
             (Place::Local(_) | Place::Stream, Place::Local(_) | Place::Stream) => {
                 return Err(invalid(

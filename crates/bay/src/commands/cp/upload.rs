@@ -1,4 +1,4 @@
-//! From here into a bay.
+//! Copies from the caller's disk into a bay.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;

@@ -1,5 +1,5 @@
-mod given;
-mod judge;
+mod evaluate;
+mod policy_argument;
 mod render;
 #[cfg(test)]
 mod tests;
@@ -11,8 +11,8 @@ use bay_types::{ApiError, ErrorCode};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
-pub(crate) use given::forge_of_path;
-pub(crate) use given::{Given, PolicyFlags, given};
+pub(crate) use policy_argument::forge_of_path;
+pub(crate) use policy_argument::{Given, PolicyFlags, given};
 pub(crate) use render::grant as grant_line;
 
 use crate::cli::Global;
@@ -152,16 +152,16 @@ impl Policy {
                 let scope = Scope::new(name.as_deref(), host, project)?;
                 set(&mut client, scope, &policy, &list, global.json).await
             }
-            Verb::Check { name, request } => judge::check(&mut client, &name, request, global.json).await,
-            Verb::Explain { name, id } => judge::explain(&mut client, &name, id, global.json).await,
-            Verb::Lint { name: Some(name), .. } => judge::lint(&mut client, &name, global.json).await,
+            Verb::Check { name, request } => evaluate::check(&mut client, &name, request, global.json).await,
+            Verb::Explain { name, id } => evaluate::explain(&mut client, &name, id, global.json).await,
+            Verb::Lint { name: Some(name), .. } => evaluate::lint(&mut client, &name, global.json).await,
             Verb::Lint { name: None, file } => {
-                judge::lint_file(file.as_deref().unwrap_or("-"), global.json).await
+                evaluate::lint_file(file.as_deref().unwrap_or("-"), global.json).await
             }
             Verb::Diff { name, policy, list } => {
-                judge::diff(&mut client, &name, &policy, &list, global.json).await
+                evaluate::diff(&mut client, &name, &policy, &list, global.json).await
             }
-            Verb::Learn { name } => judge::learn(&mut client, &name, global.json).await,
+            Verb::Learn { name } => evaluate::learn(&mut client, &name, global.json).await,
         }
     }
 }
@@ -260,7 +260,7 @@ pub(crate) async fn complete(
     {
         let view: BayView = client.get(&bay_path(bay, "")).await?;
         if let Some(origin) = &view.origin {
-            forge = given::forge_of(&origin.location).await;
+            forge = policy_argument::forge_of(&origin.location).await;
         }
         let wanted = operator::wants(given.text(), "@proposed");
         if wanted && view.state == State::Running {

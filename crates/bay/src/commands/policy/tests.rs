@@ -1,6 +1,6 @@
 use bay_types::policy::{HostWarning, LayerView, NearMiss, Origin, RuleView};
 
-use super::judge::{changes, explained};
+use super::evaluate::{changes, explained};
 use super::*;
 
 fn rule(id: &str, outcome: &str) -> RuleView {

@@ -10,9 +10,9 @@ use bay_types::frame::Frame;
 use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 
-use crate::contest::{Bar, Scored, Series, Unit, score};
 use crate::peers::timed;
-use crate::scene::Scene;
+use crate::scoring::{Bar, Scored, Series, Unit, score};
+use crate::setup::Setup;
 
 /// Output of one exec: about a gigabyte.
 const OUTPUT_MIB: u64 = 1024;
@@ -41,18 +41,18 @@ const BOMBS: [(&str, &str); 4] = [
     ("disk writes", "while :; do busybox dd if=/dev/zero of=/workspace/x bs=1M count=200 conv=fsync; done"),
 ];
 
-pub(crate) async fn output(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+pub(crate) async fn output(setup: &mut Setup, rounds: usize) -> Result<Scored, ApiError> {
     let mut speed = Series::of("API, reading client", Unit::MegabytesPerSecond, &[Bar::Is(400.0)]);
     let mut host = Series::of("pipe on the bare host", Unit::MegabytesPerSecond, &[]);
     let mut growth = Series::of("growth of the daemon", Unit::Mebibytes, &[Bar::Is(FLAT_MIB)]);
-    let name = scene.up()?;
-    let daemon: Health = scene.client.get("/v1/health").await?;
+    let name = setup.up()?;
+    let daemon: Health = setup.client.get("/v1/health").await?;
     let count = format!("count={OUTPUT_MIB}");
     let dd = ["/bin/busybox", "dd", "if=/dev/zero", "bs=1M", &count];
     let before = resident_mib(daemon.pid);
     let measured = async {
         for _ in 0..rounds {
-            let (took, bytes) = run(&mut scene.client, &name, &ExecSpec::new(dd.iter().copied())).await?;
+            let (took, bytes) = run(&mut setup.client, &name, &ExecSpec::new(dd.iter().copied())).await?;
             speed.was(per_second(bytes, took));
             growth.was(resident_mib(daemon.pid) - before);
             let took = timed(std::process::Command::new(dd[0]).args(&dd[1..]))?;
@@ -61,7 +61,7 @@ pub(crate) async fn output(scene: &mut Scene, rounds: usize) -> Result<Scored, A
         Ok::<_, ApiError>(())
     }
     .await;
-    timed(&mut scene.bay(&["rm", "--yes", &name]))?;
+    timed(&mut setup.bay(&["rm", "--yes", &name]))?;
     measured?;
     Ok(score(&format!("{OUTPUT_MIB} MiB of output from one exec"), &[speed, host, growth], vec![]))
 }
@@ -98,15 +98,15 @@ pub(crate) async fn run(
 }
 
 /// Commands at a fixed rate, whatever the answers take, spread over many bays.
-pub(crate) async fn storm(scene: &mut Scene, seconds: u32) -> Result<Scored, ApiError> {
+pub(crate) async fn storm(setup: &mut Setup, seconds: u32) -> Result<Scored, ApiError> {
     let mut names = Vec::new();
     for _ in 0..STORM_BAYS {
-        names.push(scene.up()?);
+        names.push(setup.up()?);
     }
-    let daemon: Health = scene.client.get("/v1/health").await?;
+    let daemon: Health = setup.client.get("/v1/health").await?;
     // The first commands fill caches that then stay as they are.
     for name in &names {
-        run(&mut scene.client.another(), name, &ExecSpec::new(["/bin/true"])).await?;
+        run(&mut setup.client.another(), name, &ExecSpec::new(["/bin/true"])).await?;
     }
     let before = resident_mib(daemon.pid);
     let mut took = Series::new("exec, p50 and p95", None);
@@ -121,7 +121,7 @@ pub(crate) async fn storm(scene: &mut Scene, seconds: u32) -> Result<Scored, Api
     };
     for count in 0..seconds * STORM_PER_SECOND {
         clock.tick().await;
-        let mut client = scene.client.another();
+        let mut client = setup.client.another();
         let name = names[count as usize % names.len()].clone();
         running.spawn(async move { run(&mut client, &name, &ExecSpec::new(["/bin/true"])).await });
         while let Some(done) = running.try_join_next() {
@@ -133,7 +133,7 @@ pub(crate) async fn storm(scene: &mut Scene, seconds: u32) -> Result<Scored, Api
     }
     let growth = resident_mib(daemon.pid) - before;
     for name in &names {
-        timed(&mut scene.bay(&["rm", "--yes", name]))?;
+        timed(&mut setup.bay(&["rm", "--yes", name]))?;
     }
     let mut spread = Series::of("p99, as a time", Unit::Milliseconds, &[Bar::Is(10.0 * took.median())]);
     spread.was(took.at(0.99));
@@ -148,31 +148,31 @@ pub(crate) async fn storm(scene: &mut Scene, seconds: u32) -> Result<Scored, Api
 }
 
 /// What a bomb in one bay costs the commands of another.
-pub(crate) async fn neighbours(scene: &mut Scene) -> Result<Scored, ApiError> {
-    let victim = scene.up()?;
+pub(crate) async fn neighbours(setup: &mut Setup) -> Result<Scored, ApiError> {
+    let victim = setup.up()?;
     let mut quiet = Series::new("quiet", None);
     for _ in 0..NEIGHBOUR_ROUNDS {
-        quiet.took(run(&mut scene.client, &victim, &ExecSpec::new(["/bin/true"])).await?.0);
+        quiet.took(run(&mut setup.client, &victim, &ExecSpec::new(["/bin/true"])).await?.0);
     }
     let bar = [Bar::Is(3.0 * quiet.at(0.99))];
     let mut series = vec![];
     let mut series_p99 = vec![];
     for (name, script) in BOMBS {
-        let bomb = scene.up_limited()?;
-        timed(&mut scene.bay(&["exec", "-d", &bomb, "--", "/bin/sh", "-c", script]))?;
+        let bomb = setup.up_limited()?;
+        timed(&mut setup.bay(&["exec", "-d", &bomb, "--", "/bin/sh", "-c", script]))?;
         // It has gone off when its bay is as full as it will get.
         tokio::time::sleep(BOMB_GROWS).await;
         let mut during = Series::new(name, None);
         for _ in 0..NEIGHBOUR_ROUNDS {
-            during.took(run(&mut scene.client, &victim, &ExecSpec::new(["/bin/true"])).await?.0);
+            during.took(run(&mut setup.client, &victim, &ExecSpec::new(["/bin/true"])).await?.0);
         }
-        timed(&mut scene.bay(&["rm", "--yes", &bomb]))?;
+        timed(&mut setup.bay(&["rm", "--yes", &bomb]))?;
         let mut p99 = Series::of(format!("{name}: p99"), Unit::Milliseconds, &bar);
         p99.was(during.at(0.99));
         series.push(during);
         series_p99.push(p99);
     }
-    timed(&mut scene.bay(&["rm", "--yes", &victim]))?;
+    timed(&mut setup.bay(&["rm", "--yes", &victim]))?;
     let mut all = vec![quiet];
     all.append(&mut series);
     all.append(&mut series_p99);

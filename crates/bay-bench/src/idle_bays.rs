@@ -4,18 +4,18 @@ use bay_client::bay_path;
 use bay_types::ApiError;
 use bay_types::bay::{BayView, Health};
 
-use crate::contest::{Bar, Scored, Series, Unit, score};
-use crate::flow::{resident_mib, status_mib};
 use crate::peers::timed;
-use crate::scene::Scene;
+use crate::scoring::{Bar, Scored, Series, Unit, score};
+use crate::setup::Setup;
+use crate::throughput::{resident_mib, status_mib};
 
 const CROWD: usize = 100;
 /// First and last bays whose creation is compared: one alone is noise.
 const EACH_END: usize = 5;
 
-pub(crate) async fn crowd(scene: &mut Scene) -> Result<Scored, ApiError> {
-    let origin = scene.origin_of("repo").await?;
-    let daemon: Health = scene.client.get("/v1/health").await?;
+pub(crate) async fn idle_bays(setup: &mut Setup) -> Result<Scored, ApiError> {
+    let origin = setup.origin_of("repo").await?;
+    let daemon: Health = setup.client.get("/v1/health").await?;
     let mut first = Series::new("creating the first five", None);
     let mut last = Series::new("creating the last five of a hundred", Some((2.0, "creating the first five")));
     let mut guest = Series::of("guest (its proportional share)", Unit::Mebibytes, &[]);
@@ -25,7 +25,7 @@ pub(crate) async fn crowd(scene: &mut Scene) -> Result<Scored, ApiError> {
     let mut names = Vec::new();
     let mut made = Ok(());
     for count in 0..CROWD {
-        match scene.create_and_keep(&origin).await {
+        match setup.create_and_keep(&origin).await {
             Ok((name, took)) => {
                 names.push(name);
                 if count < EACH_END {
@@ -45,7 +45,7 @@ pub(crate) async fn crowd(scene: &mut Scene) -> Result<Scored, ApiError> {
         let growth = (resident_mib(daemon.pid) - before) / CROWD as f64;
         share.was(growth);
         for name in &names {
-            let view: BayView = scene.client.get(&bay_path(name, "")).await?;
+            let view: BayView = setup.client.get(&bay_path(name, "")).await?;
             let pid = view.host_pid.unwrap_or_default();
             let held = status_mib(&format!("/proc/{pid}/smaps_rollup"), "Pss:");
             guest.was(held);
@@ -53,7 +53,7 @@ pub(crate) async fn crowd(scene: &mut Scene) -> Result<Scored, ApiError> {
         }
     }
     for name in &names {
-        timed(&mut scene.bay(&["rm", "--yes", name]))?;
+        timed(&mut setup.bay(&["rm", "--yes", name]))?;
     }
     made?;
     Ok(score(&format!("{CROWD} idle bays"), &[first, last, guest, share, whole], vec![]))

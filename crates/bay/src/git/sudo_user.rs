@@ -1,7 +1,7 @@
-//! Whom a program that sudo runs as root is run for.
+//! The user who runs this program through sudo.
 //!
-//! Bays need root, repositories and credentials do not: what is written into a repository of the person, and what is
-//! pushed with the person's keys, is done as that person.
+//! Bays need root, repositories and credentials do not. Git writes to the user's repositories, and pushes with the user's
+//! keys, as that user.
 
 use std::io;
 use std::os::unix::fs::lchown;
@@ -12,15 +12,15 @@ use tokio::process::Command;
 use super::author::home_of;
 
 #[derive(Debug)]
-pub(super) struct Person {
+pub(super) struct SudoUser {
     name: String,
     uid: u32,
     gid: u32,
     home: PathBuf,
 }
 
-impl Person {
-    /// The person behind sudo; `None` where there is no sudo.
+impl SudoUser {
+    /// The user who ran sudo; `None` without sudo.
     pub(super) fn behind_sudo() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return None;
@@ -33,13 +33,13 @@ impl Person {
         Some(Self { name, uid, gid, home })
     }
 
-    /// Lets a program run as this person.
+    /// Runs a program as this user.
     pub(super) fn runs(&self, command: &mut Command) {
         command.uid(self.uid).gid(self.gid).env("HOME", &self.home);
         command.env("USER", &self.name).env("LOGNAME", &self.name).env_remove("XDG_CONFIG_HOME");
     }
 
-    /// Gives a directory of ours, with all that is in it, to this person.
+    /// Gives a directory of ours, with all that is in it, to this user.
     pub(super) fn is_given(&self, place: &Path) -> io::Result<()> {
         if place.symlink_metadata()?.is_dir() {
             for entry in std::fs::read_dir(place)? {

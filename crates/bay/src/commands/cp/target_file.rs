@@ -1,4 +1,5 @@
-//! Where a file from a bay goes: beside its final place until it is whole, so that a broken copy never replaces a good file.
+//! The file on the caller's disk that a copy writes: a temporary file beside the target until it is whole, so that a broken
+//! copy never replaces a good file.
 //!
 //! The temporary file is called `.bay-cp.PID.N` and is locked for as long as its process lives. A copy that ends, by a signal too,
 //! removes it. One that was killed (SIGKILL) cannot: the next copy into the directory removes what is locked by nobody and
@@ -20,7 +21,7 @@ const MAX_ENTRIES: usize = 100_000;
 
 /// The place of a copy.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct TargetFile {
     target: PathBuf,
     /// Of a file that is replaced; a device or a pipe is written to.
     directory: Option<PathBuf>,
@@ -35,7 +36,7 @@ pub(super) struct Temporary {
     kept: bool,
 }
 
-impl Place {
+impl TargetFile {
     pub(super) fn new(target: &Path) -> io::Result<Self> {
         // The caller's own link is followed, as cp does: it is the caller who named it.
         let target = target.canonicalize().unwrap_or_else(|_| target.to_owned());
@@ -154,7 +155,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("f");
         fs::write(&target, b"old").unwrap();
-        let place = Place::new(&target).unwrap();
+        let place = TargetFile::new(&target).unwrap();
         let mut half = place.begin(0o644).unwrap();
         half.file.write_all(b"half").unwrap();
         drop(half);
@@ -182,7 +183,7 @@ mod tests {
         fs::create_dir(dir.path().join(others[5])).unwrap();
         let lock = File::open(dir.path().join(held)).unwrap();
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
-        drop(Place::new(&dir.path().join("f")).unwrap().begin(0o644).unwrap());
+        drop(TargetFile::new(&dir.path().join("f")).unwrap().begin(0o644).unwrap());
         let mut expected: Vec<&str> = others.to_vec();
         expected.sort_unstable();
         assert_eq!(names(dir.path()), expected);

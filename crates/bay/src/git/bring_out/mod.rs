@@ -17,8 +17,8 @@
 
 mod clean;
 mod lender;
+mod pack_directory;
 pub(crate) mod review;
-mod room;
 
 use bay_client::{Client, local};
 use bay_types::bay::BayView;
@@ -30,7 +30,7 @@ use crate::output::progress::Meter;
 use bay_git::{Lender, Taken, is_object_id};
 use bay_text::escape::one_line;
 pub(crate) use clean::Clean;
-use room::{Answer, Room};
+use pack_directory::{Answer, PackDirectory};
 
 /// Largest pack that is taken out of a bay.
 pub(crate) const MAX_PACK_BYTES: u64 = 16 << 30;
@@ -130,22 +130,22 @@ async fn attempt(
 ) -> Result<Work, Failure> {
     let bay = wanted.bay;
     let base = bay.origin.as_ref().map(|origin| origin.commit.clone()).filter(|commit| is_object_id(commit));
-    let mut room = Room::new(client, bay.name.as_str());
+    let mut directory = PackDirectory::new(client, bay.name.as_str());
     meter.stage(&format!("packing the work of {}", bay.name));
     let have = lender.as_ref().map(|lender| lender.commit.clone());
     let brought = interrupts
         .or(async {
-            let answer = room.pack(wanted, have.as_deref(), base.as_deref()).await?;
+            let answer = directory.pack(wanted, have.as_deref(), base.as_deref()).await?;
             let (tip, kind) = match answer {
                 Answer::Tip { commit, kind } => (commit, kind),
                 Answer::Refused { why, said } => return Err(refusal(bay, &why, &said)),
             };
             let clean = Clean::create(tip.len() == 64, lender).await?;
-            room.download(&clean.incoming(), meter).await?;
+            directory.download(&clean.incoming(), meter).await?;
             Ok((clean, tip, kind))
         })
         .await;
-    room.clear().await;
+    directory.clear().await;
     let (clean, tip, kind) = brought?;
     if interrupts.or(clean.take_in(&tip, base.as_deref(), meter)).await? == Taken::Nothing {
         return Err(nothing(bay).into());

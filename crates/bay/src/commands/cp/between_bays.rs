@@ -1,4 +1,4 @@
-//! From one bay into another. The bytes pass through here untouched; each guest guards its own side.
+//! Copies from one bay into another. The bytes pass through this process unchanged; each guest checks its own side.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
-//! Git, so told that nothing a repository's own configuration names is run.
+//! Git commands that run no program that a repository's own configuration names.
 //!
-//! A directory may come from anywhere, an archive of a stranger for one, and bring its `.git/config` along. Git would
-//! run what stands there: filters for `git status`, an ssh command to fetch a missing object, hooks, monitors. The
+//! A directory may come from anywhere, such as a stranger's archive, and its `.git/config` comes with it. Git would run
+//! the programs that it names: filters for `git status`, an ssh command to fetch a missing object, hooks, monitors. The
 //! caller, often root, only asked for a copy.
 //!
 //! | what would run                                   | what stops it                                            |
@@ -139,5 +139,5 @@ fn harmless_value(name: &[u8]) -> Option<&'static [u8]> {
 }
 
 #[cfg(test)]
-#[path = "harmless_tests.rs"]
+#[path = "safe_command_tests.rs"]
 mod tests;

@@ -1,5 +1,5 @@
-//! The newest head of each log that was verified here: what a daemon cannot take back. It is the caller's, not the
-//! daemon's, so it lives with the caller's other state.
+//! The newest head of each log that this user verified: the daemon cannot take it back. It belongs to the caller and not to
+//! the daemon, so it is stored with the caller's other state.
 
 use std::ffi::OsString;
 use std::fs;

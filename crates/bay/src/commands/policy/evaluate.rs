@@ -1,4 +1,4 @@
-//! What a policy says.
+//! `bay policy check`, `explain`, `lint`, `diff` and `learn`: what a policy decides.
 
 use std::fmt::Write as _;
 

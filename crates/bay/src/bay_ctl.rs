@@ -1,6 +1,5 @@
 //! `bay-ctl`: what a process in a bay can ask that bay, over a socket that leads to its own guest and nowhere else.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bay_client::{Client, Endpoint};

@@ -1,4 +1,4 @@
-//! The clean repository, on a thread of its own so that this program can still be interrupted.
+//! Runs the clean repository on a thread of its own, so that a signal can still interrupt this program.
 
 use std::io;
 use std::path::{Path, PathBuf};

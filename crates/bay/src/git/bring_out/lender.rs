@@ -1,4 +1,4 @@
-//! A repository of the caller's that has the commit a bay began from.
+//! Finds a repository of the caller that has the commit a bay began from, so that only newer objects are downloaded.
 
 use std::path::{Path, PathBuf};
 

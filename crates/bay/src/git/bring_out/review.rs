@@ -1,4 +1,4 @@
-//! What leaves, looked at in the clean repository before it does.
+//! Reviews the work in the clean repository before it leaves.
 
 use std::fs::File;
 use std::io;

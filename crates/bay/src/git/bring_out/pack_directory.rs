@@ -1,4 +1,4 @@
-//! The directory in the bay where its work is packed, and the way from there to here.
+//! The directory in a bay where its work is packed, and the download of the pack.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -61,7 +61,7 @@ impl Answer {
 
 /// A directory in a bay.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct PackDirectory {
     client: Client,
     bay: String,
     /// The exec that packs; also what makes the directory's name one of a kind.
@@ -70,7 +70,7 @@ pub(super) struct Room {
     in_use: bool,
 }
 
-impl Room {
+impl PackDirectory {
     pub(super) fn new(client: &Client, bay: &str) -> Self {
         let packing = ExecId::generate();
         Self {

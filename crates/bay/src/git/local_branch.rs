@@ -1,13 +1,13 @@
-//! Checked work, as a branch of a repository of the caller's. Never checked out, and no commit is lost from a branch
-//! unless the caller says so.
+//! Writes checked work to a branch of the caller's repository. The branch is not checked out, and it loses no commit unless
+//! the caller asks for that.
 
 use std::path::Path;
 
 use bay_client::{invalid, local};
 use bay_types::{ApiError, ErrorCode};
 
-use super::harmless::git;
-use super::person::Person;
+use super::safe_command::git;
+use super::sudo_user::SudoUser;
 use super::{LocalRepo, not_run, refused};
 
 /// What became of a branch.
@@ -40,9 +40,9 @@ impl LocalRepo {
         command.args(["fetch", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"]);
         command.arg("--").arg(bundle);
         command.arg(format!("{}refs/heads/{from}:{reference}", if force { "+" } else { "" }));
-        if let Some(person) = Person::behind_sudo() {
-            person.is_given(place).map_err(|e| local("handing the bundle over", &e))?;
-            person.runs(&mut command);
+        if let Some(user) = SudoUser::behind_sudo() {
+            user.is_given(place).map_err(|e| local("handing the bundle over", &e))?;
+            user.runs(&mut command);
         }
         let output = command.output().await.map_err(|e| not_run(&e))?;
         if !output.status.success() {

@@ -17,7 +17,7 @@ const BUSYBOX: &str = "/bin/busybox";
 /// Files per directory of the large repository: enough directories to be like a real one.
 const FILES_PER_DIRECTORY: usize = 50;
 
-pub(crate) struct Scene {
+pub(crate) struct Setup {
     data_dir: PathBuf,
     socket: PathBuf,
     executable: PathBuf,
@@ -29,8 +29,8 @@ pub(crate) struct Scene {
     bays: usize,
 }
 
-impl Scene {
-    pub(crate) async fn set(daemon: Daemon, peers: &[Peer], files: usize) -> Result<Self, ApiError> {
+impl Setup {
+    pub(crate) async fn prepare(daemon: Daemon, peers: &[Peer], files: usize) -> Result<Self, ApiError> {
         let work = std::env::temp_dir().join(format!("workbay-bench-{}", std::process::id()));
         let local = |error: std::io::Error| bay_client::local("preparing the bench", &error);
         std::fs::create_dir_all(&work).map_err(local)?;
@@ -52,8 +52,8 @@ impl Scene {
         Ok(Self { data_dir, socket, executable, client, peers, pool, work, files, bays: 0 })
     }
 
-    /// Takes everything away again; what cannot be removed is said, not hidden.
-    pub(crate) async fn strike(mut self) {
+    /// Removes everything that was made, and reports what cannot be removed.
+    pub(crate) async fn remove(mut self) {
         self.peers.remove();
         for repo in ["repo", "large"] {
             let location = self.work.join(repo).display().to_string();

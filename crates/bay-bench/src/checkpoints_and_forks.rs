@@ -6,9 +6,9 @@ use bay_client::bay_path;
 use bay_types::ApiError;
 use bay_types::checkpoint::{CheckpointCreate, CheckpointKind, CheckpointView};
 
-use crate::contest::{Bar, Scored, Series, Unit, score};
 use crate::peers::timed;
-use crate::scene::Scene;
+use crate::scoring::{Bar, Scored, Series, Unit, score};
+use crate::setup::Setup;
 
 /// What the small bay holds, in MiB.
 const LITTLE_MIB: usize = 100;
@@ -18,7 +18,7 @@ const WRITER: &str = "n=0; while :; do n=$(( (n + 1) % 40 )); \
 
 /// How long a bay that writes stands still for a checkpoint of its files, with little and with much data.
 pub(crate) async fn checkpoint(
-    scene: &mut Scene,
+    setup: &mut Setup,
     rounds: usize,
     much_mib: usize,
 ) -> Result<Scored, ApiError> {
@@ -30,28 +30,28 @@ pub(crate) async fn checkpoint(
         &[Bar::Is(30.0), Bar::Of(1.2, "pause with 100 MiB of data")],
     );
     let mut whole = Series::of("the whole verb, flush included", Unit::Milliseconds, &[]);
-    let (small, large) = (scene.up()?, scene.up()?);
+    let (small, large) = (setup.up()?, setup.up()?);
     let measured = async {
         for (bay, mib) in [(&small, LITTLE_MIB), (&large, much_mib)] {
-            fill(scene, bay, mib)?;
-            timed(&mut scene.bay(&["exec", bay, "-d", "--", "/bin/sh", "-c", WRITER]))?;
+            fill(setup, bay, mib)?;
+            timed(&mut setup.bay(&["exec", bay, "-d", "--", "/bin/sh", "-c", WRITER]))?;
         }
         for _ in 0..rounds {
             for (bay, series) in [(&small, &mut little), (&large, &mut much)] {
                 let began = std::time::Instant::now();
                 let body = CheckpointCreate { message: None, kind: Some(CheckpointKind::Files) };
-                let made: CheckpointView = scene.client.post(&bay_path(bay, "/checkpoints"), &body).await?;
+                let made: CheckpointView = setup.client.post(&bay_path(bay, "/checkpoints"), &body).await?;
                 whole.took(began.elapsed());
                 series.was(made.pause_ms);
                 let path = bay_path(bay, &format!("/checkpoints/{}", made.name));
-                let _: serde_json::Value = scene.client.delete(&path).await?;
+                let _: serde_json::Value = setup.client.delete(&path).await?;
             }
         }
         Ok::<_, ApiError>(())
     }
     .await;
     for bay in [&small, &large] {
-        timed(&mut scene.bay(&["rm", "--yes", bay]))?;
+        timed(&mut setup.bay(&["rm", "--yes", bay]))?;
     }
     measured?;
     let notes = vec![
@@ -72,12 +72,12 @@ fn filling(mib: usize) -> String {
     )
 }
 
-fn fill(scene: &Scene, bay: &str, mib: usize) -> Result<(), ApiError> {
-    timed(&mut scene.bay(&["exec", bay, "--", "/bin/sh", "-c", &filling(mib)])).map(drop)
+fn fill(setup: &Setup, bay: &str, mib: usize) -> Result<(), ApiError> {
+    timed(&mut setup.bay(&["exec", bay, "--", "/bin/sh", "-c", &filling(mib)])).map(drop)
 }
 
 /// From one bay to a child that answers, beside a new bay and beside a container committed and run.
-pub(crate) async fn fork(scene: &mut Scene, rounds: usize) -> Result<Scored, ApiError> {
+pub(crate) async fn fork(setup: &mut Setup, rounds: usize) -> Result<Scored, ApiError> {
     const NEW: &str = "bay up, bay exec";
     const DOCKER: &str = "docker commit, docker run";
     let mut forks = Series::of(
@@ -87,55 +87,55 @@ pub(crate) async fn fork(scene: &mut Scene, rounds: usize) -> Result<Scored, Api
     );
     let mut news = Series::of(NEW, Unit::Milliseconds, &[]);
     let mut docker = Series::of(DOCKER, Unit::Milliseconds, &[]);
-    let parent = scene.up()?;
+    let parent = setup.up()?;
     let measured = async {
-        fill(scene, &parent, LITTLE_MIB)?;
-        scene.peers.docker_sh(&filling(LITTLE_MIB))?;
+        fill(setup, &parent, LITTLE_MIB)?;
+        setup.peers.docker_sh(&filling(LITTLE_MIB))?;
         for round in 0..rounds {
             let prefix = format!("bench-child-{}-{round}", std::process::id());
             let child = format!("{prefix}-1");
-            let fork = timed(&mut scene.bay(&["fork", &parent, "--files-only", "--name", &prefix]))?;
-            let exec = timed(&mut scene.bay(&["exec", &child, "--", "/bin/echo", "hi"]))?;
+            let fork = timed(&mut setup.bay(&["fork", &parent, "--files-only", "--name", &prefix]))?;
+            let exec = timed(&mut setup.bay(&["exec", &child, "--", "/bin/echo", "hi"]))?;
             forks.took(fork + exec);
-            timed(&mut scene.bay(&["rm", "--yes", &child]))?;
+            timed(&mut setup.bay(&["rm", "--yes", &child]))?;
             let began = std::time::Instant::now();
-            let name = scene.up()?;
-            timed(&mut scene.bay(&["exec", &name, "--", "/bin/echo", "hi"]))?;
+            let name = setup.up()?;
+            timed(&mut setup.bay(&["exec", &name, "--", "/bin/echo", "hi"]))?;
             news.took(began.elapsed());
-            timed(&mut scene.bay(&["rm", "--yes", &name]))?;
-            if let Some(took) = scene.peers.docker_commit_and_run() {
+            timed(&mut setup.bay(&["rm", "--yes", &name]))?;
+            if let Some(took) = setup.peers.docker_commit_and_run() {
                 docker.took(took?);
             }
         }
         Ok::<_, ApiError>(())
     }
     .await;
-    timed(&mut scene.bay(&["rm", "--yes", &parent]))?;
+    timed(&mut setup.bay(&["rm", "--yes", &parent]))?;
     measured?;
     let series = [forks, news, docker].into_iter().filter(|one| !one.is_empty()).collect::<Vec<_>>();
     let mut notes = vec![format!("the bay and the container have changed {LITTLE_MIB} MiB each")];
-    notes.extend(scene.peers.absent.iter().cloned());
+    notes.extend(setup.peers.absent.iter().cloned());
     Ok(score("a fork of files → first command in the child, through the CLI", &series, notes))
 }
 
 /// What many checkpoints of a bay that changes a gigabyte in all cost on disk.
-pub(crate) async fn many(scene: &mut Scene) -> Result<Scored, ApiError> {
+pub(crate) async fn many(setup: &mut Setup) -> Result<Scored, ApiError> {
     const CHECKPOINTS: usize = 50;
     const CHANGED_MIB: usize = 1024;
-    let used = |scene: &Scene| -> Result<f64, ApiError> {
+    let used = |setup: &Setup| -> Result<f64, ApiError> {
         // A commit, so that what was written is counted.
-        timed(Command::new("sync").arg("-f").arg(&scene.pool))?;
-        let space = rustix::fs::statvfs(&scene.pool)
+        timed(Command::new("sync").arg("-f").arg(&setup.pool))?;
+        let space = rustix::fs::statvfs(&setup.pool)
             .map_err(|e| bay_client::local("measuring the pool", &e.into()))?;
         #[allow(clippy::cast_precision_loss, reason = "a disk in MiB")]
         let mib = (space.f_blocks - space.f_bfree) as f64 * space.f_frsize as f64 / f64::from(1 << 20);
         Ok(mib)
     };
     let mut disk = Series::of("disk beyond what was there before", Unit::Mebibytes, &[Bar::Is(1126.0)]);
-    let bay = scene.up()?;
+    let bay = setup.up()?;
     let measured = async {
-        fill(scene, &bay, CHANGED_MIB)?;
-        let before = used(scene)?;
+        fill(setup, &bay, CHANGED_MIB)?;
+        let before = used(setup)?;
         // The same files are written anew, a fiftieth of them before each checkpoint: in the end nothing is as it was.
         let files = CHANGED_MIB.div_ceil(16);
         for number in 0..CHECKPOINTS {
@@ -143,14 +143,14 @@ pub(crate) async fn many(scene: &mut Scene) -> Result<Scored, ApiError> {
             let script = format!(
                 "n={from}; while [ $n -lt {to} ]; do /bin/busybox dd if=/dev/urandom of=/workspace/data/f$n bs=1M count=16 conv=notrunc 2>/dev/null || exit 1; n=$((n+1)); done"
             );
-            timed(&mut scene.bay(&["exec", &bay, "--", "/bin/sh", "-c", &script]))?;
-            timed(&mut scene.bay(&["checkpoint", &bay, "--files-only"]))?;
+            timed(&mut setup.bay(&["exec", &bay, "--", "/bin/sh", "-c", &script]))?;
+            timed(&mut setup.bay(&["checkpoint", &bay, "--files-only"]))?;
         }
-        disk.was(used(scene)? - before);
+        disk.was(used(setup)? - before);
         Ok::<_, ApiError>(())
     }
     .await;
-    timed(&mut scene.bay(&["rm", "--yes", &bay]))?;
+    timed(&mut setup.bay(&["rm", "--yes", &bay]))?;
     measured?;
     Ok(score(&format!("{CHECKPOINTS} checkpoints of a bay that changes 1 GiB in all"), &[disk], vec![]))
 }
