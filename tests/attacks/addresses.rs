@@ -168,9 +168,7 @@ fn tls_ca_scope_a_bays_authority_is_its_own_and_its_key_is_nowhere_in_it() {
         return;
     }
     let lab = lab();
-    let origin = lab.echo("origin.test");
-    lab.bay("a", &origin.allowed(""));
-    lab.bay("b", &origin.allowed(""));
+    let origin = lab.echo_for(&["a", "b"]);
     let authority = |bay: &str| lab.daemon.sh(bay, "cat /.bay/ca.crt").ok().text();
     let port = origin.port().to_string();
     for (bay, of, said) in

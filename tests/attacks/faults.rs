@@ -42,8 +42,7 @@ fn a_daemon_killed_under_load_has_every_request_on_record_that_an_origin_saw() {
     }
     let mut chance = Chance::announced("kill -9 under load");
     let mut lab = lab();
-    let origin = lab.echo("origin.test");
-    lab.bay("b", &origin.allowed(""));
+    let origin = lab.echo_for(&["b"]);
     let url = origin.url("https", "/n");
     let _begun = lab.daemon.bay(&["exec", "--detach", "b", "--", "python3", "-c", LOAD, &url]).ok();
     for _ in 0..3 {
@@ -85,8 +84,7 @@ fn audit_full_on_a_full_disk_nothing_leaves_and_the_bay_is_told_why() {
     }
     let disk = SmallDisk::mounted_at(&suite::fresh("m"), DATA_MIB);
     let lab = lab_with(Daemon::setup().data_at(disk.path().join("d")));
-    let origin = lab.echo("origin.test");
-    lab.bay("b", &origin.allowed(""));
+    let origin = lab.echo_for(&["b"]);
     // The client runs before the disk is full: it needs no new exec, which would have to be written down.
     let client = r#"
 import os, sys, time, urllib.request, urllib.error
@@ -138,9 +136,7 @@ fn a_policy_that_a_new_daemon_cannot_read_closes_the_way_and_says_so() {
         return;
     }
     let mut lab = lab();
-    let origin = lab.echo("origin.test");
-    lab.bay("b", &origin.allowed(""));
-    lab.bay("other", &origin.allowed(""));
+    let origin = lab.echo_for(&["b", "other"]);
     assert_eq!(lab.get("b", &origin.url("https", "/")).0, 200);
     let id = lab.daemon.show("b")["id"].as_str().unwrap().to_owned();
     lab.daemon.kill_9();
@@ -173,8 +169,7 @@ fn without_the_daemons_key_bays_run_and_their_way_out_is_closed_on_record() {
         return;
     }
     let mut lab = lab();
-    let origin = lab.echo("origin.test");
-    lab.bay("b", &origin.allowed(""));
+    let origin = lab.echo_for(&["b"]);
     assert_eq!(lab.get("b", &origin.url("https", "/")).0, 200);
     lab.daemon.kill_9();
     let key = lab.daemon.data_dir.with_extension("key");

@@ -64,8 +64,7 @@ fn net_raw_packets_of_no_protocol_and_no_source_lead_anywhere_and_they_are_count
         return;
     }
     let lab = lab();
-    let origin = lab.echo("origin.test");
-    lab.bay("b", &origin.allowed(""));
+    let origin = lab.echo_for(&["b"]);
     assert_eq!(lab.python("b", PACKETS, &[]).ok().text().trim(), "sent");
     let state = lab.daemon.rest("GET", "/v1/bays/b/egress", &Value::Null).json();
     let dropped = |what: &str| state["dropped"][what].as_u64().unwrap();
@@ -123,8 +122,7 @@ fn net_ipv6_and_net_lan_the_gateways_own_addresses_have_two_doors_and_believe_no
         return;
     }
     let lab = lab_with(bay_tests::Daemon::setup().argument("--listen").argument("127.0.0.1:0"));
-    let origin = lab.echo("origin.test");
-    lab.bay("b", &origin.allowed(""));
+    let origin = lab.echo_for(&["b"]);
     assert_eq!(lab.python("b", ROUTER, &[]).ok().text().trim(), "sent");
     let api = super::addresses::api_port(&lab.daemon);
     let said = lab.python("b", DOORS, &[&api.to_string()]).ok().text();
@@ -194,9 +192,7 @@ fn net_nft_flush_whatever_root_does_to_its_network_it_reaches_nobody_but_its_gat
         return;
     }
     let lab = lab();
-    let origin = lab.echo("origin.test");
-    lab.bay("b", &origin.allowed(""));
-    lab.bay("other", &origin.allowed(""));
+    let origin = lab.echo_for(&["b", "other"]);
     // Would notice whoever came.
     let canary = TcpListener::bind("0.0.0.0:0").unwrap();
     canary.set_nonblocking(true).unwrap();

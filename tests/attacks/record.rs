@@ -119,9 +119,7 @@ fn audit_drop_a_flood_is_added_up_whole_and_hides_neither_refusals_nor_other_bay
         return;
     }
     let lab = lab();
-    let origin = lab.echo("origin.test");
-    lab.bay("loud", &origin.allowed(""));
-    lab.bay("quiet", &origin.allowed(""));
+    let origin = lab.echo_for(&["loud", "quiet"]);
     let port = origin.port().to_string();
     let flood = 3000;
     // Names first: what costs nothing must not use up the room for refusals.
@@ -177,9 +175,7 @@ fn audit_dns_names_beyond_a_rate_are_refused_and_counted_and_not_written_down() 
         return;
     }
     let lab = lab();
-    let origin = lab.echo("origin.test");
-    lab.bay("loud", &origin.allowed(""));
-    lab.bay("quiet", &origin.allowed(""));
+    let origin = lab.echo_for(&["loud", "quiet"]);
     assert_eq!(lab.get("loud", &origin.url("https", "/before")).0, 200);
     let text = lab.python("loud", UNIQUE_NAMES, &[]).ok().text();
     let codes: Vec<usize> = text.split_whitespace().map(|count| count.parse().unwrap()).collect();
@@ -298,9 +294,7 @@ fn audit_inject_no_request_and_no_command_line_forges_or_hides_a_record() {
         return;
     }
     let lab = lab();
-    let origin = lab.echo("origin.test");
-    lab.bay("b", &origin.allowed(""));
-    lab.bay("other", &origin.allowed(""));
+    let origin = lab.echo_for(&["b", "other"]);
     // As long as a command line is told, and six times that where it is written down.
     let odd = "\u{1}".repeat(8000);
     let url = origin.url("https", "/%7B%22outcome%22:%22deny%22%7D");
@@ -369,9 +363,7 @@ fn res_conntrack_a_bay_with_all_its_connections_open_stands_in_nobodys_way() {
         return;
     }
     let lab = lab();
-    let origin = lab.echo("origin.test");
-    lab.bay("crowd", &origin.allowed(""));
-    lab.bay("other", &origin.allowed(""));
+    let origin = lab.echo_for(&["crowd", "other"]);
     let port = origin.port().to_string();
     let _begun = lab.daemon.bay(&["exec", "--detach", "crowd", "--", "python3", "-c", CROWD, &port]).ok();
     until("the crowd is there", || (lab.daemon.sh("crowd", "test -e /tmp/full").code == 0).then_some(()));

@@ -72,6 +72,18 @@ impl Lab {
         })
     }
 
+    /// `https://origin.test`, which answers with the request's method and path, and new bays that may send anything there.
+    ///
+    /// # Panics
+    /// When a bay cannot be made.
+    pub fn echo_for(&self, bays: &[&str]) -> Origin {
+        let origin = self.echo("origin.test");
+        for bay in bays {
+            self.bay(bay, &origin.allowed(""));
+        }
+        origin
+    }
+
     /// A bay with this policy.
     ///
     /// # Panics

@@ -121,7 +121,7 @@ pub enum Contest {
 }
 
 impl Bench {
-    /// Measures on a running daemon, and and on other daemons if a contest needs its own.
+    /// Measures on a running daemon, and on other daemons if a contest needs its own.
     pub async fn run(self, daemon: Daemon) -> Result<Vec<Scored>, ApiError> {
         if self.rounds < MIN_ROUNDS {
             return Err(bay_client::invalid(

@@ -41,14 +41,20 @@ fn leave(client: &mut Client<'_>, path: &str, body: &str) -> u64 {
 const ALICE: &str = "amount=1&to=alice";
 const MALLORY: &str = "amount=1000000&to=mallory";
 
+/// A bay `b` whose client asked for a payment to Alice and left, and the card of the question.
+fn asks_to_pay_alice<'lab>(lab: &'lab Lab, origin: &Origin) -> (Client<'lab>, Value) {
+    lab.bay("b", &asked(origin, ""));
+    let mut client = Client::new(lab, "b", origin);
+    assert_eq!(leave(&mut client, "/payments", ALICE), 503);
+    let card = the_question(lab);
+    (client, card)
+}
+
 #[test]
 fn approval_switch_an_allow_is_for_the_body_on_the_card_also_when_its_client_has_left() {
     let mut lab = hasty();
     let (origin, received) = payments(&lab);
-    lab.bay("b", &asked(&origin, ""));
-    let mut client = Client::new(&lab, "b", &origin);
-    assert_eq!(leave(&mut client, "/payments", ALICE), 503);
-    let card = the_question(&lab);
+    let (mut client, card) = asks_to_pay_alice(&lab, &origin);
     assert_eq!(card["held"], 0, "{card:#}");
     let said = allow(&lab, &card, &[]).ok();
     let talk = said.errors();
@@ -84,10 +90,7 @@ fn approval_switch_an_allow_is_for_the_body_on_the_card_also_when_its_client_has
 fn an_allowed_request_is_found_again_by_its_client_and_by_no_other_request() {
     let lab = hasty();
     let (origin, received) = payments(&lab);
-    lab.bay("b", &asked(&origin, ""));
-    let mut client = Client::new(&lab, "b", &origin);
-    assert_eq!(leave(&mut client, "/payments", ALICE), 503);
-    let card = the_question(&lab);
+    let (mut client, card) = asks_to_pay_alice(&lab, &origin);
     // A client of the API that names no digest allows no more than one that does.
     let target = format!("/v1/approvals/{}/allow", id(&card));
     assert_eq!(lab.daemon.rest("POST", &target, &json!({})).status, 200);
@@ -100,10 +103,7 @@ fn an_allowed_request_is_found_again_by_its_client_and_by_no_other_request() {
 fn allowing_any_body_is_said_on_the_card_and_in_the_ledger() {
     let lab = hasty();
     let (origin, received) = payments(&lab);
-    lab.bay("b", &asked(&origin, ""));
-    let mut client = Client::new(&lab, "b", &origin);
-    assert_eq!(leave(&mut client, "/payments", ALICE), 503);
-    let card = the_question(&lab);
+    let (mut client, card) = asks_to_pay_alice(&lab, &origin);
     let said = allow(&lab, &card, &["--any-body"]).ok();
     assert!(said.errors().contains("ANY body"), "{}", said.errors());
     assert_eq!(leave(&mut client, "/payments", MALLORY), 200);
@@ -126,10 +126,7 @@ fn an_allow_for_an_exec_or_a_time_covers_the_same_request_only() {
     for reach in [&["--exec"][..], &["--for", "10m"]] {
         let lab = hasty();
         let (origin, received) = payments(&lab);
-        lab.bay("b", &asked(&origin, ""));
-        let mut client = Client::new(&lab, "b", &origin);
-        assert_eq!(leave(&mut client, "/payments", ALICE), 503);
-        let card = the_question(&lab);
+        let (mut client, card) = asks_to_pay_alice(&lab, &origin);
         let digest = card["digest"].as_str().unwrap();
         let _allowed = allow(&lab, &card, &[reach, &["--digest", digest]].concat()).ok();
         for _again in 0..2 {
@@ -148,10 +145,7 @@ fn an_allow_for_an_exec_or_a_time_covers_the_same_request_only() {
 fn a_rule_is_saved_only_by_an_approver_who_allows_any_body() {
     let lab = hasty();
     let (origin, _received) = payments(&lab);
-    lab.bay("b", &asked(&origin, ""));
-    let mut client = Client::new(&lab, "b", &origin);
-    assert_eq!(leave(&mut client, "/payments", ALICE), 503);
-    let card = the_question(&lab);
+    let (mut client, card) = asks_to_pay_alice(&lab, &origin);
     let (message, next) = allow(&lab, &card, &["--save"]).fails_with(ErrorCode::InvalidInput);
     assert!(message.contains("cannot depend on a body") && next.contains("--any-body"), "{message}: {next}");
     assert_eq!(the_question(&lab)["id"], card["id"], "it is still open");

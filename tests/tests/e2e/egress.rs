@@ -128,9 +128,7 @@ print(urllib.request.urlopen(sys.argv[2], timeout=20).status)
 #[test]
 fn a_bay_cannot_put_its_traffic_on_an_exec_of_another() {
     let lab = lab();
-    let origin = lab.echo("origin.test");
-    lab.bay("a", &origin.allowed(""));
-    lab.bay("b", &origin.allowed(""));
+    let origin = lab.echo_for(&["a", "b"]);
     let other = lab.daemon.sh("a", "echo $BAY_EXEC_ID").ok().text().trim().to_owned();
     assert!(other.starts_with("exec_"), "{other}");
     let url = origin.url("https", "/x");
@@ -152,8 +150,7 @@ os.execv(sys.executable, ["evil\x1b]0;mine\x07\r\u202e", "-c", send, sys.argv[1]
 #[test]
 fn a_terminal_obeys_nothing_that_a_bay_says_of_its_traffic() {
     let lab = lab();
-    let origin = lab.echo("origin.test");
-    lab.bay("b", &origin.allowed(""));
+    let origin = lab.echo_for(&["b"]);
     let url = origin.url("https", "/x");
     let _sent = lab.daemon.bay(&["exec", "b", "--", "python3", "-c", DISGUISED, &url]).ok();
     until_ended(&lab, "b", 5);

@@ -122,8 +122,7 @@ open("/tmp/seen", "w").close()
 #[test]
 fn egress_is_closed_while_no_daemon_runs_and_goes_on_with_the_next() {
     let mut lab = lab();
-    let origin = lab.echo("origin.test");
-    lab.bay("b", &origin.allowed(""));
+    let origin = lab.echo_for(&["b"]);
     assert_eq!(lab.get("b", &origin.url("https", "/1")).0, 200);
     let identity = "cat /.bay/ca.crt; nslookup origin.test";
     let before = lab.daemon.sh("b", identity).ok().text();
