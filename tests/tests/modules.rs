@@ -15,7 +15,7 @@ const ROOT: &str = "(root)";
 /// Cycles that are still there, each with all of its modules. The list only ever gets shorter: untie a module, and take it
 /// off.
 const KNOWN: &[(&str, &[&str])] = &[
-    ("bay", &["bench", "cli", "commands", "git", "inside", "multicall", "session", "top", "workspace"]),
+    ("bay", &["bay_ctl", "cli", "commands", "git", "multicall", "session", "top", "workspace"]),
     ("bay", &["failure", "output"]),
     ("bay-diff", &["(root)", "compare", "content", "renames", "walk"]),
     (
@@ -57,10 +57,7 @@ const KNOWN: &[(&str, &[&str])] = &[
         ],
     ),
     ("bay-policy", &["compile", "exec", "parse", "preset"]),
-    (
-        "bay-pool",
-        &["(root)", "backing", "changes", "checkpoint", "clean", "diff", "image", "pool", "repo", "sysfs"],
-    ),
+    ("bay-pool", &["(root)", "backing", "changes", "checkpoint", "diff", "image", "pool", "repo", "sysfs"]),
     (
         "bay-server",
         &[

@@ -8,8 +8,8 @@ use bay_runtime::CRIU_PLACES;
 use bay_types::{ApiError, ImageId};
 use serde_json::{Value, json};
 
-use super::durable::postgres_programs;
-use super::memory::{ASK_GAP, Scripts, number, scripts};
+use crate::durable::postgres_programs;
+use crate::live_processes::{ASK_GAP, Scripts, number, scripts};
 use crate::peers::{said, timed};
 use crate::scoring::{Series, Unit};
 use crate::setup::Setup;

@@ -17,38 +17,31 @@ mod container;
 mod durable;
 mod gateway;
 mod idle_bays;
+mod live_processes;
 mod memory;
 mod peers;
 mod place;
 mod scoring;
 mod setup;
+mod talk;
 mod throughput;
 mod work;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bay_client::Client;
 use bay_types::ApiError;
 use clap::{Args, ValueEnum};
 
 use peers::Peer;
 pub use scoring::{Judged, Line, Scored, Unit};
+pub use setup::Daemon;
 use setup::Setup;
 
 /// Fewer rounds than this make no median worth writing down.
 const MIN_ROUNDS: usize = 3;
 /// Rounds of contests that take seconds each.
 const SLOW_ROUNDS: usize = 7;
-
-/// The daemon that is measured.
-#[derive(Debug)]
-pub struct Daemon {
-    pub data_dir: PathBuf,
-    pub socket: PathBuf,
-    pub client: Client,
-}
 
 /// Measure new bays, commands, workspaces, imports, real work and crowds beside other tools on this machine.
 #[derive(Debug, Args)]
@@ -206,10 +199,4 @@ impl Bench {
 #[must_use]
 pub fn load(order: &str) -> ExitCode {
     gateway::load::run(order)
-}
-
-/// Prints what is measured now, for the person who waits.
-fn talk(text: &str) {
-    // Nobody listening is no failure.
-    let _ = writeln!(std::io::stderr(), "{text}");
 }

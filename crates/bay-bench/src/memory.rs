@@ -1,6 +1,5 @@
 //! Memory checkpoints, forks and restores of a bay with a server and two databases in it.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -9,8 +8,9 @@ use bay_types::bay::BayView;
 use bay_types::checkpoint::Forked;
 use bay_types::{ApiError, CheckpointName, ErrorCode};
 
-use super::durable::postgres_programs;
 use crate::container::Container;
+use crate::durable::postgres_programs;
+use crate::live_processes::{ASK_GAP, Scripts, number, scripts};
 use crate::peers::{installed, said, timed};
 use crate::scoring::{Bar, Scored, Series, Unit, score};
 use crate::setup::Setup;
@@ -23,61 +23,6 @@ const PROGRAMS: [(&str, &str); 4] =
 /// What children of this contest are called, with the process behind it.
 const CHILD: &str = "bench-live";
 
-/// A server as people run while they write one: it watches the files, has a connection to a database open, and notes the
-/// longest time for which it did not run.
-const SERVER: &str = r"
-const http = require('http'), net = require('net'), fs = require('fs');
-const kept = [];
-for (let i = 0; i < 40; i++) kept.push(Buffer.alloc(1 << 20, i + 1));
-let changes = 0; fs.watch('.', () => changes++);
-let last = process.hrtime.bigint(), gap = 0n;
-setInterval(() => { const now = process.hrtime.bigint(); if (now - last > gap) gap = now - last; last = now; }, 1);
-const redis = net.connect(6379, '127.0.0.1'), waiting = [];
-redis.on('data', data => { const next = waiting.shift(); if (next) next(data); });
-http.createServer((request, response) => {
-  if (request.url === '/gap') { response.end(String(Number(gap) / 1e6)); gap = 0n; return; }
-  waiting.push(data => response.end(data)); redis.write('GET key:7\r\n');
-}).listen(3000, '127.0.0.1');
-";
-
-/// Scripts for one place: what starts everything and waits until it answers, and what asks each of them one question.
-pub(crate) struct Scripts {
-    pub(crate) start: String,
-    pub(crate) ask: String,
-}
-
-pub(crate) fn scripts(postgres: Option<&Path>) -> Scripts {
-    // What PostgreSQL would have had, redis gets.
-    let keys = if postgres.is_some() { 200_000 } else { 240_000 };
-    let mut start = format!(
-        "set -e; cd /workspace; chmod 777 .; printf '%s' \"$SERVER\" > server.js; export UV_USE_IO_URING=0
-        (setsid redis-server --port 6379 --bind 127.0.0.1 --save '' </dev/null >/dev/null 2>&1 &)
-        until redis-cli ping; do sleep 0.05; done
-        redis-cli eval \"for i = 1, {keys} do redis.call('set', 'key:' .. i, string.rep('x', 900)) end\" 0
-        (setsid node server.js </dev/null >/dev/null 2>&1 &)
-        until curl -sf 127.0.0.1:3000/; do sleep 0.05; done\n"
-    );
-    let mut ask =
-        "redis-cli get key:7 > /dev/null & a=$!; curl -sf 127.0.0.1:3000/ > /dev/null & b=$!; ".to_owned();
-    if let Some(bin) = postgres {
-        let bin = bin.display();
-        let psql = format!("{bin}/psql -h 127.0.0.1 -U bench postgres -Atqc");
-        start.push_str(&format!(
-            "nobody='setpriv --reuid=65534 --regid=65534 --clear-groups'
-            $nobody {bin}/initdb -A trust -U bench -D pg
-            (setsid $nobody {bin}/postgres -D pg -k /workspace -c listen_addresses=127.0.0.1 -c shared_buffers=64MB </dev/null >/dev/null 2>&1 &)
-            until {psql} 'select 1'; do sleep 0.05; done
-            {psql} \"create table t as select n, repeat('y', 500) y from generate_series(1, 60000) n\"
-            {psql} 'select sum(length(y)) from t'\n"
-        ));
-        ask.push_str(&format!("{psql} 'select y from t where n = 7' > /dev/null & c=$!; "));
-    }
-    ask.push_str("wait $a && wait $b && wait $c");
-    Scripts { start: format!("exec > /dev/null 2>&1; SERVER=$(cat <<'EOF'{SERVER}EOF\n)\n{start}"), ask }
-}
-
-/// What a process inside saw as the longest time it did not run, in milliseconds, since it was last asked.
-pub(crate) const ASK_GAP: &str = "curl -sf 127.0.0.1:3000/gap";
 const RESIDENT: &str =
     "cat /proc/[0-9]*/smaps_rollup 2>/dev/null | awk '/^Pss:/ { sum += $2 } END { print sum / 1024 }'";
 
@@ -191,9 +136,4 @@ fn measure(
         timed(Command::new("sync").arg("-f").arg(&setup.pool))?;
     }
     Ok(resident)
-}
-
-pub(crate) fn number(text: &str) -> Result<f64, ApiError> {
-    let said = || ApiError::new(ErrorCode::Internal, format!("{text:?} is no number"), "");
-    text.trim().parse().map_err(|_| said())
 }

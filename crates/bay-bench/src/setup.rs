@@ -9,13 +9,20 @@ use bay_types::bay::{BayCreate, BayView, Health, Limits, Mount, Origin, Source};
 use bay_types::image::{ImageImport, ImageView};
 use bay_types::{ApiError, ErrorCode};
 
-use crate::Daemon;
 use crate::peers::{Peer, Peers, timed};
 
 const IMAGE: &str = "bench-small";
 const BUSYBOX: &str = "/bin/busybox";
 /// Files per directory of the large repository: enough directories to be like a real one.
 const FILES_PER_DIRECTORY: usize = 50;
+
+/// The daemon that is measured.
+#[derive(Debug)]
+pub struct Daemon {
+    pub data_dir: PathBuf,
+    pub socket: PathBuf,
+    pub client: Client,
+}
 
 pub(crate) struct Setup {
     data_dir: PathBuf,
@@ -62,7 +69,7 @@ impl Setup {
         }
         let _: Result<serde_json::Value, _> = self.client.delete(&format!("/v1/images/{IMAGE}")).await;
         if let Err(error) = std::fs::remove_dir_all(&self.work) {
-            crate::talk(&format!("{} stays: {error}", self.work.display()));
+            crate::talk::talk(&format!("{} stays: {error}", self.work.display()));
         }
     }
 

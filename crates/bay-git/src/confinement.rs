@@ -19,6 +19,9 @@ use landlock::{
 use rustix::process::{Pid, Resource, Rlimit};
 use rustix::thread::CapabilitySet;
 
+/// Where programs of the host are looked for, whatever the caller's environment says.
+pub const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// What programs need to start and to find their libraries, certificates and name servers.
 const SYSTEM: &[&str] = &[
     "/usr",

@@ -23,16 +23,8 @@ mod error;
 mod names;
 mod run;
 
-use bay_types::progress::Progress;
-
 pub use clean::{Changed, CleanRepo, Entry, LaidOut, Lender, Taken};
-pub use confinement::Confinement;
+pub use confinement::{Confinement, SYSTEM_PATH};
 pub use error::GitError;
 pub use names::{is_object_id, is_ref_name};
-pub use run::{Git, LONG_SILENCE, STRICT, Said, failed};
-
-/// Where programs of the host are looked for, whatever the caller's environment says.
-pub const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// Called with progress during long work; may be called often, so it must be cheap.
-pub type Report<'a> = &'a mut dyn FnMut(Progress);
+pub use run::{Git, LONG_SILENCE, Report, STRICT, Said, failed};

@@ -17,9 +17,11 @@ use bay_text::foreign;
 use bay_types::progress::Progress;
 use rustix::io::Errno;
 
-use crate::confinement::Confinement;
+use crate::confinement::{Confinement, SYSTEM_PATH};
 use crate::error::{GitError, Result};
-use crate::{Report, SYSTEM_PATH};
+
+/// Called with progress during long work; may be called often, so it must be cheap.
+pub type Report<'a> = &'a mut dyn FnMut(Progress);
 
 /// A git that says nothing for this long is taken for stuck, and ended.
 const SILENCE: Duration = Duration::from_secs(300);

@@ -11,7 +11,7 @@ use super::lab::{ASK, Lab};
 use super::load::Work;
 use super::{finished, spawned};
 use crate::scoring::{Bar, Scored, Series, Unit, score};
-use crate::talk;
+use crate::talk::talk;
 use crate::throughput::resident_mib;
 
 /// Requests that one bay holds: fewer than it may have open questions.

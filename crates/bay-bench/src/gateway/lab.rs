@@ -236,16 +236,16 @@ impl Lab {
     pub(super) async fn close(mut self) {
         for bay in std::mem::take(&mut self.bays) {
             if let Err(error) = timed(&mut self.command(&["rm", "--yes", &bay])) {
-                crate::talk(&format!("{bay} stays: {}", error.message));
+                crate::talk::talk(&format!("{bay} stays: {}", error.message));
             }
         }
         end(&mut self.daemon).await;
         if let Err(error) = bay_pool::Pool::unmount(&self.location.pool) {
-            crate::talk(&format!("{} stays mounted: {error}", self.location.pool.display()));
+            crate::talk::talk(&format!("{} stays mounted: {error}", self.location.pool.display()));
             return;
         }
         if let Err(error) = fs::remove_dir_all(&self.dir) {
-            crate::talk(&format!("{} stays: {error}", self.dir.display()));
+            crate::talk::talk(&format!("{} stays: {error}", self.dir.display()));
         }
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use bay_types::ApiError;
 
 use crate::scoring::{Bar, Scored, Series, Unit, score};
-use crate::talk;
+use crate::talk::talk;
 use crate::throughput::{FLAT_MIB, resident_mib};
 use lab::{Lab, Mitmproxy, SHUT, told};
 use load::{Told, Work};

@@ -28,10 +28,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::Report;
 use crate::error::{GitError, Result};
 use crate::names::is_object_id;
-use crate::run::{Git, LONG_SILENCE, STRICT, Said, failed};
+use crate::run::{Git, LONG_SILENCE, Report, STRICT, Said, failed};
 pub use changes::{Changed, Entry, LaidOut};
 
 /// What the repository is called in messages.

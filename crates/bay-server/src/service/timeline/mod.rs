@@ -100,7 +100,9 @@ async fn tell(
             }
             continue;
         };
-        let _ = to.send(byte_stream::json_line(&TimelineNews::End(TimelineEnd { end, older: begin.older }))).await;
+        let _ = to
+            .send(byte_stream::json_line(&TimelineNews::End(TimelineEnd { end, older: begin.older })))
+            .await;
         return Ok(());
     }
 }
