@@ -155,6 +155,10 @@ pub struct AskedRequest {
     /// Headers that are not named above, because there are too many.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more_headers: u64,
+    /// `NAME: VALUE` of every header that could carry something: all but short values of headers that each client sends.
+    /// Long values are cut, and credentials are only counted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub header_values: Vec<String>,
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -215,6 +219,13 @@ pub struct AskedExec {
     /// The service that runs it, whenever that wants to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
+    /// The variables it is started with: `NAME=VALUE` if the bay itself asks, and only `NAME` if somebody outside does, because
+    /// questions are kept and an operator's values may be secret.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    /// How the service runs it, a line for each setting.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settings: Vec<String>,
     /// Who wants to run it.
     pub by: String,
 }

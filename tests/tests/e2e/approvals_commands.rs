@@ -182,6 +182,44 @@ fn exec_rule_service_a_service_that_a_bay_defines_itself_is_held_to_the_rules_on
 }
 
 #[test]
+fn approval_hidden_no_part_of_a_command_that_a_person_is_asked_about_is_off_its_card() {
+    let lab: Lab = lab();
+    let daemon = &lab.daemon;
+    lab.bay("b", SERVICE_RULES);
+    // A long argument pushes what matters off the card: nobody is asked about such a command.
+    let padding = " ".repeat(20_000);
+    let hidden = add_inside(&["x", "--no-wait", "--", "make", &padding, "--push-to-production"]);
+    let refused = daemon.bay(&hidden).exits(5);
+    assert!(refused.errors().contains("of which a card shows 4096"), "{refused}");
+    let outside =
+        daemon.bay(&["exec", "b", "--ask", "--", "make", &padding, "--push-to-production"]).exits(125);
+    assert!(outside.errors().contains("of which a card shows 4096"), "{outside}");
+    let open = daemon.bay(&["approvals", "--json"]).ok().json();
+    assert_eq!(open.as_array().map(Vec::len), Some(0), "{open:#}");
+
+    // What decides which program runs, and how often, is on the card.
+    let variables = ["--env", "LD_PRELOAD=/workspace/evil.so", "--env", "PATH=/workspace/bin"];
+    let with = ["--restart", "never", "--health", "tcp:81", "--", "make", "release"];
+    let line = add_inside(&[&["x", "--no-wait"], &variables[..], &with[..]].concat());
+    let _asked = daemon.bay(&line).exits(5);
+    let id = the_question(daemon);
+    let card = daemon.bay(&["approvals", "show", &id]).ok().text();
+    for shown in
+        ["LD_PRELOAD=/workspace/evil.so", "PATH=/workspace/bin", "restart: never", "health check: tcp:81"]
+    {
+        assert!(card.contains(shown), "{shown} is not on the card:\n{card}");
+    }
+    let _no = daemon.bay(&["approvals", "deny", &id]).ok();
+
+    // Values from outside may be secret, and cards are kept.
+    let mut child = begun(daemon, &["exec", "b", "--ask", "--env", "TOKEN=of-the-operator", "--", "true"]);
+    let card = daemon.bay(&["approvals", "show", &the_question(daemon), "--json"]).ok().json();
+    assert_eq!(card["asked"]["env"], serde_json::json!(["TOKEN"]), "{card:#}");
+    child.kill().unwrap();
+    let _ended = child.wait().unwrap();
+}
+
+#[test]
 fn exec_rule_service_while_no_daemon_can_be_asked_a_bay_defines_no_service() {
     let mut lab: Lab = lab();
     lab.bay("b", SERVICE_RULES);

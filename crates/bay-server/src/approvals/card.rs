@@ -19,6 +19,7 @@ use bay_types::egress::Who;
 use bay_types::event::approval::{ApprovalAsked, AskedBody};
 use bay_types::policy::Origin;
 use bay_types::{ApiError, ApprovalId, CheckpointName};
+use http::HeaderMap;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
@@ -34,8 +35,27 @@ const PREVIEW_BYTES: usize = 2048;
 const MAX_LINE_CHARS: usize = 2048;
 /// Characters by which a commit is known.
 const SHORT_ID: usize = 12;
-/// Names of headers that are shown.
+/// Headers that are shown.
 const MAX_HEADERS: usize = 100;
+/// Of the value of a header as much is shown.
+const MAX_VALUE_CHARS: usize = 200;
+/// Headers that clients send with every request. Their values are shown only if they are longer than
+/// [`ORDINARY_VALUE_BYTES`], and so may carry something else.
+const ORDINARY_HEADERS: [&str; 10] = [
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "connection",
+    "content-length",
+    "content-type",
+    "date",
+    "host",
+    "te",
+    "user-agent",
+];
+const ORDINARY_VALUE_BYTES: usize = 64;
+/// Headers that hold credentials: a card is kept and sent to webhooks, so it states only how long their values are.
+const CREDENTIAL_HEADERS: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
 
 /// A request that is to be asked about.
 #[derive(Debug)]
@@ -99,6 +119,7 @@ impl AboutRequest<'_> {
                     .then(|| seen(&beginning))
                     .filter(|_| sight.headers().is_some()),
                 more_headers: names.saturating_sub(MAX_HEADERS) as u64,
+                header_values: sight.headers().map(header_values).unwrap_or_default(),
                 push,
                 login: sight.login().map(shortened),
             }),
@@ -159,6 +180,31 @@ fn unseen_tips(push: &Push) -> Vec<String> {
 fn header_names(sight: &Sight<'_>) -> Vec<String> {
     let names = sight.headers().into_iter().flat_map(|headers| headers.keys());
     names.take(MAX_HEADERS).map(|name| shortened(name.as_str())).collect()
+}
+
+/// What headers carry, as far as a person has to see it.
+fn header_values(headers: &HeaderMap) -> Vec<String> {
+    let ordinary =
+        |name: &str, value: &[u8]| ORDINARY_HEADERS.contains(&name) && value.len() <= ORDINARY_VALUE_BYTES;
+    let carrying = headers.iter().filter(|(name, value)| !ordinary(name.as_str(), value.as_bytes()));
+    carrying
+        .take(MAX_HEADERS)
+        .map(|(name, value)| {
+            let (name, value) = (name.as_str(), value.as_bytes());
+            if CREDENTIAL_HEADERS.contains(&name) {
+                return format!("{name}: {} bytes of credentials", value.len());
+            }
+            let text = String::from_utf8_lossy(value);
+            match clip::ends(&text, MAX_VALUE_CHARS, MAX_VALUE_CHARS / 2) {
+                Some((begin, left_out, end)) => format!(
+                    "{name}: {} … {left_out} characters … {}",
+                    escape::bytes(begin.as_bytes()),
+                    escape::bytes(end.as_bytes())
+                ),
+                None => format!("{name}: {}", escape::bytes(value)),
+            }
+        })
+        .collect()
 }
 
 /// The rule that would allow exactly this from now on.
@@ -359,6 +405,30 @@ mod tests {
         let recorded = asked(&card).body().to_string();
         assert!(recorded.len() <= bay_store::MAX_BODY, "{}", recorded.len());
         assert!(recorded.contains("POST https://a.test/pay") && recorded.contains("\"digest\":\"d\""));
+    }
+
+    #[test]
+    fn approval_header_values_are_shown_unless_they_are_short_and_ordinary() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("accept", "*/*"),
+            ("user-agent", "curl/8.0"),
+            ("x-amount", "1000000"),
+            ("authorization", "Bearer of-the-bays-own"),
+        ] {
+            headers.insert(name, value.parse().unwrap());
+        }
+        headers.insert("accept-language", "x".repeat(ORDINARY_VALUE_BYTES + 1).parse().unwrap());
+        headers.insert("x-data", format!("begin{}end", "y".repeat(5000)).parse().unwrap());
+        let mut shown = header_values(&headers);
+        shown.sort();
+        assert_eq!(shown.len(), 4, "{shown:#?}");
+        assert!(shown[0].starts_with("accept-language: xxx"), "{shown:#?}");
+        assert_eq!(shown[1], "authorization: 22 bytes of credentials");
+        assert_eq!(shown[2], "x-amount: 1000000");
+        let data = &shown[3];
+        assert!(data.starts_with("x-data: beginyyy") && data.ends_with("yyyend"), "{data}");
+        assert!(data.contains(" characters … ") && data.len() < 400, "{data}");
     }
 
     #[test]

@@ -202,6 +202,7 @@ mod tests {
             push: None,
             login: None,
             more_headers: 0,
+            header_values: Vec::new(),
         };
         let before = parts(&[("a", "1"), ("b", "1"), ("b", "2"), ("c", "1")]);
         let after = parts(&[("a", "1"), ("b", "2"), ("b", "1"), ("d", "1")]);

@@ -20,6 +20,8 @@ fn row(bay: BayId, asked_at: Timestamp, minutes: i64) -> ApprovalRow {
             cwd: None,
             user: None,
             service: None,
+            env: Vec::new(),
+            settings: Vec::new(),
             by: "uid 0".to_owned(),
         }),
         by: None,

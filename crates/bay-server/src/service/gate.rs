@@ -30,8 +30,10 @@ const HELD_FOR: Duration = Duration::from_secs(48 * 3600);
 /// How long a bay's own wish waits for a person. The daemon answers one wish of a bay at a time, so a wish that waited
 /// would hold up the others. The bay repeats it, and finds the answer.
 const HELD_FOR_BAY: Duration = Duration::ZERO;
-/// Of a command line as much is shown.
-const SHOWN_BYTES: usize = 16 * 1024;
+/// Longest command that a person is asked about: its arguments, its variables and the settings of its service. All of it is
+/// on the card, and all of its arguments are in the event of its allow. A longer command is refused, because the person
+/// could not see what an allow covers.
+const MAX_ASKED_BYTES: usize = 4096;
 
 /// A command that is to be run, once or whenever a service wants it.
 struct Command<'a> {
@@ -39,6 +41,9 @@ struct Command<'a> {
     cwd: Option<&'a String>,
     user: Option<&'a String>,
     tool_call: Option<&'a String>,
+    env: &'a [(String, String)],
+    /// How a service runs it, as its card shows it.
+    settings: Vec<String>,
     /// Over everything that it is: the same asked for again is the same question.
     digest: String,
     what: What<'a>,
@@ -57,10 +62,55 @@ impl<'a> Command<'a> {
             cwd: spec.cwd.as_ref(),
             user: spec.user.as_ref(),
             tool_call: spec.tool_call.as_ref(),
+            env: &spec.env,
+            settings: Vec::new(),
             digest: digest(&same)?,
             what: What::Exec(spec.id),
         })
     }
+}
+
+impl Command<'_> {
+    /// Its variables as its card shows them.
+    fn shown_env(&self, caller: Principal) -> Vec<String> {
+        let from_bay = caller.kind() == Kind::Bay;
+        let shown = |(name, value): &(String, String)| {
+            if from_bay { format!("{name}={value}") } else { name.clone() }
+        };
+        self.env.iter().map(shown).collect()
+    }
+
+    /// Refuses a command that no card can show whole.
+    fn fits_on_a_card(&self, caller: Principal) -> Result<(), ApiError> {
+        let env = self.shown_env(caller);
+        let texts = self.argv.iter().chain(&env).chain(&self.settings).chain(self.cwd).chain(self.user);
+        let bytes: usize = texts.map(|text| text.len() + 1).sum();
+        if bytes <= MAX_ASKED_BYTES {
+            return Ok(());
+        }
+        Err(ApiError::new(
+            ErrorCode::Denied,
+            format!(
+                "the command was not started: a person has to be asked about it, and it has {bytes} bytes, of which a \
+                 card shows {MAX_ASKED_BYTES}"
+            ),
+            "put what is long into a file in the workspace and name the file",
+        ))
+    }
+}
+
+/// How a service runs its command, a line for each setting.
+fn settings(spec: &ServiceSpec) -> Vec<String> {
+    let mut lines = vec![format!("restart: {}", spec.restart)];
+    if let Some(health) = &spec.health {
+        let every = Duration::from_millis(health.interval_ms).as_secs_f64();
+        lines.push(format!("health check: {} every {every} s", health.check));
+    }
+    if !spec.needs.is_empty() {
+        let names: Vec<String> = spec.needs.iter().map(ToString::to_string).collect();
+        lines.push(format!("needs: {}", names.join(", ")));
+    }
+    lines
 }
 
 fn digest(of: &impl Serialize) -> Result<String, ApiError> {
@@ -110,6 +160,8 @@ pub(crate) async fn pass_service(
             cwd: spec.cwd.as_ref(),
             user: spec.user.as_ref(),
             tool_call: None,
+            env: &spec.env,
+            settings: settings(spec),
             digest: digest(&(name, argv, spec))?,
             what: What::Service(name),
         });
@@ -167,6 +219,7 @@ async fn decide(
             }
         }
         check()?;
+        command.fits_on_a_card(caller)?;
         execs::must_run(handle)?;
         let wish = wish(daemon, handle, command, rule.as_ref(), caller);
         match daemon.approvals.ask(daemon, handle, &wish, Instant::now() + held_for).await? {
@@ -255,15 +308,6 @@ fn wish(
     caller: Principal,
 ) -> Wish {
     let asked_at = Timestamp::now();
-    let mut left = SHOWN_BYTES;
-    let shown = command.argv.iter().map_while(|word| {
-        left = left.checked_sub(word.len())?;
-        Some(word.clone())
-    });
-    let mut argv: Vec<String> = shown.collect();
-    if argv.len() < command.argv.len() {
-        argv.push(format!("… and {} more", command.argv.len() - argv.len()));
-    }
     let card = Approval {
         id: ApprovalId::generate(),
         bay: handle.id,
@@ -272,13 +316,15 @@ fn wish(
         asked_at,
         expires: daemon.approvals.until(asked_at),
         asked: Asked::Exec(AskedExec {
-            argv,
+            argv: command.argv.to_vec(),
             cwd: command.cwd.cloned(),
             user: command.user.cloned(),
             service: match command.what {
                 What::Exec(_) => None,
                 What::Service(name) => Some(name.to_string()),
             },
+            env: command.shown_env(caller),
+            settings: command.settings.clone(),
             by: caller.by(),
         }),
         by: None,

@@ -22,6 +22,8 @@ fn row(bay: BayId) -> ApprovalRow {
                 cwd: None,
                 user: None,
                 service: None,
+                env: Vec::new(),
+                settings: Vec::new(),
                 by: "uid 0".to_owned(),
             }),
             by: None,

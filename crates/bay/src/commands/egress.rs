@@ -7,7 +7,8 @@ use clap::Args;
 use super::record::{self, Days, Lines, Reader, understood};
 use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
-use crate::output::{colours, count, data, size, talk};
+use crate::output::rows::indented;
+use crate::output::{colours, columns, count, data, size, talk};
 use bay_text::clip;
 use bay_text::escape::visible;
 use bay_text::shell::command;
@@ -16,6 +17,8 @@ use bay_text::shell::command;
 const REQUEST: usize = 300;
 const REASON: usize = 200;
 const COMMAND: usize = 80;
+/// Columns before the request.
+const WORDS_AT: usize = 27;
 /// The sender of a request whose socket was gone before the kernel could be asked about it.
 const UNKNOWN: &str = "by an unknown process";
 
@@ -129,7 +132,7 @@ impl Shown {
             "{dim}{id:>6}  {}{plain}  {colour}{:<7}{plain}  {}",
             at.strftime("%H:%M:%S"),
             mark(entry),
-            words(entry)
+            indented(WORDS_AT, &words(entry), columns())
         ))
     }
 }

@@ -5,12 +5,15 @@ use clap::Args;
 use super::record::{self, Days, Lines, Reader, understood};
 use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
-use crate::output::{colours, data, talk};
+use crate::output::rows::indented;
+use crate::output::{colours, columns, data, talk};
 use bay_text::clip;
 use bay_text::escape::visible;
 
 /// Characters of a checkpoint's name that have a column.
 const CHECKPOINT: usize = 8;
+/// Columns before what happened.
+const WHAT_AT: usize = 24;
 
 /// Show what happened in a bay as one ordered stream: lifecycle, commands, changed files, checkpoints.
 ///
@@ -86,7 +89,7 @@ impl Shown {
             "{dim}{:>6}  {}  {checkpoint:<4}{plain}  {}",
             line.seq,
             at.strftime("%H:%M:%S"),
-            visible(&line.what)
+            indented(WHAT_AT, &visible(&line.what), columns())
         ))
     }
 }

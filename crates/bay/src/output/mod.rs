@@ -2,6 +2,7 @@
 
 pub(crate) mod age;
 pub(crate) mod progress;
+pub(crate) mod rows;
 pub(crate) mod streams;
 pub(crate) mod table;
 

@@ -8,6 +8,7 @@ use bay_types::approval::{
 use bay_types::egress::Who;
 use jiff::Timestamp;
 
+use crate::output::rows::{divided, width};
 use crate::output::size;
 use bay_text::escape::visible;
 use bay_text::shell::command;
@@ -93,17 +94,42 @@ pub(super) fn allowed(card: &Approval, now: Timestamp) -> String {
     format!("covers {what}; {scope}{waits}")
 }
 
-/// One line of a list.
-pub(super) fn line(card: &Approval, now: Timestamp) -> String {
+/// Lines of a terminal that one entry of a list may take, and its characters if it is not written to a terminal.
+const MAX_LIST_LINES: usize = 4;
+const MAX_LIST_CHARS: usize = 600;
+/// What each further line of an entry begins with: nothing that a bay wrote can look like the next entry.
+const FURTHER_LINE: &str = "          │ ";
+
+/// An entry of a list: one line, or a few on a terminal with so many `columns`.
+pub(super) fn line(card: &Approval, now: Timestamp, columns: Option<usize>) -> String {
     let id = card.id.short();
-    let what = format!("{}  {}{}", visible(&card.bay_name), asked(card), brief(card));
-    match card.state {
+    let (state, end) = match card.state {
         ApprovalState::Open => {
             let left = span(now, card.expires);
             let held = if card.held == 0 { ", its client has left" } else { "" };
-            format!("{id}  open     {what}  (asked {} ago, {left} left{held})", span(card.asked_at, now))
+            let careful = if card.warnings.is_empty() && card.differs.is_none() {
+                String::new()
+            } else {
+                format!("; careful: `bay approvals show {id}`")
+            };
+            let asked = span(card.asked_at, now);
+            ("open", format!("  (asked {asked} ago, {left} left{held}{careful})"))
         }
-        state => format!("{id}  {:7}  {what} {}", state.as_str(), answer(card)),
+        state => (state.as_str(), format!(" {}", answer(card))),
+    };
+    let begin = format!("{id}  {state:7}  {}  ", visible(&card.bay_name));
+    let room = columns.map(|columns| columns.saturating_sub(width(FURTHER_LINE)).max(LEAST_ROOM));
+    let most = room.map_or(MAX_LIST_CHARS, |room| (room * MAX_LIST_LINES).min(MAX_LIST_CHARS));
+    let left = most.saturating_sub(width(&begin) + width(&end)).max(LEAST_ROOM);
+    let what = format!("{}{}", asked(card), brief(card));
+    let what = match divided(&what, left).into_iter().next() {
+        Some(shown) if shown.len() < what.len() => format!("{shown}…"),
+        _ => what,
+    };
+    let text = format!("{begin}{what}{end}");
+    match room {
+        Some(room) => divided(&text, room).join(&format!("\n{FURTHER_LINE}")),
+        None => text,
     }
 }
 
@@ -111,26 +137,6 @@ pub(super) fn line(card: &Approval, now: Timestamp) -> String {
 const LABEL: usize = 13;
 /// Columns that a value has at least, however narrow the terminal is.
 const LEAST_ROOM: usize = 20;
-
-/// A text in parts that each fit into so many columns. A terminal would break a long line wherever it ends, and a bay could
-/// write what looks like the next line of the card.
-fn divided(text: &str, columns: usize) -> Vec<String> {
-    let mut parts = vec![String::new()];
-    let mut used = 0;
-    for c in text.chars() {
-        // Beyond ASCII a character may take two.
-        let width = if c.is_ascii() { 1 } else { 2 };
-        if used + width > columns {
-            parts.push(String::new());
-            used = 0;
-        }
-        used += width;
-        if let Some(last) = parts.last_mut() {
-            last.push(c);
-        }
-    }
-    parts
-}
 
 /// Everything about one. A terminal's `columns` are never exceeded by what a bay wrote.
 pub(super) fn whole(card: &Approval, now: Timestamp, columns: Option<usize>) -> String {
@@ -157,6 +163,12 @@ pub(super) fn whole(card: &Approval, now: Timestamp, columns: Option<usize>) -> 
             }
             if let Some(service) = &asked.service {
                 row("service", format!("{}: from now on, whenever it is started", visible(service)));
+            }
+            for setting in &asked.settings {
+                row("", visible(setting));
+            }
+            for variable in &asked.env {
+                row("variable", visible(variable));
             }
             row("wanted by", visible(&asked.by));
         }
@@ -251,6 +263,9 @@ fn request(asked: &AskedRequest, row: &mut impl FnMut(&str, String)) {
         let names = asked.headers.iter().map(|name| visible(name)).collect::<Vec<_>>().join(", ");
         row("headers", format!("{names}{more}"));
     }
+    for value in &asked.header_values {
+        row("header", visible(value));
+    }
     match &asked.body {
         // What a push is, is told above.
         _ if asked.push.is_some() => {}
@@ -313,17 +328,39 @@ fn who(card: &Approval) -> String {
 mod tests {
     use super::*;
 
+    fn open(request: &str) -> Approval {
+        serde_json::from_value(serde_json::json!({
+            "id": bay_types::ApprovalId::generate(), "bay": bay_types::BayId::generate(), "bay_name": "b", "state": "open",
+            "asked_at": Timestamp::UNIX_EPOCH, "expires": Timestamp::UNIX_EPOCH, "digest": "d", "held": 1,
+            "asked": { "what": "request", "request": request, "host": "a.test", "port": 443 },
+        }))
+        .unwrap()
+    }
+
     #[test]
-    fn no_part_is_wider_than_the_terminal_and_nothing_is_lost() {
-        let text = format!("{}日本{}", "a".repeat(30), "b".repeat(30));
-        let parts = divided(&text, 20);
-        assert_eq!(parts.concat(), text);
-        assert!(
-            parts
-                .iter()
-                .all(|part| part.chars().map(|c| if c.is_ascii() { 1 } else { 2 }).sum::<usize>() <= 20)
-        );
-        assert_eq!(divided("short", 20), ["short"]);
-        assert_eq!(divided("", 20), [""]);
+    fn approval_row_no_request_can_look_like_the_next_entry_of_a_list() {
+        for padding in 0..200 {
+            let forged = format!(
+                "GET https://a.test/{}0ad28bf1  open     b  GET https://b.test/",
+                "n".repeat(padding)
+            );
+            let shown = line(&open(&forged), Timestamp::UNIX_EPOCH, Some(80));
+            let lines: Vec<&str> = shown.lines().collect();
+            assert!(lines.len() <= MAX_LIST_LINES + 1, "{shown}");
+            assert!(lines.iter().all(|line| width(line) <= 80), "{shown}");
+            assert!(lines[1..].iter().all(|line| line.starts_with(FURTHER_LINE)), "{shown}");
+            assert!(shown.replace(&format!("\n{FURTHER_LINE}"), "").ends_with(" ago, 0 s left)"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn approval_row_a_long_request_takes_a_few_lines_of_a_list_and_keeps_its_end() {
+        let long = open(&format!("GET https://a.test/{}", "x".repeat(5000)));
+        for columns in [None, Some(20), Some(80), Some(300)] {
+            let shown = line(&long, Timestamp::UNIX_EPOCH, columns);
+            let whole = shown.replace(&format!("\n{FURTHER_LINE}"), "");
+            assert!(whole.contains('…') && whole.ends_with("left)"), "{shown}");
+            assert!(shown.len() < 2 * MAX_LIST_CHARS, "{shown}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
-use crate::output::{data, json, json_line, talk};
+use crate::output::{columns, data, json, json_line, talk};
 use bay_text::escape::visible;
 use bay_text::percent::segment;
 
@@ -141,7 +141,7 @@ impl Approvals {
                 if global.json {
                     json(&card)?;
                 } else {
-                    data(&card::whole(&card, Timestamp::now(), crate::output::columns()))?;
+                    data(&card::whole(&card, Timestamp::now(), columns()))?;
                 }
             }
             Some(Verb::Allow { id, reach, any_body, digest }) => {
@@ -176,7 +176,7 @@ impl Approvals {
 }
 
 fn told(card: &Approval, as_json: bool) -> Result<(), Failure> {
-    if as_json { json(card) } else { data(&card::line(card, Timestamp::now())) }
+    if as_json { json(card) } else { data(&card::line(card, Timestamp::now(), columns())) }
 }
 
 fn list(cards: &[Approval], as_json: bool) -> Result<(), Failure> {
@@ -187,7 +187,7 @@ fn list(cards: &[Approval], as_json: bool) -> Result<(), Failure> {
         talk("nothing waits for an answer");
     }
     let now = Timestamp::now();
-    cards.iter().try_for_each(|card| data(&card::line(card, now)))
+    cards.iter().try_for_each(|card| data(&card::line(card, now, columns())))
 }
 
 /// Says once, where somebody may read it, that a command waits for a person, if it does after a moment.
@@ -277,7 +277,7 @@ async fn watch_once(
 fn show_watched(card: &Approval, as_json: bool) -> Result<(), Failure> {
     match (as_json, card.state) {
         (true, _) => json_line(card),
-        (false, ApprovalState::Open) => data(&card::whole(card, Timestamp::now(), crate::output::columns())),
-        (false, _) => data(&card::line(card, Timestamp::now())),
+        (false, ApprovalState::Open) => data(&card::whole(card, Timestamp::now(), columns())),
+        (false, _) => data(&card::line(card, Timestamp::now(), columns())),
     }
 }
