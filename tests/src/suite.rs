@@ -23,6 +23,10 @@ use rustix::fs::FlockOperation;
 /// Size of the shared pool: room for the small image and some dozen bays.
 pub const POOL_MIB: u64 = 3072;
 
+/// What pools of the suite leave free on its disk. The usual tenth would be more than is free on a large disk that is
+/// nearly full, and no test would find room there.
+pub const DISK_RESERVE_MIB: u64 = 512;
+
 const MARK: &str = ".workbay-suite";
 
 /// The directory of this test run: `BAY_TEST_DIR`, or one in `/tmp`. Made when it is not there.
@@ -148,6 +152,16 @@ pub fn skip(lack: Lack, why: &str) {
     let name = std::thread::current().name().unwrap_or("?").to_owned();
     println!("skipped: {why}");
     append("skipped", &format!("{kind}\t{name}\t{why}\n"));
+}
+
+/// Whether the calling test has root; without, it is noted as skipped.
+#[must_use]
+pub fn has_root(what_for: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        skip(Lack::Host, &format!("{what_for} needs root"));
+    }
+    root
 }
 
 /// Appends a line to a file of the suite; short appends of several processes do not mix.

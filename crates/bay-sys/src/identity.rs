@@ -128,8 +128,7 @@ mod tests {
 
     #[test]
     fn the_kernel_refuses_what_nobody_may_not_read_and_other_threads_stay_root() {
-        if !rustix::process::geteuid().is_root() {
-            println!("skipped: needs root");
+        if !bay_tests::suite::has_root("acting as another user") {
             return;
         }
         let dir = std::env::temp_dir().join(format!("bay-identity-{}", std::process::id()));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bay_gateway::{Ending, Failure};
+use bay_tests::suite::{self, Lack};
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
@@ -282,8 +283,7 @@ async fn net_connect_port_a_tunnel_is_opened_only_where_something_may_be_allowed
 #[tokio::test]
 async fn curl_works_through_both_doors() {
     if std::process::Command::new("curl").arg("--version").stdout(Stdio::null()).status().is_err() {
-        println!("skipped: there is no curl");
-        return;
+        return suite::skip(Lack::Installable, "there is no curl");
     }
     let (mut lab, seen) = proxied().await;
     let door = lab.open("ok.test").await;

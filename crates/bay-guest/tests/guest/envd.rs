@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::time::Duration;
 
+use bay_tests::suite;
 use bay_text::percent::path_value;
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -11,15 +12,14 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use crate::harness::{Guest, PATIENCE, is_root};
+use crate::harness::{Guest, PATIENCE};
 
 const CALL: &str = "application/json";
 const STREAM: &str = "application/connect+json";
 
 /// A guest whose root has a user `user`; new files are given to that user, which only root can do.
 fn guest() -> Option<Guest> {
-    if !is_root() {
-        eprintln!("skipped: giving files to users needs root");
+    if !suite::has_root("giving files to users") {
         return None;
     }
     let guest = Guest::start();

@@ -1,12 +1,13 @@
 //! Starting, ending and signalling.
 
+use bay_tests::suite;
 use bay_types::ErrorCode;
 use bay_types::exec::{EndReason, ExecSpec, Exit};
 use bay_types::guest::{GuestEvent, GuestInfo, PROTOCOL};
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;
 
-use crate::harness::{Guest, Options, is_root, json, sh, spec};
+use crate::harness::{Guest, Options, json, sh, spec};
 
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
@@ -193,8 +194,7 @@ async fn the_environment_is_a_fresh_one_with_the_callers_on_top() {
 
 #[tokio::test]
 async fn a_command_runs_as_the_user_it_was_asked_to() {
-    if !is_root() {
-        eprintln!("skipped: only root can run commands as others");
+    if !suite::has_root("running commands as others") {
         return;
     }
     let guest = Guest::start();

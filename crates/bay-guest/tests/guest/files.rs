@@ -5,13 +5,14 @@ use std::io::{Cursor, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
+use bay_tests::suite;
 use bay_text::percent::path_value;
 use bay_types::ErrorCode;
 use bay_types::guest::{ARCHIVE_BROKE_OFF, DELETE_LIST, FileKind, FileStat};
 use http::Method;
 use tar::{Builder, EntryType, Header};
 
-use crate::harness::{Guest, is_root};
+use crate::harness::Guest;
 
 fn uri(route: &str, path: &str, more: &str) -> String {
     format!("/v1/{route}?path={}{more}", path_value(path.as_bytes()))
@@ -24,10 +25,7 @@ fn fifo(path: &Path) {
 
 /// New files are root's, which only root can arrange.
 fn may_write() -> bool {
-    if !is_root() {
-        eprintln!("skipped: writing files for root needs root");
-    }
-    is_root()
+    suite::has_root("writing files for root")
 }
 
 #[tokio::test]

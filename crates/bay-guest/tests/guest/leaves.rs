@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use bay_tests::suite::{self, Lack};
+
 use crate::harness::{Guest, Options, is_root, sh};
 
 /// A cgroup v2 group made for one test and removed with it.
@@ -16,14 +18,14 @@ impl Group {
         let mount =
             mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>()).find(|f| f.get(2) == Some(&"cgroup2"));
         let Some(mount) = mount.filter(|_| is_root()) else {
-            eprintln!("skipped: a writable cgroup v2 hierarchy is needed");
+            suite::skip(Lack::Host, "a writable cgroup v2 hierarchy is needed");
             return None;
         };
         let name =
             format!("workbay-guest-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = Path::new(mount[1]).join(name);
         if let Err(error) = std::fs::create_dir(&path) {
-            eprintln!("skipped: no cgroup can be made: {error}");
+            suite::skip(Lack::Host, &format!("no cgroup can be made: {error}"));
             return None;
         }
         Some(Self(path))

@@ -3,11 +3,12 @@
 use std::os::fd::AsFd;
 
 use bay_guest::spool::{self, Piece, Reader};
+use bay_tests::suite;
 use bay_types::ErrorCode;
 use bay_types::exec::EndReason;
 use http::Method;
 
-use crate::harness::{Guest, Options, is_root, sh};
+use crate::harness::{Guest, Options, sh};
 
 /// What the daemon does with the state directory of a stopped bay.
 fn read_as_the_daemon(guest: &Guest, id: bay_types::ExecId) -> (bay_types::exec::ExecStatus, Vec<u8>) {
@@ -91,8 +92,7 @@ async fn a_stopping_bay_starts_nothing_new() {
 
 #[tokio::test]
 async fn commands_go_on_when_the_disk_is_full_and_are_written_down_when_it_is_not() {
-    if !is_root() {
-        eprintln!("skipped: a small disk needs a mount, and that needs root");
+    if !suite::has_root("mounting a small disk") {
         return;
     }
     let guest = Guest::with(&Options { small_state: true, ..Options::default() });
