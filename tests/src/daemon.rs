@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use bay_types::bay::State;
 use serde_json::Value;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
 use crate::leaks::{self, Leak};
 use crate::ran::Ran;
@@ -105,6 +107,7 @@ impl Setup {
             "[user]\nname = Test\nemail = test@example.invalid\n[init]\ndefaultBranch = main\n",
         )
         .unwrap();
+        let own_disk = self.pool_path.is_some();
         let (pool, own_pool) = match self.own_pool_mib {
             Some(_) => (self.pool_path.unwrap_or_else(|| suite::fresh("p")), true),
             None => (suite::shared_pool(), false),
@@ -113,6 +116,7 @@ impl Setup {
             data_dir,
             pool,
             own_pool,
+            own_disk,
             pool_mib: self.own_pool_mib.unwrap_or(suite::POOL_MIB),
             binary: suite::binary(),
             arguments: self.arguments,
@@ -130,6 +134,8 @@ pub struct Daemon {
     pub data_dir: PathBuf,
     pub pool: PathBuf,
     own_pool: bool,
+    /// The pool is on a disk that the test made: what is left free on it is a part of the test.
+    own_disk: bool,
     pool_mib: u64,
     binary: PathBuf,
     arguments: Vec<String>,
@@ -194,6 +200,9 @@ impl Daemon {
         command.env("HOME", self.data_dir.join("home"));
         command.env("BAY_DATA_DIR", &self.data_dir).env("BAY_POOL", &self.pool);
         command.env("BAY_KEY_FILE", self.data_dir.with_extension("key"));
+        if !self.own_disk {
+            command.env("BAY_DISK_RESERVE_MIB", suite::DISK_RESERVE_MIB.to_string());
+        }
         // A daemon that a test killed stays dead until the test says otherwise.
         command.env("BAY_NO_AUTOSTART", "1");
         command.stdin(Stdio::null());
@@ -371,6 +380,37 @@ impl Daemon {
             Ok(answer) => answer,
             Err(error) => panic!("{method} {target}: {error}\n{}", self.log()),
         }
+    }
+
+    /// Executes a statement on the database behind the daemon's back, for errors that nothing else can cause.
+    pub fn sql(&self, statement: &str) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let database = SqliteConnectOptions::new().filename(self.data_dir.join("bay.db"));
+            let mut connection = database.busy_timeout(PATIENCE).connect().await.unwrap();
+            sqlx::query(AssertSqlSafe(statement)).execute(&mut connection).await.unwrap();
+            connection.close().await.unwrap();
+        });
+    }
+
+    /// Has every insertion of such a row into a table of the database fail, until [`Daemon::allow_inserts`].
+    pub fn break_inserts(&self, table: &str, when: &str) {
+        self.sql(&format!(
+            "CREATE TRIGGER broken BEFORE INSERT ON {table} WHEN {when} \
+             BEGIN SELECT RAISE(ABORT, 'broken by the test'); END"
+        ));
+    }
+
+    pub fn allow_inserts(&self) {
+        self.sql("DROP TRIGGER broken");
+    }
+
+    /// The bodies of the events of one kind, oldest first, among the first of the record of a bay.
+    #[must_use]
+    pub fn events(&self, bay: &str, kind: &str) -> Vec<Value> {
+        let all = self.rest("GET", &format!("/v1/events?bay={bay}&since=0"), &Value::Null).json();
+        let all = all.as_array().cloned().unwrap_or_default();
+        all.into_iter().filter(|event| event["kind"] == kind).map(|event| event["body"].clone()).collect()
     }
 
     /// A bay on the small image, with an empty workspace.

@@ -36,7 +36,7 @@ const DEFAULT_MAX: u64 = 32 * GIB;
 const DEFAULT_MIN: u64 = 2 * GIB;
 /// Smaller than this and btrfs has no room to work.
 const SMALLEST: u64 = 128 * MIB;
-/// What the pool leaves free on the host's disk: this much, and this part of the whole.
+/// What the pool leaves free on the host's disk, unless the operator says how much: this much, and this part of the whole.
 const HOST_RESERVE: u64 = 2 * GIB;
 const HOST_RESERVE_DIVISOR: u64 = 10;
 /// The pool grows when less than this is free in it, or less than this part of it.
@@ -61,6 +61,8 @@ const SIGNATURE: &[u8; 8] = b"_BHRfS_M";
 #[derive(Debug, Clone)]
 pub(crate) struct Backing {
     dir: PathBuf,
+    /// Bytes that it leaves free on the host's disk, if the operator said how many.
+    reserve: Option<u64>,
 }
 
 /// Held while the pool file or its mount changes.
@@ -69,8 +71,14 @@ pub(crate) struct PoolLock {
 }
 
 impl Backing {
-    pub(crate) fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned() }
+    pub(crate) fn new(dir: &Path, reserve_mib: Option<u64>) -> Self {
+        Self { dir: dir.to_owned(), reserve: reserve_mib.map(|mib| mib.saturating_mul(MIB)) }
+    }
+
+    /// What may be taken of the host's disk without leaving it too little.
+    fn spare(&self, host: &Space) -> u64 {
+        let usual = || HOST_RESERVE.max(host.total / HOST_RESERVE_DIVISOR);
+        host.free.saturating_sub(self.reserve.unwrap_or_else(usual))
     }
 
     fn image(&self) -> PathBuf {
@@ -157,9 +165,9 @@ impl Backing {
                 }
                 size
             }
-            None => (host.free / 3).min(host.spare()).clamp(DEFAULT_MIN, DEFAULT_MAX),
+            None => (host.free / 3).min(self.spare(&host)).clamp(DEFAULT_MIN, DEFAULT_MAX),
         };
-        if size > host.spare() {
+        if size > self.spare(&host) {
             return Err(self.host_full(size, &host));
         }
         let size = size / MIB * MIB;
@@ -199,7 +207,7 @@ impl Backing {
         PoolError::HostFull {
             pool: self.dir.clone(),
             needed_mib: needed.div_ceil(MIB),
-            free_mib: host.spare() / MIB,
+            free_mib: self.spare(host) / MIB,
         }
     }
 
@@ -322,8 +330,10 @@ impl Backing {
         let size = image.metadata().doing(|| "look at the pool file".to_owned())?.len();
         let pool = Space::of(&self.mount_point())?;
         let missing = needed.saturating_add(LOW).saturating_sub(pool.free);
-        let step =
-            (size / STEP_DIVISOR).clamp(STEP_MIN, STEP_MAX).max(missing).min(Space::of(&self.dir)?.spare());
+        let step = (size / STEP_DIVISOR)
+            .clamp(STEP_MIN, STEP_MAX)
+            .max(missing)
+            .min(self.spare(&Space::of(&self.dir)?));
         let step = step / MIB * MIB;
         if step < STEP_MIN {
             return Ok(false);
@@ -344,7 +354,7 @@ impl Backing {
 
     /// How much larger the file may become on the disk as it is now.
     pub(crate) fn room_to_grow(&self) -> Result<u64> {
-        let spare = Space::of(&self.dir)?.spare();
+        let spare = self.spare(&Space::of(&self.dir)?);
         Ok(if spare < STEP_MIN { 0 } else { spare })
     }
 
@@ -397,11 +407,6 @@ impl Space {
             read_only: found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY),
         })
     }
-
-    /// What may be taken of the host's disk without leaving it too little.
-    fn spare(&self) -> u64 {
-        self.free.saturating_sub(HOST_RESERVE.max(self.total / HOST_RESERVE_DIVISOR))
-    }
 }
 
 pub(crate) fn on_btrfs(path: &Path) -> Result<bool> {
@@ -438,5 +443,21 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rusti
             Err(Errno::INTR) => {}
             other => return other,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_disk_that_is_nearly_full_has_room_if_the_operator_says_so() {
+        let host = Space { total: 252 * GIB, free: 15 * GIB, read_only: false };
+        let spare = |reserve_mib| Backing::new(Path::new("/pool"), reserve_mib).spare(&host);
+        assert_eq!(spare(None), 0);
+        assert_eq!(spare(Some(512)), 15 * GIB - 512 * MIB);
+        assert_eq!(spare(Some(u64::MAX)), 0);
+        let small = Space { total: 10 * GIB, free: 9 * GIB, read_only: false };
+        assert_eq!(Backing::new(Path::new("/pool"), None).spare(&small), 7 * GIB);
     }
 }

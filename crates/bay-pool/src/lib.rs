@@ -78,6 +78,8 @@ pub type Report<'a> = &'a mut dyn FnMut(Progress);
 pub struct PoolOptions {
     /// Size of a new pool file; chosen from the free disk when absent.
     pub initial_mib: Option<u64>,
+    /// What the pool file leaves free on the host's disk; by default 2 GiB, and at least a tenth of the disk.
+    pub reserve_mib: Option<u64>,
     /// How git reaches remotes: those of [`GIT_VARIABLES`] that are set where the pool is used.
     pub git_environment: Vec<(String, String)>,
     /// There are bays on record: a pool without their corner is a lost or a wrong one, and must not be begun anew.

@@ -70,7 +70,7 @@ impl Pool {
             (dir.clone(), None)
         } else {
             let lock = lock_pool(dir)?;
-            let backing = Backing::new(dir);
+            let backing = Backing::new(dir, options.reserve_mib);
             if options.must_exist {
                 backing.must_exist()?;
             }
@@ -112,7 +112,7 @@ impl Pool {
     /// Unmounts the pool in `dir` when it is a mounted file that nobody uses any more.
     pub fn unmount(dir: &Path) -> Result<()> {
         match dir.canonicalize() {
-            Ok(dir) if dir.join("mnt").is_dir() => Backing::new(&dir).unmount(),
+            Ok(dir) if dir.join("mnt").is_dir() => Backing::new(&dir, None).unmount(),
             _ => Ok(()),
         }
     }

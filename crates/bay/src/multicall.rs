@@ -34,6 +34,7 @@ pub(crate) struct Serve {
     pub(crate) listen: Option<std::net::SocketAddr>,
     pub(crate) executable: PathBuf,
     pub(crate) pool_mib: Option<u64>,
+    pub(crate) disk_reserve_mib: Option<u64>,
     pub(crate) otlp: Option<bay_server::Collector>,
     pub(crate) criu: Option<PathBuf>,
     pub(crate) memory_reserve_mib: Option<u64>,
@@ -51,6 +52,7 @@ pub(crate) async fn serve(told: Serve) -> Result<(), ApiError> {
         executable: told.executable,
         pool_options: bay_pool::PoolOptions {
             initial_mib: told.pool_mib,
+            reserve_mib: told.disk_reserve_mib,
             git_environment: bay_pool::GIT_VARIABLES
                 .iter()
                 .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))

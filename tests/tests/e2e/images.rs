@@ -287,8 +287,8 @@ const NOT_OF_THE_IMAGE: &[&str] =
 
 /// Room for the host's tools in a pool of the test's own.
 const HOST_POOL_MIB: u64 = 10 * 1024;
-/// What a pool leaves of the host's disk at least, in the same words as the pool: a tenth, and never less than this.
-const RESERVE_MIB: u64 = 2048;
+/// What is to be left for other tests beside it.
+const LEFT_MIB: u64 = 2048;
 
 #[test]
 fn a_bay_on_the_host_image_reads_nothing_that_nobody_may_not_read_on_the_host() {
@@ -297,12 +297,11 @@ fn a_bay_on_the_host_image_reads_nothing_that_nobody_may_not_read_on_the_host() 
     if std::env::var_os("BAY_TEST_HOST_IMAGE").is_some_and(|value| value == "0") {
         return suite::skip(Lack::Host, "BAY_TEST_HOST_IMAGE=0: importing the whole host was switched off");
     }
-    let reserve_mib = RESERVE_MIB.max(((stat.f_blocks * stat.f_frsize) >> 20) / 10);
-    if free_mib < HOST_POOL_MIB + reserve_mib + RESERVE_MIB {
+    if free_mib < HOST_POOL_MIB + suite::DISK_RESERVE_MIB + LEFT_MIB {
         return suite::skip(
             Lack::Host,
             &format!(
-                "importing the host needs {HOST_POOL_MIB} MiB of disk beside a reserve of {reserve_mib}, {free_mib} are free"
+                "importing the host needs {HOST_POOL_MIB} MiB of disk beside {LEFT_MIB} for other tests, {free_mib} are free"
             ),
         );
     }

@@ -70,12 +70,16 @@ impl Rig {
 
     /// None, with the reason on record, where no bays with python can run.
     pub(crate) fn without_memory() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || !image::with_python() {
+        if !suite::has_root("making bays") || !image::with_python() {
             return None;
         }
         let dir = suite::fresh("p");
         fs::create_dir_all(dir.join("bin")).unwrap();
-        let options = PoolOptions { initial_mib: Some(POOL_MIB), ..PoolOptions::default() };
+        let options = PoolOptions {
+            initial_mib: Some(POOL_MIB),
+            reserve_mib: Some(suite::DISK_RESERVE_MIB),
+            ..PoolOptions::default()
+        };
         let pool = Pool::open(&dir.join("pool"), "memory", &options, &mut |_| {}).unwrap();
         let import = ImageImport {
             source: format!("dir:{}", image::small().display()),

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use bay_tests::suite;
 use bay_types::image::{ImageImport, ImageView};
 
 use crate::image::host::HostTree;
@@ -27,8 +28,7 @@ struct Lab {
 impl Lab {
     /// `None`, with a word why, where such a pool cannot be made.
     fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            println!("skipped: needs root to make and mount a pool");
+        if !suite::has_root("making and mounting a pool") {
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
@@ -68,6 +68,7 @@ impl Lab {
     fn try_open(&self, corner: &str) -> Result<Pool, PoolError> {
         let options = PoolOptions {
             initial_mib: Some(POOL_MIB),
+            reserve_mib: Some(suite::DISK_RESERVE_MIB),
             git_environment: self.environment.clone(),
             ..PoolOptions::default()
         };

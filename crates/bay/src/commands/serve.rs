@@ -31,6 +31,9 @@ pub(crate) struct Serve {
     /// Size of a new pool file [default: chosen from the free disk].
     #[arg(long, value_name = "N")]
     pool_mib: Option<u64>,
+    /// Disk that a pool file leaves free on the host [default: a tenth of it, at least 2048].
+    #[arg(long, env = "BAY_DISK_RESERVE_MIB", value_name = "N")]
+    disk_reserve_mib: Option<u64>,
     /// The CRIU to keep memory with [default: the first that is 4.2 or newer].
     #[arg(long, env = "BAY_CRIU", value_name = "PATH")]
     criu: Option<PathBuf>,
@@ -103,6 +106,7 @@ impl Serve {
             listen: self.listen,
             executable,
             pool_mib: self.pool_mib,
+            disk_reserve_mib: self.disk_reserve_mib,
             otlp,
             criu: self.criu,
             memory_reserve_mib: self.memory_reserve_mib,
