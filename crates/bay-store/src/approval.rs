@@ -10,7 +10,8 @@ use jiff::Timestamp;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use crate::event::{Draft, to_i64};
+use crate::event::{Draft, now, to_i64};
+use crate::policy::{self, GrantRow, PolicyNew, Scope};
 use crate::{Result, Store, StoreError};
 
 /// Questions that are over and can still be looked at, of one bay and of all: no bay pushes another's out. The ledger has all of them.
@@ -30,11 +31,33 @@ pub struct ApprovalRow {
     pub uses_left: Option<u64>,
 }
 
+/// What an answer leaves beyond what it was asked about. Written with the answer, or neither is.
+#[derive(Debug, Clone)]
+pub enum Lasting {
+    /// The policy of the bay with one more rule, and the event that records it.
+    Policy(PolicyNew, Draft),
+    /// A grant for the bay that has at most so many, and the event that records it.
+    Grant(GrantRow, usize, Draft),
+}
+
+/// What came of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answered {
+    /// With the number of the last event.
+    Yes(u64),
+    /// The question is not open any more.
+    TooLate,
+    /// The bay has as many grants as it may have.
+    NoRoomForGrant,
+}
+
 fn column(e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
     StoreError::column("approvals", e)
 }
 
 const ONE: &str = "SELECT key, state, card, answer, uses_left, expires FROM approvals WHERE id = $1";
+const BY_SUFFIX: &str =
+    "SELECT key, state, card, answer, uses_left, expires FROM approvals WHERE id LIKE $1 LIMIT 2";
 const ALL: &str = "SELECT key, state, card, answer, uses_left, expires FROM approvals ORDER BY id";
 const LIVE: &str = "SELECT key, state, card, answer, uses_left, expires FROM approvals \
                     WHERE state IN ('open', 'denied') OR (state = 'allowed' AND uses_left <> 0) ORDER BY id";
@@ -103,10 +126,14 @@ impl Store {
         transaction.commit_with(Some(card.bay), event).await
     }
 
-    /// Answers an open question. `None` where it is not open any more. `uses` says how often an allow may be used.
+    /// Answers an open question, with what the answer leaves. `uses` says how often an allow may be used.
     ///
     /// # Errors
-    /// When the database cannot be written.
+    /// [`StoreError::BayUnknown`], or when the database cannot be written.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "an answer is written whole, with everything that it leaves"
+    )]
     pub async fn approval_answer(
         &self,
         id: ApprovalId,
@@ -114,8 +141,9 @@ impl Store {
         state: ApprovalState,
         answer: &Answer,
         uses: Option<u64>,
+        lasting: Option<&Lasting>,
         event: &Draft,
-    ) -> Result<Option<u64>> {
+    ) -> Result<Answered> {
         let json = serde_json::to_string(answer).map_err(column)?;
         let mut writer = self.writer().await;
         let mut transaction = writer.begin().await?;
@@ -132,9 +160,27 @@ impl Store {
         .rows_affected();
         if answered == 0 {
             transaction.commit().await?;
-            return Ok(None);
+            return Ok(Answered::TooLate);
         }
-        transaction.commit_with(Some(bay), event).await.map(Some)
+        let connection = transaction.connection();
+        let second = match lasting {
+            None => None,
+            Some(Lasting::Policy(new, event)) => {
+                policy::bay_known(self, connection, bay).await?;
+                policy::put(connection, &Scope::Bay(bay), new, now())
+                    .await
+                    .map_err(self.failed("setting a policy"))?;
+                Some(event)
+            }
+            Some(Lasting::Grant(new, most, event)) => {
+                if !policy::put_grant(self, connection, bay, new, *most).await? {
+                    return Ok(Answered::NoRoomForGrant);
+                }
+                Some(event)
+            }
+        };
+        let events: Vec<&Draft> = [event].into_iter().chain(second).collect();
+        transaction.commit_with_all(Some(bay), &events).await.map(Answered::Yes)
     }
 
     /// Uses an allow, with the event of the act that it is used for. Its number, and whether that was the last use; `None`
@@ -238,6 +284,19 @@ impl Store {
             .await
             .map_err(self.failed("reading a question"))?;
         found.as_ref().map(row).transpose()
+    }
+
+    /// Questions whose ids end with this, at most two of them.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn approval_by_suffix(&self, suffix: &str) -> Result<Vec<ApprovalRow>> {
+        let rows = sqlx::query(BY_SUFFIX)
+            .bind(format!("%{suffix}"))
+            .fetch_all(&self.inner.readers)
+            .await
+            .map_err(self.failed("reading a question"))?;
+        rows.iter().map(row).collect()
     }
 
     /// The questions that are kept, oldest first; only those that are open or may still be used where `live`.

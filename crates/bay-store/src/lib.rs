@@ -59,7 +59,7 @@ mod timeline;
 mod traffic;
 mod write;
 
-pub use approval::ApprovalRow;
+pub use approval::{Answered, ApprovalRow, Lasting};
 pub use bay::{BayNew, BayRow, NameChoice};
 pub use checkpoint::{CheckpointNew, CheckpointRow};
 pub use cost::CostRow;

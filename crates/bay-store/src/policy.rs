@@ -172,6 +172,55 @@ pub(crate) async fn forget(connection: &mut SqliteConnection, bay: BayId) -> sql
         .map(drop)
 }
 
+/// Adds a grant inside somebody's transaction, and forgets those that ended. `false` when there are as many as there may be:
+/// the transaction must not be committed then.
+pub(crate) async fn put_grant(
+    store: &Store,
+    connection: &mut SqliteConnection,
+    bay: BayId,
+    new: &GrantRow,
+    most: usize,
+) -> Result<bool> {
+    let failed = store.failed("adding a grant");
+    bay_known(store, &mut *connection, bay).await?;
+    let held = sqlx::query(GRANTS).bind(bay.to_string()).fetch_all(&mut *connection).await;
+    let mut others = 0;
+    for row in grants(&held.map_err(&failed)?)? {
+        if row.id != new.id && row.expires > new.created_at {
+            others += 1;
+            continue;
+        }
+        sqlx::query("DELETE FROM grants WHERE bay = $1 AND id = $2")
+            .bind(bay.to_string())
+            .bind(&row.id)
+            .execute(&mut *connection)
+            .await
+            .map_err(&failed)?;
+    }
+    if others >= most {
+        return Ok(false);
+    }
+    sqlx::query("INSERT INTO grants (bay, id, text, expires, created_at) VALUES ($1, $2, $3, $4, $5)")
+        .bind(bay.to_string())
+        .bind(&new.id)
+        .bind(&new.text)
+        .bind(new.expires.to_string())
+        .bind(new.created_at.to_string())
+        .execute(&mut *connection)
+        .await
+        .map_err(&failed)?;
+    Ok(true)
+}
+
+pub(crate) async fn bay_known(store: &Store, connection: &mut SqliteConnection, bay: BayId) -> Result<()> {
+    let found = sqlx::query("SELECT 1 FROM bays WHERE id = $1")
+        .bind(bay.to_string())
+        .fetch_optional(connection)
+        .await
+        .map_err(store.failed("looking for a bay"))?;
+    found.map(drop).ok_or(StoreError::BayUnknown(bay))
+}
+
 impl Store {
     /// # Errors
     /// When the database cannot be read.
@@ -221,7 +270,7 @@ impl Store {
         let mut writer = self.writer().await;
         let mut transaction = writer.begin().await?;
         if let Some(bay) = scope.bay() {
-            self.bay_known(transaction.connection(), bay).await?;
+            bay_known(self, transaction.connection(), bay).await?;
         }
         put(transaction.connection(), scope, new, now()).await.map_err(&failed)?;
         transaction.commit_with(scope.bay(), event).await.map(drop)
@@ -260,37 +309,12 @@ impl Store {
         most: usize,
         event: &Draft,
     ) -> Result<Option<()>> {
-        let failed = self.failed("adding a grant");
         let mut writer = self.writer().await;
         let mut transaction = writer.begin().await?;
         let connection = transaction.connection();
-        self.bay_known(&mut *connection, bay).await?;
-        let held = sqlx::query(GRANTS).bind(bay.to_string()).fetch_all(&mut *connection).await;
-        let mut others = 0;
-        for row in grants(&held.map_err(&failed)?)? {
-            if row.id != new.id && row.expires > new.created_at {
-                others += 1;
-                continue;
-            }
-            sqlx::query("DELETE FROM grants WHERE bay = $1 AND id = $2")
-                .bind(bay.to_string())
-                .bind(&row.id)
-                .execute(&mut *connection)
-                .await
-                .map_err(&failed)?;
-        }
-        if others >= most {
+        if !put_grant(self, connection, bay, new, most).await? {
             return Ok(None);
         }
-        sqlx::query("INSERT INTO grants (bay, id, text, expires, created_at) VALUES ($1, $2, $3, $4, $5)")
-            .bind(bay.to_string())
-            .bind(&new.id)
-            .bind(&new.text)
-            .bind(new.expires.to_string())
-            .bind(new.created_at.to_string())
-            .execute(&mut *connection)
-            .await
-            .map_err(&failed)?;
         transaction.commit_with(Some(bay), event).await?;
         Ok(Some(()))
     }
@@ -353,14 +377,5 @@ impl Store {
         let event = Draft::of(GrantRemove { ids, why: Some(why.to_owned()), by: None });
         transaction.commit_with(Some(bay), &event).await?;
         Ok(true)
-    }
-
-    async fn bay_known(&self, connection: &mut SqliteConnection, bay: BayId) -> Result<()> {
-        let found = sqlx::query("SELECT 1 FROM bays WHERE id = $1")
-            .bind(bay.to_string())
-            .fetch_optional(connection)
-            .await
-            .map_err(self.failed("looking for a bay"))?;
-        found.map(drop).ok_or(StoreError::BayUnknown(bay))
     }
 }

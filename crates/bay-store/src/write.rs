@@ -112,6 +112,12 @@ impl Txn<'_> {
         self.append(Begun::Yes, &[draft.entry(bay)]).await
     }
 
+    /// Appends several events, which must be at least one, and commits. Returns the number of the last.
+    pub(crate) async fn commit_with_all(self, bay: Option<BayId>, drafts: &[&Draft]) -> Result<u64> {
+        let entries: Vec<Entry> = drafts.iter().map(|draft| draft.entry(bay)).collect();
+        self.append(Begun::Yes, &entries).await
+    }
+
     /// Appends events, which must be at least one, and commits. Returns the number of the last.
     async fn append(self, begun: Begun, entries: &[Entry]) -> Result<u64> {
         let Pen { connection, frontier, .. } = &mut *self.pen;

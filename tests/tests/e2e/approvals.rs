@@ -554,3 +554,51 @@ fn no_address_leads_a_bay_to_the_approver_s_side() {
     let _no = lab.daemon.bay(&["approvals", "deny", &id(&card)]).ok();
     assert!(origin.seen.lines().is_empty());
 }
+
+#[test]
+fn an_allow_is_written_with_its_rule_or_grant_or_not_at_all() {
+    for (table, reach) in [("policies", &["--save"][..]), ("grants", &["--for", "10m"])] {
+        let lab = lab();
+        let origin = lab.echo("origin.test");
+        lab.bay("b", &asked(&origin, ""));
+        let url = origin.url("https", "/x");
+        curl(&lab, "b", "one", &url);
+        let card = the_question(&lab);
+        let card_id = id(&card);
+        let allow: Vec<&str> =
+            ["approvals", "allow", "--any-body", &card_id].iter().chain(reach).copied().collect();
+        lab.daemon.break_inserts(table, "true");
+        let refused = lab.daemon.bay(&allow);
+        assert!(refused.code != 0 && refused.errors().contains("broken by the test"), "{refused}");
+        assert_eq!(the_question(&lab)["id"], card["id"], "it is still open");
+        assert!(lab.record("b", "approval.allowed").is_empty());
+        assert!(origin.seen.lines().is_empty(), "nothing leaves without the rule that was to come with it");
+        // A transaction that failed ends when the daemon begins the next one: until then nobody else may write.
+        let _ran = lab.daemon.sh("b", "true").ok();
+        lab.daemon.allow_inserts();
+        let _allowed = lab.daemon.bay(&allow).ok();
+        assert_eq!(said(&lab, "b", "one").trim(), "200 GET /x");
+        assert_eq!(lab.get("b", &url).0, 200, "what was left behind covers the next one");
+    }
+}
+
+#[test]
+fn a_question_is_found_by_a_short_id_without_reading_all_others() {
+    let lab = hasty();
+    let origin = lab.echo("origin.test");
+    lab.bay("b", &asked(&origin, ""));
+    let mut client = Client::new(&lab, "b", &origin);
+    let ask = |client: &mut Client<'_>, path: &str| {
+        assert_eq!(client.status("GET", path), 503);
+        let card = the_question(&lab);
+        let _no = lab.daemon.bay(&["approvals", "deny", &short(&card)]).ok();
+        card
+    };
+    let (first, second) = (ask(&mut client, "/one"), ask(&mut client, "/two"));
+    // Whoever reads this one fails.
+    lab.daemon.sql(&format!("UPDATE approvals SET card = '{{' WHERE id = '{}'", id(&first)));
+    let shown = lab.daemon.bay(&["approvals", "show", &short(&second), "--json"]).ok().json();
+    assert_eq!((&shown["id"], &shown["state"]), (&second["id"], &"denied".into()), "{shown:#}");
+    let unknown = lab.daemon.bay(&["approvals", "show", "ffffffffffff"]);
+    let _said = unknown.fails_with(ErrorCode::ApprovalNotFound);
+}

@@ -24,7 +24,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bay_store::{ApprovalRow, Draft, Store, StoreError};
+use bay_store::{Answered, ApprovalRow, Draft, Lasting, Store, StoreError};
 use bay_types::approval::{Answer, Approval, ApprovalState, Asked, Differs, Reach};
 use bay_types::event::ApprovalEvent;
 use bay_types::event::approval::{
@@ -37,7 +37,7 @@ use tokio::sync::{Notify, broadcast, watch};
 
 use crate::daemon::{Daemon, to_the_end};
 use crate::registry::BayHandle;
-use crate::service::inside;
+use crate::service::{inside, policy};
 
 pub(crate) mod card;
 mod difference;
@@ -106,6 +106,24 @@ pub(crate) struct Wish {
     pub(crate) parts: Parts,
     /// Whether the files of the bay are to be kept before a person is asked.
     pub(crate) checkpoint: bool,
+}
+
+/// How an open question comes to its end.
+#[derive(Debug)]
+pub(crate) struct Settling {
+    pub(crate) stand: Stand,
+    pub(crate) by: String,
+    pub(crate) why: Option<String>,
+    /// How often an allow may be used, where that is bounded.
+    pub(crate) uses: Option<u64>,
+    /// A rule or grant that is written in the same transaction.
+    pub(crate) lasting: Option<Lasting>,
+}
+
+impl Settling {
+    pub(crate) fn new(stand: Stand, by: impl Into<String>) -> Self {
+        Self { stand, by: by.into(), why: None, uses: None, lasting: None }
+    }
 }
 
 /// What came of it.
@@ -373,7 +391,9 @@ impl Approvals {
         };
         let Some(old) = old else { return Ok(None) };
         let why = "the same was asked again with other headers or another body".to_owned();
-        self.settle(daemon, &old, Stand::Dropped(why.clone()), "superseded", Some(why), None).await?;
+        let stand = Stand::Dropped(why.clone());
+        let settling = Settling { why: Some(why), ..Settling::new(stand, "superseded") };
+        self.settle(daemon, &old, settling).await?;
         Ok(old.card.checkpoint)
     }
 
@@ -411,11 +431,9 @@ impl Approvals {
         &self,
         daemon: &Daemon,
         question: &Arc<Question>,
-        stand: Stand,
-        by: &str,
-        why: Option<String>,
-        uses: Option<u64>,
+        settling: Settling,
     ) -> Result<bool, ApiError> {
+        let Settling { stand, by, why, uses, lasting } = settling;
         let at = Timestamp::now();
         let (reach, until, any_body) = match &stand {
             Stand::Allowed { reach, until, any_body } => {
@@ -426,13 +444,22 @@ impl Approvals {
         };
         let bound = reach.is_some() && !any_body;
         let after_ms = u64::try_from(question.age().as_millis()).unwrap_or(u64::MAX);
-        let answer = Answer { by: by.to_owned(), at, after_ms, reach, bound, any_body, until, why };
+        let answer = Answer { by, at, after_ms, reach, bound, any_body, until, why };
         let (id, bay) = (question.id, question.card.bay);
         let event = Draft::of(answered(&question.card, stand.state(), &answer));
-        let settled = daemon.store.approval_answer(id, bay, stand.state(), &answer, uses, &event).await;
-        let Some(seq) = settled.map_err(|e| e.to_api())? else { return Ok(false) };
+        let store = &daemon.store;
+        let settled =
+            store.approval_answer(id, bay, stand.state(), &answer, uses, lasting.as_ref(), &event).await;
+        let seq = match settled.map_err(|e| e.to_api())? {
+            Answered::Yes(seq) => seq,
+            Answered::TooLate => return Ok(false),
+            Answered::NoRoomForGrant => return Err(policy::too_many_grants(&question.card.bay_name)),
+        };
         daemon.store.event_durable(seq).await.map_err(|e| e.to_api())?;
         *question.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+        if lasting.is_some() {
+            daemon.policies.touch(bay);
+        }
         let over = matches!(stand, Stand::Expired | Stand::Dropped(_));
         question.stand.send_replace(stand);
         if over {
@@ -553,8 +580,8 @@ pub(crate) async fn sweep(daemon: Arc<Daemon>) {
             let stand = question.stand.borrow().clone();
             match stand {
                 Stand::Open if now >= question.deadline => {
-                    let settled =
-                        approvals.settle(&daemon, &question, Stand::Expired, "timeout", None, None).await;
+                    let settling = Settling::new(Stand::Expired, "timeout");
+                    let settled = approvals.settle(&daemon, &question, settling).await;
                     if let Err(error) = settled {
                         tracing::error!(message = %error.message, "the end of a question is not on record");
                     }

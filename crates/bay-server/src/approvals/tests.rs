@@ -79,7 +79,7 @@ async fn an_allow_that_an_earlier_release_left_unbound_covers_only_its_digest() 
     let answer: Answer = serde_json::from_value(answer).unwrap();
     let (id, state) = (row.card.id, ApprovalState::Allowed);
     let event = Draft::of(OtherEvent::new("approval.allowed", json!({})));
-    let _seq = store.approval_answer(id, bay, state, &answer, Some(1), &event).await.unwrap().unwrap();
+    let _seq = store.approval_answer(id, bay, state, &answer, Some(1), None, &event).await.unwrap();
     let approvals = Approvals::new(ApprovalsConfig::default());
     approvals.restore(&store).await.unwrap();
     let question = approvals.find(id).unwrap();

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use bay_policy::{CanonicalRequest, Outcome, decide};
-use bay_store::{ApprovalRow, Scope};
+use bay_policy::{CanonicalRequest, Layer, Outcome, decide};
+use bay_store::{ApprovalRow, Lasting, Scope};
 use bay_types::approval::{
     Allow, Answer, Approval, ApprovalState, Asked, Deny, MAX_ALLOW_S, MAX_WHY_BYTES, Reach,
 };
 use bay_types::checkpoint::Restore;
-use bay_types::policy::{GrantAdd, PolicySet};
+use bay_types::policy::{GrantAdd, MAX_GRANTS, PolicySet};
 use bay_types::principal::Principal;
 use bay_types::{ApiError, ApprovalId, ErrorCode};
 use bytes::Bytes;
@@ -16,8 +16,10 @@ use jiff::Timestamp;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 
-use super::{checkpoints, ends_id, policy};
-use crate::approvals::{Question, Stand, is_exec};
+use super::bays::not_deleting;
+use super::policy::PreparedGrant;
+use super::{checkpoints, ends_id, is_id_end, policy};
+use crate::approvals::{Question, Settling, Stand, is_exec};
 use crate::authorize::Verb;
 use crate::byte_stream::{self, ByteStream};
 use crate::channel::plain_text;
@@ -110,11 +112,13 @@ pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<Approval, ApiEr
         let row = daemon.store.approval_get(id).await.map_err(|e| e.to_api())?;
         return row.map(|row| now(daemon, row)).ok_or_else(unknown);
     }
-    let mut found = cards(daemon, true, None).await?;
-    found.retain(|card| ends_id(&card.id, given));
-    match found.len() {
-        1 => Ok(found.remove(0)),
-        0 => Err(unknown()),
+    if !is_id_end(given) {
+        return Err(unknown());
+    }
+    let mut found = daemon.store.approval_by_suffix(given).await.map_err(|e| e.to_api())?;
+    match (found.pop(), found.is_empty()) {
+        (Some(row), true) => Ok(now(daemon, row)),
+        (None, _) => Err(unknown()),
         _ => Err(ApiError::new(
             ErrorCode::InvalidInput,
             format!("more than one question ends with {given}"),
@@ -208,34 +212,33 @@ async fn allow_request(
         ));
     }
     // Looked at before anything is decided, so that whoever wants it saved is not left with half of it.
-    let rule = match wanted.reach {
-        Reach::Save => Some(saved(&daemon, &card).await?),
+    // With any body, later requests are covered by a grant or by a rule: this allow is for the one that waits.
+    let granted = wanted.reach == Reach::For && wanted.any_body;
+    let lasting = match (wanted.reach, &card.asked, for_s) {
+        (Reach::Save, ..) => Some(saved(&daemon, &card, caller).await?),
+        (Reach::For, Asked::Request(asked), Some(for_s)) if granted => {
+            let handle = daemon.bays.find(&card.bay.to_string())?;
+            let add = GrantAdd {
+                request: asked.request.clone(),
+                for_s,
+                id: Some(format!("ask-{}", card.id.short())),
+                secrets: Some(card.secrets.clone()),
+            };
+            let PreparedGrant { row, event, .. } = policy::prepare_grant(&handle, add, caller)?;
+            Some(Lasting::Grant(row, MAX_GRANTS, event))
+        }
         _ => None,
     };
     let until = daemon.approvals.allowed_until(wanted.reach, for_s);
-    // With any body, later requests are covered by a grant or by a rule: this allow is for the one that waits.
-    let granted = wanted.reach == Reach::For && wanted.any_body;
     let uses = match wanted.reach {
         Reach::Once | Reach::Save => Some(1),
         Reach::For if granted => Some(1),
         Reach::Exec | Reach::For => None,
     };
     let stand = Stand::Allowed { reach: wanted.reach, until, any_body: wanted.any_body };
-    if !daemon.approvals.settle(&daemon, &question, stand, &caller.by(), None, uses).await? {
+    let settling = Settling { uses, lasting, ..Settling::new(stand, caller.by()) };
+    if !daemon.approvals.settle(&daemon, &question, settling).await? {
         return Err(answered(&find(&daemon, &card.id.to_string()).await?));
-    }
-    if let Some(set) = rule {
-        policy::set_layer(Arc::clone(&daemon), Scope::Bay(card.bay), set, caller).await?;
-    }
-    if let (true, Some(for_s), Asked::Request(asked)) = (granted, for_s, &card.asked) {
-        let handle = daemon.bays.find(&card.bay.to_string())?;
-        let add = GrantAdd {
-            request: asked.request.clone(),
-            for_s,
-            id: Some(format!("ask-{}", card.id.short())),
-            secrets: Some(card.secrets.clone()),
-        };
-        policy::grant_add(Arc::clone(&daemon), handle, add, caller).await?;
     }
     // How many waited when it was answered: they are on their way by now.
     Ok(Approval { held: card.held, ..question.view() })
@@ -255,7 +258,7 @@ fn checked_time(wanted: &Allow) -> Result<Option<u64>, ApiError> {
 }
 
 /// The bay's policy with a rule for exactly this, if that rule would allow it.
-async fn saved(daemon: &Arc<Daemon>, card: &Approval) -> Result<PolicySet, ApiError> {
+async fn saved(daemon: &Arc<Daemon>, card: &Approval, caller: Principal) -> Result<Lasting, ApiError> {
     let refuse = |why: String| invalid(why, "allow it once or for a time, or write a rule yourself");
     let (Asked::Request(asked), Some(rule)) = (&card.asked, &card.saved_as) else {
         return Err(refuse("no rule can cover exactly this request".to_owned()));
@@ -264,6 +267,7 @@ async fn saved(daemon: &Arc<Daemon>, card: &Approval) -> Result<PolicySet, ApiEr
         .map_err(|refusal| refuse(format!("no rule can cover exactly this request: {refusal}")))?
         .with_secrets(card.secrets.clone());
     let handle = daemon.bays.find(&card.bay.to_string())?;
+    not_deleting(&handle.row(), "given a policy")?;
     let set = daemon.store.policy_get(&Scope::Bay(handle.id)).await.map_err(|e| e.to_api())?;
     let rule = rule.replacen("id = \"approved\"", &format!("id = \"{}\"", card.id), 1);
     let mut wanted = PolicySet { name: "saved.toml".to_owned(), ..PolicySet::default() };
@@ -283,7 +287,9 @@ async fn saved(daemon: &Arc<Daemon>, card: &Approval) -> Result<PolicySet, ApiEr
     };
     wanted.text =
         Some(format!("{}\n\n# Allowed by a person at {}.\n{rule}", text.trim_end(), Timestamp::now()));
-    let compiled = policy::with_layer(daemon, &handle, wanted.clone()).await?;
+    let location = handle.row().origin.map(|origin| origin.location);
+    let prepared = policy::prepare(Layer::Bay, wanted, location).await?;
+    let compiled = policy::replaced(daemon, &handle, prepared.layer.clone()).await?;
     let decision = decide(&compiled, &request, Timestamp::now());
     if decision.outcome != Outcome::Allow {
         let by =
@@ -292,7 +298,8 @@ async fn saved(daemon: &Arc<Daemon>, card: &Approval) -> Result<PolicySet, ApiEr
             "a rule of the bay would not allow it, because another has the last word{by}"
         )));
     }
-    Ok(wanted)
+    let event = policy::set_event(&prepared, &Scope::Bay(handle.id), caller);
+    Ok(Lasting::Policy(prepared.new, event))
 }
 
 async fn deny_request(
@@ -326,7 +333,8 @@ async fn deny_request(
         }
     };
     let stand = Stand::Denied { by: caller.by(), why: wanted.why.clone() };
-    if !daemon.approvals.settle(&daemon, &question, stand, &caller.by(), wanted.why, None).await? {
+    let settling = Settling { why: wanted.why, ..Settling::new(stand, caller.by()) };
+    if !daemon.approvals.settle(&daemon, &question, settling).await? {
         return Err(answered(&find(&daemon, &card.id.to_string()).await?));
     }
     let view = question.view();

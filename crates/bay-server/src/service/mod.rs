@@ -59,7 +59,10 @@ const SUFFIX_DIGITS: std::ops::RangeInclusive<usize> = 6..=32;
 
 /// Whether what a person typed is the end of this id.
 pub(crate) fn ends_id(id: &impl ToString, given: &str) -> bool {
-    SUFFIX_DIGITS.contains(&given.len())
-        && given.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-        && id.to_string().ends_with(given)
+    is_id_end(given) && id.to_string().ends_with(given)
+}
+
+/// Whether what a person typed can be the end of an id.
+pub(crate) fn is_id_end(given: &str) -> bool {
+    SUFFIX_DIGITS.contains(&given.len()) && given.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }

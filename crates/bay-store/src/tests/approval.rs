@@ -72,15 +72,23 @@ async fn the_first_answer_counts_and_an_allow_is_used_as_often_as_was_said() {
     assert_eq!(store.approval_use(id, bay, &event("act")).await.unwrap(), None, "nobody has allowed it");
     let allowed = answer("uid 0");
     let first = store
-        .approval_answer(id, bay, ApprovalState::Allowed, &allowed, Some(2), &event("approval.allowed"))
+        .approval_answer(id, bay, ApprovalState::Allowed, &allowed, Some(2), None, &event("approval.allowed"))
         .await
         .unwrap();
-    assert!(first.is_some());
+    assert!(matches!(first, Answered::Yes(_)), "{first:?}");
     let second = store
-        .approval_answer(id, bay, ApprovalState::Denied, &answer("uid 1"), None, &event("approval.denied"))
+        .approval_answer(
+            id,
+            bay,
+            ApprovalState::Denied,
+            &answer("uid 1"),
+            None,
+            None,
+            &event("approval.denied"),
+        )
         .await
         .unwrap();
-    assert_eq!(second, None, "somebody was faster, and nothing is recorded");
+    assert_eq!(second, Answered::TooLate, "somebody was faster, and nothing is recorded");
     drop(store);
     let store = Store::open(&dir.path().join("bay.db")).await.unwrap();
     let kept = store.approval_get(id).await.unwrap().unwrap();
@@ -110,7 +118,15 @@ async fn what_was_asked_goes_with_its_bay_and_can_still_be_looked_at() {
         store.approval_add(new, &event("approval.asked")).await.unwrap();
     }
     store
-        .approval_answer(allowed.card.id, bay, ApprovalState::Allowed, &answer("uid 0"), None, &event("x"))
+        .approval_answer(
+            allowed.card.id,
+            bay,
+            ApprovalState::Allowed,
+            &answer("uid 0"),
+            None,
+            None,
+            &event("x"),
+        )
         .await
         .unwrap();
     assert!(matches!(
@@ -139,7 +155,7 @@ async fn a_bay_that_asks_often_pushes_no_question_of_another_out_and_what_is_use
     store.approval_add(&first, &event("approval.asked")).await.unwrap();
     let id = first.card.id;
     store
-        .approval_answer(id, quiet, ApprovalState::Allowed, &answer("uid 0"), Some(1), &event("a"))
+        .approval_answer(id, quiet, ApprovalState::Allowed, &answer("uid 0"), Some(1), None, &event("a"))
         .await
         .unwrap();
     store.approval_use(id, quiet, &event("used")).await.unwrap();
@@ -148,7 +164,7 @@ async fn a_bay_that_asks_often_pushes_no_question_of_another_out_and_what_is_use
         store.approval_add(&one, &event("approval.asked")).await.unwrap();
         let id = one.card.id;
         store
-            .approval_answer(id, loud, ApprovalState::Allowed, &answer("uid 0"), Some(1), &event("a"))
+            .approval_answer(id, loud, ApprovalState::Allowed, &answer("uid 0"), Some(1), None, &event("a"))
             .await
             .unwrap();
         store.approval_use(id, loud, &event("used")).await.unwrap();

@@ -67,18 +67,17 @@ pub(crate) async fn diff(
     blocking(move || Ok(change(&before, layer, &requests))).await
 }
 
-/// The policy that would hold if the bay's own layer were this one.
-pub(crate) async fn with_layer(
+/// The policy of a bay with another layer of its own.
+pub(crate) async fn replaced(
     daemon: &Daemon,
     handle: &BayHandle,
-    given: PolicySet,
+    layer: LayerPolicy,
 ) -> Result<CompiledPolicy, ApiError> {
     let before = Arc::clone(&super::effective_with_origins(daemon, handle).await.policy);
-    let Prepared { layer, .. } = set::prepare(Layer::Bay, given, compile::project(&handle.row())).await?;
-    blocking(move || Ok(replaced(&before, layer))).await
+    blocking(move || Ok(with_layer(&before, layer))).await
 }
 
-fn replaced(before: &CompiledPolicy, mut bay: LayerPolicy) -> CompiledPolicy {
+fn with_layer(before: &CompiledPolicy, mut bay: LayerPolicy) -> CompiledPolicy {
     let mut layers = Layers::default();
     for layer in before.layers() {
         match layer.layer {
@@ -93,7 +92,7 @@ fn replaced(before: &CompiledPolicy, mut bay: LayerPolicy) -> CompiledPolicy {
 
 fn change(before: &CompiledPolicy, bay: LayerPolicy, requests: &[CanonicalRequest]) -> PolicyChange {
     let now = Timestamp::now();
-    let after = replaced(before, bay);
+    let after = with_layer(before, bay);
     let found = compare(before, &after, now);
     let rule =
         |rule: &Rule| view::rule(rule, if rule.is_active(now) { Effect::Active } else { Effect::Expired });

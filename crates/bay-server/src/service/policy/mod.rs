@@ -25,10 +25,10 @@ use bay_policy::{CompiledPolicy, Place};
 use bay_types::BayId;
 use tokio::sync::watch;
 
-pub(super) use ask::with_layer;
+pub(super) use ask::replaced;
 pub(crate) use compile::Effective;
-pub(crate) use set::drop_grants;
-pub(super) use set::{grant_add, prepare, set_layer};
+pub(super) use set::{PreparedGrant, prepare, prepare_grant, set_event};
+pub(crate) use set::{drop_grants, too_many_grants};
 
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;

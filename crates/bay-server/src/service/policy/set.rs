@@ -36,7 +36,7 @@ pub(crate) struct Prepared {
     pub(crate) new: PolicyNew,
     /// Its name, hash and numbers of rules, for the record.
     pub(crate) summary: PolicySummary,
-    pub(super) layer: bay_policy::LayerPolicy,
+    pub(crate) layer: bay_policy::LayerPolicy,
 }
 
 /// Reads a policy as it will be read for bays of this origin. Nothing that cannot be read is ever kept.
@@ -151,18 +151,23 @@ pub(crate) async fn set_layer(
     if let Scope::Bay(bay) = &scope {
         not_deleting(&daemon.bays.find(&bay.to_string())?.row(), "given a policy")?;
     }
-    let Prepared { new, summary, .. } =
-        prepare(layer_of(&scope), given, location_of(&daemon, &scope)).await?;
-    let event = Draft::of(event::policy::PolicySet {
+    let prepared = prepare(layer_of(&scope), given, location_of(&daemon, &scope)).await?;
+    let event = set_event(&prepared, &scope, caller);
+    daemon.store.policy_set(&scope, &prepared.new, &event).await.map_err(|e| e.to_api())?;
+    touch(&daemon, &scope);
+    Ok(())
+}
+
+/// What records that a policy was set.
+pub(crate) fn set_event(prepared: &Prepared, scope: &Scope, caller: Principal) -> Draft {
+    let summary = prepared.summary.clone();
+    Draft::of(event::policy::PolicySet {
         scope: scope.to_string(),
         name: Some(summary.name),
         sha256: Some(summary.sha256),
         rules: Some(summary.rules),
         by: caller.by(),
-    });
-    daemon.store.policy_set(&scope, &new, &event).await.map_err(|e| e.to_api())?;
-    touch(&daemon, &scope);
-    Ok(())
+    })
 }
 
 /// A bay without one has the preset `closed`; a host or project without one says nothing.
@@ -223,12 +228,20 @@ pub(super) fn request(line: &str) -> Result<CanonicalRequest, ApiError> {
     })
 }
 
-pub(crate) async fn grant_add(
-    daemon: Arc<Daemon>,
-    handle: Arc<BayHandle>,
+/// A grant that can be read, ready to be kept.
+#[derive(Debug)]
+pub(crate) struct PreparedGrant {
+    pub(crate) row: GrantRow,
+    /// What records it.
+    pub(crate) event: Draft,
+    read: Vec<Grant>,
+}
+
+pub(crate) fn prepare_grant(
+    handle: &BayHandle,
     wanted: GrantAdd,
     caller: Principal,
-) -> Result<GrantView, ApiError> {
+) -> Result<PreparedGrant, ApiError> {
     not_deleting(&handle.row(), "granted anything")?;
     if wanted.for_s == 0 || wanted.for_s > MAX_GRANT_S {
         return Err(ApiError::new(
@@ -276,18 +289,32 @@ pub(crate) async fn grant_add(
         sha256: compile::sha256(&row.text),
         by: caller.by(),
     });
+    Ok(PreparedGrant { row, event, read })
+}
+
+pub(crate) async fn grant_add(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    wanted: GrantAdd,
+    caller: Principal,
+) -> Result<GrantView, ApiError> {
+    let PreparedGrant { row, event, read } = prepare_grant(&handle, wanted, caller)?;
     let added = daemon.store.grant_add(handle.id, &row, MAX_GRANTS, &event).await.map_err(|e| e.to_api())?;
     if added.is_none() {
-        return Err(ApiError::new(
-            ErrorCode::NotEnough,
-            format!("{} has {MAX_GRANTS} grants, and no bay may have more", handle.name),
-            format!("`bay grants rm {} ID` takes one back; what is needed often is a rule", handle.name),
-        ));
+        return Err(too_many_grants(handle.name.as_str()));
     }
     daemon.policies.touch(handle.id);
     Ok(read
         .first()
-        .map_or_else(|| view::unreadable_grant(&row), |grant| view::grant(grant, Some(&row), created_at)))
+        .map_or_else(|| view::unreadable_grant(&row), |grant| view::grant(grant, Some(&row), row.created_at)))
+}
+
+pub(crate) fn too_many_grants(bay: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::NotEnough,
+        format!("{bay} has {MAX_GRANTS} grants, and no bay may have more"),
+        format!("`bay grants rm {bay} ID` takes one back; what is needed often is a rule"),
+    )
 }
 
 /// As precise as the store keeps it.
