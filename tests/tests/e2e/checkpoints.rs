@@ -424,3 +424,31 @@ fn messages_are_bounded_and_cannot_speak_to_a_terminal() {
     let _ = daemon.bay(&["checkpoint", "b", "--memory", "--files-only"]).exits(2);
     let _ = daemon.bay(&["checkpoint", "nope"]).fails_with(ErrorCode::BayNotFound);
 }
+
+#[test]
+fn a_fork_that_fails_for_one_child_names_and_records_the_others() {
+    let mut daemon = Daemon::start();
+    daemon.empty_bay("web");
+    daemon.break_inserts("bays", "NEW.name = 'web-fork-3'");
+    let fork = |count: &str| daemon.bay(&["fork", "web", "--files-only", "--count", count]);
+    let ran = fork("4");
+    let said = ran.errors();
+    assert!(ran.code != 0 && said.contains("broken by the test"), "{ran}");
+    for child in ["web-fork-1", "web-fork-2"] {
+        assert!(said.contains(child), "{ran}");
+        assert_eq!(daemon.show(child)["state"], "running");
+    }
+    let forked = daemon.events("web", "bay.forked");
+    assert_eq!(forked.len(), 1, "{forked:#?}");
+    assert_eq!(forked[0]["children"], json!(["web-fork-1", "web-fork-2"]));
+    daemon.allow_inserts();
+
+    // None of them can be started: each is named.
+    daemon.set_environment(&[("BAY_FAULT", "runtime:mounts")]);
+    daemon.restart();
+    let ran = daemon.bay(&["fork", "web", "--files-only", "--count", "2", "--name", "late"]);
+    let said = ran.errors();
+    assert!(ran.code != 0 && said.contains("late-1") && said.contains("late-2"), "{ran}");
+    daemon.set_environment(&[]);
+    daemon.restart();
+}

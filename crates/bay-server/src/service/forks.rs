@@ -86,7 +86,7 @@ async fn make_children(
         let each = memory::comes_back(&daemon, at).await?;
         has_room(&daemon, &parent, each, wanted.count)?;
     }
-    let mut children = Vec::new();
+    let (mut children, mut not_made) = (Vec::new(), None);
     let mut number = 0_u32;
     for index in 0..wanted.count {
         let name = loop {
@@ -104,16 +104,62 @@ async fn make_children(
             index,
             memory: live,
         };
-        children.push(child(&daemon, &parent, name, lineage, caller).await?);
+        match child(&daemon, &parent, name.clone(), lineage, caller).await {
+            Ok(made) => children.push(made),
+            Err(error) => {
+                not_made = Some((name, error));
+                break;
+            }
+        }
     }
-    let names: Vec<BayName> = children.iter().map(|(handle, _)| handle.name.clone()).collect();
-    let event = Draft::of(BayForked { checkpoint: point.name.into(), children: names, by: caller.by() });
-    daemon.store.event_append(Some(parent.id), &event).await.map_err(|e| e.to_api())?;
-    let mut bays: Vec<BayView> = Vec::new();
+    if !children.is_empty() {
+        let names: Vec<BayName> = children.iter().map(|(handle, _)| handle.name.clone()).collect();
+        let event = Draft::of(BayForked { checkpoint: point.name.into(), children: names, by: caller.by() });
+        daemon.store.event_append(Some(parent.id), &event).await.map_err(|e| e.to_api())?;
+    }
+    let (mut bays, mut failed): (Vec<BayView>, Vec<(BayName, ApiError)>) = (Vec::new(), Vec::new());
     for (handle, asked) in &children {
-        bays.push(bays::reach(&daemon, handle, *asked, State::Running, Duration::ZERO).await?);
+        match bays::reach(&daemon, handle, *asked, State::Running, Duration::ZERO).await {
+            Ok(view) => bays.push(view),
+            Err(error) => failed.push((handle.name.clone(), error)),
+        }
     }
-    Ok(Forked { checkpoint: point, bays })
+    let mut errors = failed.iter().chain(&not_made).map(|(_, error)| error);
+    let Some(first) = errors.next().cloned() else {
+        return Ok(Forked { checkpoint: point, bays });
+    };
+    match wanted.count {
+        1 => Err(first),
+        count => Err(incomplete(count, &bays, &failed, not_made.as_ref(), &first)),
+    }
+}
+
+/// The error of a fork of which not all children run: which do, which are there and do not, and why.
+fn incomplete(
+    count: u32,
+    running: &[BayView],
+    failed: &[(BayName, ApiError)],
+    not_made: Option<&(BayName, ApiError)>,
+    first: &ApiError,
+) -> ApiError {
+    let mut parts = Vec::new();
+    if let Some((name, error)) = not_made {
+        parts.push(format!("{name} could not be made: {}", error.message));
+    }
+    parts.extend(
+        failed.iter().map(|(name, error)| format!("{name} was made and does not run: {}", error.message)),
+    );
+    let names: Vec<&str> = running.iter().map(|bay| bay.name.as_str()).collect();
+    parts.push(match names.as_slice() {
+        [] => "none of the children runs".to_owned(),
+        names => format!("{} of {count} children run: {}", names.len(), names.join(", ")),
+    });
+    let left: Vec<&str> = names.into_iter().chain(failed.iter().map(|(name, _)| name.as_str())).collect();
+    let next = match left.as_slice() {
+        [] => first.next.clone(),
+        left => format!("`bay rm {}` removes those that were made; {}", left.join(" "), first.next),
+    };
+    ApiError::new(first.code, parts.join("; "), next)
 }
 
 /// Refuses children that this host has no memory for, before there is any of them.
