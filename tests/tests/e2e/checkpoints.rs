@@ -452,3 +452,24 @@ fn a_fork_that_fails_for_one_child_names_and_records_the_others() {
     daemon.set_environment(&[]);
     daemon.restart();
 }
+
+#[test]
+fn a_checkpoint_that_fails_is_over_in_the_record() {
+    let daemon = Daemon::start();
+    daemon.empty_bay("b");
+    daemon.break_inserts("checkpoints", "true");
+    let ran = daemon.bay(&["checkpoint", "b", "--files-only"]);
+    assert!(ran.code != 0 && ran.errors().contains("broken by the test"), "{ran}");
+    daemon.allow_inserts();
+    let failed = daemon.events("b", "checkpoint.failed");
+    assert_eq!((failed.len(), &failed[0]["name"]), (1, &"v1".into()), "{failed:#?}");
+    assert!(failed[0]["why"].to_string().contains("broken by the test"), "{failed:#?}");
+    let timeline = daemon.bay(&["timeline", "b"]).ok().text();
+    assert!(
+        timeline.contains("checkpoint v1 begun") && timeline.contains("checkpoint v1 failed"),
+        "{timeline}"
+    );
+    // The name is free, and nothing on the disk is in the way.
+    let made = daemon.bay(&["checkpoint", "b", "--files-only", "--json"]).ok().json();
+    assert_eq!(made["name"], "v1", "{made}");
+}

@@ -181,6 +181,9 @@ fn what_cannot_be_captured_is_named_with_its_process_and_the_reason() {
     for word in ["python3", "a control group that was removed", "CRIU cannot keep it"] {
         assert!(said.contains(word), "{said}");
     }
+    let failed = daemon.events("b", "checkpoint.failed");
+    assert_eq!((failed.len(), &failed[0]["name"]), (1, &"v1".into()), "{failed:#?}");
+    assert!(failed[0]["why"].to_string().contains("a control group that was removed"), "{failed:#?}");
 }
 
 /// What a command of the CLI says, line by line, while it runs.

@@ -3,8 +3,9 @@
 //! ```text
 //!  flush ──► freeze ──► snapshot root, workspace, state ──► thaw ──► put in place ──► one transaction: row and event
 //! ```
-//! The row comes last, so what is listed is whole; what is on disk without a row goes at the next start. A daemon that
-//! dies while the bay stands still leaves it frozen, and the next one thaws it because it is wanted running.
+//! An event records the intent before anything is done, and another one a failure. The row comes last, so what is listed
+//! is whole; what is on disk without a row goes at the next start. A daemon that dies while the bay stands still leaves
+//! it frozen, and the next one thaws it because it is wanted running.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use bay_types::checkpoint::{
     SHOWN_INSIDE,
 };
 use bay_types::event::bay::{BayPauseAsked, BayPromoteAsked, BayRestoreAsked};
-use bay_types::event::checkpoint::{CheckpointAsked, CheckpointMade, CheckpointRemoved};
+use bay_types::event::checkpoint::{CheckpointAsked, CheckpointFailed, CheckpointMade, CheckpointRemoved};
 use bay_types::principal::Principal;
 use bay_types::{ApiError, CheckpointName, ErrorCode};
 use jiff::Timestamp;
@@ -278,10 +279,33 @@ async fn take_and(
         by: caller.by(),
     });
     daemon.store.event_append(Some(row.id), &asked).await.map_err(|e| e.to_api())?;
+    let made = match make(daemon, handle, &row, point, wanted.clone(), caller, hold).await {
+        Ok(made) => made,
+        Err(error) => {
+            failed(daemon, &row, point, &error, caller).await;
+            return Err(error);
+        }
+    };
+    tidy(daemon, handle, wanted.spared, caller).await;
+    let mut view = made.view(Some(made.name), true);
+    measure(daemon, handle, std::slice::from_mut(&mut view)).await?;
+    Ok(view)
+}
+
+/// Makes the checkpoint whose intent is on record.
+async fn make(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    row: &BayRow,
+    point: At,
+    wanted: Wanted,
+    caller: Principal,
+    hold: bool,
+) -> Result<CheckpointRow, ApiError> {
     let taken = async {
-        let (kind, paused, without_memory) = match captured(daemon, handle, &row, wanted.kind, hold).await? {
+        let (kind, paused, without_memory) = match captured(daemon, handle, row, wanted.kind, hold).await? {
             Ok(paused) => (CheckpointKind::Memory, paused, Vec::new()),
-            Err(why) => (CheckpointKind::Files, snapshot(daemon, &row).await?, why),
+            Err(why) => (CheckpointKind::Files, snapshot(daemon, row).await?, why),
         };
         daemon.fault.at(Point::AfterSnapshot);
         daemon.with_pool(move |pool| pool.checkpoint_keep(point)).await?;
@@ -290,7 +314,7 @@ async fn take_and(
     let (kind, paused, without_memory) = match taken.await {
         Ok(taken) => taken,
         Err(error) => {
-            discard(daemon, &row).await;
+            discard(daemon, row).await;
             return Err(error);
         }
     };
@@ -316,11 +340,25 @@ async fn take_and(
             by: made.by.clone(),
         })
     });
-    let made = made.await?;
-    tidy(daemon, handle, wanted.spared, caller).await;
-    let mut view = made.view(Some(made.name), true);
-    measure(daemon, handle, std::slice::from_mut(&mut view)).await?;
-    Ok(view)
+    match made.await {
+        Ok(made) => Ok(made),
+        Err(error) => {
+            discard_kept(daemon, point).await;
+            Err(error)
+        }
+    }
+}
+
+/// Records that a checkpoint failed whose intent is on record.
+async fn failed(daemon: &Daemon, row: &BayRow, point: At, error: &ApiError, caller: Principal) {
+    let event = Draft::of(CheckpointFailed {
+        name: point.checkpoint.into(),
+        why: error.message.clone(),
+        by: caller.by(),
+    });
+    if let Err(error) = daemon.store.event_append(Some(row.id), &event).await {
+        tracing::error!(bay = %row.name, %error, "the failure of a checkpoint could not be recorded");
+    }
 }
 
 /// Adds what captured memory takes on disk.
@@ -350,6 +388,18 @@ async fn discard(daemon: &Daemon, row: &BayRow) {
     let id = row.id;
     if let Err(error) = daemon.with_pool(move |pool| pool.checkpoint_discard(id)).await {
         tracing::warn!(bay = %row.name, message = %error.message, "a failed checkpoint could not be removed");
+    }
+}
+
+/// Removes the files of a checkpoint that has no row: the next checkpoint gets its name.
+async fn discard_kept(daemon: &Daemon, point: At) {
+    // An error says nothing certain of a row: files of one that is listed stay.
+    let listed = daemon.store.checkpoint_list(point.bay).await;
+    if listed.map_or(true, |rows| rows.iter().any(|row| row.name == point.checkpoint)) {
+        return;
+    }
+    if let Err(error) = daemon.with_pool(move |pool| pool.checkpoint_remove(point)).await {
+        tracing::warn!(bay = %point.bay, message = %error.message, "a failed checkpoint could not be removed");
     }
 }
 

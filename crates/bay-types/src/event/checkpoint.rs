@@ -39,6 +39,16 @@ area! {
         by: String,
     }
 
+    /// A checkpoint that was about to be made was not made.
+    Failed(CheckpointFailed) = "checkpoint.failed" {
+        /// Its name, which the next checkpoint gets.
+        name: Field<CheckpointName>,
+        /// What went wrong.
+        why: String,
+        /// Who asked for it, or for what it was to be made for.
+        by: String,
+    }
+
     /// A checkpoint is about to be removed.
     Removed(CheckpointRemoved) = "checkpoint.removed" {
         /// Its name.

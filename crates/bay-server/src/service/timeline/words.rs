@@ -138,6 +138,13 @@ pub(super) fn what(kind: &str, body: &Value) -> String {
             format!("checkpoint {} begun{why}{by}", body.text("name").unwrap_or_default())
         }
         "checkpoint.made" => checkpoint(&body),
+        "checkpoint.failed" => {
+            format!(
+                "checkpoint {} failed{}{by}",
+                body.text("name").unwrap_or_default(),
+                body.after(": ", "why")
+            )
+        }
         "checkpoint.removed" => format!("checkpoint {} removed{by}", body.text("name").unwrap_or_default()),
         "bay.restore-asked" => format!("restore asked for{}{by}", body.after(" of ", "checkpoint")),
         "bay.restored" => format!("restored{}{}", body.after(" to ", "checkpoint"), body.after(" of ", "of")),

@@ -53,6 +53,8 @@ fn checkpoints_and_what_is_made_of_them_have_words() {
     assert_eq!(what("bay.create", &from), "made as web-fork-1 from v1 of web, with what ran, by uid 0");
     let asked = json!({ "name": "v2", "automatic": "to pause on disk", "by": "uid 0" });
     assert_eq!(what("checkpoint.asked", &asked), "checkpoint v2 begun: to pause on disk, by uid 0");
+    let failed = json!({ "name": "v2", "why": "the disk is full", "by": "uid 0" });
+    assert_eq!(what("checkpoint.failed", &failed), "checkpoint v2 failed: the disk is full, by uid 0");
     let revived = json!({ "execs": ["exec_a", "exec_b"], "from": { "bay": "bay_x", "checkpoint": "v2" } });
     assert_eq!(what("exec.revived", &revived), "2 execs go on from v2");
     assert_eq!(what("bay.promoted", &json!({ "from": "web-2" })), "took over the state of web-2");
@@ -147,7 +149,7 @@ proptest! {
     #[test]
     fn any_body_makes_one_short_line(
         kind in prop::sample::select(vec!["exec.start", "exec.end", "exec.files", "bay.create", "bay.set-asked", "bay.set",
-            "checkpoint.made", "bay.forked", "service.define", "file.write", "bay.idle-stop", "policy.set", "grant.add", "grant.rm", "unheard.of"]),
+            "checkpoint.made", "checkpoint.failed", "bay.forked", "service.define", "file.write", "bay.idle-stop", "policy.set", "grant.add", "grant.rm", "unheard.of"]),
         body in any_json(),
     ) {
         let line = what(kind, &body);
