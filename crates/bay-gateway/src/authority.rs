@@ -151,7 +151,7 @@ fn valid(params: &mut CertificateParams, days: i64) {
 
 /// The servers that a bay sees: one TLS configuration for each name.
 pub(crate) struct Leaves {
-    authority: Authority,
+    authority: Arc<Authority>,
     key: KeyPair,
     provider: Arc<CryptoProvider>,
     sessions: Arc<dyn StoresServerSessions>,
@@ -165,7 +165,10 @@ impl fmt::Debug for Leaves {
 }
 
 impl Leaves {
-    pub(crate) fn new(authority: Authority, provider: Arc<CryptoProvider>) -> Result<Self, AuthorityError> {
+    pub(crate) fn new(
+        authority: Arc<Authority>,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Self, AuthorityError> {
         Ok(Self {
             authority,
             key: KeyPair::generate()?,

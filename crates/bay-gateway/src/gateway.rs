@@ -27,7 +27,7 @@ use crate::upstream::Upstream;
 /// What a gateway begins with.
 #[derive(Debug)]
 pub struct Settings {
-    pub authority: Authority,
+    pub authority: Arc<Authority>,
     pub names: Names,
     /// The authorities that certificates of origins are checked against.
     pub roots: RootCertStore,

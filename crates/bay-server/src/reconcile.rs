@@ -32,7 +32,7 @@ use tokio::time::Instant;
 
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
-use crate::egress::{self, BayEgress};
+use crate::egress::BayEgress;
 use crate::fault::Point;
 use crate::follow;
 use crate::idle;
@@ -717,7 +717,7 @@ impl Reconciler {
         self.daemon.store.bay_delete(row.id, &event).await.map_err(|e| e.to_api())?;
         self.daemon.telemetry.costs.forget(row.id);
         self.daemon.secrets.forget(row.id);
-        if let Err(error) = egress::remove(&self.daemon.data_dir, row.id) {
+        if let Err(error) = self.daemon.egress.remove(row.id) {
             tracing::warn!(bay = %row.name, %error, "what the bay's gateway kept could not be removed");
         }
         Ok(Pass::Deleted { kept_workspace })

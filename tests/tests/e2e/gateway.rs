@@ -1,7 +1,8 @@
 //! The one way out of a bay: real clients in real bays, real servers outside, and the policy between them.
 
 use bay_tests::lab::lab;
-use bay_tests::until;
+use bay_tests::{Daemon, until};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use serde_json::{Value, json};
 
 #[test]
@@ -136,4 +137,32 @@ fn egress_is_closed_while_no_daemon_runs_and_goes_on_with_the_next() {
     });
     assert_eq!(lab.get("b", &origin.url("https", "/2")).0, 200);
     assert_eq!(lab.daemon.sh("b", identity).ok().text(), before, "the authority and the names are the same");
+}
+
+/// How often a file is opened while something is done. The kernel counts openings right after each other as one.
+fn opened_during(path: &std::path::Path, work: impl FnOnce()) -> usize {
+    let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
+    inotify::add_watch(&inotify, path, WatchFlags::OPEN).unwrap();
+    work();
+    let mut space = [std::mem::MaybeUninit::uninit(); 64 << 10];
+    let mut reader = inotify::Reader::new(&inotify, &mut space);
+    std::iter::from_fn(|| reader.next().ok().map(drop)).count()
+}
+
+#[test]
+fn the_authority_of_a_bay_is_decrypted_once_by_each_daemon() {
+    let mut daemon = Daemon::start();
+    daemon.empty_bay("b");
+    let id = daemon.show("b")["id"].as_str().unwrap().to_owned();
+    let path = daemon.data_dir.join("egress").join(id).join("authority.age");
+    let _ = daemon.bay(&["stop", "b"]).ok();
+    daemon.restart();
+    let starts = |daemon: &Daemon| {
+        opened_during(&path, || {
+            let _ = daemon.bay(&["start", "b"]).ok();
+            let _ = daemon.bay(&["stop", "b"]).ok();
+        })
+    };
+    assert_eq!(starts(&daemon), 1, "openings of the file by the first start of a daemon");
+    assert_eq!(starts(&daemon), 0, "openings by the next start");
 }

@@ -83,7 +83,7 @@ fn keep(path: &Path, authority: &Authority, keys: &Keyring) -> Result<(), ApiErr
 }
 
 /// Forgets a bay that is gone.
-pub(crate) fn remove(data_dir: &Path, bay: BayId) -> io::Result<()> {
+pub(super) fn remove(data_dir: &Path, bay: BayId) -> io::Result<()> {
     match fs::remove_dir_all(dir(data_dir, bay)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -11,7 +11,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bay_backend::{Dropped, EgressCounters, EgressPort};
@@ -21,17 +21,17 @@ use bay_policy::CompiledPolicy;
 use bay_store::BayRow;
 use bay_types::guest::{DNS_PORT, GATEWAY_V4, GATEWAY_V6, GatewaySsh, PROXY_PORT};
 use bay_types::traffic::DroppedPackets;
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{ApiError, BayId, ErrorCode};
 use http::Method;
 use jiff::Timestamp;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 use tokio::task::JoinSet;
 
 use crate::ServeError;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, blocking};
 use crate::keyring::Keyring;
 use crate::registry::BayHandle;
 use crate::service::policy;
@@ -52,7 +52,7 @@ mod upstream;
 use caller::{Callers, OwnExecs};
 use decider::BayDecider;
 use home::NamesFile;
-pub(crate) use home::{dir, remove};
+pub(crate) use home::dir;
 use port::{PortConnections, PortDatagrams};
 use record::Recorder;
 pub use ssh::SshKey;
@@ -87,7 +87,11 @@ pub(crate) struct Egress {
     roots: RootCertStore,
     network: Arc<HostNetwork>,
     data_dir: PathBuf,
+    authorities: Mutex<HashMap<BayId, Decrypted>>,
 }
+
+/// The authority of a bay, once it was read. A start needs it several times, and a capture does.
+type Decrypted = Arc<OnceCell<Arc<Authority>>>;
 
 impl Egress {
     pub(crate) fn new(
@@ -113,6 +117,7 @@ impl Egress {
             roots,
             network: Arc::new(HostNetwork::new(hosts, ssh)),
             data_dir: data_dir.to_owned(),
+            authorities: Mutex::default(),
         })
     }
 
@@ -130,14 +135,29 @@ impl Egress {
         BayNetwork::new(Arc::clone(&self.network))
     }
 
-    fn authority(&self, row: &BayRow) -> Result<Authority, ApiError> {
-        let parent = row.forked_from.as_ref().map(|from| from.bay);
-        home::authority(&self.data_dir, row.id, parent, &self.keys)
+    fn authorities(&self) -> MutexGuard<'_, HashMap<BayId, Decrypted>> {
+        self.authorities.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn authority(&self, row: &BayRow) -> Result<Arc<Authority>, ApiError> {
+        let decrypted = Arc::clone(self.authorities().entry(row.id).or_default());
+        let read = async || {
+            let (bay, parent) = (row.id, row.forked_from.as_ref().map(|from| from.bay));
+            let (data_dir, keys) = (self.data_dir.clone(), Arc::clone(&self.keys));
+            blocking(move || home::authority(&data_dir, bay, parent, &keys)).await.map(Arc::new)
+        };
+        decrypted.get_or_try_init(read).await.cloned()
+    }
+
+    /// Nothing of a bay that is removed is kept in memory or on the disk.
+    pub(crate) fn remove(&self, bay: BayId) -> std::io::Result<()> {
+        self.authorities().remove(&bay);
+        home::remove(&self.data_dir, bay)
     }
 
     /// What everything in the bay is to trust. A daemon that cannot use its key has nothing to be trusted.
-    pub(crate) fn certificate(&self, row: &BayRow) -> Option<String> {
-        match self.authority(row) {
+    pub(crate) async fn certificate(&self, row: &BayRow) -> Option<String> {
+        match self.authority(row).await {
             Ok(authority) => Some(authority.pem()),
             Err(error) => {
                 tracing::error!(bay = %row.name, message = %error.message, "a bay starts without a way out");
@@ -149,9 +169,9 @@ impl Egress {
 
 impl Egress {
     /// How a bay's SSH clients meet its gateway, if only to be told why they may not go on.
-    pub(crate) fn ssh(&self, row: &BayRow) -> Option<GatewaySsh> {
+    pub(crate) async fn ssh(&self, row: &BayRow) -> Option<GatewaySsh> {
         // Without an authority there is no way out, which was told with the certificate.
-        let host_key = self.authority(row).ok()?.ssh_host_key();
+        let host_key = self.authority(row).await.ok()?.ssh_host_key();
         Some(GatewaySsh { host_key, hosts: self.network.ssh_hosts() })
     }
 }
@@ -202,7 +222,7 @@ impl BayEgress {
         let changes = (daemon.policies.subscribe(row.id), daemon.secrets.subscribe());
         let policy = policy::effective(daemon, handle).await;
         let secrets = secrets_of(daemon, row, &policy);
-        let authority = egress.authority(row)?;
+        let authority = egress.authority(row).await?;
         let (names_file, names) = NamesFile::open(&egress.data_dir, row.id)?;
         let recorder = Recorder::open(daemon, handle).await.map_err(|e| e.to_api())?;
         let recorder = Arc::new(recorder);

@@ -378,7 +378,7 @@ impl Lab {
         let origins = origin::OriginAuthority::default();
         let mut roots = RootCertStore::empty();
         roots.add(origins.certificate()).unwrap();
-        let settings = Settings { authority, names: Names::new(pools), roots, timeouts };
+        let settings = Settings { authority: authority.into(), names: Names::new(pools), roots, timeouts };
         let gateway = Gateway::new(settings, ledger.clone(), net.clone()).unwrap();
 
         let (socket, listener) = dns_sockets().await;
