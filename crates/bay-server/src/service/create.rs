@@ -110,15 +110,17 @@ async fn make(
     prepared: &mut Option<Timestamp>,
 ) -> Result<BayView, ApiError> {
     create.limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
-    let policy = create.policy.take();
-    if let Some(given) = &policy {
-        // A mistake is told before anything is fetched for the bay.
-        let location = match &create.source {
-            Source::Remote { url, .. } => Some(url.clone()),
-            _ => None,
-        };
-        service::policy::prepare(Layer::Bay, given.clone(), location).await?;
-    }
+    // A mistake is told before anything is fetched for the bay.
+    let location = match &create.source {
+        Source::Remote { url, .. } => Some(url.clone()),
+        _ => None,
+    };
+    let policy = match create.policy.take() {
+        Some(given) => {
+            Some((service::policy::prepare(Layer::Bay, given.clone(), location.clone()).await?, given))
+        }
+        None => None,
+    };
     // Held until the row names image and repository: from then on they count as used.
     let making = daemon.making.read().await;
     if let Source::Kept { workspace } = &mut create.source {
@@ -127,10 +129,12 @@ async fn make(
     }
     let (image, origin, teller) = prepare(daemon, &create, caller, teller).await?;
     let policy = match policy {
-        Some(given) => {
+        // The repository has turned out to be another one, as far as rules about it go.
+        Some((_, given)) if origin.as_ref().map(|origin| &origin.location) != location.as_ref() => {
             let location = origin.as_ref().map(|origin| origin.location.clone());
             Some(service::policy::prepare(Layer::Bay, given, location).await?)
         }
+        Some((prepared, _)) => Some(prepared),
         None => None,
     };
     let told = policy.as_ref().map(|policy| policy.summary.clone());
