@@ -16,8 +16,17 @@ const GROUPS: &str = "cgroup.img";
 const CORE: &str = "core-";
 /// Two numbers that say what kind of image it is, and the length of the only entry.
 const HEAD: usize = 12;
-/// Where an entry of a thread names its combination: of its process, and its own.
-const PLACES: [[u64; 2]; 2] = [[3, 9], [5, 16]];
+/// The fields of `core_entry` and what is in it (CRIU's `core.proto`) that lead to the number of a combination: that of a
+/// process, in `task_core_entry`, and that of a thread, in `thread_core_entry`.
+const PLACES: [[u64; 2]; 2] = [[CORE_TASK, TASK_GROUPS], [CORE_THREAD, THREAD_GROUPS]];
+const CORE_TASK: u64 = 3;
+const TASK_GROUPS: u64 = 9;
+const CORE_THREAD: u64 = 5;
+const THREAD_GROUPS: u64 = 16;
+/// The fields of `cgroup_entry` and `cg_set_entry` (CRIU's `cgroup.proto`).
+const GROUPS_SET: u64 = 1;
+const SET_ID: u64 = 1;
+const SET_MEMBER: u64 = 2;
 
 /// Images that are not as expected stay as they are: they are right, only slower.
 pub(super) fn unite(images: &Path) -> io::Result<()> {
@@ -50,12 +59,12 @@ fn same(groups: &[u8]) -> HashMap<u64, u64> {
     let mut first: HashMap<Vec<&[u8]>, u64> = HashMap::new();
     let mut numbers = HashMap::new();
     for (field, value) in fields(groups) {
-        let (1, Value::Bytes(set)) = (field, value) else { continue };
+        let (GROUPS_SET, Value::Bytes(set)) = (field, value) else { continue };
         let (mut id, mut members) = (None, Vec::new());
         for part in fields(set) {
             match part {
-                (1, Value::Number(number)) => id = Some(number),
-                (2, Value::Bytes(member)) => members.push(member),
+                (SET_ID, Value::Number(number)) => id = Some(number),
+                (SET_MEMBER, Value::Bytes(member)) => members.push(member),
                 _ => {}
             }
         }

@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::wire::{Value, fields};
+use super::wire::{Value, all_fields};
 
 /// Said of images in which something is found.
 pub(super) const MUST_NOT: &str = "what was captured must not go on";
@@ -23,20 +23,68 @@ const HEAD: usize = 8;
 /// Longest image that is read: a bay has fewer mounts and open files than this has room for.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// CRIU's numbers for kinds of filesystems in which no path of anything else is named.
-const PLAIN: [u64; 7] = [
-    1,  // proc
-    2,  // sysfs
-    5,  // tmpfs
-    6,  // devpts
-    12, // cgroup
-    14, // mqueue
-    23, // cgroup2
-];
+/// The fields of `mnt_entry` in CRIU's `mnt.proto`, as far as they are read.
+mod mount_field {
+    pub(super) const FILESYSTEM: u64 = 1;
+    pub(super) const DEVICE: u64 = 3;
+    pub(super) const POINT: u64 = 7;
+    pub(super) const DELETED: u64 = 16;
+    /// Only a mount that we make has it.
+    pub(super) const EXTERNAL_KEY: u64 = 18;
+}
 
-/// Its numbers for kinds that it never makes itself: one it does not know, and that of the host's devices. What is mounted
-/// of them is a part of something that we mount.
-const TAKEN: [u64; 2] = [0, 3];
+/// `enum fstype` in CRIU's `mnt.proto`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Filesystem {
+    Unsupported,
+    Proc,
+    Sysfs,
+    Devtmpfs,
+    Tmpfs,
+    Devpts,
+    Cgroup,
+    Mqueue,
+    Cgroup2,
+    /// Any other.
+    Other,
+}
+
+impl Filesystem {
+    fn of(number: u64) -> Self {
+        match number {
+            0 => Self::Unsupported,
+            1 => Self::Proc,
+            2 => Self::Sysfs,
+            3 => Self::Devtmpfs,
+            5 => Self::Tmpfs,
+            6 => Self::Devpts,
+            12 => Self::Cgroup,
+            14 => Self::Mqueue,
+            23 => Self::Cgroup2,
+            _ => Self::Other,
+        }
+    }
+
+    /// No path of anything else is named to mount it.
+    fn is_plain(self) -> bool {
+        match self {
+            Self::Proc
+            | Self::Sysfs
+            | Self::Tmpfs
+            | Self::Devpts
+            | Self::Cgroup
+            | Self::Mqueue
+            | Self::Cgroup2 => true,
+            Self::Unsupported | Self::Devtmpfs | Self::Other => false,
+        }
+    }
+
+    /// CRIU never mounts it itself: it does not know it, or it is that of the host's devices. What is mounted of it is a
+    /// part of something that we mount.
+    fn is_only_taken_over(self) -> bool {
+        matches!(self, Self::Unsupported | Self::Devtmpfs)
+    }
+}
 
 /// # Errors
 /// What is in them that must not come back; or they cannot be read.
@@ -67,9 +115,8 @@ fn refused(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-#[derive(Default)]
 struct Mount {
-    kind: u64,
+    filesystem: Filesystem,
     device: u64,
     point: String,
     removed: bool,
@@ -77,19 +124,23 @@ struct Mount {
 }
 
 impl Mount {
-    fn read(entry: &[u8]) -> Self {
-        let mut mount = Self::default();
-        for field in fields(entry) {
-            match field {
-                (1, Value::Number(kind)) => mount.kind = kind,
-                (3, Value::Number(device)) => mount.device = device,
-                (7, Value::Bytes(point)) => mount.point = String::from_utf8_lossy(point).into_owned(),
-                (16, Value::Number(removed)) => mount.removed = removed != 0,
-                (18, Value::Bytes(_)) => mount.ours = true,
+    /// `None` for an entry that is not read to its end, or lacks what every mount has.
+    fn read(entry: &[u8]) -> Option<Self> {
+        let (mut filesystem, mut device, mut point) = (None, None, None);
+        let (mut removed, mut ours) = (false, false);
+        for (field, value) in all_fields(entry)? {
+            match (field, value) {
+                (mount_field::FILESYSTEM, Value::Number(number)) => filesystem = Some(Filesystem::of(number)),
+                (mount_field::DEVICE, Value::Number(number)) => device = Some(number),
+                (mount_field::POINT, Value::Bytes(text)) => {
+                    point = Some(String::from_utf8_lossy(text).into_owned());
+                }
+                (mount_field::DELETED, Value::Number(deleted)) => removed = deleted != 0,
+                (mount_field::EXTERNAL_KEY, Value::Bytes(_)) => ours = true,
                 _ => {}
             }
         }
-        mount
+        Some(Self { filesystem: filesystem?, device: device?, point: point?, removed, ours })
     }
 }
 
@@ -100,7 +151,7 @@ fn mounts(image: &[u8]) -> io::Result<()> {
     while let Some((length, after)) = rest.split_first_chunk() {
         let length = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| broken())?;
         let (entry, after) = after.split_at_checked(length).ok_or_else(broken)?;
-        all.push(Mount::read(entry));
+        all.push(Mount::read(entry).ok_or_else(broken)?);
         rest = after;
     }
     let ours: HashSet<u64> = all.iter().filter(|mount| mount.ours).map(|mount| mount.device).collect();
@@ -109,8 +160,8 @@ fn mounts(image: &[u8]) -> io::Result<()> {
         if mount.removed {
             return Err(refused(format!("what is mounted at {point} was removed")));
         }
-        let taken = TAKEN.contains(&mount.kind) && ours.contains(&mount.device);
-        if !PLAIN.contains(&mount.kind) && !taken {
+        let taken = mount.filesystem.is_only_taken_over() && ours.contains(&mount.device);
+        if !mount.filesystem.is_plain() && !taken {
             return Err(refused(format!(
                 "the filesystem mounted at {point} is of a kind that cannot be kept: an overlay, for one"
             )));
@@ -126,7 +177,8 @@ mod tests {
 
     fn mount(kind: u64, device: u64, point: &str) -> Message {
         let mut mount = Message::default();
-        mount.number(1, kind).number(3, device).bytes(7, point.as_bytes());
+        mount.number(mount_field::FILESYSTEM, kind).number(mount_field::DEVICE, device);
+        mount.bytes(mount_field::POINT, point.as_bytes());
         mount
     }
 
@@ -142,7 +194,7 @@ mod tests {
     #[test]
     fn mounts_that_name_paths_of_their_own_are_refused() {
         let mut workspace = mount(0, 47, "/workspace");
-        workspace.bytes(18, b"workspace");
+        workspace.bytes(mount_field::EXTERNAL_KEY, b"workspace");
         let usual = [workspace, mount(0, 47, "/"), mount(5, 50, "/run"), mount(23, 51, "/sys/fs/cgroup")];
         mounts(&image(&usual)).unwrap();
         let with = |more: Message| mounts(&image(&[&usual[..], &[more]].concat())).unwrap_err().to_string();
@@ -152,12 +204,29 @@ mod tests {
         // Of a filesystem that none of our mounts is of.
         assert!(with(mount(0, 61, "/elsewhere")).contains("/elsewhere"));
         let mut removed = mount(5, 50, "/was");
-        removed.number(16, 1);
+        removed.number(mount_field::DELETED, 1);
         assert!(with(removed).contains("/was was removed"));
         // An image that breaks off hides nothing.
         let whole = image(&usual);
         assert!(mounts(&whole[..whole.len() - 1]).is_err());
         assert!(mounts(&whole[..4]).is_err());
+    }
+
+    #[test]
+    fn a_field_that_is_not_understood_hides_nothing_behind_it() {
+        const FIXED: &[u8] = &[19 << 3 & 0x7f | 0x80 | 1, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+        let mut odd = mount(5, 50, "/was");
+        let before = odd.as_bytes().len();
+        odd.number(mount_field::DELETED, 1);
+        let (known, behind) = odd.as_bytes().split_at(before);
+        let entry = [known, FIXED, behind].concat();
+        let length = u32::try_from(entry.len()).unwrap().to_le_bytes();
+        let whole = [&[7; HEAD][..], &length, &entry].concat();
+        assert!(mounts(&whole).is_err());
+        // Nor does one that lacks what every mount has pass for another.
+        let mut lacking = Message::default();
+        lacking.number(mount_field::FILESYSTEM, 5).number(mount_field::DEVICE, 50);
+        assert!(mounts(&image(&[lacking])).is_err());
     }
 
     #[test]

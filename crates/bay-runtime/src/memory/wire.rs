@@ -60,6 +60,15 @@ pub(super) fn fields(mut bytes: &[u8]) -> Vec<(u64, Value<'_>)> {
     found
 }
 
+/// All fields of a message. `None` if there is one that is not understood: what is behind it would be hidden.
+pub(super) fn all_fields(mut bytes: &[u8]) -> Option<Vec<(u64, Value<'_>)>> {
+    let mut found = Vec::new();
+    while !bytes.is_empty() {
+        found.push(field(&mut bytes)?);
+    }
+    Some(found)
+}
+
 fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, Value<'a>)> {
     let key = varint(bytes)?;
     let value = match key & 7 {

@@ -49,8 +49,26 @@ pub(super) enum Request {
     Restore = 2,
 }
 
+/// How a flag is set.
+const YES: u64 = 1;
 /// The kind of message that tells where it is, and answers that.
 const NOTIFY: u64 = 6;
+
+/// Fields of `criu_req`, `criu_resp` and what is in them (CRIU's `rpc.proto`).
+mod rpc {
+    pub(super) const TYPE: u64 = 1;
+    // Of a request.
+    pub(super) const OPTIONS: u64 = 2;
+    pub(super) const NOTIFY_SUCCESS: u64 = 3;
+    // Of an answer.
+    pub(super) const SUCCESS: u64 = 2;
+    pub(super) const RESTORED: u64 = 4;
+    pub(super) const NOTIFICATION: u64 = 5;
+    // Of what was restored, and of a notification.
+    pub(super) const RESTORED_PID: u64 = 1;
+    pub(super) const NOTIFICATION_SCRIPT: u64 = 1;
+    pub(super) const NOTIFICATION_PID: u64 = 2;
+}
 
 /// Fields of its options.
 pub(super) mod option {
@@ -201,7 +219,7 @@ impl Worker {
         mut on: impl FnMut(&str, i32) -> Result<(), Failure>,
     ) -> Result<Option<i32>, Failure> {
         let mut message = Message::default();
-        message.number(1, request as u64).message(2, options);
+        message.number(rpc::TYPE, request as u64).message(rpc::OPTIONS, options);
         self.send(&message)?;
         let mut refused = None;
         loop {
@@ -219,26 +237,30 @@ impl Worker {
                     _ => None,
                 })
             };
-            if number(1) == Some(NOTIFY) {
+            if number(rpc::TYPE) == Some(NOTIFY) {
                 let (mut stage, mut pid) = (String::new(), 0);
-                for (field, value) in nested(5).unwrap_or_default() {
+                for (field, value) in nested(rpc::NOTIFICATION).unwrap_or_default() {
                     match (field, value) {
-                        (1, Value::Bytes(name)) => stage = String::from_utf8_lossy(name).into_owned(),
-                        (2, Value::Number(number)) => pid = i32::try_from(number).unwrap_or_default(),
+                        (rpc::NOTIFICATION_SCRIPT, Value::Bytes(name)) => {
+                            stage = String::from_utf8_lossy(name).into_owned();
+                        }
+                        (rpc::NOTIFICATION_PID, Value::Number(number)) => {
+                            pid = i32::try_from(number).unwrap_or_default();
+                        }
                         _ => {}
                     }
                 }
                 let went = on(&stage, pid);
                 let mut reply = Message::default();
-                reply.number(1, NOTIFY).number(3, u64::from(went.is_ok()));
+                reply.number(rpc::TYPE, NOTIFY).number(rpc::NOTIFY_SUCCESS, u64::from(went.is_ok()));
                 refused = refused.or(went.err());
                 self.send(&reply)?;
                 continue;
             }
-            return match (refused, number(2)) {
+            return match (refused, number(rpc::SUCCESS)) {
                 (Some(failure), _) => Err(failure),
-                (None, Some(1)) => Ok(nested(4).and_then(|restored| match restored.first() {
-                    Some(&(1, Value::Number(pid))) => i32::try_from(pid).ok(),
+                (None, Some(YES)) => Ok(nested(rpc::RESTORED).and_then(|restored| match restored.first() {
+                    Some(&(rpc::RESTORED_PID, Value::Number(pid))) => i32::try_from(pid).ok(),
                     _ => None,
                 })),
                 _ => Err(Failure::new(self.step, "CRIU could not do it", io::Error::other("see its log"))),
