@@ -25,7 +25,7 @@ const MAX_LOGIN_MESSAGES: usize = 32;
 /// A connection to a database, and whether it is encrypted.
 pub(super) struct Line {
     pub(super) stream: Prefixed,
-    encrypted: bool,
+    pub(super) encrypted: bool,
 }
 
 /// Why the database did not take the login.

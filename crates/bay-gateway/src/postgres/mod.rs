@@ -24,6 +24,8 @@
 //! replication of passwords that a client *sets* (`ALTER ROLE … PASSWORD` sends what the bay has: the sentinel).
 
 mod database;
+#[cfg(any(fuzzing, test))]
+pub mod fuzz;
 mod parameters;
 mod scram;
 mod session;

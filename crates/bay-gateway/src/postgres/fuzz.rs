@@ -1,0 +1,104 @@
+//! Entry points for the fuzz target `postgres_logins`: what the gateway reads of a login, from the bay and from the
+//! database, before it passes the connection on. In no other build but that of the tests below.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::database::Line;
+use super::wire::{self, Startup};
+use super::{parameters, scram};
+use crate::stream::Prefixed;
+
+const USER: &str = "app";
+/// What the client would have to know, and what the database may not see without TLS. No part of a message.
+const PASSWORD: &str = "fuzz-pass\u{1}word";
+/// More than a login ever writes.
+const MOST_WRITTEN: usize = 1 << 20;
+
+fn run<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(work)
+}
+
+/// A client of the bay says this. It is read or refused, and does not log in by chance.
+pub fn client_says(mut bytes: &[u8]) {
+    run(async {
+        loop {
+            match wire::startup(&mut bytes).await {
+                Ok(Startup::Begin { parameters, .. }) => {
+                    let again = wire::parse_startup(&wire::begin(&parameters)[4..])
+                        .expect("what is passed on can be read");
+                    assert_eq!(again, Startup::Begin { minor: 0, parameters: parameters.clone() });
+                    let passed = parameters::checked(&parameters, false).unwrap_or_default();
+                    assert!(passed.iter().all(|(name, _)| name != "replication"), "{passed:?}");
+                    break;
+                }
+                Ok(Startup::Cancel(packet)) => {
+                    assert!(
+                        matches!(wire::parse_startup(&packet[4..]), Ok(Startup::Cancel(same)) if same == packet)
+                    );
+                    return;
+                }
+                Ok(Startup::Ssl | Startup::Gss) => {}
+                Err(_) => return,
+            }
+        }
+        let Ok((_, first)) = wire::read(&mut bytes).await else { return };
+        let Ok(server) = scram::Server::new(&first) else { return };
+        let Ok((_, last)) = wire::read(&mut bytes).await else { return };
+        assert!(!matches!(server.check(&last, &[PASSWORD.to_owned()]), Ok(Some(_))), "it knew the password");
+    });
+}
+
+/// A database answers a login with this. It never sees the password itself without TLS.
+pub fn database_says(bytes: &[u8], encrypted: bool) {
+    run(async {
+        let (near, far) = tokio::io::duplex(MOST_WRITTEN.max(bytes.len()));
+        let (mut from_gateway, mut to_gateway) = tokio::io::split(far);
+        to_gateway.write_all(bytes).await.expect("room for all of it");
+        to_gateway.shutdown().await.expect("the end of what it says");
+        let parameters = [("user".to_owned(), USER.to_owned())];
+        let mut line = Line { stream: Prefixed::new(near), encrypted };
+        let _ = line.log_in(&parameters, USER, PASSWORD).await;
+        drop(line);
+        let mut written = Vec::new();
+        from_gateway.read_to_end(&mut written).await.expect("what the gateway wrote");
+        let shown = written.windows(PASSWORD.len()).any(|part| part == PASSWORD.as_bytes());
+        assert!(encrypted || !shown, "the password went over the network as it is");
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn requests() -> impl Strategy<Value = Vec<u8>> {
+        let kind = prop::sample::select(b"RRRRENS".to_vec());
+        let asked = prop::sample::select(vec![0_u32, 3, 5, 10, 11, 12, 13]);
+        let text = prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..40),
+            Just(b"SCRAM-SHA-256\0\0".to_vec()),
+            Just(b"salt".to_vec()),
+        ];
+        (kind, asked, text).prop_map(|(kind, asked, text)| {
+            wire::message(kind, &[&asked.to_be_bytes()[..], &text].concat()).to_vec()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_client_logs_in_by_chance(said: Vec<u8>, first: Vec<u8>, last: Vec<u8>) {
+            client_says(&said);
+            let begin = wire::begin(&[("user".to_owned(), USER.to_owned())]);
+            let first = wire::message(b'p', &[b"n,,n=,r=", &first[..]].concat()).to_vec();
+            client_says(&[begin, first, wire::message(b'p', &last).to_vec()].concat());
+        }
+
+        #[test]
+        fn no_database_sees_the_password_without_tls(
+            messages in prop::collection::vec(requests(), 0..6), rest: Vec<u8>, encrypted: bool,
+        ) {
+            database_says(&[messages.concat(), rest].concat(), encrypted);
+        }
+    }
+}
