@@ -5,8 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use bay_types::ErrorCode;
+use bay_types::event::EventBody;
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 #[path = "architecture/documents.rs"]
@@ -135,6 +137,57 @@ fn every_crate_opens_with_an_overview() {
             assert!(root.starts_with("//! "), "{} has no overview", target.src_path);
         }
     }
+}
+
+/// The text of a source file without its tests.
+fn without_tests(source: &str) -> &str {
+    source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default()
+}
+
+/// Sources of a directory that are no tests, with their text.
+fn sources(directory: &Path, found: &mut Vec<(PathBuf, String)>) {
+    for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
+        let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
+        if name.contains("tests") {
+            continue;
+        }
+        if entry.file_type().unwrap().is_dir() {
+            sources(&path, found);
+        } else if name.ends_with(".rs") {
+            let source = fs::read_to_string(&path).unwrap();
+            found.push((path, without_tests(&source).to_owned()));
+        }
+    }
+}
+
+/// What else is called like a kind of event, and where.
+const NO_EVENT: &[(&str, &str)] = &[("otlp/span.rs", "\"exec.signal\"")];
+
+#[test]
+fn only_bay_types_knows_the_kinds_of_events_as_text() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let mut found = Vec::new();
+    for entry in fs::read_dir(crates).unwrap().map(Result::unwrap) {
+        if entry.file_name() != "bay-types" {
+            sources(&entry.path().join("src"), &mut found);
+        }
+    }
+    assert!(
+        found.iter().any(|(path, source)| path.ends_with("reconcile.rs") && source.contains("Draft::of("))
+    );
+    let kinds = EventBody::AREAS.iter().flat_map(|(_, _, kinds)| kinds.iter());
+    let kinds: Vec<String> = kinds.map(|kind| format!("{:?}", kind.kind)).collect();
+    assert!(kinds.len() > 60, "{kinds:?}");
+    let mut wrong = Vec::new();
+    for (path, source) in &found {
+        let untyped = kinds.iter().map(String::as_str).chain(["OtherEvent::new(", "OtherEvent {"]);
+        for text in untyped.filter(|text| source.contains(text)) {
+            if !NO_EVENT.iter().any(|(file, name)| path.ends_with(file) && *name == text) {
+                wrong.push(format!("{}: {text}", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "events are written and matched by their types (bay_types::event): {wrong:#?}");
 }
 
 #[test]

@@ -50,11 +50,6 @@ impl Draft {
         Self { kind, body, columns }
     }
 
-    #[cfg(test)]
-    pub(crate) fn new(kind: &str, body: Value) -> Self {
-        Self::of(bay_types::event::OtherEvent::new(kind, body))
-    }
-
     /// Empties fields until the record takes the body, least important first. What was asked for and what was decided
     /// stays.
     #[must_use]
@@ -197,9 +192,7 @@ impl Store {
     /// When the database cannot be read.
     pub async fn traffic_bytes(&self, bay: BayId, beside: u64) -> Result<u64> {
         let failed = self.failed("adding up events");
-        let sum = concat!(
-            "SELECT COALESCE(SUM(OCTET_LENGTH(body) + $2), 0) FROM events WHERE bay = $1 AND traffic IS NOT NULL"
-        );
+        let sum = "SELECT COALESCE(SUM(OCTET_LENGTH(body) + $2), 0) FROM events WHERE bay = $1 AND traffic IS NOT NULL";
         let row = sqlx::query(sum)
             .bind(bay.to_string())
             .bind(to_i64(beside))

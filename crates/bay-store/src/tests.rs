@@ -48,6 +48,13 @@ fn name(text: &str) -> BayName {
     text.parse().unwrap()
 }
 
+impl Draft {
+    /// An event of any kind, with any body.
+    fn new(kind: &str, body: serde_json::Value) -> Self {
+        Self::of(bay_types::event::OtherEvent::new(kind, body))
+    }
+}
+
 fn made(row: &BayRow) -> Draft {
     Draft::new("bay.create", json!({ "name": row.name }))
 }

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::id::BayId;
+use crate::id::{BayId, ExecId};
 use crate::principal;
 
 pub mod approval;
@@ -135,6 +135,23 @@ event_body! {
     Inside(InsideEvent),
     Pool(PoolEvent),
     Daemon(DaemonEvent),
+}
+
+impl EventBody {
+    /// The exec that it is about, or that is behind it.
+    #[must_use]
+    pub fn exec(&self) -> Option<ExecId> {
+        match self {
+            Self::Exec(event) => event.exec(),
+            Self::Egress(event) => event.exec(),
+            Self::Approval(ApprovalEvent::Asked(asked)) => asked.by.as_ref()?.exec,
+            Self::Other(other) => {
+                let id = other.body.get("exec").or_else(|| other.body.get("by")?.get("exec"))?;
+                id.as_str()?.parse().ok()
+            }
+            _ => None,
+        }
+    }
 }
 
 /// An event that this release has no type for.

@@ -28,25 +28,6 @@ pub struct DroppedPackets {
     pub dns: u64,
 }
 
-/// What all kinds of events of traffic begin with.
-pub const KINDS: &str = "egress.";
-/// A request, or a connection that is passed on, and what was decided on it.
-pub const DECIDED: &str = "egress.decided";
-/// Something that was refused before there was a request to decide on.
-pub const REFUSED: &str = "egress.refused";
-/// How something ended that was let out.
-pub const ENDED: &str = "egress.ended";
-/// A question for a name.
-pub const LOOKED_UP: &str = "egress.looked-up";
-/// How many more there were like one that has an event of its own.
-pub const REPEATED: &str = "egress.repeated";
-/// The way out of a bay was opened, or could not be.
-pub const OPENED: &str = "egress.opened";
-pub const CLOSED: &str = "egress.closed";
-
-/// What can be said to a question for a name, as its event and sums of such events have it.
-pub const LOOK_UP_ANSWERS: [&str; 3] = ["answered", "no-such-name", "refused"];
-
 /// One thing that a bay sent or tried to send: a request, a connection, a question for a name. Fields may be added; none is
 /// taken away. Much of it was said by the bay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -135,7 +135,11 @@ struct Rig {
 }
 
 async fn rig() -> Rig {
-    let dir = tempfile::tempdir().unwrap();
+    rig_in(tempfile::tempdir().unwrap()).await
+}
+
+/// One with a database that is there already, if there is one in the directory.
+async fn rig_in(dir: TempDir) -> Rig {
     let store = Store::open(&dir.path().join("bay.db")).await.unwrap();
     let gone = watch::Sender::new(false);
     let defect = Arc::new(AtomicBool::new(false));

@@ -249,7 +249,7 @@ async fn pause_bay(
     };
     let asked = handle
         .ask(&daemon.store, fits, Draft::of(BayPauseAsked { to_disk: None, by: caller.by() }), |row| {
-            row.desired = Desired::Paused
+            row.desired = Desired::Paused;
         })
         .await?;
     reach(&daemon, &handle, asked, State::Paused, Duration::ZERO).await
@@ -272,7 +272,7 @@ async fn resume_bay(
     };
     let asked = handle
         .ask(&daemon.store, fits, Draft::of(BayResumeAsked { by: caller.by() }), |row| {
-            row.desired = Desired::Running
+            row.desired = Desired::Running;
         })
         .await?;
     reach(&daemon, &handle, asked, State::Running, Duration::ZERO).await

@@ -1,5 +1,6 @@
 //! Databases of earlier releases, and what newer ones keep beside them.
 
+use bay_types::event::EventBody;
 use bay_types::exec::ExecEnd;
 use bay_types::trace::ExecTrace;
 use bay_types::usage::Usage;
@@ -59,6 +60,16 @@ async fn a_database_of_the_first_release_with_a_ledger_is_taken_over_and_still_v
         let web = bays.iter().find(|bay| bay.name.as_str() == "web").unwrap();
         let execs = store.exec_list(web.id).await.unwrap();
         assert_eq!(execs[0].exit.unwrap().code, Some(3));
+        // Every event has a type, and none of its fields is odd to it or lost by it.
+        for event in store.events_list(0, None).await.unwrap() {
+            let read = event.read();
+            let shown = format!("{read:?}");
+            assert!(!matches!(read, EventBody::Other(_)) && !shown.contains("Odd("), "{shown}");
+            let written = read.body();
+            for (field, value) in event.body.as_object().unwrap() {
+                assert_eq!(&written[field], value, "{field} of {shown}");
+            }
+        }
         // Selected as that release selected it: 2 requests let out with their ends, 2 refused, 8 look-ups.
         let traffic = async |refused, look_ups| {
             let wanted = TrafficWanted { refused, look_ups };

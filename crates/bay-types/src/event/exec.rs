@@ -113,3 +113,19 @@ area! {
         from: Field<Point>,
     }
 }
+
+impl ExecEvent {
+    /// The exec that it is about, if it is about one.
+    #[must_use]
+    pub fn exec(&self) -> Option<ExecId> {
+        let exec = match self {
+            Self::Start(start) => &start.exec,
+            Self::Approved(approved) => &approved.exec,
+            Self::End(end) => &end.exec,
+            Self::Files(files) => &files.exec,
+            Self::Signal(signal) => &signal.exec,
+            Self::Revived(_) => return None,
+        };
+        exec.get().copied()
+    }
+}

@@ -107,3 +107,37 @@ async fn what_cannot_be_told_is_refused_in_words() {
         assert_eq!(rig.error("GET", path, Value::Null).await, (status, code.to_owned()), "{path}");
     }
 }
+
+/// The file that the first release printed, line by line.
+fn printed(file: &str) -> Vec<Value> {
+    let path = format!("{FIRST_RELEASE}/{file}");
+    std::fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+const FIRST_RELEASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/first-release");
+
+/// What a release says in words may be said better by the next; all else stays.
+#[tokio::test]
+async fn a_record_of_the_first_release_reads_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::copy(format!("{FIRST_RELEASE}/bay.db"), dir.path().join("bay.db")).unwrap();
+    let rig = rig_in(dir).await;
+    let bays = rig.daemon.store.bay_list().await.unwrap();
+    let web = bays.iter().find(|bay| bay.name.as_str() == "web").unwrap().id;
+
+    let then = printed("timeline-web.json");
+    let mut now = rig.entries(&format!("{web}/timeline")).await;
+    assert_eq!(now.pop().unwrap()["end"], "bay-removed");
+    assert_eq!(now.len(), then.len());
+    for (mut now, mut then) in now.into_iter().zip(then) {
+        let words = now["what"].take();
+        assert!(!words.as_str().unwrap().starts_with(then["kind"].as_str().unwrap()), "{words}");
+        then["what"].take();
+        assert_eq!(now, then);
+    }
+
+    let then = printed("egress-web.json");
+    let mut now = rig.entries(&format!("{web}/egress/entries")).await;
+    assert_eq!(now.pop().unwrap()["end"], "bay-removed");
+    assert_eq!(now, then);
+}

@@ -283,7 +283,7 @@ async fn a_decision_on_record_is_explained_and_nothing_in_it_is_obeyed() {
     let append = async |kind, body| {
         rig.daemon.store.event_append(Some(handle.id), &Draft::of(OtherEvent::new(kind, body))).await.unwrap()
     };
-    let body = json!({ "request": request.to_string(), "outcome": "deny", "explanation": explanation, "by": { "exec": "exec_1" } });
+    let body = json!({ "request": request.to_string(), "outcome": "deny", "explanation": explanation, "by": { "exec": "exec_0190000000007000800000000000abcd" } });
     let id = append("egress.decided", body).await;
     let explain = async |bay: &str, id: u64| {
         rig.json("GET", &format!("/v1/bays/{bay}/policy/explain/{id}"), Value::Null).await
@@ -296,7 +296,9 @@ async fn a_decision_on_record_is_explained_and_nothing_in_it_is_obeyed() {
         ("deny", "GET https://docs.example.com/guide/a")
     );
     assert_eq!(then, read(serde_json::to_value(&explanation).unwrap()), "nothing of it is lost");
-    assert!(!then.would_allow.is_empty() && told.exec.as_deref() == Some("exec_1"));
+    assert!(
+        !then.would_allow.is_empty() && told.exec.as_deref() == Some("exec_0190000000007000800000000000abcd")
+    );
     assert_eq!(told.now.unwrap().outcome, "deny");
     rig.put_policy("/v1/bays/web/policy", DOCS).await;
     let (_, told) = explain("web", id).await;

@@ -11,19 +11,18 @@ use std::collections::HashSet;
 
 use bay_policy::learn::MAX_REQUESTS;
 use bay_policy::{CanonicalRequest, Layer, learn as lesson};
-use bay_types::event::Event;
+use bay_types::event::egress::{EgressDecided, EgressRefused, Outcome, Refusal};
+use bay_types::event::{EgressEvent, Event, EventBody, Field, Recorded as _};
 use bay_types::policy::{Explained, Lesson, MAX_REQUEST_BYTES, NotLearned, Recalled};
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{ApiError, ErrorCode, ExecId};
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::ask;
 use crate::channel::plain_text;
 use crate::daemon::{Daemon, blocking};
 use crate::registry::BayHandle;
 
-const DECIDED: &str = "egress.decided";
-const REFUSED: &str = "egress.refused";
 /// Refusals that can be learned from at once, the newest.
 const MAX_REFUSALS: u32 = 10_000;
 /// Requests that cannot be learned from, of which an answer tells.
@@ -31,24 +30,61 @@ const MAX_NOT_LEARNED: usize = 200;
 /// Longest rule, in characters, that is shown from a record.
 const MAX_TOML: usize = 4096;
 
-/// A text of a body, harmless.
-fn text(body: &Value, key: &str) -> Option<String> {
-    body.get(key).and_then(Value::as_str).map(plain_text)
+/// A decision on record.
+enum Recorded {
+    Decided(EgressDecided),
+    Refused(EgressRefused),
 }
 
-/// The request of a record, if it has one that can be read.
-fn request(event: &Event) -> Option<CanonicalRequest> {
-    // One that is kept in part is another request.
-    let whole = |line: &&str| line.len() <= MAX_REQUEST_BYTES && !line.contains('…');
-    let line = event.body.get("request")?.as_str().filter(whole)?;
-    CanonicalRequest::from_line(line).ok()
-}
+impl Recorded {
+    fn of(event: &Event) -> Option<Self> {
+        let read = match event.read() {
+            // A body of no known shape is a decision of which nothing more is known.
+            EventBody::Other(other) => EventBody::read(&other.kind, &Value::Object(Map::new())),
+            known => known,
+        };
+        match read {
+            EventBody::Egress(EgressEvent::Decided(decided)) => Some(Self::Decided(decided)),
+            EventBody::Egress(EgressEvent::Refused(refused)) => Some(Self::Refused(refused)),
+            _ => None,
+        }
+    }
 
-/// Where a connection went to of which no request is known.
-fn destination(event: &Event) -> Option<(String, u16)> {
-    let host = text(&event.body, "host")?;
-    let port = event.body.get("port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok())?;
-    Some((host, port))
+    /// The request, if there is one that can be read.
+    fn request(&self) -> Option<CanonicalRequest> {
+        // One that is kept in part is another request.
+        let whole = |line: &&str| line.len() <= MAX_REQUEST_BYTES && !line.contains('…');
+        let Self::Decided(decided) = self else { return None };
+        CanonicalRequest::from_line(Some(decided.request.as_str()).filter(whole)?).ok()
+    }
+
+    /// Where a connection went to of which no request is known.
+    fn destination(&self) -> Option<(String, u16)> {
+        let (host, port) = match self {
+            Self::Decided(decided) => (&decided.host, decided.port),
+            Self::Refused(refused) => (&refused.host, refused.port),
+        };
+        Some((plain_text(host), port)).filter(|(host, _)| !host.is_empty())
+    }
+
+    /// It in one line.
+    fn line(&self) -> String {
+        match (self.request(), self.destination(), self) {
+            (Some(request), _, _) => request.to_string(),
+            (None, Some((host, port)), _) => format!("{host}:{port}"),
+            (None, None, Self::Decided(decided)) if !decided.request.is_empty() => {
+                plain_text(&decided.request)
+            }
+            (None, None, _) => "a connection".to_owned(),
+        }
+    }
+
+    fn exec(&self) -> Option<ExecId> {
+        match self {
+            Self::Decided(decided) => decided.by.as_ref()?.exec,
+            Self::Refused(refused) => refused.by.as_ref()?.exec,
+        }
+    }
 }
 
 /// Everything that a terminal would obey is taken out of the strings of a body; rules keep their lines.
@@ -65,59 +101,62 @@ fn harmless(value: &mut Value, key: &str) {
     }
 }
 
-fn recorded_explanation(event: &Event) -> Option<Explained> {
-    let mut said = event.body.get("explanation")?.clone();
+fn recorded_explanation(decided: &EgressDecided) -> Option<Explained> {
+    let mut said = decided.explanation.clone()?;
     harmless(&mut said, "");
     serde_json::from_value(said).ok()
 }
 
 pub(crate) async fn explain(daemon: &Daemon, handle: &BayHandle, id: u64) -> Result<Recalled, ApiError> {
     let found = daemon.store.event_of(handle.id, id).await.map_err(|e| e.to_api())?;
-    let event = found.filter(|event| event.kind == DECIDED || event.kind == REFUSED).ok_or_else(|| {
+    let found = found.and_then(|event| Some((event.at, Recorded::of(&event)?)));
+    let (at, recorded) = found.ok_or_else(|| {
         ApiError::new(
             ErrorCode::EventNotFound,
             format!("{} has no decision {id} on record", handle.name),
             format!("`bay egress {}` shows the decisions there are, each with its number", handle.name),
         )
     })?;
-    let then = recorded_explanation(&event);
-    let request = request(&event);
-    let now = match &request {
+    let now = match recorded.request() {
         None => None,
         Some(request) => {
             let effective = super::effective_with_origins(daemon, handle).await;
             Some(ask::decided(&effective.policy, &request.to_string(), Timestamp::now())?)
         }
     };
-    let shown = match (&request, destination(&event)) {
-        (Some(request), _) => request.to_string(),
-        (None, Some((host, port))) => format!("{host}:{port}"),
-        (None, None) => text(&event.body, "request").unwrap_or_else(|| "a connection".to_owned()),
+    let (then, outcome, reason) = match &recorded {
+        Recorded::Decided(decided) => {
+            let then = recorded_explanation(decided);
+            let outcome = decided.outcome.get().map_or("refused", |outcome| outcome.as_str());
+            let reason = then.as_ref().map(|then| then.reason.clone());
+            (then, outcome, reason)
+        }
+        Recorded::Refused(refused) => {
+            let what = refused.what.get().map(|what| of_connection(Some(*what)));
+            let why = Some(plain_text(&refused.why)).filter(|why| !why.is_empty());
+            let reason = match (what, why) {
+                (Some(what), Some(why)) => Some(format!("{what}: {why}")),
+                (what, why) => what.map(str::to_owned).or(why),
+            };
+            (None, "refused", reason)
+        }
     };
-    let outcome = text(&event.body, "outcome").unwrap_or_else(|| "refused".to_owned());
-    let said = then.as_ref().map(|then| then.reason.clone()).filter(|reason| !reason.is_empty());
-    let what = text(&event.body, "what").map(|what| of_connection(&what).to_owned());
-    let why = text(&event.body, "why").or_else(|| text(&event.body, "reason"));
-    let reason = match (said, what, why) {
-        (Some(said), _, _) => said,
-        (None, Some(what), Some(why)) => format!("{what}: {why}"),
-        (None, Some(one), None) | (None, None, Some(one)) => one,
-        (None, None, None) => "nothing more is on record".to_owned(),
-    };
-    let exec = event.body.get("by").and_then(|by| text(by, "exec"));
-    Ok(Recalled { id, at: event.at, request: shown, outcome, reason, exec, then, now })
+    let reason =
+        reason.filter(|said| !said.is_empty()).unwrap_or_else(|| "nothing more is on record".to_owned());
+    let exec = recorded.exec().map(|exec| exec.to_string());
+    Ok(Recalled { id, at, request: recorded.line(), outcome: outcome.to_owned(), reason, exec, then, now })
 }
 
 /// What was wrong with a connection on which no request was decided.
-fn of_connection(what: &str) -> &'static str {
+fn of_connection(what: Option<Refusal>) -> &'static str {
     match what {
-        "connection" => "no rule lets a connection be made there",
-        "nameless" => "the address was not looked up by a name, so nobody knows what was meant",
-        "form" => "the request has no single meaning, and such a request is never sent",
-        "protocol" => "what was sent is neither HTTP nor TLS",
-        "too-many" => "the bay had too many connections open",
-        "upgrade" => "the connection was to become something that cannot be read",
-        _ => "it was refused before there was a request",
+        Some(Refusal::Connection) => "no rule lets a connection be made there",
+        Some(Refusal::Nameless) => "the address was not looked up by a name, so nobody knows what was meant",
+        Some(Refusal::Form) => "the request has no single meaning, and such a request is never sent",
+        Some(Refusal::Protocol) => "what was sent is neither HTTP nor TLS",
+        Some(Refusal::TooMany) => "the bay had too many connections open",
+        Some(Refusal::Upgrade) => "the connection was to become something that cannot be read",
+        Some(Refusal::Secret) | None => "it was refused before there was a request",
     }
 }
 
@@ -127,16 +166,23 @@ pub(super) async fn requests(
     handle: &BayHandle,
     limit: u32,
 ) -> Result<Vec<CanonicalRequest>, ApiError> {
-    let events =
-        daemon.store.events_of(handle.id, [DECIDED, DECIDED], limit).await.map_err(|e| e.to_api())?;
+    let events = daemon
+        .store
+        .events_of(handle.id, [EgressDecided::KIND, EgressDecided::KIND], limit)
+        .await
+        .map_err(|e| e.to_api())?;
     let mut seen = HashSet::new();
-    Ok(events.iter().filter_map(request).filter(|request| seen.insert(request.to_string())).collect())
+    let requests = events.iter().filter_map(|event| Recorded::of(event)?.request());
+    Ok(requests.filter(|request| seen.insert(request.to_string())).collect())
 }
 
 /// The narrowest rules for the bay's own layer that would have allowed what was refused.
 pub(crate) async fn learn(daemon: &Daemon, handle: &BayHandle) -> Result<Lesson, ApiError> {
-    let events =
-        daemon.store.events_of(handle.id, [DECIDED, REFUSED], MAX_REFUSALS).await.map_err(|e| e.to_api())?;
+    let events = daemon
+        .store
+        .events_of(handle.id, [EgressDecided::KIND, EgressRefused::KIND], MAX_REFUSALS)
+        .await
+        .map_err(|e| e.to_api())?;
     let left_out = if events.len() >= MAX_REFUSALS as usize { 1 } else { 0 };
     let effective = super::effective_with_origins(daemon, handle).await;
     blocking(move || {
@@ -144,12 +190,13 @@ pub(crate) async fn learn(daemon: &Daemon, handle: &BayHandle) -> Result<Lesson,
         let mut seen = HashSet::new();
         let mut not_learned: Vec<NotLearned> = Vec::new();
         let mut refusals = 0;
-        for event in &events {
-            if event.body.get("outcome").and_then(Value::as_str) == Some("allow") {
+        for recorded in events.iter().filter_map(Recorded::of) {
+            if matches!(&recorded, Recorded::Decided(decided) if decided.outcome == Field::Is(Outcome::Allow))
+            {
                 continue;
             }
             refusals += 1;
-            match learnable(event) {
+            match learnable(&recorded) {
                 Ok(request) => {
                     if seen.insert(request.to_string()) && refused.len() < MAX_REQUESTS {
                         refused.push(request);
@@ -178,26 +225,32 @@ pub(crate) async fn learn(daemon: &Daemon, handle: &BayHandle) -> Result<Lesson,
 }
 
 /// The request that was refused, or why there is none to learn from.
-fn learnable(event: &Event) -> Result<CanonicalRequest, NotLearned> {
-    if event.kind == DECIDED {
-        let not = |why: &str| NotLearned {
-            request: text(&event.body, "request").unwrap_or_else(|| "a request".to_owned()),
-            why: why.to_owned(),
-        };
-        // A rule must not say what a person did not.
-        if event.body.get("asked") == Some(&Value::Bool(true)) {
-            return Err(not("a person was asked about it, and it was not allowed"));
+fn learnable(recorded: &Recorded) -> Result<CanonicalRequest, NotLearned> {
+    let refused = match recorded {
+        Recorded::Decided(decided) => {
+            let not = |why: &str| {
+                let request = match decided.request.as_str() {
+                    "" => "a request".to_owned(),
+                    request => plain_text(request),
+                };
+                NotLearned { request, why: why.to_owned() }
+            };
+            // A rule must not say what a person did not.
+            if decided.asked {
+                return Err(not("a person was asked about it, and it was not allowed"));
+            }
+            return recorded.request().ok_or_else(|| not("it has no form that a rule could cover"));
         }
-        return request(event).ok_or_else(|| not("it has no form that a rule could cover"));
-    }
-    let what = text(&event.body, "what").unwrap_or_default();
-    let to = destination(event);
-    if let (Some((host, port)), "connection") = (&to, what.as_str())
+        Recorded::Refused(refused) => refused,
+    };
+    let what = refused.what.get().copied();
+    let to = recorded.destination();
+    if let (Some((host, port)), Some(Refusal::Connection)) = (&to, what)
         && !matches!(port, 80 | 443)
         && let Ok(request) = CanonicalRequest::tcp(host, *port)
     {
         return Ok(request);
     }
     let shown = to.map_or_else(|| "a connection".to_owned(), |(host, port)| format!("{host}:{port}"));
-    Err(NotLearned { request: shown, why: of_connection(&what).to_owned() })
+    Err(NotLearned { request: shown, why: of_connection(what).to_owned() })
 }

@@ -3,64 +3,63 @@
 use std::collections::HashMap;
 
 use bay_types::BayId;
-use bay_types::event::Event;
-use serde_json::Value;
+use bay_types::checkpoint::CheckpointName;
+use bay_types::event::{BayEvent, CheckpointEvent, Event, EventBody};
 
 /// Grows event by event.
 #[derive(Debug, Default)]
 pub(super) struct Descent {
     /// From this event on, the state descends from this checkpoint.
-    heads: Vec<(u64, Option<String>)>,
-    checkpoints: HashMap<String, Checkpoint>,
+    heads: Vec<(u64, Option<CheckpointName>)>,
+    checkpoints: HashMap<CheckpointName, Checkpoint>,
     /// A restore was asked for, and of a checkpoint of another bay: none of ours leads there.
     from_elsewhere: bool,
 }
 
 #[derive(Debug, Default)]
 struct Checkpoint {
-    parent: Option<String>,
+    parent: Option<CheckpointName>,
     removed: bool,
 }
 
 impl Descent {
     /// Takes notice of an event; most kinds change nothing.
     pub(super) fn push(&mut self, bay: BayId, event: &Event) {
-        let text = |key: &str| event.body.get(key).and_then(Value::as_str).map(ToOwned::to_owned);
-        match event.kind.as_str() {
-            "checkpoint.made" => {
-                let Some(name) = text("name") else { return };
-                self.checkpoints.insert(name.clone(), Checkpoint { parent: text("parent"), removed: false });
-                self.heads.push((event.seq, Some(name)));
+        match event.read() {
+            EventBody::Checkpoint(CheckpointEvent::Made(made)) => {
+                let Some(name) = made.name.get() else { return };
+                self.checkpoints.insert(*name, Checkpoint { parent: made.parent, removed: false });
+                self.heads.push((event.seq, Some(*name)));
             }
-            "checkpoint.removed" => {
-                if let Some(name) = text("name") {
-                    self.checkpoints.entry(name).or_default().removed = true;
+            EventBody::Checkpoint(CheckpointEvent::Removed(removed)) => {
+                if let Some(name) = removed.name.get() {
+                    self.checkpoints.entry(*name).or_default().removed = true;
                 }
             }
-            "bay.restore-asked" => {
-                self.from_elsewhere = text("bay").is_some_and(|other| other != bay.to_string());
+            EventBody::Bay(BayEvent::RestoreAsked(asked)) => {
+                self.from_elsewhere = asked.bay.is_some_and(|other| other != bay);
             }
-            "bay.restored" => {
+            EventBody::Bay(BayEvent::Restored(restored)) => {
                 let elsewhere = std::mem::take(&mut self.from_elsewhere)
-                    || text("bay").is_some_and(|other| other != bay.to_string());
-                let head = text("checkpoint").filter(|_| !elsewhere);
+                    || restored.bay.get().is_some_and(|other| *other != bay);
+                let head = restored.checkpoint.get().copied().filter(|_| !elsewhere);
                 self.heads.push((event.seq, head));
             }
             // The state of another bay. It descends from ours only where that is said.
-            "bay.promoted" => self.heads.push((event.seq, text("checkpoint"))),
+            EventBody::Bay(BayEvent::Promoted(promoted)) => self.heads.push((event.seq, promoted.checkpoint)),
             _ => {}
         }
     }
 
     /// The checkpoint to fork from for the state right after this event: that one, or its nearest ancestor which was
     /// not removed.
-    pub(super) fn at(&self, seq: u64) -> Option<&str> {
+    pub(super) fn at(&self, seq: u64) -> Option<CheckpointName> {
         let after = self.heads.partition_point(|(head, _)| *head <= seq);
-        let mut name = self.heads.get(after.checked_sub(1)?)?.1.as_deref()?;
+        let mut name = self.heads.get(after.checked_sub(1)?)?.1?;
         // Parents are older, so this ends; the bound is for a record that says otherwise.
         for _ in 0..=self.checkpoints.len() {
-            match self.checkpoints.get(name) {
-                Some(checkpoint) if checkpoint.removed => name = checkpoint.parent.as_deref()?,
+            match self.checkpoints.get(&name) {
+                Some(checkpoint) if checkpoint.removed => name = checkpoint.parent?,
                 Some(_) | None => return Some(name),
             }
         }
@@ -71,7 +70,7 @@ impl Descent {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -96,12 +95,19 @@ mod tests {
         descent
     }
 
+    fn at(descent: &Descent, seq: u64) -> Option<String> {
+        descent.at(seq).map(|name| name.to_string())
+    }
+
     #[test]
     fn every_point_names_the_newest_checkpoint_before_it() {
         let all = [made(3, "v1", None), made(7, "v2", Some("v1"))];
         let found = descent(BayId::generate(), &all);
-        let at: Vec<_> = [1, 3, 5, 7, 90].map(|seq| found.at(seq)).into();
-        assert_eq!(at, [None, Some("v1"), Some("v1"), Some("v2"), Some("v2")]);
+        let found_at: Vec<_> = [1, 3, 5, 7, 90].map(|seq| at(&found, seq)).into();
+        assert_eq!(
+            found_at,
+            [None, Some("v1"), Some("v1"), Some("v2"), Some("v2")].map(|name| name.map(str::to_owned))
+        );
     }
 
     #[test]
@@ -115,8 +121,8 @@ mod tests {
             made(6, "v3", Some("v1")),
         ];
         let found = descent(bay, &all);
-        let at: Vec<_> = [2, 3, 4, 5, 6].map(|seq| found.at(seq).unwrap()).into();
-        assert_eq!(at, ["v2", "v2", "v1", "v1", "v3"]);
+        let found_at: Vec<_> = [2, 3, 4, 5, 6].map(|seq| at(&found, seq).unwrap()).into();
+        assert_eq!(found_at, ["v2", "v2", "v1", "v1", "v3"]);
     }
 
     #[test]
@@ -128,10 +134,10 @@ mod tests {
             event(4, "checkpoint.removed", json!({ "name": "v2" })),
             event(5, "checkpoint.removed", json!({ "name": "v3" })),
         ];
-        assert_eq!(descent(BayId::generate(), &all).at(3), Some("v1"));
+        assert_eq!(at(&descent(BayId::generate(), &all), 3).as_deref(), Some("v1"));
         let mut more = all.to_vec();
         more.push(event(6, "checkpoint.removed", json!({ "name": "v1" })));
-        assert_eq!(descent(BayId::generate(), &more).at(3), None);
+        assert_eq!(at(&descent(BayId::generate(), &more), 3), None);
     }
 
     #[test]
@@ -143,7 +149,7 @@ mod tests {
             event(3, "bay.restored", json!({ "checkpoint": "v9" })),
         ];
         let found = descent(BayId::generate(), &all);
-        assert_eq!((found.at(2), found.at(3)), (Some("v1"), None));
+        assert_eq!((at(&found, 2).as_deref(), found.at(3)), (Some("v1"), None));
     }
 
     proptest! {

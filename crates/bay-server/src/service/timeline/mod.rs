@@ -6,12 +6,11 @@
 use std::sync::Arc;
 
 use bay_store::Begin;
-use bay_types::event::Event;
+use bay_types::event::{EgressEvent, Event, EventBody, TrafficPart};
 use bay_types::principal::Principal;
 use bay_types::timeline::{TimelineEnd, TimelineLine, TimelineNews};
-use bay_types::{ApiError, BayId, ExecId, traffic};
+use bay_types::{ApiError, BayId, ExecId};
 use bytes::Bytes;
-use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::record_stream::{IN_FLIGHT, PAGE, Wanted, find, wait_for_more};
@@ -25,6 +24,7 @@ mod sent;
 mod words;
 
 use descent::Descent;
+use sent::Sent;
 
 /// The timeline of a bay as lines of JSON, read from the record at the pace of the reader. Errors of the request come before
 /// the first line.
@@ -82,11 +82,8 @@ async fn tell(
             if event.seq > known {
                 descent.push(bay, event);
             }
-            if is_let_out(event) {
-                continue;
-            }
-            let about = about(daemon, bay, event, &mut names).await?;
-            let line = TimelineNews::Line(Box::new(line(event, about.as_ref(), &descent)));
+            let Some(told) = told(daemon, bay, event, &mut names).await? else { continue };
+            let line = TimelineNews::Line(Box::new(line(event, &told, &descent)));
             if to.send(byte_stream::json_line(&line)).await.is_err() {
                 return Ok(());
             }
@@ -107,55 +104,49 @@ async fn tell(
     }
 }
 
-/// Whether this is of traffic whose end is a line of its own.
-fn is_let_out(event: &Event) -> bool {
-    event.kind == traffic::DECIDED && event.body.get("outcome").and_then(Value::as_str) == Some("allow")
+/// An event, read.
+struct Told {
+    event: EventBody,
+    /// The exec that it is about, or that is behind it.
+    exec: Option<ExecId>,
+    sent: Sent,
 }
 
-/// The body of an event of traffic, with what was decided where it only tells the end, and the number of the exec.
-async fn about(
+/// Reads an event, and what belongs to it where it is of traffic: the decision of which it only tells the end, and the
+/// number of the exec. `None` where its end is a line of its own.
+async fn told(
     daemon: &Daemon,
     bay: BayId,
     event: &Event,
     names: &mut ExecNames,
-) -> Result<Option<Value>, bay_store::StoreError> {
-    if !event.kind.starts_with(traffic::KINDS) {
+) -> Result<Option<Told>, bay_store::StoreError> {
+    let event = event.read();
+    let mut told = Told { exec: event.exec(), sent: Sent::default(), event };
+    let EventBody::Egress(egress) = &told.event else { return Ok(Some(told)) };
+    if egress.part() == TrafficPart::LetOut {
         return Ok(None);
     }
-    let mut body = event.body.clone();
-    if event.kind == traffic::ENDED
-        && let Some(of) = body.get("of").and_then(Value::as_u64)
-        && let Some(Value::Object(decided)) = daemon.store.event_of(bay, of).await?.map(|event| event.body)
-        && let Some(body) = body.as_object_mut()
+    if let EgressEvent::Ended(ended) = egress
+        && let Some(of) = ended.of.get()
+        && let Some(decided) = daemon.store.event_of(bay, *of).await?
+        && let EventBody::Egress(EgressEvent::Decided(decided)) = decided.read()
     {
-        for (key, value) in decided {
-            body.entry(key).or_insert(value);
-        }
+        told.exec = decided.by.as_ref().and_then(|who| who.exec);
+        told.sent.decided = Some(Box::new(decided));
     }
-    let number = match exec(&body) {
-        Some(exec) => names.of(&daemon.store, bay, exec).await?.map(|(number, _)| number),
-        None => None,
-    };
-    if let (Some(number), Some(body)) = (number, body.as_object_mut()) {
-        body.insert("number".to_owned(), number.into());
+    if let Some(exec) = told.exec {
+        told.sent.number = names.of(&daemon.store, bay, exec).await?.map(|(number, _)| number);
     }
-    Ok(Some(body))
+    Ok(Some(told))
 }
 
-/// The exec that an event is about, or that is behind it.
-fn exec(body: &Value) -> Option<ExecId> {
-    let id = body.get("exec").or_else(|| body.get("by")?.get("exec"))?;
-    id.as_str()?.parse().ok()
-}
-
-fn line(event: &Event, about: Option<&Value>, descent: &Descent) -> TimelineLine {
-    let about = about.unwrap_or(&event.body);
+fn line(event: &Event, told: &Told, descent: &Descent) -> TimelineLine {
     TimelineLine {
         seq: event.seq,
         at: event.at,
-        what: words::what(&event.kind, about),
-        exec: exec(about),
-        checkpoint: descent.at(event.seq).map(ToOwned::to_owned),
+        what: words::what(&told.event, &told.sent),
+        exec: told.exec,
+        checkpoint: descent.at(event.seq).map(|checkpoint| checkpoint.to_string()),
         details: event.body.clone(),
         kind: event.kind.clone(),
     }

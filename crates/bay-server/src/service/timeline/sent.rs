@@ -2,9 +2,9 @@
 
 use bay_text::clip;
 use bay_types::egress::Who;
-use bay_types::traffic::{CLOSED, DECIDED, ENDED, REFUSED, REPEATED};
+use bay_types::event::egress::{EgressDecided, EgressEnded, EgressEvent, EgressRepeated, Ending, Outcome};
 
-use super::words::{Body, duration};
+use super::words::{after, duration, shown, text};
 use crate::channel::plain_text;
 
 /// Characters of the name of a program.
@@ -12,78 +12,97 @@ const PROGRAM: usize = 40;
 /// Characters of the names that a sum of several names lists.
 const SAMPLE: usize = 200;
 
+/// What belongs to an event of traffic and is not in its body.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    /// The decision that let it out, for an end.
+    pub(super) decided: Option<Box<EgressDecided>>,
+    /// The number of the exec that is behind it.
+    pub(super) number: Option<u64>,
+}
+
 /// The line for an event of traffic, unless it is of a kind without words.
-pub(super) fn what(kind: &str, body: &Body<'_>) -> Option<String> {
-    let request =
-        body.text("request").or_else(|| Some(format!("{}:{}", body.text("host")?, body.text("port")?)));
-    let request = request.unwrap_or_else(|| "a connection".to_owned());
-    let by = by(body);
-    Some(match kind {
-        DECIDED => {
-            let outcome = match body.text("outcome").as_deref() {
-                Some("ask") => "refused, because nobody approved it",
-                Some("allow") => "let out",
-                _ => "refused",
+pub(super) fn what(event: &EgressEvent, sent: &Sent) -> Option<String> {
+    Some(match event {
+        EgressEvent::Decided(decided) => {
+            let outcome = match decided.outcome.get() {
+                Some(Outcome::Ask) => "refused, because nobody approved it",
+                Some(Outcome::Allow) => "let out",
+                Some(Outcome::Deny) | None => "refused",
             };
-            let why = body.0.get("explanation").map(|said| Body(said).after(": ", "reason"));
-            let names: Vec<String> = body.read("secrets").unwrap_or_default();
-            let with = match names.as_slice() {
+            let why = after(": ", decided.reason().unwrap_or_default());
+            let with = match decided.secrets.as_slice() {
                 [] => String::new(),
                 names => format!(" with {}", plain_text(&names.join(", "))),
             };
-            format!("{request} {outcome}{with}{}{by}", why.unwrap_or_default())
+            format!("{} {outcome}{with}{why}{}", request(Some(decided)), by(decided.by.as_ref(), sent))
         }
-        REFUSED => format!("{request} refused{}{by}", body.after(": ", "why")),
-        ENDED => {
-            let mut ended = match (body.text("ending").as_deref(), body.text("status"), body.text("failure"))
-            {
-                (Some("answered"), Some(status), _) => format!("answered {status}"),
-                (Some("broken"), Some(status), failure) => {
-                    format!("answered {status} and broke off ({})", failure.unwrap_or_default())
-                }
-                (Some("failed"), _, Some(failure)) => format!("came to nothing ({failure})"),
-                (Some("revoked"), ..) => "ended by a change of policy".to_owned(),
-                (Some("abandoned"), ..) => "given up by the bay".to_owned(),
-                (Some("closed"), ..) => "closed".to_owned(),
-                _ => "ended".to_owned(),
-            };
-            for (bytes, word) in [(body.read::<u64>("sent"), "sent"), (body.read("received"), "received")] {
-                if let Some(bytes) = bytes.filter(|bytes| *bytes > 0) {
-                    ended.push_str(&format!(" · {} {word}", amount(bytes)));
-                }
-            }
-            #[allow(clippy::cast_precision_loss)] // Only for showing.
-            if let Some(ms) = body.read::<u64>("ms") {
-                ended.push_str(&format!(" · {}", duration(ms as f64 / 1000.0)));
-            }
-            format!("{request} {ended}{by}")
+        EgressEvent::Refused(refused) => {
+            let to = destination(&refused.host, refused.port);
+            format!("{to} refused{}{}", after(": ", &refused.why), by(refused.by.as_ref(), sent))
         }
-        REPEATED if body.text("distinct").is_some() => {
-            let sample: Vec<String> = body.read("sample").unwrap_or_default();
-            format!(
-                "{} more of {} different names ({}) within {} s",
-                body.text("count").unwrap_or_default(),
-                body.text("distinct").unwrap_or_default(),
-                clip(&plain_text(&sample.join(", ")), SAMPLE),
-                body.text("within_s").unwrap_or_default()
-            )
+        EgressEvent::Ended(ended) => {
+            let decided = sent.decided.as_deref();
+            let who = decided.and_then(|decided| decided.by.as_ref());
+            format!("{} {}{}", request(decided), end(ended), by(who, sent))
         }
-        REPEATED => format!(
-            "{} more like {}{} within {} s",
-            body.text("count").unwrap_or_default(),
-            body.text("like").unwrap_or_default(),
-            body.after(" (", "of") + if body.text("of").is_some_and(|of| !of.is_empty()) { ")" } else { "" },
-            body.text("within_s").unwrap_or_default()
-        ),
-        CLOSED => format!("nothing can leave it{}", body.after(": ", "why")),
-        _ => return None,
+        EgressEvent::Repeated(sum) => repeated(sum),
+        EgressEvent::Closed(closed) => format!("nothing can leave it{}", after(": ", &closed.why)),
+        EgressEvent::LookedUp(_) | EgressEvent::Opened(_) => return None,
     })
 }
 
+fn request(decided: Option<&EgressDecided>) -> String {
+    match decided {
+        Some(decided) if !decided.request.is_empty() => text(&decided.request),
+        Some(decided) => destination(&decided.host, decided.port),
+        None => "a connection".to_owned(),
+    }
+}
+
+fn destination(host: &str, port: u16) -> String {
+    if host.is_empty() { "a connection".to_owned() } else { format!("{}:{port}", text(host)) }
+}
+
+fn end(ended: &EgressEnded) -> String {
+    let failure = ended.failure.as_deref().map(text);
+    let mut line = match (ended.ending.get(), ended.status, failure) {
+        (Some(Ending::Answered), Some(status), _) => format!("answered {status}"),
+        (Some(Ending::Broken), Some(status), failure) => {
+            format!("answered {status} and broke off ({})", failure.unwrap_or_default())
+        }
+        (Some(Ending::Failed), _, Some(failure)) => format!("came to nothing ({failure})"),
+        (Some(Ending::Revoked), ..) => "ended by a change of policy".to_owned(),
+        (Some(Ending::Abandoned), ..) => "given up by the bay".to_owned(),
+        (Some(Ending::Closed), ..) => "closed".to_owned(),
+        _ => "ended".to_owned(),
+    };
+    for (bytes, word) in [(&ended.sent, "sent"), (&ended.received, "received")] {
+        if let Some(bytes) = bytes.get().filter(|bytes| **bytes > 0) {
+            line.push_str(&format!(" · {} {word}", amount(*bytes)));
+        }
+    }
+    #[allow(clippy::cast_precision_loss)] // Only for showing.
+    if let Some(ms) = ended.ms.get() {
+        line.push_str(&format!(" · {}", duration(*ms as f64 / 1000.0)));
+    }
+    line
+}
+
+fn repeated(sum: &EgressRepeated) -> String {
+    let (count, within_s) = (shown(&sum.count), shown(&sum.within_s));
+    if let Some(distinct) = sum.distinct {
+        let sample = clip(&plain_text(&sum.sample.join(", ")), SAMPLE);
+        return format!("{count} more of {distinct} different names ({sample}) within {within_s} s");
+    }
+    let of = if sum.of.is_empty() { String::new() } else { format!(" ({})", text(&sum.of)) };
+    format!("{count} more like {}{of} within {within_s} s", sum.like)
+}
+
 /// ` · by exec 3 (curl)`
-fn by(body: &Body<'_>) -> String {
-    let Some(who) = body.read::<Who>("by") else { return String::new() };
-    let name = if let Some(number) = body.read::<u64>("number") {
+fn by(who: Option<&Who>, sent: &Sent) -> String {
+    let Some(who) = who else { return String::new() };
+    let name = if let Some(number) = sent.number {
         format!("exec {number}")
     } else if let Some(service) = &who.service {
         format!("service {}", clip(&plain_text(service), PROGRAM))
@@ -94,8 +113,8 @@ fn by(body: &Body<'_>) -> String {
     } else {
         "a process".to_owned()
     };
-    let program = who.process.and_then(|process| {
-        let path = process.argv.into_iter().next().filter(|word| !word.is_empty()).unwrap_or(process.exe);
+    let program = who.process.as_ref().and_then(|process| {
+        let path = process.argv.first().filter(|word| !word.is_empty()).unwrap_or(&process.exe);
         path.rsplit('/').next().map(|name| clip(&plain_text(name), PROGRAM))
     });
     match program {
@@ -114,12 +133,20 @@ fn amount(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use bay_types::event::EventBody;
     use serde_json::{Value, json};
 
     use super::super::words;
+    use super::*;
 
+    /// The line for an event; `body` also has what belongs to the event and is elsewhere in the record.
     fn said(kind: &str, body: &Value) -> String {
-        words::what(kind, body)
+        let EventBody::Egress(EgressEvent::Decided(decided)) = EventBody::read("egress.decided", body) else {
+            panic!("{body}")
+        };
+        let sent =
+            Sent { decided: Some(Box::new(decided)), number: body.get("number").and_then(Value::as_u64) };
+        words::what(&EventBody::read(kind, body), &sent)
     }
 
     #[test]

@@ -3,17 +3,24 @@
 //! Commands, names and reasons come from callers and bays. Nothing of them reaches a terminal that it would obey, and
 //! nothing of them makes a line endless.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use bay_text::clip;
 use bay_text::shell::quoted;
-use bay_types::exec::{EndReason, Exit, LimitHit};
+use bay_types::ApprovalId;
+use bay_types::event::approval::ApprovalEvent;
+use bay_types::event::bay::{BayCreate, BayEvent};
+use bay_types::event::checkpoint::{CheckpointEvent, CheckpointMade};
+use bay_types::event::exec::{ExecEnd, ExecEvent, ExecFiles, ExecRevived};
+use bay_types::event::policy::{PolicyEvent, RuleCounts};
+use bay_types::event::{EventBody, Field, FileEvent, InsideEvent, ServiceEvent};
+use bay_types::exec::{EndReason, Exit};
+use bay_types::id::ExecId;
 use bay_types::timeline::FileChanges;
-use bay_types::traffic;
-use bay_types::usage::Usage;
-use serde::de::DeserializeOwned;
+use serde::Serialize;
 use serde_json::Value;
 
+use super::sent::{self, Sent};
 use crate::channel::plain_text;
 
 /// Characters of a command.
@@ -23,241 +30,202 @@ const TEXT: usize = 200;
 /// Entries of a list or a body that are named.
 const ENTRIES: usize = 8;
 
-/// The body of an event, read without trust in its shape.
-pub(super) struct Body<'a>(pub(super) &'a Value);
+/// A text of unknown origin.
+pub(super) fn text(text: &str) -> String {
+    clip(&plain_text(text), TEXT)
+}
 
-impl Body<'_> {
-    pub(super) fn read<T: DeserializeOwned>(&self, key: &str) -> Option<T> {
-        serde_json::from_value(self.0.get(key)?.clone()).ok()
-    }
-
-    pub(super) fn text(&self, key: &str) -> Option<String> {
-        self.0.get(key).filter(|value| !value.is_null()).map(|value| short(value, TEXT))
-    }
-
-    /// `PREFIX text`, or nothing.
-    pub(super) fn after(&self, prefix: &str, key: &str) -> String {
-        self.text(key)
-            .filter(|text| !text.is_empty())
-            .map_or_else(String::new, |text| format!("{prefix}{text}"))
-    }
-
-    fn by(&self) -> String {
-        self.after(", by ", "by")
-    }
-
-    /// `exec 3`, or `session 3` when it has a terminal.
-    fn exec(&self) -> String {
-        let noun = if self.read("tty") == Some(true) { "session" } else { "exec" };
-        let name = self.read::<u64>("number").map(|number| number.to_string());
-        format!("{noun} {}", name.or_else(|| self.text("exec")).unwrap_or_default())
-    }
-
-    fn command(&self) -> String {
-        let argv: Vec<String> = self.read("argv").unwrap_or_default();
-        let left_out = self.read::<u64>("arguments_left_out").unwrap_or(0);
-        let line = argv.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
-        let line = clip(&plain_text(&line), COMMAND);
-        if left_out == 0 { line } else { format!("{line} … and {left_out} more") }
+/// What stands in a field, also if it has an odd shape.
+pub(super) fn shown<T: Display>(field: &Field<T>) -> String {
+    match field {
+        Field::Is(value) => text(&value.to_string()),
+        Field::Odd(Value::Null) => String::new(),
+        Field::Odd(value) => short(value, TEXT),
     }
 }
 
-/// The line for an event.
-pub(super) fn what(kind: &str, body: &Value) -> String {
-    let body = Body(body);
-    let by = body.by();
-    let reason = body.after(": ", "reason");
-    match kind {
-        "bay.create" => created(&body),
-        "bay.start-asked" => format!("start asked for{by}"),
-        "bay.stop-asked" => format!("stop asked for{by}"),
-        "bay.pause-asked" => format!("pause asked for{by}"),
-        "bay.resume-asked" => format!("resume asked for{by}"),
-        "bay.replace-asked" => format!("a new root asked for{}{by}", body.after(" from ", "image")),
-        "bay.delete-asked" => match body.read("keep_workspace") {
-            Some(true) => format!("removal asked for, the workspace to be kept{by}"),
-            _ => format!("removal asked for{by}"),
-        },
-        "bay.start" => format!("starting{reason}"),
-        "bay.running" => format!("running{reason}"),
-        "bay.paused" => "paused".to_owned(),
-        "bay.resumed" => "resumed".to_owned(),
-        "bay.stopping" => format!("stopping{reason}"),
-        "bay.stopped" => format!("stopped{reason}"),
-        "bay.idle-stop" => format!("to be stopped: idle{}", body.after(" for ", "idle_s") + " s"),
-        "bay.replaced" => format!("its root was made anew{}", body.after(" from ", "image")),
-        "bay.failed" => format!("failed{reason}"),
-        "bay.lost" => format!("its guest died{reason}"),
-        "bay.guest-moved" => {
-            let frozen = if body.read("frozen") == Some(true) { " and froze it" } else { "" };
-            let back = match body.text("stays") {
-                Some(why) => format!("thawed, and not put back: {why}"),
+/// `PREFIX text`, or nothing.
+pub(super) fn after(prefix: &str, said: &str) -> String {
+    if said.is_empty() { String::new() } else { format!("{prefix}{}", text(said)) }
+}
+
+fn after_some<T: Display>(prefix: &str, said: Option<&T>) -> String {
+    said.map_or_else(String::new, |said| after(prefix, &said.to_string()))
+}
+
+fn by(who: &str) -> String {
+    after(", by ", who)
+}
+
+/// Names, as many as fit.
+fn list(names: impl Iterator<Item = String>) -> String {
+    short(&Value::Array(names.map(Value::String).collect()), TEXT)
+}
+
+/// `exec 3`, or `session 3` when it has a terminal.
+fn exec(tty: bool, number: Option<u64>, id: &Field<ExecId>) -> String {
+    let noun = if tty { "session" } else { "exec" };
+    match number {
+        Some(number) => format!("{noun} {number}"),
+        None => format!("{noun} {}", shown(id)),
+    }
+}
+
+fn command(argv: &[String], left_out: usize) -> String {
+    let line = argv.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+    let line = clip(&plain_text(&line), COMMAND);
+    if left_out == 0 { line } else { format!("{line} … and {left_out} more") }
+}
+
+/// The line for an event, with what belongs to it if it is of traffic.
+pub(super) fn what(event: &EventBody, sent: &Sent) -> String {
+    match event {
+        EventBody::Bay(event) => bay(event),
+        EventBody::Exec(event) => of_exec(event),
+        EventBody::Service(event) => service(event),
+        EventBody::Checkpoint(event) => checkpoint(event),
+        EventBody::File(FileEvent::Write(write)) => {
+            let what = if write.archive { "files written below" } else { "file written:" };
+            format!("{what} {}{}", text(&write.path), by(&write.by))
+        }
+        EventBody::Policy(event) => policy(event),
+        EventBody::Approval(event) => approval(event),
+        EventBody::Inside(event) => inside(event),
+        EventBody::Egress(event) => sent::what(event, sent)
+            .unwrap_or_else(|| generic(event.kind(), &EventBody::from(event.clone()).body())),
+        // None of a bay's own: its timeline has none of them.
+        EventBody::Secret(_) | EventBody::Pool(_) | EventBody::Daemon(_) => {
+            generic(event.kind(), &event.body())
+        }
+        EventBody::Other(other) => generic(&other.kind, &other.body),
+    }
+}
+
+fn bay(event: &BayEvent) -> String {
+    match event {
+        BayEvent::Create(create) => created(create),
+        BayEvent::StartAsked(asked) => format!("start asked for{}", by(&asked.by)),
+        BayEvent::StopAsked(asked) => format!("stop asked for{}", by(&asked.by)),
+        BayEvent::PauseAsked(asked) => format!("pause asked for{}", by(&asked.by)),
+        BayEvent::ResumeAsked(asked) => format!("resume asked for{}", by(&asked.by)),
+        BayEvent::ReplaceAsked(asked) => {
+            format!("a new root asked for{}{}", after(" from ", &shown(&asked.image)), by(&asked.by))
+        }
+        BayEvent::DeleteAsked(asked) if asked.keep_workspace => {
+            format!("removal asked for, the workspace to be kept{}", by(&asked.by))
+        }
+        BayEvent::DeleteAsked(asked) => format!("removal asked for{}", by(&asked.by)),
+        BayEvent::SetAsked(asked) => {
+            format!("settings asked for{}{}", settings(&asked.change), by(&asked.by))
+        }
+        BayEvent::RestoreAsked(asked) => {
+            format!("restore asked for{}{}", after(" of ", &shown(&asked.checkpoint)), by(&asked.by))
+        }
+        BayEvent::PromoteAsked(asked) => {
+            let from = after(" of ", &shown(&asked.from));
+            let checkpoint = after(" as it is in ", &shown(&asked.checkpoint));
+            format!("promotion asked for{from}{checkpoint}{}", by(&asked.by))
+        }
+        BayEvent::Start(start) => format!("starting{}", after_some(": ", start.reason.as_ref())),
+        BayEvent::Running(running) => format!("running{}", after(": ", &running.reason)),
+        BayEvent::Paused(_) => "paused".to_owned(),
+        BayEvent::Resumed(_) => "resumed".to_owned(),
+        BayEvent::Stopping(stopping) => format!("stopping{}", after(": ", &stopping.reason)),
+        BayEvent::Stopped(stopped) => format!("stopped{}", after_some(": ", stopped.reason.as_ref())),
+        BayEvent::IdleStop(idle) => format!("to be stopped: idle for {} s", idle.idle_s),
+        BayEvent::Replaced(replaced) => {
+            format!("its root was made anew{}", after(" from ", &shown(&replaced.image)))
+        }
+        BayEvent::Restored(restored) => {
+            let checkpoint = after(" to ", &shown(&restored.checkpoint));
+            format!("restored{checkpoint}{}", after_some(" of ", restored.of.as_ref()))
+        }
+        BayEvent::Promoted(promoted) => {
+            format!("took over the state{}{}", after(" of ", &shown(&promoted.from)), by(&promoted.by))
+        }
+        BayEvent::Forked(forked) => {
+            let checkpoint = after(" from ", &shown(&forked.checkpoint));
+            let children = after(" into ", &list(forked.children.iter().map(ToString::to_string)));
+            format!("forked{checkpoint}{children}{}", by(&forked.by))
+        }
+        BayEvent::Failed(failed) => format!("failed{}", after(": ", &failed.reason)),
+        BayEvent::Lost(lost) => format!("its guest died{}", after(": ", &lost.reason)),
+        BayEvent::GuestMoved(moved) => {
+            let frozen = if moved.frozen { " and froze it" } else { "" };
+            let back = match &moved.stays {
+                Some(why) => format!("thawed, and not put back: {}", text(why)),
                 None => "put back".to_owned(),
             };
-            format!("somebody in the bay moved its guest{}{frozen}; {back}", body.after(" to ", "group"))
+            format!("somebody in the bay moved its guest{}{frozen}; {back}", after(" to ", &moved.group))
         }
-        "bay.cleared" => "what was left of its runtime was cleared".to_owned(),
-        "bay.deleting" => "being removed".to_owned(),
-        "bay.deleted" => match body.text("kept_workspace") {
-            Some(path) => format!("removed; its workspace is kept at {path}"),
+        BayEvent::Protocol(protocol) => {
+            format!("its guest speaks protocol {}, this daemon {}", protocol.guest, protocol.daemon)
+        }
+        BayEvent::Cleared(_) => "what was left of its runtime was cleared".to_owned(),
+        BayEvent::Set(set) => format!("settings hold{}", settings(&set.limits)),
+        BayEvent::SetRefused(refused) => format!("settings refused{}", after(": ", &refused.reason)),
+        BayEvent::Deleting(_) => "being removed".to_owned(),
+        BayEvent::Deleted(deleted) => match &deleted.kept_workspace {
+            Some(path) => format!("removed; its workspace is kept at {}", text(&path.to_string_lossy())),
             None => "removed".to_owned(),
         },
-        "bay.set-asked" => format!("settings asked for{}{by}", settings(body.0.get("change"))),
-        "bay.set" => format!("settings hold{}", settings(body.0.get("limits"))),
-        "bay.set-refused" => format!("settings refused{reason}"),
-        "exec.start" => format!("{} began: {}", body.exec(), body.command()),
-        "exec.approved" => format!(
-            "a person let a command run ({}): {}",
-            body.text("approval").unwrap_or_default(),
-            body.command()
-        ),
-        "service.approved" => format!(
-            "a person let a command of service {} run ({}): {}",
-            service(&body),
-            body.text("approval").unwrap_or_default(),
-            body.command()
-        ),
-        "exec.end" => ended(&body),
-        "exec.files" => files(&body),
-        "exec.signal" => {
-            format!("{}: signal {} sent{by}", body.exec(), body.text("signal").unwrap_or_default())
-        }
-        "service.define" => format!("service {} defined: {}{by}", service(&body), body.command()),
-        "service.start" => format!("service {}: start asked for{by}", service(&body)),
-        "service.stop" => format!("service {}: stop asked for{by}", service(&body)),
-        "service.restart" => format!("service {}: restart asked for{by}", service(&body)),
-        "service.remove" => format!("service {}: removal asked for{by}", service(&body)),
-        "file.write" => {
-            let what =
-                if body.read("archive") == Some(true) { "files written below" } else { "file written:" };
-            format!("{what} {}{by}", body.text("path").unwrap_or_default())
-        }
-        "exec.revived" => revived(&body),
-        "checkpoint.asked" => {
-            let why = body.after(": ", "automatic");
-            format!("checkpoint {} begun{why}{by}", body.text("name").unwrap_or_default())
-        }
-        "checkpoint.made" => checkpoint(&body),
-        "checkpoint.failed" => {
-            format!(
-                "checkpoint {} failed{}{by}",
-                body.text("name").unwrap_or_default(),
-                body.after(": ", "why")
-            )
-        }
-        "checkpoint.removed" => format!("checkpoint {} removed{by}", body.text("name").unwrap_or_default()),
-        "bay.restore-asked" => format!("restore asked for{}{by}", body.after(" of ", "checkpoint")),
-        "bay.restored" => format!("restored{}{}", body.after(" to ", "checkpoint"), body.after(" of ", "of")),
-        "bay.promote-asked" => {
-            format!(
-                "promotion asked for{}{}{by}",
-                body.after(" of ", "from"),
-                body.after(" as it is in ", "checkpoint")
-            )
-        }
-        "policy.set" => match body.text("name") {
-            Some(name) => format!("policy {name} set{}{by}", rules(body.0.get("rules"))),
-            None => format!("its own policy removed{by}"),
-        },
-        "approval.asked" => format!(
-            "a person was asked ({}): {}",
-            body.text("approval").unwrap_or_default(),
-            body.text("request").unwrap_or_default()
-        ),
-        "approval.allowed" | "approval.denied" | "approval.expired" | "approval.dropped"
-        | "approval.revoked" => answered(kind, &body),
-        "grant.add" => {
-            let request = body.text("request").unwrap_or_default();
-            format!("granted{}: {request}{by}", body.after(" until ", "expires"))
-        }
-        "grant.rm" => format!("grants taken back{}{}{by}", body.after(": ", "ids"), body.after("; ", "why")),
-        "bay.protocol" => format!(
-            "its guest speaks protocol {}, this daemon {}",
-            body.text("guest").unwrap_or_default(),
-            body.text("daemon").unwrap_or_default()
-        ),
-        "bay.disk-unknown" => "files of a bay that no record knows were found".to_owned(),
-        "hold.taken" => format!("to be kept awake{}{by}", body.after(" until ", "until")),
-        "inside.left-out" => format!(
-            "{} more changes from inside{}{by}",
-            body.text("count").unwrap_or_default(),
-            body.after(": ", "why")
-        ),
-        "hold.released" => format!("need not be kept awake any more{by}"),
-        "bay.forked" => {
-            format!("forked{}{}{by}", body.after(" from ", "checkpoint"), body.after(" into ", "children"))
-        }
-        "bay.promoted" => format!("took over the state{}{by}", body.after(" of ", "from")),
-        other if other.starts_with(traffic::KINDS) => {
-            super::sent::what(other, &body).unwrap_or_else(|| generic(other, &body))
-        }
-        other => generic(other, &body),
+        BayEvent::DiskUnknown(_) => "files of a bay that no record knows were found".to_owned(),
     }
 }
 
-fn answered(kind: &str, body: &Body<'_>) -> String {
-    let what = kind.strip_prefix("approval.").unwrap_or(kind);
-    let which = body.text("approval").or_else(|| body.text("approvals")).unwrap_or_default();
-    let after = body.read::<u32>("after_ms").map(|ms| format!(" after {}", duration(f64::from(ms) / 1e3)));
-    let reach = body.after(" ", "reach");
-    let any = if body.read::<bool>("any_body") == Some(true) { " with any body" } else { "" };
-    let by = body.after(" by ", "by");
-    let request = body.after(": ", "request");
-    format!("{which} {what}{reach}{any}{by}{}{request}{}", after.unwrap_or_default(), body.after("; ", "why"))
-}
-
-/// ` (3 allow, 1 ask)`
-fn rules(counts: Option<&Value>) -> String {
-    let count = |word: &str| {
-        let number = counts?.get(word)?.as_u64().filter(|number| *number > 0)?;
-        Some(format!("{number} {word}"))
-    };
-    let counts: Vec<String> = ["allow", "ask", "deny"].into_iter().filter_map(count).collect();
-    if counts.is_empty() { String::new() } else { format!(" ({})", counts.join(", ")) }
-}
-
-fn created(body: &Body<'_>) -> String {
-    let origin = body.0.get("origin").map(Body);
-    let of = origin.as_ref().map(|origin| origin.after(" of ", "location")).unwrap_or_default();
-    let branch = origin.as_ref().map(|origin| origin.after(" at ", "branch")).unwrap_or_default();
-    let from = body.0.get("forked_from").filter(|from| !from.is_null()).map(Body);
-    let from = from.map(|from| {
-        let ran = if from.read("memory") == Some(true) { ", with what ran" } else { "" };
-        format!(" from{}{}{ran}", from.after(" ", "checkpoint"), from.after(" of ", "name"))
+fn created(create: &BayCreate) -> String {
+    let origin = create.origin.as_ref().and_then(Option::as_ref);
+    let of = after_some(" of ", origin.map(|origin| &origin.location));
+    let branch = after_some(" at ", origin.and_then(|origin| origin.branch.as_ref()));
+    let from = create.forked_from.as_ref().map(|from| {
+        let ran = if from.memory { ", with what ran" } else { "" };
+        format!(" from {} of {}{ran}", from.checkpoint, text(from.name.as_str()))
     });
-    format!("made{}{of}{branch}{}{}", body.after(" as ", "name"), from.unwrap_or_default(), body.by())
+    let name = after(" as ", &shown(&create.name));
+    format!("made{name}{of}{branch}{}{}", from.unwrap_or_default(), by(&create.by))
 }
 
-fn revived(body: &Body<'_>) -> String {
-    let from = body.0.get("from").map(|from| Body(from).after(" from ", "checkpoint")).unwrap_or_default();
-    match body.0.get("execs").and_then(Value::as_array).map_or(0, Vec::len) {
-        0 => format!(
-            "no exec was running{}",
-            if from.is_empty() { from } else { format!(" in what goes on{from}") }
-        ),
-        1 => format!("1 exec goes on{from}"),
-        n => format!("{n} execs go on{from}"),
-    }
-}
-
-fn service(body: &Body<'_>) -> String {
-    body.text("service").unwrap_or_default()
-}
-
-fn settings(given: Option<&Value>) -> String {
-    let entries = given.and_then(Value::as_object).map(pairs).unwrap_or_default();
+fn settings(given: &Field<impl Serialize>) -> String {
+    let given = serde_json::to_value(given).unwrap_or_default();
+    let entries = given.as_object().map(pairs).unwrap_or_default();
     if entries.is_empty() { String::new() } else { format!(": {entries}") }
 }
 
-fn ended(body: &Body<'_>) -> String {
-    let mut line = format!("{} ended", body.exec());
-    if let Some(exit) = body.read::<Exit>("exit") {
-        let _ = write!(line, ": {}", exit_words(exit));
+fn of_exec(event: &ExecEvent) -> String {
+    match event {
+        ExecEvent::Start(start) => {
+            let name = exec(start.tty, start.number, &start.exec);
+            format!("{name} began: {}", command(&start.argv, start.arguments_left_out))
+        }
+        ExecEvent::Approved(approved) => format!(
+            "a person let a command run ({}): {}",
+            shown(&approved.approval),
+            command(&approved.argv, approved.arguments_left_out)
+        ),
+        ExecEvent::End(end) => ended(end),
+        ExecEvent::Files(changes) => files(changes),
+        ExecEvent::Signal(signal) => {
+            let name = exec(false, numbered(signal.number), &signal.exec);
+            format!("{name}: signal {} sent{}", signal.signal, by(&signal.by))
+        }
+        ExecEvent::Revived(event) => revived(event),
     }
-    if let Some(seconds) = body.read::<f64>("duration_s") {
+}
+
+/// The number of an exec, which no exec has that is zero.
+fn numbered(number: u64) -> Option<u64> {
+    Some(number).filter(|number| *number > 0)
+}
+
+fn ended(end: &ExecEnd) -> String {
+    let mut line = format!("{} ended", exec(end.tty == Some(true), end.number, &end.exec));
+    if let Some(exit) = end.exit.get() {
+        let _ = write!(line, ": {}", exit_words(*exit));
+    }
+    if let Some(seconds) = end.duration_s {
         let _ = write!(line, " after {}", duration(seconds));
     }
-    let usage: Usage = body.read("usage").unwrap_or_default();
+    let usage = end.usage.unwrap_or_default();
     if let Some(us) = usage.cpu_us() {
         // Only for showing.
         #[allow(clippy::cast_precision_loss)]
@@ -268,7 +236,7 @@ fn ended(body: &Body<'_>) -> String {
     if let Some(bytes) = peak {
         let _ = write!(line, " · {} MiB peak", bytes.div_ceil(1 << 20));
     }
-    for limit in body.read::<Vec<LimitHit>>("limits_hit").unwrap_or_default() {
+    for limit in &end.limits_hit {
         let _ = write!(line, " · {limit} limit reached");
     }
     line
@@ -286,8 +254,7 @@ fn exit_words(exit: Exit) -> String {
     }
 }
 
-fn files(body: &Body<'_>) -> String {
-    let changes: FileChanges = serde_json::from_value(body.0.clone()).unwrap_or_default();
+fn files(changes: &ExecFiles) -> String {
     let mut parts = Vec::new();
     let plural = |n: u64, noun: &str| if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") };
     match (changes.created, changes.changed) {
@@ -301,16 +268,17 @@ fn files(body: &Body<'_>) -> String {
         parts.push(format!("entries of {} {noun} changed", changes.directories));
     }
     let at_least = if changes.at_least { "at least " } else { "" };
-    let names = names(&changes);
-    format!("{}: {at_least}{} while it ran{names}", body.exec(), parts.join(", "))
+    let names = names(changes);
+    let name = exec(false, numbered(changes.number), &changes.exec);
+    format!("{name}: {at_least}{} while it ran{names}", parts.join(", "))
 }
 
-fn names(changes: &FileChanges) -> String {
+fn names(changes: &ExecFiles) -> String {
     if changes.names.is_empty() {
         return String::new();
     }
     let told = changes.names.iter().take(FileChanges::NAMES);
-    let list = told.map(|name| clip(&plain_text(name), TEXT)).collect::<Vec<_>>().join(", ");
+    let list = told.map(|name| text(name)).collect::<Vec<_>>().join(", ");
     // Directories are named where nothing else is.
     let named = match changes.created.saturating_add(changes.changed) {
         0 => changes.directories,
@@ -320,28 +288,172 @@ fn names(changes: &FileChanges) -> String {
     format!(": {list}{more}")
 }
 
-fn checkpoint(body: &Body<'_>) -> String {
-    let kind = body.text("kind").map(|kind| format!(" ({kind})")).unwrap_or_default();
-    let mut line = format!("checkpoint {} made{kind}", body.text("name").unwrap_or_default());
-    line.push_str(&body.after(" after ", "parent"));
-    line.push_str(&body.after(": ", "message"));
-    match body.0.get("automatic") {
-        None | Some(Value::Null | Value::Bool(false)) => {}
-        Some(Value::Bool(true)) => line.push_str(" · by itself"),
-        Some(why) => {
-            let _ = write!(line, " · by itself, {}", short(why, TEXT));
+fn revived(event: &ExecRevived) -> String {
+    let from = event.from.get().map(|from| format!(" from {}", from.checkpoint)).unwrap_or_default();
+    match event.execs.len() {
+        0 => format!(
+            "no exec was running{}",
+            if from.is_empty() { from } else { format!(" in what goes on{from}") }
+        ),
+        1 => format!("1 exec goes on{from}"),
+        n => format!("{n} execs go on{from}"),
+    }
+}
+
+fn service(event: &ServiceEvent) -> String {
+    let asked = |service, verb, who: &str| format!("service {}: {verb} asked for{}", shown(service), by(who));
+    match event {
+        ServiceEvent::Define(define) => {
+            let command = command(&define.argv, define.arguments_left_out);
+            format!("service {} defined: {command}{}", shown(&define.service), by(&define.by))
+        }
+        ServiceEvent::Approved(approved) => format!(
+            "a person let a command of service {} run ({}): {}",
+            shown(&approved.service),
+            shown(&approved.approval),
+            command(&approved.argv, approved.arguments_left_out)
+        ),
+        ServiceEvent::Start(start) => asked(&start.service, "start", &start.by),
+        ServiceEvent::Stop(stop) => asked(&stop.service, "stop", &stop.by),
+        ServiceEvent::Restart(restart) => asked(&restart.service, "restart", &restart.by),
+        ServiceEvent::Remove(remove) => asked(&remove.service, "removal", &remove.by),
+    }
+}
+
+fn checkpoint(event: &CheckpointEvent) -> String {
+    match event {
+        CheckpointEvent::Asked(asked) => {
+            let why = after_some(": ", asked.automatic.as_ref());
+            format!("checkpoint {} begun{why}{}", shown(&asked.name), by(&asked.by))
+        }
+        CheckpointEvent::Made(made) => checkpoint_made(made),
+        CheckpointEvent::Failed(failed) => {
+            format!("checkpoint {} failed{}{}", shown(&failed.name), after(": ", &failed.why), by(&failed.by))
+        }
+        CheckpointEvent::Removed(removed) => {
+            format!("checkpoint {} removed{}", shown(&removed.name), by(&removed.by))
         }
     }
-    if let Some(us) = body.read::<f64>("pause_us").filter(|us| *us > 0.0) {
-        let _ = write!(line, " · paused for {}", duration(us / 1e6));
+}
+
+fn checkpoint_made(made: &CheckpointMade) -> String {
+    let kind = shown(&made.kind);
+    let kind = if kind.is_empty() { kind } else { format!(" ({kind})") };
+    let mut line = format!("checkpoint {} made{kind}", shown(&made.name));
+    line.push_str(&after_some(" after ", made.parent.as_ref()));
+    line.push_str(&after_some(": ", made.message.as_ref()));
+    match made.made_by_itself() {
+        None => {}
+        Some(None) => line.push_str(" · by itself"),
+        Some(Some(why)) => {
+            let _ = write!(line, " · by itself, {}", text(&why));
+        }
     }
-    line.push_str(&body.by());
+    if made.pause_us > 0 {
+        // Only for showing.
+        #[allow(clippy::cast_precision_loss)]
+        let seconds = made.pause_us as f64 / 1e6;
+        let _ = write!(line, " · paused for {}", duration(seconds));
+    }
+    line.push_str(&by(&made.by));
     line
 }
 
+fn policy(event: &PolicyEvent) -> String {
+    match event {
+        PolicyEvent::Set(set) => match &set.name {
+            Some(name) => {
+                let rules = set.rules.map(rules).unwrap_or_default();
+                format!("policy {} set{rules}{}", text(name), by(&set.by))
+            }
+            None => format!("its own policy removed{}", by(&set.by)),
+        },
+        PolicyEvent::GrantAdd(add) => {
+            let until = after(" until ", &shown(&add.expires));
+            format!("granted{until}: {}{}", text(&add.request), by(&add.by))
+        }
+        PolicyEvent::GrantRemove(remove) => {
+            let ids = after(": ", &list(remove.ids.iter().cloned()));
+            let why = after_some("; ", remove.why.as_ref());
+            format!("grants taken back{ids}{why}{}", after_some(", by ", remove.by.as_ref()))
+        }
+    }
+}
+
+/// ` (3 allow, 1 ask)`
+fn rules(counts: RuleCounts) -> String {
+    let all = [(counts.allow, "allow"), (counts.ask, "ask"), (counts.deny, "deny")];
+    let counts: Vec<String> = all
+        .iter()
+        .filter(|(number, _)| *number > 0)
+        .map(|(number, word)| format!("{number} {word}"))
+        .collect();
+    if counts.is_empty() { String::new() } else { format!(" ({})", counts.join(", ")) }
+}
+
+fn approval(event: &ApprovalEvent) -> String {
+    let ended = |question: &str,
+                 word: &str,
+                 who: &str,
+                 after_ms: Option<u64>,
+                 request: &str,
+                 why: Option<&String>| {
+        let took = after_ms
+            .and_then(|ms| u32::try_from(ms).ok())
+            .map(|ms| format!(" after {}", duration(f64::from(ms) / 1e3)))
+            .unwrap_or_default();
+        let (who, request) = (after(" by ", who), after(": ", request));
+        format!("{question} {word}{who}{took}{request}{}", after_some("; ", why))
+    };
+    match event {
+        ApprovalEvent::Asked(asked) => {
+            format!("a person was asked ({}): {}", shown(&asked.approval), text(&asked.request))
+        }
+        ApprovalEvent::Allowed(allowed) => {
+            let reach = after_some(" ", allowed.reach.as_ref());
+            let word = format!("allowed{reach}{}", if allowed.any_body { " with any body" } else { "" });
+            let (question, took) = (shown(&allowed.approval), Some(allowed.after_ms));
+            ended(&question, &word, &allowed.by, took, &allowed.request, allowed.why.as_ref())
+        }
+        ApprovalEvent::Denied(denied) => {
+            let (question, took) = (shown(&denied.approval), Some(denied.after_ms));
+            ended(&question, "denied", &denied.by, took, &denied.request, denied.why.as_ref())
+        }
+        ApprovalEvent::Expired(expired) => {
+            let (question, took) = (shown(&expired.approval), Some(expired.after_ms));
+            ended(&question, "expired", &expired.by, took, &expired.request, expired.why.as_ref())
+        }
+        ApprovalEvent::Dropped(dropped) => {
+            let one = dropped.approval.as_ref().map(ApprovalId::to_string);
+            let question = one.unwrap_or_else(|| list(dropped.approvals.iter().map(shown)));
+            let who = dropped.by.as_deref().unwrap_or_default();
+            let request = dropped.request.as_deref().unwrap_or_default();
+            ended(&question, "dropped", who, dropped.after_ms, request, dropped.why.as_ref())
+        }
+        ApprovalEvent::Revoked(revoked) => {
+            ended(&shown(&revoked.approval), "revoked", &revoked.by, None, &revoked.request, None)
+        }
+    }
+}
+
+fn inside(event: &InsideEvent) -> String {
+    match event {
+        InsideEvent::HoldTaken(taken) => {
+            format!("to be kept awake{}{}", after_some(" until ", taken.until.as_ref()), by(&taken.by))
+        }
+        InsideEvent::HoldReleased(released) => format!("need not be kept awake any more{}", by(&released.by)),
+        InsideEvent::LeftOut(left_out) => format!(
+            "{} more changes from inside{}{}",
+            left_out.count,
+            by(&left_out.by),
+            after_some(": ", left_out.why.as_ref())
+        ),
+    }
+}
+
 /// What this release has no words for.
-fn generic(kind: &str, body: &Body<'_>) -> String {
-    let entries = body.0.as_object().map(pairs).unwrap_or_default();
+fn generic(kind: &str, body: &Value) -> String {
+    let entries = body.as_object().map(pairs).unwrap_or_default();
     let kind = clip(&plain_text(kind), TEXT);
     if entries.is_empty() { kind } else { format!("{kind}: {entries}") }
 }

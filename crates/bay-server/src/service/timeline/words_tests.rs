@@ -4,6 +4,11 @@ use serde_json::json;
 
 use super::*;
 
+/// The line for an event with this body.
+fn what(kind: &str, body: &Value) -> String {
+    super::what(&EventBody::read(kind, body), &Sent::default())
+}
+
 #[test]
 fn an_exec_is_told_by_its_number_command_exit_and_cost() {
     let begun = json!({ "exec": "exec_x", "number": 3, "argv": ["sh", "-c", "make && echo 'ok'"], "arguments_left_out": 0, "tty": false });
@@ -49,13 +54,13 @@ fn checkpoints_and_what_is_made_of_them_have_words() {
     assert_eq!(what("bay.restored", &json!({ "checkpoint": "v1" })), "restored to v1");
     let forked = json!({ "checkpoint": "v1", "children": ["a", "b"] });
     assert_eq!(what("bay.forked", &forked), "forked from v1 into a, b");
-    let from = json!({ "name": "web-fork-1", "forked_from": { "bay": "bay_x", "name": "web", "checkpoint": "v1", "index": 0, "memory": true }, "by": "uid 0" });
+    let from = json!({ "name": "web-fork-1", "forked_from": { "bay": "bay_0190000000007000800000000000000a", "name": "web", "checkpoint": "v1", "index": 0, "memory": true }, "by": "uid 0" });
     assert_eq!(what("bay.create", &from), "made as web-fork-1 from v1 of web, with what ran, by uid 0");
     let asked = json!({ "name": "v2", "automatic": "to pause on disk", "by": "uid 0" });
     assert_eq!(what("checkpoint.asked", &asked), "checkpoint v2 begun: to pause on disk, by uid 0");
     let failed = json!({ "name": "v2", "why": "the disk is full", "by": "uid 0" });
     assert_eq!(what("checkpoint.failed", &failed), "checkpoint v2 failed: the disk is full, by uid 0");
-    let revived = json!({ "execs": ["exec_a", "exec_b"], "from": { "bay": "bay_x", "checkpoint": "v2" } });
+    let revived = json!({ "execs": ["exec_a", "exec_b"], "from": { "bay": "bay_0190000000007000800000000000000a", "checkpoint": "v2" } });
     assert_eq!(what("exec.revived", &revived), "2 execs go on from v2");
     assert_eq!(what("bay.promoted", &json!({ "from": "web-2" })), "took over the state of web-2");
 }

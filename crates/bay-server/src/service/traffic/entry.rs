@@ -1,12 +1,12 @@
 //! What events of a bay's traffic mean to whoever reads them. Much of them was said by the bay: every text is made harmless,
 //! and a body of another shape than expected is an entry with less in it.
 
+use std::fmt::Display;
+
 use bay_types::egress::Who;
-use bay_types::event::Event;
-use bay_types::traffic::{
-    DECIDED, ENDED, EgressEntry, EgressOutcome, EgressRule, LOOKED_UP, REFUSED, REPEATED,
-};
-use serde_json::Value;
+use bay_types::event::egress::Outcome;
+use bay_types::event::{EgressEvent, Event, EventBody, Field};
+use bay_types::traffic::{EgressEntry, EgressOutcome, EgressRule};
 
 use crate::channel::plain_text;
 
@@ -52,53 +52,60 @@ fn blank(id: u64, event: &Event) -> EgressEntry {
 }
 
 pub(super) fn meaning(event: &Event) -> Meaning {
-    let body = &event.body;
-    let mut entry =
-        EgressEntry { rule: rule(body), by: body.get("by").and_then(who), ..blank(event.seq, event) };
-    let to = || Some(format!("{}:{}", text(body, "host")?, number(body, "port")?));
-    let set = |entry: &mut EgressEntry, request: Option<String>| {
-        if let Some(request) = request {
+    let EventBody::Egress(said) = event.read() else { return Meaning::Nothing };
+    let mut entry = EgressEntry { by: said.who().cloned().map(harmless), ..blank(event.seq, event) };
+    let set = |entry: &mut EgressEntry, request: String| {
+        if !request.is_empty() {
             entry.request = request;
         }
     };
-    match event.kind.as_str() {
-        DECIDED => {
-            set(&mut entry, text(body, "request").or_else(to));
-            entry.reason = body.get("explanation").and_then(|said| text(said, "reason"));
-            entry.secrets = texts(body, "secrets");
-            entry.outcome = match body.get("outcome").and_then(Value::as_str) {
-                Some("allow") => EgressOutcome::UnderWay,
-                Some("ask") => EgressOutcome::Ask,
-                _ => EgressOutcome::Denied,
+    match said {
+        EgressEvent::Decided(decided) => {
+            let request = match decided.request.as_str() {
+                "" => destination(&decided.host, decided.port),
+                request => plain_text(request),
+            };
+            set(&mut entry, request);
+            entry.reason = decided.reason().map(plain_text);
+            entry.secrets = decided.secrets.iter().map(|name| plain_text(name)).collect();
+            entry.rule = decided
+                .rule
+                .map(|rule| EgressRule { id: plain_text(&rule.id), origin: plain_text(&rule.origin) });
+            entry.outcome = match decided.outcome.get() {
+                Some(Outcome::Allow) => EgressOutcome::UnderWay,
+                Some(Outcome::Ask) => EgressOutcome::Ask,
+                Some(Outcome::Deny) | None => EgressOutcome::Denied,
             };
             if entry.outcome == EgressOutcome::UnderWay {
                 return Meaning::Begun(Box::new(entry));
             }
         }
-        REFUSED => {
-            set(&mut entry, to());
-            entry.reason = text(body, "why").or_else(|| text(body, "what"));
+        EgressEvent::Refused(refused) => {
+            set(&mut entry, destination(&refused.host, refused.port));
+            entry.reason = some(&refused.why).or_else(|| word(&refused.what));
         }
-        ENDED => return number(body, "of").map_or(Meaning::Nothing, Meaning::Over),
-        LOOKED_UP => {
+        EgressEvent::Ended(ended) => {
+            return ended.of.get().map_or(Meaning::Nothing, |of| Meaning::Over(*of));
+        }
+        EgressEvent::LookedUp(look_up) => {
             entry.outcome = EgressOutcome::LookedUp;
-            set(&mut entry, text(body, "name"));
-            entry.reason = match (text(body, "type"), text(body, "answer")) {
+            set(&mut entry, plain_text(&look_up.name));
+            entry.reason = match (some(&look_up.r#type), word(&look_up.answer)) {
                 (Some(kind), Some(answer)) => Some(format!("{kind}: {answer}")),
                 (one, other) => one.or(other),
             };
         }
-        REPEATED => {
+        EgressEvent::Repeated(sum) => {
             entry.outcome = EgressOutcome::Repeated;
-            set(&mut entry, text(body, "of").filter(|of| !of.is_empty()));
-            entry.id = number(body, "like").unwrap_or(0);
-            entry.reason = text(body, "what");
-            entry.count = number(body, "count");
-            entry.within_s = number(body, "within_s");
-            entry.distinct = number(body, "distinct");
-            entry.sample = texts(body, "sample");
+            set(&mut entry, plain_text(&sum.of));
+            entry.id = sum.like;
+            entry.reason = some(&sum.what);
+            entry.count = sum.count.get().copied();
+            entry.within_s = sum.within_s.get().copied();
+            entry.distinct = sum.distinct;
+            entry.sample = sum.sample.iter().map(|name| plain_text(name)).collect();
         }
-        _ => return Meaning::Nothing,
+        EgressEvent::Opened(_) | EgressEvent::Closed(_) => return Meaning::Nothing,
     }
     Meaning::Whole(Box::new(entry))
 }
@@ -108,40 +115,40 @@ pub(super) fn over(begun: Option<Box<EgressEntry>>, of: u64, end: &Event) -> Egr
     let mut entry = begun.map_or_else(|| blank(of, end), |entry| *entry);
     entry.outcome = EgressOutcome::Ended;
     (entry.seq, entry.at) = (end.seq, end.at);
-    entry.ending = text(&end.body, "ending");
-    entry.failure = text(&end.body, "failure");
-    entry.status = number(&end.body, "status").and_then(|status| u16::try_from(status).ok());
-    entry.sent = number(&end.body, "sent");
-    entry.received = number(&end.body, "received");
-    entry.ms = number(&end.body, "ms");
+    if let EventBody::Egress(EgressEvent::Ended(ended)) = end.read() {
+        entry.ending = word(&ended.ending);
+        entry.failure = ended.failure.as_deref().map(plain_text);
+        entry.status = ended.status;
+        entry.sent = ended.sent.get().copied();
+        entry.received = ended.received.get().copied();
+        entry.ms = ended.ms.get().copied();
+    }
     entry
 }
 
-fn text(body: &Value, key: &str) -> Option<String> {
-    body.get(key).and_then(Value::as_str).map(plain_text)
+/// `HOST:PORT`, or nothing.
+fn destination(host: &str, port: u16) -> String {
+    if host.is_empty() { String::new() } else { format!("{}:{port}", plain_text(host)) }
 }
 
-fn number(body: &Value, key: &str) -> Option<u64> {
-    body.get(key).and_then(Value::as_u64)
+fn some(text: &str) -> Option<String> {
+    Some(plain_text(text)).filter(|text| !text.is_empty())
 }
 
-fn rule(body: &Value) -> Option<EgressRule> {
-    let rule = body.get("rule")?;
-    Some(EgressRule { id: text(rule, "id")?, origin: text(rule, "origin").unwrap_or_default() })
+/// A word, also one that only a later release knows.
+fn word<T: Display>(field: &Field<T>) -> Option<String> {
+    match field {
+        Field::Is(word) => Some(word.to_string()),
+        Field::Odd(other) => other.as_str().map(plain_text),
+    }
 }
 
-fn texts(body: &Value, key: &str) -> Vec<String> {
-    let texts = body.get(key).and_then(Value::as_array).into_iter().flatten();
-    texts.filter_map(Value::as_str).map(plain_text).collect()
-}
-
-fn who(said: &Value) -> Option<Who> {
-    let mut who: Who = serde_json::from_value(said.clone()).ok()?;
+fn harmless(mut who: Who) -> Who {
     who.service = who.service.as_deref().map(plain_text);
     who.nested = who.nested.as_deref().map(plain_text);
     if let Some(process) = &mut who.process {
         process.exe = plain_text(&process.exe);
         process.argv.iter_mut().for_each(|word| *word = plain_text(word));
     }
-    Some(who)
+    who
 }
