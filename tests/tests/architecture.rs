@@ -27,7 +27,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bay-git", &["bay-types", "bay-text", "bay-sys"]),
     ("bay-pool", &["bay-types", "bay-text", "bay-sys", "bay-git"]),
     ("bay-runtime", &["bay-types", "bay-sys"]),
-    ("bay-backend", &["bay-types", "bay-sys", "bay-pool", "bay-runtime"]),
+    ("bay-backend", &["bay-types", "bay-pool"]),
+    ("bay-backend-local", &["bay-types", "bay-sys", "bay-runtime", "bay-backend"]),
     ("bay-guest", &["bay-types", "bay-text", "bay-sys"]),
     (
         "bay-server",
@@ -43,6 +44,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "bay-pool",
             "bay-runtime",
             "bay-backend",
+            "bay-backend-local",
             "bay-guest",
         ],
     ),

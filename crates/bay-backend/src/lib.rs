@@ -1,4 +1,4 @@
-//! The one interface behind which a bay can run anywhere, and its drivers.
+//! The one interface behind which a bay can run anywhere. Each driver is a crate of its own.
 //!
 //! A backend starts, finds, freezes and clears runtimes. It keeps no state of its own: what it needs to find a runtime
 //! again is derived from the bay's id or was returned as a [`RuntimeHandle`]. Differences between drivers belong in
@@ -39,12 +39,10 @@ use bay_types::guest::GatewaySsh;
 pub use bay_types::runtime::{Moved, Obstacle, RuntimeHandle};
 use bay_types::stats::BayStats;
 pub use bay_types::stats::{LimitEvents, NetworkUse};
-use bay_types::{ApiError, BayId, BayName, ErrorCode};
+use bay_types::{BayId, BayName};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use bay_types::backend::Capabilities;
-
-pub mod local;
 
 /// Why a runtime could not be started, frozen or cleared.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +70,9 @@ pub enum BackendError {
     /// The caller's own part of a capture failed.
     #[error("the capture was given up: {0}")]
     Snapshot(String),
+    /// Nobody here can run the bay.
+    #[error("{0}")]
+    DriverMissing(String),
     /// The memory was captured on another kind of machine.
     #[error("{0}")]
     OtherMachine(String),
@@ -82,63 +83,6 @@ const NO_MEMORY: &str = "this backend keeps files only";
 
 fn listed(obstacles: &[Obstacle]) -> String {
     obstacles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-}
-
-impl BackendError {
-    #[must_use]
-    pub fn to_api(&self) -> ApiError {
-        match self {
-            Self::Hangs(_) => {
-                return ApiError::new(
-                    ErrorCode::BayFailed,
-                    self.to_string(),
-                    "only what it waits for can release it: a disk, or a directory of the host that the bay has mounted; \
-                     a stop or removal that was asked for goes on by itself then",
-                );
-            }
-            Self::LimitInUse(_) => {
-                return ApiError::new(
-                    ErrorCode::BayState,
-                    self.to_string(),
-                    "end something in it first (`bay execs ls NAME`), or give it more; the old limits hold",
-                );
-            }
-            Self::LimitUnsupported(_) => {
-                return ApiError::new(
-                    ErrorCode::HostUnfit,
-                    self.to_string(),
-                    "leave that limit out; `bay doctor` tells which controllers this host has",
-                );
-            }
-            Self::MemoryUnsupported(_) => {
-                return ApiError::new(
-                    ErrorCode::HostUnfit,
-                    self.to_string(),
-                    "`--files-only` keeps the files; `bay doctor` tells what memory needs",
-                );
-            }
-            Self::Obstacles(_) => {
-                return ApiError::new(
-                    ErrorCode::BayState,
-                    self.to_string(),
-                    "end what is named and try again, or keep the files alone with `--files-only`",
-                );
-            }
-            Self::OtherMachine(_) => {
-                return ApiError::new(
-                    ErrorCode::MemoryUnavailable,
-                    self.to_string(),
-                    "its files can be had everywhere: `--files-only`",
-                );
-            }
-            _ => {}
-        }
-        ApiError::new(
-            ErrorCode::BayFailed,
-            bay_types::error::chain(self),
-            "`bay doctor` tells what this host lacks; `bay start NAME` tries again",
-        )
-    }
 }
 
 /// What a runtime is made from.

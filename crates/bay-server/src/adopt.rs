@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bay_backend::Seen;
+use bay_backend::{Backend, Seen};
 use bay_store::{BayRow, Draft};
 use bay_types::bay::Desired;
 use bay_types::event::bay::BayDiskUnknown;
@@ -64,18 +64,20 @@ pub(crate) async fn adopt(daemon: &Arc<Daemon>) -> Result<(), ApiError> {
 
 /// Clears every runtime that no row has on record: its bay is gone, or its start was cut short.
 async fn sweep_runtimes(daemon: &Arc<Daemon>, recorded: &HashSet<BayId>) {
-    let left = match daemon.backend.leftovers().await {
-        Ok(left) => left,
-        Err(error) => {
-            tracing::error!(%error, "what earlier runtimes left could not be listed");
-            return;
+    for backend in daemon.backends.all() {
+        match backend.leftovers().await {
+            Ok(left) => sweep_left(backend, left, recorded).await,
+            Err(error) => tracing::error!(%error, "what earlier runtimes left could not be listed"),
         }
-    };
+    }
+}
+
+async fn sweep_left(backend: &Arc<dyn Backend>, left: Vec<BayId>, recorded: &HashSet<BayId>) {
     for id in left.into_iter().filter(|id| !recorded.contains(id)) {
         tracing::info!(bay = %id, "a runtime nobody has on record is cleared");
-        let sweeping = Arc::clone(daemon);
+        let sweeping = Arc::clone(backend);
         let swept = tokio::spawn(async move {
-            if let Err(error) = sweeping.backend.clear(id).await {
+            if let Err(error) = sweeping.clear(id).await {
                 tracing::error!(bay = %id, %error, "a runtime nobody has on record could not be cleared");
             }
         });
@@ -138,7 +140,7 @@ async fn end_capture(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, row: BayRow)
     let ending = tokio::spawn(async move {
         let _at_work = handle.at_work.lock().await;
         let _ = alone.send(());
-        if let Err(error) = memory::abandon(&daemon, &row).await {
+        if let Err(error) = memory::abandon(&daemon, &handle, &row).await {
             tracing::error!(bay = %handle.name, message = %error.message, "a capture that was cut short could not be ended");
         }
         sweep_checkpoints(&daemon, handle.id).await;
@@ -154,21 +156,25 @@ async fn look_again(
     cut_short: bool,
 ) -> Result<Arc<BayHandle>, ApiError> {
     let record = row.runtime.clone();
-    let handle = Arc::new(BayHandle::new(row.clone(), Arc::clone(&daemon.backend)));
+    let handle = Arc::new(BayHandle::of(row.clone(), &daemon.backends));
+    if let Some(why) = &handle.driver_missing {
+        tracing::warn!(bay = %handle.name, why, "a bay is left as it is");
+        return Ok(handle);
+    }
     if cut_short {
         end_capture(daemon, &handle, row).await;
     }
     for exec in daemon.store.exec_list_open(handle.id).await.map_err(|e| e.to_api())? {
         handle.exec_opened(exec.id);
         // What happened before is not known to have happened while it ran.
-        handle.exec_began(exec.id, daemon.backend.limit_events(handle.id));
+        handle.exec_began(exec.id, handle.backend.limit_events(handle.id));
     }
     let on_disk = handle.row().desired == Desired::Paused && handle.row().thaw_from.is_some();
     match record {
         // Its end is no loss, whoever saw it.
         Some(_) if on_disk => {}
-        Some(record) if daemon.backend.inspect(handle.id, &record).await == Seen::Gone => {
-            let started_in = daemon.backend.facts(&record).boot_id;
+        Some(record) if handle.backend.inspect(handle.id, &record).await == Seen::Gone => {
+            let started_in = handle.backend.facts(&record).boot_id;
             let rebooted = boot.zip(started_in).is_some_and(|(boot, then)| boot != then);
             let reason = if rebooted {
                 "the host was rebooted"

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bay_backend::{Backend, Seen};
+use bay_backend::Seen;
 use bay_pool::{Pool, PoolError};
 use bay_store::Store;
 use bay_types::bay::{BayView, Desired, State};
@@ -14,6 +14,7 @@ use tokio::sync::{Mutex, RwLock, RwLockWriteGuard, Semaphore, SemaphorePermit};
 
 use crate::admission::Admission;
 use crate::approvals::Approvals;
+use crate::backends::Backends;
 use crate::changes::Changes;
 use crate::egress::Egress;
 use crate::fault::Fault;
@@ -41,7 +42,7 @@ pub(crate) struct Daemon {
     pub(crate) secrets: Vault,
     /// Set once the pool is open; whatever needs disk before that is told to come back.
     pub(crate) pool: OnceLock<Pool>,
-    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) backends: Backends,
     pub(crate) bays: Registry,
     pub(crate) fault: Fault,
     pub(crate) host: HostSize,
@@ -145,7 +146,8 @@ impl Daemon {
         let record = handle.row().runtime;
         if matches!(view.state, State::Running | State::Paused)
             && let Some(record) = record
-            && self.backend.inspect(handle.id, &record).await == Seen::Gone
+            && handle.driver_missing.is_none()
+            && handle.backend.inspect(handle.id, &record).await == Seen::Gone
         {
             let row = handle.row();
             (view.state, view.reason) = match row.thaw_from {
@@ -160,11 +162,16 @@ impl Daemon {
 
     pub(crate) fn view(&self, handle: &BayHandle) -> BayView {
         let row = handle.row();
+        // What is on record of a bay whose driver is missing is kept, but nobody knows whether it is true.
+        let (state, reason, capabilities) = match &handle.driver_missing {
+            Some(why) => (State::Failed, why.clone(), None),
+            None => (row.state, row.reason, Some(handle.backend.capabilities())),
+        };
         BayView {
             id: row.id,
             name: row.name,
-            state: row.state,
-            reason: row.reason,
+            state,
+            reason,
             since: row.since,
             desired: row.desired,
             created_at: row.created_at,
@@ -176,11 +183,12 @@ impl Daemon {
             limits: row.spec.limits,
             idle_stop_s: row.spec.idle_stop_s,
             mounts: row.spec.mounts,
-            isolation: self.backend.isolation(),
-            capabilities: Some(self.backend.capabilities()),
+            backend: row.backend,
+            isolation: handle.backend.isolation(),
+            capabilities,
             workspace: bay_types::guest::WORKSPACE.to_owned(),
             execs_running: handle.execs_open() as u64,
-            host_pid: row.runtime.and_then(|runtime| self.backend.facts(&runtime).host_pid),
+            host_pid: row.runtime.and_then(|runtime| handle.backend.facts(&runtime).host_pid),
             cost: Some(self.telemetry.costs.cost(row.id, row.created_at)),
         }
     }

@@ -102,7 +102,7 @@ pub(crate) async fn watch(daemon: Arc<Daemon>, handle: Arc<BayHandle>, idle_stop
     let mut idleness = Idleness::default();
     let mut looked_at = Instant::now();
     loop {
-        let look = look(&daemon, &handle).await;
+        let look = look(&handle).await;
         let now = Instant::now();
         let idle_for = idleness.note(look, now - looked_at, pause, Timestamp::now());
         looked_at = now;
@@ -119,15 +119,15 @@ pub(crate) async fn watch(daemon: Arc<Daemon>, handle: Arc<BayHandle>, idle_stop
     }
 }
 
-async fn look(daemon: &Daemon, handle: &BayHandle) -> Look {
+async fn look(handle: &BayHandle) -> Look {
     let Some(record) = handle.row().runtime else { return Look::default() };
-    let stats = daemon.backend.stats(handle.id, &record).await;
+    let stats = handle.backend.stats(handle.id, &record).await;
     let asked =
         handle.guest.json::<Activity>(Method::GET, "/v1/activity", Bytes::new(), GUEST_ANSWERS_WITHIN);
     Look {
         cpu_us: stats.cpu_us,
         io_bytes: stats.io.map(|io| io.read_bytes.saturating_add(io.write_bytes)),
-        network: daemon.backend.network(&record).await,
+        network: handle.backend.network(&record).await,
         client_attached: handle.clients_attached() > 0,
         uses: handle.uses(),
         activity: asked.await.unwrap_or_default(),

@@ -38,9 +38,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bay_backend::local::{Local, LocalConfig};
+use bay_backend::Backend;
+use bay_backend_local::{Local, LocalConfig};
 use bay_pool::{Pool, PoolError, PoolOptions};
 use bay_store::{Store, StoreError};
+use bay_types::backend::BackendName;
 use bay_types::{ApiError, ErrorCode};
 use futures_util::future::join_all;
 use jiff::Timestamp;
@@ -52,6 +54,7 @@ mod adopt;
 mod api;
 mod approvals;
 mod authorize;
+mod backends;
 mod byte_stream;
 mod changes;
 mod channel;
@@ -81,6 +84,7 @@ mod top;
 mod validate;
 
 pub use approvals::ApprovalsConfig;
+use backends::Backends;
 use daemon::{Daemon, HostSize, blocking};
 pub use egress::{EgressConfig, SshKey};
 use fault::Fault;
@@ -112,6 +116,8 @@ pub struct ServerConfig {
     pub pool_options: PoolOptions,
     /// Where spans of execs go.
     pub otlp: Option<Collector>,
+    /// The backend of new bays for which nobody names one.
+    pub backend: BackendName,
     /// The CRIU to keep memory with, instead of the first that is found.
     pub criu: Option<PathBuf>,
     /// Memory that bays which go on from theirs leave to the host, instead of a share of it.
@@ -159,6 +165,8 @@ pub enum ServeError {
     LedgerKey { path: PathBuf, why: String },
     #[error("{} cannot be used for the gateway: {why}", path.display())]
     Gateway { path: PathBuf, why: String },
+    #[error("there is no backend {name} here")]
+    Backend { name: BackendName, known: String },
     #[error("the fault cannot be injected: {0}")]
     Fault(String),
     #[error("signals cannot be received")]
@@ -215,6 +223,9 @@ impl ServeError {
                 ErrorCode::InvalidInput,
                 "fix the file that --gateway-hosts or --gateway-ca names, or leave it out".to_owned(),
             ),
+            Self::Backend { known, .. } => {
+                (ErrorCode::InvalidInput, format!("the backends on this host are: {known}"))
+            }
             Self::Fault(_) => (ErrorCode::InvalidInput, "write runtime:STEP or daemon:POINT".to_owned()),
             Self::Signals(_) => return ApiError::internal(self),
         };
@@ -261,15 +272,9 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     let current = guest.clone();
     let on_record = !store.bay_list().await?.is_empty();
     let pool = open_pool(&config, store.daemon_id().to_owned(), on_record).await?;
-    let backend = Local::open(LocalConfig {
-        run_dir: config.data_dir.join("run"),
-        cgroup: PathBuf::from("workbay").join(store.daemon_id()),
-        helper: guest.clone(),
-        guest,
-        criu: config.criu.clone(),
-        die_before: fault.runtime.clone(),
-    })
-    .await;
+    let drivers = drivers(&config, store.daemon_id(), guest, &fault).await;
+    let backends = Backends::new(drivers, config.backend.clone())
+        .map_err(|known| ServeError::Backend { name: config.backend.clone(), known })?;
     let telemetry = Telemetry::new(config.otlp.clone(), store.daemon_id());
     telemetry.costs.restore(store.cost_list().await?);
     let host = HostSize::here();
@@ -279,7 +284,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         egress,
         secrets,
         pool: OnceLock::from(pool),
-        backend: Arc::new(backend),
+        backends,
         bays: registry::Registry::default(),
         fault,
         admission: admission::Admission::new(config.memory_reserve_mib, host.memory_mib),
@@ -364,6 +369,24 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     }
     daemon.store.close().await;
     Ok(())
+}
+
+/// The drivers that this host can run bays with.
+async fn drivers(
+    config: &ServerConfig,
+    daemon_id: &str,
+    guest: PathBuf,
+    fault: &Fault,
+) -> Vec<Arc<dyn Backend>> {
+    let local = Local::open(LocalConfig {
+        run_dir: config.data_dir.join("run"),
+        cgroup: PathBuf::from("workbay").join(daemon_id),
+        helper: guest.clone(),
+        guest,
+        criu: config.criu.clone(),
+        die_before: fault.runtime.clone(),
+    });
+    vec![Arc::new(local.await)]
 }
 
 /// Agents fill the pool without asking; it grows ahead of them while the host's disk has room.

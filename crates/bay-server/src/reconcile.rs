@@ -30,6 +30,7 @@ use http::Method;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::backends::{refusal, without_driver};
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
 use crate::egress::BayEgress;
@@ -143,7 +144,7 @@ impl Reconciler {
         let mut last_asked = 0;
         loop {
             let record = self.handle.row().runtime;
-            let backend = Arc::clone(&self.daemon.backend);
+            let backend = Arc::clone(&self.handle.backend);
             let until = self.restarts.not_before();
             let told_gone = tokio::select! {
                 () = self.handle.wake.notified() => false,
@@ -191,7 +192,7 @@ impl Reconciler {
 
     async fn look(&self, row: &BayRow) -> Look {
         let seen = match &row.runtime {
-            Some(record) => self.daemon.backend.inspect(row.id, record).await,
+            Some(record) => self.handle.backend.inspect(row.id, record).await,
             None => Seen::Gone,
         };
         Look {
@@ -212,6 +213,10 @@ impl Reconciler {
     async fn pass(&mut self) -> Result<Pass, ApiError> {
         let handle = Arc::clone(&self.handle);
         let _at_work = handle.at_work.lock().await;
+        if let Some(why) = &handle.driver_missing {
+            // Whatever is wanted waits for a daemon that has the driver.
+            return Ok(Pass::Settled { refused: Some(without_driver(&handle.name, why)) });
+        }
         let mut refused = None;
         for _ in 0..MAX_STEPS {
             let row = self.handle.row();
@@ -319,7 +324,7 @@ impl Reconciler {
     /// That is undone, and the record says that it happened.
     async fn reclaim_guest(&self, row: &BayRow) {
         let Some(record) = &row.runtime else { return };
-        let Some(moved) = self.daemon.backend.reclaim_guest(row.id, record).await else { return };
+        let Some(moved) = self.handle.backend.reclaim_guest(row.id, record).await else { return };
         tracing::warn!(bay = %row.name, ?moved, "root in a bay moved its guest; it was put back");
         let event = Draft::of(BayGuestMoved { group: moved.group, frozen: moved.frozen, stays: moved.stays });
         if let Err(error) = self.daemon.store.event_append(Some(row.id), &event).await {
@@ -391,8 +396,8 @@ impl Reconciler {
         self.idler = None;
         self.handle.guest.reset();
         cost::close(&self.daemon, &self.handle).await;
-        self.handle.execs_outlive(self.daemon.backend.limit_events(self.handle.id));
-        self.daemon.backend.clear(self.handle.id).await.map_err(|e| e.to_api())
+        self.handle.execs_outlive(self.handle.backend.limit_events(self.handle.id));
+        self.handle.backend.clear(self.handle.id).await.map_err(|e| refusal(&e))
     }
 
     async fn clear(&mut self) -> Result<(), ApiError> {
@@ -525,7 +530,7 @@ impl Reconciler {
         let info = tokio::select! {
             biased;
             info = self.handle.guest.json::<GuestInfo>(Method::GET, "/v1/info", Bytes::new(), GUEST_READY_WITHIN) => info,
-            () = self.daemon.backend.wait_gone(record) => Err(ApiError::new(
+            () = self.handle.backend.wait_gone(record) => Err(ApiError::new(
                 ErrorCode::BayFailed,
                 "the guest ended before it answered",
                 "`bay doctor` tells what this host lacks; the daemon's log has more",
@@ -550,11 +555,11 @@ impl Reconciler {
         }
         let version = plain_text(&info.version);
         // What the bay was isolated by while it ran is a part of what is proven of it later.
-        let backend = &self.daemon.backend;
+        let backend = &self.handle.backend;
         let event = Draft::of(BayRunning {
             guest: version,
             reason: reason.clone(),
-            backend: Some(backend.isolation().backend),
+            backend: Some(row.backend.to_string()),
             capabilities: Some(backend.capabilities()),
         });
         self.update(event, |row| {
@@ -567,11 +572,11 @@ impl Reconciler {
 
     /// Whether PID 1 is gone or about to be: one that is killed stops answering some moments before it is gone.
     async fn is_dying(&self, record: &RuntimeHandle) -> bool {
-        tokio::time::timeout(DYING_WITHIN, self.daemon.backend.wait_gone(record)).await.is_ok()
+        tokio::time::timeout(DYING_WITHIN, self.handle.backend.wait_gone(record)).await.is_ok()
     }
 
     async fn pause(&mut self, row: &BayRow) -> Result<(), ApiError> {
-        self.daemon.backend.pause(row.id).await.map_err(|e| e.to_api())?;
+        self.handle.backend.pause(row.id).await.map_err(|e| refusal(&e))?;
         self.update(Draft::of(BayPaused { on_disk: false }), |row| {
             row.state = State::Paused;
             row.reason = "frozen in memory".to_owned();
@@ -581,7 +586,7 @@ impl Reconciler {
     }
 
     async fn resume(&mut self, row: &BayRow) -> Result<(), ApiError> {
-        self.daemon.backend.resume(row.id).await.map_err(|e| e.to_api())?;
+        self.handle.backend.resume(row.id).await.map_err(|e| refusal(&e))?;
         self.update(Draft::of(BayResumed {}), |row| {
             row.state = State::Running;
             row.reason = "resumed".to_owned();
@@ -615,7 +620,7 @@ impl Reconciler {
             && let Some(record) = &row.runtime
         {
             if seen == Seen::Paused
-                && let Err(error) = self.daemon.backend.resume(row.id).await
+                && let Err(error) = self.handle.backend.resume(row.id).await
             {
                 tracing::warn!(bay = %row.name, %error, "a paused bay could not be thawed to be stopped; it is killed");
             }
@@ -624,7 +629,7 @@ impl Reconciler {
             let body = serde_json::to_vec(&Shutdown { grace_ms }).unwrap_or_default();
             let within = grace + STOP_SLACK;
             let asked = Instant::now();
-            let gone = self.daemon.backend.wait_gone(record);
+            let gone = self.handle.backend.wait_gone(record);
             let answer = self.handle.guest.bytes(Method::POST, "/v1/shutdown", body.into(), within);
             tokio::pin!(gone, answer);
             // It is not ending when it is gone already (it may be gone before its answer is read, and is not to be waited
@@ -734,7 +739,7 @@ pub(crate) fn paused_on(checkpoint: CheckpointName) -> String {
 pub(crate) async fn note_loss(daemon: &Daemon, handle: &BayHandle, reason: &str) -> Result<String, ApiError> {
     // The counters go with the bay's groups. Memory that no process holds, as in /dev/shm, is freed by ending none: the
     // kernel takes one after the other, and PID 1 last.
-    let counted = daemon.backend.limit_events(handle.id);
+    let counted = handle.backend.limit_events(handle.id);
     let reason = match counted.oom_kills {
         0 => reason.to_owned(),
         _ => format!("{reason} after the bay had used up its memory"),
@@ -747,7 +752,7 @@ pub(crate) async fn note_loss(daemon: &Daemon, handle: &BayHandle, reason: &str)
         })
         .await?;
     cost::close(daemon, handle).await;
-    daemon.backend.clear(handle.id).await.map_err(|e| e.to_api())?;
+    handle.backend.clear(handle.id).await.map_err(|e| refusal(&e))?;
     // Only now is nothing left of it: a daemon that dies before this line clears again.
     handle.update(&daemon.store, None, |row| row.runtime = None).await?;
     execs::close_all(daemon, handle, EndReason::Lost).await;

@@ -13,6 +13,7 @@ use bay_types::bay::STOP_GRACE_S;
 use bay_types::{ApiError, BayId, BayName, CheckpointName, ErrorCode, ExecId};
 use tokio::sync::{Notify, watch};
 
+use crate::backends::{Backends, BayBackend, without_driver};
 use crate::channel::GuestChannel;
 use crate::egress::BayEgress;
 use crate::service::inside::Wishes;
@@ -36,6 +37,10 @@ pub(crate) struct Settled {
 pub(crate) struct BayHandle {
     pub(crate) id: BayId,
     pub(crate) name: BayName,
+    /// The driver that runs it.
+    pub(crate) backend: Arc<dyn Backend>,
+    /// Why `backend` can do nothing: this daemon does not have the driver.
+    pub(crate) driver_missing: Option<String>,
     pub(crate) guest: GuestChannel,
     /// Wakes the reconciler.
     pub(crate) wake: Notify,
@@ -104,11 +109,14 @@ impl Drop for Starting {
 }
 
 impl BayHandle {
-    pub(crate) fn new(row: BayRow, backend: Arc<dyn Backend>) -> Self {
+    pub(crate) fn of(row: BayRow, backends: &Backends) -> Self {
+        let BayBackend { driver, missing } = backends.of(&row.backend);
         Self {
             id: row.id,
             name: row.name.clone(),
-            guest: GuestChannel::new(backend, row.id),
+            guest: GuestChannel::new(Arc::clone(&driver), row.id),
+            backend: driver,
+            driver_missing: missing,
             wake: Notify::new(),
             at_work: tokio::sync::Mutex::default(),
             wishes: Wishes::default(),
@@ -123,6 +131,11 @@ impl BayHandle {
             uses: AtomicU64::new(0),
             exec_over: Notify::new(),
         }
+    }
+
+    /// Refuses what needs the bay's driver where this daemon does not have it.
+    pub(crate) fn require_driver(&self) -> Result<(), ApiError> {
+        self.driver_missing.as_ref().map_or(Ok(()), |why| Err(without_driver(&self.name, why)))
     }
 
     pub(crate) fn egress(&self) -> Option<Arc<BayEgress>> {
@@ -200,6 +213,7 @@ impl BayHandle {
         event: Draft,
         change: impl FnOnce(&mut BayRow),
     ) -> Result<u64, ApiError> {
+        self.require_driver()?;
         let _order = self.edit.lock().await;
         fits(&self.row.borrow())?;
         let row = store.bay_update(self.id, Some(event), change).await.map_err(|e| e.to_api())?;

@@ -58,7 +58,7 @@ async fn one(daemon: &Daemon, handle: &BayHandle) -> BayUse {
     let row = handle.row();
     let running = matches!(row.state, State::Running | State::Paused);
     let stats = match &row.runtime {
-        Some(record) if running => daemon.backend.stats(row.id, record).await,
+        Some(record) if running => handle.backend.stats(row.id, record).await,
         _ => bay_types::stats::BayStats::default(),
     };
     BayUse {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use bay_text::hex;
+use bay_types::backend::BackendName;
 use bay_types::bay::{BayCreate, Desired, Origin, State};
 use bay_types::checkpoint::{Lineage, Point};
 use bay_types::runtime::RuntimeHandle;
@@ -39,6 +40,8 @@ pub struct BayRow {
     pub id_base: u32,
     /// 32 hexadecimal digits, the same for the bay's whole life.
     pub machine_id: String,
+    /// The driver that runs it, for its whole life.
+    pub backend: BackendName,
     /// What the backend finds the runtime by, while one is believed to run.
     pub runtime: Option<RuntimeHandle>,
     /// The pool holds the bay's subvolumes. Until then there is nothing that could be lost.
@@ -80,6 +83,7 @@ pub struct BayNew {
     pub image_id: ImageId,
     pub origin: Option<Origin>,
     pub forked_from: Option<Lineage>,
+    pub backend: BackendName,
     /// What may leave it. A fork without one has its parent's.
     pub policy: Option<PolicyNew>,
     pub reason: String,
@@ -90,7 +94,7 @@ macro_rules! select {
         concat!(
             "SELECT id, name, spec, desired, state, reason, since, created_at, image_id, origin, id_base, ",
             "machine_id, runtime, disk_ready, replace_with, keep_workspace, settings_wanted, stop_why, checkpoint, ",
-            "next_checkpoint, forked_from, restore_wanted, thaw_from FROM bays ",
+            "next_checkpoint, forked_from, restore_wanted, thaw_from, backend FROM bays ",
             $tail
         )
     };
@@ -150,6 +154,7 @@ fn row(row: &SqliteRow) -> Result<BayRow> {
         forked_from: get::<Option<&str>>(row, 20)?.map(from_json).transpose()?,
         restore_wanted: get::<Option<&str>>(row, 21)?.map(from_json).transpose()?,
         thaw_from: get::<Option<&str>>(row, 22)?.map(from_json).transpose()?,
+        backend: get::<String>(row, 23)?.into(),
     })
 }
 
@@ -195,6 +200,7 @@ impl Store {
             origin: new.origin,
             id_base,
             machine_id: hex::encode(machine),
+            backend: new.backend,
             runtime: None,
             disk_ready: false,
             replace_with: None,
@@ -213,8 +219,8 @@ impl Store {
         };
         sqlx::query(concat!(
             "INSERT INTO bays (id, name, spec, desired, state, reason, since, created_at, image_id, origin, id_base, ",
-            "machine_id, runtime, disk_ready, replace_with, keep_workspace, forked_from, thaw_from) ",
-            "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, NULL, 0, NULL, 0, $13, $14)"
+            "machine_id, runtime, disk_ready, replace_with, keep_workspace, forked_from, thaw_from, backend) ",
+            "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, NULL, 0, NULL, 0, $13, $14, $15)"
         ))
         .bind(made.id.to_string())
         .bind(made.name.as_str())
@@ -230,6 +236,7 @@ impl Store {
         .bind(&made.machine_id)
         .bind(made.forked_from.as_ref().map(to_json).transpose()?)
         .bind(made.thaw_from.as_ref().map(to_json).transpose()?)
+        .bind(made.backend.as_str())
         .execute(&mut *connection)
         .await
         .map_err(&failed)?;

@@ -20,7 +20,11 @@ const MIGRATIONS: &[&[&str]] = &[
     APPROVALS,
     OUTPUT_HASHES,
     EVENT_COLUMNS,
+    BACKENDS,
 ];
+
+/// The backend that runs a bay. Earlier releases had one only.
+const BACKENDS: &[&str] = &["ALTER TABLE bays ADD COLUMN backend TEXT NOT NULL DEFAULT 'local'"];
 
 const LIMITS_HIT: &[&str] = &["ALTER TABLE execs ADD COLUMN limits_hit TEXT NOT NULL DEFAULT '[]'"];
 

@@ -28,6 +28,7 @@ fn spec() -> BayCreate {
         mounts: vec![],
         idle_stop_s: None,
         author: None,
+        backend: None,
         policy: None,
     }
 }
@@ -39,6 +40,7 @@ fn new(name: NameChoice) -> BayNew {
         image_id: ImageId::generate(),
         origin: None,
         forked_from: None,
+        backend: "local".into(),
         policy: None,
         reason: "asked for".to_owned(),
     }

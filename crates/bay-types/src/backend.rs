@@ -4,6 +4,45 @@
 
 use serde::{Deserialize, Serialize};
 
+/// What a driver is called: `local`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BackendName(String);
+
+impl BackendName {
+    /// The driver of every bay that was made before there were others, and of new ones unless somebody says otherwise.
+    pub const LOCAL: &str = "local";
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for BackendName {
+    fn default() -> Self {
+        Self(Self::LOCAL.to_owned())
+    }
+}
+
+impl From<String> for BackendName {
+    fn from(name: String) -> Self {
+        Self(name)
+    }
+}
+
+impl From<&str> for BackendName {
+    fn from(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+}
+
+impl std::fmt::Display for BackendName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// What separates the processes of a bay from the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::backend::Capabilities;
+use crate::backend::{BackendName, Capabilities};
 use crate::checkpoint::{CheckpointName, Lineage};
 use crate::id::{BayId, BayName, ImageId, RepoId};
 use crate::stats::BayCost;
@@ -208,6 +208,9 @@ pub struct BayCreate {
     pub idle_stop_s: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<Author>,
+    /// The backend that runs it; the daemon's default when absent. Kept beside the bay, not as a part of how it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
     /// What may leave it; nothing when absent. Kept beside the bay, not as a part of how it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<crate::policy::PolicySet>,
@@ -266,6 +269,9 @@ pub struct BayView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_stop_s: Option<u64>,
     pub mounts: Vec<Mount>,
+    /// The backend that runs it.
+    #[serde(default)]
+    pub backend: BackendName,
     pub isolation: Isolation,
     /// What its backend can do on this host; absent when this daemon does not have the backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -20,7 +20,7 @@ fn up_makes_a_running_bay_with_the_repository_in_its_workspace() {
     assert_eq!(view["workspace"], "/workspace");
     assert_eq!(view["image"], SMALL);
     assert_eq!(view["origin"]["commit"], repository.head());
-    assert_eq!(view["isolation"]["backend"], "local");
+    assert_eq!((&view["isolation"]["backend"], &view["backend"]), (&"local".into(), &"local".into()));
     assert_eq!(view["isolation"]["grade"], "shared-kernel");
     assert_eq!(view["capabilities"]["isolation"], "shared-kernel");
     assert_eq!(view["capabilities"]["attribution"], "exec");
@@ -29,6 +29,15 @@ fn up_makes_a_running_bay_with_the_repository_in_its_workspace() {
     }
     assert_eq!(daemon.sh("one", "pwd; cat src/main.txt; ./run").ok().text(), "/workspace\none\nit runs");
     assert_eq!(daemon.sh("one", "hostname").ok().text(), "one");
+}
+
+#[test]
+fn a_backend_that_is_not_there_is_refused_with_those_that_are() {
+    let daemon = Daemon::start();
+    let refused = daemon.bay(&["up", "--image", SMALL, "--name", "one", "--backend", "moon"]);
+    let (what, next) = refused.fails_with(ErrorCode::InvalidInput);
+    assert!(what.contains("moon") && next.contains("local"), "{what}: {next}");
+    assert_eq!(daemon.list().len(), 0);
 }
 
 #[test]

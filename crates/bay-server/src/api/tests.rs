@@ -32,6 +32,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
 use super::*;
+use crate::backends::Backends;
 use crate::daemon::HostSize;
 use crate::fault::Fault;
 use crate::registry::{BayHandle, Registry};
@@ -161,7 +162,7 @@ async fn rig_in(dir: TempDir) -> Rig {
         egress,
         secrets: crate::secrets::Vault::open(dir.path(), keys),
         pool: OnceLock::new(),
-        backend: Arc::new(backend),
+        backends: Backends::new(vec![Arc::new(backend)], "script".into()).unwrap(),
         bays: Registry::default(),
         fault: Fault::default(),
         admission: crate::admission::Admission::new(None, 1024),
@@ -211,6 +212,10 @@ impl Rig {
 
     /// A bay that the store believes to be running, with its disk.
     async fn bay(&self, name: &str, state: State) -> Arc<BayHandle> {
+        self.bay_on("script", name, state).await
+    }
+
+    async fn bay_on(&self, backend: &str, name: &str, state: State) -> Arc<BayHandle> {
         let new = BayNew {
             name: NameChoice::Exact(name.parse().unwrap()),
             spec: BayCreate {
@@ -221,11 +226,13 @@ impl Rig {
                 mounts: vec![],
                 idle_stop_s: None,
                 author: None,
+                backend: None,
                 policy: None,
             },
             image_id: ImageId::generate(),
             origin: None,
             forked_from: None,
+            backend: backend.into(),
             policy: None,
             reason: String::new(),
         };
@@ -246,7 +253,7 @@ impl Rig {
             })
             .await
             .unwrap();
-        let handle = Arc::new(BayHandle::new(row, Arc::clone(&self.daemon.backend)));
+        let handle = Arc::new(BayHandle::of(row, &self.daemon.backends));
         self.daemon.bays.insert(Arc::clone(&handle));
         handle
     }

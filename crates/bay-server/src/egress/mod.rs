@@ -226,7 +226,7 @@ impl BayEgress {
         let (names_file, names) = NamesFile::open(&egress.data_dir, row.id)?;
         let recorder = Recorder::open(daemon, handle).await.map_err(|e| e.to_api())?;
         let recorder = Arc::new(recorder);
-        let found = row.runtime.as_ref().map(|record| daemon.backend.attribution(row.id, record));
+        let found = row.runtime.as_ref().map(|record| handle.backend.attribution(row.id, record));
         let attribution = match found {
             Some(Err(error)) => {
                 tracing::warn!(bay = %row.name, %error, "who is behind a connection of this bay stays unknown");
@@ -251,7 +251,7 @@ impl BayEgress {
             .map_err(|error| closed(&bay_types::error::chain(&error)))?;
 
         let EgressPort { connections, questions, counters } =
-            daemon.backend.egress(row.id).await.map_err(|error| closed(&error.to_string()))?;
+            handle.backend.egress(row.id).await.map_err(|error| closed(&error.to_string()))?;
         let mut serving = JoinSet::new();
         let own = Own {
             addresses: vec![GATEWAY_V4.into(), GATEWAY_V6.into()],

@@ -17,6 +17,7 @@ use bay_types::event::bay::{BaySetRefused, BaySettingsSet};
 use http::Method;
 
 use super::Reconciler;
+use crate::backends::refusal;
 
 /// How long a guest may take to note its limits; somebody waits for the change.
 const TOLD_WITHIN: Duration = Duration::from_secs(2);
@@ -98,7 +99,7 @@ impl Reconciler {
         }
         let io_devices = self.daemon.with_pool(bay_pool::Pool::devices).await?;
         let spec = LimitSpec { bay: row.id, id_base: row.id_base, limits: limits.clone(), io_devices };
-        self.daemon.backend.set_limits(&spec).await.map_err(|e| e.to_api())
+        self.handle.backend.set_limits(&spec).await.map_err(|e| refusal(&e))
     }
 }
 

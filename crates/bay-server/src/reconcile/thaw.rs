@@ -11,6 +11,7 @@ use bay_types::{ApiError, ErrorCode};
 
 use super::{Reconciler, settings};
 use crate::admission::Admitted;
+use crate::backends::refusal;
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
 use crate::service::{execs, policy};
@@ -57,7 +58,7 @@ impl Reconciler {
         policy::drop_grants(&self.daemon, &self.handle, "the bay begins anew").await?;
         let spec = start_spec(&self.daemon, row).await?;
         let Some(from) = row.thaw_from else {
-            return self.daemon.backend.start(&spec).await.map_err(|e| e.to_api());
+            return self.handle.backend.start(&spec).await.map_err(|e| refusal(&e));
         };
         let daemon = Arc::clone(&self.daemon);
         let _room = self.room(&daemon, row, from).await?;
@@ -126,7 +127,7 @@ impl Reconciler {
         let images = self.daemon.pool()?.checkpoint_memory(from);
         // Whoever goes back to its own past stays who it is.
         let index = (from.bay != row.id).then(|| row.forked_from.as_ref().map_or(0, |from| from.index));
-        let restored = self.daemon.backend.restore(spec, &images, index).await.map_err(|e| e.to_api())?;
+        let restored = self.handle.backend.restore(spec, &images, index).await.map_err(|e| refusal(&e))?;
         if self.why.is_empty() {
             self.why = format!("resumed from {}", from.checkpoint);
         }
@@ -137,7 +138,7 @@ impl Reconciler {
         let revived = self.daemon.store.execs_revive(row.id, from).await.map_err(|e| e.to_api())?;
         for exec in revived {
             self.handle.exec_opened(exec);
-            self.handle.exec_began(exec, self.daemon.backend.limit_events(row.id));
+            self.handle.exec_began(exec, self.handle.backend.limit_events(row.id));
         }
         Ok(restored.runtime)
     }

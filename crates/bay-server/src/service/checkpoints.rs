@@ -26,6 +26,7 @@ use jiff::Timestamp;
 use super::bays::{VERB_WITHIN, misfit, not_deleting, reach};
 use super::{memory, thinning};
 use crate::authorize::Verb;
+use crate::backends::refusal;
 use crate::daemon::{Daemon, to_the_end};
 use crate::fault::Point;
 use crate::registry::BayHandle;
@@ -182,6 +183,7 @@ pub(super) async fn take(
     wanted: Wanted,
     caller: Principal,
 ) -> Result<CheckpointView, ApiError> {
+    handle.require_driver()?;
     let _at_work = stand_still(handle).await?;
     take_and(daemon, handle, wanted, caller, false).await
 }
@@ -305,7 +307,7 @@ async fn make(
     let taken = async {
         let (kind, paused, without_memory) = match captured(daemon, handle, row, wanted.kind, hold).await? {
             Ok(paused) => (CheckpointKind::Memory, paused, Vec::new()),
-            Err(why) => (CheckpointKind::Files, snapshot(daemon, row).await?, why),
+            Err(why) => (CheckpointKind::Files, snapshot(daemon, handle, row).await?, why),
         };
         daemon.fault.at(Point::AfterSnapshot);
         daemon.with_pool(move |pool| pool.checkpoint_keep(point)).await?;
@@ -422,7 +424,7 @@ async fn captured(
             None => format!("nothing runs in it: it is {}", row.state),
         }]));
     }
-    let outcome = match memory::order(daemon, row).await {
+    let outcome = match memory::order(daemon, &*handle.backend, row).await {
         Ok(order) => memory::capture(daemon, handle, &order, hold).await,
         Err(obstacles) => Err(obstacles),
     };
@@ -434,11 +436,11 @@ async fn captured(
 }
 
 /// Snapshots the bay while nothing in it runs, and says for how long that was.
-async fn snapshot(daemon: &Daemon, row: &BayRow) -> Result<Duration, ApiError> {
+async fn snapshot(daemon: &Daemon, handle: &BayHandle, row: &BayRow) -> Result<Duration, ApiError> {
     let id = row.id;
     daemon.with_pool(move |pool| pool.checkpoint_prepare(id)).await?;
     let seen = match &row.runtime {
-        Some(record) => daemon.backend.inspect(id, record).await,
+        Some(record) => handle.backend.inspect(id, record).await,
         None => Seen::Gone,
     };
     if seen != Seen::Running {
@@ -446,19 +448,19 @@ async fn snapshot(daemon: &Daemon, row: &BayRow) -> Result<Duration, ApiError> {
         return Ok(Duration::ZERO);
     }
     let began = Instant::now();
-    let frozen = daemon.backend.pause(id).await;
+    let frozen = handle.backend.pause(id).await;
     let taken = match frozen {
         Ok(()) => {
             daemon.fault.at(Point::BayStandsStill);
             daemon.with_pool(move |pool| pool.checkpoint_take(id)).await
         }
-        Err(error) => Err(error.to_api()),
+        Err(error) => Err(refusal(&error)),
     };
     // Also after a failure: a freeze that did not come to its end may have begun.
-    let thawed = daemon.backend.resume(id).await;
+    let thawed = handle.backend.resume(id).await;
     let paused = began.elapsed();
     taken?;
-    thawed.map_err(|e| e.to_api())?;
+    thawed.map_err(|e| refusal(&e))?;
     Ok(paused)
 }
 
@@ -640,8 +642,8 @@ async fn go_back(
 
 /// Refuses what cannot come back on this machine, or has no room there, while the bay still runs. What it holds now will be free by then.
 async fn can_come_back(daemon: &Daemon, handle: &BayHandle, point: At) -> Result<(), ApiError> {
-    let kept = memory::comes_back(daemon, point).await?;
-    let held = daemon.backend.memory_held(handle.id).await.unwrap_or(0);
+    let kept = memory::comes_back(daemon, handle, point).await?;
+    let held = handle.backend.memory_held(handle.id).await.unwrap_or(0);
     daemon.admission.fits(kept.saturating_sub(held)).map_err(|shortage| {
         let what = format!("what ran at {} of {}", point.checkpoint, handle.name);
         let next = format!(

@@ -22,6 +22,7 @@ use jiff::Timestamp;
 
 use super::fetch::{bring, refuse_local};
 use crate::authorize::Verb;
+use crate::backends::refusal;
 use crate::daemon::{Daemon, blocking, to_the_end};
 use crate::news::Teller;
 use crate::registry::BayHandle;
@@ -63,7 +64,8 @@ impl Creation {
 /// Everything that can be said about a request before any work.
 fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayName>, ApiError> {
     let name = crate::validate::create(create, daemon.room())?;
-    daemon.backend.can_keep(&create.limits).map_err(|e| e.to_api())?;
+    let (_, backend) = daemon.backends.choose(create.backend.as_deref())?;
+    backend.can_keep(&create.limits).map_err(|e| refusal(&e))?;
     if let Some(name) = &name
         && let Ok(taken) = daemon.bays.find(name.as_str())
     {
@@ -110,6 +112,7 @@ async fn make(
     prepared: &mut Option<Timestamp>,
 ) -> Result<BayView, ApiError> {
     create.limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
+    let (backend, _) = daemon.backends.choose(create.backend.take().as_deref())?;
     // A mistake is told before anything is fetched for the bay.
     let location = match &create.source {
         Source::Remote { url, .. } => Some(url.clone()),
@@ -144,13 +147,13 @@ async fn make(
         None => NameChoice::Derived(derived_name(&create.source, origin.as_ref())),
     };
     let by = caller.by();
-    let backend = daemon.backend.isolation().backend;
     let new = BayNew {
         name: choice,
         spec: create,
         image_id: image.id,
         origin,
         forked_from: None,
+        backend,
         policy: policy.map(|policy| policy.new),
         reason: "its disk is being made".to_owned(),
     };
@@ -165,13 +168,13 @@ async fn make(
                 mounts: Some(row.spec.mounts.clone()),
                 policy: Some(told),
                 forked_from: None,
-                backend: Some(backend),
+                backend: Some(row.backend.to_string()),
                 by,
             })
         })
         .await
         .map_err(|e| e.to_api())?;
-    let handle = Arc::new(BayHandle::new(row, Arc::clone(&daemon.backend)));
+    let handle = Arc::new(BayHandle::of(row, &daemon.backends));
     daemon.bays.insert(Arc::clone(&handle));
     drop(making);
     let mut teller = teller;

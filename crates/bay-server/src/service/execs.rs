@@ -244,7 +244,7 @@ fn note_beginning(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: ExecId) {
     daemon.changes.exec_begins(id);
     let (daemon, handle) = (Arc::clone(daemon), Arc::clone(handle));
     tokio::spawn(async move {
-        handle.exec_began(id, daemon.backend.limit_events(handle.id));
+        handle.exec_began(id, handle.backend.limit_events(handle.id));
         if let Some(pool) = daemon.pool.get() {
             daemon.changes.exec_began(pool, &handle, id);
         }
@@ -252,17 +252,11 @@ fn note_beginning(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: ExecId) {
 }
 
 /// Limits that were reached while an exec ran. One that succeeded is not looked at but for what its guest said.
-fn limits_hit(
-    daemon: &Daemon,
-    handle: &BayHandle,
-    id: ExecId,
-    exit: Exit,
-    end: Option<&ExecEnd>,
-) -> Vec<LimitHit> {
+fn limits_hit(handle: &BayHandle, id: ExecId, exit: Exit, end: Option<&ExecEnd>) -> Vec<LimitHit> {
     let mut hit = Vec::new();
     let began = handle.exec_beginning(id).filter(|_| exit.code != Some(0));
     if let Some(began) = began {
-        let now = handle.exec_last(id).unwrap_or_else(|| daemon.backend.limit_events(handle.id));
+        let now = handle.exec_last(id).unwrap_or_else(|| handle.backend.limit_events(handle.id));
         hit.extend((now.oom_kills > began.oom_kills).then_some(LimitHit::Memory));
         hit.extend((now.forks_refused > began.forks_refused).then_some(LimitHit::Pids));
     }
@@ -342,7 +336,7 @@ async fn record(
     if let Some(hashes) = end.as_mut().and_then(|end| end.output_hashes.as_mut()) {
         hashes.truncate(MAX_OUTPUT_HASHES);
     }
-    let hit = limits_hit(daemon, handle, id, exit, end.as_ref());
+    let hit = limits_hit(handle, id, exit, end.as_ref());
     let event = ended_event(id, exit, end.as_ref(), by, &hit);
     match daemon.store.exec_end(handle.id, id, exit, end.as_ref(), &hit, &event).await {
         Ok(row) => {

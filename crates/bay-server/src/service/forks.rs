@@ -47,14 +47,15 @@ async fn make_children(
             format!("give one from 1 to {MAX_FORKS}"),
         ));
     }
+    parent.require_driver()?;
     let prefix = match &wanted.name {
         Some(given) => crate::validate::name(given)?,
         None => with_suffix(&parent.name),
     };
     if wanted.from.is_none()
         && !wanted.files_only
-        && daemon.backend.require_memory().is_ok()
-        && let Some(held) = daemon.backend.memory_held(parent.id).await
+        && parent.backend.require_memory().is_ok()
+        && let Some(held) = parent.backend.memory_held(parent.id).await
     {
         // Before anything is captured: afterwards it is known exactly.
         has_room(&daemon, &parent, held, wanted.count)?;
@@ -83,7 +84,7 @@ async fn make_children(
     let live = point.kind == CheckpointKind::Memory && !wanted.files_only;
     if live {
         let at = Point { bay: parent.id, checkpoint: point.name };
-        let each = memory::comes_back(&daemon, at).await?;
+        let each = memory::comes_back(&daemon, &parent, at).await?;
         has_room(&daemon, &parent, each, wanted.count)?;
     }
     let (mut children, mut not_made) = (Vec::new(), None);
@@ -184,7 +185,6 @@ async fn child(
 ) -> Result<(Arc<BayHandle>, u64), ApiError> {
     let row = parent.row();
     let by = caller.by();
-    let backend = daemon.backend.isolation().backend;
     let new = BayNew {
         name: NameChoice::Derived(name),
         spec: BayCreate { name: None, ..row.spec },
@@ -192,6 +192,7 @@ async fn child(
         origin: row.origin,
         reason: format!("its disk is being made from {} of {}", lineage.checkpoint, lineage.name),
         forked_from: Some(lineage),
+        backend: row.backend,
         policy: None,
     };
     let made = daemon.store.bay_create(new, |row| {
@@ -203,14 +204,14 @@ async fn child(
             mounts: None,
             policy: None,
             forked_from: row.forked_from.clone(),
-            backend: Some(backend),
+            backend: Some(row.backend.to_string()),
             by,
         })
     });
     let row = made.await.map_err(|e| e.to_api())?;
     // As long as the parent is there: what runs in the child remembers the parent's sentinels.
     daemon.secrets.fork(row.id, parent.id);
-    let handle = Arc::new(BayHandle::new(row, Arc::clone(&daemon.backend)));
+    let handle = Arc::new(BayHandle::of(row, &daemon.backends));
     daemon.bays.insert(Arc::clone(&handle));
     let asked = handle.first_ask();
     reconcile::spawn(Arc::clone(daemon), Arc::clone(&handle));

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bay_backend::{BackendError, CaptureOrder, Seen};
+use bay_backend::{Backend, BackendError, CaptureOrder, Seen};
 use bay_store::BayRow;
 use bay_types::bay::State;
 use bay_types::checkpoint::Point as At;
 use bay_types::runtime::RuntimeHandle;
 use bay_types::{ApiError, ErrorCode};
 
+use crate::backends::refusal;
 use crate::daemon::Daemon;
 use crate::fault::Point;
 use crate::reconcile::start_spec;
@@ -43,21 +44,25 @@ impl Obstacles {
 }
 
 /// What has to be known to capture the memory of a bay, with nothing stopped so far.
-pub(super) async fn order(daemon: &Daemon, row: &BayRow) -> Result<CaptureOrder, Obstacles> {
+pub(super) async fn order(
+    daemon: &Daemon,
+    backend: &dyn Backend,
+    row: &BayRow,
+) -> Result<CaptureOrder, Obstacles> {
     let (Some(record), State::Running) = (&row.runtime, row.state) else {
         return Err(Obstacles::one(format!("it is {}", row.state)));
     };
-    match daemon.backend.inspect(row.id, record).await {
+    match backend.inspect(row.id, record).await {
         Seen::Running => {}
         Seen::Paused => return Err(Obstacles::one("it stands still")),
         Seen::Gone => return Err(Obstacles::one("its guest has just died")),
     }
-    daemon.backend.require_memory().map_err(|error| Obstacles::one(error.to_string()))?;
+    backend.require_memory().map_err(|error| Obstacles::one(error.to_string()))?;
     let order = order_for(daemon, row, record).await.map_err(|error| Obstacles::one(error.message))?;
-    let held = daemon.backend.memory_held(row.id).await.unwrap_or(0);
+    let held = backend.memory_held(row.id).await.unwrap_or(0);
     let room = daemon.with_pool(move |pool| pool.checkpoint_make_room(held)).await;
     room.map_err(|error| Obstacles::one(error.message))?;
-    match daemon.backend.examine(&order).await {
+    match backend.examine(&order).await {
         Ok(obstacles) if obstacles.is_empty() => Ok(order),
         Ok(obstacles) => Err(Obstacles(obstacles.iter().take(MAX_TOLD).map(ToString::to_string).collect())),
         Err(error) => Err(Obstacles::one(error.to_string())),
@@ -80,15 +85,16 @@ pub(crate) fn was_cut_short(daemon: &Daemon, row: &BayRow) -> bool {
 }
 
 /// Returns when nobody works any more at the capture that was cut short, and what ran goes on.
-pub(crate) async fn abandon(daemon: &Daemon, row: &BayRow) -> Result<(), ApiError> {
+pub(crate) async fn abandon(daemon: &Daemon, handle: &BayHandle, row: &BayRow) -> Result<(), ApiError> {
     let Some(record) = &row.runtime else { return Ok(()) };
     let order = order_for(daemon, row, record).await?;
-    daemon.backend.abandon(&order).await.map_err(|e| e.to_api())
+    handle.backend.abandon(&order).await.map_err(|e| refusal(&e))
 }
 
 /// How many bytes of memory come back from a checkpoint, when this machine can bring them back at all.
-pub(super) async fn comes_back(daemon: &Daemon, point: At) -> Result<u64, ApiError> {
-    daemon.backend.can_restore(&daemon.pool()?.checkpoint_memory(point)).await.map_err(|e| e.to_api())?;
+pub(super) async fn comes_back(daemon: &Daemon, handle: &BayHandle, point: At) -> Result<u64, ApiError> {
+    let images = daemon.pool()?.checkpoint_memory(point);
+    handle.backend.can_restore(&images).await.map_err(|e| refusal(&e))?;
     daemon.with_pool(move |pool| pool.checkpoint_memory_bytes(point)).await
 }
 
@@ -107,13 +113,13 @@ pub(super) async fn capture(
         daemon.fault.at(Point::BayStandsStill);
         daemon.with_pool(move |pool| pool.checkpoint_take(id)).await.map_err(|e| e.message)?;
         if hold {
-            daemon.backend.pause(id).await.map_err(|e| e.to_string())?;
+            handle.backend.pause(id).await.map_err(|e| e.to_string())?;
         }
         Ok(())
     };
-    let captured = daemon.backend.capture(order, Box::pin(files)).await;
+    let captured = handle.backend.capture(order, Box::pin(files)).await;
     if captured.is_err() && hold {
-        let _ = daemon.backend.resume(id).await;
+        let _ = handle.backend.resume(id).await;
     }
     drop(closed);
     match captured {

@@ -11,6 +11,7 @@ use bay_types::{ApiError, ErrorCode};
 
 use super::bays::{VERB_WITHIN, not_deleting};
 use crate::authorize::Verb;
+use crate::backends::refusal;
 use crate::daemon::{Daemon, to_the_end};
 use crate::fault::Point;
 use crate::registry::BayHandle;
@@ -44,7 +45,7 @@ async fn change_settings(
         let wanted = change.over(&row.settings());
         validate::limits(&wanted.limits, daemon.room())?;
         validate::idle_stop(wanted.idle_stop_s)?;
-        daemon.backend.can_keep(&wanted.limits).map_err(|e| e.to_api())
+        handle.backend.can_keep(&wanted.limits).map_err(|e| refusal(&e))
     };
     let draft = Draft::of(BaySetAsked { change: change.clone().into(), by: caller.by() });
     let asked = handle

@@ -152,9 +152,11 @@ pub(crate) async fn look(daemon: &Daemon, handle: &BayHandle) {
     let row = handle.row();
     let costs = &daemon.telemetry.costs;
     match &row.runtime {
+        // Nobody can measure it here; what was counted stays.
+        Some(_) if handle.driver_missing.is_some() => {}
         Some(record) => {
-            let stats = daemon.backend.stats(row.id, record).await;
-            let runtime = daemon.backend.facts(record).identity;
+            let stats = handle.backend.stats(row.id, record).await;
+            let runtime = handle.backend.facts(record).identity;
             costs.with(row.id, row.created_at, |account| account.looked(&runtime, stats, Instant::now()));
         }
         None => costs.with(row.id, row.created_at, |account| {

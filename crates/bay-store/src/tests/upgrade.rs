@@ -25,6 +25,7 @@ async fn a_database_of_version_1_is_taken_over_with_everything_in_it() {
         let store = Store::open(&path).await.unwrap();
         let bays = store.bay_list().await.unwrap();
         assert_eq!(bays.iter().map(|bay| bay.name.as_str()).collect::<Vec<_>>(), ["one"]);
+        assert_eq!(bays[0].backend.as_str(), "local", "there was no other");
         let execs = store.exec_list(bays[0].id).await.unwrap();
         assert_eq!(execs.len(), 2);
         assert_eq!(execs[0].spec.tool_call.as_deref(), Some("call-1"));

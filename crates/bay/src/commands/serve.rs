@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bay_client::local;
 use bay_server::{ApprovalsConfig, Collector, EgressConfig, SshKey};
+use bay_types::backend::BackendName;
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
 use jiff::SignedDuration;
@@ -34,6 +35,9 @@ pub(crate) struct Serve {
     /// Disk that a pool file leaves free on the host [default: a tenth of it, at least 2048].
     #[arg(long, env = "BAY_DISK_RESERVE_MIB", value_name = "N")]
     disk_reserve_mib: Option<u64>,
+    /// The backend of new bays for which `bay up` names none.
+    #[arg(long, env = "BAY_BACKEND", value_name = "NAME", default_value = BackendName::LOCAL)]
+    backend: String,
     /// The CRIU to keep memory with [default: the first that is 4.2 or newer].
     #[arg(long, env = "BAY_CRIU", value_name = "PATH")]
     criu: Option<PathBuf>,
@@ -108,6 +112,7 @@ impl Serve {
             pool_mib: self.pool_mib,
             disk_reserve_mib: self.disk_reserve_mib,
             otlp,
+            backend: self.backend,
             criu: self.criu,
             memory_reserve_mib: self.memory_reserve_mib,
             egress: EgressConfig {

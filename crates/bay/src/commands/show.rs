@@ -100,7 +100,7 @@ fn render(
     }
     let isolation = vec![
         ("grade", visible(&bay.isolation.grade)),
-        ("backend", visible(&bay.isolation.backend)),
+        ("backend", visible(bay.backend.as_str())),
         ("means", visible(&bay.isolation.detail)),
     ];
     let can = bay.capabilities.as_ref().map(capability_lines).unwrap_or_default();

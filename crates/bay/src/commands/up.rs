@@ -49,6 +49,9 @@ pub(crate) struct Up {
     /// `host`, `dir:PATH`, `tar:PATH`, or the name of an imported image.
     #[arg(short, long, default_value = "host")]
     image: String,
+    /// The backend that runs the bay, for its whole life [default: the daemon's].
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
     #[command(flatten)]
     limits: LimitFlags,
     #[command(flatten)]
@@ -127,6 +130,7 @@ impl Up {
             mounts,
             idle_stop_s: settings.idle_stop_s,
             author,
+            backend: self.backend.clone(),
             policy: sent,
         };
         let mut meter = Meter::new(json);

@@ -119,3 +119,48 @@ async fn a_guest_of_another_protocol_is_told_of_and_not_listened_to() {
     following.abort();
     assert_eq!(handle.row().state, State::Running, "it goes on");
 }
+
+#[tokio::test]
+async fn a_backend_that_is_not_there_is_refused_with_the_names_of_those_that_are() {
+    let rig = rig().await;
+    let body = json!({ "source": { "kind": "empty" }, "backend": "moon" });
+    let (status, body) = rig.json("POST", "/v1/bays", body).await;
+    assert_eq!((status.as_u16(), body["code"].as_str()), (400, Some("invalid-input")), "{body}");
+    assert!(body["message"].as_str().unwrap().contains("moon"), "{body}");
+    assert!(body["next"].as_str().unwrap().contains("script"), "{body}");
+}
+
+#[tokio::test]
+async fn a_bay_whose_backend_is_missing_is_shown_with_the_reason_and_kept_as_it_is() {
+    let rig = rig().await;
+    let handle = rig.bay_on("moon", "web", State::Running).await;
+    reconcile::spawn(Arc::clone(&rig.daemon), Arc::clone(&handle));
+    let before = handle.row();
+    let (status, view) = rig.json("GET", "/v1/bays/web", Value::Null).await;
+    assert_eq!((status, view["state"].as_str()), (StatusCode::OK, Some("failed")), "{view}");
+    assert_eq!((&view["backend"], &view["isolation"]["grade"]), (&json!("moon"), &json!("unknown")));
+    assert!(view["reason"].as_str().unwrap().contains("no backend moon"), "{view}");
+    assert!(view["capabilities"].is_null(), "nobody knows: {view}");
+    for (method, path) in [
+        ("POST", "/v1/bays/web/stop"),
+        ("POST", "/v1/bays/web/pause"),
+        ("DELETE", "/v1/bays/web"),
+        ("POST", "/v1/bays/web/checkpoints"),
+        ("POST", "/v1/bays/web/forks"),
+    ] {
+        let body = match path.rsplit('/').next() {
+            Some("checkpoints") => json!({}),
+            Some("forks") => json!({ "count": 1 }),
+            _ => Value::Null,
+        };
+        let (status, body) = rig.json(method, path, body).await;
+        assert!(status.is_client_error() || status.is_server_error(), "{method} {path}: {status} {body}");
+        assert!(body["message"].as_str().unwrap().contains("no backend moon"), "{method} {path}: {body}");
+    }
+    let (_, body) = rig.json("POST", "/v1/bays/web/execs", json!(exec())).await;
+    assert!(body["message"].as_str().unwrap().contains("no backend moon"), "{body}");
+    // The pass that the wake above began is over when another one can begin.
+    drop(handle.at_work.lock().await);
+    assert_eq!(handle.row(), before);
+    assert_eq!(rig.daemon.store.bay_list().await.unwrap(), [before]);
+}

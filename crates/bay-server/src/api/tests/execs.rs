@@ -167,7 +167,7 @@ async fn an_exec_that_failed_while_memory_ran_out_says_so_and_one_that_succeeded
         [(failed, 1, json!(["memory"])), (failed, 0, json!([])), (OK, 1, json!([]))]
     {
         let spec = open(&rig, &handle).await;
-        handle.exec_began(spec.id, rig.daemon.backend.limit_events(handle.id));
+        handle.exec_began(spec.id, handle.backend.limit_events(handle.id));
         rig.oom_kills.fetch_add(kills, Ordering::SeqCst);
         execs::ended(&rig.daemon, &handle, spec.id, exit, None).await;
         let (_, view) = rig.json("GET", &format!("/v1/bays/web/execs/{}", spec.id), Value::Null).await;

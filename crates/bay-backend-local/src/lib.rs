@@ -1,4 +1,5 @@
-//! The embedded driver: namespaces of this host's kernel, made by `bay __runtime`.
+//! The embedded driver, `local`: namespaces of this host's kernel, made by `bay __runtime`.
+#![forbid(unsafe_code)]
 
 use std::fs::File;
 use std::io;
@@ -11,6 +12,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bay_backend::{
+    Attribution, Backend, BackendError, BayConnection, BoxedStream, CaptureOrder, Captured, Connections,
+    Datagrams, EgressCounters, EgressPort, LimitSpec, Restored, RuntimeFacts, Seen, StartSpec, WhileStopped,
+};
 use bay_runtime::sockets::Callers;
 use bay_runtime::{
     Counters, Failure, GUEST_SOCKET, GatewaySockets, Hierarchies, Placing, find_criu, guest_socket,
@@ -31,11 +36,6 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{TcpListener, UdpSocket, UnixStream};
 use tokio::process::Command;
-
-use crate::{
-    Attribution, Backend, BackendError, BayConnection, BoxedStream, CaptureOrder, Captured, Connections,
-    Datagrams, EgressCounters, EgressPort, LimitSpec, Restored, RuntimeFacts, Seen, StartSpec, WhileStopped,
-};
 
 mod memory;
 

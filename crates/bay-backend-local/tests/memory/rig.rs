@@ -7,8 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bay_backend::local::{Local, LocalConfig};
 use bay_backend::{Backend, BackendError, CaptureOrder, Captured, StartSpec};
+use bay_backend_local::{Local, LocalConfig};
 use bay_pool::{BayDisk, Pool, PoolOptions, WorkspaceFrom};
 use bay_sys::btrfs;
 use bay_tests::{image, suite, wait};

@@ -6,12 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use bay_backend::{Backend, BackendError, CaptureOrder, Captured, Restored, StartSpec, WhileStopped};
 use bay_runtime::{PROGRAM, goes_on_here};
 use bay_types::runtime::{CaptureSpec, Criu, GO_ON, Obstacle, RestoreSpec, RuntimeReply, RuntimeRequest};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 
-use super::{Local, MAX_REPLY_BYTES, handle_of, understood};
-use crate::{Backend, BackendError, CaptureOrder, Captured, Restored, StartSpec, WhileStopped};
+use crate::{Local, MAX_REPLY_BYTES, handle_of, understood};
 
 /// A capture writes as much as the bay has memory, and a restore reads it. Longer than any that is worth waiting for.
 const MEMORY_DEADLINE: Duration = Duration::from_secs(300);

@@ -1,0 +1,238 @@
+//! The drivers that this daemon has, by name, and what their errors mean to a caller.
+//!
+//! A bay belongs to one backend for life. One whose driver is missing here, because the daemon was started on another host
+//! or without the driver's program, is shown with that reason and left as it is: nothing of its row or disk changes until a
+//! daemon has the driver again.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bay_backend::{
+    Backend, BackendError, BoxedStream, Capabilities, EgressPort, LimitSpec, NetworkUse, RuntimeFacts,
+    RuntimeHandle, Seen, StartSpec,
+};
+use bay_types::backend::{
+    AttributionGrain, BackendName, EgressControl, FilesCheckpoint, IsolationGrade, Support,
+};
+use bay_types::bay::{Isolation, Limits};
+use bay_types::stats::BayStats;
+use bay_types::{ApiError, BayId, BayName, ErrorCode};
+
+/// The drivers of this daemon.
+#[derive(Debug)]
+pub(crate) struct Backends {
+    drivers: BTreeMap<BackendName, Arc<dyn Backend>>,
+    default: BackendName,
+}
+
+impl Backends {
+    /// # Errors
+    /// The names there are, when `default` is none of them.
+    pub(crate) fn new(drivers: Vec<Arc<dyn Backend>>, default: BackendName) -> Result<Self, String> {
+        let drivers: BTreeMap<_, _> = drivers
+            .into_iter()
+            .map(|driver| (BackendName::from(driver.isolation().backend), driver))
+            .collect();
+        let backends = Self { drivers, default };
+        if backends.drivers.contains_key(&backends.default) { Ok(backends) } else { Err(backends.names()) }
+    }
+
+    fn names(&self) -> String {
+        self.drivers.keys().map(BackendName::as_str).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The driver for a new bay: the one that was asked for, or the daemon's default.
+    pub(crate) fn choose(&self, wanted: Option<&str>) -> Result<(BackendName, &Arc<dyn Backend>), ApiError> {
+        let name = wanted.map_or_else(|| self.default.clone(), BackendName::from);
+        match self.drivers.get(&name) {
+            Some(driver) => Ok((name, driver)),
+            None => Err(ApiError::new(
+                ErrorCode::InvalidInput,
+                format!("this daemon has no backend {:?}", name.as_str()),
+                format!("the backends here are: {}", self.names()),
+            )),
+        }
+    }
+
+    /// The driver of a bay that exists. Where this daemon does not have it, a stand-in that does nothing.
+    pub(crate) fn of(&self, name: &BackendName) -> BayBackend {
+        match self.drivers.get(name) {
+            Some(driver) => BayBackend { driver: Arc::clone(driver), missing: None },
+            None => BayBackend { driver: Arc::new(Missing(name.clone())), missing: Some(missing(name)) },
+        }
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<dyn Backend>> {
+        self.drivers.values()
+    }
+}
+
+/// The driver of one bay.
+#[derive(Debug, Clone)]
+pub(crate) struct BayBackend {
+    pub(crate) driver: Arc<dyn Backend>,
+    /// Why there is none.
+    pub(crate) missing: Option<String>,
+}
+
+fn missing(name: &BackendName) -> String {
+    format!("this daemon has no backend {name}; the bay is kept as it is")
+}
+
+/// Refuses a verb on a bay whose driver this daemon does not have.
+pub(crate) fn without_driver(bay: &BayName, why: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::HostUnfit,
+        format!("{bay} cannot be used: {why}"),
+        "start the daemon on a host that has the backend's program; `bay doctor` lists what is missing here",
+    )
+}
+
+/// What a backend's error is to a caller of the API.
+pub(crate) fn refusal(error: &BackendError) -> ApiError {
+    match error {
+        BackendError::Hangs(_) => {
+            return ApiError::new(
+                ErrorCode::BayFailed,
+                error.to_string(),
+                "only what it waits for can release it: a disk, or a directory of the host that the bay has mounted; \
+                 a stop or removal that was asked for goes on by itself then",
+            );
+        }
+        BackendError::LimitInUse(_) => {
+            return ApiError::new(
+                ErrorCode::BayState,
+                error.to_string(),
+                "end something in it first (`bay execs ls NAME`), or give it more; the old limits hold",
+            );
+        }
+        BackendError::LimitUnsupported(_) => {
+            return ApiError::new(
+                ErrorCode::HostUnfit,
+                error.to_string(),
+                "leave that limit out; `bay doctor` tells which controllers this host has",
+            );
+        }
+        BackendError::MemoryUnsupported(_) => {
+            return ApiError::new(
+                ErrorCode::HostUnfit,
+                error.to_string(),
+                "`--files-only` keeps the files; `bay doctor` tells what memory needs",
+            );
+        }
+        BackendError::Obstacles(_) => {
+            return ApiError::new(
+                ErrorCode::BayState,
+                error.to_string(),
+                "end what is named and try again, or keep the files alone with `--files-only`",
+            );
+        }
+        BackendError::OtherMachine(_) => {
+            return ApiError::new(
+                ErrorCode::MemoryUnavailable,
+                error.to_string(),
+                "its files can be had everywhere: `--files-only`",
+            );
+        }
+        _ => {}
+    }
+    ApiError::new(
+        ErrorCode::BayFailed,
+        bay_types::error::chain(error),
+        "`bay doctor` tells what this host lacks; `bay start NAME` tries again",
+    )
+}
+
+/// Stands in for a driver that this daemon does not have.
+#[derive(Debug)]
+struct Missing(BackendName);
+
+impl Missing {
+    fn error(&self) -> BackendError {
+        BackendError::DriverMissing(missing(&self.0))
+    }
+
+    fn io_error(&self) -> io::Error {
+        io::Error::new(io::ErrorKind::Unsupported, missing(&self.0))
+    }
+}
+
+#[async_trait]
+impl Backend for Missing {
+    fn isolation(&self) -> Isolation {
+        Isolation { backend: self.0.to_string(), grade: "unknown".to_owned(), detail: missing(&self.0) }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let no = || Support::no(missing(&self.0));
+        Capabilities {
+            isolation: IsolationGrade::SharedKernel,
+            memory_checkpoints: no(),
+            files_checkpoint: FilesCheckpoint::Copy,
+            live_limits: no(),
+            egress: EgressControl::Backend,
+            attribution: AttributionGrain::Bay,
+            nested_containers: no(),
+            quota: no(),
+        }
+    }
+
+    fn facts(&self, _: &RuntimeHandle) -> RuntimeFacts {
+        RuntimeFacts::default()
+    }
+
+    async fn start(&self, _: &StartSpec) -> Result<RuntimeHandle, BackendError> {
+        Err(self.error())
+    }
+
+    /// Nobody knows. Whoever acts on what is gone asks first whether there is a driver.
+    async fn inspect(&self, _: BayId, _: &RuntimeHandle) -> Seen {
+        Seen::Gone
+    }
+
+    async fn stats(&self, _: BayId, _: &RuntimeHandle) -> BayStats {
+        BayStats::default()
+    }
+
+    async fn network(&self, _: &RuntimeHandle) -> NetworkUse {
+        NetworkUse::default()
+    }
+
+    async fn egress(&self, _: BayId) -> io::Result<EgressPort> {
+        Err(self.io_error())
+    }
+
+    async fn clear(&self, _: BayId) -> Result<(), BackendError> {
+        Err(self.error())
+    }
+
+    async fn pause(&self, _: BayId) -> Result<(), BackendError> {
+        Err(self.error())
+    }
+
+    async fn resume(&self, _: BayId) -> Result<(), BackendError> {
+        Err(self.error())
+    }
+
+    fn can_keep(&self, _: &Limits) -> Result<(), BackendError> {
+        Err(self.error())
+    }
+
+    async fn set_limits(&self, _: &LimitSpec) -> Result<(), BackendError> {
+        Err(self.error())
+    }
+
+    async fn connect(&self, _: BayId) -> io::Result<BoxedStream> {
+        Err(self.io_error())
+    }
+
+    async fn wait_gone(&self, _: &RuntimeHandle) {
+        std::future::pending().await
+    }
+
+    async fn leftovers(&self) -> Result<Vec<BayId>, BackendError> {
+        Ok(Vec::new())
+    }
+}
