@@ -268,6 +268,52 @@ need_python() {
   fi
 }
 
+# need_runsc: gVisor's runsc, for the tests of the backend `gvisor`: this system's own, or Debian's newest for Debian 12 unpacked
+# into the cache. It is one static program, so nothing has to be installed with it.
+RUNSC_RELEASE=bookworm-backports
+
+need_runsc() {
+  local home="$CACHE/unpacked/runsc" found
+  for found in "$(command -v runsc)" "$home/usr/bin/runsc"; do
+    if [ -x "$found" ]; then
+      export BAY_TEST_RUNSC="$found"
+      quiet_note "runsc: $("$found" --version 2>/dev/null | sed -n 's/^runsc version //p') ($found)"
+      return
+    fi
+  done
+  may_fetch 'runsc' || return 0
+  if fetch_runsc "$home"; then
+    export BAY_TEST_RUNSC="$home/usr/bin/runsc"
+  else
+    say 'runsc could not be fetched: the tests of the backend gvisor are skipped'
+  fi
+}
+
+# fetch_runsc DIRECTORY: package lists and package go to a directory that is removed again.
+fetch_runsc() {
+  local home="$1" mirror work keys=/usr/share/keyrings/debian-archive-keyring.gpg
+  mirror=$(debian_mirror)
+  [ -n "$mirror" ] && [ -e "$keys" ] && [ "$(uname -m)" = x86_64 ] || return 1
+  say "fetching runsc into $home (once; it is not installed)"
+  work=$(mktemp -d)
+  # apt fetches as a user of its own.
+  chmod 755 "$work"
+  mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/root"
+  : > "$work/status"
+  printf 'deb [signed-by=%s] %s %s main\n' "$keys" "$mirror" "$RUNSC_RELEASE" > "$work/sources.list"
+  local apt=(apt-get -qq -o Dir::State="$work" -o Dir::State::Lists="$work/lists" -o Dir::State::status="$work/status"
+    -o Dir::Cache="$work/cache" -o Dir::Etc::SourceList="$work/sources.list" -o Dir::Etc::SourceParts=/dev/null
+    -o Dir::Etc::PreferencesParts=/dev/null)
+  if as_root "${apt[@]}" update && (cd "$work/cache" && "${apt[@]}" download runsc >/dev/null 2>&1) &&
+     dpkg-deb -x "$work"/cache/runsc_*.deb "$work/root" && [ -x "$work/root/usr/bin/runsc" ]; then
+    rm -rf "$home"
+    mkdir -p "$(dirname "$home")"
+    mv "$work/root" "$home"
+  fi
+  as_root rm -rf "$work"
+  [ -x "$home/usr/bin/runsc" ]
+}
+
 # Memory checkpoints and live forks need this CRIU or a newer one; where the daemon looks for ours is in crates/bay-runtime.
 CRIU_FLOOR=4.2
 CRIU_HOME=/usr/local/lib/workbay/criu

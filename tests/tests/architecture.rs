@@ -29,6 +29,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bay-runtime", &["bay-types", "bay-sys"]),
     ("bay-backend", &["bay-types", "bay-pool"]),
     ("bay-backend-local", &["bay-types", "bay-sys", "bay-runtime", "bay-backend"]),
+    ("bay-backend-gvisor", &["bay-types", "bay-backend", "bay-backend-local"]),
     ("bay-guest", &["bay-types", "bay-text", "bay-sys"]),
     (
         "bay-server",
@@ -45,6 +46,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "bay-runtime",
             "bay-backend",
             "bay-backend-local",
+            "bay-backend-gvisor",
             "bay-guest",
         ],
     ),

@@ -152,6 +152,30 @@ impl Local {
         understood(&answer, &status.to_string())
     }
 
+    /// Starts a bay by another request to the helper, for drivers that differ from this one in how a bay begins.
+    ///
+    /// # Errors
+    /// As for [`Backend::start`].
+    pub async fn start_as(
+        &self,
+        spec: &StartSpec,
+        isolation: Isolation,
+        request: impl FnOnce(RuntimeSpec) -> RuntimeRequest + Send,
+    ) -> Result<RuntimeHandle, BackendError> {
+        let runtime = RuntimeSpec { isolation, ..self.runtime_spec(spec).await };
+        match self.ask(&request(runtime)).await {
+            Ok(RuntimeReply::Started { record }) => handle_of(&record),
+            Ok(_) => Err(BackendError::HelperLost { status: "no record of PID 1".to_owned() }),
+            Err(error) => {
+                // Whatever was made must not stay; the first error is the one worth telling.
+                if let Err(clearing) = self.clear(spec.bay).await {
+                    tracing::warn!(bay = %spec.bay, error = %clearing, "could not clear a failed start");
+                }
+                Err(error)
+            }
+        }
+    }
+
     /// What the helper needs to know of a bay.
     async fn runtime_spec(&self, spec: &StartSpec) -> RuntimeSpec {
         let (program, programs, bay) = (self.config.guest.clone(), spec.disk.programs.clone(), spec.bay);
@@ -234,18 +258,7 @@ impl Backend for Local {
     }
 
     async fn start(&self, spec: &StartSpec) -> Result<RuntimeHandle, BackendError> {
-        let runtime = self.runtime_spec(spec).await;
-        match self.ask(&RuntimeRequest::Start(Box::new(runtime))).await {
-            Ok(RuntimeReply::Started { record }) => handle_of(&record),
-            Ok(_) => Err(BackendError::HelperLost { status: "no record of PID 1".to_owned() }),
-            Err(error) => {
-                // Whatever was made must not stay; the first error is the one worth telling.
-                if let Err(clearing) = self.clear(spec.bay).await {
-                    tracing::warn!(bay = %spec.bay, error = %clearing, "could not clear a failed start");
-                }
-                Err(error)
-            }
-        }
+        self.start_as(spec, self.isolation(), |runtime| RuntimeRequest::Start(Box::new(runtime))).await
     }
 
     async fn inspect(&self, bay: BayId, runtime: &RuntimeHandle) -> Seen {

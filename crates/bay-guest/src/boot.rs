@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use bay_sys::paths::open_below;
 use bay_types::bay::Author;
+use bay_types::guest::boot as handed;
 use bay_types::guest::{GATEWAY_V4, GIT_SETTINGS, GuestConfig, HOME, STATE_DIR, fd};
 use bay_types::inside;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
@@ -44,6 +45,27 @@ pub(crate) fn inherited() -> io::Result<Config> {
         guest,
         listener,
         cgroup,
+        state_dir: PathBuf::from(STATE_DIR),
+        root: PathBuf::from("/"),
+        bounds: Bounds::default(),
+    })
+}
+
+/// The configuration of a guest in a sandbox, from the directory that the runtime helper shares with it until it listens.
+/// The kernel of the sandbox has no groups to make leaves in.
+pub(crate) fn sandboxed() -> io::Result<Config> {
+    // Root in the bay could trace PID 1 otherwise: its executable is not hidden from it here.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
+    let shared = Path::new(handed::SHARED);
+    let mut text = Vec::new();
+    File::open(shared.join(handed::CONFIG))?.take(MAX_CONFIG).read_to_end(&mut text)?;
+    let guest: GuestConfig = serde_json::from_slice(&text)?;
+    let listener = UnixListener::bind(shared.join(handed::SOCKET))?;
+    File::create_new(shared.join(handed::LISTENS))?;
+    Ok(Config {
+        guest,
+        listener,
+        cgroup: None,
         state_dir: PathBuf::from(STATE_DIR),
         root: PathBuf::from("/"),
         bounds: Bounds::default(),

@@ -118,7 +118,11 @@ impl Default for Bounds {
 /// `bay __guest`: PID 1 of a bay. Returns when the bay is to end. With arguments it is a guest without a bay: [`alone`].
 #[must_use]
 pub fn run() -> ExitCode {
-    match alone::wanted(std::env::args_os().skip(2)) {
+    let mut arguments = std::env::args_os().skip(2).peekable();
+    if arguments.peek().is_some_and(|first| first == bay_types::guest::boot::SANDBOXED) {
+        return begin(boot::sandboxed);
+    }
+    match alone::wanted(arguments) {
         Ok(None) => {}
         wanted => {
             let outcome = wanted.and_then(|wanted| wanted.as_ref().map_or(Ok(()), alone::serve));
@@ -131,15 +135,21 @@ pub fn run() -> ExitCode {
             );
         }
     }
-    let begun = bay_sys::signals::withstand().and_then(|()| bay_sys::signals::work_apart(as_first_process));
+    begin(boot::inherited)
+}
+
+/// PID 1 of a bay that gets its configuration by `configure`.
+fn begin(configure: fn() -> io::Result<Config>) -> ExitCode {
+    let begun = bay_sys::signals::withstand()
+        .and_then(|()| bay_sys::signals::work_apart(move || as_first_process(configure)));
     let Err(error) = begun;
     log::last_words(&error);
     ExitCode::FAILURE
 }
 
 /// PID 1 of a bay, from its beginning to its end.
-fn as_first_process() -> i32 {
-    let outcome = boot::inherited().and_then(|config| {
+fn as_first_process(configure: fn() -> io::Result<Config>) -> i32 {
+    let outcome = configure().and_then(|config| {
         prepare(&config);
         serve(config)
     });

@@ -52,6 +52,7 @@ mod netuse;
 mod network;
 mod own_v2;
 mod place;
+mod sandbox;
 pub mod sockets;
 mod start;
 
@@ -108,6 +109,10 @@ pub fn run() -> ExitCode {
 fn handle(request: &RuntimeRequest) -> RuntimeReply {
     let done = match request {
         RuntimeRequest::Start(spec) => match start::start(spec) {
+            Ok(record) => return RuntimeReply::Started { record },
+            Err(failure) => Err(failure),
+        },
+        RuntimeRequest::Sandbox(spec) => match sandbox::start(spec) {
             Ok(record) => return RuntimeReply::Started { record },
             Err(failure) => Err(failure),
         },

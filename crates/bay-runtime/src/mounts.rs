@@ -140,7 +140,7 @@ pub(crate) fn attach(mount: OwnedFd, target: BorrowedFd<'_>, what: &Path) -> Res
         .at(STEP, || format!("could not mount {}", what.display()))
 }
 
-fn open_dir(path: &Path) -> Result<OwnedFd, Failure> {
+pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd, Failure> {
     openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .at(STEP, || format!("could not open {}", path.display()))
 }
@@ -157,7 +157,7 @@ pub(crate) fn look_up(root: impl AsFd, point: &Path) -> Result<OwnedFd, Failure>
 }
 
 /// Makes the directories that lead to a mount point, and the point itself, where they are missing.
-fn make_mount_point(root: &OwnedFd, point: &Path, kind: FileType) -> Result<(), Failure> {
+pub(crate) fn make_mount_point(root: &OwnedFd, point: &Path, kind: FileType) -> Result<(), Failure> {
     let mut at = rustix::io::dup(root).at(STEP, || "could not copy a descriptor".to_owned())?;
     let mut parts = point.components().peekable();
     while let Some(part) = parts.next() {
@@ -220,7 +220,7 @@ pub(crate) fn relative(absolute: &str) -> &str {
     absolute.trim_start_matches('/')
 }
 
-fn target_below_root(mount: &Mount) -> Result<&Path, Failure> {
+pub(crate) fn target_below_root(mount: &Mount) -> Result<&Path, Failure> {
     let below = mount.target.strip_prefix("/").ok().filter(|path| {
         path.components().next().is_some()
             && path.components().all(|part| matches!(part, Component::Normal(_)))

@@ -229,7 +229,7 @@ impl Backend for Missing {
     }
 
     async fn wait_gone(&self, _: &RuntimeHandle) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     async fn leftovers(&self) -> Result<Vec<BayId>, BackendError> {

@@ -39,6 +39,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bay_backend::Backend;
+use bay_backend_gvisor::Gvisor;
 use bay_backend_local::{Local, LocalConfig};
 use bay_pool::{Pool, PoolError, PoolOptions};
 use bay_store::{Store, StoreError};
@@ -118,6 +119,8 @@ pub struct ServerConfig {
     pub otlp: Option<Collector>,
     /// The backend of new bays for which nobody names one.
     pub backend: BackendName,
+    /// The runsc to run bays inside gVisor with, instead of the first that is found.
+    pub runsc: Option<PathBuf>,
     /// The CRIU to keep memory with, instead of the first that is found.
     pub criu: Option<PathBuf>,
     /// Memory that bays which go on from theirs leave to the host, instead of a share of it.
@@ -386,7 +389,13 @@ async fn drivers(
         criu: config.criu.clone(),
         die_before: fault.runtime.clone(),
     });
-    vec![Arc::new(local.await)]
+    let local = Arc::new(local.await);
+    let mut drivers: Vec<Arc<dyn Backend>> = vec![local.clone()];
+    match Gvisor::open(local, config.runsc.clone()).await {
+        Ok(gvisor) => drivers.push(Arc::new(gvisor)),
+        Err(why) => tracing::info!(why, "there is no backend gvisor"),
+    }
+    drivers
 }
 
 /// Agents fill the pool without asking; it grows ahead of them while the host's disk has room.

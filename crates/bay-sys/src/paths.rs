@@ -6,6 +6,8 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
 
+mod walk;
+
 /// How often an open is tried while renames elsewhere keep racing with it.
 const TRIES: usize = 16;
 
@@ -13,7 +15,7 @@ const TRIES: usize = 16;
 /// lead anywhere, are never followed, and the descriptor is close-on-exec.
 ///
 /// # Errors
-/// What the kernel says; `EAGAIN` only when renames raced with every try.
+/// What the kernel says; `EAGAIN` only when renames raced with every try. A kernel without `openat2` does the same in steps.
 pub fn open_below(
     directory: impl AsFd,
     path: impl Arg + Copy,
@@ -24,6 +26,10 @@ pub fn open_below(
     for _ in 1..TRIES {
         match rustix::fs::openat2(&directory, path, flags, Mode::empty(), resolve) {
             Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(Errno::NOSYS) => {
+                let path = path.into_c_str()?;
+                return walk::open(&directory, path.to_bytes(), flags, resolve);
+            }
             other => return other,
         }
     }

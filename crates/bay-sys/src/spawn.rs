@@ -233,8 +233,10 @@ fn clone_child(plan: &mut Plan, group: Option<RawFd>, born_there: bool) -> io::R
     // calls and never returns. Needed because no library offers CLONE_INTO_CGROUP.
     let outcome = unsafe {
         let mut pid = libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>());
-        if pid < 0 && !born_there && matches!(*libc::__errno_location(), libc::ENOSYS | libc::EPERM) {
-            // A seccomp filter around us may know `clone` only.
+        let refused = *libc::__errno_location();
+        if pid < 0 && !born_there && matches!(refused, libc::ENOSYS | libc::EPERM | libc::EINVAL) {
+            // A seccomp filter around us may know `clone` only, and gVisor's kernel refuses CLONE_CLEAR_SIGHAND. The child
+            // resets every handler anyway.
             pid = libc::syscall(libc::SYS_clone, libc::SIGCHLD as c_long, 0, 0, 0, 0);
         }
         if pid == 0 {
@@ -318,7 +320,8 @@ unsafe fn run_child(plan: &Plan) -> ! {
                 give_up(report, stage);
             }
         };
-        check(Stage::Stdio, libc::syscall(libc::SYS_close_range, REPORT_FD + 1, u32::MAX, 0));
+        // Not u32::MAX, which gVisor's kernel takes for -1.
+        check(Stage::Stdio, libc::syscall(libc::SYS_close_range, REPORT_FD + 1, RawFd::MAX, 0));
         if plan.terminal {
             check(Stage::Terminal, libc::syscall(libc::SYS_ioctl, 0, libc::TIOCSCTTY, 0));
         }

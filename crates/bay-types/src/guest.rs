@@ -104,6 +104,22 @@ pub mod fd {
     pub const CONFIG: i32 = 5;
 }
 
+/// How a guest begins that inherits no descriptors: in a sandbox, whose kernel takes none that listen.
+pub mod boot {
+    /// The argument that says so.
+    pub const SANDBOXED: &str = "--sandboxed";
+    /// The guest's executable inside.
+    pub const PROGRAM: &str = "/.bay/bin/guest";
+    /// A directory that the runtime helper shares with the guest until it listens.
+    pub const SHARED: &str = "/.bay/boot";
+    /// In it, [`GuestConfig`](super::GuestConfig) as JSON.
+    pub const CONFIG: &str = "config";
+    /// In it, made by the guest: its socket.
+    pub const SOCKET: &str = "socket";
+    /// In it, made by the guest when it listens.
+    pub const LISTENS: &str = "listens";
+}
+
 /// What the runtime helper tells the guest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GuestConfig {

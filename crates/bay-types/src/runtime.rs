@@ -19,6 +19,8 @@ use crate::id::{BayId, BayName};
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum RuntimeRequest {
     Start(Box<RuntimeSpec>),
+    /// Starts a bay inside gVisor.
+    Sandbox(Box<SandboxSpec>),
     /// Ends everything the bay runs and takes away its namespaces, mounts and cgroups. Harmless when there is nothing.
     Clear(RuntimePlace),
     Freeze(RuntimePlace),
@@ -31,6 +33,14 @@ pub enum RuntimeRequest {
     Mend(Box<CaptureSpec>),
     /// Starts a bay from kept memory instead of from nothing.
     Restore(Box<RestoreSpec>),
+}
+
+/// A bay that gVisor's kernel serves.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SandboxSpec {
+    pub runtime: RuntimeSpec,
+    /// The program that makes sandboxes.
+    pub runsc: PathBuf,
 }
 
 /// What the daemon says to a helper that waits with a stopped bay.

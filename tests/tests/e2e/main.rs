@@ -17,6 +17,7 @@ mod attacks_inside;
 mod attacks_memory;
 mod attacks_record;
 mod audit;
+mod backends;
 mod bays;
 mod checkpoints;
 mod clocks;

@@ -38,6 +38,9 @@ pub(crate) struct Serve {
     /// The backend of new bays for which `bay up` names none.
     #[arg(long, env = "BAY_BACKEND", value_name = "NAME", default_value = BackendName::LOCAL)]
     backend: String,
+    /// The runsc to run bays inside gVisor with [default: the one that is installed].
+    #[arg(long, env = "BAY_RUNSC", value_name = "PATH")]
+    runsc: Option<PathBuf>,
     /// The CRIU to keep memory with [default: the first that is 4.2 or newer].
     #[arg(long, env = "BAY_CRIU", value_name = "PATH")]
     criu: Option<PathBuf>,
@@ -113,6 +116,7 @@ impl Serve {
             disk_reserve_mib: self.disk_reserve_mib,
             otlp,
             backend: self.backend,
+            runsc: self.runsc,
             criu: self.criu,
             memory_reserve_mib: self.memory_reserve_mib,
             egress: EgressConfig {
