@@ -131,6 +131,7 @@ const ATTACKS: &[&str] = &[
     "APPROVAL-ROW",
     "CRED-GUESS-LEAVE",
     "CRED-ECHO-TE",
+    "CRED-ECHO-ERROR",
     "RES-HOSTDISK",
     "UI-OSC",
     "UI-OUTPUT",

@@ -30,7 +30,7 @@ use crate::scrub::{
 use crate::secrets::{Misuse, Sent};
 use crate::sight::Sight;
 use crate::tunnel;
-use crate::upstream::{DialError, seconds};
+use crate::upstream::{DialError, own_words, seconds};
 
 /// The connection a request came on, and what is pinned by it.
 #[derive(Clone)]
@@ -496,12 +496,5 @@ fn broken(host: &Host, error: &hyper::Error) -> DialError {
     } else {
         Failure::Broken
     };
-    // The chain says what hyper's own words leave out.
-    let mut why = format!("{host}: {error}");
-    let mut source = std::error::Error::source(error);
-    while let Some(inner) = source {
-        why = format!("{why}: {inner}");
-        source = inner.source();
-    }
-    DialError::failed(failure, why)
+    DialError::failed(failure, format!("{host}: {}", own_words(error)))
 }

@@ -30,7 +30,7 @@ use crate::limits::{
     STREAM_WINDOW_BYTES, Timeouts,
 };
 use crate::stream::{Gathering, Io};
-use crate::upstream::{DialError, dial, own_addresses, seconds};
+use crate::upstream::{DialError, dial, own_addresses, own_words, seconds};
 
 /// How often an HTTP/2 connection to an origin is asked whether it is still there, and how long it may take to say so.
 const PING_EVERY: Duration = Duration::from_secs(30);
@@ -231,11 +231,11 @@ pub(crate) fn tls_error(host: &Host, error: &io::Error) -> DialError {
             matches!(error, rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented)
         });
     let failure = if certificate { Failure::Certificate } else { Failure::Tls };
-    DialError::failed(failure, format!("TLS with {host} failed: {error}"))
+    DialError::failed(failure, format!("TLS with {host} failed: {}", own_words(error)))
 }
 
 fn not_http(error: &hyper::Error) -> DialError {
-    DialError::failed(Failure::BadAnswer, format!("the origin does not speak HTTP: {error}"))
+    DialError::failed(Failure::BadAnswer, format!("the origin does not speak HTTP: {}", own_words(error)))
 }
 
 async fn http1_on(io: impl Io) -> Result<Sender, DialError> {

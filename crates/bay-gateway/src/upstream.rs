@@ -12,6 +12,7 @@ use bay_policy::{AddressRefusal, CanonicalRequest, Decision, Host, check_address
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::body::BodyError;
 use crate::decider::Failure;
 use crate::limits::{MAX_ADDRESSES, Timeouts};
 use crate::ssh::SshLogin;
@@ -146,6 +147,59 @@ pub(crate) async fn dial(
     }
     // A name of which one address is not permitted is told as such: that is the more urgent news.
     Err(refused.map_or(last, DialError::Address))
+}
+
+/// Why a connection to an origin failed, in words of this program only. Errors of HTTP/2 and TLS quote what the origin sent, and an
+/// origin may send the value of a secret: nothing scrubs what the gateway itself answers.
+pub(crate) fn own_words(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let said = if let Some(error) = error.downcast_ref::<rustls::Error>() {
+            Some(tls_words(error).to_owned())
+        } else if let Some(error) = error.downcast_ref::<io::Error>() {
+            Some(match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+                Some(error) => tls_words(error).to_owned(),
+                None => error.kind().to_string(),
+            })
+        } else if error.is::<hyper::Error>() || error.is::<BodyError>() {
+            // A fixed text without its source.
+            Some(error.to_string())
+        } else {
+            None
+        };
+        if let Some(said) = said
+            && !words.contains(&said)
+        {
+            words.push(said);
+        }
+        next = error.source();
+    }
+    if words.is_empty() { "the connection broke".to_owned() } else { words.join(": ") }
+}
+
+fn tls_words(error: &rustls::Error) -> &'static str {
+    use rustls::CertificateError as Certificate;
+    match error {
+        rustls::Error::InvalidCertificate(why) => match why {
+            Certificate::Expired | Certificate::ExpiredContext { .. } => "its certificate has expired",
+            Certificate::NotValidYet | Certificate::NotValidYetContext { .. } => {
+                "its certificate is not valid yet"
+            }
+            Certificate::NotValidForName | Certificate::NotValidForNameContext { .. } => {
+                "its certificate is for other names"
+            }
+            Certificate::UnknownIssuer => "its certificate is by an authority that is not trusted here",
+            Certificate::BadSignature => "its certificate has a wrong signature",
+            Certificate::Revoked => "its certificate is revoked",
+            _ => "its certificate cannot be used",
+        },
+        rustls::Error::NoCertificatesPresented => "it has no certificate",
+        rustls::Error::PeerIncompatible(_) => "it offers no version or algorithm that the gateway has",
+        rustls::Error::AlertReceived(_) => "it ended the handshake with an alert",
+        rustls::Error::InvalidMessage(_) => "it does not speak TLS as it should",
+        _ => "the TLS connection failed",
+    }
 }
 
 pub(crate) fn seconds(time: Duration) -> String {

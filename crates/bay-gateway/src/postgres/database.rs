@@ -3,7 +3,7 @@
 use std::io;
 
 use bay_policy::{CanonicalRequest, Decision, Host};
-use bay_text::hex;
+use bay_text::{foreign, hex};
 use md5::{Digest, Md5};
 use rustls::pki_types::ServerName;
 use tokio::io::AsyncReadExt;
@@ -16,11 +16,15 @@ use super::wire;
 use crate::decider::Failure;
 use crate::gateway::Shared;
 use crate::origin::tls_error;
+use crate::scrub::Patterns;
 use crate::stream::Prefixed;
 use crate::upstream::{DialError, dial, seconds};
 
 /// Most messages of a login: notices may be among them.
 const MAX_LOGIN_MESSAGES: usize = 32;
+
+/// Stands for the text of an error that has the value of a secret in it.
+const VALUE_IN_TEXT: &str = "its message had the value of a secret in it and is left out";
 
 /// A connection to a database, and whether it is encrypted.
 pub(super) struct Line {
@@ -92,6 +96,7 @@ impl Line {
         parameters: &[(String, String)],
         user: &str,
         password: &str,
+        patterns: Option<&Patterns>,
     ) -> Result<(), LoginError> {
         let encrypted = self.encrypted;
         let stream = &mut self.stream;
@@ -103,7 +108,10 @@ impl Line {
             let asked = match (kind, body.split_first_chunk::<4>()) {
                 (b'R', Some((asked, rest))) => (u32::from_be_bytes(*asked), rest),
                 (b'E', _) => {
-                    let (code, text) = wire::error_text(&body);
+                    let (code, mut text) = wire::error_text(&body);
+                    if patterns.is_some_and(|patterns| shows_value(patterns, &body)) {
+                        VALUE_IN_TEXT.clone_into(&mut text);
+                    }
                     return Err(LoginError::Refused { code, text });
                 }
                 (b'N', _) => continue,
@@ -151,6 +159,13 @@ impl Line {
         }
         Err(LoginError::Asked("too many things"))
     }
+}
+
+/// Whether an error of the database has the value of a secret in it, in the bytes or in the text that is made of them.
+fn shows_value(patterns: &Patterns, body: &[u8]) -> bool {
+    let whole = foreign::one_line(&String::from_utf8_lossy(body), body.len());
+    let found = patterns.scrub(&mut body.to_vec()) + patterns.scrub(&mut whole.into_bytes());
+    found > 0
 }
 
 fn with_zero(text: &str) -> Zeroizing<Vec<u8>> {

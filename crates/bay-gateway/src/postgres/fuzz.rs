@@ -57,7 +57,7 @@ pub fn database_says(bytes: &[u8], encrypted: bool) {
         to_gateway.shutdown().await.expect("the end of what it says");
         let parameters = [("user".to_owned(), USER.to_owned())];
         let mut line = Line { stream: Prefixed::new(near), encrypted };
-        let _ = line.log_in(&parameters, USER, PASSWORD).await;
+        let _ = line.log_in(&parameters, USER, PASSWORD, None).await;
         drop(line);
         let mut written = Vec::new();
         from_gateway.read_to_end(&mut written).await.expect("what the gateway wrote");

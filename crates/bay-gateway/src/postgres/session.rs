@@ -246,7 +246,7 @@ impl Session<'_> {
                 progress.end_failed(error.failure());
                 Some(not_connected(&error, &secret))
             })?;
-        let logging_in = line.log_in(&passed, user, value.expose_secret());
+        let logging_in = line.log_in(&passed, user, value.expose_secret(), patterns.as_deref());
         let logged_in = timeout(shared.timeouts.connect, logging_in).await.unwrap_or_else(|_| {
             Err(LoginError::Broken(io::Error::new(
                 io::ErrorKind::TimedOut,

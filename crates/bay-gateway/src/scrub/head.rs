@@ -20,7 +20,8 @@ const OF_PACKED: &[&str] = &["content-encoding", "content-length", "content-md5"
 const ASKED_FOR: &[&str] = &["gzip", "x-gzip", "deflate"];
 const GRPC_ENCODING: &str = "grpc-encoding";
 
-/// Why the values cannot be found in an answer, whatever is in it.
+/// Why the values cannot be found in an answer, whatever is in it. Nothing of it quotes the origin, which may have written a
+/// value there: the gateway sends these words to the bay.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     #[error(
@@ -28,10 +29,10 @@ pub enum Unreadable {
     )]
     Partial,
     #[error(
-        "the origin compressed its answer in a way that cannot be undone here ({0}), so a secret in it could not be \
+        "the origin compressed its answer with an unknown coding, which cannot be undone here, so a secret in it could not be \
          found; ask for `Accept-Encoding: gzip` or `identity`"
     )]
-    Coding(String),
+    Coding,
     #[error("answers of this host had guesses of a secret's value in them too often")]
     Guessed,
     #[error(
@@ -40,9 +41,9 @@ pub enum Unreadable {
     )]
     Weak,
     #[error(
-        "the origin compressed the messages within its answer ({0}), so a secret in them could not be found; turn that off"
+        "the origin compressed the messages within its answer, so a secret in them could not be found; turn that off"
     )]
-    Messages(String),
+    Messages,
 }
 
 /// Takes out of a request with a secret what would make its answer unreadable here.
@@ -78,12 +79,12 @@ pub fn open(patterns: &Patterns, head: &mut Parts, tally: &mut Tally) -> Result<
         let plain =
             |word: &str| matches!(word.trim().to_ascii_lowercase().as_str(), "" | "chunked" | "identity");
         if !value.to_str().is_ok_and(|words| words.split(',').all(plain)) {
-            return Err(Unreadable::Coding(shown(value)));
+            return Err(Unreadable::Coding);
         }
     }
     for value in head.headers.get_all(GRPC_ENCODING) {
         if !value.as_bytes().eq_ignore_ascii_case(b"identity") {
-            return Err(Unreadable::Messages(shown(value)));
+            return Err(Unreadable::Messages);
         }
     }
     if coding != Coding::Identity {
@@ -111,27 +112,16 @@ pub fn readable_yet(patterns: &Patterns, tally: &Tally) -> Result<(), Unreadable
 fn coding(headers: &HeaderMap) -> Result<Coding, Unreadable> {
     let mut found = Coding::Identity;
     for value in headers.get_all(CONTENT_ENCODING) {
-        let unknown = || Unreadable::Coding(shown(value));
-        for name in value.to_str().map_err(|_| unknown())?.split(',') {
-            match Coding::named(name.trim()).ok_or_else(unknown)? {
+        for name in value.to_str().map_err(|_| Unreadable::Coding)?.split(',') {
+            match Coding::named(name.trim()).ok_or(Unreadable::Coding)? {
                 Coding::Identity => {}
                 // One within the other is not what servers do.
-                _ if found != Coding::Identity => return Err(unknown()),
+                _ if found != Coding::Identity => return Err(Unreadable::Coding),
                 coding => found = coding,
             }
         }
     }
     Ok(found)
-}
-
-/// What the origin said, short and in print.
-fn shown(value: &HeaderValue) -> String {
-    value
-        .as_bytes()
-        .iter()
-        .take(40)
-        .map(|byte| if byte.is_ascii_graphic() { char::from(*byte) } else { '?' })
-        .collect()
 }
 
 /// The bytes are others, and the meaning is the same.

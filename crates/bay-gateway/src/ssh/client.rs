@@ -74,7 +74,13 @@ async fn begin(
     protocol: Option<&'static str>,
 ) -> Result<(Handle<Checker>, Channel<Msg>), DialError> {
     let broken = |error: russh::Error| {
-        DialError::failed(Failure::Broken, format!("the SSH connection to {host} broke: {error}"))
+        // Words of the gateway only: some of these errors quote the server.
+        let why = match error {
+            russh::Error::IO(error) => error.kind().to_string(),
+            russh::Error::Disconnect | russh::Error::HUP => "the server closed it".to_owned(),
+            _ => "the server does not speak SSH as it should".to_owned(),
+        };
+        DialError::failed(Failure::Broken, format!("the SSH connection to {host} broke: {why}"))
     };
     let preferred = plain_preferences();
     let config = client::Config {

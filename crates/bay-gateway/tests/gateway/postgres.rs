@@ -11,6 +11,7 @@ use bay_gateway::secrets::{Held, Named, Secrets};
 use bay_tests::database::Database;
 use bay_tests::wait::within;
 use secrecy::SecretString;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::lab::{Entry, Lab, PATIENCE};
@@ -382,4 +383,38 @@ async fn a_connection_ends_when_it_is_no_longer_allowed() {
     assert!(!ran.status.success());
     let said = rig.says("app", SENTINEL, VERIFIED, "select 1").await;
     assert!(!said.ok, "{said:?}");
+}
+
+#[tokio::test]
+async fn cred_echo_error_what_a_database_says_of_a_password_is_left_out() {
+    let Some(rig) = Rig::new(true, false).await else { return };
+    let mut tls = (*rig.lab.origins.server("db.test", |_| {})).clone();
+    tls.alpn_protocols = vec![b"postgresql".to_vec()];
+    let tls = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+    // Asks for the password itself, and refuses the login with it.
+    let place = bay_tests::origin::accept(move |mut stream| {
+        let tls = tls.clone();
+        async move {
+            stream.read_exact(&mut [0; 8]).await.ok();
+            stream.write_all(b"S").await.ok();
+            let Ok(mut stream) = tls.accept(stream).await else { return };
+            let length = stream.read_u32().await.unwrap() as usize;
+            stream.read_exact(&mut vec![0; length - 4]).await.unwrap();
+            stream.write_all(b"R\0\0\0\x08\0\0\0\x03").await.unwrap();
+            assert_eq!(stream.read_u8().await.unwrap(), b'p');
+            let length = stream.read_u32().await.unwrap() as usize;
+            let mut password = vec![0; length - 4];
+            stream.read_exact(&mut password).await.unwrap();
+            let fields = [b"SFATAL\0C3D000\0Mno database for ", &password[..], b"\0"].concat();
+            let length = u32::try_from(fields.len() + 4).unwrap().to_be_bytes();
+            stream.write_all(&[&b"E"[..], &length, &fields].concat()).await.ok();
+            stream.flush().await.ok();
+            stream.read_to_end(&mut Vec::new()).await.ok();
+        }
+    })
+    .await;
+    rig.lab.net.lead("db.test", "192.0.2.20", place);
+    let said = rig.says("app", SENTINEL, VERIFIED, "select 1").await;
+    assert!(!said.ok && said.err.contains("the database refused the connection"), "{said:?}");
+    assert!(!said.err.contains("CANARY"), "{said:?}");
 }

@@ -538,3 +538,123 @@ async fn cred_ws_a_handshake_takes_the_value_and_no_frame_shows_or_gets_it() {
     timeout(PATIENCE, stream.read_exact(&mut back)).await.unwrap().unwrap();
     assert_eq!(back, SENTINEL.as_bytes());
 }
+
+/// An origin that reads the head of a request and writes this, in which `{token}` is the value that it was sent, and
+/// `{hex}`, `{begin}` and `{end}` are that value in another form and its two halves.
+async fn repeating(lab: &Lab, answer: &'static str) -> std::net::SocketAddr {
+    origin::accept_tls(lab.origins.server("ok.test", |_| {}), move |mut stream| async move {
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n")
+            && stream.read_buf(&mut request).await.is_ok_and(|read| read > 0)
+        {}
+        let request = String::from_utf8_lossy(&request).into_owned();
+        let token = request.split_once("Bearer ").or_else(|| request.split_once("bearer "));
+        let token = token.and_then(|(_, rest)| rest.split_ascii_whitespace().next()).expect("a token");
+        let (begin, end) = token.split_at(token.len() / 2);
+        let answer = answer
+            .replace("{token}", token)
+            .replace("{hex}", &bay_text::hex::encode(token))
+            .replace("{begin}", begin)
+            .replace("{end}", end);
+        stream.write_all(answer.as_bytes()).await.ok();
+        stream.flush().await.ok();
+        stream.read_to_end(&mut Vec::new()).await.ok();
+    })
+    .await
+}
+
+/// What no part of the gateway's own words may contain: a piece of the value, as it is or in hexadecimal.
+fn no_piece_of_the_value_in(what: &str, read: &Read) {
+    let all = format!("{:?} {}", read.headers, String::from_utf8_lossy(&read.body));
+    let (known, hex) = ("ghp_".len(), bay_text::hex::encode(CANARY));
+    let pieces =
+        CANARY.as_bytes()[known..].windows(8).map(|piece| String::from_utf8_lossy(piece).into_owned());
+    let written =
+        hex.as_bytes()[2 * known..].windows(16).map(|piece| String::from_utf8_lossy(piece).into_owned());
+    for piece in pieces.chain(written) {
+        assert!(!all.contains(&piece), "{what}: {piece} is in {all}");
+    }
+}
+
+#[tokio::test]
+async fn cred_echo_error_no_answer_of_the_gateway_quotes_an_origin() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\nContent-Encoding: {token}\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Encoding: {hex}\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Encoding: {begin}\r\nContent-Encoding: {end}\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Encoding: br, {end}\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: {token}, chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: {token}\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nGrpc-Encoding: {token}\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: {token}\r\n\r\n",
+        "HTTP/1.1 {token}\r\n\r\n",
+        "{token}\r\n\r\n",
+        "HTTP/1.1 101 {token}\r\nConnection: upgrade\r\nUpgrade: {token}\r\n\r\n",
+    ] {
+        let mut lab = Lab::with(POLICY, crate::lab::quick()).await;
+        let place = repeating(&lab, answer).await;
+        lab.net.lead("ok.test", "192.0.2.10", place);
+        set(&lab, vec![held(&lab, CANARY, &["ok.test:PORT/open/api/** as bearer"])]);
+        let request = with(lab.get("ok.test", "/open/api/a"), &[("authorization", &bearer())]);
+        let read = send(&mut lab.https("ok.test").await, request).await;
+        assert_eq!(read.status, 502, "{answer}: {read:?}");
+        assert_eq!(read.json()["failure"].as_str(), Some("bad-answer"), "{answer}");
+        no_piece_of_the_value_in(answer, &read);
+    }
+}
+
+#[tokio::test]
+async fn cred_echo_error_what_an_origin_says_when_it_closes_http2_is_not_quoted() {
+    let mut lab = Lab::with(POLICY, crate::lab::quick()).await;
+    let mut tls = (*lab.origins.server("ok.test", |_| {})).clone();
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    let tls = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+    let place = origin::accept(move |stream| {
+        let tls = tls.clone();
+        async move {
+            let mut stream = tls.accept(stream).await.unwrap();
+            // The preface, and then frames until the one with the head of the request.
+            let mut preface = [0; 24];
+            stream.read_exact(&mut preface).await.ok();
+            stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.ok();
+            loop {
+                let mut head = [0; 9];
+                if stream.read_exact(&mut head).await.is_err() {
+                    return;
+                }
+                let length = usize::from(head[1]) << 8 | usize::from(head[2]);
+                stream.read_exact(&mut vec![0; length]).await.ok();
+                if head[3] == 1 {
+                    break;
+                }
+            }
+            let length = u8::try_from(8 + CANARY.len()).unwrap();
+            let go_away = [&[0, 0, length, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11][..], CANARY.as_bytes()];
+            stream.write_all(&go_away.concat()).await.ok();
+            stream.flush().await.ok();
+            stream.read_to_end(&mut Vec::new()).await.ok();
+        }
+    })
+    .await;
+    lab.net.lead("ok.test", "192.0.2.10", place);
+    set(&lab, vec![held(&lab, CANARY, &["ok.test:PORT/open/api/** as bearer"])]);
+    let url = format!("https://{}/open/api/a", lab.authority("ok.test"));
+    let request = Request::get(url).body(crate::lab::client::Body::default()).unwrap();
+    let request = with(request, &[("authorization", &bearer())]);
+    let read = send2(&mut lab.http2("ok.test").await, request).await;
+    assert_eq!((read.status, read.json()["failure"].as_str()), (502, Some("broken")), "{read:?}");
+    no_piece_of_the_value_in("GOAWAY", &read);
+}
+
+#[tokio::test]
+async fn cred_echo_error_the_names_of_a_certificate_are_not_quoted() {
+    let mut lab = Lab::with(POLICY, crate::lab::quick()).await;
+    let hex = bay_text::hex::encode(CANARY);
+    let name = format!("{}.{}.test", &hex[..40], &hex[40..]);
+    let tls = lab.origins.server(&name, |_| {});
+    let (place, _) = origin::serve(Some(tls), echo).await;
+    lab.net.lead("ok.test", "192.0.2.10", place);
+    let read = send(&mut lab.https("ok.test").await, lab.get("ok.test", "/open/a")).await;
+    assert_eq!((read.status, read.json()["failure"].as_str()), (502, Some("certificate")), "{read:?}");
+    no_piece_of_the_value_in("certificate", &read);
+}

@@ -259,16 +259,14 @@ fn what_could_not_be_read_is_not_passed_on() {
     assert_eq!(opened(200, &[("content-range", "bytes 0-1/2")]), Err(Unreadable::Partial));
     assert_eq!(opened(416, &[("content-range", "bytes */2")]), Ok(Coding::Identity));
     for unknown in ["aws-chunked", "compress", "gzip, br", "dcb"] {
-        let shown = unknown.replace(' ', "?");
-        assert_eq!(opened(200, &[("content-encoding", unknown)]), Err(Unreadable::Coding(shown)));
+        assert_eq!(opened(200, &[("content-encoding", unknown)]), Err(Unreadable::Coding));
     }
     assert_eq!(opened(200, &[("transfer-encoding", "chunked")]), Ok(Coding::Identity));
     for packed in ["gzip, chunked", "gzip", "Chunked, deflate"] {
-        let shown = packed.replace(' ', "?");
-        assert_eq!(opened(200, &[("transfer-encoding", packed)]), Err(Unreadable::Coding(shown)));
+        assert_eq!(opened(200, &[("transfer-encoding", packed)]), Err(Unreadable::Coding));
     }
     assert_eq!(opened(200, &[("content-encoding", "identity, gzip")]), Ok(Coding::Gzip));
-    assert_eq!(opened(200, &[("grpc-encoding", "gzip")]), Err(Unreadable::Messages("gzip".to_owned())));
+    assert_eq!(opened(200, &[("grpc-encoding", "gzip")]), Err(Unreadable::Messages));
     assert_eq!(opened(200, &[("grpc-encoding", "identity")]), Ok(Coding::Identity));
 }
 
