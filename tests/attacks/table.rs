@@ -132,6 +132,7 @@ const ATTACKS: &[&str] = &[
     "CRED-GUESS-LEAVE",
     "CRED-ECHO-TE",
     "CRED-ECHO-ERROR",
+    "CRED-WS-EXTENSION",
     "RES-HOSTDISK",
     "UI-OSC",
     "UI-OUTPUT",

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bay_policy::push::commands;
 use bay_policy::{CanonicalRequest, Connection, Host, Outcome, RawRequest, Refusal, Scheme, canonicalise};
-use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT, HOST, HeaderValue};
+use http::header::{
+    CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT, HOST, HeaderValue, SEC_WEBSOCKET_EXTENSIONS,
+};
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use http_body_util::BodyExt;
@@ -177,6 +179,7 @@ impl Site {
             .with_watch(secrets.watch(&canonical, self.tell_misuse()))
             .with_form(form.ok().flatten());
         let mut sending = Sending { site: self, ruling: &ruling, canonical: &canonical, progress: &progress };
+        let offered = headers.contains_key(SEC_WEBSOCKET_EXTENSIONS) && hiding.is_none();
         let outgoing = Outgoing { headers, body, target, websocket: from_bay.is_some() };
         let (response, lease) = sending.send(outgoing, may_be_http2).await.map_err(|error| {
             progress.end_failed(error.failure());
@@ -196,7 +199,8 @@ impl Site {
             (Upgrade::WebSocket { accept }, Some(from_bay))
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS =>
             {
-                Ok(self.websocket(response, &accept, from_bay, &progress, hiding))
+                let handshake = Handshake { accept: &accept, offered, from_bay };
+                Ok(self.websocket(response, handshake, &progress, hiding))
             }
             _ => Ok(self.pass_on(response, lease, progress, hiding)),
         }
@@ -292,14 +296,20 @@ impl Site {
     fn websocket(
         &self,
         mut response: Response<Incoming>,
-        accept: &str,
-        from_bay: OnUpgrade,
+        handshake: Handshake<'_>,
         progress: &Arc<Progress>,
         hiding: Option<Hiding>,
     ) -> Answer {
+        let Handshake { accept, offered, from_bay } = handshake;
         if !headers::is_websocket(response.headers(), accept) {
             progress.end_failed(Failure::BadAnswer);
             let why = "the origin's answer to the WebSocket handshake is not the one that its key asks for";
+            return answers::failed(progress.id(), Failure::BadAnswer, why);
+        }
+        if headers::has_unoffered_extension(response.headers(), offered) {
+            progress.end_failed(Failure::BadAnswer);
+            let why =
+                "the origin's answer to the WebSocket handshake has an extension that it was not offered";
             return answers::failed(progress.id(), Failure::BadAnswer, why);
         }
         if let Some(Hiding { patterns, carried, .. }) = &hiding {
@@ -385,6 +395,15 @@ fn authorities(uri: &Uri, version: Version, headers: &HeaderMap) -> Vec<String> 
     let hosts = headers.get_all(HOST).iter();
     named.extend(hosts.map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned()));
     named
+}
+
+/// What a client asked for that wants a WebSocket.
+struct Handshake<'a> {
+    /// What a server has to answer to its key.
+    accept: &'a str,
+    /// Whether the origin was offered extensions.
+    offered: bool,
+    from_bay: OnUpgrade,
 }
 
 /// What is sent to the origin.

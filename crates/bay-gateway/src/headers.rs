@@ -5,8 +5,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bay_policy::canonical::overrides::is_describing_header;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderName, HeaderValue, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderName, HeaderValue, SEC_WEBSOCKET_EXTENSIONS, TE,
+    TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Method, Version};
 
@@ -149,6 +149,12 @@ pub(crate) fn is_websocket(headers: &HeaderMap, accept: &str) -> bool {
         && words(headers, &CONNECTION).iter().any(|word| word == "upgrade")
         && answers.next().is_some_and(|answer| answer.as_bytes() == accept.as_bytes())
         && answers.next().is_none()
+}
+
+/// Whether an answer to a handshake changes what frames are, without having been asked to. An extension that compresses them would
+/// hide the value of a secret in them.
+pub(crate) fn has_unoffered_extension(headers: &HeaderMap, offered: bool) -> bool {
+    !offered && headers.contains_key(SEC_WEBSOCKET_EXTENSIONS)
 }
 
 /// Says on a head that the connection becomes a WebSocket.

@@ -658,3 +658,37 @@ async fn cred_echo_error_the_names_of_a_certificate_are_not_quoted() {
     assert_eq!((read.status, read.json()["failure"].as_str()), (502, Some("certificate")), "{read:?}");
     no_piece_of_the_value_in("certificate", &read);
 }
+
+#[tokio::test]
+async fn cred_ws_extension_an_extension_that_was_not_offered_ends_the_handshake() {
+    let mut lab = Lab::new(POLICY).await;
+    let telling = |request: Request<Incoming>| async {
+        let mut answer = switch(request, Bytes::from_static(b"packed")).await;
+        let name = HeaderValue::from_static("permessage-deflate");
+        answer.headers_mut().insert("sec-websocket-extensions", name);
+        answer
+    };
+    let (place, seen) = origin::serve(Some(lab.origins.server("ok.test", |_| {})), telling).await;
+    lab.net.lead("ok.test", "192.0.2.10", place);
+    let offer = ("sec-websocket-extensions", "permessage-deflate");
+    // At other hosts an extension is what the two ends agree on, if the client offered it.
+    let request = with(websocket(&lab, "/open/api/ws"), &[offer]);
+    let answer = lab.https("ok.test").await.send_request(request).await.unwrap();
+    assert_eq!(answer.status(), 101);
+    let read = send(&mut lab.https("ok.test").await, websocket(&lab, "/open/api/ws")).await;
+    assert_eq!((read.status, read.json()["failure"].as_str()), (502, Some("bad-answer")), "not offered");
+
+    set(&lab, vec![held(&lab, CANARY, &["ok.test:PORT/open/api/** as bearer"])]);
+    for lines in [vec![("authorization", bearer())], vec![]] {
+        let mut lines: Vec<(&'static str, &str)> =
+            lines.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        lines.push(offer);
+        let request = with(websocket(&lab, "/open/api/ws"), &lines);
+        let read = send(&mut lab.https("ok.test").await, request).await;
+        assert_eq!((read.status, read.json()["failure"].as_str()), (502, Some("bad-answer")), "{read:?}");
+        assert!(read.json()["line"].as_str().unwrap().contains("extension"), "{read:?}");
+    }
+    let offered = |head: &http::request::Parts| head.headers.contains_key("sec-websocket-extensions");
+    let offers: Vec<bool> = seen.requests.lock().unwrap().iter().map(offered).collect();
+    assert_eq!(offers, [true, false, false, false], "it is offered only where nothing is to be hidden");
+}
