@@ -133,6 +133,7 @@ const ATTACKS: &[&str] = &[
     "CRED-ECHO-TE",
     "CRED-ECHO-ERROR",
     "CRED-WS-EXTENSION",
+    "GIT-PUSH-OPTIONS",
     "RES-HOSTDISK",
     "UI-OSC",
     "UI-OUTPUT",

@@ -370,9 +370,7 @@ async fn with_refs(canonical: CanonicalRequest, headers: &HeaderMap, body: &mut 
     }
     body.look(MAX_LOOK_BYTES as u64, LOOK_WITHIN).await;
     match commands(&body.looked_at(MAX_LOOK_BYTES).0) {
-        Some(commands) => {
-            canonical.with_refs(commands.updates.into_iter().map(|update| update.name).collect())
-        }
+        Some(commands) => canonical.with_commands(commands),
         None => canonical,
     }
 }

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::address::{self, AddressClass, NameClass};
+use crate::canonical::request::options_in_words;
 use crate::canonical::{CanonicalRequest, Host, HostWarning, Scheme};
 use crate::compile::{CompiledLayer, CompiledPolicy, RuleHead};
 use crate::decide::{Cause, Decision, LayerVerdict};
@@ -98,7 +99,7 @@ pub fn explain(
     Explanation {
         request: request.to_string(),
         outcome: decision.outcome,
-        reason: reason(request, decision),
+        reason: reason(request, decision) + &on_options(request, decision),
         rule: decision.rule().cloned(),
         layers: decision.layers.clone(),
         would_allow: if allowed { Vec::new() } else { remedies(policy, request, decision) },
@@ -127,6 +128,16 @@ fn reason(request: &CanonicalRequest, decision: &Decision) -> String {
             let special = special(request.host());
             format!("no rule of the {layer} layer ({file}) covers it{special}")
         }
+    }
+}
+
+/// Why rules by branch allow nothing of a push with push options.
+fn on_options(request: &CanonicalRequest, decision: &Decision) -> String {
+    match request.push_options() {
+        count if count > 0 && decision.outcome != Outcome::Allow => {
+            format!("; the push has {}, and no rule by branch allows those", options_in_words(count))
+        }
+        _ => String::new(),
     }
 }
 
@@ -300,5 +311,6 @@ fn other_branch(matcher: &Matcher, request: &CanonicalRequest) -> Option<(&'stat
     let named = matcher.branches.iter().take(MAX_NEAR_MISSES).map(|branch| branch.as_str());
     let named: Vec<&str> = named.collect();
     let other = !matcher.matches_push(request, Strictness::Exact);
-    other.then(|| ("branch", format!("it is for pushes of {}", named.join(", "))))
+    let without = if request.push_options() > 0 { " without push options" } else { "" };
+    other.then(|| ("branch", format!("it is for pushes of {}{without}", named.join(", "))))
 }

@@ -72,6 +72,10 @@ pub fn learn(policy: &CompiledPolicy, refused: &[CanonicalRequest], layer: Layer
             cannot("its host cannot be written as a pattern, and a wider one is for a person to write");
             continue;
         };
+        if request.push_options() > 0 {
+            cannot("it has push options, and no rule by branch allows those");
+            continue;
+        }
         if request.path().is_some_and(|path| alone(path).is_none()) {
             cannot("no pattern can be written for its path alone, and a wider one is for a person to write");
             continue;
@@ -116,9 +120,13 @@ pub fn exactly_this(request: &CanonicalRequest) -> Option<Matcher> {
 }
 
 /// The rule that allows this path and method of this host alone, and as far as it can be written down this query; nothing where
-/// no pattern can be written for the path.
+/// no pattern can be written for the path, and where it is a push with push options.
 #[must_use]
 pub fn narrowest(request: &CanonicalRequest) -> Option<Matcher> {
+    if request.push_options() > 0 {
+        // A rule by branch would not allow it, and one without branches would allow every push.
+        return None;
+    }
     let host = HostPattern::parse(&request.host().to_string()).ok()?;
     let group = group(request);
     let paths = request.path().map_or(Some(Vec::new()), alone)?;

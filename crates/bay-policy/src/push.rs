@@ -7,6 +7,12 @@
 pub const MAX_REFS: usize = 100;
 /// Longest name of a ref.
 const MAX_REF_BYTES: usize = 512;
+/// Most push options of one push for them to be known.
+pub const MAX_OPTIONS: usize = 32;
+/// Longest push option.
+const MAX_OPTION_BYTES: usize = 1024;
+/// The capability by which a client announces push options.
+const OPTIONS_CAPABILITY: &[u8] = b"push-options";
 /// Length of a packet's length.
 const LENGTH: usize = 4;
 
@@ -24,9 +30,14 @@ pub struct RefUpdate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commands {
     pub updates: Vec<RefUpdate>,
+    /// What the push asks of the server beside the refs: `git push -o`. A forge may merge, skip checks or set variables for it.
+    pub options: Vec<String>,
     /// Where in the body they end, and the pack may begin.
     pub end: usize,
 }
+
+/// What a line begins with that says where the history of a shallow clone ends.
+const SHALLOW: &str = "shallow ";
 
 /// Why commands could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,20 +56,21 @@ pub fn commands(body: &[u8]) -> Option<Commands> {
 
 /// The same for whoever can wait for more.
 pub fn read_commands(body: &[u8]) -> Result<Commands, Unread> {
-    let mut updates = Vec::new();
-    let (mut at, mut options) = (0, false);
+    let (mut updates, mut options) = (Vec::new(), Vec::new());
+    let (mut at, mut announced) = (0, false);
     while let Packet::Line { text, next } = packet(body, at)? {
         at = next;
         let (text, capabilities) = match text.iter().position(|byte| *byte == 0) {
-            Some(nul) if updates.is_empty() => (&text[..nul], &text[nul + 1..]),
+            Some(nul) if updates.is_empty() && !text.starts_with(SHALLOW.as_bytes()) => {
+                (&text[..nul], &text[nul + 1..])
+            }
             Some(_) => return Err(Unread::Odd),
             None => (text, &b""[..]),
         };
-        options |=
-            capabilities.split(|byte| matches!(byte, b' ' | b'\n')).any(|word| word == b"push-options");
+        announced |= announces_options(capabilities)?;
         let line = std::str::from_utf8(text).map_err(|_| Unread::Odd)?;
         let line = line.strip_suffix('\n').unwrap_or(line);
-        if let Some(id) = line.strip_prefix("shallow ") {
+        if let Some(id) = line.strip_prefix(SHALLOW) {
             object_id(id).ok_or(Unread::Odd)?;
             continue;
         }
@@ -68,13 +80,43 @@ pub fn read_commands(body: &[u8]) -> Result<Commands, Unread> {
         updates.push(update(line).ok_or(Unread::Odd)?);
     }
     at += LENGTH;
-    if options {
-        while let Packet::Line { next, .. } = packet(body, at)? {
+    if announced {
+        while let Packet::Line { text, next } = packet(body, at)? {
+            if options.len() == MAX_OPTIONS {
+                return Err(Unread::Odd);
+            }
+            options.push(option(text).ok_or(Unread::Odd)?);
             at = next;
         }
         at += LENGTH;
     }
-    Ok(Commands { updates, end: at })
+    Ok(Commands { updates, options, end: at })
+}
+
+/// Whether the capabilities of a push announce push options. Git finds the name behind any white space and before a `=`; other servers
+/// may read it in other ways. So there is one way to write it, and every other one is odd.
+fn announces_options(capabilities: &[u8]) -> Result<bool, Unread> {
+    let capabilities = capabilities.strip_suffix(b"\n").unwrap_or(capabilities);
+    if capabilities.iter().any(u8::is_ascii_control) {
+        return Err(Unread::Odd);
+    }
+    let names_it = |word: &&[u8]| {
+        word.windows(OPTIONS_CAPABILITY.len()).any(|part| part.eq_ignore_ascii_case(OPTIONS_CAPABILITY))
+    };
+    let mut named = capabilities.split(|byte| *byte == b' ').filter(names_it);
+    match (named.next(), named.next()) {
+        (None, _) => Ok(false),
+        (Some(OPTIONS_CAPABILITY), None) => Ok(true),
+        _ => Err(Unread::Odd),
+    }
+}
+
+/// One push option. Git takes no line break within one.
+fn option(text: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(text).ok()?;
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    let fits = (1..=MAX_OPTION_BYTES).contains(&text.len()) && !text.chars().any(char::is_control);
+    fits.then(|| text.to_owned())
 }
 
 enum Packet<'a> {
@@ -236,8 +278,9 @@ mod tests {
         assert_eq!(read.end, body.len());
         let names: Vec<&str> = read.updates.iter().map(|update| update.name.as_str()).collect();
         assert_eq!(names, ["refs/heads/main", "refs/tags/v1", "refs/heads/old"]);
+        assert_eq!(read.options, ["option"]);
         assert_eq!((&read.updates[1].old, &read.updates[2].new), (&None, &None));
-        assert_eq!(commands(b"0000"), Some(Commands { updates: Vec::new(), end: 4 }));
+        assert_eq!(commands(b"0000"), Some(Commands { updates: Vec::new(), options: Vec::new(), end: 4 }));
     }
 
     #[test]
@@ -263,6 +306,37 @@ mod tests {
             assert_eq!(read_commands(&whole.as_bytes()[..end]), Err(Unread::NotAllThere), "{end}");
         }
         assert_eq!(read_commands(b"zzzz"), Err(Unread::Odd));
+    }
+
+    #[test]
+    fn git_push_options_are_read_whole_or_the_refs_are_unknown() {
+        let announced =
+            |capabilities: &str| line(&format!("{OLD} {NEW} refs/heads/a\0{capabilities}\n")) + "0000";
+        let options = |text: &str| commands(text.as_bytes()).map(|read| read.options);
+        let one = line("ci.variable=EVIL=1");
+        let whole = announced(" report-status push-options agent=git/2.47.0") + &one + &line("x\n") + "0000";
+        assert_eq!(options(&whole), Some(vec!["ci.variable=EVIL=1".to_owned(), "x".to_owned()]));
+        assert_eq!(options(&(announced("push-options") + "0000")), Some(Vec::new()));
+        // Nothing announces them: what follows is the pack.
+        assert_eq!(options(&(announced(" report-status") + &one)), Some(Vec::new()));
+        for end in 0..whole.len() {
+            assert_eq!(read_commands(&whole.as_bytes()[..end]), Err(Unread::NotAllThere), "{end}");
+        }
+        for odd in [
+            announced("\tpush-options") + &one + "0000",
+            announced(" push-options=1") + &one + "0000",
+            announced(" Push-Options") + &one + "0000",
+            announced(" push-options push-options") + &one + "0000",
+            announced(" push-options\0") + &one + "0000",
+            line(&format!("shallow {OLD}\0 push-options")) + &announced("") + &one + "0000",
+            announced(" push-options") + &line("a\nb") + "0000",
+            announced(" push-options") + &line("a\0b") + "0000",
+            announced(" push-options") + &line(&"x".repeat(MAX_OPTION_BYTES + 1)) + "0000",
+            announced(" push-options") + &one.repeat(MAX_OPTIONS + 1) + "0000",
+            announced(" push-options") + "PACK",
+        ] {
+            assert_eq!(read_commands(odd.as_bytes()), Err(Unread::Odd), "{odd}");
+        }
     }
 
     #[test]

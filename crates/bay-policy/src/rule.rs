@@ -222,7 +222,7 @@ impl Matcher {
     }
 
     /// An allow is for pushes that change nothing else, and for what comes before them; deny and ask are for pushes that
-    /// change one of the refs, or may.
+    /// change one of the refs, or may: those of which that is not known, and those with push options.
     pub(crate) fn matches_push(&self, request: &CanonicalRequest, strictness: Strictness) -> bool {
         let forgiving = strictness == Strictness::Forgiving;
         let fits = |name: &String| self.branches.iter().any(|branch| branch.matches(name, forgiving));
@@ -231,6 +231,8 @@ impl Matcher {
             Pushing::No => false,
             Pushing::Preparing => !forgiving,
             Pushing::Unknown => forgiving,
+            // Options may be about anything of the repository, whatever the refs are.
+            Pushing::Refs(_) if request.push_options() > 0 => forgiving,
             Pushing::Refs(refs) if forgiving => refs.iter().any(fits),
             Pushing::Refs(refs) => refs.iter().all(fits),
         }

@@ -183,6 +183,9 @@ pub struct BodySeen {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Push {
     pub refs: Vec<RefChange>,
+    /// What the push asks of the server beside the refs (`git push -o`), with everything a terminal would obey written out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
     /// Commits that the push brings along, as far as they could be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commits: Vec<PushedCommit>,

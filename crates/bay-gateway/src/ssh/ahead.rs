@@ -1,6 +1,6 @@
 //! What a bay sends for a command, read ahead of passing it on.
 
-use bay_policy::push::{Unread, read_commands};
+use bay_policy::push::{Commands, Unread, read_commands};
 use bytes::BytesMut;
 use russh::{ChannelMsg, ChannelReadHalf};
 use tokio::time::timeout;
@@ -32,18 +32,19 @@ impl Ahead {
         !self.gone
     }
 
-    /// The refs that a push changes, waited for; nothing where they cannot be read.
-    pub(super) async fn refs(&mut self) -> Option<Vec<String>> {
+    /// The refs that a push changes and its options, waited for; nothing if they cannot be read.
+    pub(super) async fn commands(&mut self) -> Option<Commands> {
         loop {
             match read_commands(&self.seen) {
-                Ok(commands) => return Some(commands.updates.into_iter().map(|one| one.name).collect()),
+                Ok(commands) => return Some(commands),
                 Err(Unread::Odd) => return None,
                 Err(Unread::NotAllThere) if self.seen.len() >= MAX_LOOK_BYTES => return None,
                 Err(Unread::NotAllThere) => {}
             }
             if self.eof || !self.more().await {
                 // Who says nothing changes nothing.
-                return self.seen.is_empty().then(Vec::new);
+                let none = Commands { updates: Vec::new(), options: Vec::new(), end: 0 };
+                return self.seen.is_empty().then_some(none);
             }
         }
     }

@@ -138,9 +138,9 @@ async fn decide_on_push(
     answer: &BayChannel,
     meter: &Meter,
 ) -> bool {
-    let request = match bay.refs().await {
-        Some(refs) if refs.is_empty() => return true,
-        Some(refs) => request.clone().with_refs(refs),
+    let request = match bay.commands().await {
+        Some(commands) if commands.updates.is_empty() => return true,
+        Some(commands) => request.clone().with_commands(commands),
         // Nobody knows, and rules by branch take it for the worst.
         None => request.clone(),
     };

@@ -88,3 +88,52 @@ async fn a_request_that_a_person_has_not_answered_is_to_be_sent_again() {
     assert_eq!((&told["retry_after_s"], &told["outcome"]), (&3.into(), &"ask".into()), "{told:#}");
     assert_eq!(told["record"], answer.headers["x-workbay-record"].to_str().unwrap());
 }
+
+#[tokio::test]
+async fn git_push_options_are_allowed_by_no_rule_on_branches() {
+    let policy = r#"
+[[rule]]
+id = "agents"
+outcome = "allow"
+host = "ok.test"
+port = "*"
+path = "/team/app.git/**"
+branch = "agent/**"
+"#;
+    let mut lab = Lab::new(policy).await;
+    let (place, seen) = origin::serve(Some(lab.origins.server("ok.test", |_| {})), echo).await;
+    lab.net.lead("ok.test", "192.0.2.10", place);
+    let line = |text: &str| format!("{:04x}{text}", text.len() + 4);
+    let (zero, new) = ("0".repeat(40), "1".repeat(40));
+    let commands = |capabilities: &str| {
+        line(&format!("{zero} {new} refs/heads/agent/x\0 report-status{capabilities}\n")) + "0000"
+    };
+    let options = line("merge_request.target=prod") + &line("ci.variable=EVIL=1") + "0000";
+    let mut push = async |body: String| {
+        let request = lab.request("POST", "ok.test", "/team/app.git/git-receive-pack", body);
+        let answer = send(&mut lab.https("ok.test").await, request).await;
+        (answer.status, String::from_utf8_lossy(&answer.body).into_owned())
+    };
+    let (status, told) = push(commands(" push-options") + &options + "PACK").await;
+    assert_eq!(status, 403, "{told}");
+    assert!(told.contains("2 push options"), "the reason is said: {told}");
+    for unreadable in [
+        // Git takes each of these for the same capability, and reads options.
+        commands("\tpush-options") + &options + "PACK",
+        commands(" push-options=1") + &options + "PACK",
+        // Announced, and not there whole, or not what git sends.
+        commands(" push-options") + &line("merge_request.target=prod"),
+        commands(" push-options") + "zzzz0000PACK",
+        commands(" push-options") + &line("a\0b") + "0000PACK",
+        commands(" push-options") + &line("x").repeat(1000) + "0000PACK",
+    ] {
+        let (status, told) = push(unreadable.clone()).await;
+        assert_eq!(status, 403, "{unreadable}: {told}");
+    }
+    assert!(seen.lines().is_empty(), "{:?}", seen.lines());
+    // Options that are none change nothing.
+    for plain in [commands("") + "PACK", commands(" push-options") + "0000PACK"] {
+        let (status, told) = push(plain).await;
+        assert_eq!(status, 200, "{told}");
+    }
+}

@@ -230,6 +230,25 @@ async fn a_push_is_decided_on_by_what_it_changes_before_anything_of_it_is_sent()
 }
 
 #[tokio::test]
+async fn git_push_options_over_ssh_are_allowed_by_no_rule_on_branches() {
+    let agents = READING.replace("\"app\"", "\"agents\"").replace("path =", "branch = \"agent/**\"\npath =");
+    let mut rig = Rig::new(&format!("{READING}\n{agents}")).await;
+    let bare = rig.dir.path().join("forge/repos/team/app.git");
+    let advertised = quiet_git(&bare).args(["config", "receive.advertisePushOptions", "true"]).status();
+    assert!(advertised.unwrap().success());
+    let (work, done) = rig.clone("team/app.git").await;
+    assert!(done.status.success(), "{}", said(&done));
+    let args = ["push", "-q", "-o", "merge_request.target=prod", "origin", "HEAD:refs/heads/agent/x"];
+    let refused = rig.git(&work, &args).output().await.unwrap();
+    let told = said(&refused);
+    assert!(!refused.status.success() && told.contains("workbay: deny: PUSH ssh://git.ok.test"), "{told}");
+    assert!(told.contains("1 push option"), "{told}");
+    assert_eq!(at_forge(&rig, "refs/heads/agent/x"), "");
+    let done = rig.git(&work, &["push", "-q", "origin", "HEAD:refs/heads/agent/x"]).output().await.unwrap();
+    assert!(done.status.success(), "{}", said(&done));
+}
+
+#[tokio::test]
 async fn what_cannot_be_read_of_a_push_is_taken_for_the_worst() {
     let by_branch = READING.replace("path =", "branch = \"**\"\npath =");
     let mut rig = Rig::new(&by_branch).await;

@@ -4,18 +4,19 @@ use super::git::GitService;
 use super::host::parse_authority;
 use super::refusal::{Part, Quoted, Refusal, RefusalCode};
 use super::request::{CanonicalRequest, Connection, RawRequest, Scheme, WEBSOCKET, canonicalise};
-use crate::push::is_ref;
+use crate::push::{MAX_OPTIONS, is_ref};
 
 /// What a push changes that changes nothing, or nothing yet.
 const NOTHING: &str = "nothing yet";
 
 impl CanonicalRequest {
-    /// Reads `[METHOD] URL [pushing REF,REF…] [with HEADER, HEADER…]`. The method is GET unless said, of
+    /// Reads `[METHOD] URL [pushing REF,REF… [(N push options)]] [with HEADER, HEADER…]`. The method is GET unless said, of
     /// `ssh://HOST/REPOSITORY` FETCH, and WEBSOCKET for the handshake of one; `tcp://HOST:PORT` and `tls://HOST[:PORT]` are connections that are not looked into.
     pub fn from_line(line: &str) -> Result<Self, Refusal> {
         let line = line.trim();
         let (line, headers) = line.split_once(" with ").unwrap_or((line, ""));
         if let Some((line, refs)) = line.split_once(" pushing ") {
+            let (refs, options) = split_options(refs).ok_or_else(|| not_a_line(line))?;
             let refs = refs.split(',').map(str::trim).filter(|name| !name.is_empty() && *name != NOTHING);
             let refs: Vec<String> = refs.map(str::to_owned).collect();
             let request = Self::from_line(&if headers.is_empty() {
@@ -26,7 +27,7 @@ impl CanonicalRequest {
             if !refs.iter().all(|name| is_ref(name)) || !request.is_push() {
                 return Err(not_a_line(line));
             }
-            return Ok(request.with_refs(refs));
+            return Ok(request.with_refs(refs).with_push_options(options));
         }
         let (method, url) = match line.split_once(' ') {
             Some((method, url)) => (Some(method), url.trim_start()),
@@ -82,6 +83,14 @@ impl CanonicalRequest {
             websocket,
         })
     }
+}
+
+/// The refs of a push, and how many push options it has: `REF,REF… (2 push options)`.
+fn split_options(text: &str) -> Option<(&str, usize)> {
+    let Some((refs, options)) = text.split_once(" (") else { return Some((text, 0)) };
+    let (count, name) = options.strip_suffix(')')?.split_once(' ')?;
+    let count = count.parse().ok().filter(|count| (1..=MAX_OPTIONS).contains(count))?;
+    matches!(name, "push option" | "push options").then_some((refs, count))
 }
 
 /// `FETCH ssh://HOST[:PORT]/REPOSITORY`, with the `git@` that addresses of repositories have or without.

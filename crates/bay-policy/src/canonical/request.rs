@@ -10,7 +10,7 @@ use super::overrides::{is_overriding_field, is_overriding_header};
 use super::path::CanonicalPath;
 use super::query::CanonicalQuery;
 use super::refusal::{Part, Quoted, Refusal, RefusalCode};
-use crate::push::is_ref;
+use crate::push::{Commands, is_ref};
 
 /// Longest method.
 pub const MAX_METHOD_BYTES: usize = 32;
@@ -84,8 +84,15 @@ pub struct CanonicalRequest {
     /// Names of the secrets that would be attached, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     secrets: Vec<String>,
+    /// How many push options a push has whose refs are known.
+    #[serde(skip_serializing_if = "is_zero")]
+    push_options: usize,
     #[serde(flatten)]
     what: What,
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// How much of it the gateway sees.
@@ -203,6 +210,7 @@ impl CanonicalRequest {
             host: Host::parse(destination)?,
             port: checked_port(port)?,
             secrets: Vec::new(),
+            push_options: 0,
             what: What::GitSsh(git),
         })
     }
@@ -213,6 +221,7 @@ impl CanonicalRequest {
             host: Host::parse(destination)?,
             port: checked_port(port)?,
             secrets: Vec::new(),
+            push_options: 0,
             what: What::Tcp,
         })
     }
@@ -229,7 +238,13 @@ impl CanonicalRequest {
                 "connect to the name",
             ));
         }
-        Ok(Self { host, port: checked_port(connection.port)?, secrets: Vec::new(), what: What::Passthrough })
+        Ok(Self {
+            host,
+            port: checked_port(connection.port)?,
+            secrets: Vec::new(),
+            push_options: 0,
+            what: What::Passthrough,
+        })
     }
 
     /// The same with the refs that it changes, read from what is sent. Whatever is no push changes none.
@@ -244,6 +259,27 @@ impl CanonicalRequest {
             What::Tcp | What::Passthrough => {}
         }
         self
+    }
+
+    /// The request with what its body says that it changes, and how many push options it has.
+    #[must_use]
+    pub fn with_commands(self, commands: Commands) -> Self {
+        let options = commands.options.len();
+        self.with_refs(commands.updates.into_iter().map(|update| update.name).collect())
+            .with_push_options(options)
+    }
+
+    /// The request with so many push options. Only a push of known refs has any.
+    #[must_use]
+    pub(crate) fn with_push_options(mut self, count: usize) -> Self {
+        self.push_options = if matches!(self.pushing(), Pushing::Refs(_)) { count } else { 0 };
+        self
+    }
+
+    /// How many push options it has.
+    #[must_use]
+    pub fn push_options(&self) -> usize {
+        self.push_options
     }
 
     /// The same with the secrets that would be attached to it. They are no part of what is written of it.
@@ -363,23 +399,34 @@ impl fmt::Display for CanonicalRequest {
             What::Passthrough => write!(f, "tls://{}:{}", self.host, self.port),
             What::GitSsh(git) => {
                 write!(f, "{} ssh://{}{}", git.service().method(), self.authority(), git.path())?;
-                write_refs(f, git.refs())
+                write_refs(f, git.refs(), self.push_options)
             }
             What::Http(http) => {
                 let scheme = http.scheme.as_str();
                 write!(f, "{} {scheme}://{}{}{}", http.method, self.authority(), http.path, http.query)?;
-                write_refs(f, http.refs.as_deref())
+                write_refs(f, http.refs.as_deref(), self.push_options)
             }
         }
     }
 }
 
-fn write_refs(f: &mut fmt::Formatter<'_>, refs: Option<&[String]>) -> fmt::Result {
+fn write_refs(f: &mut fmt::Formatter<'_>, refs: Option<&[String]>, options: usize) -> fmt::Result {
     match refs {
         None => Ok(()),
         Some([]) => f.write_str(" pushing nothing yet"),
-        Some(refs) => write!(f, " pushing {}", refs.join(",")),
+        Some(refs) => {
+            write!(f, " pushing {}", refs.join(","))?;
+            match options {
+                0 => Ok(()),
+                count => write!(f, " ({})", options_in_words(count)),
+            }
+        }
     }
+}
+
+/// `1 push option`, `2 push options`.
+pub(crate) fn options_in_words(count: usize) -> String {
+    format!("{count} push option{}", if count == 1 { "" } else { "s" })
 }
 
 /// Brings a request into its canonical form.
@@ -426,7 +473,7 @@ pub fn canonicalise(raw: &RawRequest<'_>) -> Result<CanonicalRequest, Refusal> {
     }
     let method = if raw.websocket { websocket(&method)? } else { method };
     let http = Http { scheme: raw.scheme, method, path, query, headers, refs: None };
-    Ok(CanonicalRequest { host, port, secrets: Vec::new(), what: What::Http(http) })
+    Ok(CanonicalRequest { host, port, secrets: Vec::new(), push_options: 0, what: What::Http(http) })
 }
 
 fn checked_port(port: u16) -> Result<u16, Refusal> {

@@ -117,6 +117,44 @@ fn pushes_over_ssh_are_decided_on_by_their_branches_as_those_over_https() {
 }
 
 #[test]
+fn git_push_options_are_allowed_by_no_rule_on_branches() {
+    let rule = |outcome: &str, branch: &str| {
+        format!(
+            "[[rule]]\nid = \"{outcome}\"\noutcome = \"{outcome}\"\nkind = \"git-ssh\"\nhost = \"git.test\"\npath = \"/team/app\"\n{branch}\n"
+        )
+    };
+    let allow = rule("allow", "branch = \"agent/**\"");
+    let plain = request("PUSH ssh://git.test/team/app.git pushing refs/heads/agent/x");
+    let with = request("PUSH ssh://git.test/team/app.git pushing refs/heads/agent/x (2 push options)");
+    assert_eq!((plain.push_options(), with.push_options()), (0, 2));
+    assert_eq!(request(&with.to_string()), with);
+    let only = policy(&allow);
+    assert_eq!(outcome(&only, &plain.to_string()), "allow");
+    assert_eq!(outcome(&only, &with.to_string()), "deny");
+    let decision = decided(&only, &with.to_string());
+    let explained = explain(&only, &with, &decision, now());
+    assert!(explained.line().contains("the push has 2 push options, and no rule by branch allows those"));
+    assert!(explained.would_allow.is_empty(), "no rule by branch would: {explained:?}");
+    assert_eq!(explained.near_misses[0].why, "it is for pushes of refs/heads/agent/** without push options");
+    // Every ask and deny by branch is for them, as for a push of unknown refs.
+    let more =
+        "PUSH ssh://git.test/team/app.git pushing refs/heads/agent/x,refs/heads/agent/y (1 push option)";
+    for (wanted, branch) in [("ask", "branch = \"main\""), ("deny", "branch = \"main\"")] {
+        let both = policy(&(allow.clone() + &rule(wanted, branch)));
+        assert_eq!(outcome(&both, &plain.to_string()), "allow");
+        assert_eq!(outcome(&both, &with.to_string()), wanted);
+        assert_eq!(outcome(&both, more), wanted);
+    }
+    // A rule without branches is for every push.
+    assert_eq!(outcome(&policy(&rule("allow", "method = \"PUSH\"")), &with.to_string()), "allow");
+    for odd in ["(0 push options)", "(x push options)", "(2 push options", "(2 things)", "(99 push options)"]
+    {
+        let line = format!("PUSH ssh://git.test/team/app.git pushing refs/heads/agent/x {odd}");
+        assert_eq!(outcome(&only, &line), "refused", "{odd}");
+    }
+}
+
+#[test]
 fn an_ask_about_pushes_alone_is_enough_to_be_asked_with_what_changes() {
     let ask = |more: &str| policy(&format!("[[rule]]\noutcome = \"ask\"\nhost = \"git.test\"\n{more}"));
     let by_branch = ask("path = \"/team/app.git/**\"\nbranch = \"main\"");

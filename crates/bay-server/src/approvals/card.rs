@@ -155,11 +155,12 @@ fn behind(who: Option<&Who>) -> String {
 
 /// What a git push would change, where it can be read.
 fn pushed(request: &CanonicalRequest, beginning: &Beginning) -> Option<Push> {
-    let Commands { updates, end } = commands(&beginning.bytes).filter(|_| request.is_push())?;
+    let Commands { updates, options, end } = commands(&beginning.bytes).filter(|_| request.is_push())?;
     let (commits, objects) = pack::read(&beginning.bytes[end..]);
     let refs =
         updates.into_iter().map(|update| RefChange { name: update.name, old: update.old, new: update.new });
-    Some(Push { refs: refs.collect(), commits, objects })
+    let options = options.iter().map(|option| shortened(option)).collect();
+    Some(Push { refs: refs.collect(), options, commits, objects })
 }
 
 /// Refs that would be at a commit that is not among those shown: what is shown may have nothing to do with it.
@@ -440,7 +441,8 @@ mod tests {
         };
         let commit =
             |id: &str| PushedCommit { id: id.to_owned(), author: String::new(), subject: String::new() };
-        let push = |refs: Vec<RefChange>, commits: Vec<PushedCommit>| Push { refs, commits, objects: None };
+        let push =
+            |refs: Vec<RefChange>, commits: Vec<PushedCommit>| Push { refs, commits, ..Push::default() };
         let (tip, decoy) = ("a".repeat(40), "b".repeat(40));
         let odd = unseen_tips(&push(vec![change(Some(&tip))], vec![commit(&decoy)]));
         assert!(odd.len() == 1 && odd[0].contains("aaaaaaaaaaaa"), "{odd:?}");

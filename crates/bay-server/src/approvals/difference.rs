@@ -86,6 +86,10 @@ fn pushes(earlier: Option<&Push>, later: Option<&Push>) -> Vec<String> {
     }
     let gone = earlier.refs.iter().filter(|other| later.refs.iter().all(|change| change.name != other.name));
     lines.extend(gone.map(|other| format!("{}: no longer in the push", other.name)));
+    let added = later.options.iter().filter(|option| !earlier.options.contains(option));
+    lines.extend(added.map(|option| format!("push option {option}: added")));
+    let gone = earlier.options.iter().filter(|option| !later.options.contains(option));
+    lines.extend(gone.map(|option| format!("push option {option}: no longer in the push")));
     lines
 }
 

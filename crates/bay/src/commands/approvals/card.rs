@@ -56,7 +56,8 @@ fn brief(card: &Approval) -> String {
                 let new = change.new.as_ref().map_or("deleted", |new| new.get(..12).unwrap_or(new));
                 format!("{} at {}", visible(&change.name), visible(new))
             });
-            refs.collect::<Vec<_>>().join(", ")
+            let options = push.options.iter().map(|option| format!("option {}", visible(option)));
+            refs.chain(options).collect::<Vec<_>>().join(", ")
         }
         (None, Some(body)) => visible(&body.preview),
         (None, None) => return String::new(),
@@ -299,6 +300,9 @@ fn pushed(push: &Push, row: &mut impl FnMut(&str, String)) {
             (None, None) => name,
         };
         row("push", what);
+    }
+    for option in &push.options {
+        row("push", format!("option {}", visible(option)));
     }
     for commit in &push.commits {
         row(
