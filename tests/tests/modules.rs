@@ -17,6 +17,7 @@ const ROOT: &str = "(root)";
 const KNOWN: &[(&str, &[&str])] = &[
     ("bay", &["bay_ctl", "cli", "commands", "git", "multicall", "session", "top", "workspace"]),
     ("bay", &["failure", "output"]),
+    ("bay-backend-local", &["(root)", "memory"]),
     ("bay-diff", &["(root)", "compare", "content", "renames", "walk"]),
     (
         "bay-gateway",

@@ -26,12 +26,20 @@ use bay_types::runtime::{RuntimeRequest, SandboxSpec};
 use bay_types::stats::BayStats;
 use tokio::process::Command;
 
+mod handshake;
+
 /// What this driver is called.
 pub const NAME: &str = "gvisor";
 /// Where runsc is looked for.
 pub const RUNSC_PLACES: [&str; 2] = ["/usr/local/bin/runsc", "/usr/bin/runsc"];
 /// A runsc that does not report its version within this time counts as missing.
 const RUNSC_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long a guest may take to answer on a new connection.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+/// Connections that the sandbox may reset before the guest counts as unreachable, and the pause after each.
+const MAX_RESETS: u32 = 5;
+const AFTER_RESET: Duration = Duration::from_millis(20);
 
 const NO_MEMORY: &str =
     "gVisor refuses to save a sandbox in which any TCP connection is open or has just been closed";
@@ -159,8 +167,22 @@ impl Backend for Gvisor {
         Ok(Arc::new(BayOnly))
     }
 
+    /// A connection is handed out when the guest has answered on it: under load the sandbox now and then accepts one and
+    /// resets it, and a request that was sent on it could not be sent again without doing its work twice.
     async fn connect(&self, bay: BayId) -> io::Result<BoxedStream> {
-        self.local.connect(bay).await
+        let mut tries = 0;
+        loop {
+            let mut stream = self.local.connect(bay).await?;
+            let answer = tokio::time::timeout(ANSWERS_WITHIN, handshake::answered(&mut stream)).await;
+            match answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+                Ok(()) => return Ok(stream),
+                Err(error) if tries < MAX_RESETS && handshake::is_reset(&error) => {
+                    tries += 1;
+                    tokio::time::sleep(AFTER_RESET).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     async fn wait_gone(&self, runtime: &RuntimeHandle) {

@@ -131,9 +131,11 @@ fn named_input(request: &Request) -> Result<Option<InputId>, Failure> {
 }
 
 /// Answers 101 and moves bytes both ways until either side ends.
-fn splice(switch: OnUpgrade, mut frames: Frames) -> Response {
+fn splice(switch: OnUpgrade, frames: Frames) -> Response {
     let received = frames.received;
     tokio::spawn(async move {
+        // The task owns all of it, not only the stream: the bay counts as used until the rest is dropped.
+        let mut frames = frames;
         let Ok(Ok(caller)) = tokio::time::timeout(SWITCH_WITHIN, switch).await else { return };
         let mut caller = TokioIo::new(caller);
         let moved = tokio::io::copy_bidirectional_with_sizes(
