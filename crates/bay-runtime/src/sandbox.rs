@@ -284,8 +284,9 @@ impl Bundle {
         let taken = || -> io::Result<()> {
             fs::rename(self.shared.join(boot::SOCKET), &socket)?;
             fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))?;
-            fs::remove_file(self.shared.join(boot::CONFIG))?;
-            fs::remove_file(self.shared.join(boot::LISTENS))
+            // The marker stays: it is seen here before the guest's own call that makes it has returned, and the sandbox fails
+            // that call, and with it the guest, if the file is gone by then.
+            fs::remove_file(self.shared.join(boot::CONFIG))
         };
         taken().at(STEP, || "could not take the guest's socket".to_owned())
     }
