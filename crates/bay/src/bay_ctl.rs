@@ -85,7 +85,10 @@ pub(crate) fn run() -> ExitCode {
         }
     };
     let json = ctl.json;
-    ExitCode::from(crate::cli::on_one_thread(ctl.run()).unwrap_or_else(|failure| failure.report(json)))
+    ExitCode::from(
+        crate::one_thread::block_on(ctl.run())
+            .unwrap_or_else(|failure| crate::output::report(&failure, json)),
+    )
 }
 
 impl Ctl {

@@ -1,16 +1,12 @@
 //! The grammar of the command line, and the way from it to a verb.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bay_bench::Bench;
-use bay_client::Client;
 use bay_types::ApiError;
-use bay_types::trace::TRACEPARENT_VARIABLE;
-use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue};
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     approvals, audit, bench, branch, bundle, checkpoint, checkpoints, compare, completions, cp, diff, doctor,
@@ -18,11 +14,10 @@ use crate::commands::{
     replace, repos, restore, resume, review, rm, secret, serve, services, set, shell, show, start, stop,
     timeline, up, watch, workspaces,
 };
-use crate::daemon_start::DaemonLocation;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::top::Top;
-
-const DEFAULT_DATA_DIR: &str = "/var/lib/workbay";
+use crate::{one_thread, output};
 
 /// Persistent, isolated Linux workstations for coding agents.
 #[derive(Debug, Parser)]
@@ -36,59 +31,9 @@ const DEFAULT_DATA_DIR: &str = "/var/lib/workbay";
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) global: Global,
+    pub(crate) global: GlobalOptions,
     #[command(subcommand)]
     verb: Verb,
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Common options")]
-pub(crate) struct Global {
-    /// Print JSON: results on standard output, errors on standard error.
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-    /// The daemon's data directory.
-    #[arg(long, global = true, env = "BAY_DATA_DIR", hide_env_values = true, value_name = "DIR", default_value = DEFAULT_DATA_DIR, value_parser = path())]
-    data_dir: PathBuf,
-    /// The daemon's socket [default: bay.sock in the data directory].
-    #[arg(long, global = true, env = "BAY_SOCKET", hide_env_values = true, value_name = "PATH", value_parser = path())]
-    socket: Option<PathBuf>,
-    /// The pool for a daemon that is started [default: pool in the data directory].
-    #[arg(long, global = true, env = "BAY_POOL", hide_env_values = true, value_name = "DIR", value_parser = path())]
-    pool: Option<PathBuf>,
-    /// Do not start a daemon when none answers.
-    #[arg(long, global = true, env = "BAY_NO_AUTOSTART", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
-    no_autostart: bool,
-}
-
-/// A path that may be empty: an empty variable in the environment counts as none.
-fn path() -> impl TypedValueParser<Value = PathBuf> {
-    OsStringValueParser::new().map(PathBuf::from)
-}
-
-impl Global {
-    /// Where the daemon lives, with every path absolute: the daemon has another directory of its own.
-    pub(crate) fn location(&self) -> DaemonLocation {
-        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
-        let given = |path: &Option<PathBuf>| path.clone().filter(|p| !p.as_os_str().is_empty()).map(absolute);
-        let data_dir = absolute(
-            Some(self.data_dir.clone())
-                .filter(|p| !p.as_os_str().is_empty())
-                .unwrap_or_else(|| DEFAULT_DATA_DIR.into()),
-        );
-        DaemonLocation {
-            socket: given(&self.socket).unwrap_or_else(|| data_dir.join("bay.sock")),
-            pool: given(&self.pool).unwrap_or_else(|| data_dir.join("pool")),
-            data_dir,
-            autostart: !self.no_autostart,
-            quiet: self.json,
-        }
-    }
-
-    pub(crate) fn client(&self) -> Client {
-        let traceparent = std::env::var(TRACEPARENT_VARIABLE).ok().and_then(|given| given.parse().ok());
-        self.location().client(traceparent)
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -150,10 +95,10 @@ pub(crate) fn run() -> ExitCode {
     let outcome = match cli.verb {
         // These bring their own runtime, or need none.
         Verb::Serve(verb) => verb.run(&cli.global),
-        Verb::Completions(verb) => verb.run(),
-        verb => on_one_thread(dispatch(verb, cli.global)),
+        Verb::Completions(verb) => verb.run(Cli::command()),
+        verb => one_thread::block_on(dispatch(verb, cli.global)),
     };
-    ExitCode::from(outcome.unwrap_or_else(|failure| failure.report(json)))
+    ExitCode::from(outcome.unwrap_or_else(|failure| output::report(&failure, json)))
 }
 
 /// Says what is wrong with the command line, to a program in the shape of every other error. Help and the version that
@@ -165,7 +110,7 @@ fn misused(mut error: clap::Error, line: impl Iterator<Item = OsString>) -> Exit
         let _ = error.print();
         return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
     }
-    ExitCode::from(Failure::from(usage(&error.render().to_string())).report(true))
+    ExitCode::from(output::report(&usage(&error.render().to_string()).into(), true))
 }
 
 /// Options that say where the daemon is come from the environment more often than not, and are no part of how a verb is used.
@@ -192,7 +137,7 @@ fn usage(said: &str) -> ApiError {
     bay_client::invalid(message, next)
 }
 
-async fn dispatch(verb: Verb, global: Global) -> Outcome {
+async fn dispatch(verb: Verb, global: GlobalOptions) -> Outcome {
     match verb {
         Verb::Up(verb) => verb.run(&global).await,
         Verb::Ls(verb) => verb.run(&global).await,
@@ -238,26 +183,15 @@ async fn dispatch(verb: Verb, global: Global) -> Outcome {
         Verb::Doctor(verb) => verb.run(&global).await,
         Verb::Bench(verb) => bench::run(verb, &global).await,
         Verb::Serve(verb) => verb.run(&global),
-        Verb::Completions(verb) => verb.run(),
+        Verb::Completions(verb) => verb.run(Cli::command()),
     }
-}
-
-/// One thread is all a verb needs, and starting it is all the time it takes.
-pub(crate) fn on_one_thread(verb: impl Future<Output = Outcome>) -> Outcome {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| bay_client::local("starting up", &error))?;
-    let outcome = runtime.block_on(verb);
-    // A thread may still wait for standard input; nobody needs what it would read.
-    runtime.shutdown_background();
-    outcome
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_grammar_is_consistent() {

@@ -2,8 +2,6 @@
 
 use bay_types::{ApiError, ErrorCode};
 
-use bay_text::escape::message;
-
 /// What shells report for a program ended by SIGPIPE.
 pub(crate) const EXIT_BROKEN_PIPE: u8 = 141;
 /// Failures of ours in `exec`, kept apart from the command's own codes.
@@ -46,42 +44,11 @@ impl Failure {
             Failure::BrokenPipe => Failure::BrokenPipe,
         }
     }
-
-    /// Two lines on standard error, or one JSON object; returns the exit code.
-    pub(crate) fn report(&self, json: bool) -> u8 {
-        match self {
-            Failure::Api { error, exit } => {
-                let text = if json {
-                    bay_text::escape::json(serde_json::to_string(error).unwrap_or_default())
-                } else {
-                    two_lines(error)
-                };
-                crate::output::talk(&text);
-                *exit
-            }
-            Failure::BrokenPipe => EXIT_BROKEN_PIPE,
-        }
-    }
-}
-
-fn two_lines(error: &ApiError) -> String {
-    let mut text = format!("error[{}]: {}", error.code, message(&error.message));
-    if !error.next.is_empty() {
-        text.push_str("\nnext: ");
-        text.push_str(&message(&error.next));
-    }
-    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_error_is_two_lines_whatever_the_message_holds() {
-        let error = ApiError::new(ErrorCode::RepoFetch, "fatal:\nno \u{1b}[31mway", "try\r\nagain");
-        assert_eq!(two_lines(&error), "error[repo-fetch]: fatal: no \\x1b[31mway\nnext: try again");
-    }
 
     #[test]
     fn exec_keeps_our_failures_apart_from_the_commands() {

@@ -15,7 +15,7 @@
 //! Failure paths:
 //! - nobody answers and none can be started: `daemon-unreachable` or `not-root`, with the daemon's last words;
 //! - the connection breaks under an exec: attached again from the byte reached ([`session`]), so no output is lost;
-//! - the daemon refuses: its code, message and next step are printed as they are ([`failure`]);
+//! - the daemon refuses: its code, message and next step are printed as they are ([`output`]);
 //! - standard output is closed: the verb ends with 141, as if the shell had sent SIGPIPE.
 #![forbid(unsafe_code)]
 
@@ -28,8 +28,10 @@ mod disk_space;
 mod doctor;
 mod failure;
 mod git;
+mod global_options;
 mod multicall;
 mod naming;
+mod one_thread;
 mod operator;
 mod output;
 #[cfg(test)]

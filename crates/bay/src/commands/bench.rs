@@ -1,11 +1,11 @@
 use bay_bench::{Bench, Daemon, Judged, Scored};
 
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::output::table;
 
 /// Measures, and prints a table per contest.
-pub(crate) async fn run(bench: Bench, global: &Global) -> Outcome {
+pub(crate) async fn run(bench: Bench, global: &GlobalOptions) -> Outcome {
     let location = global.location();
     let client = global.client();
     let daemon = Daemon { data_dir: location.data_dir, socket: location.socket, client };

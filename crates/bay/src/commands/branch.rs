@@ -5,11 +5,11 @@ use bay_types::{ApiError, ErrorCode};
 use clap::Args;
 
 use super::bundle::{What, notes};
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
 use crate::git::bring_out::review::{review, review_before_push};
 use crate::git::bring_out::{Interrupts, Kind, Wanted, Work, bring_out, short};
 use crate::git::{Arrived, LocalRepo, discover, push};
+use crate::global_options::GlobalOptions;
 use crate::output::progress::Meter;
 use bay_text::escape::visible;
 
@@ -42,7 +42,7 @@ pub(crate) struct Branch {
 }
 
 impl Branch {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         check_branch(&self.branch)?;
         // Whether it can arrive is known before the bay is asked for anything.

@@ -7,10 +7,10 @@ use bay_types::bay::BayView;
 use clap::Args;
 use rustix::termios::isatty;
 
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
 use crate::git::bring_out::review::{Leaving, review};
 use crate::git::bring_out::{Interrupts, Kind, Wanted, Work, bring_out, short};
+use crate::global_options::GlobalOptions;
 use crate::output::progress::Meter;
 
 /// Write the work in a bay to standard output as a git bundle.
@@ -54,7 +54,7 @@ impl What {
 }
 
 impl Bundle {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         if isatty(io::stdout()) {
             return Err(invalid(

@@ -2,8 +2,8 @@ use bay_client::bay_path;
 use bay_types::checkpoint::{CheckpointCreate, CheckpointKind, CheckpointView};
 use clap::Args;
 
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use bay_text::escape::visible;
 
 /// Capture a bay as it is now, while everything in it runs: its files always, and what runs where that can be.
@@ -26,7 +26,7 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         let kind = match (self.memory, self.files_only) {
             (true, _) => Some(CheckpointKind::Memory),

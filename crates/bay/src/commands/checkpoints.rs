@@ -4,8 +4,8 @@ use bay_types::checkpoint::CheckpointView;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::output::age::since;
 use crate::output::table;
 use bay_text::escape::one_line;
@@ -36,7 +36,7 @@ enum Verb {
 }
 
 impl Checkpoints {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let mut client = global.client();
         match self.verb {
             Verb::Ls { name } => {

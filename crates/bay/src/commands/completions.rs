@@ -1,7 +1,6 @@
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::cli::Cli;
 use crate::failure::Outcome;
 
 /// Print a completion script for a shell.
@@ -13,9 +12,9 @@ pub(crate) struct Completions {
 }
 
 impl Completions {
-    pub(crate) fn run(self) -> Outcome {
+    pub(crate) fn run(self, mut bay: Command) -> Outcome {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "bay", &mut script);
+        clap_complete::generate(self.shell, &mut bay, "bay", &mut script);
         crate::output::data(String::from_utf8_lossy(&script).trim_end())?;
         Ok(0)
     }

@@ -1,9 +1,9 @@
 use bay_types::ErrorCode;
 use clap::Args;
 
-use crate::cli::Global;
 use crate::doctor::{self, report};
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 
 /// Check what this host can and cannot do for bays, what that costs, and how to fix it. Needs no daemon.
 #[derive(Debug, Args)]
@@ -13,7 +13,7 @@ use crate::failure::Outcome;
 pub(crate) struct Doctor {}
 
 impl Doctor {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let location = global.location();
         let examined = doctor::examine(&location).await;
         if global.json {

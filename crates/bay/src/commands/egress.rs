@@ -5,8 +5,8 @@ use bay_types::traffic::{EgressEntry, EgressNews, EgressOutcome, EgressState};
 use clap::Args;
 
 use super::record::{self, Days, Lines, Reader, understood};
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
+use crate::global_options::GlobalOptions;
 use crate::output::rows::indented;
 use crate::output::{colours, columns, count, data, size, talk};
 use bay_text::clip;
@@ -51,7 +51,7 @@ struct Shown {
 }
 
 impl Egress {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         crate::naming::bay(&self.name)?;
         let mut shown = Shown { last: None, days: Days::default(), json: global.json };
         let query = format!("/egress/entries?denied={}&lookups={}&", self.denied, self.lookups);
@@ -62,7 +62,7 @@ impl Egress {
         Ok(0)
     }
 
-    async fn ended(&self, global: &Global, end: &TimelineEnd, shown: &Shown) {
+    async fn ended(&self, global: &GlobalOptions, end: &TimelineEnd, shown: &Shown) {
         if end.older {
             talk("older lines are left out: --limit 0 shows all");
         }

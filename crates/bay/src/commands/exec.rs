@@ -4,8 +4,8 @@ use bay_types::exec::{ExecSpec, ExecView};
 use clap::Args;
 
 use super::approvals;
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
+use crate::global_options::GlobalOptions;
 use crate::{session, terminal};
 
 /// Run a command in a bay with this terminal's input, output and exit code.
@@ -89,7 +89,7 @@ impl Options {
 }
 
 impl Exec {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let (detach, ask, raw) = (self.detach, self.ask, self.raw);
         let name = self.name.clone();
         let result = async {

@@ -3,8 +3,8 @@ use bay_types::CheckpointName;
 use bay_types::checkpoint::{ForkCreate, Forked};
 use clap::Args;
 
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use bay_text::escape::one_line;
 
 /// Make new bays that begin where a bay is now, or was at a checkpoint. None of them sees what another does.
@@ -30,7 +30,7 @@ pub(crate) struct Fork {
 }
 
 impl Fork {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         let body =
             ForkCreate { count: self.count, from: self.from, name: self.prefix, files_only: self.files_only };

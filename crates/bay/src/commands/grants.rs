@@ -4,8 +4,8 @@ use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
 
 use super::policy::grant_line;
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::naming;
 use crate::output::{data, json, talk};
 use bay_text::escape::visible;
@@ -60,7 +60,7 @@ fn time(text: &str) -> Result<u64, String> {
 }
 
 impl Grants {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let mut client = global.client();
         match self.verb {
             Verb::Ls { name } => {

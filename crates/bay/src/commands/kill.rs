@@ -6,8 +6,8 @@ use bay_types::{ApiError, ErrorCode};
 use clap::Args;
 use tokio::time::Instant;
 
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use bay_text::clip;
 use bay_text::percent::segment;
 use bay_text::shell::command;
@@ -38,7 +38,7 @@ pub(crate) struct Kill {
 }
 
 impl Kill {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         let signal = crate::naming::signal(&self.signal)?;
         let request = SignalRequest { signal, tree: self.tree || signal == SIGKILL };

@@ -5,8 +5,8 @@ use bay_types::ApiError;
 use bay_types::bay::BayView;
 use http::Method;
 
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::output::progress::Meter;
 use bay_text::escape::one_line;
 
@@ -29,7 +29,7 @@ pub(super) async fn resolve(client: &mut Client, names: &[String]) -> Result<Vec
 }
 
 /// Asks for the change of each bay and waits until the daemon says that it is so.
-pub(super) async fn change(global: &Global, names: &[String], verb: &str, doing: &str) -> Outcome {
+pub(super) async fn change(global: &GlobalOptions, names: &[String], verb: &str, doing: &str) -> Outcome {
     let mut client = global.client();
     for bay in resolve(&mut client, names).await? {
         let mut meter = Meter::new(global.json);

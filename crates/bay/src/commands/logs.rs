@@ -9,10 +9,10 @@ use clap::Args;
 use http_body_util::BodyExt;
 use serde::Serialize;
 
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
+use crate::global_options::GlobalOptions;
 use crate::output::streams::Streams;
-use crate::output::{talk, written};
+use crate::output::{output_check, talk, written};
 use crate::session::Ends;
 use bay_text::percent::segment;
 
@@ -60,7 +60,7 @@ pub(crate) enum End {
 }
 
 impl Logs {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         let path = bay_path(bay, &format!("/execs/{}/output", segment(&self.exec)));
         let (follow, since_offset, raw) = (self.follow, self.since_offset, self.raw);
@@ -114,12 +114,12 @@ impl Printer {
 
 impl Source<'_> {
     /// Prints it, and goes on over a daemon that restarts and a bay that is paused.
-    pub(super) async fn show(self, global: &Global) -> Outcome {
+    pub(super) async fn show(self, global: &GlobalOptions) -> Outcome {
         let mut printer = Printer::new(global.json, self.raw);
         printer.ended(async |printer| self.print(global, printer).await).await
     }
 
-    async fn print(&self, global: &Global, printer: &mut Printer) -> Outcome {
+    async fn print(&self, global: &GlobalOptions, printer: &mut Printer) -> Outcome {
         let mut offset = self.since_offset;
         let mut away_since = None;
         let mut followed = false;
@@ -155,14 +155,14 @@ impl Source<'_> {
         }
     }
 
-    async fn was_paused(&self, global: &Global) -> Result<bool, ApiError> {
+    async fn was_paused(&self, global: &GlobalOptions) -> Result<bool, ApiError> {
         let say = |text: &str| talk(&format!("bay: {text}"));
         Ok(paused::wait(&global.client(), self.bay, say).await?.is_some())
     }
 
     async fn read(
         &self,
-        global: &Global,
+        global: &GlobalOptions,
         printer: &mut Printer,
         offset: &mut u64,
         may_start: bool,
@@ -238,7 +238,7 @@ fn show(frame: Frame, offset: &mut u64, printer: &mut Printer) -> Result<Option<
             match check {
                 Some(check) if printer.json => line(&Line::Check { check })?,
                 Some(check) => {
-                    if let Some(warning) = check_warning(check) {
+                    if let Some(warning) = output_check::warning(check) {
                         printer.talk(&format!("bay: {warning}"))?;
                     }
                 }
@@ -262,26 +262,6 @@ fn show(frame: Frame, offset: &mut u64, printer: &mut Printer) -> Result<Option<
         }
     }
     Ok(None)
-}
-
-/// What a person has to know about output that was just shown.
-pub(crate) fn check_warning(check: OutputCheck) -> Option<String> {
-    let what = match check {
-        OutputCheck::Intact | OutputCheck::Partial => return None,
-        OutputCheck::Changed { from, to } => format!(
-            "this is not what the command wrote: bytes {from} to {to} differ from the hash that was recorded when it ended; \
-             somebody in the bay has changed the kept output"
-        ),
-        OutputCheck::Missing { from, to } => format!(
-            "bytes {from} to {to} were kept when the command ended and are not there any more; later output replaced them, or \
-             somebody in the bay has removed them"
-        ),
-        OutputCheck::Unchecked { from, to } => format!(
-            "bytes {from} to {to} cannot be checked, and anybody in the bay could have changed them: no hash of them was \
-             recorded when the command ended"
-        ),
-    };
-    Some(format!("warning: {what}"))
 }
 
 fn missing(Gap { dropped, why }: Gap, from: u64) -> String {
@@ -327,16 +307,8 @@ mod tests {
     }
 
     #[test]
-    fn only_output_that_is_not_known_to_be_the_commands_own_is_warned_of() {
-        assert_eq!(check_warning(OutputCheck::Intact), None);
-        assert_eq!(check_warning(OutputCheck::Partial), None);
-        let changed = check_warning(OutputCheck::Changed { from: 0, to: 15 }).unwrap();
-        assert!(
-            changed.starts_with("warning: this is not what the command wrote: bytes 0 to 15"),
-            "{changed}"
-        );
+    fn the_check_of_the_output_is_a_line_of_its_own_in_json() {
         let check = OutputCheck::Unchecked { from: 1, to: 2 };
-        assert!(check_warning(check).unwrap().contains("cannot be checked"));
         let json = serde_json::to_string(&Line::Check { check }).unwrap();
         assert_eq!(json, r#"{"check":{"state":"unchecked","from":1,"to":2}}"#);
     }

@@ -3,8 +3,8 @@ use clap::Args;
 use comfy_table::Cell;
 use jiff::Timestamp;
 
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::output::age::since;
 use crate::output::table;
 use bay_text::clip;
@@ -26,7 +26,7 @@ pub(crate) struct Ls {
 }
 
 impl Ls {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bays: Vec<BayView> = global.client().get("/v1/bays").await?;
         if global.json {
             crate::output::json(&bays)?;

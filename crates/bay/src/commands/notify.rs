@@ -3,8 +3,8 @@ use std::net::IpAddr;
 use bay_types::notify::{Delivery, Webhook, WebhookAdd, WebhookMade};
 use clap::{Args, Subcommand};
 
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::output::{data, json, talk};
 use bay_text::escape::visible;
 use bay_text::percent::segment;
@@ -68,7 +68,7 @@ fn line(hook: &Webhook) -> String {
 }
 
 impl Notify {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let mut client = global.client();
         match self.verb {
             Verb::Add { kind: Kind::Webhook { url, addresses } } => {

@@ -1,8 +1,8 @@
 use clap::Args;
 
 use super::lifecycle::change;
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 
 /// Freeze everything a bay runs, in memory and without using processor time; or put it on disk, where it uses no memory.
 #[derive(Debug, Args)]
@@ -17,7 +17,7 @@ pub(crate) struct Pause {
 }
 
 impl Pause {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let verb = if self.to_disk { "pause?to_disk=true" } else { "pause" };
         change(global, &self.names, verb, "pausing").await
     }

@@ -2,8 +2,8 @@ use bay_client::bay_path;
 use bay_types::inside::Port;
 use clap::Args;
 
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::output::table;
 use bay_text::clip;
 use bay_text::escape::visible;
@@ -19,7 +19,7 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         let ports: Vec<Port> = global.client().get(&bay_path(bay, "/ports")).await?;
         if global.json {

@@ -2,8 +2,8 @@ use bay_client::bay_path;
 use bay_types::checkpoint::{Promote as Wanted, Restored};
 use clap::Args;
 
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use bay_text::escape::one_line;
 
 /// Make the files of one bay another's, as the best of several forks becomes the parent. The state that it replaces is kept.
@@ -20,7 +20,7 @@ pub(crate) struct Promote {
 }
 
 impl Promote {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let (child, parent) = (crate::naming::bay(&self.name)?, crate::naming::bay(&self.into)?);
         let body = Wanted { from: child.to_owned() };
         let done: Restored = global.client().post(&bay_path(parent, "/promote"), &body).await?;

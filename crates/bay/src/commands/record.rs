@@ -13,8 +13,8 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, Zoned};
 
-use crate::cli::Global;
 use crate::failure::Failure;
+use crate::global_options::GlobalOptions;
 use crate::output::{data, talk};
 
 /// Lines that are shown when nothing else is asked for.
@@ -111,7 +111,7 @@ pub(super) fn understood<T: serde::de::DeserializeOwned>(line: &[u8]) -> Result<
 
 /// Reads to the end: what there is, or as long as there is more to come. `path` ends where the query for lines goes on.
 pub(super) async fn read(
-    global: &Global,
+    global: &GlobalOptions,
     path: &str,
     wanted: &Lines,
     reader: &mut impl Reader,
@@ -148,7 +148,7 @@ pub(super) async fn read(
 
 /// One answer; nothing when it was cut off.
 async fn answer(
-    global: &Global,
+    global: &GlobalOptions,
     path: &str,
     reader: &mut impl Reader,
     may_start: bool,

@@ -1,8 +1,8 @@
 use clap::Args;
 
 use super::lifecycle::change;
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 
 /// Give a bay a fresh root filesystem from its image; the workspace is kept.
 #[derive(Debug, Args)]
@@ -14,7 +14,7 @@ pub(crate) struct Replace {
 }
 
 impl Replace {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         change(global, &self.names, "replace", "replacing").await
     }
 }

@@ -2,8 +2,8 @@ use bay_types::repo::{RepoSync, RepoView};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::output::age::since;
 use crate::output::progress::Meter;
 use crate::output::{count, size, table};
@@ -39,7 +39,7 @@ enum Verb {
 }
 
 impl Repos {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let mut client = global.client();
         match self.verb {
             Verb::Ls => {

@@ -3,8 +3,8 @@ use bay_types::CheckpointName;
 use bay_types::checkpoint::{Restore as Wanted, Restored};
 use clap::Args;
 
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use bay_text::escape::one_line;
 
 /// Restore a bay to one of its checkpoints. Its present state is kept as another, so nothing is lost.
@@ -21,7 +21,7 @@ pub(crate) struct Restore {
 }
 
 impl Restore {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         let body = Wanted { checkpoint: self.checkpoint, files_only: self.files_only };
         let done: Restored = global.client().post(&bay_path(bay, "/restore"), &body).await?;

@@ -1,8 +1,8 @@
 use clap::Args;
 
 use super::lifecycle::change;
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 
 /// Resume a paused bay where it stopped.
 #[derive(Debug, Args)]
@@ -14,7 +14,7 @@ pub(crate) struct Resume {
 }
 
 impl Resume {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         change(global, &self.names, "resume", "resuming").await
     }
 }

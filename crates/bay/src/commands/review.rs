@@ -3,8 +3,8 @@ use bay_types::diff::{DiffAsk, Finding, Part, Review as Reviewed, Severity};
 use clap::Args;
 
 use super::diff::{Span, query};
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::output::progress::Meter;
 use crate::output::{count, talk};
 use bay_text::escape::{one_line, visible};
@@ -26,7 +26,7 @@ pub(crate) struct Review {
 }
 
 impl Review {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         let ask = DiffAsk { from: self.span.from, to: self.span.to, part: Part::Workspace, patch: true };
         let mut meter = Meter::new(global.json);

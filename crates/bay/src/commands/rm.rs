@@ -5,8 +5,8 @@ use bay_types::bay::BayDeleted;
 use clap::Args;
 
 use super::lifecycle::resolve;
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
+use crate::global_options::GlobalOptions;
 use bay_text::escape::visible;
 
 /// Delete bays and their workspaces. On a terminal it asks first; in a script it does not.
@@ -27,7 +27,7 @@ pub(crate) struct Rm {
 }
 
 impl Rm {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let mut client = global.client();
         let bays = resolve(&mut client, &self.names).await?;
         let asks = !self.yes && !self.keep_workspace && !global.json;

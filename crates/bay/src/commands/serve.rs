@@ -4,16 +4,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bay_client::local;
-use bay_server::{ApprovalsConfig, Collector, EgressConfig, SshKey};
+use bay_pool::{GIT_VARIABLES, PoolOptions};
+use bay_server::{ApprovalsConfig, Collector, EgressConfig, ServerConfig, SshKey};
 use bay_types::backend::BackendName;
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
 use jiff::SignedDuration;
 use tracing_subscriber::EnvFilter;
 
-use crate::cli::Global;
 use crate::failure::Outcome;
-use crate::multicall;
+use crate::global_options::GlobalOptions;
 
 /// Run the daemon. Other verbs start one by themselves; this is for service managers and for watching it.
 #[derive(Debug, Args)]
@@ -84,7 +84,7 @@ fn time(text: &str) -> Result<Duration, String> {
 }
 
 impl Serve {
-    pub(crate) fn run(self, global: &Global) -> Outcome {
+    pub(crate) fn run(self, global: &GlobalOptions) -> Outcome {
         if !rustix::process::geteuid().is_root() {
             return Err(ApiError::new(
                 ErrorCode::NotRoot,
@@ -106,16 +106,23 @@ impl Serve {
         let otlp = self.collector()?;
         let location = global.location();
         let executable = std::env::current_exe().map_err(|e| local("finding the bay executable", &e))?;
-        let told = multicall::Serve {
+        let config = ServerConfig {
             data_dir: location.data_dir,
             pool_dir: location.pool,
             socket: location.socket,
             listen: self.listen,
             executable,
-            pool_mib: self.pool_mib,
-            disk_reserve_mib: self.disk_reserve_mib,
+            pool_options: PoolOptions {
+                initial_mib: self.pool_mib,
+                reserve_mib: self.disk_reserve_mib,
+                git_environment: GIT_VARIABLES
+                    .iter()
+                    .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
+                    .collect(),
+                must_exist: false,
+            },
             otlp,
-            backend: self.backend,
+            backend: self.backend.into(),
             runsc: self.runsc,
             criu: self.criu,
             memory_reserve_mib: self.memory_reserve_mib,
@@ -133,9 +140,9 @@ impl Serve {
             .enable_all()
             .build()
             .map_err(|e| local("starting up", &e))?;
-        let served = runtime.block_on(multicall::serve(told));
+        let served = runtime.block_on(bay_server::serve(config));
         runtime.shutdown_background();
-        served?;
+        served.map_err(|error| error.to_api())?;
         Ok(0)
     }
 

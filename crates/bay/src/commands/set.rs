@@ -5,8 +5,8 @@ use clap::Args;
 use jiff::SignedDuration;
 
 use super::show::limit_lines;
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::output::table::section;
 
 /// Change the limits of a bay, at once and without a stop.
@@ -88,7 +88,7 @@ fn idle_time(text: &str) -> Result<Setting<u64>, String> {
 }
 
 impl Set {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         let change = self.limits.change();
         let view: BayView = global.client().patch(&bay_path(bay, "/limits"), &change).await?;

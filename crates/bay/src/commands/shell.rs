@@ -1,8 +1,8 @@
 use clap::Args;
 
 use super::exec::{Options, with_terminal};
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
+use crate::global_options::GlobalOptions;
 use crate::{session, terminal};
 
 /// The bay's best shell, as a login shell.
@@ -19,7 +19,7 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let result = async {
             let bay = crate::naming::bay(&self.name)?;
             let argv = ["/bin/sh", "-c", SHELL].map(str::to_owned).to_vec();

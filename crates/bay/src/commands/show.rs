@@ -8,8 +8,8 @@ use bay_types::traffic::EgressState;
 use clap::Args;
 use jiff::Timestamp;
 
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::output::age::{since, span};
 use crate::output::size;
 use crate::output::table::section;
@@ -25,7 +25,7 @@ pub(crate) struct Show {
 }
 
 impl Show {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         let mut client = global.client();
         let view: BayView = client.get(&bay_path(bay, "")).await?;

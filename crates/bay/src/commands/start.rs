@@ -1,8 +1,8 @@
 use clap::Args;
 
 use super::lifecycle::change;
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 
 /// Start a stopped bay with the files it had.
 #[derive(Debug, Args)]
@@ -14,7 +14,7 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         change(global, &self.names, "start", "starting").await
     }
 }

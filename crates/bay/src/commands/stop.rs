@@ -2,8 +2,8 @@ use bay_types::bay::STOP_GRACE_S;
 use clap::Args;
 
 use super::lifecycle::change;
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 
 /// End everything a bay runs; its files stay, and `bay start` brings it back.
 #[derive(Debug, Args)]
@@ -18,7 +18,7 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         change(global, &self.names, &format!("stop?grace_s={}", self.grace), "stopping").await
     }
 }

@@ -3,8 +3,8 @@ use bay_types::timeline::{EndOfTimeline, TimelineEnd, TimelineLine, TimelineNews
 use clap::Args;
 
 use super::record::{self, Days, Lines, Reader, understood};
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
+use crate::global_options::GlobalOptions;
 use crate::output::rows::indented;
 use crate::output::{colours, columns, data, talk};
 use bay_text::clip;
@@ -38,7 +38,7 @@ struct Shown {
 }
 
 impl Timeline {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         crate::naming::bay(&self.name)?;
         let mut shown = Shown { last: None, days: Days::default(), json: global.json };
         let end = record::read(global, &bay_path(&self.name, "/timeline?"), &self.lines, &mut shown).await?;

@@ -15,8 +15,8 @@ use super::exec::Options;
 use super::policy::{self, Complete, PolicyFlags};
 use super::set::LimitFlags;
 use crate::archive::Packed;
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
+use crate::global_options::GlobalOptions;
 use crate::naming::{Target, without_credentials};
 use crate::output::age::since;
 use crate::output::progress::Meter;
@@ -78,7 +78,7 @@ struct Made {
 }
 
 impl Up {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let began = Instant::now();
         let mut client = global.client();
         let made = self.make(&mut client, global.json).await.map_err(|failure| match failure {

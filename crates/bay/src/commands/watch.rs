@@ -10,8 +10,8 @@ use http_body_util::BodyExt;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
+use crate::global_options::GlobalOptions;
 use crate::output::talk;
 use bay_text::escape::visible;
 use bay_text::percent::segment;
@@ -40,7 +40,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         let path =
             if self.path.starts_with('/') { self.path.clone() } else { format!("{WORKSPACE}/{}", self.path) };
@@ -98,7 +98,11 @@ impl Watch {
 
     /// After a stream that broke off: the bay's own state says whether there is something to come back to. Waits for as long
     /// as it is paused.
-    async fn goes_on(&self, global: &Global, away_since: &mut Option<Instant>) -> Result<(), ApiError> {
+    async fn goes_on(
+        &self,
+        global: &GlobalOptions,
+        away_since: &mut Option<Instant>,
+    ) -> Result<(), ApiError> {
         let client = global.client().another_without_starting();
         let say = |text: &str| talk(&format!("bay: {text}"));
         let was_paused = paused::wait(&client, &self.name, say).await?;

@@ -3,8 +3,8 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
 use super::rm::confirmed;
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::output::age::since;
 use crate::output::{size, table};
 use bay_text::escape::visible;
@@ -36,7 +36,7 @@ enum Verb {
 }
 
 impl Workspaces {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let mut client = global.client();
         match self.verb {
             Verb::Ls => {

@@ -1,6 +1,8 @@
 //! What people and programs read: standard output is data, standard error is talk.
 
 pub(crate) mod age;
+mod error;
+pub(crate) mod output_check;
 pub(crate) mod progress;
 pub(crate) mod rows;
 pub(crate) mod streams;
@@ -15,6 +17,7 @@ use bay_text::terminal::Filter;
 use serde::Serialize;
 
 use crate::failure::Failure;
+pub(crate) use error::report;
 
 /// Prints data and a newline.
 pub(crate) fn data(text: &str) -> Result<(), Failure> {

@@ -8,8 +8,7 @@ use bay_types::frame::{Gap, GapReason};
 use bay_types::output::OutputCheck;
 
 use super::Session;
-use crate::commands::logs::check_warning;
-use crate::output::talk;
+use crate::output::{output_check, talk};
 use crate::terminal;
 use bay_text::percent::segment;
 
@@ -53,7 +52,7 @@ impl Session<'_> {
     /// Output that was changed on its way here. What is missing of it was told by its gap.
     pub(super) fn say_check(&self, check: Option<OutputCheck>) {
         if let Some(check @ OutputCheck::Changed { .. }) = check
-            && let Some(warning) = check_warning(check)
+            && let Some(warning) = output_check::warning(check)
         {
             self.note(&warning);
         }

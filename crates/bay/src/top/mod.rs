@@ -20,8 +20,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
+use crate::global_options::GlobalOptions;
 use draw::Order;
 use rates::{Rates, between};
 use screen::Screen;
@@ -62,7 +62,7 @@ fn interval(text: &str) -> Result<f64, String> {
 }
 
 impl Top {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let mut client = global.client();
         let pause = Duration::from_secs_f64(self.interval);
         let first = look(&mut client).await?;

@@ -9,8 +9,8 @@ use clap::{Args, Subcommand};
 use http_body_util::BodyExt;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
+use crate::global_options::GlobalOptions;
 use crate::output::{columns, data, json, json_line, talk};
 use bay_text::escape::visible;
 use bay_text::percent::segment;
@@ -125,7 +125,7 @@ fn path(id: &str, rest: &str) -> String {
 }
 
 impl Approvals {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let mut client = global.client();
         match self.verb {
             None if self.watch => watch(global).await?,
@@ -213,7 +213,7 @@ pub(super) async fn tell_if_waiting(mut client: Client, bay: String, argv: Vec<S
 }
 
 /// Cards of what is asked, and a line for each answer; also over a restart of the daemon.
-async fn watch(global: &Global) -> Result<(), Failure> {
+async fn watch(global: &GlobalOptions) -> Result<(), Failure> {
     let (mut seen, mut away_since) = (HashMap::new(), None::<Instant>);
     if !global.json {
         talk("waiting for questions; Ctrl-C ends this, and nothing else");
@@ -237,7 +237,7 @@ async fn watch(global: &Global) -> Result<(), Failure> {
 
 /// The same as long as one daemon tells it. Nothing is shown twice.
 async fn watch_once(
-    global: &Global,
+    global: &GlobalOptions,
     seen: &mut HashMap<ApprovalId, ApprovalState>,
     away_since: &mut Option<Instant>,
 ) -> Result<(), Failure> {

@@ -10,8 +10,8 @@ use bay_types::event::{LedgerHead, LedgerKey};
 use clap::{Args, Subcommand};
 use http_body_util::BodyExt;
 
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
+use crate::global_options::GlobalOptions;
 use crate::output::streams::Streams;
 use crate::output::{data, json, written};
 
@@ -56,7 +56,7 @@ enum Verb {
 }
 
 impl Audit {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         match self.verb {
             Verb::Verify(verb) => verb.run(global).await,
             Verb::Export { from, to } => {
@@ -95,7 +95,7 @@ impl Audit {
 
 /// Passes a bundle on as it comes: it is JSON by itself, and a copy must be of the same bytes. Only a terminal, which keeps no
 /// copy, gets it without what it would obey.
-async fn print(global: &Global, path: &str) -> Outcome {
+async fn print(global: &GlobalOptions, path: &str) -> Outcome {
     let mut body = global.client().download(path).await?;
     let mut streams = Streams::new(false);
     while let Some(frame) = body.frame().await {

@@ -14,8 +14,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{known_heads, read};
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
+use crate::global_options::GlobalOptions;
 use crate::output::{count, data, json, talk};
 
 /// Longest key file that is read.
@@ -80,7 +80,7 @@ impl Reading {
 }
 
 impl Verify {
-    pub(super) async fn run(self, global: &Global) -> Outcome {
+    pub(super) async fn run(self, global: &GlobalOptions) -> Outcome {
         let mut client = global.client();
         let key = self.key(&mut client).await?;
         let place = known_heads::place(key.log());

@@ -6,8 +6,8 @@ use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::output::talk;
 use bay_text::escape::{message, visible};
 use run::Row;
@@ -53,7 +53,7 @@ struct Comparison<'a> {
 }
 
 impl Compare {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         for bay in &self.bays {
             crate::naming::bay(bay)?;
         }

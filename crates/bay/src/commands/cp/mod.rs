@@ -11,8 +11,8 @@ use bay_types::{ApiError, ErrorCode};
 use clap::Args;
 use serde::Serialize;
 
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::naming::Place;
 use crate::output::progress::Meter;
 use crate::output::{count, size};
@@ -54,7 +54,7 @@ pub(super) struct Copied {
 }
 
 impl Cp {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let mut ends = Ends::listen().map_err(|e| local("listening for signals", &e))?;
         tokio::select! {
             outcome = self.copy(global) => outcome,
@@ -66,7 +66,7 @@ impl Cp {
         }
     }
 
-    async fn copy(&self, global: &Global) -> Outcome {
+    async fn copy(&self, global: &GlobalOptions) -> Outcome {
         let mut client = global.client();
         let mut meter = Meter::new(global.json);
         let (from, to) = (crate::naming::place(&self.source), crate::naming::place(&self.destination));

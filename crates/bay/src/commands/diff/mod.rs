@@ -6,8 +6,8 @@ use bay_types::diff::{
 };
 use clap::Args;
 
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
+use crate::global_options::GlobalOptions;
 use crate::output::progress::Meter;
 use crate::output::{count, talk};
 use bay_text::escape::visible;
@@ -78,7 +78,7 @@ pub(crate) fn query(ask: &DiffAsk) -> String {
 }
 
 impl Diff {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         let ask = self.what.ask();
         let mut client = global.client();

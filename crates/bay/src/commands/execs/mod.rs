@@ -3,8 +3,8 @@ use bay_types::exec::ExecView;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::output::age::{since, took};
 use crate::output::{size, table};
 use bay_text::clip;
@@ -37,7 +37,7 @@ enum Verb {
 }
 
 impl Execs {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let (name, running) = match self.verb {
             Verb::Ls { name, running } => (name, running),
             Verb::Show(verb) => return verb.run(global).await,

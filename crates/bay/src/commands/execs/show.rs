@@ -5,8 +5,8 @@ use clap::Args;
 use jiff::Timestamp;
 
 use super::state;
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::output::age::since;
 use crate::output::size;
 use crate::output::table::section;
@@ -27,7 +27,7 @@ pub(crate) struct Show {
 }
 
 impl Show {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let bay = crate::naming::bay(&self.name)?;
         let path = bay_path(bay, &format!("/execs/{}", segment(&self.exec)));
         let exec: ExecView = global.client().get(&path).await?;

@@ -15,8 +15,8 @@ pub(crate) use policy_argument::forge_of_path;
 pub(crate) use policy_argument::{Given, PolicyFlags, given};
 pub(crate) use render::grant as grant_line;
 
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
+use crate::global_options::GlobalOptions;
 use crate::operator;
 use crate::output::{data, json, talk};
 
@@ -142,7 +142,7 @@ impl<'a> Scope<'a> {
 }
 
 impl Policy {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let mut client = global.client();
         match self.verb {
             Verb::Show { name, host, project } => {

@@ -6,8 +6,8 @@ use bay_types::secret::{SecretFile, SecretRotate, SecretSet, SecretSource, Secre
 use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::cli::Global;
 use crate::failure::Outcome;
+use crate::global_options::GlobalOptions;
 use crate::output::{data, json, talk};
 use bay_text::percent::segment;
 use value::Given;
@@ -134,7 +134,7 @@ fn path(name: &str, rest: &str) -> String {
 }
 
 impl Secret {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let mut client = global.client();
         match self.verb {
             Verb::Set(set) => {

@@ -4,8 +4,8 @@ use bay_types::service::{Health, HealthCheck, Restart, ServiceSpec};
 use clap::Args;
 
 use super::{One, service_name};
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
+use crate::global_options::GlobalOptions;
 use bay_text::clip;
 
 /// How much of a bad argument an error quotes.
@@ -71,7 +71,7 @@ pub(crate) struct Definition {
 }
 
 impl Add {
-    pub(super) async fn run(self, global: &Global) -> Outcome {
+    pub(super) async fn run(self, global: &GlobalOptions) -> Outcome {
         let spec = self.definition.spec()?;
         self.one.target(global)?.define(&mut global.client(), &spec, self.definition.no_wait).await
     }

@@ -9,8 +9,8 @@ use comfy_table::Cell;
 use jiff::Timestamp;
 
 use super::logs;
-use crate::cli::Global;
 use crate::failure::{Failure, Outcome};
+use crate::global_options::GlobalOptions;
 use crate::output::age::since;
 use crate::output::{size, table};
 use bay_text::clip;
@@ -94,7 +94,7 @@ enum Verb {
 }
 
 impl Services {
-    pub(crate) async fn run(self, global: &Global) -> Outcome {
+    pub(crate) async fn run(self, global: &GlobalOptions) -> Outcome {
         let mut client = global.client();
         match self.verb {
             Verb::Add(add) => add.run(global).await,
@@ -134,7 +134,7 @@ pub(crate) fn service_name(given: &str) -> Result<ServiceName, Failure> {
 }
 
 impl One {
-    fn target(&self, global: &Global) -> Result<Target, Failure> {
+    fn target(&self, global: &GlobalOptions) -> Result<Target, Failure> {
         let service = service_name(&self.service)?;
         let logs = format!("bay services logs {} {service}", self.name);
         Ok(Target { base: base(&self.name)?, service, logs, json: global.json })
