@@ -15,7 +15,6 @@ const ROOT: &str = "(root)";
 /// Cycles that are still there, each with all of its modules. The list only ever gets shorter: untie a module, and take it
 /// off.
 const KNOWN: &[(&str, &[&str])] = &[
-    ("bay-backend-local", &["(root)", "memory"]),
     ("bay-diff", &["(root)", "compare", "content", "renames", "walk"]),
     (
         "bay-gateway",

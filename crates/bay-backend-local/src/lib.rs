@@ -7,9 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bay_backend::{
@@ -18,8 +16,8 @@ use bay_backend::{
 };
 use bay_runtime::sockets::Callers;
 use bay_runtime::{
-    Counters, Failure, GUEST_SOCKET, GatewaySockets, Hierarchies, Placing, find_criu, guest_socket,
-    limit_events, network_use, process_start_ticks,
+    Counters, Failure, GUEST_SOCKET, GatewaySockets, Hierarchies, Placing, guest_socket, limit_events,
+    network_use, process_start_ticks,
 };
 use bay_types::BayId;
 use bay_types::backend::{
@@ -28,25 +26,22 @@ use bay_types::backend::{
 use bay_types::bay::{Isolation, Limits};
 use bay_types::egress::{Dropped, Process, Transport, Who};
 use bay_types::runtime::{
-    Criu, ID_RANGE, Moved, Obstacle, RuntimeHandle, RuntimePlace, RuntimeRecord, RuntimeReply,
-    RuntimeRequest, RuntimeSpec,
+    ID_RANGE, Moved, Obstacle, RuntimeHandle, RuntimePlace, RuntimeRecord, RuntimeReply, RuntimeRequest,
+    RuntimeSpec,
 };
 use bay_types::stats::{BayStats, LimitEvents, NetworkUse};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::io::Interest;
 use tokio::net::{TcpListener, UdpSocket, UnixStream};
-use tokio::process::Command;
 
+mod helper;
 mod memory;
 
-/// Longest answer the helper may give.
-const MAX_REPLY_BYTES: u64 = 64 * 1024;
-/// A start takes milliseconds; ending processes that sleep on a slow disk may take the helper's own deadlines.
-const HELPER_DEADLINE: Duration = Duration::from_secs(90);
+use helper::{Helper, handle_of};
+use memory::Memory;
+
 /// A socket address holds 108 bytes, the last one zero.
 const MAX_SOCKET_PATH: usize = 107;
-/// A CRIU that does not report its version within this time counts as missing.
-const CRIU_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Where the local driver keeps its things.
 #[derive(Debug, Clone)]
@@ -69,23 +64,19 @@ pub struct LocalConfig {
 #[derive(Debug)]
 pub struct Local {
     config: LocalConfig,
+    helper: Helper,
     /// Where the cgroup hierarchies are mounted: looked at for every bay in every list, so it is kept once known. On some
     /// hosts the first bay's helper is the one that mounts what is missing.
     groups: OnceLock<Hierarchies>,
-    /// The program that captures and restores memory, or why there is none.
-    criu: Result<Criu, String>,
+    memory: Memory,
 }
 
 impl Local {
     /// Finds out what this host has.
     pub async fn open(config: LocalConfig) -> Self {
-        let given = config.criu.clone();
-        let found = tokio::task::spawn_blocking(move || find_criu(given.as_deref()));
-        let criu = match tokio::time::timeout(CRIU_ANSWERS_WITHIN, found).await {
-            Ok(found) => found.unwrap_or_else(|error| Err(error.to_string())),
-            Err(_) => Err("it did not report its version in time".to_owned()),
-        };
-        Self { config, groups: OnceLock::new(), criu }
+        let memory = Memory::open(config.criu.clone()).await;
+        let helper = Helper::new(config.helper.clone());
+        Self { config, helper, groups: OnceLock::new(), memory }
     }
 
     fn groups(&self) -> Option<&Hierarchies> {
@@ -105,53 +96,6 @@ impl Local {
         }
     }
 
-    /// The helper leads a process group of its own: a signal to the daemon's group does not reach it.
-    fn command(&self) -> Command {
-        let mut command = Command::new(&self.config.helper);
-        command
-            .arg("__runtime")
-            .env_clear()
-            .current_dir("/")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .process_group(0);
-        command
-    }
-
-    /// Runs the helper to its end.
-    async fn ask(&self, request: &RuntimeRequest) -> Result<RuntimeReply, BackendError> {
-        self.ask_within(request, HELPER_DEADLINE).await
-    }
-
-    async fn ask_within(
-        &self,
-        request: &RuntimeRequest,
-        deadline: Duration,
-    ) -> Result<RuntimeReply, BackendError> {
-        let mut helper = self.command().spawn().map_err(BackendError::Helper)?;
-        let body = serde_json::to_vec(request).map_err(|error| BackendError::Helper(error.into()))?;
-        let talk = async {
-            if let Some(mut stdin) = helper.stdin.take() {
-                stdin.write_all(&body).await?;
-            }
-            let mut answer = Vec::new();
-            if let Some(stdout) = helper.stdout.take() {
-                stdout.take(MAX_REPLY_BYTES).read_to_end(&mut answer).await?;
-            }
-            io::Result::Ok((answer, helper.wait().await?))
-        };
-        let (answer, status) = match tokio::time::timeout(deadline, talk).await {
-            Ok(talked) => talked.map_err(BackendError::Helper)?,
-            Err(_) => {
-                // Not waited for: a helper that hangs in the kernel would be waited for in vain. The runtime buries it.
-                let _ = helper.start_kill();
-                return Err(BackendError::HelperSlow);
-            }
-        };
-        understood(&answer, &status.to_string())
-    }
-
     /// Starts a bay by another request to the helper, for drivers that differ from this one in how a bay begins.
     ///
     /// # Errors
@@ -163,7 +107,7 @@ impl Local {
         request: impl FnOnce(RuntimeSpec) -> RuntimeRequest + Send,
     ) -> Result<RuntimeHandle, BackendError> {
         let runtime = RuntimeSpec { isolation, ..self.runtime_spec(spec).await };
-        match self.ask(&request(runtime)).await {
+        match self.helper.ask(&request(runtime)).await {
             Ok(RuntimeReply::Started { record }) => handle_of(&record),
             Ok(_) => Err(BackendError::HelperLost { status: "no record of PID 1".to_owned() }),
             Err(error) => {
@@ -209,16 +153,6 @@ impl Local {
     }
 }
 
-/// What the helper said, when that was no failure.
-fn understood(answer: &[u8], status: &str) -> Result<RuntimeReply, BackendError> {
-    match serde_json::from_slice(answer) {
-        Ok(RuntimeReply::Failed { step, message }) => Err(BackendError::Step { step, message }),
-        Ok(RuntimeReply::Hangs { message }) => Err(BackendError::Hangs(message)),
-        Ok(reply) => Ok(reply),
-        Err(_) => Err(BackendError::HelperLost { status: status.to_owned() }),
-    }
-}
-
 #[async_trait]
 impl Backend for Local {
     fn isolation(&self) -> Isolation {
@@ -234,10 +168,7 @@ impl Backend for Local {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             isolation: IsolationGrade::SharedKernel,
-            memory_checkpoints: match &self.criu {
-                Ok(_) => Support::Yes,
-                Err(why) => Support::no(memory::needs_criu(why)),
-            },
+            memory_checkpoints: self.memory.support(),
             files_checkpoint: FilesCheckpoint::Snapshot,
             live_limits: Support::Yes,
             egress: EgressControl::Gateway,
@@ -290,11 +221,11 @@ impl Backend for Local {
     }
 
     async fn clear(&self, bay: BayId) -> Result<(), BackendError> {
-        self.ask(&RuntimeRequest::Clear(self.place(bay))).await.map(drop)
+        self.helper.ask(&RuntimeRequest::Clear(self.place(bay))).await.map(drop)
     }
 
     async fn examine(&self, order: &CaptureOrder) -> Result<Vec<Obstacle>, BackendError> {
-        self.examine_memory(order).await
+        self.memory.examine(&self.helper, order, self.runtime_spec(&order.bay).await).await
     }
 
     async fn capture(
@@ -302,15 +233,16 @@ impl Backend for Local {
         order: &CaptureOrder,
         while_stopped: WhileStopped<'_>,
     ) -> Result<Captured, BackendError> {
-        self.capture_memory(order, while_stopped).await
+        let runtime = self.runtime_spec(&order.bay).await;
+        self.memory.capture(&self.helper, order, runtime, while_stopped).await
     }
 
     async fn abandon(&self, order: &CaptureOrder) -> Result<(), BackendError> {
-        self.abandon_capture(order).await
+        self.memory.abandon(&self.helper, order, self.runtime_spec(&order.bay).await).await
     }
 
     async fn can_restore(&self, images: &Path) -> Result<(), BackendError> {
-        self.can_restore_memory(images).await
+        self.memory.can_restore(images).await
     }
 
     async fn restore(
@@ -319,15 +251,22 @@ impl Backend for Local {
         images: &Path,
         fork_index: Option<u32>,
     ) -> Result<Restored, BackendError> {
-        self.restore_memory(spec, images, fork_index).await
+        let runtime = self.runtime_spec(spec).await;
+        let restored = self.memory.restore(&self.helper, runtime, images, fork_index).await;
+        if restored.is_err()
+            && let Err(clearing) = self.clear(spec.bay).await
+        {
+            tracing::warn!(bay = %spec.bay, error = %clearing, "could not clear a failed restore");
+        }
+        restored
     }
 
     async fn pause(&self, bay: BayId) -> Result<(), BackendError> {
-        self.ask(&RuntimeRequest::Freeze(self.place(bay))).await.map(drop)
+        self.helper.ask(&RuntimeRequest::Freeze(self.place(bay))).await.map(drop)
     }
 
     async fn resume(&self, bay: BayId) -> Result<(), BackendError> {
-        self.ask(&RuntimeRequest::Thaw(self.place(bay))).await.map(drop)
+        self.helper.ask(&RuntimeRequest::Thaw(self.place(bay))).await.map(drop)
     }
 
     fn can_keep(&self, limits: &Limits) -> Result<(), BackendError> {
@@ -514,10 +453,6 @@ fn limit_failure(failure: Failure) -> BackendError {
         io::ErrorKind::Unsupported => BackendError::LimitUnsupported(failure.what),
         _ => BackendError::Step { step: failure.step.to_owned(), message: bay_types::error::chain(&failure) },
     }
-}
-
-fn handle_of(record: &RuntimeRecord) -> Result<RuntimeHandle, BackendError> {
-    RuntimeHandle::of(record).map_err(|error| BackendError::Helper(error.into()))
 }
 
 /// The record of a runtime whose PID 1 lives.
