@@ -17,28 +17,6 @@ const ROOT: &str = "(root)";
 const KNOWN: &[(&str, &[&str])] = &[
     ("bay-diff", &["(root)", "compare", "content", "renames", "walk"]),
     (
-        "bay-gateway",
-        &[
-            "answers",
-            "authority",
-            "body",
-            "connection",
-            "decider",
-            "dns",
-            "exchange",
-            "gateway",
-            "origin",
-            "postgres",
-            "progress",
-            "proxy",
-            "secrets",
-            "sight",
-            "ssh",
-            "tunnel",
-            "upstream",
-        ],
-    ),
-    (
         "bay-guest",
         &[
             "(root)",
@@ -54,7 +32,6 @@ const KNOWN: &[(&str, &[&str])] = &[
             "wake",
         ],
     ),
-    ("bay-policy", &["compile", "exec", "parse", "preset"]),
     ("bay-pool", &["(root)", "backing", "changes", "checkpoint", "diff", "image", "pool", "repo", "sysfs"]),
     (
         "bay-server",

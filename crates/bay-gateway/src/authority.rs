@@ -20,9 +20,9 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::{ServerSessionMemoryCache, StoresServerSessions};
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 use crate::limits::MAX_LEAVES;
-use crate::ssh::HostKey;
 
 /// How long the authority of a bay is valid: longer than any bay lives.
 const AUTHORITY_DAYS: i64 = 3650;
@@ -109,14 +109,8 @@ impl Authority {
         pem::encode(&pem::Pem::new("CERTIFICATE", self.certificate.to_vec()))
     }
 
-    /// The public key by which the bay's SSH clients know the gateway, whatever host they mean.
-    #[must_use]
-    pub fn ssh_host_key(&self) -> String {
-        self.host_key().public()
-    }
-
-    pub(crate) fn host_key(&self) -> HostKey {
-        HostKey::of_authority(&zeroize::Zeroizing::new(self.issuer.key().serialize_der()))
+    pub(crate) fn key_der(&self) -> Zeroizing<Vec<u8>> {
+        Zeroizing::new(self.issuer.key().serialize_der())
     }
 
     /// What is put into the bay's stores of trust.

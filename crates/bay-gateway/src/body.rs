@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bay_policy::canonical::overrides::FormScan;
 use bytes::{Bytes, BytesMut};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -16,10 +17,10 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use crate::decider::Failure;
 use crate::forms;
 use crate::limits::{LOOK_WITHIN, MAX_LOOK_BYTES, MAX_REST_BYTES, REST_WITHIN, TURN_BYTES};
-use crate::origin::Lease;
 use crate::progress::{Direction, Progress};
 use crate::scrub::CodingError;
 use crate::secrets::Watch;
+use crate::sight::{Beginning, ReadAhead};
 
 /// Why a body broke off.
 #[derive(Debug, thiserror::Error)]
@@ -56,12 +57,21 @@ pub(crate) struct Source {
     /// How it broke off while it was looked at.
     broken: Option<hyper::Error>,
     read_rest: bool,
+    /// Whether a decider has waited for its beginning.
+    waited: bool,
 }
 
 impl Source {
     /// `read_rest` is off for bodies that the client only sends when it is told to go on.
     pub(crate) fn new(inner: Incoming, read_rest: bool) -> Self {
-        Self { inner: Some(inner), seen: BytesMut::new(), seen_trailers: None, broken: None, read_rest }
+        Self {
+            inner: Some(inner),
+            seen: BytesMut::new(),
+            seen_trailers: None,
+            broken: None,
+            read_rest,
+            waited: false,
+        }
     }
 
     /// Reads ahead until so many bytes are there, the body is over, or the time is up. Nothing of it is lost: what is
@@ -172,6 +182,20 @@ impl Drop for Source {
     }
 }
 
+#[async_trait]
+impl ReadAhead for Source {
+    /// Waits only once: a client that is silent holds up the decision no longer than that.
+    async fn beginning(&mut self) -> Beginning {
+        if !self.waited {
+            self.waited = true;
+            self.look(MAX_LOOK_BYTES as u64, LOOK_WITHIN).await;
+        }
+        let (bytes, whole) = self.looked_at(MAX_LOOK_BYTES);
+        let length = if whole { Some(bytes.len() as u64) } else { self.length() };
+        Beginning { bytes, whole, length }
+    }
+}
+
 /// A body that is passed on.
 pub(crate) struct Metered {
     inner: Source,
@@ -181,8 +205,8 @@ pub(crate) struct Metered {
     waiting: Option<Pin<Box<Sleep>>>,
     /// What was passed on in this turn.
     turn: usize,
-    /// Given back when the answer is through.
-    lease: Option<Lease>,
+    /// Called when all of it was passed on; dropped if it breaks off.
+    when_complete: Option<Box<dyn FnOnce() + Send>>,
     /// Looks for sentinels in what the bay sends.
     watch: Option<Watch>,
     /// Reads what servers take for a form.
@@ -201,7 +225,7 @@ impl Metered {
             idle,
             waiting: None,
             turn: 0,
-            lease: None,
+            when_complete: None,
             watch: None,
             form: None,
             news: None,
@@ -209,8 +233,8 @@ impl Metered {
         }
     }
 
-    pub(crate) fn with_lease(mut self, lease: Option<Lease>) -> Self {
-        self.lease = lease;
+    pub(crate) fn when_complete(mut self, call: impl FnOnce() + Send + 'static) -> Self {
+        self.when_complete = Some(Box::new(call));
         self
     }
 
@@ -226,7 +250,7 @@ impl Metered {
 
     /// Where the bay's own body breaks off that is all there is to say, and the origin's answer may still come.
     fn failed(&mut self, of_origin: Failure) {
-        self.lease = None;
+        self.when_complete = None;
         self.ended = true;
         match self.direction {
             Direction::Out => self.progress.note(Failure::RequestBody),
@@ -257,8 +281,8 @@ impl Metered {
             return;
         }
         self.ended = true;
-        if let Some(lease) = self.lease.take() {
-            lease.give_back();
+        if let Some(call) = self.when_complete.take() {
+            call();
         }
         if self.direction == Direction::In {
             self.progress.end_answered();
@@ -275,7 +299,7 @@ impl Body for Metered {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if !self.progress.still_allowed() {
-            self.lease = None;
+            self.when_complete = None;
             self.ended = true;
             return Poll::Ready(Some(Err(BodyError::Revoked)));
         }
@@ -324,7 +348,7 @@ impl Body for Metered {
             Poll::Pending => {
                 self.turn = 0;
                 if self.has_news(context) && !self.progress.still_allowed() {
-                    self.lease = None;
+                    self.when_complete = None;
                     self.ended = true;
                     return Poll::Ready(Some(Err(BodyError::Revoked)));
                 }

@@ -9,7 +9,8 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bay_policy::Host;
@@ -18,12 +19,14 @@ use hickory_proto::rr::rdata::{A, AAAA};
 use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::decider::{Decider, LookUp};
-use crate::gateway::Shared;
-use crate::limits::{DNS_IDLE, DNS_QUERIES_PER_SECOND, DNS_TTL_SECONDS, MAX_DNS_MESSAGE};
+use crate::limits::{
+    DNS_IDLE, DNS_QUERIES_PER_SECOND, DNS_TTL_SECONDS, MAX_DNS_CONNECTIONS, MAX_DNS_MESSAGE,
+};
 use crate::names::Names;
 use crate::stream::Io;
 
@@ -32,7 +35,7 @@ pub fn answer(
     question: &[u8],
     peer: SocketAddr,
     decider: &dyn Decider,
-    names: &std::sync::Mutex<Names>,
+    names: &Mutex<Names>,
 ) -> Option<Vec<u8>> {
     // What is too short to have an id cannot be answered, and an answer must not be answered.
     let id = u16::from_be_bytes([*question.first()?, *question.get(1)?]);
@@ -76,14 +79,14 @@ fn look_up(
     query: &hickory_proto::op::Query,
     peer: SocketAddr,
     decider: &dyn Decider,
-    names: &std::sync::Mutex<Names>,
+    names: &Mutex<Names>,
 ) -> (ResponseCode, Option<Record>) {
     let text = query.name().to_ascii();
     let kind = query.query_type();
     let host = Host::parse(&text).ok().filter(|host| host.name().is_some());
     let asked = host.as_ref().and_then(Host::name).unwrap_or(&text);
     let may = {
-        let mut names = names.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
         names.may_ask(asked, Instant::now())
     };
     if !may {
@@ -102,7 +105,7 @@ fn look_up(
         LookUp::NoSuchName => (ResponseCode::NXDomain, None),
         LookUp::Refused | LookUp::TooManyNames => (ResponseCode::Refused, None),
         LookUp::Answer if matches!(kind, RecordType::A | RecordType::AAAA) => {
-            let mut names = names.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
             match names.number(name) {
                 Some((number, is_new)) => {
                     new = is_new;
@@ -129,13 +132,13 @@ fn look_up(
 
 /// Questions that may still be asked: refilled with time, up to one second's worth.
 #[derive(Debug)]
-pub(crate) struct Allowance {
+struct Allowance {
     left: f64,
     at: Instant,
 }
 
 impl Allowance {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         Self { left: f64::from(DNS_QUERIES_PER_SECOND), at: Instant::now() }
     }
 
@@ -152,14 +155,45 @@ impl Allowance {
     }
 }
 
-impl Shared {
+/// Answers the DNS questions of one bay.
+pub(crate) struct DnsServer {
+    decider: Arc<dyn Decider>,
+    names: Arc<Mutex<Names>>,
+    allowance: Mutex<Allowance>,
+    /// One permit for each TCP connection that may be open.
+    connections: Arc<Semaphore>,
+    dropped: AtomicU64,
+}
+
+impl std::fmt::Debug for DnsServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DnsServer").field("dropped", &self.dropped).finish_non_exhaustive()
+    }
+}
+
+impl DnsServer {
+    pub(crate) fn new(decider: Arc<dyn Decider>, names: Arc<Mutex<Names>>) -> Self {
+        Self {
+            decider,
+            names,
+            allowance: Mutex::new(Allowance::new()),
+            connections: Arc::new(Semaphore::new(MAX_DNS_CONNECTIONS)),
+            dropped: AtomicU64::new(0),
+        }
+    }
+
+    /// Questions and connections that were dropped because there were too many.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Relaxed)
+    }
+
     fn answer(&self, question: &[u8], peer: SocketAddr) -> Option<Vec<u8>> {
         let may = {
-            let mut allowance = self.allowance.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut allowance = self.allowance.lock().unwrap_or_else(PoisonError::into_inner);
             allowance.take(Instant::now())
         };
         if !may {
-            self.counts.dns_dropped();
+            self.dropped.fetch_add(1, Relaxed);
             return None;
         }
         answer(question, peer, &*self.decider, &self.names)
@@ -188,7 +222,7 @@ impl Datagrams for UdpSocket {
     }
 }
 
-pub(crate) async fn serve_udp(shared: Arc<Shared>, socket: impl Datagrams) {
+pub(crate) async fn serve_udp(server: Arc<DnsServer>, socket: impl Datagrams) {
     let mut buffer = vec![0; MAX_DNS_MESSAGE + 1];
     loop {
         let (length, peer) = match socket.receive(&mut buffer).await {
@@ -200,14 +234,14 @@ pub(crate) async fn serve_udp(shared: Arc<Shared>, socket: impl Datagrams) {
                 continue;
             }
         };
-        if let Some(answer) = shared.answer(&buffer[..length], peer) {
+        if let Some(answer) = server.answer(&buffer[..length], peer) {
             // A full queue drops it, as networks do; the bay asks again.
             socket.send(&answer, peer).ok();
         }
     }
 }
 
-pub(crate) async fn serve_tcp(shared: Arc<Shared>, listener: TcpListener) {
+pub(crate) async fn serve_tcp(server: Arc<DnsServer>, listener: TcpListener) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -216,7 +250,7 @@ pub(crate) async fn serve_tcp(shared: Arc<Shared>, listener: TcpListener) {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                     continue;
                 };
-                if let Some(serving) = begin(&shared, stream, peer) {
+                if let Some(serving) = begin(&server, stream, peer) {
                     connections.spawn(serving);
                 }
             }
@@ -227,22 +261,22 @@ pub(crate) async fn serve_tcp(shared: Arc<Shared>, listener: TcpListener) {
 
 /// Serves one connection, if there is room for it.
 pub(crate) fn begin<S: Io>(
-    shared: &Arc<Shared>,
+    server: &Arc<DnsServer>,
     stream: S,
     peer: SocketAddr,
 ) -> Option<impl Future<Output = ()> + Send + 'static + use<S>> {
-    let Ok(permit) = shared.dns_room.clone().try_acquire_owned() else {
-        shared.counts.dns_dropped();
+    let Ok(permit) = server.connections.clone().try_acquire_owned() else {
+        server.dropped.fetch_add(1, Relaxed);
         return None;
     };
-    let shared = shared.clone();
+    let server = server.clone();
     Some(async move {
-        serve_stream(&shared, stream, peer).await.ok();
+        serve_stream(&server, stream, peer).await.ok();
         drop(permit);
     })
 }
 
-async fn serve_stream(shared: &Shared, mut stream: impl Io, peer: SocketAddr) -> io::Result<()> {
+async fn serve_stream(server: &DnsServer, mut stream: impl Io, peer: SocketAddr) -> io::Result<()> {
     let mut question = vec![0; MAX_DNS_MESSAGE];
     loop {
         let length = usize::from(timeout(DNS_IDLE, stream.read_u16()).await??);
@@ -250,7 +284,7 @@ async fn serve_stream(shared: &Shared, mut stream: impl Io, peer: SocketAddr) ->
             return Ok(());
         }
         timeout(DNS_IDLE, stream.read_exact(&mut question[..length])).await??;
-        let Some(answer) = shared.answer(&question[..length], peer) else { return Ok(()) };
+        let Some(answer) = server.answer(&question[..length], peer) else { return Ok(()) };
         let Ok(length) = u16::try_from(answer.len()) else { return Ok(()) };
         let mut message = length.to_be_bytes().to_vec();
         message.extend(answer);

@@ -18,33 +18,29 @@ use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 use crate::answers;
+use crate::bay_connection::BayConnection;
 use crate::body::{AnswerBody, BodyError, Metered, Source, full};
-use crate::decider::{Caller, Ending, Failure, RecordId, Refused, Ruling};
+use crate::decider::{Ending, Failure, Refused, Ruling};
 use crate::forms;
-use crate::gateway::Shared;
 use crate::headers::{self, Upgrade};
 use crate::limits::{LOOK_WITHIN, MAX_LOOK_BYTES};
-use crate::origin::{self, Lease};
+use crate::origin::Lease;
 use crate::progress::{Direction, Progress};
 use crate::scrub::{
     self, Coding, CodingError, Guesses, Patterns, Renewal, Scrubbed, Stream, Tally, Unreadable,
 };
 use crate::secrets::{Misuse, Sent};
 use crate::sight::Sight;
+use crate::state::GatewayState;
 use crate::tunnel;
 use crate::upstream::{DialError, own_words, seconds};
 
-/// The connection a request came on, and what is pinned by it.
+/// A connection of the bay on which HTTP is spoken.
 #[derive(Clone)]
-pub(crate) struct Site {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) caller: Caller,
-    pub(crate) host: Host,
-    pub(crate) port: u16,
-    pub(crate) sni: Option<String>,
-    pub(crate) scheme: Scheme,
-    /// Held as long as anything of the connection goes on.
-    pub(crate) busy: Arc<dyn Send + Sync>,
+pub(crate) struct HttpConnection {
+    pub(crate) connection: BayConnection,
+    sni: Option<String>,
+    scheme: Scheme,
 }
 
 type Answer = Response<AnswerBody>;
@@ -58,34 +54,39 @@ struct Hiding {
 
 const SENTINEL_IN_BODY: &str = "the body has what stands for a secret in it, which has no place there";
 
-pub(crate) async fn serve(site: Arc<Site>, request: Request<Incoming>) -> Result<Answer, Infallible> {
-    Ok(site.answer(request).await.unwrap_or_else(|refused| refused))
+pub(crate) async fn serve(
+    connection: Arc<HttpConnection>,
+    request: Request<Incoming>,
+) -> Result<Answer, Infallible> {
+    Ok(connection.answer(request).await.unwrap_or_else(|refused| refused))
 }
 
-impl Site {
-    pub(crate) async fn refuse(&self, what: &Refused<'_>) -> RecordId {
-        self.shared.decider.refused(&self.caller, what).await
+impl HttpConnection {
+    pub(crate) fn new(connection: BayConnection, sni: Option<String>, scheme: Scheme) -> Self {
+        Self { connection, sni, scheme }
     }
 
     /// The answer of the origin, or that of the gateway.
     async fn answer(&self, mut request: Request<Incoming>) -> Result<Answer, Answer> {
-        let (host, port) = (&self.host, self.port);
-        let Ok(place) = self.shared.requests.clone().try_acquire_owned() else {
-            let id = self.refuse(&Refused::TooMany { destination: self.caller.local }).await;
+        let gateway = &self.connection.gateway;
+        let (host, port) = (&self.connection.host, self.connection.port);
+        let Ok(place) = gateway.requests.clone().try_acquire_owned() else {
+            let id =
+                self.connection.refuse(&Refused::TooMany { destination: self.connection.caller.local }).await;
             let why = "the bay has as many requests under way as it may have; try again when some have ended";
             return Err(answers::plain(StatusCode::SERVICE_UNAVAILABLE, &id, why));
         };
         let two_hosts = request.headers().get_all(HOST).iter().count() > 1;
         if two_hosts || headers::two_lengths(request.headers()) {
             let why = "the request has two lengths, or two Host headers";
-            let id = self.refuse(&Refused::Protocol { host, port, why }).await;
+            let id = self.connection.refuse(&Refused::Protocol { host, port, why }).await;
             let mut answer = answers::plain(StatusCode::BAD_REQUEST, &id, why);
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             return Err(answer);
         }
         let upgrade = headers::upgrade(request.method(), request.version(), request.headers());
         if let Upgrade::Refused(why) = upgrade {
-            let id = self.refuse(&Refused::Upgrade { host, port, why }).await;
+            let id = self.connection.refuse(&Refused::Upgrade { host, port, why }).await;
             return Err(answers::plain(StatusCode::FORBIDDEN, &id, why));
         }
         let from_bay = matches!(upgrade, Upgrade::WebSocket { .. }).then(|| hyper::upgrade::on(&mut request));
@@ -97,12 +98,12 @@ impl Site {
         let canonical = match canonical {
             Ok(canonical) => with_refs(canonical, &headers, &mut body).await,
             Err(refusal) => {
-                let id = self.refuse(&Refused::Form { host, port, refusal: &refusal }).await;
+                let id = self.connection.refuse(&Refused::Form { host, port, refusal: &refusal }).await;
                 return Err(answers::malformed(&id, &refusal));
             }
         };
 
-        let mut secrets = self.shared.decider.secrets();
+        let mut secrets = gateway.decider().secrets();
         let mut attachments = match secrets.examine(&canonical, &headers) {
             Ok(attachments) => attachments,
             Err(misuse) => return Err(self.misused(&misuse).await),
@@ -110,12 +111,12 @@ impl Site {
         let wanted = attachments.names(&secrets);
         let canonical = canonical.with_secrets(wanted.iter().map(|(name, _)| name.clone()).collect());
 
-        let busy: Arc<dyn Send + Sync> = Arc::new((self.busy.clone(), place));
-        let decided_in = self.shared.generation();
+        let busy: Arc<dyn Send + Sync> = Arc::new((self.connection.busy.clone(), place));
+        let decided_in = gateway.policy.version();
         let names = wanted.iter().map(|(name, _)| name.clone()).collect();
         let mut sight = Sight::new(&headers, &mut body, names);
-        let ruling = self.shared.decider.decide(&self.caller, &canonical, &mut sight).await;
-        let progress = Progress::new(&self.shared, ruling.id.clone(), canonical.clone(), decided_in, busy);
+        let ruling = gateway.decider().decide(&self.connection.caller, &canonical, &mut sight).await;
+        let progress = Progress::new(&gateway.policy, ruling.id.clone(), canonical.clone(), decided_in, busy);
         if ruling.decision.outcome != Outcome::Allow {
             progress.end(Ending::Refused);
             let (what, explanation) = (canonical.to_string(), ruling.explanation.as_deref());
@@ -126,8 +127,8 @@ impl Site {
         }
 
         // It may have been held for minutes, and what its secrets are for may be another matter by now.
-        let known_in = self.shared.generation();
-        let now = self.shared.decider.secrets();
+        let known_in = gateway.policy.version();
+        let now = gateway.decider().secrets();
         if !Arc::ptr_eq(&now, &secrets) {
             let again = now.examine(&canonical, &headers);
             match again {
@@ -159,7 +160,7 @@ impl Site {
         let (mut target, mut attached) = (None, Vec::new());
         if !attachments.is_empty() {
             progress.set_secrets(wanted.clone());
-            let values = self.shared.decider.attach(&ruling.id, &wanted).await;
+            let values = gateway.decider().attach(&ruling.id, &wanted).await;
             attached = values.map_err(|why| without_secret(&progress, &why))?;
             let filled = attachments.fill(&canonical, &mut headers, &attached);
             let why = "the value of the secret does not fit into its place";
@@ -170,15 +171,16 @@ impl Site {
         let patterns = patterns.map_err(|error| without_secret(&progress, &error.to_string()))?;
         let hiding = patterns.map(|patterns| Hiding {
             patterns,
-            renewal: self.shared.renewal(host, sent, known_in),
+            renewal: gateway.policy.renewal(host, sent, known_in),
             carried: secrets.carried(&attachments),
         });
 
         let may_be_http2 = head.version == Version::HTTP_2;
-        let body = Metered::new(body, Direction::Out, progress.clone(), self.shared.timeouts.body_idle)
-            .with_watch(secrets.watch(&canonical, self.tell_misuse()))
-            .with_form(form.ok().flatten());
-        let mut sending = Sending { site: self, ruling: &ruling, canonical: &canonical, progress: &progress };
+        let body =
+            Metered::new(body, Direction::Out, progress.clone(), self.connection.gateway.timeouts.body_idle)
+                .with_watch(secrets.watch(&canonical, self.tell_misuse()))
+                .with_form(form.ok().flatten());
+        let mut sending = Sending { gateway, ruling: &ruling, canonical: &canonical, progress: &progress };
         let offered = headers.contains_key(SEC_WEBSOCKET_EXTENSIONS) && hiding.is_none();
         let outgoing = Outgoing { headers, body, target, websocket: from_bay.is_some() };
         let (response, lease) = sending.send(outgoing, may_be_http2).await.map_err(|error| {
@@ -208,16 +210,19 @@ impl Site {
 
     /// Refuses a request for what is in it.
     async fn misused(&self, misuse: &Misuse) -> Answer {
-        let id = self.refuse(&Refused::Secret { host: &self.host, port: self.port, misuse }).await;
+        let id = self
+            .connection
+            .refuse(&Refused::Secret { host: &self.connection.host, port: self.connection.port, misuse })
+            .await;
         answers::plain(StatusCode::FORBIDDEN, &id, &misuse.to_string())
     }
 
     /// Reports a sentinel in a body, by whoever passes that on.
     fn tell_misuse(&self) -> impl Fn(Misuse) + Send + Sync + 'static {
-        let site = self.clone();
+        let connection = self.clone();
         move |misuse| {
-            let site = site.clone();
-            tokio::spawn(async move { site.misused(&misuse).await });
+            let connection = connection.clone();
+            tokio::spawn(async move { connection.misused(&misuse).await });
         }
     }
 
@@ -228,7 +233,7 @@ impl Site {
         headers: &HeaderMap,
         websocket: bool,
     ) -> Result<CanonicalRequest, Refusal> {
-        let destination = self.host.to_string();
+        let destination = self.connection.host.to_string();
         // HTTP/2 has the authority beside the target; a whole URL over HTTP/1.1 is read as one.
         let target = match (head.version, head.uri.path_and_query()) {
             (Version::HTTP_2, Some(target)) => target.as_str().to_owned(),
@@ -237,7 +242,11 @@ impl Site {
         let authorities: Vec<&str> = named.iter().map(String::as_str).collect();
         let headers: Vec<&str> = headers.keys().map(http::HeaderName::as_str).collect();
         canonicalise(&RawRequest {
-            connection: Connection { destination: &destination, port: self.port, sni: self.sni.as_deref() },
+            connection: Connection {
+                destination: &destination,
+                port: self.connection.port,
+                sni: self.sni.as_deref(),
+            },
             scheme: self.scheme,
             method: head.method.as_str(),
             target: &target,
@@ -271,10 +280,11 @@ impl Site {
             }
         }
         progress.set_status(head.status.as_u16());
-        let idle = self.shared.timeouts.body_idle;
+        let idle = self.connection.gateway.timeouts.body_idle;
         let whole = body.is_end_stream();
         let body = Source::new(body, false);
-        let body = Metered::new(body, Direction::In, progress.clone(), idle).with_lease(Some(lease));
+        let body =
+            Metered::new(body, Direction::In, progress.clone(), idle).when_complete(|| lease.give_back());
         let mut answer = Response::new(match hiding {
             _ if whole => {
                 drop(body);
@@ -321,9 +331,9 @@ impl Site {
         }
         progress.set_status(response.status().as_u16());
         let from_origin = hyper::upgrade::on(&mut response);
-        let (progress, changes) = (progress.clone(), self.shared.changes.clone());
-        let idle = self.shared.timeouts.tunnel_idle;
-        let within = self.shared.timeouts.handshake;
+        let (progress, changes) = (progress.clone(), self.connection.gateway.policy.changes());
+        let idle = self.connection.gateway.timeouts.tunnel_idle;
+        let within = self.connection.gateway.timeouts.handshake;
         let scrub = hiding.map(|Hiding { patterns, renewal, carried }| {
             Stream::new(patterns).renewed_by(renewal).tallied(Tally::connection(carried))
         });
@@ -415,7 +425,7 @@ struct Outgoing {
 
 /// One allowed request on its way to its origin.
 struct Sending<'a> {
-    site: &'a Site,
+    gateway: &'a GatewayState,
     ruling: &'a Ruling,
     canonical: &'a CanonicalRequest,
     progress: &'a Arc<Progress>,
@@ -427,15 +437,15 @@ impl Sending<'_> {
         outgoing: Outgoing,
         may_be_http2: bool,
     ) -> Result<(Response<Incoming>, Lease), DialError> {
-        let shared = &self.site.shared;
+        let gateway = self.gateway;
         let decision = &self.ruling.decision;
-        let mut lease = origin::lease(shared, decision, self.canonical, may_be_http2, false).await?;
+        let mut lease = gateway.origins.lease(decision, self.canonical, may_be_http2, false).await?;
         let mut request = self.request(outgoing, lease.is_http2())?;
         loop {
             if !self.progress.still_allowed() {
                 return Err(DialError::Revoked);
             }
-            let limit = shared.timeouts.answer;
+            let limit = gateway.timeouts.answer;
             let sent = {
                 let sending = lease.send(request);
                 tokio::pin!(sending);
@@ -458,7 +468,7 @@ impl Sending<'_> {
                     // A kept connection that was closed meanwhile; nothing of the request was sent.
                     Some(unsent) if lease.reused => {
                         let was_http2 = lease.is_http2();
-                        lease = origin::lease(shared, decision, self.canonical, may_be_http2, true).await?;
+                        lease = gateway.origins.lease(decision, self.canonical, may_be_http2, true).await?;
                         request = unsent;
                         if was_http2 != lease.is_http2() {
                             let why = format!("{} changed its protocol", self.canonical.host());

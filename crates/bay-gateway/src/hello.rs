@@ -9,6 +9,8 @@ use tokio::time::timeout;
 use crate::limits::MAX_CLIENT_HELLO;
 use crate::stream::Prefixed;
 
+/// The first byte of a TLS record with a handshake in it.
+pub(crate) const TLS_HANDSHAKE: u8 = 0x16;
 /// Extensions that hide the name of the server: encrypted ClientHello, and its forerunner.
 const HIDING: &[u16] = &[0xfe0d, 0xffce];
 
@@ -41,7 +43,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Hello>, &'static str> {
 /// The bytes of the handshake, without the records around them.
 fn handshake(mut bytes: &[u8]) -> Vec<u8> {
     let mut whole = Vec::new();
-    while let [0x16, _, _, high, low, rest @ ..] = bytes {
+    while let [TLS_HANDSHAKE, _, _, high, low, rest @ ..] = bytes {
         let length = usize::from(u16::from_be_bytes([*high, *low])).min(rest.len());
         whole.extend_from_slice(&rest[..length]);
         bytes = &rest[length..];

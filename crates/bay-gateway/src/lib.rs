@@ -53,6 +53,7 @@
 
 mod answers;
 pub mod authority;
+mod bay_connection;
 mod body;
 mod connection;
 pub mod decider;
@@ -62,9 +63,12 @@ mod forms;
 mod gateway;
 mod headers;
 pub mod hello;
+mod http_server;
 pub mod limits;
+mod listener;
 pub mod names;
 mod origin;
+mod policy;
 pub mod postgres;
 mod progress;
 mod proxy;
@@ -72,21 +76,21 @@ pub mod scrub;
 pub mod secrets;
 pub mod sight;
 mod ssh;
+mod state;
 mod stream;
 mod tunnel;
 pub mod upstream;
 
 pub use answers::{FAILURE_HEADER, LINE_HEADER, RECORD_HEADER};
 pub use authority::{Authority, AuthorityError, SavedAuthority};
-pub use connection::{Arrival, Arrivals, Own};
 pub use decider::{
     Caller, Decider, Ended, Ending, Failure, Known, LookUp, RecordId, Refused, Ruling, Waiting,
 };
 pub use dns::Datagrams;
 pub use gateway::{Gateway, Settings};
 pub use limits::Timeouts;
+pub use listener::{Arrival, Arrivals, Own};
 pub use names::{Names, NamesError, Pools, SavedNames};
 pub use sight::{Beginning, Sight};
-pub use ssh::SshLogin;
 pub use stream::Io;
-pub use upstream::{SystemUpstream, Upstream};
+pub use upstream::{SshLogin, SystemUpstream, Upstream};

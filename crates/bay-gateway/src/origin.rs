@@ -23,14 +23,13 @@ use tokio_rustls::TlsConnector;
 
 use crate::body::Metered;
 use crate::decider::Failure;
-use crate::gateway::Shared;
 use crate::limits::{
     CONNECTION_WINDOW_BYTES, HEADER_TABLE_BYTES, MAX_FRAME_BYTES, MAX_HEAD_BYTES, MAX_HEADER_LIST_BYTES,
     MAX_HEADERS, MAX_IDLE, MAX_IDLE_PER_ORIGIN, MAX_RESET_STREAMS, ORIGIN_READ_BYTES, SEND_BUFFER_BYTES,
     STREAM_WINDOW_BYTES, Timeouts,
 };
 use crate::stream::{Gathering, Io};
-use crate::upstream::{DialError, dial, own_addresses, own_words, seconds};
+use crate::upstream::{self, DialError, Dialled, Upstream, own_addresses, own_words, seconds};
 
 /// How often an HTTP/2 connection to an origin is asked whether it is still there, and how long it may take to say so.
 const PING_EVERY: Duration = Duration::from_secs(30);
@@ -69,10 +68,11 @@ struct Idle {
 
 /// The connections of one bay to origins.
 pub(crate) struct Origins {
+    upstream: Arc<dyn Upstream>,
+    timeouts: Timeouts,
     any: Arc<ClientConfig>,
     http1: Arc<ClientConfig>,
     idle: Mutex<HashMap<Key, Vec<Idle>>>,
-    keep: Duration,
 }
 
 impl fmt::Debug for Origins {
@@ -86,7 +86,7 @@ pub(crate) struct Lease {
     key: Key,
     sender: Sender,
     address: IpAddr,
-    origins: Weak<Shared>,
+    origins: Weak<Origins>,
     pub(crate) reused: bool,
 }
 
@@ -103,7 +103,8 @@ impl Origins {
     pub(crate) fn new(
         roots: RootCertStore,
         provider: Arc<rustls::crypto::CryptoProvider>,
-        timeouts: &Timeouts,
+        upstream: Arc<dyn Upstream>,
+        timeouts: Timeouts,
     ) -> Result<Self, rustls::Error> {
         let mut http1 = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
@@ -113,7 +114,7 @@ impl Origins {
         http1.alpn_protocols = vec![b"http/1.1".to_vec()];
         any.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let idle = Mutex::new(HashMap::new());
-        Ok(Self { any: Arc::new(any), http1: Arc::new(http1), idle, keep: timeouts.keep_idle })
+        Ok(Self { any: Arc::new(any), http1: Arc::new(http1), idle, upstream, timeouts })
     }
 
     /// TLS towards origins that speak something other than HTTP.
@@ -133,7 +134,7 @@ impl Origins {
     ) -> Option<(Sender, IpAddr)> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = idle.get_mut(key)?;
-        kept.retain(|idle| idle.sender.usable() && idle.since.elapsed() < self.keep);
+        kept.retain(|idle| idle.sender.usable() && idle.since.elapsed() < self.timeouts.keep_idle);
         let at = kept.iter().rposition(|idle| check_address(decision, request, idle.address, own).is_ok())?;
         let address = kept[at].address;
         let sender = match &kept[at].sender {
@@ -163,66 +164,79 @@ impl Origins {
     pub(crate) fn forget_old(&self) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|_, kept| {
-            kept.retain(|idle| idle.sender.usable() && idle.since.elapsed() < self.keep);
+            kept.retain(|idle| idle.sender.usable() && idle.since.elapsed() < self.timeouts.keep_idle);
             !kept.is_empty()
         });
     }
-}
 
-/// A connection for an allowed request: a kept one, or a new one.
-pub(crate) async fn lease(
-    shared: &Arc<Shared>,
-    decision: &Decision,
-    request: &CanonicalRequest,
-    may_be_http2: bool,
-    fresh: bool,
-) -> Result<Lease, DialError> {
-    let scheme = request.http().map_or(Scheme::Https, |http| http.scheme());
-    let may_be_http2 = may_be_http2 && scheme == Scheme::Https;
-    let key = Key { host: request.host().clone(), port: request.port(), scheme, may_be_http2 };
-    let origins = Arc::downgrade(shared);
-    if !fresh {
-        let own = own_addresses(&*shared.upstream)?;
-        if let Some((sender, address)) = shared.origins.kept(&key, decision, request, &own) {
-            return Ok(Lease { key, sender, address, origins, reused: true });
-        }
+    pub(crate) fn upstream(&self) -> &dyn Upstream {
+        &*self.upstream
     }
-    let dialled = dial(&*shared.upstream, &shared.timeouts, decision, request).await?;
-    let address = dialled.address;
-    let handshake = async {
-        match scheme {
-            Scheme::Http => http1_on(dialled.stream).await,
-            Scheme::Ssh => Err(DialError::failed(Failure::Broken, "no HTTP request is sent over SSH")),
-            Scheme::Https => {
-                let config = if may_be_http2 { &shared.origins.any } else { &shared.origins.http1 };
-                let name = match request.host() {
-                    Host::Name(name) => ServerName::try_from(name.to_string()).map_err(|error| {
-                        DialError::failed(
-                            Failure::Certificate,
-                            format!("{name} cannot be in a certificate: {error}"),
-                        )
-                    })?,
-                    Host::Address(address) => ServerName::from(*address),
-                };
-                let connector = TlsConnector::from(config.clone());
-                let stream = connector
-                    .connect(name, BufReader::with_capacity(ORIGIN_READ_BYTES, dialled.stream))
-                    .await
-                    .map_err(|error| tls_error(request.host(), &error))?;
-                let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                if is_http2 { http2_on(stream).await } else { http1_on(stream).await }
+
+    /// Connects to the host of an allowed request.
+    pub(crate) async fn dial(
+        &self,
+        decision: &Decision,
+        request: &CanonicalRequest,
+    ) -> Result<Dialled, DialError> {
+        upstream::dial(&*self.upstream, &self.timeouts, decision, request).await
+    }
+
+    /// A connection for an allowed request: a kept one, or a new one.
+    pub(crate) async fn lease(
+        self: &Arc<Self>,
+        decision: &Decision,
+        request: &CanonicalRequest,
+        may_be_http2: bool,
+        fresh: bool,
+    ) -> Result<Lease, DialError> {
+        let scheme = request.http().map_or(Scheme::Https, |http| http.scheme());
+        let may_be_http2 = may_be_http2 && scheme == Scheme::Https;
+        let key = Key { host: request.host().clone(), port: request.port(), scheme, may_be_http2 };
+        let origins = Arc::downgrade(self);
+        if !fresh {
+            let own = own_addresses(&*self.upstream)?;
+            if let Some((sender, address)) = self.kept(&key, decision, request, &own) {
+                return Ok(Lease { key, sender, address, origins, reused: true });
             }
         }
-    };
-    let sender = timeout(shared.timeouts.connect, handshake).await.unwrap_or_else(|_| {
-        let within = seconds(shared.timeouts.connect);
-        let why = format!("{} at {address} did not finish the handshake within {within}", request.host());
-        Err(DialError::failed(Failure::ConnectTimeout, why))
-    })?;
-    if let Sender::Http2(sender) = &sender {
-        shared.origins.keep(key.clone(), Sender::Http2(sender.clone()), address);
+        let dialled = self.dial(decision, request).await?;
+        let address = dialled.address;
+        let handshake = async {
+            match scheme {
+                Scheme::Http => http1_on(dialled.stream).await,
+                Scheme::Ssh => Err(DialError::failed(Failure::Broken, "no HTTP request is sent over SSH")),
+                Scheme::Https => {
+                    let config = if may_be_http2 { &self.any } else { &self.http1 };
+                    let name = match request.host() {
+                        Host::Name(name) => ServerName::try_from(name.to_string()).map_err(|error| {
+                            DialError::failed(
+                                Failure::Certificate,
+                                format!("{name} cannot be in a certificate: {error}"),
+                            )
+                        })?,
+                        Host::Address(address) => ServerName::from(*address),
+                    };
+                    let connector = TlsConnector::from(config.clone());
+                    let stream = connector
+                        .connect(name, BufReader::with_capacity(ORIGIN_READ_BYTES, dialled.stream))
+                        .await
+                        .map_err(|error| tls_error(request.host(), &error))?;
+                    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                    if is_http2 { http2_on(stream).await } else { http1_on(stream).await }
+                }
+            }
+        };
+        let sender = timeout(self.timeouts.connect, handshake).await.unwrap_or_else(|_| {
+            let within = seconds(self.timeouts.connect);
+            let why = format!("{} at {address} did not finish the handshake within {within}", request.host());
+            Err(DialError::failed(Failure::ConnectTimeout, why))
+        })?;
+        if let Sender::Http2(sender) = &sender {
+            self.keep(key.clone(), Sender::Http2(sender.clone()), address);
+        }
+        Ok(Lease { key, sender, address, origins, reused: false })
     }
-    Ok(Lease { key, sender, address, origins, reused: false })
 }
 
 pub(crate) fn tls_error(host: &Host, error: &io::Error) -> DialError {
@@ -291,9 +305,9 @@ impl Lease {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
             if let Ok(Ok(())) = timeout(READY_WITHIN, sender.ready()).await
-                && let Some(shared) = origins.upgrade()
+                && let Some(origins) = origins.upgrade()
             {
-                shared.origins.keep(key, Sender::Http1(sender), address);
+                origins.keep(key, Sender::Http1(sender), address);
             }
         });
     }

@@ -9,12 +9,12 @@ use bay_policy::{CanonicalRequest, Outcome};
 use tokio::sync::watch;
 
 use crate::decider::{Ended, Ending, Failure, RecordId};
-use crate::gateway::Shared;
+use crate::policy::Policy;
 
 /// Shared by the two bodies of a request, or the two directions of a tunnel. When the last of them is gone and nobody
 /// said how it ended, the bay went away.
 pub(crate) struct Progress {
-    shared: Arc<Shared>,
+    policy: Arc<Policy>,
     id: RecordId,
     request: CanonicalRequest,
     begun: Instant,
@@ -47,9 +47,9 @@ pub(crate) enum Direction {
 }
 
 impl Progress {
-    /// `decided_in` is the generation of the policy from before the decision: a change during it leads to a review.
+    /// `decided_in` is the version of the policy from before the decision: a change during it leads to a review.
     pub(crate) fn new(
-        shared: &Arc<Shared>,
+        policy: &Arc<Policy>,
         id: RecordId,
         request: CanonicalRequest,
         decided_in: u64,
@@ -68,7 +68,7 @@ impl Progress {
             told: AtomicBool::new(false),
             secrets: OnceLock::new(),
             _busy: busy,
-            shared: shared.clone(),
+            policy: policy.clone(),
         })
     }
 
@@ -93,11 +93,11 @@ impl Progress {
 
     /// Whether what goes on here is still allowed. Costs a load unless the policy changed.
     pub(crate) fn still_allowed(&self) -> bool {
-        let now = self.shared.generation();
+        let now = self.policy.version();
         if self.reviewed.load(Relaxed) == now {
             return true;
         }
-        let allowed = self.shared.decider.review(&self.id, &self.request).outcome == Outcome::Allow
+        let allowed = self.policy.decider.review(&self.id, &self.request).outcome == Outcome::Allow
             && self.has_its_secrets();
         if allowed {
             self.reviewed.store(now, Relaxed);
@@ -115,14 +115,14 @@ impl Progress {
     /// Where there are secrets in it: what tells that it has to be looked at again, also when nothing moves.
     pub(crate) fn news(&self) -> Option<watch::Receiver<u64>> {
         self.secrets.get()?;
-        let mut news = self.shared.changes.clone();
+        let mut news = self.policy.changes();
         news.mark_unchanged();
         Some(news)
     }
 
     fn has_its_secrets(&self) -> bool {
         let Some(used) = self.secrets.get() else { return true };
-        let now = self.shared.decider.secrets();
+        let now = self.policy.decider.secrets();
         used.iter().all(|(name, incarnation)| now.has(name, *incarnation))
     }
 
@@ -164,7 +164,7 @@ impl Progress {
             received: self.received.load(Relaxed),
             took: self.begun.elapsed(),
         };
-        self.shared.decider.ended(&self.id, &ended);
+        self.policy.decider.ended(&self.id, &ended);
     }
 }
 

@@ -13,22 +13,29 @@ use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 
 use crate::answers;
+use crate::bay_connection::BayConnection;
 use crate::body::{AnswerBody, full};
-use crate::connection::{Pinned, host_at, http1_server, serve_connection};
+use crate::connection;
 use crate::decider::{Caller, Refused};
-use crate::exchange::{self, Site};
-use crate::gateway::Shared;
+use crate::exchange::{self, HttpConnection};
+use crate::http_server::{http1_server, serve_until_end};
+use crate::state::GatewayState;
 use crate::stream::{Io, Prefixed};
 
 struct Proxy {
-    shared: Arc<Shared>,
+    gateway: Arc<GatewayState>,
     caller: Caller,
     busy: Arc<dyn Send + Sync>,
 }
 
-pub(crate) async fn serve(shared: Arc<Shared>, stream: impl Io, caller: Caller, busy: Arc<dyn Send + Sync>) {
+pub(crate) async fn serve(
+    gateway: Arc<GatewayState>,
+    stream: impl Io,
+    caller: Caller,
+    busy: Arc<dyn Send + Sync>,
+) {
     let local = Host::Address(caller.local.ip());
-    let proxy = Arc::new(Proxy { shared, caller, busy });
+    let proxy = Arc::new(Proxy { gateway, caller, busy });
     let service = service_fn({
         let proxy = proxy.clone();
         move |request| {
@@ -37,14 +44,14 @@ pub(crate) async fn serve(shared: Arc<Shared>, stream: impl Io, caller: Caller, 
         }
     });
     let connection =
-        http1_server(&proxy.shared).serve_connection(TokioIo::new(stream), service).with_upgrades();
-    let served = serve_connection(&proxy.shared, connection).await;
+        http1_server(&proxy.gateway).serve_connection(TokioIo::new(stream), service).with_upgrades();
+    let served = serve_until_end(&proxy.gateway, connection).await;
     if let Err(error) = served
         && error.is_parse()
     {
         let why = format!("not HTTP as it should be: {error}");
         let what = Refused::Protocol { host: &local, port: proxy.caller.local.port(), why: &why };
-        proxy.shared.decider.refused(&proxy.caller, &what).await;
+        proxy.gateway.decider().refused(&proxy.caller, &what).await;
     }
 }
 
@@ -62,9 +69,10 @@ impl Proxy {
         match self.destination(authority.as_str()) {
             Ok((host, port)) => {
                 let port = port.unwrap_or(Scheme::Http.default_port());
-                let (shared, caller, busy) = (self.shared.clone(), self.caller.clone(), self.busy.clone());
-                let site = Site { shared, caller, host, port, sni: None, scheme: Scheme::Http, busy };
-                exchange::serve(Arc::new(site), request).await
+                let (gateway, caller, busy) = (self.gateway.clone(), self.caller.clone(), self.busy.clone());
+                let connection = BayConnection { gateway, caller, host, port, busy };
+                let connection = HttpConnection::new(connection, None, Scheme::Http);
+                exchange::serve(Arc::new(connection), request).await
             }
             Err(refusal) => Ok(self.refused(&refusal).await),
         }
@@ -86,21 +94,21 @@ impl Proxy {
         if !request.headers().get_all(HOST).iter().all(agrees) {
             return self.malformed("CONNECT and its Host header name different hosts").await;
         }
-        if let Route::Refuse { decision } = self.shared.decider.route(&host, port) {
+        if let Route::Refuse { decision } = self.gateway.decider().route(&host, port) {
             let what = Refused::Connection { host: &host, port, decision: &decision };
-            let id = self.shared.decider.refused(&self.caller, &what).await;
+            let id = self.gateway.decider().refused(&self.caller, &what).await;
             return answers::decided(&id, &format!("CONNECT {host}:{port}"), &decision, None);
         }
-        let (shared, caller, busy) = (self.shared.clone(), self.caller.clone(), self.busy.clone());
+        let (gateway, caller, busy) = (self.gateway.clone(), self.caller.clone(), self.busy.clone());
         let upgraded = hyper::upgrade::on(&mut request);
         tokio::spawn(async move {
-            let mut changes = shared.changes.clone();
+            let mut changes = gateway.policy.changes();
             let closed = async { while changes.changed().await.is_ok() {} };
             let serving = async {
-                let within = shared.timeouts.handshake;
+                let within = gateway.timeouts.handshake;
                 if let Ok(Ok(upgraded)) = timeout(within, upgraded).await {
-                    let pinned = Pinned { shared, caller, host, port, busy };
-                    pinned.serve(Prefixed::new(TokioIo::new(upgraded))).await;
+                    let connection = BayConnection { gateway, caller, host, port, busy };
+                    connection::serve(connection, Prefixed::new(TokioIo::new(upgraded))).await;
                 }
             };
             tokio::select! {
@@ -115,7 +123,7 @@ impl Proxy {
     fn destination(&self, authority: &str) -> Result<(Host, Option<u16>), Refusal> {
         let (host, port) = parse_authority(authority)?;
         let host = match host {
-            Host::Address(address) => host_at(&self.shared, address).unwrap_or(Host::Address(address)),
+            Host::Address(address) => self.gateway.host_at(address).unwrap_or(Host::Address(address)),
             host @ Host::Name(_) => host,
         };
         Ok((host, port))
@@ -124,14 +132,14 @@ impl Proxy {
     async fn malformed(&self, why: &str) -> Response<AnswerBody> {
         let local = Host::Address(self.caller.local.ip());
         let what = Refused::Protocol { host: &local, port: self.caller.local.port(), why };
-        let id = self.shared.decider.refused(&self.caller, &what).await;
+        let id = self.gateway.decider().refused(&self.caller, &what).await;
         answers::plain(StatusCode::BAD_REQUEST, &id, why)
     }
 
     async fn refused(&self, refusal: &Refusal) -> Response<AnswerBody> {
         let local = Host::Address(self.caller.local.ip());
         let what = Refused::Form { host: &local, port: self.caller.local.port(), refusal };
-        let id = self.shared.decider.refused(&self.caller, &what).await;
+        let id = self.gateway.decider().refused(&self.caller, &what).await;
         answers::malformed(&id, refusal)
     }
 }

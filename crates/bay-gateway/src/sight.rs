@@ -1,11 +1,8 @@
 //! What can be seen of a request beside its canonical form, by whoever decides on it.
 
+use async_trait::async_trait;
 use http::HeaderMap;
 use http::header::USER_AGENT;
-
-use crate::body::Source;
-use crate::limits::{LOOK_WITHIN, MAX_LOOK_BYTES};
-use crate::ssh::Ahead;
 
 /// The headers of a request and the beginning of its body, or the beginning of a push. The body is only read where somebody looks at it, and what was
 /// looked at is sent on all the same.
@@ -13,19 +10,25 @@ pub struct Sight<'a> {
     what: What<'a>,
     secrets: Vec<String>,
     login: Option<String>,
-    looked: bool,
 }
 
 enum What<'a> {
     Nothing,
-    Request(&'a HeaderMap, &'a mut Source),
-    Push(&'a mut Ahead),
+    Request(&'a HeaderMap, &'a mut dyn ReadAhead),
+    Push(&'a mut dyn ReadAhead),
+}
+
+/// Something whose beginning can be read before it is decided on. What was read is sent on later all the same.
+#[async_trait]
+pub(crate) trait ReadAhead: Send + Sync {
+    /// Waits for the beginning, within bounds of size and time.
+    async fn beginning(&mut self) -> Beginning;
 }
 
 /// The beginning of a body.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Beginning {
-    /// At most [`MAX_LOOK_BYTES`].
+    /// At most [`MAX_LOOK_BYTES`](crate::limits::MAX_LOOK_BYTES).
     pub bytes: Vec<u8>,
     /// Whether that is all of it.
     pub whole: bool,
@@ -41,19 +44,19 @@ impl std::fmt::Debug for Sight<'_> {
 
 impl<'a> Sight<'a> {
     /// `secrets` are the names of those that are put into it if it is allowed.
-    pub(crate) fn new(headers: &'a HeaderMap, body: &'a mut Source, secrets: Vec<String>) -> Self {
-        Self { what: What::Request(headers, body), secrets, login: None, looked: false }
+    pub(crate) fn new(headers: &'a HeaderMap, body: &'a mut dyn ReadAhead, secrets: Vec<String>) -> Self {
+        Self { what: What::Request(headers, body), secrets, login: None }
     }
 
     /// That of a tunnel, of which nothing is to be seen.
     #[must_use]
     pub fn nothing() -> Self {
-        Self { what: What::Nothing, secrets: Vec::new(), login: None, looked: false }
+        Self { what: What::Nothing, secrets: Vec::new(), login: None }
     }
 
     /// That of a login with this secret: as whom, to what.
     pub(crate) fn of_login(secret: String, login: String) -> Self {
-        Self { what: What::Nothing, secrets: vec![secret], login: Some(login), looked: false }
+        Self { what: What::Nothing, secrets: vec![secret], login: Some(login) }
     }
 
     /// As whom a login is, and to what.
@@ -63,8 +66,8 @@ impl<'a> Sight<'a> {
     }
 
     /// That of a push over SSH: what it changes, and the beginning of what it brings.
-    pub(crate) fn of_push(ahead: &'a mut Ahead) -> Self {
-        Self { what: What::Push(ahead), secrets: Vec::new(), login: None, looked: false }
+    pub(crate) fn of_push(push: &'a mut dyn ReadAhead) -> Self {
+        Self { what: What::Push(push), secrets: Vec::new(), login: None }
     }
 
     /// The headers as they go to the origin, without `Host`.
@@ -90,19 +93,10 @@ impl<'a> Sight<'a> {
 
     /// The beginning of the body. Waits for it, within bounds of size and time.
     pub async fn beginning(&mut self) -> Beginning {
-        let body = match &mut self.what {
-            What::Nothing => return Beginning::default(),
-            What::Push(ahead) => {
-                return Beginning { bytes: ahead.look().await.to_vec(), whole: false, length: None };
-            }
-            What::Request(_, body) => body,
-        };
-        if !self.looked {
-            self.looked = true;
-            body.look(MAX_LOOK_BYTES as u64, LOOK_WITHIN).await;
+        match &mut self.what {
+            What::Nothing => Beginning::default(),
+            What::Request(_, body) => body.beginning().await,
+            What::Push(push) => push.beginning().await,
         }
-        let (bytes, whole) = body.looked_at(MAX_LOOK_BYTES);
-        let length = if whole { Some(bytes.len() as u64) } else { body.length() };
-        Beginning { bytes, whole, length }
     }
 }

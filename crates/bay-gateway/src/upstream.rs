@@ -11,11 +11,11 @@ use async_trait::async_trait;
 use bay_policy::{AddressRefusal, CanonicalRequest, Decision, Host, check_address};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use zeroize::Zeroizing;
 
 use crate::body::BodyError;
 use crate::decider::Failure;
 use crate::limits::{MAX_ADDRESSES, Timeouts};
-use crate::ssh::SshLogin;
 
 /// Where names are looked up and connections made. A seam for labs; [`SystemUpstream`] is the real one.
 #[async_trait]
@@ -31,6 +31,21 @@ pub trait Upstream: Send + Sync + 'static {
 
     /// The addresses of this host, public ones included. Where they are not known, nothing is connected to.
     fn own_addresses(&self) -> io::Result<Vec<IpAddr>>;
+}
+
+/// The user, key and known host keys with which the gateway logs in to an SSH server.
+pub struct SshLogin {
+    pub user: String,
+    /// The private key in the format of its file, without a passphrase.
+    pub key: Zeroizing<String>,
+    /// In the format of OpenSSH's `known_hosts`.
+    pub known_hosts: String,
+}
+
+impl std::fmt::Debug for SshLogin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SshLogin").field("user", &self.user).finish_non_exhaustive()
+    }
 }
 
 /// The system's resolver and the system's network.

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
 use crate::index::Index;
-use crate::parse::{LayerPolicy, NEVER, Otherwise};
+use crate::layer::{LayerPolicy, NEVER, Otherwise};
 use crate::pattern::HostPattern;
 use crate::rule::{Grant, Kind, Layer, Matcher, Origin, Outcome, Rule};
 

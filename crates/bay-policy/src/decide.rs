@@ -15,6 +15,7 @@ use crate::canonical::path::Reading;
 use crate::canonical::request::Pushing;
 use crate::canonical::{CanonicalRequest, Host, Scheme};
 use crate::compile::{CompiledLayer, CompiledPolicy, CompiledRule, RuleHead, RuleRef};
+use crate::exec::ExecRule;
 use crate::index::Wanted;
 use crate::rule::{Kind, Layer, Outcome};
 
@@ -439,4 +440,15 @@ pub fn check_address(
         }
     }
     Ok(())
+}
+
+/// The most restrictive rule that covers the command, if any does.
+#[must_use]
+pub fn decide_exec<'p>(policy: &'p CompiledPolicy, argv: &[String]) -> Option<&'p ExecRule> {
+    let rules = policy.layers().flat_map(|layer| &layer.execs).filter(|rule| rule.matches(argv));
+    // Of equally restrictive rules, the first one.
+    rules.fold(None, |worst: Option<&ExecRule>, rule| match worst {
+        Some(worst) if worst.outcome >= rule.outcome => Some(worst),
+        _ => Some(rule),
+    })
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::canonical::CanonicalRequest;
 use crate::compile::CompiledPolicy;
 use crate::decide::decide;
-use crate::parse::Otherwise;
+use crate::layer::Otherwise;
 use crate::rule::{Layer, Outcome, Rule};
 use crate::write::rule_to_toml;
 

@@ -5,7 +5,6 @@
 
 use serde::Serialize;
 
-use crate::compile::CompiledPolicy;
 use crate::rule::{Origin, Outcome};
 
 /// Most words of a pattern.
@@ -71,45 +70,9 @@ fn fits(pattern: &str, word: &str) -> bool {
     pattern[at..].iter().all(|byte| *byte == b'*')
 }
 
-/// The most restrictive rule that speaks of the command, if any does.
-#[must_use]
-pub fn decide_exec<'p>(policy: &'p CompiledPolicy, argv: &[String]) -> Option<&'p ExecRule> {
-    let rules = policy.layers().flat_map(|layer| &layer.execs).filter(|rule| rule.matches(argv));
-    // Of equally restrictive ones the first that was written.
-    rules.fold(None, |worst: Option<&ExecRule>, rule| match worst {
-        Some(worst) if worst.outcome >= rule.outcome => Some(worst),
-        _ => Some(rule),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule::Layer;
-    use crate::{Layers, Places, parse};
-
-    fn argv(line: &str) -> Vec<String> {
-        line.split(' ').map(str::to_owned).collect()
-    }
-
-    fn policy(text: &str) -> CompiledPolicy {
-        let bay = parse(Layer::Bay, "p.toml", text, &Places::default()).unwrap();
-        CompiledPolicy::new(Layers { bay: Some(bay), ..Layers::default() })
-    }
-
-    #[test]
-    fn a_command_is_asked_about_by_its_words_and_deny_wins() {
-        let policy = policy(
-            "[[exec]]\nid = \"push\"\noutcome = \"ask\"\nargv = [\"git\", \"push\", \"**\"]\ncheckpoint = true\n\
-             [[exec]]\noutcome = \"deny\"\nargv = [\"git\", \"push\", \"--force*\", \"**\"]\nreason = \"no\"\n",
-        );
-        let of = |line: &str| decide_exec(&policy, &argv(line)).map(|rule| rule.outcome);
-        assert_eq!(of("git push"), Some(Outcome::Ask));
-        assert_eq!(of("/usr/bin/git push origin main"), Some(Outcome::Ask));
-        assert_eq!(of("git push --force-with-lease origin"), Some(Outcome::Deny));
-        assert_eq!(of("git pull"), None);
-        assert_eq!(of("git"), None);
-    }
 
     #[test]
     fn stars_stand_for_any_part_of_a_word() {
@@ -123,20 +86,6 @@ mod tests {
             ("", "a", false),
         ] {
             assert_eq!(fits(pattern, word), expected, "{pattern} {word}");
-        }
-    }
-
-    #[test]
-    fn a_rule_that_cannot_be_meant_is_a_mistake() {
-        for odd in [
-            "[[exec]]\noutcome = \"allow\"\nargv = \"ls\"\n",
-            "[[exec]]\noutcome = \"ask\"\n",
-            "[[exec]]\nargv = \"ls\"\n",
-            "[[exec]]\noutcome = \"ask\"\nargv = [\"a\", \"**\", \"b\"]\n",
-            "[[exec]]\noutcome = \"deny\"\nargv = \"ls\"\ncheckpoint = true\n",
-            "[[exec]]\noutcome = \"ask\"\nargv = \"ls\"\nhost = \"x\"\n",
-        ] {
-            assert!(parse(Layer::Bay, "p.toml", odd, &Places::default()).is_err(), "{odd}");
         }
     }
 }

@@ -20,11 +20,11 @@
 //! |---------------|----------------------------------------------------------------------|
 //! | [`canonical`] | one form for each request, or the reason why it has none             |
 //! | [`pattern`]   | what rules compare requests with                                     |
-//! | [`rule`]      | rules and grants                                                     |
+//! | [`rule`], [`exec`] | rules, grants, and rules on commands |
+//! | [`layer`]     | one layer of a policy                                                |
 //! | [`mod@parse`] | policy files, every mistake with its line                            |
 //! | [`compile`]   | layers made ready for deciding                                       |
 //! | [`mod@decide`]| decisions, the route of a connection, the check of dialled addresses |
-//! | [`exec`]      | rules on commands                                                    |
 //! | [`push`]      | what a git push changes, and patterns for its refs                   |
 //! | [`address`]   | classes of addresses and names                                       |
 //! | [`reach`]     | which hosts can be reached at all                                    |
@@ -44,6 +44,7 @@ pub mod exec;
 pub mod explain;
 pub mod found;
 mod index;
+pub mod layer;
 pub mod learn;
 pub mod lint;
 pub mod parse;
@@ -62,13 +63,14 @@ pub use canonical::{
     CanonicalRequest, Connection, GitService, GitSsh, Host, RawRequest, Refusal, Scheme, canonicalise,
 };
 pub use compile::{CompiledPolicy, Layers, RuleHead, RuleRef};
-pub use decide::{AddressRefusal, Cause, Decision, Route, check_address, decide, route};
+pub use decide::{AddressRefusal, Cause, Decision, Route, check_address, decide, decide_exec, route};
 pub use diff::{PolicyDiff, diff};
-pub use exec::{ExecRule, decide_exec};
+pub use exec::ExecRule;
 pub use explain::{Explanation, explain};
+pub use layer::{LayerPolicy, Otherwise};
 pub use learn::{Lesson, learn};
 pub use lint::{Finding, lint};
-pub use parse::{LayerPolicy, parse};
+pub use parse::parse;
 pub use place::{Place, Places};
 pub use preset::Preset;
 pub use problem::{Problem, Problems};

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::address::{self, AddressClass, NameClass};
 use crate::canonical::{Host, Scheme};
 use crate::compile::CompiledPolicy;
-use crate::parse::{LayerPolicy, Otherwise};
+use crate::layer::{LayerPolicy, Otherwise};
 use crate::pattern::HostPattern;
 use crate::rule::{Kind, Origin, Outcome, Rule};
 use crate::show::is_capped;

@@ -1,11 +1,5 @@
-//! Presets: policies that ship with the product, as files.
+//! Presets: policies that ship with the product.
 
-use crate::parse::{LayerPolicy, parse_preset};
-use crate::place::Places;
-use crate::problem::Problems;
-use crate::rule::Layer;
-
-/// A policy by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Preset {
     #[default]
@@ -38,7 +32,7 @@ impl Preset {
         Self::ALL.into_iter().find(|preset| preset.name() == name)
     }
 
-    /// The file.
+    /// Its policy file.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -49,10 +43,5 @@ impl Preset {
             Self::Autonomous => include_str!("../../../presets/autonomous.toml"),
             Self::Open => include_str!("../../../presets/open.toml"),
         }
-    }
-
-    /// The policy, with the places that were found filled in. Fails only where a place cannot be written as a rule.
-    pub fn load(self, layer: Layer, places: &Places) -> Result<LayerPolicy, Problems> {
-        parse_preset(layer, &format!("preset:{}", self.name()), self.text(), places)
     }
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::compile::CompiledPolicy;
-use crate::parse::Otherwise;
+use crate::layer::Otherwise;
 use crate::pattern::query::ValuePattern;
 use crate::pattern::{Methods, Ports, QueryPattern};
 use crate::rule::{Grant, Kind, Layer, Matcher, Outcome, Rule};

@@ -14,11 +14,11 @@ use zeroize::Zeroizing;
 use super::scram::{self, ScramError};
 use super::wire;
 use crate::decider::Failure;
-use crate::gateway::Shared;
-use crate::origin::tls_error;
+use crate::limits::Timeouts;
+use crate::origin::{Origins, tls_error};
 use crate::scrub::Patterns;
 use crate::stream::Prefixed;
-use crate::upstream::{DialError, dial, seconds};
+use crate::upstream::{DialError, seconds};
 
 /// Most messages of a login: notices may be among them.
 const MAX_LOGIN_MESSAGES: usize = 32;
@@ -47,12 +47,13 @@ pub(super) enum LoginError {
 
 /// Connects to the database of an allowed request.
 pub(super) async fn connect(
-    shared: &Shared,
+    origins: &Origins,
+    timeouts: &Timeouts,
     decision: &Decision,
     request: &CanonicalRequest,
     plain: bool,
 ) -> Result<Line, DialError> {
-    let dialled = dial(&*shared.upstream, &shared.timeouts, decision, request).await?;
+    let dialled = origins.dial(decision, request).await?;
     let host = request.host();
     let mut stream = dialled.stream;
     let handshake = async {
@@ -69,7 +70,7 @@ pub(super) async fn connect(
                     })?,
                     Host::Address(address) => ServerName::from(*address),
                 };
-                let connector = TlsConnector::from(shared.origins.speaking(super::ALPN));
+                let connector = TlsConnector::from(origins.speaking(super::ALPN));
                 let stream =
                     connector.connect(name, stream).await.map_err(|error| tls_error(host, &error))?;
                 Ok(Line { stream: Prefixed::new(stream), encrypted: true })
@@ -82,8 +83,8 @@ pub(super) async fn connect(
             _ => Err(DialError::failed(Failure::BadAnswer, format!("{host} does not speak PostgreSQL"))),
         }
     };
-    timeout(shared.timeouts.connect, handshake).await.unwrap_or_else(|_| {
-        let within = seconds(shared.timeouts.connect);
+    timeout(timeouts.connect, handshake).await.unwrap_or_else(|_| {
+        let within = seconds(timeouts.connect);
         let why = format!("{host} did not finish the handshake within {within}");
         Err(DialError::failed(Failure::ConnectTimeout, why))
     })

@@ -31,42 +31,7 @@ mod scram;
 mod session;
 mod wire;
 
-use std::fmt;
-
-use bay_policy::Host;
-
 pub(crate) use session::serve;
 
-/// Where databases are, if nothing else is said.
-pub const DEFAULT_PORT: u16 = 5432;
 /// How TLS clients of PostgreSQL say what they are going to speak.
 const ALPN: &[u8] = b"postgresql";
-
-/// Who wants to log in, and where.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Login<'a> {
-    pub host: &'a Host,
-    pub port: u16,
-    pub user: &'a str,
-    pub database: &'a str,
-}
-
-impl fmt::Display for Login<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "user {} to database {}", self.user, self.database)
-    }
-}
-
-/// The secret that is the password of a login, as the bay knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LoginSecret {
-    pub name: String,
-    /// Changes when the secret is removed and set again.
-    pub incarnation: u64,
-    /// Any of these shows that the bay has it: the bay's sentinel, those of its ancestors, and the name that stands for them.
-    pub passwords: Vec<String>,
-    /// The database may be spoken to without TLS, where it offers none.
-    pub plain: bool,
-    /// The client may be a replica.
-    pub replication: bool,
-}

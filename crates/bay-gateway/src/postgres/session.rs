@@ -13,12 +13,13 @@ use zeroize::Zeroizing;
 use super::database::{self, LoginError};
 use super::scram::{self, ScramError};
 use super::wire::{self, Failed, Startup};
-use super::{ALPN, Login, LoginSecret, parameters};
-use crate::connection::{Pinned, TLS_HANDSHAKE};
+use super::{ALPN, parameters};
+use crate::bay_connection::BayConnection;
 use crate::decider::{Ending, Failure, Refused};
+use crate::hello::TLS_HANDSHAKE;
 use crate::progress::Progress;
 use crate::scrub::{Stream, Tally};
-use crate::secrets::Sent;
+use crate::secrets::{Login, LoginSecret, Sent};
 use crate::sight::Sight;
 use crate::stream::Prefixed;
 use crate::tunnel;
@@ -44,19 +45,23 @@ enum Begun {
 }
 
 /// Serves a connection to a place where logins have secrets for passwords.
-pub(crate) async fn serve(pinned: Pinned, stream: Prefixed) {
-    let within = pinned.shared.timeouts.handshake;
-    let begun = match timeout(within, greet(&pinned, stream)).await {
+pub(crate) async fn serve(connection: BayConnection, stream: Prefixed) {
+    let within = connection.gateway.timeouts.handshake;
+    let begun = match timeout(within, greet(&connection, stream)).await {
         Ok(Ok(begun)) => begun,
         // It went away, perhaps after it saw whether something is listening.
         Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => return,
-        Ok(Err(error)) => return refused(&pinned, &format!("PostgreSQL: {error}")).await,
-        Err(_) => return refused(&pinned, "PostgreSQL: the connection did not begin in time").await,
+        Ok(Err(error)) => return connection.refuse_protocol(&format!("PostgreSQL: {error}")).await,
+        Err(_) => {
+            return connection.refuse_protocol("PostgreSQL: the connection did not begin in time").await;
+        }
     };
     match begun {
-        Begun::Cancel { packet } => cancel(&pinned, &packet).await,
+        Begun::Cancel { packet } => cancel(&connection, &packet).await,
         Begun::Session { mut stream, parameters } => {
-            if let Err(Some(failed)) = (Session { pinned: &pinned, parameters }).run(&mut stream).await {
+            if let Err(Some(failed)) =
+                (Session { connection: &connection, parameters }).run(&mut stream).await
+            {
                 wire::write(&mut stream, &failed.message()).await.ok();
                 stream.shutdown().await.ok();
             }
@@ -64,23 +69,18 @@ pub(crate) async fn serve(pinned: Pinned, stream: Prefixed) {
     }
 }
 
-async fn refused(pinned: &Pinned, why: &str) {
-    let what = Refused::Protocol { host: &pinned.host, port: pinned.port, why };
-    pinned.shared.decider.refused(&pinned.caller, &what).await;
-}
-
 /// Encrypts the connection, if the client wants that, and reads how it begins.
-async fn greet(pinned: &Pinned, mut stream: Prefixed) -> io::Result<Begun> {
+async fn greet(connection: &BayConnection, mut stream: Prefixed) -> io::Result<Begun> {
     let mut encrypted = false;
     if stream.first().await? == Some(TLS_HANDSHAKE) {
-        stream = encrypt(pinned, stream).await?;
+        stream = encrypt(connection, stream).await?;
         encrypted = true;
     }
     for _ in 0..MAX_PRELUDES {
         match wire::startup(&mut stream).await? {
             Startup::Ssl if !encrypted => {
                 wire::write(&mut stream, b"S").await?;
-                stream = encrypt(pinned, stream).await?;
+                stream = encrypt(connection, stream).await?;
                 encrypted = true;
             }
             Startup::Ssl | Startup::Gss => wire::write(&mut stream, b"N").await?,
@@ -109,8 +109,8 @@ fn only_version(options: &[(String, String)]) -> Zeroizing<Vec<u8>> {
     wire::message(b'v', &body)
 }
 
-async fn encrypt(pinned: &Pinned, stream: Prefixed) -> io::Result<Prefixed> {
-    let config = pinned.shared.leaves.server(&pinned.host.to_string()).map_err(io::Error::other)?;
+async fn encrypt(connection: &BayConnection, stream: Prefixed) -> io::Result<Prefixed> {
+    let config = connection.gateway.leaves.server(&connection.host.to_string()).map_err(io::Error::other)?;
     let mut config = (*config).clone();
     config.alpn_protocols = vec![ALPN.to_vec()];
     let stream = TlsAcceptor::from(Arc::new(config)).accept(stream).await?;
@@ -118,12 +118,20 @@ async fn encrypt(pinned: &Pinned, stream: Prefixed) -> io::Result<Prefixed> {
 }
 
 /// Has a query of another connection ended: the key in the packet is all that it needs.
-async fn cancel(pinned: &Pinned, packet: &[u8]) {
-    let Some((request, ruling, progress)) = allowed(pinned, Sight::nothing()).await.ok().flatten() else {
+async fn cancel(connection: &BayConnection, packet: &[u8]) {
+    let Some((request, ruling, progress)) = allowed(connection, Sight::nothing()).await.ok().flatten() else {
         return;
     };
     // Whoever opened the connection that it is about was allowed to speak to the place in this way.
-    match database::connect(&pinned.shared, &ruling.decision, &request, true).await {
+    match database::connect(
+        &connection.gateway.origins,
+        &connection.gateway.timeouts,
+        &ruling.decision,
+        &request,
+        true,
+    )
+    .await
+    {
         Ok(mut line) => match wire::write(&mut line.stream, packet).await {
             Ok(()) => progress.end(Ending::Closed),
             Err(_) => progress.end_failed(Failure::Broken),
@@ -135,19 +143,25 @@ async fn cancel(pinned: &Pinned, packet: &[u8]) {
 type Allowed = (CanonicalRequest, crate::decider::Ruling, Arc<Progress>);
 
 /// Has the connection decided on. Nothing where it has no form that could be; what to tell the client where it is refused.
-async fn allowed(pinned: &Pinned, mut sight: Sight<'_>) -> Result<Option<Allowed>, Failed> {
-    let request = match CanonicalRequest::tcp(&pinned.host.to_string(), pinned.port) {
+async fn allowed(connection: &BayConnection, mut sight: Sight<'_>) -> Result<Option<Allowed>, Failed> {
+    let request = match CanonicalRequest::tcp(&connection.host.to_string(), connection.port) {
         Ok(request) => request.with_secrets(sight.secrets().to_vec()),
         Err(refusal) => {
-            let what = Refused::Form { host: &pinned.host, port: pinned.port, refusal: &refusal };
-            pinned.shared.decider.refused(&pinned.caller, &what).await;
+            let what = Refused::Form { host: &connection.host, port: connection.port, refusal: &refusal };
+            connection.refuse(&what).await;
             return Ok(None);
         }
     };
-    let shared = &pinned.shared;
-    let decided_in = shared.generation();
-    let ruling = shared.decider.decide(&pinned.caller, &request, &mut sight).await;
-    let progress = Progress::new(shared, ruling.id.clone(), request.clone(), decided_in, pinned.busy.clone());
+    let gateway = &connection.gateway;
+    let decided_in = gateway.policy.version();
+    let ruling = gateway.decider().decide(&connection.caller, &request, &mut sight).await;
+    let progress = Progress::new(
+        &gateway.policy,
+        ruling.id.clone(),
+        request.clone(),
+        decided_in,
+        connection.busy.clone(),
+    );
     if ruling.decision.outcome != Outcome::Allow {
         progress.end(Ending::Refused);
         let line = ruling.explanation.as_ref().map_or_else(
@@ -162,36 +176,33 @@ async fn allowed(pinned: &Pinned, mut sight: Sight<'_>) -> Result<Option<Allowed
 
 /// A client that wants to log in.
 struct Session<'a> {
-    pinned: &'a Pinned,
+    connection: &'a BayConnection,
     parameters: Vec<(String, String)>,
 }
 
 impl Session<'_> {
     /// Serves it to its end. What there is to tell the client, if it can still be told.
     async fn run(&self, stream: &mut Prefixed) -> Result<(), Option<Failed>> {
-        let shared = &self.pinned.shared;
-        let (host, port) = (&self.pinned.host, self.pinned.port);
+        let gateway = &self.connection.gateway;
+        let (host, port) = (&self.connection.host, self.connection.port);
         let Some(user) = self.parameter("user") else {
             let why = "PostgreSQL: the connection names no user";
-            refused(self.pinned, why).await;
+            self.connection.refuse_protocol(why).await;
             return Err(Some(Failed::new(PROTOCOL_VIOLATION, why, "name a user")));
         };
         let database = self.parameter("database").filter(|name| !name.is_empty()).unwrap_or(user);
         let login = Login { host, port, user, database };
-        let known_in = shared.generation();
-        let secrets = shared.decider.secrets();
+        let known_in = gateway.policy.version();
+        let secrets = gateway.decider().secrets();
         if let Some(misuse) = secrets.closed(&host.to_string()) {
-            shared
-                .decider
-                .refused(&self.pinned.caller, &Refused::Secret { host, port, misuse: &misuse })
-                .await;
+            self.connection.refuse(&Refused::Secret { host, port, misuse: &misuse }).await;
             return Err(Some(Failed::new(NOT_PRIVILEGED, misuse.to_string(), "ask the operator")));
         }
         let secret = match secrets.login(&login) {
             Ok(secret) => secret,
             Err(uses) => {
                 let why = format!("no secret of this bay is for user {user} and database {database}");
-                refused(self.pinned, &format!("PostgreSQL: {why}")).await;
+                self.connection.refuse_protocol(&format!("PostgreSQL: {why}")).await;
                 let next = format!("secrets here are for {}", uses.join(", "));
                 return Err(Some(Failed::new(INVALID_AUTHORIZATION, why, next)));
             }
@@ -199,27 +210,27 @@ impl Session<'_> {
         let passed = match parameters::checked(&self.parameters, secret.replication) {
             Ok(passed) => passed,
             Err(failed) => {
-                refused(self.pinned, &format!("PostgreSQL: {}", failed.message)).await;
+                self.connection.refuse_protocol(&format!("PostgreSQL: {}", failed.message)).await;
                 return Err(Some(failed));
             }
         };
-        let within = shared.timeouts.handshake;
+        let within = gateway.timeouts.handshake;
         let checked = timeout(within, check(stream, &secret)).await;
         let last = match checked {
             Ok(Ok(last)) => last,
             Ok(Err(failed)) => {
                 if let Some(failed) = &failed {
-                    refused(self.pinned, &format!("PostgreSQL: {}", failed.message)).await;
+                    self.connection.refuse_protocol(&format!("PostgreSQL: {}", failed.message)).await;
                 }
                 return Err(failed);
             }
             Err(_) => {
-                refused(self.pinned, "PostgreSQL: the login took too long").await;
+                self.connection.refuse_protocol("PostgreSQL: the login took too long").await;
                 return Err(None);
             }
         };
         let Some((request, ruling, progress)) =
-            allowed(self.pinned, Sight::of_login(secret.name.clone(), login.to_string()))
+            allowed(self.connection, Sight::of_login(secret.name.clone(), login.to_string()))
                 .await
                 .map_err(Some)?
         else {
@@ -227,7 +238,7 @@ impl Session<'_> {
         };
         let wanted = [(secret.name.clone(), secret.incarnation)];
         progress.set_secrets(wanted.to_vec());
-        let attached = shared.decider.attach(&ruling.id, &wanted).await;
+        let attached = gateway.decider().attach(&ruling.id, &wanted).await;
         let unusable = |why: String| {
             progress.end_failed(Failure::Secret);
             let next = format!("the operator sees what is wrong with `bay secret show {}`", secret.name);
@@ -242,12 +253,14 @@ impl Session<'_> {
             return Err(Some(Failed::new(NOT_PRIVILEGED, "it is no longer allowed", "ask the operator")));
         }
         let mut line =
-            database::connect(shared, &ruling.decision, &request, secret.plain).await.map_err(|error| {
-                progress.end_failed(error.failure());
-                Some(not_connected(&error, &secret))
-            })?;
+            database::connect(&gateway.origins, &gateway.timeouts, &ruling.decision, &request, secret.plain)
+                .await
+                .map_err(|error| {
+                    progress.end_failed(error.failure());
+                    Some(not_connected(&error, &secret))
+                })?;
         let logging_in = line.log_in(&passed, user, value.expose_secret(), patterns.as_deref());
-        let logged_in = timeout(shared.timeouts.connect, logging_in).await.unwrap_or_else(|_| {
+        let logged_in = timeout(gateway.timeouts.connect, logging_in).await.unwrap_or_else(|_| {
             Err(LoginError::Broken(io::Error::new(
                 io::ErrorKind::TimedOut,
                 "it did not answer the login in time",
@@ -268,11 +281,11 @@ impl Session<'_> {
         }
         // No query has to do with the password, so every one in an answer counts.
         let scrub = patterns.map(|patterns| {
-            let renewal = shared.renewal(host, sent, known_in);
+            let renewal = gateway.policy.renewal(host, sent, known_in);
             Stream::new(patterns).renewed_by(renewal).tallied(Tally::connection(Vec::new()))
         });
         let client = std::mem::replace(stream, Prefixed::new(tokio::io::empty()));
-        let (idle, changes) = (shared.timeouts.tunnel_idle, shared.changes.clone());
+        let (idle, changes) = (gateway.timeouts.tunnel_idle, gateway.policy.changes());
         tunnel::run(client, line.stream, progress, idle, changes, scrub).await;
         Ok(())
     }

@@ -40,6 +40,7 @@ pub use attach::Attachments;
 pub use covered::Covered;
 pub(crate) use covered::Sent;
 pub use examine::{Misuse, MisuseKind};
+pub use login::{Login, LoginSecret};
 pub use slot::Slot;
 pub use spec::{Named, SpecError, Use};
 pub(crate) use watch::Watch;

@@ -7,8 +7,8 @@ use bay_policy::rule::Matcher;
 use bay_policy::{CanonicalRequest, CompiledPolicy, Host, Kind, Layer, Outcome, Places, Scheme, parse};
 use serde_json::json;
 
+use super::login::{DEFAULT_PORT, Login};
 use super::slot::Slot;
-use crate::postgres::{DEFAULT_PORT, Login};
 
 /// A use that cannot be understood, and what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,14 +1,16 @@
 //! What a bay sends for a command, read ahead of passing it on.
 
+use async_trait::async_trait;
 use bay_policy::push::{Commands, Unread, read_commands};
 use bytes::BytesMut;
 use russh::{ChannelMsg, ChannelReadHalf};
 use tokio::time::timeout;
 
 use crate::limits::{LOOK_WITHIN, MAX_LOOK_BYTES, PACK_QUIET};
+use crate::sight::{Beginning, ReadAhead};
 
 /// The bay's half of a channel. What was read is kept until it is passed on.
-pub(crate) struct Ahead {
+pub(super) struct Ahead {
     bay: ChannelReadHalf,
     pub(super) seen: BytesMut,
     /// Whether the bay said that nothing follows.
@@ -51,7 +53,7 @@ impl Ahead {
 
     /// The beginning, as much as comes without a pause: a client waits for its server at the end of it, and nothing says where
     /// that is.
-    pub(crate) async fn look(&mut self) -> &[u8] {
+    async fn look(&mut self) -> &[u8] {
         let reading = async {
             while self.seen.len() < MAX_LOOK_BYTES && !self.eof {
                 if !timeout(PACK_QUIET, self.more()).await.unwrap_or(false) {
@@ -61,5 +63,12 @@ impl Ahead {
         };
         timeout(LOOK_WITHIN, reading).await.ok();
         &self.seen[..self.seen.len().min(MAX_LOOK_BYTES)]
+    }
+}
+
+#[async_trait]
+impl ReadAhead for Ahead {
+    async fn beginning(&mut self) -> Beginning {
+        Beginning { bytes: self.look().await.to_vec(), whole: false, length: None }
     }
 }

@@ -10,11 +10,11 @@ use tokio::time::timeout;
 
 use super::known_hosts::{Known, Verdict};
 use super::leash::{Leash, leashed};
-use super::{SshLogin, plain_preferences};
+use super::plain_preferences;
 use crate::decider::Failure;
-use crate::gateway::Shared;
-use crate::limits::{SSH_CHANNEL_MESSAGES, SSH_PACKET_BYTES, SSH_WINDOW_BYTES};
-use crate::upstream::{DialError, dial, seconds};
+use crate::limits::{SSH_CHANNEL_MESSAGES, SSH_PACKET_BYTES, SSH_WINDOW_BYTES, Timeouts};
+use crate::origin::Origins;
+use crate::upstream::{DialError, SshLogin, seconds};
 
 /// The port that goes without saying.
 pub(super) const OWN_PORT: u16 = 22;
@@ -30,7 +30,8 @@ pub(super) struct Origin {
 
 /// Connects to the host of an allowed request, logs in and asks for the command.
 pub(super) async fn open(
-    shared: &Shared,
+    origins: &Origins,
+    timeouts: &Timeouts,
     decision: &Decision,
     request: &CanonicalRequest,
     git: &GitSsh,
@@ -50,9 +51,9 @@ pub(super) async fn open(
         let why = format!("the operator's key for {host} cannot be used: {error}");
         DialError::failed(Failure::Login, why)
     })?;
-    let dialled = dial(&*shared.upstream, &shared.timeouts, decision, request).await?;
+    let dialled = origins.dial(decision, request).await?;
     let (stream, leash) = leashed(dialled.stream);
-    let within = shared.timeouts.connect;
+    let within = timeouts.connect;
     let opening = begin(stream, known, &host, key, login, git, protocol);
     match timeout(within, opening).await {
         Ok(Ok((connection, channel))) => Ok(Origin { channel, connection, leash }),

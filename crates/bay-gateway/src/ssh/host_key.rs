@@ -1,4 +1,4 @@
-//! The key by which bays know their gateway as an SSH server.
+//! The host key of the gateway's SSH server.
 
 use std::fmt;
 
@@ -6,13 +6,14 @@ use aws_lc_rs::hmac;
 use russh::keys::PrivateKey;
 use russh::keys::ssh_key::private::Ed25519Keypair;
 
-/// What sets this key apart from whatever else is made of an authority's.
+use crate::authority::Authority;
+
+/// Separates this key from other keys that are derived from an authority's.
 const PURPOSE: &[u8] = b"workbay ssh host key";
 const SEED_BYTES: usize = 32;
 
-/// Made from the key of the bay's authority, so that it is as old, as secret and as much a fork's as that one.
-#[derive(Clone)]
-pub(crate) struct HostKey(PrivateKey);
+/// Derived from the key of the bay's authority: it lives as long, and a fork inherits it with the authority.
+pub(super) struct HostKey(PrivateKey);
 
 impl fmt::Debug for HostKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -21,7 +22,11 @@ impl fmt::Debug for HostKey {
 }
 
 impl HostKey {
-    pub(crate) fn of_authority(authority_key: &[u8]) -> Self {
+    pub(super) fn of_authority(authority: &Authority) -> Self {
+        Self::derive(&authority.key_der())
+    }
+
+    fn derive(authority_key: &[u8]) -> Self {
         let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, authority_key), PURPOSE);
         let mut seed = zeroize::Zeroizing::new([0; SEED_BYTES]);
         seed.copy_from_slice(tag.as_ref());
@@ -32,9 +37,17 @@ impl HostKey {
         self.0.clone()
     }
 
-    /// As a line of `known_hosts` has it behind the names.
-    pub(crate) fn public(&self) -> String {
+    /// The type and the key, as a line of `known_hosts` has them after the names.
+    fn public(&self) -> String {
         self.0.public_key().to_openssh().unwrap_or_default()
+    }
+}
+
+impl Authority {
+    /// The public key that the gateway shows to the bay's SSH clients, whatever host they connect to.
+    #[must_use]
+    pub fn ssh_host_key(&self) -> String {
+        HostKey::of_authority(self).public()
     }
 }
 
@@ -44,10 +57,10 @@ mod tests {
 
     #[test]
     fn the_same_authority_has_the_same_key_and_another_has_another() {
-        let key = |of: &[u8]| HostKey::of_authority(of).public();
+        let key = |of: &[u8]| HostKey::derive(of).public();
         assert_eq!(key(b"one"), key(b"one"));
         assert_ne!(key(b"one"), key(b"two"));
         assert!(key(b"one").starts_with("ssh-ed25519 AAAA"));
-        assert!(!format!("{:?}", HostKey::of_authority(b"one")).contains("PRIVATE"));
+        assert!(!format!("{:?}", HostKey::derive(b"one")).contains("PRIVATE"));
     }
 }

@@ -38,32 +38,13 @@ use std::sync::Arc;
 
 use russh::{Preferred, compression};
 use tokio::time::timeout;
-use zeroize::Zeroizing;
 
-use crate::connection::Pinned;
+use crate::bay_connection::BayConnection;
 use crate::decider::Refused;
 use crate::stream::Prefixed;
 
-pub(crate) use ahead::Ahead;
-pub(crate) use host_key::HostKey;
-
 /// How an SSH client begins.
 const GREETING: &[u8] = b"SSH-";
-
-/// Who the gateway is to a server, and how it knows the server.
-pub struct SshLogin {
-    pub user: String,
-    /// The private key as its file has it, without a passphrase.
-    pub key: Zeroizing<String>,
-    /// In the form of OpenSSH's `known_hosts`.
-    pub known_hosts: String,
-}
-
-impl std::fmt::Debug for SshLogin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SshLogin").field("user", &self.user).finish_non_exhaustive()
-    }
-}
 
 /// What is offered to either side: nothing is compressed, git has done that.
 fn plain_preferences() -> Preferred {
@@ -88,23 +69,23 @@ pub(crate) async fn is_spoken(stream: &mut Prefixed) -> bool {
 }
 
 /// Serves a client of the bay until it goes away, or has nothing to do for too long.
-pub(crate) async fn serve(pinned: Pinned, stream: Prefixed) {
-    let shared = pinned.shared.clone();
-    let Ok(room) = shared.ssh_room.clone().try_acquire_owned() else {
+pub(crate) async fn serve(connection: BayConnection, stream: Prefixed) {
+    let gateway = connection.gateway.clone();
+    let Ok(room) = gateway.ssh_connections.clone().try_acquire_owned() else {
         drop(stream);
-        let what = Refused::TooMany { destination: pinned.caller.local };
-        shared.decider.refused(&pinned.caller, &what).await;
+        let what = Refused::TooMany { destination: connection.caller.local };
+        gateway.decider().refused(&connection.caller, &what).await;
         return;
     };
     let under_way = Arc::new(());
-    let pinned = Arc::new(pinned);
+    let connection = Arc::new(connection);
     let (stream, leash) = leash::leashed(stream);
-    let (within, idle) = (shared.timeouts.handshake, shared.timeouts.head);
-    let began = timeout(within, server::run(pinned.clone(), stream, under_way.clone())).await;
+    let (within, idle) = (gateway.timeouts.handshake, gateway.timeouts.head);
+    let began = timeout(within, server::run(connection.clone(), stream, under_way.clone())).await;
     let mut running = match began {
         Ok(Ok(running)) => running,
         Ok(Err(_)) | Err(_) => {
-            return pinned.refused_protocol("it is not SSH as it should be").await;
+            return connection.refuse_protocol("it is not SSH as it should be").await;
         }
     };
     let mut was_idle = false;

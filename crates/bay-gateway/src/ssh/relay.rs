@@ -9,7 +9,7 @@ use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf, client as li
 
 use super::ahead::Ahead;
 use super::client;
-use crate::connection::Pinned;
+use crate::bay_connection::BayConnection;
 use crate::decider::{Ending, Failure};
 use crate::progress::{Direction, Progress};
 use crate::sight::Sight;
@@ -44,7 +44,7 @@ impl BayChannel {
 }
 
 pub(super) async fn run(
-    pinned: &Pinned,
+    connection: &BayConnection,
     channel: Channel<Msg>,
     request: CanonicalRequest,
     user: &str,
@@ -54,13 +54,13 @@ pub(super) async fn run(
     let answer = BayChannel { writer };
     // What a push changes is only known when the server has said what there is.
     let first = if request.is_push() { request.clone().with_refs(Vec::new()) } else { request.clone() };
-    let Some((decision, progress)) = let_out(pinned, &answer, &first, &mut Sight::nothing()).await else {
+    let Some((decision, progress)) = let_out(connection, &answer, &first, &mut Sight::nothing()).await else {
         return;
     };
-    match open(pinned, &decision, &request, user, protocol).await {
+    match open(connection, &decision, &request, user, protocol).await {
         Ok(origin) => {
             let bay = Ahead::new(bay);
-            pass(pinned, &request, bay, &answer, origin, progress).await;
+            pass(connection, &request, bay, &answer, origin, progress).await;
         }
         Err(error) => {
             let line = format!("failed: {error} (record {})", progress.id().0);
@@ -72,16 +72,17 @@ pub(super) async fn run(
 
 /// Has it decided on. Whoever is refused is told why.
 async fn let_out(
-    pinned: &Pinned,
+    connection: &BayConnection,
     answer: &BayChannel,
     request: &CanonicalRequest,
     sight: &mut Sight<'_>,
 ) -> Option<(Decision, Arc<Progress>)> {
-    let shared = &pinned.shared;
-    let decided_in = shared.generation();
-    let ruling = shared.decider.decide(&pinned.caller, request, sight).await;
+    let gateway = &connection.gateway;
+    let decided_in = gateway.policy.version();
+    let ruling = gateway.decider().decide(&connection.caller, request, sight).await;
     let record = ruling.id.0.clone();
-    let progress = Progress::new(shared, ruling.id, request.clone(), decided_in, pinned.busy.clone());
+    let progress =
+        Progress::new(&gateway.policy, ruling.id, request.clone(), decided_in, connection.busy.clone());
     if ruling.decision.outcome == Outcome::Allow {
         return Some((ruling.decision, progress));
     }
@@ -113,14 +114,15 @@ impl Meter {
     }
 
     /// Waits until nothing has moved for too long, or it is no longer allowed: then there is no failure.
-    async fn watch(&self, pinned: &Pinned) -> Option<Failure> {
-        let shared = &pinned.shared;
+    async fn watch(&self, connection: &BayConnection) -> Option<Failure> {
+        let gateway = &connection.gateway;
         loop {
             let progress = self.now();
             if !progress.still_allowed() {
                 return None;
             }
-            let stopped = tunnel::watch(&progress, shared.timeouts.tunnel_idle, shared.changes.clone()).await;
+            let stopped =
+                tunnel::watch(&progress, gateway.timeouts.tunnel_idle, gateway.policy.changes()).await;
             let another = !Arc::ptr_eq(&progress, &self.now());
             let waits = stopped.is_some() && self.asking.load(Relaxed);
             if !another && !waits {
@@ -132,7 +134,7 @@ impl Meter {
 
 /// Decides on a push by what it changes, as soon as that is there. Nothing of it was sent before.
 async fn decide_on_push(
-    pinned: &Pinned,
+    connection: &BayConnection,
     request: &CanonicalRequest,
     bay: &mut Ahead,
     answer: &BayChannel,
@@ -145,7 +147,7 @@ async fn decide_on_push(
         None => request.clone(),
     };
     meter.asking.store(true, Relaxed);
-    let let_out = let_out(pinned, answer, &request, &mut Sight::of_push(bay)).await;
+    let let_out = let_out(connection, answer, &request, &mut Sight::of_push(bay)).await;
     if let Some((_, progress)) = &let_out {
         meter.go_on_by(Arc::clone(progress));
     }
@@ -154,7 +156,7 @@ async fn decide_on_push(
 }
 
 async fn open(
-    pinned: &Pinned,
+    connection: &BayConnection,
     decision: &Decision,
     request: &CanonicalRequest,
     user: &str,
@@ -162,8 +164,8 @@ async fn open(
 ) -> Result<client::Origin, crate::upstream::DialError> {
     let failed = |why: String| crate::upstream::DialError::failed(Failure::Login, why);
     let git = request.git().ok_or_else(|| failed("it is not git".to_owned()))?;
-    let shared = &pinned.shared;
-    let login = shared.upstream.ssh_login(&request.host().to_string(), request.port()).await;
+    let gateway = &connection.gateway;
+    let login = gateway.origins.upstream().ssh_login(&request.host().to_string(), request.port()).await;
     let login = login.map_err(failed)?;
     if login.user != user {
         let why = format!(
@@ -176,7 +178,7 @@ async fn open(
         );
         return Err(failed(why));
     }
-    client::open(shared, decision, request, git, protocol, &login).await
+    client::open(&gateway.origins, &gateway.timeouts, decision, request, git, protocol, &login).await
 }
 
 /// How a command ended.
@@ -192,18 +194,18 @@ enum End {
 }
 
 async fn pass(
-    pinned: &Pinned,
+    connection: &BayConnection,
     request: &CanonicalRequest,
     mut bay: Ahead,
     answer: &BayChannel,
     origin: client::Origin,
     progress: Arc<Progress>,
 ) {
-    let client::Origin { channel, connection, leash } = origin;
+    let client::Origin { channel, connection: to_origin, leash } = origin;
     let (reader, writer) = channel.split();
     let meter = Meter { now: Mutex::new(progress), asking: AtomicBool::new(false) };
     let sending = async {
-        if request.is_push() && !decide_on_push(pinned, request, &mut bay, answer, &meter).await {
+        if request.is_push() && !decide_on_push(connection, request, &mut bay, answer, &meter).await {
             return End::Refused;
         }
         outward(bay, writer, &meter).await
@@ -211,10 +213,10 @@ async fn pass(
     let ended = tokio::select! {
         ended = inward(reader, answer, &meter) => Ok(ended),
         ended = sending => Ok(ended),
-        stopped = meter.watch(pinned) => Err(stopped),
+        stopped = meter.watch(connection) => Err(stopped),
     };
     let progress = meter.now();
-    drop((connection, leash));
+    drop((to_origin, leash));
     match ended {
         Ok(End::Status(Some(status))) => {
             progress.end(Ending::Closed);

@@ -10,9 +10,10 @@ use russh::{Channel, ChannelId, ChannelOpenFailure, MethodKind, MethodSet, Pty, 
 use tokio::task::JoinSet;
 
 use super::client::PROTOCOL_VARIABLE;
+use super::host_key::HostKey;
 use super::leash::Leashed;
 use super::{plain_preferences, relay};
-use crate::connection::Pinned;
+use crate::bay_connection::BayConnection;
 use crate::decider::Refused;
 use crate::limits::{MAX_SSH_CHANNELS, SSH_CHANNEL_MESSAGES, SSH_PACKET_BYTES, SSH_WINDOW_BYTES};
 use crate::stream::Prefixed;
@@ -22,7 +23,7 @@ const PROTOCOLS: [&str; 3] = ["version=0", "version=1", "version=2"];
 
 /// Greets the client; the rest happens in a task that ends with the stream.
 pub(super) async fn run(
-    pinned: Arc<Pinned>,
+    connection: Arc<BayConnection>,
     stream: Leashed<Prefixed>,
     under_way: Arc<()>,
 ) -> Result<RunningSession<BaySide>, russh::Error> {
@@ -30,7 +31,7 @@ pub(super) async fn run(
         server_id: SshId::Standard("SSH-2.0-Workbay".into()),
         methods: MethodSet::from(&[MethodKind::None, MethodKind::PublicKey][..]),
         auth_rejection_time: Duration::ZERO,
-        keys: vec![pinned.shared.ssh_host_key.private()],
+        keys: vec![HostKey::of_authority(&connection.gateway.authority).private()],
         window_size: SSH_WINDOW_BYTES,
         maximum_packet_size: SSH_PACKET_BYTES,
         channel_buffer_size: SSH_CHANNEL_MESSAGES,
@@ -40,7 +41,7 @@ pub(super) async fn run(
         ..server::Config::default()
     };
     let bay_side = BaySide {
-        pinned,
+        connection,
         user: String::new(),
         waiting: HashMap::new(),
         protocols: HashMap::new(),
@@ -52,7 +53,7 @@ pub(super) async fn run(
 
 /// One connection of a bay. Its commands end with it.
 pub(super) struct BaySide {
-    pinned: Arc<Pinned>,
+    connection: Arc<BayConnection>,
     user: String,
     /// Channels on which nothing was asked for yet.
     waiting: HashMap<ChannelId, Channel<Msg>>,
@@ -63,7 +64,7 @@ pub(super) struct BaySide {
 
 impl BaySide {
     async fn refuse(&self, why: &str) {
-        self.pinned.refused_protocol(why).await;
+        self.connection.refuse_protocol(why).await;
     }
 
     /// Says why on the channel's standard error and closes it.
@@ -123,15 +124,15 @@ impl server::Handler for BaySide {
         command: &[u8],
         session: &mut Session,
     ) -> Result<(), russh::Error> {
-        let pinned = Arc::clone(&self.pinned);
-        let (host, port) = (&pinned.host, pinned.port);
+        let connection = Arc::clone(&self.connection);
+        let (host, port) = (&connection.host, connection.port);
         let read = GitSsh::read_command(command)
             .and_then(|(service, path)| CanonicalRequest::git_ssh(&host.to_string(), port, service, &path));
         let request = match read {
             Ok(request) => request,
             Err(refusal) => {
                 let what = Refused::Form { host, port, refusal: &refusal };
-                let record = pinned.shared.decider.refused(&pinned.caller, &what).await;
+                let record = connection.refuse(&what).await;
                 let line = format!("refused: {refusal} (record {})", record.0);
                 return self.turn_away(id, session, &line);
             }
@@ -141,7 +142,7 @@ impl server::Handler for BaySide {
         let protocol = self.protocols.remove(&id);
         let (user, busy) = (self.user.clone(), Arc::clone(&self.under_way));
         self.commands.spawn(async move {
-            relay::run(&pinned, channel, request, &user, protocol).await;
+            relay::run(&connection, channel, request, &user, protocol).await;
             drop(busy);
         });
         Ok(())

@@ -4,6 +4,7 @@
 mod addresses;
 mod decisions;
 mod docs;
+mod execs;
 mod files;
 mod git;
 mod hosts;

@@ -4,8 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bay_policy::exec::decide_exec;
-use bay_policy::{ExecRule, Outcome};
+use bay_policy::{ExecRule, Outcome, decide_exec};
 use bay_store::Draft;
 use bay_text::hex;
 use bay_types::approval::{Approval, ApprovalState, Asked, AskedExec, AskingRule};

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use bay_policy::parse::Otherwise;
-use bay_policy::{CompiledPolicy, Grant, Layer, LayerPolicy, Layers, Place, Places, Preset, parse};
+use bay_policy::{
+    CompiledPolicy, Grant, Layer, LayerPolicy, Layers, Otherwise, Place, Places, Preset, parse,
+};
 use bay_store::{BayRow, GrantRow, PolicyRow, PolicyTexts};
 use bay_text::hex;
 use bay_types::policy::FoundPlaces;
