@@ -1,6 +1,6 @@
-//! Ways to look for a value in an answer, side by side: `cargo bench -p bay-gateway --bench scrub_engines`.
+//! Compares ways to search answers for a value: `cargo bench -p bay-gateway --bench scrub_engines`.
 //!
-//! The product's way finds every mix of escapes; the others here look for the value as some encoders would write all of it.
+//! The product's engine finds every mix of escapes. The others search for the value as some encoders write all of it.
 //! Results are in `bench/RESULTS.md`.
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use memchr::memmem;
 
 const VALUE: &[u8] = b"ghp_Canary0123456789abcdefABCDEFxyzXYZ42";
 const SENTINEL: &[u8] = b"ghp_Qw7RtYuIoPaSdFgHjKlZxCvBnM1234567890";
-/// What a connection gives at once.
+/// The length of one read from a connection.
 const PIECE_BYTES: usize = 64 * 1024;
 const TEXT_BYTES: usize = 64 * 1024 * 1024;
 const LONG_ENOUGH: Duration = Duration::from_millis(700);
@@ -99,7 +99,7 @@ fn automaton(literals: &[Vec<u8>], kind: AhoCorasickKind) -> AhoCorasick {
     AhoCorasick::builder().kind(Some(kind)).build(literals).expect("few literals")
 }
 
-/// The value, as some encoders write all of it.
+/// The value as some encoders write all of it.
 fn literals() -> Vec<Vec<u8>> {
     let each = |write: &dyn Fn(&u8) -> String| VALUE.iter().map(write).collect::<String>().into_bytes();
     let mut literals = vec![
@@ -122,12 +122,12 @@ fn literals() -> Vec<Vec<u8>> {
     literals
 }
 
-/// Where the characters end that depend on the value alone.
+/// The end of the characters that depend only on the value.
 fn text_end(after: usize) -> usize {
     (after + VALUE.len()) * 8 / 6
 }
 
-/// By the processor's time, which others on the machine do not take.
+/// Bytes per second of processor time, so that other processes do not count.
 fn speed(text: &Bytes, run: &mut dyn FnMut(&Bytes)) -> f64 {
     run(text);
     let begun = processor_time();
@@ -144,7 +144,7 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
 }
 
-/// Noise that is the same every time.
+/// Pseudo-random bytes, the same in every run.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut next = || {

@@ -1,4 +1,4 @@
-//! What the gateway itself answers: refusals and failures, as JSON and as one plain line.
+//! Answers that the gateway writes itself: refusals and failures, as JSON and as a plain line in a header.
 
 use bay_policy::{AddressRefusal, Decision, Explanation, Refusal};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
@@ -8,20 +8,20 @@ use serde::Serialize;
 use crate::body::{AnswerBody, full};
 use crate::decider::{Failure, RecordId, Ruling, Waiting};
 
-/// The header with the plain line, which `curl -v` and logs show.
+/// The header with the reason of a refusal in one line, which `curl -v` and logs show.
 pub const LINE_HEADER: &str = "x-workbay-refused";
-/// The header with the plain line of a failure that is the origin's.
+/// The header with the reason of a failure in one line.
 pub const FAILURE_HEADER: &str = "x-workbay-failed";
-/// The header with the number in the record, for `bay policy explain`.
+/// The header with the record id, which `bay policy explain` takes.
 pub const RECORD_HEADER: &str = "x-workbay-record";
-/// Longest plain line in a header.
+/// Longest line in a header.
 const MAX_LINE_CHARS: usize = 1000;
 
-/// A refusal as the agent reads it.
+/// The JSON body that the agent reads.
 #[derive(Debug, Serialize)]
 struct Told<'a> {
     error: &'static str,
-    /// What was refused, why, and what would allow it, in one line.
+    /// What was refused, why, and what would allow it.
     line: &'a str,
     record: &'a RecordId,
     #[serde(flatten)]
@@ -72,7 +72,8 @@ pub(crate) fn decided(
     answer(StatusCode::FORBIDDEN, LINE_HEADER, &Told { error: "refused", line: &line, record: id, details })
 }
 
-/// A person was asked and has not answered: the same request, sent again, is held again or goes on.
+/// Answers a request about which a person was asked and has not decided. The client can send the same request again
+/// later.
 pub(crate) fn waiting(ruling: &Ruling, waiting: &Waiting, what: &str) -> Response<AnswerBody> {
     let (question, seconds) = (&waiting.question, waiting.retry_after.as_secs().max(1));
     let line = format!(
@@ -120,7 +121,7 @@ pub(crate) fn failed(id: &RecordId, failure: Failure, why: &str) -> Response<Ans
 }
 
 fn answer(status: StatusCode, line_header: &'static str, told: &Told<'_>) -> Response<AnswerBody> {
-    // Serialising owned text and numbers does not fail.
+    // Serialising strings and numbers does not fail.
     let mut body = serde_json::to_vec(told).unwrap_or_default();
     body.push(b'\n');
     let mut response = Response::new(full(body));
@@ -128,14 +129,14 @@ fn answer(status: StatusCode, line_header: &'static str, told: &Told<'_>) -> Res
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // It repeats what the bay said, and is never a page.
+    // The body repeats text of the bay. No browser may take it for a page.
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(line_header, one_line(told.line));
     headers.insert(RECORD_HEADER, one_line(&told.record.0));
     response
 }
 
-/// Text as the value of a header: printable ASCII, one line, not too long.
+/// Converts text to a header value: printable ASCII, one line, bounded.
 fn one_line(text: &str) -> HeaderValue {
     let plain = text.chars().take(MAX_LINE_CHARS);
     let plain: String = plain.map(|char| if matches!(char, ' '..='~') { char } else { '?' }).collect();

@@ -1,7 +1,7 @@
-//! The bay's own certificate authority, and the certificates it makes for the names the bay connects to.
+//! The certificate authority of one bay, and the certificates for the hosts that the bay connects to.
 //!
-//! The authority is trusted inside one bay and nowhere else. All leaves share one key, which lives as long as the
-//! gateway: making one is a signature, and those that are used least are forgotten.
+//! Only this bay trusts the authority. All leaf certificates share one key that lives as long as the gateway, so a
+//! new leaf costs one signature. The cache of leaves forgets the least recently used.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -24,17 +24,17 @@ use zeroize::Zeroizing;
 
 use crate::limits::MAX_LEAVES;
 
-/// How long the authority of a bay is valid: longer than any bay lives.
+/// How long an authority is valid: longer than any bay lives.
 const AUTHORITY_DAYS: i64 = 3650;
-/// How long a leaf is valid, and after how long it is made anew.
+/// How long a leaf is valid, and after what time the gateway replaces it.
 const LEAF_DAYS: i64 = 30;
 const LEAF_RENEWAL: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Clocks in a bay may differ.
+/// Certificates are valid from before their creation, because the clock in a bay may differ.
 const BACKDATED_DAYS: i64 = 2;
-/// TLS sessions that can be resumed, of all names together.
+/// TLS sessions that can be resumed, for all names together.
 const MAX_SESSIONS: usize = 1024;
 
-/// An authority as it is kept: to be encrypted at rest, since it has the key.
+/// An authority in stored form. It contains the private key: encrypt it at rest.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedAuthority {
@@ -73,7 +73,7 @@ impl fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Makes one. The name is what persons see in a list of authorities.
+    /// Creates an authority. People see the name in lists of authorities.
     pub fn generate(name: &str) -> Result<Self, AuthorityError> {
         let key = KeyPair::generate()?;
         let params = authority_params(name);
@@ -103,7 +103,7 @@ impl Authority {
         }
     }
 
-    /// The certificate as stores of trust take it.
+    /// The certificate in PEM, the format of trust stores.
     #[must_use]
     pub fn pem(&self) -> String {
         pem::encode(&pem::Pem::new("CERTIFICATE", self.certificate.to_vec()))
@@ -113,7 +113,7 @@ impl Authority {
         Zeroizing::new(self.issuer.key().serialize_der())
     }
 
-    /// What is put into the bay's stores of trust.
+    /// The certificate for the bay's trust stores.
     #[must_use]
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
@@ -130,12 +130,12 @@ fn authority_params(name: &str) -> CertificateParams {
     params
 }
 
-/// Sets validity from and until midnight of days counted from now.
+/// Sets the validity, from and until midnight. `days` counts from now.
 fn valid(params: &mut CertificateParams, days: i64) {
     let day = |days: i64| {
         let seconds = Timestamp::now().as_second() + days * 24 * 3600;
         let at = Timestamp::from_second(seconds).unwrap_or_default().to_zoned(TimeZone::UTC);
-        // jiff's months and days are in their ranges, so neither falls back.
+        // jiff's months and days are in range, so neither default applies.
         let (month, day) = (u8::try_from(at.month()), u8::try_from(at.day()));
         rcgen::date_time_ymd(i32::from(at.year()), month.unwrap_or(1), day.unwrap_or(1))
     };
@@ -143,7 +143,7 @@ fn valid(params: &mut CertificateParams, days: i64) {
     params.not_after = day(days);
 }
 
-/// The servers that a bay sees: one TLS configuration for each name.
+/// The TLS servers that a bay sees, one configuration for each name.
 pub(crate) struct Leaves {
     authority: Arc<Authority>,
     key: KeyPair,
@@ -172,7 +172,7 @@ impl Leaves {
         })
     }
 
-    /// The server for a canonical name or an address.
+    /// The TLS configuration for a canonical name or an address.
     pub(crate) fn server(&self, host: &str) -> Result<Arc<ServerConfig>, AuthorityError> {
         let now = Instant::now();
         {
@@ -205,7 +205,7 @@ impl Leaves {
             .with_no_client_auth()
             .with_single_cert(chain, key)?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        // One store for all: rustls resumes a session for the name it was made for only.
+        // One store is enough: rustls resumes a session only for the name it was created for.
         config.session_storage = self.sessions.clone();
         Ok(config)
     }

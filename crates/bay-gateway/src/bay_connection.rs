@@ -13,7 +13,7 @@ pub(crate) struct BayConnection {
     pub(crate) caller: Caller,
     pub(crate) host: Host,
     pub(crate) port: u16,
-    /// The permit of the connection. Everything that belongs to the connection holds it.
+    /// The permit of the connection. Everything that belongs to the connection holds a clone.
     pub(crate) busy: Arc<dyn Send + Sync>,
 }
 

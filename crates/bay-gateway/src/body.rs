@@ -1,4 +1,4 @@
-//! Bodies on their way: passed on frame by frame, counted, never collected.
+//! Bodies in transit: passed on frame by frame and counted, never collected.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ use crate::scrub::CodingError;
 use crate::secrets::Watch;
 use crate::sight::{Beginning, ReadAhead};
 
-/// Why a body broke off.
+/// Why a body ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
     #[error("the body broke off")]
@@ -39,30 +39,31 @@ pub(crate) enum BodyError {
     Override,
 }
 
-/// The body of what the gateway answers.
+/// The body of an answer to the bay.
 pub(crate) type AnswerBody = UnsyncBoxBody<Bytes, BodyError>;
 
 pub(crate) fn full(bytes: impl Into<Bytes>) -> AnswerBody {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// The body of a request, of which the rest is read and thrown away if nobody wants it. Clients that are answered before
-/// they have sent everything may otherwise see a stream that was reset, and not the answer.
+/// A body whose beginning can be read ahead. If a request's body is dropped early, a task reads and discards the
+/// rest: a client that gets its answer before it has sent everything could otherwise see a reset stream instead of
+/// the answer.
 pub(crate) struct Source {
     inner: Option<Incoming>,
-    /// What was looked at before it was decided on. Passed on first, and in one piece: a body of many small frames would take
-    /// many times its length.
+    /// Bytes that were read ahead. They are passed on first and in one piece: many small frames would take many times
+    /// their length in memory.
     seen: BytesMut,
     seen_trailers: Option<Frame<Bytes>>,
-    /// How it broke off while it was looked at.
+    /// The error that ended reading ahead.
     broken: Option<hyper::Error>,
     read_rest: bool,
-    /// Whether a decider has waited for its beginning.
+    /// Whether a decider has waited for the beginning.
     waited: bool,
 }
 
 impl Source {
-    /// `read_rest` is off for bodies that the client only sends when it is told to go on.
+    /// `read_rest` is off for a body that the client only sends after `100 Continue`.
     pub(crate) fn new(inner: Incoming, read_rest: bool) -> Self {
         Self {
             inner: Some(inner),
@@ -74,10 +75,9 @@ impl Source {
         }
     }
 
-    /// Reads ahead until so many bytes are there, the body is over, or the time is up. Nothing of it is lost: what is
-    /// read here is what is passed on first.
+    /// Reads ahead until `bytes` have arrived, the body ends, or the time is up.
     pub(crate) async fn look(&mut self, bytes: u64, within: Duration) {
-        // Whoever waits to be told to go on is told so by reading.
+        // Reading makes hyper send `100 Continue`.
         self.read_rest = true;
         let reading = async {
             while (self.seen.len() as u64) < bytes && self.broken.is_none() && self.seen_trailers.is_none() {
@@ -95,7 +95,7 @@ impl Source {
         timeout(within, reading).await.ok();
     }
 
-    /// Looks at a short body as a whole, at any other as far as it is there already, and says whether all of that may leave.
+    /// Reads a short body completely, and of a longer one what has arrived. Returns whether all of that may be sent.
     pub(crate) async fn begins_well(&mut self, watch: &mut Watch) -> bool {
         let short = self.length().is_some_and(|length| length <= MAX_LOOK_BYTES as u64);
         self.look(MAX_LOOK_BYTES as u64, if short { LOOK_WITHIN } else { Duration::ZERO }).await;
@@ -103,7 +103,7 @@ impl Source {
         watch.passes(&data) && self.seen_trailers.as_ref().is_none_or(|trailers| watch.passes(trailers))
     }
 
-    /// Reads a short form as a whole, any other as far as it is there already, and says whether all of that may leave.
+    /// Reads a short form completely, and of a longer one what has arrived. Returns whether all of that may be sent.
     pub(crate) async fn begins_as_decided(&mut self, mut form: FormScan) -> bool {
         if self.is_end_stream() {
             return true;
@@ -113,7 +113,7 @@ impl Source {
         forms::passes(&mut form, &self.seen)
     }
 
-    /// The first bytes of what was looked at, and whether that is all there is.
+    /// At most `most` bytes of what was read ahead, and whether they are the whole body.
     pub(crate) fn looked_at(&self, most: usize) -> (Vec<u8>, bool) {
         let bytes = self.seen[..most.min(self.seen.len())].to_vec();
         let over = self.broken.is_none() && self.inner.as_ref().is_none_or(Body::is_end_stream);
@@ -121,7 +121,7 @@ impl Source {
         (bytes, whole)
     }
 
-    /// How long the client says that it is.
+    /// The length that the client gave.
     pub(crate) fn length(&self) -> Option<u64> {
         self.size_hint().exact()
     }
@@ -184,7 +184,7 @@ impl Drop for Source {
 
 #[async_trait]
 impl ReadAhead for Source {
-    /// Waits only once: a client that is silent holds up the decision no longer than that.
+    /// Waits only once, so a silent client delays the decision by no more than one timeout.
     async fn beginning(&mut self) -> Beginning {
         if !self.waited {
             self.waited = true;
@@ -196,22 +196,22 @@ impl ReadAhead for Source {
     }
 }
 
-/// A body that is passed on.
+/// A body that is passed on, with its checks and counters.
 pub(crate) struct Metered {
     inner: Source,
     direction: Direction,
     progress: Arc<Progress>,
     idle: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
-    /// What was passed on in this turn.
+    /// Bytes that were passed on since the last yield.
     turn: usize,
-    /// Called when all of it was passed on; dropped if it breaks off.
+    /// Called after the complete body was passed on; dropped if the body ends early.
     when_complete: Option<Box<dyn FnOnce() + Send>>,
-    /// Looks for sentinels in what the bay sends.
+    /// Searches the bay's body for sentinels.
     watch: Option<Watch>,
-    /// Reads what servers take for a form.
+    /// Reads a body that servers would parse as a form.
     form: Option<FormScan>,
-    /// Resolves when what is under way has to be looked at again.
+    /// Resolves when the policy changed and a review is due.
     news: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     ended: bool,
 }
@@ -248,7 +248,7 @@ impl Metered {
         self
     }
 
-    /// Where the bay's own body breaks off that is all there is to say, and the origin's answer may still come.
+    /// If the bay's body ends early, the origin's answer may still arrive. So only the failure is noted.
     fn failed(&mut self, of_origin: Failure) {
         self.when_complete = None;
         self.ended = true;
@@ -258,15 +258,15 @@ impl Metered {
         }
     }
 
-    /// Whether something has changed since it was last looked at; the task is woken when it does. A secret that is taken back
-    /// ends also what is silent.
+    /// Whether the policy changed since the last review. The task is woken by the next change, so a revoked secret
+    /// ends a silent body too.
     fn has_news(&mut self, context: &mut Context<'_>) -> bool {
         let mut any = false;
         loop {
             if self.news.is_none() {
                 let Some(mut news) = self.progress.news() else { return any };
                 self.news = Some(Box::pin(async move { drop(news.changed().await) }));
-                // What changed before there was somebody to hear of it is found by looking.
+                // A change before the subscription is found by a review now.
                 any = true;
             }
             match self.news.as_mut().map(|news| news.as_mut().poll(context)) {
@@ -325,7 +325,7 @@ impl Body for Metered {
                     return Poll::Ready(Some(Err(BodyError::Override)));
                 }
                 let Some(data) = data else {
-                    // Nobody decided on the trailers of a request, which come after everything that was looked at.
+                    // The decision did not cover the trailers of a request, so they are dropped.
                     if self.direction == Direction::Out {
                         self.finished();
                         return Poll::Ready(None);
@@ -375,7 +375,7 @@ impl Body for Metered {
 
 impl Drop for Metered {
     fn drop(&mut self) {
-        // Whoever knows from a length that this was all does not ask for the end.
+        // A reader that knows the length does not poll for the end.
         if self.is_end_stream() {
             self.finished();
         }

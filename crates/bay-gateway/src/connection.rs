@@ -1,4 +1,5 @@
-//! One connection of the bay with a known destination, from its first byte: what it is, and who serves it.
+//! Serves one connection of the bay to a known destination: detects the protocol from the first bytes, and selects
+//! the server.
 
 use std::io;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::ssh;
 use crate::stream::Prefixed;
 use crate::tunnel;
 
-/// Ports whose clients speak first.
+/// Ports where the client sends first.
 const SPEAKING_PORTS: &[u16] = &[80, 443];
 
 /// Serves a connection to its end.
@@ -46,7 +47,8 @@ pub(crate) async fn serve(connection: BayConnection, stream: Prefixed) {
     }
 }
 
-/// Reads what is spoken and has each request decided on. Where nothing can be allowed, that is what is answered.
+/// Detects the protocol and has each request decided on. If the policy can allow nothing here, the client gets the
+/// reason in its own protocol.
 async fn inspect(
     connection: BayConnection,
     mut stream: Prefixed,
@@ -57,10 +59,10 @@ async fn inspect(
     match (first, refused) {
         (Ok(Ok(Some(TLS_HANDSHAKE))), _) => serve_tls(connection, stream).await,
         (Ok(Ok(Some(b'S'))), _) if matches!(timeout(within, ssh::is_spoken(&mut stream)).await, Ok(true)) => {
-            // Whatever it asks for is decided on, so that it can be told.
+            // The SSH server has the command decided on, so that it can report the reason.
             ssh::serve(connection, stream).await;
         }
-        // Methods are words.
+        // An HTTP request begins with its method, a word.
         (Ok(Ok(Some(byte))), _) if byte.is_ascii_alphabetic() => serve_plain(connection, stream).await,
         (_, Some(decision)) => {
             let what =
@@ -68,7 +70,7 @@ async fn inspect(
             connection.refuse(&what).await;
         }
         (Ok(Ok(Some(_))), None) => connection.refuse_protocol("it is neither TLS nor HTTP").await,
-        // A client that opened a connection in advance and had no use for it.
+        // The client opened the connection in advance and did not need it.
         (Ok(Ok(None) | Err(_)), None) => {}
         (Err(_), None) => connection.refuse_protocol("it said nothing").await,
     }
@@ -83,7 +85,8 @@ async fn serve_tls(connection: BayConnection, stream: Prefixed) {
     let handshake = async {
         let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
         let sni = start.client_hello().server_name().map(str::to_owned);
-        // A certificate for the name that the client asks for, so that it can be told why that name is refused.
+        // The certificate is for the name that the client expects. Otherwise the client could not read why that name
+        // is refused.
         let name = match sni.as_deref().map(Host::parse) {
             Some(Ok(host)) => host,
             Some(Err(_)) | None => connection.host.clone(),
@@ -136,12 +139,13 @@ async fn pass_tls(connection: BayConnection, mut stream: Prefixed) {
         Connection { destination: &destination, port: connection.port, sni: hello.server_name.as_deref() };
     match CanonicalRequest::passthrough(&named) {
         Ok(request) => pass(connection, stream, request, false).await,
-        // The client can still be told: its handshake is answered, and each request refused for its names.
+        // The client can still learn the reason: the gateway completes the handshake and refuses each request.
         Err(_) => serve_tls(connection, stream).await,
     }
 }
 
-/// Passes bytes on, if that is allowed. They are scrubbed where they are `readable`.
+/// Passes bytes on, if the decider allows it. Bytes to the bay are scrubbed if they are `readable`, that is, not
+/// encrypted end to end.
 async fn pass(connection: BayConnection, stream: Prefixed, request: CanonicalRequest, readable: bool) {
     let gateway = &connection.gateway;
     let known_in = gateway.policy.version();
@@ -163,7 +167,8 @@ async fn pass(connection: BayConnection, stream: Prefixed, request: CanonicalReq
     if ruling.decision.outcome != Outcome::Allow {
         return progress.end(Ending::Refused);
     }
-    // What is encrypted between its two ends shows nothing here; anything else is scrubbed like other answers of the host.
+    // Values cannot be found in bytes that are encrypted end to end. All other bytes are scrubbed as other answers of
+    // the host are.
     let Ok(patterns) = secrets.patterns(&connection.host.to_string(), &[]) else {
         return progress.end_failed(Failure::Secret);
     };

@@ -1,4 +1,5 @@
-//! What the gateway asks, and what it tells. The daemon answers from a policy and writes the ledger.
+//! The interface between the gateway and the daemon: questions that the gateway asks, and events that it reports. The
+//! daemon answers from the policy and writes the ledger.
 
 use std::any::Any;
 use std::fmt;
@@ -14,15 +15,15 @@ use serde::Serialize;
 use crate::secrets::{Misuse, Secrets};
 use crate::sight::Sight;
 
-/// Whatever the decider knows of who is behind a connection (an exec, a process); the gateway only hands it back.
+/// The decider's knowledge of who opened a connection (an exec, a process). The gateway only hands it back.
 pub type Known = Arc<dyn Any + Send + Sync>;
 
-/// Who is asking: one connection from the bay.
+/// The origin of a request: one connection from the bay.
 #[derive(Clone)]
 pub struct Caller {
-    /// The bay's end.
+    /// The bay's address of the connection.
     pub peer: SocketAddr,
-    /// The end it connected to, which nobody but the gateway has.
+    /// The address that the bay connected to. Only the gateway accepts connections there.
     pub local: SocketAddr,
     pub known: Known,
 }
@@ -33,60 +34,61 @@ impl fmt::Debug for Caller {
     }
 }
 
-/// The number of an entry in the record.
+/// The id of an entry in the record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 #[serde(transparent)]
 pub struct RecordId(pub String);
 
-/// A decision that is on record.
+/// A decision that is recorded.
 #[derive(Debug, Clone)]
 pub struct Ruling {
     pub id: RecordId,
-    /// Only an allow is let through; an ask is one that nobody answered.
+    /// Only `allow` lets the request through. `ask` means that nobody answered.
     pub decision: Decision,
-    /// For whoever is refused.
+    /// The explanation for the client of a refused request.
     pub explanation: Option<Box<Explanation>>,
-    /// Set where a person was asked and has not answered yet: the client is to come again.
+    /// Set if a person was asked and has not answered yet. The client should send the request again.
     pub waiting: Option<Waiting>,
 }
 
-/// A question that is still open when its request cannot be held any longer.
+/// A question that is still open when the gateway cannot hold its request any longer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
-    /// What the person sees it as.
+    /// The id under which a person sees the question.
     pub question: String,
     pub retry_after: Duration,
 }
 
-/// What is said to a look-up.
+/// The answer to a DNS look-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LookUp {
-    /// An address of the synthetic pool. Says nothing about what may be sent there.
+    /// An address of the synthetic pool. The decider still decides on every request to it.
     Answer,
-    /// There is no such name, as far as the bay is concerned.
+    /// The bay gets "no such name".
     NoSuchName,
-    /// The question is refused.
+    /// The bay gets "refused".
     Refused,
-    /// The bay has asked for too many new names; this one is refused. Only the gateway says so.
+    /// The bay has asked for too many new names. Only the gateway itself gives this answer.
     TooManyNames,
 }
 
-/// Something that was refused before there was a request to decide on.
+/// A refusal before there was a request to decide on.
 #[derive(Debug, Clone)]
 pub enum Refused<'a> {
-    /// Nothing on this connection can be allowed, and it sent nothing that could be answered.
+    /// The policy can allow nothing on this connection, and the client speaks no protocol in which the gateway could
+    /// answer.
     Connection { host: &'a Host, port: u16, decision: &'a Decision },
-    /// An address of the pool that no name has.
+    /// An address of the pool without a name.
     Nameless { destination: SocketAddr },
-    /// A request that has no canonical form, or a connection whose names differ.
+    /// A request without a canonical form, or a connection with contradicting names.
     Form { host: &'a Host, port: u16, refusal: &'a Refusal },
-    /// What came is neither TLS nor HTTP as the gateway reads them.
+    /// The client speaks neither TLS nor HTTP, or violates the protocol.
     Protocol { host: &'a Host, port: u16, why: &'a str },
-    /// The bay has as many connections, or requests under way, as it may have.
+    /// The bay has its maximum of connections or requests under way.
     TooMany { destination: SocketAddr },
-    /// A change of protocol that is none, or not a valid one, to a WebSocket.
+    /// An upgrade that is not a valid WebSocket handshake.
     Upgrade { host: &'a Host, port: u16, why: &'a str },
-    /// A sentinel where no secret belongs, or a credential that is none of the bay's.
+    /// A misplaced sentinel, or a credential that is not one of the bay's secrets.
     Secret { host: &'a Host, port: u16, misuse: &'a Misuse },
 }
 
@@ -94,57 +96,57 @@ pub enum Refused<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "ending")]
 pub enum Ending {
-    /// The refusal was told to the bay.
+    /// The bay received the refusal.
     Refused,
-    /// The origin answered, and all of the answer was passed on.
+    /// The gateway passed on the complete answer of the origin.
     Answered { status: u16 },
-    /// The origin answered, and then something broke.
+    /// The connection broke after the head of the answer.
     Broken { status: u16, failure: Failure },
     /// There was no answer.
     Failed { failure: Failure },
-    /// A tunnel that either end closed.
+    /// One end closed the tunnel.
     Closed,
-    /// The bay went away before the end.
+    /// The bay disconnected before the end.
     Abandoned,
-    /// A change of policy ended it.
+    /// A policy change ended the request.
     Revoked,
 }
 
-/// Why an origin could not be used. The words are stable: they stand in the ledger and in answers.
+/// Why an origin could not be used. The names are stable: they appear in the ledger and in answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Failure {
     /// The name does not resolve.
     Name,
     NameTimeout,
-    /// It leads to an address that the policy does not let it lead to.
+    /// The name resolves to an address that the policy does not permit.
     Address,
     Connect,
     ConnectTimeout,
-    /// The certificate is not one for this name by an authority that is trusted.
+    /// The certificate is not valid for this name, or no trusted authority signed it.
     Certificate,
-    /// The TLS handshake failed otherwise.
+    /// The TLS handshake failed for another reason.
     Tls,
-    /// The SSH server has a host key that the operator does not know.
+    /// The operator's known hosts do not contain the SSH server's host key.
     HostKey,
-    /// There is no SSH key for the host, or it is not taken.
+    /// The operator gave no SSH key for the host, or the server rejected the key.
     Login,
     /// The connection broke before the answer.
     Broken,
-    /// What came is not HTTP, or too large.
+    /// The answer is not HTTP, or too large.
     BadAnswer,
     AnswerTimeout,
     /// The body stopped moving.
     Stalled,
-    /// The body of the request broke off, on the bay's side.
+    /// The bay ended the request's body too early.
     RequestBody,
-    /// A secret that was to be put into the request could not be had.
+    /// The value of a secret for this request was not available.
     Secret,
-    /// A sentinel was found in the body of the request.
+    /// The request's body contains a sentinel.
     Sentinel,
-    /// The body of the request is a form that asks for another method than the one decided on.
+    /// The request's body is a form that asks for another method than the one in the decision.
     Override,
-    /// The answer had the value of a secret in it, or guesses of one, and was cut off there.
+    /// The answer contained the value of a secret, or guesses of one, and was cut there.
     SecretShown,
 }
 
@@ -174,52 +176,52 @@ impl Failure {
     }
 }
 
-/// What became of a recorded request.
+/// The end of a recorded request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ended {
     #[serde(flatten)]
     pub ending: Ending,
-    /// Bytes of bodies and tunnels, from the bay and to it.
+    /// Bytes of bodies and tunnels, from the bay and to the bay.
     pub sent: u64,
     pub received: u64,
     #[serde(skip)]
     pub took: Duration,
 }
 
-/// The daemon's side. What is not `async` is called on the path of packets and must not wait.
+/// The daemon's side. Methods that are not `async` must not block: the gateway calls them while it serves packets.
 #[async_trait]
 pub trait Decider: Send + Sync + 'static {
-    /// Finds out who opened a connection. Called once for each, before anything is read from it.
+    /// Finds out who opened a connection. The gateway calls this once for each connection, before it reads anything.
     fn attribute(&self, peer: SocketAddr, local: SocketAddr) -> Known;
 
-    /// What to say to a look-up of this name.
+    /// The answer to a look-up of this name.
     fn look_up(&self, name: &Host) -> LookUp;
 
-    /// Records a look-up. `new` is set where the name got its address just now, which has to be kept for the life of
-    /// the bay before this returns; false where it could not be, and must not be told.
+    /// Records a look-up. If `new`, the name has just received its address, and the address must be stored before
+    /// this returns. `false` means that this failed and the bay must not get the address.
     fn looked_up(&self, peer: SocketAddr, name: &str, kind: &str, answer: LookUp, new: bool) -> bool;
 
-    /// What a connection is, before anything was read.
+    /// How to serve a connection to this destination. The gateway asks before it reads anything.
     fn route(&self, host: &Host, port: u16) -> Route;
 
-    /// Decides on a request and records that, before anything of it is sent. May wait for a person; the
-    /// future is dropped where the bay goes away meanwhile, and then nothing was sent and no end is told.
+    /// Decides on a request and records the decision. Nothing of the request has been sent yet. This may wait for a
+    /// person. If the bay disconnects meanwhile, the gateway drops the future and reports no end.
     async fn decide(&self, caller: &Caller, request: &CanonicalRequest, sight: &mut Sight<'_>) -> Ruling;
 
-    /// Decides on what is under way once more, after [`Gateway::policy_changed`](crate::Gateway::policy_changed). `id` is
-    /// that of the ruling by which it was let out.
+    /// Decides once more on a request under way, after [`Gateway::policy_changed`](crate::Gateway::policy_changed).
+    /// `id` belongs to the ruling that allowed the request.
     fn review(&self, id: &RecordId, request: &CanonicalRequest) -> Decision;
 
-    /// The secrets of the bay at this moment. What is sent is looked through for their sentinels.
+    /// The current secrets of the bay. The gateway searches everything that the bay sends for their sentinels.
     fn secrets(&self) -> Arc<Secrets> {
         Arc::new(Secrets::none())
     }
 
-    /// Gives the values of secrets, by name and incarnation, for a request that was let out by this ruling. Whatever the ruling
-    /// put on record is there for good when this returns.
+    /// Returns the values of secrets, by name and incarnation, for a request that this ruling allowed. When this
+    /// returns, everything that the ruling recorded is on disk.
     ///
     /// # Errors
-    /// In words, for whoever sent the request, why there is none.
+    /// The reason, for the client of the request.
     async fn attach(
         &self,
         id: &RecordId,
@@ -229,9 +231,9 @@ pub trait Decider: Send + Sync + 'static {
         Err("there are no secrets here".to_owned())
     }
 
-    /// Records a refusal that no decision was needed for.
+    /// Records a refusal before a decision.
     async fn refused(&self, caller: &Caller, what: &Refused<'_>) -> RecordId;
 
-    /// Records how a request ended. Called exactly once for each ruling.
+    /// Records how a request ended. The gateway calls this exactly once for each ruling.
     fn ended(&self, id: &RecordId, ended: &Ended);
 }

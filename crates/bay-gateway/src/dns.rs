@@ -1,10 +1,9 @@
-//! DNS for a bay: every answer is made here, no question leaves.
+//! The DNS server of a bay. It makes every answer itself; no question leaves the host.
 //!
-//! A and AAAA get the name's synthetic address, all other types an empty answer: a bay has no use for them, and TXT,
-//! NULL and the like are what tunnels are made of. HTTPS records are among them, so no client learns of HTTP/3 or of
-//! encrypted server names. What is no question is answered with an error where it has an id to answer to, and floods are
-//! dropped before they are read. Beyond a number of new names within a minute ([`MAX_NEW_NAMES`](crate::limits::MAX_NEW_NAMES))
-//! questions are refused.
+//! A and AAAA questions get the name's synthetic address. All other types get an empty answer: a bay does not need
+//! them, and tunnels use types such as TXT and NULL. HTTPS records are among them, so clients learn neither of HTTP/3
+//! nor of encrypted server names. A malformed question with an id gets an error. Floods are dropped before parsing.
+//! Questions beyond [`MAX_NEW_NAMES`](crate::limits::MAX_NEW_NAMES) new names within a minute are refused.
 
 use std::future::Future;
 use std::io;
@@ -30,14 +29,14 @@ use crate::limits::{
 use crate::names::Names;
 use crate::stream::Io;
 
-/// The answer to a message, or nothing where none is due. Pure but for what the decider records.
+/// The answer to a message, or `None` if it gets none. Its only side effects are those of the decider.
 pub fn answer(
     question: &[u8],
     peer: SocketAddr,
     decider: &dyn Decider,
     names: &Mutex<Names>,
 ) -> Option<Vec<u8>> {
-    // What is too short to have an id cannot be answered, and an answer must not be answered.
+    // A message without an id cannot be answered. A response must not be answered.
     let id = u16::from_be_bytes([*question.first()?, *question.get(1)?]);
     if question.len() < 12 || question[2] & 0x80 != 0 {
         return None;
@@ -94,7 +93,7 @@ fn look_up(
         return (ResponseCode::Refused, None);
     }
     let Some(host) = &host else {
-        // An address is no name, and neither is what has no canonical form.
+        // An IP address is not a name, and neither is text without a canonical form.
         decider.looked_up(peer, &text, &kind.to_string(), LookUp::NoSuchName, false);
         return (ResponseCode::NXDomain, None);
     };
@@ -115,7 +114,7 @@ fn look_up(
                     };
                     (ResponseCode::NoError, Some(data))
                 }
-                // All addresses are taken; this bay can learn no more names.
+                // All addresses are taken, so this bay can look up no further name.
                 None => {
                     said = LookUp::Refused;
                     (ResponseCode::ServFail, None)
@@ -130,7 +129,7 @@ fn look_up(
     (code, data.map(|data| Record::from_rdata(query.name().clone(), DNS_TTL_SECONDS, data)))
 }
 
-/// Questions that may still be asked: refilled with time, up to one second's worth.
+/// A token bucket for questions, with one second's worth of tokens.
 #[derive(Debug)]
 struct Allowance {
     left: f64,
@@ -200,15 +199,15 @@ impl DnsServer {
     }
 }
 
-/// Where questions of a bay arrive as datagrams, however its backend carries them.
+/// The transport of a bay's DNS datagrams. Each backend has its own.
 pub trait Datagrams: Send + Sync + 'static {
-    /// The next one, with the bay's end.
+    /// Waits for the next datagram. Returns its length and the bay's address.
     fn receive(&self, buffer: &mut [u8]) -> impl Future<Output = io::Result<(usize, SocketAddr)>> + Send;
 
-    /// Sends without waiting. What cannot be sent at once is lost, as datagrams may be.
+    /// Sends without waiting. If the datagram cannot be sent at once, it is lost.
     ///
     /// # Errors
-    /// When it could not be sent.
+    /// The datagram could not be sent.
     fn send(&self, datagram: &[u8], bay_end: SocketAddr) -> io::Result<()>;
 }
 
@@ -227,7 +226,7 @@ pub(crate) async fn serve_udp(server: Arc<DnsServer>, socket: impl Datagrams) {
     loop {
         let (length, peer) = match socket.receive(&mut buffer).await {
             Ok(received) => received,
-            // An ICMP error for an earlier answer; the socket goes on.
+            // An ICMP error for an earlier answer. The socket stays usable.
             Err(error) => {
                 tracing::debug!(%error, "DNS socket");
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -235,7 +234,7 @@ pub(crate) async fn serve_udp(server: Arc<DnsServer>, socket: impl Datagrams) {
             }
         };
         if let Some(answer) = server.answer(&buffer[..length], peer) {
-            // A full queue drops it, as networks do; the bay asks again.
+            // If the queue is full, the answer is dropped and the bay asks again.
             socket.send(&answer, peer).ok();
         }
     }
@@ -259,7 +258,7 @@ pub(crate) async fn serve_tcp(server: Arc<DnsServer>, listener: TcpListener) {
     }
 }
 
-/// Serves one connection, if there is room for it.
+/// Serves one connection. `None` if too many are open.
 pub(crate) fn begin<S: Io>(
     server: &Arc<DnsServer>,
     stream: S,

@@ -1,4 +1,4 @@
-//! One HTTP request: read, brought into its canonical form, decided on, built anew, sent, and its answer passed on.
+//! One HTTP request: canonical form, decision, a new request to the origin, and its answer.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -45,7 +45,8 @@ pub(crate) struct HttpConnection {
 
 type Answer = Response<AnswerBody>;
 
-/// What an answer must not show, what that is later, and where guesses of the secrets count that its request carried.
+/// How an answer is scrubbed: the patterns, their renewal, and the counters of guesses for the secrets that the
+/// request carried.
 struct Hiding {
     patterns: Arc<Patterns>,
     renewal: Renewal,
@@ -66,7 +67,7 @@ impl HttpConnection {
         Self { connection, sni, scheme }
     }
 
-    /// The answer of the origin, or that of the gateway.
+    /// `Ok` is the origin's answer, `Err` the gateway's own.
     async fn answer(&self, mut request: Request<Incoming>) -> Result<Answer, Answer> {
         let gateway = &self.connection.gateway;
         let (host, port) = (&self.connection.host, self.connection.port);
@@ -126,7 +127,7 @@ impl HttpConnection {
             });
         }
 
-        // It may have been held for minutes, and what its secrets are for may be another matter by now.
+        // A person may have taken minutes to decide. The uses of the secrets may have changed meanwhile.
         let known_in = gateway.policy.version();
         let now = gateway.decider().secrets();
         if !Arc::ptr_eq(&now, &secrets) {
@@ -137,7 +138,8 @@ impl HttpConnection {
             }
         }
 
-        // Before anything is sent: an origin that answers without reading would be faster than whoever looks on the way.
+        // This check precedes sending: an origin may answer without reading the body, before the scan of the body
+        // finds anything.
         if let Some(mut watch) = secrets.watch(&canonical, self.tell_misuse())
             && !body.begins_well(&mut watch).await
         {
@@ -208,7 +210,7 @@ impl HttpConnection {
         }
     }
 
-    /// Refuses a request for what is in it.
+    /// Refuses a request that contains a misused sentinel or a foreign credential.
     async fn misused(&self, misuse: &Misuse) -> Answer {
         let id = self
             .connection
@@ -217,7 +219,7 @@ impl HttpConnection {
         answers::plain(StatusCode::FORBIDDEN, &id, &misuse.to_string())
     }
 
-    /// Reports a sentinel in a body, by whoever passes that on.
+    /// A callback that records a sentinel in a body as misuse.
     fn tell_misuse(&self) -> impl Fn(Misuse) + Send + Sync + 'static {
         let connection = self.clone();
         move |misuse| {
@@ -234,7 +236,7 @@ impl HttpConnection {
         websocket: bool,
     ) -> Result<CanonicalRequest, Refusal> {
         let destination = self.connection.host.to_string();
-        // HTTP/2 has the authority beside the target; a whole URL over HTTP/1.1 is read as one.
+        // HTTP/2 has the authority apart from the target. Over HTTP/1.1 an absolute URL keeps it.
         let target = match (head.version, head.uri.path_and_query()) {
             (Version::HTTP_2, Some(target)) => target.as_str().to_owned(),
             _ => head.uri.to_string(),
@@ -256,7 +258,7 @@ impl HttpConnection {
         })
     }
 
-    /// Passes an answer on as it comes.
+    /// Passes an answer on while it arrives.
     fn pass_on(
         &self,
         response: Response<Incoming>,
@@ -302,7 +304,7 @@ impl HttpConnection {
         answer
     }
 
-    /// Passes the frames of a WebSocket on, once both ends have agreed on it.
+    /// Passes the frames of a WebSocket on, after both ends have agreed on it.
     fn websocket(
         &self,
         mut response: Response<Incoming>,
@@ -354,7 +356,7 @@ impl HttpConnection {
     }
 }
 
-/// An answer whose head says that it cannot be passed on.
+/// Ends the request because the head of its answer cannot be passed on.
 fn unread(progress: &Progress, why: &Unreadable) -> Answer {
     let failure = match why {
         Unreadable::Guessed | Unreadable::Weak => Failure::SecretShown,
@@ -364,7 +366,7 @@ fn unread(progress: &Progress, why: &Unreadable) -> Answer {
     answers::failed(progress.id(), failure, &why.to_string())
 }
 
-/// Has it on record where an answer ended for what was in it.
+/// Records an answer that was cut because it contained a secret's value or guesses of it.
 fn recorded(progress: &Progress, error: BodyError) -> BodyError {
     if matches!(error, BodyError::Coding(CodingError::Guessed | CodingError::Weak)) {
         progress.end_failed(Failure::SecretShown);
@@ -372,7 +374,7 @@ fn recorded(progress: &Progress, error: BodyError) -> BodyError {
     error
 }
 
-/// A push to a git repository is decided on by what it changes, which its body begins with.
+/// Adds the refs and options of a git push, which are at the beginning of the body, to the request.
 async fn with_refs(canonical: CanonicalRequest, headers: &HeaderMap, body: &mut Source) -> CanonicalRequest {
     let encoded = headers.contains_key(CONTENT_ENCODING);
     if encoded || !canonical.is_push() {
@@ -385,13 +387,13 @@ async fn with_refs(canonical: CanonicalRequest, headers: &HeaderMap, body: &mut 
     }
 }
 
-/// A request that would need a secret, and goes nowhere without it.
+/// Ends a request whose secret cannot be attached. It is not sent without the secret.
 fn without_secret(progress: &Progress, why: &str) -> Answer {
     progress.end_failed(Failure::Secret);
     answers::failed(progress.id(), Failure::Secret, why)
 }
 
-/// Every name that a request gives its host.
+/// Every name that the request gives its host.
 fn authorities(uri: &Uri, version: Version, headers: &HeaderMap) -> Vec<String> {
     let mut named = Vec::new();
     if version == Version::HTTP_2
@@ -399,31 +401,31 @@ fn authorities(uri: &Uri, version: Version, headers: &HeaderMap) -> Vec<String> 
     {
         named.push(authority.to_string());
     }
-    // What is not text is no name, and is refused as one.
+    // A name that is not text stays invalid and is refused later.
     let hosts = headers.get_all(HOST).iter();
     named.extend(hosts.map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned()));
     named
 }
 
-/// What a client asked for that wants a WebSocket.
+/// The WebSocket handshake that the client asked for.
 struct Handshake<'a> {
-    /// What a server has to answer to its key.
+    /// The value of `Sec-WebSocket-Accept` that the origin must send.
     accept: &'a str,
-    /// Whether the origin was offered extensions.
+    /// Whether the gateway offered extensions to the origin.
     offered: bool,
     from_bay: OnUpgrade,
 }
 
-/// What is sent to the origin.
+/// The parts of the request to the origin.
 struct Outgoing {
     headers: HeaderMap,
     body: Metered,
-    /// Where a secret is in it.
+    /// Set if the target contains a secret.
     target: Option<Zeroizing<String>>,
     websocket: bool,
 }
 
-/// One allowed request on its way to its origin.
+/// An allowed request that is being sent to its origin.
 struct Sending<'a> {
     gateway: &'a GatewayState,
     ruling: &'a Ruling,
@@ -452,7 +454,7 @@ impl Sending<'_> {
                 loop {
                     match timeout(limit, &mut sending).await {
                         Ok(sent) => break sent,
-                        // A long upload is not a silent origin.
+                        // The origin may be silent during a long upload.
                         Err(_) if self.progress.idle() < limit => {}
                         Err(_) => {
                             let why =
@@ -465,7 +467,7 @@ impl Sending<'_> {
             match sent {
                 Ok(response) => return Ok((response, lease)),
                 Err(mut error) => match error.take_message() {
-                    // A kept connection that was closed meanwhile; nothing of the request was sent.
+                    // The origin had closed the kept connection; it received nothing of this request.
                     Some(unsent) if lease.reused => {
                         let was_http2 = lease.is_http2();
                         lease = gateway.origins.lease(decision, self.canonical, may_be_http2, true).await?;
@@ -481,7 +483,7 @@ impl Sending<'_> {
         }
     }
 
-    /// The request to the origin, from its canonical form and from nothing else.
+    /// The request to the origin, built only from the canonical form.
     fn request(&self, outgoing: Outgoing, http2: bool) -> Result<Request<Metered>, DialError> {
         let http = self.canonical.http();
         let authority = self.canonical.authority();

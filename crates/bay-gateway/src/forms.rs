@@ -1,7 +1,9 @@
-//! Bodies that servers read as forms: a field in one may ask for another method than the one that was decided on.
+//! Request bodies that servers parse as forms. A field in a form may ask for another method than the one in the
+//! decision.
 //!
-//! A form of up to [`MAX_LOOK_BYTES`](crate::limits::MAX_LOOK_BYTES) that comes in time is read before anything is sent. A longer
-//! one is read as it passes and is cut off before the value: no server acts on a form that is not whole.
+//! A form of up to [`MAX_LOOK_BYTES`](crate::limits::MAX_LOOK_BYTES) that arrives in time is read before anything is
+//! sent. A longer one is read in transit and cut before the value of such a field: servers do not act on an
+//! incomplete form.
 
 use bay_policy::CanonicalRequest;
 use bay_policy::canonical::overrides::{FormOverride, FormScan};
@@ -13,10 +15,10 @@ pub(crate) const OVERRIDE_IN_FORM: &str = "the form in its body has a field, suc
 pub(crate) const ENCODED_FORM: &str = "its body is a form with a Content-Encoding, which could hide a field that asks for another \
      method; send it without";
 
-/// What has to read a request's body, if that is a form.
+/// The scanner for a request's body, if the body is a form.
 ///
 /// # Errors
-/// The form is compressed, and cannot be read.
+/// The form is compressed and cannot be read.
 pub(crate) fn scan(
     request: &CanonicalRequest,
     headers: &HeaderMap,
@@ -27,13 +29,13 @@ pub(crate) fn scan(
     let plain = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
     match headers.get_all(CONTENT_ENCODING).iter().all(plain) {
         true => Ok(Some(scan)),
-        // Nobody unpacks what it does not know the type of.
+        // No server decompresses a body without a content type.
         false if types.is_empty() => Ok(None),
         false => Err(ENCODED_FORM),
     }
 }
 
-/// Reads a piece of the form; whether it may be passed on.
+/// Reads a piece of the form. Returns whether the piece may be passed on.
 pub(crate) fn passes(scan: &mut FormScan, piece: &[u8]) -> bool {
     match scan.read(piece) {
         Ok(()) => true,

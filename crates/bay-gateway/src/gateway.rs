@@ -1,4 +1,4 @@
-//! The gateway of one bay: what its parts share, and the doors they listen at.
+//! The gateway of one bay: it connects the parts and opens the listeners.
 
 use std::fmt;
 use std::future::Future;
@@ -21,18 +21,18 @@ use crate::policy::{Policy, PolicyUpdates};
 use crate::state::GatewayState;
 use crate::upstream::Upstream;
 
-/// What a gateway begins with.
+/// The configuration of a gateway.
 #[derive(Debug)]
 pub struct Settings {
     pub authority: Arc<Authority>,
     pub names: Names,
-    /// The authorities that certificates of origins are checked against.
+    /// The certificate authorities that the gateway trusts for origins.
     pub roots: RootCertStore,
     pub timeouts: Timeouts,
 }
 
-/// The egress of one bay. Dropping it ends the tunnels that are open; whoever runs the `serve_…` futures ends the rest
-/// by dropping those.
+/// The egress of one bay. Dropping it ends open tunnels. The caller ends everything else by dropping the `serve_…`
+/// futures.
 pub struct Gateway {
     state: Arc<GatewayState>,
     dns: Arc<DnsServer>,
@@ -70,13 +70,14 @@ impl Gateway {
         Ok(Self { state: Arc::new(state), dns, updates })
     }
 
-    /// Serves connections that the bay made to whatever address: the listener's namespace makes every address local, and
-    /// the local end of an accepted connection is where the bay wanted to go.
+    /// Serves connections that the bay made to any address. In the listener's namespace every address is local, so
+    /// the local address of an accepted connection is the destination that the bay chose.
     pub fn serve_tcp(&self, listener: TcpListener) -> impl Future<Output = ()> + Send + 'static {
         listener::serve(self.state.clone(), listener, Listens::Destinations)
     }
 
-    /// Serves every connection of the bay, whatever carries it here: by the address and port it was made to.
+    /// Serves every connection of the bay. The destination address decides whether DNS, the proxy or a remote host is
+    /// meant.
     pub fn serve_any<A: Arrivals>(
         &self,
         arrivals: A,
@@ -86,12 +87,12 @@ impl Gateway {
         listener::serve(self.state.clone(), arrivals, listens)
     }
 
-    /// Serves clients that were told of a proxy: CONNECT, and whole URLs.
+    /// Serves clients that are configured to use a proxy: CONNECT, and absolute URLs.
     pub fn serve_proxy(&self, listener: TcpListener) -> impl Future<Output = ()> + Send + 'static {
         listener::serve(self.state.clone(), listener, Listens::Proxy)
     }
 
-    /// Serves DNS. An answer is sent from the address that the question went to.
+    /// Serves DNS over UDP.
     pub fn serve_dns_udp<D: Datagrams>(
         &self,
         socket: D,
@@ -103,25 +104,25 @@ impl Gateway {
         dns::serve_tcp(self.dns.clone(), listener)
     }
 
-    /// The names that have addresses, to be kept.
+    /// The names that have addresses, for storage.
     #[must_use]
     pub fn names(&self) -> SavedNames {
         self.state.names.lock().unwrap_or_else(PoisonError::into_inner).saved()
     }
 
-    /// Has everything that is under way decided on once more; what is no longer allowed ends before its next byte.
+    /// Has the decider review everything under way. What the policy no longer allows ends before its next byte.
     pub fn policy_changed(&self) {
         self.updates.announce();
     }
 
-    /// Has connections end once what they were asked is answered, and waits for them that long. What takes longer, and
-    /// tunnels, are left to whoever ends them.
+    /// Closes each HTTP connection after its current answer, and waits for at most `within`. Tunnels and slower
+    /// answers go on until the caller drops them.
     pub async fn finish(&self, within: Duration) {
         self.state.ending.send_replace(true);
         timeout(within, self.state.ending.closed()).await.ok();
     }
 
-    /// DNS questions that were dropped because there were too many.
+    /// DNS questions and connections that the gateway dropped because there were too many.
     #[must_use]
     pub fn dns_dropped(&self) -> u64 {
         self.dns.dropped()

@@ -1,4 +1,4 @@
-//! Headers that belong to one connection and are not passed on, and what makes a WebSocket.
+//! Hop-by-hop headers, which are not passed on, and the WebSocket handshake.
 
 use aws_lc_rs::digest;
 use base64::Engine;
@@ -10,7 +10,7 @@ use http::header::{
 };
 use http::{HeaderMap, Method, Version};
 
-/// Headers of one connection, those of proxies, and those that lead past the gateway (`Alt-Svc`: HTTP/3 is UDP).
+/// Hop-by-hop headers, headers for proxies, and headers that lead past the gateway (`Alt-Svc`: HTTP/3 uses UDP).
 const NOT_PASSED_ON: &[&str] = &[
     "connection",
     "keep-alive",
@@ -26,14 +26,14 @@ const NOT_PASSED_ON: &[&str] = &[
     "alt-used",
 ];
 
-/// Every word of a header that is a list, in lower case.
+/// The items of a list header, in lower case.
 fn words(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     let words = values.flat_map(|value| value.split(','));
     words.map(|word| word.trim().to_ascii_lowercase()).filter(|word| !word.is_empty()).collect()
 }
 
-/// Takes out what is not passed on, also what `Connection` names.
+/// Removes the headers that are not passed on, including those that `Connection` names.
 fn strip(headers: &mut HeaderMap) {
     for word in words(headers, &CONNECTION) {
         if let Ok(name) = HeaderName::try_from(word)
@@ -48,7 +48,7 @@ fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// The headers of a request as they go to the origin, without `Host`.
+/// The headers of a request for the origin, without `Host`.
 pub(crate) fn for_origin(mut headers: HeaderMap) -> HeaderMap {
     let trailers = words(&headers, &TE).iter().any(|word| word == "trailers");
     strip(&mut headers);
@@ -58,14 +58,14 @@ pub(crate) fn for_origin(mut headers: HeaderMap) -> HeaderMap {
         headers.remove(name);
     }
     headers.remove(HOST);
-    // The gateway says "continue" itself, when the origin begins to read.
+    // The gateway sends `100 Continue` itself when the origin begins to read.
     headers.remove(EXPECT);
-    // The trailers of a request are not passed on, and nobody is told of any.
+    // The trailers of a request are dropped, so they are not announced either.
     headers.remove(TRAILER);
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    // HTTP/2 may divide cookies among several lines, HTTP/1.1 must not.
+    // HTTP/2 may split cookies into several lines, HTTP/1.1 must not.
     let cookies: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
     if cookies.len() > 1
         && let Ok(joined) = HeaderValue::from_bytes(&cookies.join(&b"; "[..]))
@@ -75,23 +75,23 @@ pub(crate) fn for_origin(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-/// The headers of an answer as they go to the bay.
+/// The headers of an answer for the bay.
 pub(crate) fn for_bay(mut headers: HeaderMap) -> HeaderMap {
     strip(&mut headers);
     headers
 }
 
-/// Whether a request could be read in two ways by its length. hyper refuses most of these before.
+/// Whether two parsers could disagree about a request's length. hyper already refuses most such requests.
 pub(crate) fn two_lengths(headers: &HeaderMap) -> bool {
     let lengths = headers.get_all(CONTENT_LENGTH).iter().count();
     lengths > 1 || (lengths == 1 && headers.contains_key(TRANSFER_ENCODING))
 }
 
-/// What a request wants its connection to become.
+/// The protocol upgrade that a request asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Upgrade {
     None,
-    /// With the answer that a server must give to the key.
+    /// `accept` is the answer that the server must give to the key.
     WebSocket {
         accept: String,
     },
@@ -142,7 +142,7 @@ fn accept_for(key: &str) -> String {
     STANDARD.encode(digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()))
 }
 
-/// Whether an answer with status 101 is the one that the key asks for.
+/// Whether an answer with status 101 completes the handshake.
 pub(crate) fn is_websocket(headers: &HeaderMap, accept: &str) -> bool {
     let mut answers = headers.get_all("sec-websocket-accept").iter();
     words(headers, &UPGRADE) == ["websocket"]
@@ -151,13 +151,13 @@ pub(crate) fn is_websocket(headers: &HeaderMap, accept: &str) -> bool {
         && answers.next().is_none()
 }
 
-/// Whether an answer to a handshake changes what frames are, without having been asked to. An extension that compresses them would
-/// hide the value of a secret in them.
+/// Whether the answer to a handshake enables an extension that was not offered. A compressing extension would hide
+/// the value of a secret from the scrubber.
 pub(crate) fn has_unoffered_extension(headers: &HeaderMap, offered: bool) -> bool {
     !offered && headers.contains_key(SEC_WEBSOCKET_EXTENSIONS)
 }
 
-/// Says on a head that the connection becomes a WebSocket.
+/// Adds the headers of a WebSocket upgrade.
 pub(crate) fn say_websocket(headers: &mut HeaderMap) {
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));

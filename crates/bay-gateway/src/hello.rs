@@ -1,4 +1,5 @@
-//! The beginning of TLS that is passed on unread: the server name, and whether another one may be hidden in it.
+//! The TLS ClientHello of a connection that is passed through: the server name, and whether an extension hides
+//! another one.
 
 use std::io::Cursor;
 use std::time::Duration;
@@ -11,18 +12,18 @@ use crate::stream::Prefixed;
 
 /// The first byte of a TLS record with a handshake in it.
 pub(crate) const TLS_HANDSHAKE: u8 = 0x16;
-/// Extensions that hide the name of the server: encrypted ClientHello, and its forerunner.
+/// Extensions that hide the server name: Encrypted ClientHello and its predecessor.
 const HIDING: &[u16] = &[0xfe0d, 0xffce];
 
-/// What a ClientHello says.
+/// The contents of a ClientHello that the gateway needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     pub server_name: Option<String>,
-    /// It may name another server where only that server can read it.
+    /// Whether an extension may contain another server name in encrypted form.
     pub hides_name: bool,
 }
 
-/// Reads a ClientHello that may lie in several records; nothing where there is not enough of it yet.
+/// Parses a ClientHello, which may span several records. `None` if bytes are missing.
 pub fn parse(bytes: &[u8]) -> Result<Option<Hello>, &'static str> {
     let mut acceptor = Acceptor::default();
     let mut rest = Cursor::new(bytes);
@@ -40,7 +41,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Hello>, &'static str> {
     Ok(Some(Hello { server_name, hides_name }))
 }
 
-/// The bytes of the handshake, without the records around them.
+/// The handshake bytes without the record headers.
 fn handshake(mut bytes: &[u8]) -> Vec<u8> {
     let mut whole = Vec::new();
     while let [TLS_HANDSHAKE, _, _, high, low, rest @ ..] = bytes {
@@ -51,7 +52,7 @@ fn handshake(mut bytes: &[u8]) -> Vec<u8> {
     whole
 }
 
-/// The types of the extensions of a ClientHello, which rustls has found to be well made.
+/// The types of the extensions of a ClientHello. rustls has already checked that it is well-formed.
 fn extensions(hello: &[u8]) -> impl Iterator<Item = u16> {
     // Message type and length, version, random.
     let rest = hello.get(4 + 2 + 32..).unwrap_or_default();
@@ -66,14 +67,14 @@ fn extensions(hello: &[u8]) -> impl Iterator<Item = u16> {
     })
 }
 
-/// What follows a vector with a length of so many bytes.
+/// The bytes after a vector whose length takes `length_bytes` bytes.
 fn after_vector(bytes: &[u8], length_bytes: usize) -> &[u8] {
     let Some(length) = bytes.get(..length_bytes) else { return &[] };
     let length = length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
     bytes.get(length_bytes + length..).unwrap_or_default()
 }
 
-/// Waits for a whole ClientHello, which stays in the stream.
+/// Waits for a complete ClientHello. The bytes stay in the stream.
 pub(crate) async fn read(stream: &mut Prefixed, within: Duration) -> Result<Hello, &'static str> {
     let reading = async {
         loop {
@@ -112,7 +113,7 @@ mod tests {
         bytes
     }
 
-    /// The same handshake in records of so many bytes.
+    /// Splits a handshake into records of `size` bytes.
     fn in_records(bytes: &[u8], size: usize) -> Vec<u8> {
         let records = bytes[5..].chunks(size).flat_map(|part| {
             let mut record = vec![0x16, 3, 1];
@@ -123,7 +124,7 @@ mod tests {
         records.collect()
     }
 
-    /// The same with one more extension, whose content is that of an encrypted ClientHello.
+    /// Adds an extension with the content of an encrypted ClientHello.
     fn with_extension(bytes: &[u8], kind: u16) -> Vec<u8> {
         let mut message = bytes[9..].to_vec();
         let at = message.len() - extensions_length(&message) - 2;

@@ -1,4 +1,4 @@
-//! The HTTP servers that the bay's clients speak to, with their limits.
+//! HTTP/1.1 and HTTP/2 servers for the bay's clients, with their limits.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,8 +31,7 @@ pub(crate) async fn serve_http1(site: HttpConnection, stream: impl Io) {
     record_parse_error(&site, served).await;
 }
 
-/// Serves a connection to its end. When the gateway is about to end, so is the connection: after the answer that is under
-/// way.
+/// Serves a connection to its end. When the gateway shuts down, the connection closes after its current answer.
 pub(crate) async fn serve_until_end<I: Io, S>(
     gateway: &GatewayState,
     connection: http1::UpgradeableConnection<TokioIo<I>, S>,
@@ -61,7 +60,7 @@ pub(crate) fn http1_server(gateway: &GatewayState) -> http1::Builder {
     builder
 }
 
-/// What hyper could not read was answered by it with a 400 or 431, and is recorded here.
+/// Records a request that hyper could not parse. hyper has already answered it with 400 or 431.
 async fn record_parse_error(site: &HttpConnection, served: Result<(), hyper::Error>) {
     if let Err(error) = served
         && error.is_parse()
@@ -106,7 +105,7 @@ pub(crate) async fn serve_http2(site: HttpConnection, stream: impl Io) {
         };
         match served {
             Ok(served) => return record_parse_error(&site, served).await,
-            // The site holds it once; everything under way holds it once more.
+            // The connection holds one clone; every request under way holds another.
             Err(_) if Arc::strong_count(&site.connection.busy) > 1 => was_idle = false,
             Err(_) if was_idle => return,
             Err(_) => {

@@ -1,11 +1,13 @@
-//! The one door out of a bay: DNS, TLS and HTTP, ended here and begun anew towards the origin.
+//! The gateway of one bay, the only egress. It terminates DNS, TLS and HTTP, and opens its own connections to
+//! origins.
 //!
-//! A [`Gateway`] serves one bay on listeners that somebody else opened in the bay's gateway namespace, where every
-//! address is local: the local end of a connection is where the bay wanted to go. It has no store, no clock of policy and
-//! no rules; it asks a [`Decider`], and reaches origins through an [`Upstream`].
+//! A [`Gateway`] serves one bay on listeners that the caller opened in the bay's gateway namespace. There every
+//! address is local: the local address of an accepted connection is the destination that the bay chose. The gateway
+//! has no store, no rules and no clock for policies. It asks a [`Decider`], and reaches origins through an
+//! [`Upstream`].
 //!
 //! ```text
-//!  bay ─ DNS ──► dns ──► names: one synthetic address for each name, for ever; nothing leaves
+//!  bay ─ DNS ──► dns ──► names: one permanent synthetic address for each name; no question leaves the host
 //!
 //!  bay ─ TCP ──► connection: address → name ── Decider::route
 //!                  ├─ inspect ─ TLS (certificate by the bay's own authority) or plain ─ HTTP/1.1, HTTP/2
@@ -14,41 +16,40 @@
 //!                  ├─ git-ssh ─ SSH (a host key of the bay's own authority) ─ one command
 //!                  │              └─► ssh: git's service ── Decider::decide ──► origin, with the operator's key
 //!                  ├─ tcp ──────────────────────────────────── Decider::decide ──► tunnel
-//!                  │    └─ a database whose password is a secret ─ secrets::login ──► postgres: its login, then tunnel
-//!                  └─ refuse ─ answered with a reason where it speaks TLS or HTTP, closed otherwise
-//!  bay ─ proxy ► CONNECT: `connection` with the host it names; a whole URL: `exchange`
+//!                  │    └─ a database whose password is a secret ─ secrets::login ──► postgres: the login, then tunnel
+//!                  └─ refuse ─ answered with a reason if the client speaks TLS or HTTP, closed otherwise
+//!  bay ─ proxy ► CONNECT: `connection` to the named host; an absolute URL: `exchange`
 //! ```
 //!
-//! The order of checks on a request, each of which ends it with an answer and a record:
+//! The checks on a request, in this order. If one fails, the gateway answers, records the refusal, and stops:
 //!
 //! | step | if it fails |
 //! |---|---|
-//! | there is room for the connection | closed, recorded |
-//! | there is room for the request | 503, recorded |
+//! | fewer than the maximum of connections are open | closed, recorded |
+//! | fewer than the maximum of requests are under way | 503, recorded |
 //! | the address has a name, or is itself the destination | closed, recorded |
-//! | it is TLS or HTTP within bounds of size and time | 400 or 431 where HTTP was begun, closed, recorded |
-//! | one length, one `Host`; the only upgrade is a whole WebSocket handshake | 400, 403 |
-//! | name of the address = SNI = `Host` = `:authority`, and a canonical form ([`bay_policy::canonicalise`]) | 403 |
-//! | no sentinel is where no secret belongs, and no other credential goes to a host that a secret is for ([`secrets`]) | 403 |
-//! | [`Decider::decide`] says allow, and has it on record; it may wait for a person | 403 with the explanation; 503 with `Retry-After` while nobody has answered |
-//! | a short body, or what is there of a longer one, has no sentinel in it ([`secrets`]) | 403 |
-//! | the values of secrets are to be had, and that they are used is on the disk ([`Decider::attach`]) | 503 |
-//! | the address that is dialled, or that a kept connection has, is permitted ([`bay_policy::check_address`]) | 403 |
-//! | name, connection, TLS with a verified certificate | 502, 504 |
-//! | the head of the answer, within bounds of size and time | 502, 504 |
-//! | the bodies go on moving, and the policy still allows it | the stream is cut, recorded |
+//! | the client speaks TLS or HTTP, within limits of size and time | 400 or 431 if HTTP was begun; closed, recorded |
+//! | one length, one `Host`; the only upgrade is a complete WebSocket handshake | 400, 403 |
+//! | name of the address = SNI = `Host` = `:authority`, and the request has a canonical form ([`bay_policy::canonicalise`]) | 403 |
+//! | no sentinel is misplaced, and no foreign credential goes to a host that a secret is for ([`secrets`]) | 403 |
+//! | [`Decider::decide`] allows the request and has recorded it; it may wait for a person | 403 with the explanation; 503 with `Retry-After` if nobody has answered |
+//! | a short body, or the part of a longer one that has arrived, contains no sentinel ([`secrets`]) | 403 |
+//! | the values of the secrets are available, and the record of their use is on disk ([`Decider::attach`]) | 503 |
+//! | the address of the new or kept connection is permitted ([`bay_policy::check_address`]) | 403 |
+//! | the name resolves, the connection opens, and TLS has a verified certificate | 502, 504 |
+//! | the head of the answer arrives within limits of size and time | 502, 504 |
+//! | the bodies keep moving, and the policy still allows the request | the stream is cut, recorded |
 //!
-//! What is sent is built from the canonical request and from headers that were read, never from the bay's bytes: what
-//! two parsers could read in two ways does not survive. Bodies are passed on frame by frame. Redirects are answers like
-//! others. `Alt-Svc` and headers of one connection are taken out. A WebSocket is passed on only after the origin proved
+//! The gateway builds what it sends from the canonical request and from parsed headers, never from the bay's bytes.
+//! So no two parsers can read the request differently. It passes bodies on frame by frame and does not follow
+//! redirects. It removes `Alt-Svc` and hop-by-hop headers. It passes a WebSocket on only after the origin has proved
 //! that it took part in the handshake.
 //!
-//! An answer to a request that carried a secret shows no value of it ([`scrub`]).
+//! An answer to a request that carried a secret shows no value of that secret. Answers of every host that a secret is
+//! for are scrubbed too ([`scrub`]).
 //!
-//! What comes from a host that a secret is for is scrubbed of its value ([`scrub`]).
-//!
-//! Every ruling is told its end exactly once ([`Decider::ended`]), also where the bay goes away in the middle.
-//! All memory is bounded by [`limits`].
+//! The gateway reports the end of every ruling exactly once ([`Decider::ended`]), also if the bay disconnects
+//! halfway. [`limits`] bounds all memory.
 #![forbid(unsafe_code)]
 
 mod answers;

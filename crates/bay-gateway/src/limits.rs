@@ -1,102 +1,102 @@
-//! Every bound of the gateway in one place. All of them are per bay: what one bay exhausts is its own.
+//! All limits of the gateway. They hold per bay: a bay can exhaust only its own share.
 
 use std::time::Duration;
 
-/// Names that one bay can have looked up in its life; addresses are never used again, so this is final.
+/// Names that one bay can look up in its life. This is final, because addresses are never reused.
 pub const MAX_NAMES: usize = 65_536;
-/// Longest DNS message that is read. A question is at most 300 bytes; options may follow it.
+/// Longest DNS message that is read. A question has at most 300 bytes, plus options.
 pub const MAX_DNS_MESSAGE: usize = 4096;
-/// Questions in a second, after a burst of as many. What is beyond is dropped and counted.
+/// DNS questions per second, with a burst of the same size. The gateway drops and counts the rest.
 pub const DNS_QUERIES_PER_SECOND: u32 = 1000;
-/// Names that a bay may ask for within [`NEW_NAMES_WITHIN`] and has no address of yet. Questions for others are refused and
-/// added up: the record and the list of names are no place to write data to. Package managers and browsers ask for tens.
+/// New names that a bay may ask for within [`NEW_NAMES_WITHIN`]. Further questions are refused and counted in sum, so
+/// that nobody can store data in the record or the list of names. Package managers and browsers ask for tens.
 pub const MAX_NEW_NAMES: usize = 600;
 pub const NEW_NAMES_WITHIN: Duration = Duration::from_secs(60);
 /// DNS connections over TCP at a time.
 pub const MAX_DNS_CONNECTIONS: usize = 16;
 /// How long a DNS connection may be silent.
 pub const DNS_IDLE: Duration = Duration::from_secs(10);
-/// How long an answer may be kept; names never change their address.
+/// How long a client may cache an answer. Names never change their address.
 pub const DNS_TTL_SECONDS: u32 = 300;
 
-/// Connections of a bay at a time. The next one is closed at once.
+/// Connections of a bay at a time. The gateway closes further ones at once.
 pub const MAX_CONNECTIONS: usize = 1024;
-/// SSH connections of a bay at a time; each has one to an origin. The next one is closed at once.
+/// SSH connections of a bay at a time; each has one connection to an origin. The gateway closes further ones at once.
 pub const MAX_SSH_CONNECTIONS: usize = 32;
 /// Commands on one SSH connection at a time.
 pub const MAX_SSH_CHANNELS: usize = 8;
-/// What is on its way on one channel of SSH before the other side has to say that it goes on, the largest packet, and how
-/// many of them wait for whoever passes them on.
+/// The window and the largest packet of an SSH channel, and how many of its messages are queued.
 pub const SSH_WINDOW_BYTES: u32 = 1024 * 1024;
 pub const SSH_PACKET_BYTES: u32 = 32 * 1024;
 pub const SSH_CHANNEL_MESSAGES: usize = 16;
-/// Requests of a bay under way at a time, on all its connections together. The next one is answered with a 503. Each may
-/// have a connection to an origin, and as much in memory as the windows below let it have.
+/// Requests of a bay under way at a time, on all its connections together. The gateway answers further ones with 503.
+/// Each may have a connection to an origin, and as much memory as the windows below allow.
 pub const MAX_REQUESTS: usize = 512;
-/// Certificates that are kept, the least used of them is forgotten first.
+/// Certificates in the cache. It forgets the least recently used.
 pub const MAX_LEAVES: usize = 1024;
-/// Longest TLS ClientHello that is passed on unread.
+/// Longest TLS ClientHello that is passed through.
 pub const MAX_CLIENT_HELLO: usize = 64 * 1024;
-/// Largest head of a request or answer over HTTP/1.1.
+/// Largest head of an HTTP/1.1 request or answer.
 pub const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Most headers in one head.
 pub const MAX_HEADERS: usize = 200;
-/// Largest list of headers over HTTP/2, and its compression table.
+/// Largest header list of HTTP/2, and its compression table.
 pub const MAX_HEADER_LIST_BYTES: u32 = 64 * 1024;
 pub const HEADER_TABLE_BYTES: u32 = 4096;
 /// Requests on one HTTP/2 connection at a time.
 pub const MAX_STREAMS: u32 = 128;
-/// Requests that a client took back before they were looked at, and that broke the protocol, before its connection ends.
+/// Streams that a client reset before the gateway handled them, and streams that violated the protocol, before the
+/// connection ends.
 pub const MAX_RESET_STREAMS: usize = 32;
-/// What is on its way for one stream and one connection of HTTP/2.
+/// HTTP/2 windows of one stream and of one connection.
 pub const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 pub const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 pub const SEND_BUFFER_BYTES: usize = 256 * 1024;
-/// Largest frame of HTTP/2 that is accepted.
+/// Largest HTTP/2 frame that is accepted.
 pub const MAX_FRAME_BYTES: u32 = 64 * 1024;
-/// How much of a request's body is read and thrown away after it was answered, and for how long.
+/// How much of a request's body is read and discarded after the answer, and for how long.
 pub const MAX_REST_BYTES: usize = 4 * 1024 * 1024;
 pub const REST_WITHIN: Duration = Duration::from_secs(5);
-/// How much of a request's body is read before it is decided on, where whoever decides looks at it, and for how long.
+/// How much of a request's body is read before the decision, if the decider asks for it, and for how long.
 pub const MAX_LOOK_BYTES: usize = 64 * 1024;
 pub const LOOK_WITHIN: Duration = Duration::from_secs(5);
-/// How long nothing may come of a push over SSH before what is there is shown to a person.
+/// The pause in a push over SSH after which a person is shown what has arrived.
 pub const PACK_QUIET: Duration = Duration::from_millis(300);
-/// Connections to origins that are kept for later, of one origin and in all. Requests that came together are decided on
-/// together, and meanwhile all of their connections are idle: with room for fewer, most would be made anew every time.
+/// Idle connections that are kept, per origin and in total. Requests that arrive together are decided together, and
+/// all their connections are idle meanwhile. With a lower limit most of these would be opened anew each time.
 pub const MAX_IDLE_PER_ORIGIN: usize = 128;
 pub const MAX_IDLE: usize = 256;
-/// What one body passes on before all others have had their turn: less than the system holds for a connection, or those
-/// for which it holds more would get more.
+/// Bytes that one body passes on before it yields to the others. This is less than a socket buffer, so that bodies
+/// with a larger buffer get no larger share.
 pub const TURN_BYTES: usize = 128 * 1024;
-/// What is read at once of an encrypted connection to an origin. The TLS library asks for a quarter of a record at a time.
+/// The read size for an encrypted connection to an origin. The TLS library asks for a quarter of a record at a time.
 pub const ORIGIN_READ_BYTES: usize = 64 * 1024;
 /// Addresses of one name that are tried.
 pub const MAX_ADDRESSES: usize = 8;
 
-/// How long things may take. A test shortens them; the daemon has no reason to.
+/// Timeouts of the gateway. Tests shorten them; the daemon uses the defaults.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
     /// From accepting a connection to its first byte.
     pub first_byte: Duration,
-    /// The same on a connection of which nothing can be allowed: long enough for a client that speaks to get an
-    /// answer, and short for one that listens.
+    /// The first byte, on a connection where nothing can be allowed: long enough for a client that sends first to get
+    /// an answer, short for a client that waits for the server.
     pub refused_first_byte: Duration,
     /// The whole TLS handshake with the bay.
     pub handshake: Duration,
-    /// A whole head of a request; also how long a connection of the bay may lie idle.
+    /// The complete head of a request. Also how long a connection of the bay may be idle.
     pub head: Duration,
-    /// Looking up a name.
+    /// Resolving a name.
     pub resolve: Duration,
     /// Connecting to one address, and the TLS handshake with it.
     pub connect: Duration,
     /// From the request to the head of its answer.
     pub answer: Duration,
-    /// A body that does not move, in either direction.
+    /// A body without progress, in either direction.
     pub body_idle: Duration,
-    /// A tunnel in which nothing moves.
+    /// A tunnel without traffic.
     pub tunnel_idle: Duration,
-    /// How long a connection to an origin is kept without use.
+    /// How long an unused connection to an origin is kept.
     pub keep_idle: Duration,
 }
 
@@ -109,7 +109,7 @@ impl Default for Timeouts {
             head: Duration::from_secs(60),
             resolve: Duration::from_secs(10),
             connect: Duration::from_secs(15),
-            // Model servers think for minutes before they say a word.
+            // Model servers may compute for minutes before they send the first byte.
             answer: Duration::from_secs(600),
             body_idle: Duration::from_secs(600),
             tunnel_idle: Duration::from_secs(3600),

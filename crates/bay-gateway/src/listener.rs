@@ -1,4 +1,4 @@
-//! Where connections of the bay arrive, and who serves each: DNS, the proxy, or its destination.
+//! Accepts the connections of a bay, and passes each to DNS, to the proxy, or to the service of its destination.
 
 use std::future::Future;
 use std::io;
@@ -18,9 +18,9 @@ use crate::proxy;
 use crate::state::GatewayState;
 use crate::stream::{Io, Prefixed};
 
-/// How often old connections to origins are looked for.
+/// How often idle connections to origins are checked for their age.
 const SWEEP_EVERY: Duration = Duration::from_secs(20);
-/// How long accepting rests where the system has no more to give.
+/// The pause after accepting failed, for example because no file descriptor is free.
 const ACCEPT_REST: Duration = Duration::from_millis(20);
 
 /// Which connections a listener accepts.
@@ -62,20 +62,20 @@ impl Listens {
     }
 }
 
-/// Where connections of a bay arrive, however its backend carries them.
+/// A source of the bay's connections. Each backend transports them in its own way.
 pub trait Arrivals: Send + Sync + 'static {
     type Stream: Io;
 
-    /// The next one.
+    /// Waits for the next connection.
     fn accept(&self) -> impl Future<Output = io::Result<Arrival<Self::Stream>>> + Send;
 }
 
-/// One connection that a bay made.
+/// One connection that a process of the bay opened.
 #[derive(Debug)]
 pub struct Arrival<S> {
     pub stream: S,
     pub bay_end: SocketAddr,
-    /// Where the bay wanted to go.
+    /// The destination address that the process chose.
     pub wanted: SocketAddr,
 }
 

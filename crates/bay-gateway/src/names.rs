@@ -1,8 +1,8 @@
 //! One synthetic address for each name, for the life of a bay.
 //!
-//! A name's number is its place in the list, and its addresses are the pools' first address plus that number; nothing is
-//! ever taken out. So an address that a process has kept means the same name for ever, also in a fork or after a restart
-//! of the daemon, and a list of names is all there is to save.
+//! A name's number is its position in a list. Its addresses are the first address of each pool plus that number.
+//! Names are never removed, so an address that a process cached always means the same name, also in a fork or after a
+//! restart of the daemon. The list of names is all that must be stored.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,7 +16,7 @@ use bay_policy::Host;
 
 use crate::limits::{MAX_NAMES, MAX_NEW_NAMES, NEW_NAMES_WITHIN};
 
-/// Where synthetic addresses come from.
+/// The networks of the synthetic addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pools {
@@ -25,7 +25,7 @@ pub struct Pools {
 }
 
 impl Default for Pools {
-    /// Networks that no honest origin is in: the one for benchmarks, and a unique local one.
+    /// Networks without real origins: the IPv4 network for benchmarks, and a unique local IPv6 network.
     fn default() -> Self {
         Self {
             v4: Ipv4Net::new_assert(Ipv4Addr::new(198, 18, 0, 0), 15),
@@ -34,7 +34,7 @@ impl Default for Pools {
     }
 }
 
-/// The list as it is kept.
+/// The list in stored form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedNames {
@@ -43,7 +43,7 @@ pub struct SavedNames {
     pub names: Vec<String>,
 }
 
-/// A list that cannot be one.
+/// Why a stored list is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum NamesError {
     #[error("{0:?} in the list of names is not a canonical name")]
@@ -63,21 +63,21 @@ pub struct Names {
     lately: Lately,
 }
 
-/// New names that were asked for since a moment, whatever was asked of them and whatever the answer was.
+/// New names that the bay asked for in the current window, whatever the answer was.
 #[derive(Debug, Clone, Default)]
 struct Lately {
     since: Option<Instant>,
     names: HashSet<Box<str>>,
 }
 
-/// What an address of the pools means.
+/// The meaning of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Meaning {
-    /// The name that has it.
+    /// An address with a name.
     Name(Arc<str>),
-    /// Nobody has it yet.
+    /// An address of the pools that no name has yet.
     Nobody,
-    /// It is not of the pools.
+    /// An address outside the pools.
     Foreign,
 }
 
@@ -109,15 +109,15 @@ impl Names {
         SavedNames { pools: self.pools, names: self.names.iter().map(|name| name.to_string()).collect() }
     }
 
-    /// How many names fit: the smaller pool decides, without its first and last address.
+    /// The number of names that fit. The smaller pool limits it, without its first and last address.
     fn capacity(&self) -> usize {
         let v4 = 1u64 << (32 - self.pools.v4.prefix_len());
         let v6 = 1u64 << (128 - self.pools.v6.prefix_len()).min(62);
         usize::try_from(v4.min(v6).saturating_sub(2)).unwrap_or(MAX_NAMES).min(MAX_NAMES)
     }
 
-    /// Whether a question for this name may be answered: it has an address, was asked for a moment ago, or is one of the
-    /// [`MAX_NEW_NAMES`] within [`NEW_NAMES_WITHIN`].
+    /// Whether a question for this name may be answered: the name has an address, was asked for in this window, or is
+    /// one of the first [`MAX_NEW_NAMES`] in this window.
     pub(crate) fn may_ask(&mut self, name: &str, now: Instant) -> bool {
         if self.numbers.contains_key(name) {
             return true;
@@ -137,7 +137,7 @@ impl Names {
         may
     }
 
-    /// The number of a canonical name, and whether it got it just now; nothing where all addresses are taken.
+    /// The number of a canonical name, and whether it is new. `None` if all addresses are taken.
     pub(crate) fn number(&mut self, name: &str) -> Option<(u32, bool)> {
         if let Some(number) = self.numbers.get(name) {
             return Some((*number, false));
@@ -145,7 +145,7 @@ impl Names {
         if self.names.len() >= self.capacity() {
             return None;
         }
-        // The first address of a network is not one for hosts.
+        // The first address of a network is not a host address.
         let number = u32::try_from(self.names.len() + 1).ok()?;
         let name: Arc<str> = name.into();
         self.names.push(name.clone());
@@ -161,7 +161,7 @@ impl Names {
         Ipv6Addr::from(u128::from(self.pools.v6.network()).wrapping_add(u128::from(number)))
     }
 
-    /// Whose address it is.
+    /// The meaning of an address.
     #[must_use]
     pub fn meaning(&self, address: IpAddr) -> Meaning {
         let number = match address {

@@ -1,7 +1,6 @@
-//! Connections to origins: made for allowed requests, kept for the next one to the same place.
+//! Connections to origins. Each is opened for an allowed request and kept for the next one to the same place.
 //!
-//! A kept connection has an address. The request that takes it must be allowed to reach that address by its own decision,
-//! whatever the one before it was allowed.
+//! A kept connection has an address. The next request may use it only if its own decision permits that address.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,13 +30,13 @@ use crate::limits::{
 use crate::stream::{Gathering, Io};
 use crate::upstream::{self, DialError, Dialled, Upstream, own_addresses, own_words, seconds};
 
-/// How often an HTTP/2 connection to an origin is asked whether it is still there, and how long it may take to say so.
+/// The interval and the timeout of pings on an HTTP/2 connection to an origin.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_WITHIN: Duration = Duration::from_secs(20);
 /// How long a connection may take to be ready for its next request.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
-/// Where a connection leads, and what is spoken on it.
+/// The destination and the protocol of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     host: Host,
@@ -81,7 +80,7 @@ impl fmt::Debug for Origins {
     }
 }
 
-/// A connection in use. Without being given back it ends with its request.
+/// A connection in use. Unless it is given back, it closes after its request.
 pub(crate) struct Lease {
     key: Key,
     sender: Sender,
@@ -117,7 +116,7 @@ impl Origins {
         Ok(Self { any: Arc::new(any), http1: Arc::new(http1), idle, upstream, timeouts })
     }
 
-    /// TLS towards origins that speak something other than HTTP.
+    /// The TLS configuration for an origin that speaks `protocol` instead of HTTP.
     pub(crate) fn speaking(&self, protocol: &[u8]) -> Arc<ClientConfig> {
         let mut config = (*self.http1).clone();
         config.alpn_protocols = vec![protocol.to_vec()];
@@ -138,7 +137,7 @@ impl Origins {
         let at = kept.iter().rposition(|idle| check_address(decision, request, idle.address, own).is_ok())?;
         let address = kept[at].address;
         let sender = match &kept[at].sender {
-            // Many requests share one connection, which stays where it is.
+            // Many requests share one HTTP/2 connection, so it stays in the pool.
             Sender::Http2(sender) => {
                 let sender = Sender::Http2(sender.clone());
                 kept[at].since = Instant::now();
@@ -160,7 +159,7 @@ impl Origins {
         }
     }
 
-    /// Ends connections that nobody used for long.
+    /// Closes connections that were unused for too long.
     pub(crate) fn forget_old(&self) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|_, kept| {
@@ -182,7 +181,7 @@ impl Origins {
         upstream::dial(&*self.upstream, &self.timeouts, decision, request).await
     }
 
-    /// A connection for an allowed request: a kept one, or a new one.
+    /// A kept or new connection for an allowed request.
     pub(crate) async fn lease(
         self: &Arc<Self>,
         decision: &Decision,
@@ -297,11 +296,11 @@ impl Lease {
         }
     }
 
-    /// Keeps the connection for the next request. HTTP/2 connections are kept from the beginning.
+    /// Keeps the connection for the next request. HTTP/2 connections are in the pool from the beginning.
     pub(crate) fn give_back(self) {
         let Sender::Http1(mut sender) = self.sender else { return };
         let (key, address, origins) = (self.key, self.address, self.origins);
-        // Nothing to wait for where the runtime is going away.
+        // Without a runtime the program is exiting.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
             if let Ok(Ok(())) = timeout(READY_WITHIN, sender.ready()).await

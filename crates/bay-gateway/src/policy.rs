@@ -53,8 +53,8 @@ impl Policy {
         self.changes.clone()
     }
 
-    /// Makes the patterns for a host's answers anew whenever the policy changed after version `since`. `sent` are the
-    /// values that the request carried.
+    /// A callback that compiles the patterns for a host's answers again after the policy changed. `sent` are the
+    /// values that the request carried; `since` is the version in which the current patterns were made.
     pub(crate) fn renewal(self: &Arc<Self>, host: &Host, sent: Vec<Sent>, since: u64) -> Renewal {
         let (policy, host, mut seen) = (Arc::clone(self), host.to_string(), since);
         Box::new(move || {

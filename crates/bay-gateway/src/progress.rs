@@ -1,4 +1,4 @@
-//! What became of one recorded request: counted while it goes on, told once at its end.
+//! The progress of one recorded request: counts its bytes, and reports its end once.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
@@ -11,14 +11,14 @@ use tokio::sync::watch;
 use crate::decider::{Ended, Ending, Failure, RecordId};
 use crate::policy::Policy;
 
-/// Shared by the two bodies of a request, or the two directions of a tunnel. When the last of them is gone and nobody
-/// said how it ended, the bay went away.
+/// The two bodies of a request, or the two directions of a tunnel, share this value. If the last of them is dropped
+/// without reporting an end, the bay has disconnected.
 pub(crate) struct Progress {
     policy: Arc<Policy>,
     id: RecordId,
     request: CanonicalRequest,
     begun: Instant,
-    /// The policy it was last held against.
+    /// The version of the policy at the last review.
     reviewed: AtomicU64,
     sent: AtomicU64,
     received: AtomicU64,
@@ -26,9 +26,9 @@ pub(crate) struct Progress {
     status: AtomicU16,
     failure: Mutex<Option<Failure>>,
     told: AtomicBool,
-    /// Secrets that are in it: it ends when one of them is taken back.
+    /// The secrets that the request carries. It ends when one of them is revoked.
     secrets: OnceLock<Vec<(String, u64)>>,
-    /// Keeps the connection it came on from being taken for idle, and counted.
+    /// Keeps the connection counted, and marked as busy.
     _busy: Arc<dyn Send + Sync>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum Direction {
 }
 
 impl Progress {
-    /// `decided_in` is the version of the policy from before the decision: a change during it leads to a review.
+    /// `decided_in` is the version of the policy before the decision. A change during the decision leads to a review.
     pub(crate) fn new(
         policy: &Arc<Policy>,
         id: RecordId,
@@ -86,12 +86,12 @@ impl Progress {
         self.moved_ms.store(now, Relaxed);
     }
 
-    /// How long nothing has moved.
+    /// The time since bytes last moved.
     pub(crate) fn idle(&self) -> Duration {
         self.begun.elapsed().saturating_sub(Duration::from_millis(self.moved_ms.load(Relaxed)))
     }
 
-    /// Whether what goes on here is still allowed. Costs a load unless the policy changed.
+    /// Whether the policy still allows the request. Costs one load unless the policy changed.
     pub(crate) fn still_allowed(&self) -> bool {
         let now = self.policy.version();
         if self.reviewed.load(Relaxed) == now {
@@ -107,12 +107,12 @@ impl Progress {
         allowed
     }
 
-    /// Says which secrets are put into it, before they are.
+    /// Sets the secrets of the request. Call this before their values are attached.
     pub(crate) fn set_secrets(&self, secrets: Vec<(String, u64)>) {
         self.secrets.get_or_init(|| secrets);
     }
 
-    /// Where there are secrets in it: what tells that it has to be looked at again, also when nothing moves.
+    /// Receives the next policy change, if the request carries secrets. Then a review is due even if no bytes move.
     pub(crate) fn news(&self) -> Option<watch::Receiver<u64>> {
         self.secrets.get()?;
         let mut news = self.policy.changes();
@@ -130,7 +130,7 @@ impl Progress {
         self.status.store(status, Relaxed);
     }
 
-    /// Notes what broke first; later failures are its consequences.
+    /// Notes the first failure. Later failures are its consequences and are ignored.
     pub(crate) fn note(&self, failure: Failure) {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
     }
@@ -139,7 +139,7 @@ impl Progress {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The whole answer was passed on.
+    /// Reports that the whole answer was passed on.
     pub(crate) fn end_answered(&self) {
         self.end(Ending::Answered { status: self.status.load(Relaxed) });
     }
@@ -153,7 +153,7 @@ impl Progress {
         });
     }
 
-    /// Tells the end; only the first one counts.
+    /// Reports the end. Only the first call has an effect.
     pub(crate) fn end(&self, ending: Ending) {
         if self.told.swap(true, Relaxed) {
             return;

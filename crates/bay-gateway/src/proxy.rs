@@ -1,4 +1,4 @@
-//! The explicit proxy: for clients that were told of one. The same code serves what they ask for.
+//! The explicit proxy. The requests in it are served by the same code as transparent connections.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Proxy {
         if request.method() == Method::CONNECT {
             return Ok(self.connect(request).await);
         }
-        // Over https the client itself must see that it speaks with the right server, so it has to use CONNECT.
+        // With https the client must check the server's certificate itself, so it has to use CONNECT.
         let plain = request.uri().scheme_str() == Some("http");
         let Some(authority) = request.uri().authority().filter(|_| plain) else {
             let why = "a proxy takes CONNECT, or a whole URL that begins with http://";
@@ -78,7 +78,7 @@ impl Proxy {
         }
     }
 
-    /// Opens a tunnel to the gateway itself: what comes through it is served like any other connection.
+    /// Opens a tunnel to the gateway itself. The connection inside is served like any other.
     async fn connect(&self, mut request: Request<Incoming>) -> Response<AnswerBody> {
         let authority = request.uri().authority().map(ToString::to_string).unwrap_or_default();
         let (host, port) = match self.destination(&authority) {
@@ -86,7 +86,7 @@ impl Proxy {
             Ok((_, None)) => return self.malformed("CONNECT needs a host and a port").await,
             Err(refusal) => return self.refused(&refusal).await,
         };
-        // A second name would be somebody else's to believe.
+        // If `Host` named another host, later parsers could believe either of the two names.
         let agrees = |value: &http::HeaderValue| {
             let named = value.to_str().ok().and_then(|text| self.destination(text).ok());
             named.is_some_and(|(named, at)| named == host && at.is_none_or(|at| at == port))
@@ -119,7 +119,7 @@ impl Proxy {
         Response::new(full(""))
     }
 
-    /// The host that is meant: a client may have looked its name up and say the synthetic address.
+    /// The host that an authority names. A client may have resolved the name and send the synthetic address.
     fn destination(&self, authority: &str) -> Result<(Host, Option<u16>), Refusal> {
         let (host, port) = parse_authority(authority)?;
         let host = match host {

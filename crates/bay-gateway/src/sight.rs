@@ -1,11 +1,11 @@
-//! What can be seen of a request beside its canonical form, by whoever decides on it.
+//! The parts of a request beside its canonical form that a decider can read.
 
 use async_trait::async_trait;
 use http::HeaderMap;
 use http::header::USER_AGENT;
 
-/// The headers of a request and the beginning of its body, or the beginning of a push. The body is only read where somebody looks at it, and what was
-/// looked at is sent on all the same.
+/// The headers of a request and the beginning of its body, or the beginning of a push. The gateway reads the body
+/// ahead only if the decider asks for it, and still sends all of it.
 pub struct Sight<'a> {
     what: What<'a>,
     secrets: Vec<String>,
@@ -18,10 +18,10 @@ enum What<'a> {
     Push(&'a mut dyn ReadAhead),
 }
 
-/// Something whose beginning can be read before it is decided on. What was read is sent on later all the same.
+/// Input whose beginning can be read before the decision. The bytes stay in the input and are sent later.
 #[async_trait]
 pub(crate) trait ReadAhead: Send + Sync {
-    /// Waits for the beginning, within bounds of size and time.
+    /// Waits for the beginning, within limits of size and time.
     async fn beginning(&mut self) -> Beginning;
 }
 
@@ -30,9 +30,9 @@ pub(crate) trait ReadAhead: Send + Sync {
 pub struct Beginning {
     /// At most [`MAX_LOOK_BYTES`](crate::limits::MAX_LOOK_BYTES).
     pub bytes: Vec<u8>,
-    /// Whether that is all of it.
+    /// Whether these bytes are the whole body.
     pub whole: bool,
-    /// How long all of it is, as far as the client says so.
+    /// The length of the whole body, if the client gave it.
     pub length: Option<u64>,
 }
 
@@ -43,34 +43,34 @@ impl std::fmt::Debug for Sight<'_> {
 }
 
 impl<'a> Sight<'a> {
-    /// `secrets` are the names of those that are put into it if it is allowed.
+    /// `secrets` are the names of the secrets that the request gets if it is allowed.
     pub(crate) fn new(headers: &'a HeaderMap, body: &'a mut dyn ReadAhead, secrets: Vec<String>) -> Self {
         Self { what: What::Request(headers, body), secrets, login: None }
     }
 
-    /// That of a tunnel, of which nothing is to be seen.
+    /// The view of a tunnel, which has nothing to read.
     #[must_use]
     pub fn nothing() -> Self {
         Self { what: What::Nothing, secrets: Vec::new(), login: None }
     }
 
-    /// That of a login with this secret: as whom, to what.
+    /// The view of a login with this secret. `login` describes the user and the database.
     pub(crate) fn of_login(secret: String, login: String) -> Self {
         Self { what: What::Nothing, secrets: vec![secret], login: Some(login) }
     }
 
-    /// As whom a login is, and to what.
+    /// The user and the database of a login.
     #[must_use]
     pub fn login(&self) -> Option<&str> {
         self.login.as_deref()
     }
 
-    /// That of a push over SSH: what it changes, and the beginning of what it brings.
+    /// The view of a push over SSH.
     pub(crate) fn of_push(push: &'a mut dyn ReadAhead) -> Self {
         Self { what: What::Push(push), secrets: Vec::new(), login: None }
     }
 
-    /// The headers as they go to the origin, without `Host`.
+    /// The headers as the origin will get them, without `Host`.
     #[must_use]
     pub fn headers(&self) -> Option<&HeaderMap> {
         match &self.what {
@@ -79,19 +79,19 @@ impl<'a> Sight<'a> {
         }
     }
 
-    /// Names of the secrets whose values are put into it if it is allowed.
+    /// Names of the secrets that the request gets if it is allowed.
     #[must_use]
     pub fn secrets(&self) -> &[String] {
         &self.secrets
     }
 
-    /// What the client calls itself.
+    /// The client's `User-Agent`.
     #[must_use]
     pub fn user_agent(&self) -> Option<&str> {
         self.headers()?.get(USER_AGENT)?.to_str().ok()
     }
 
-    /// The beginning of the body. Waits for it, within bounds of size and time.
+    /// The beginning of the body. Waits for it, within limits of size and time.
     pub async fn beginning(&mut self) -> Beginning {
         match &mut self.what {
             What::Nothing => Beginning::default(),

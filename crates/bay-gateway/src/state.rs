@@ -1,4 +1,4 @@
-//! What the connections of one gateway share.
+//! State that all connections of one gateway share.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -42,7 +42,7 @@ impl GatewayState {
         &*self.policy.decider
     }
 
-    /// The host that the bay means by an address; none for an address of the pool that no name has.
+    /// The host that the bay means by an address. `None` for an address of the pool that has no name.
     pub(crate) fn host_at(&self, address: IpAddr) -> Option<Host> {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         match names.meaning(address) {

@@ -1,4 +1,4 @@
-//! Connections of a bay, whatever they came through, with what was already read of them.
+//! Byte streams of a bay's connections, and readers that wrap them.
 
 use std::io;
 use std::pin::Pin;
@@ -7,11 +7,11 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-/// A connection of a bay, whatever carries it.
+/// A byte stream of a bay's connection, on any transport.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Io for T {}
 
-/// A stream whose beginning has been looked at and is read again.
+/// A stream whose first bytes can be read without consuming them.
 pub(crate) struct Prefixed {
     prefix: Bytes,
     inner: Box<dyn Io>,
@@ -22,7 +22,7 @@ impl Prefixed {
         Self { prefix: Bytes::new(), inner: Box::new(inner) }
     }
 
-    /// What comes first, without taking it away; nothing at the end of the stream.
+    /// The first byte, without consuming it. `None` at the end of the stream.
     pub(crate) async fn first(&mut self) -> io::Result<Option<u8>> {
         if self.prefix.is_empty() {
             let mut buffer = BytesMut::with_capacity(4096);
@@ -32,7 +32,7 @@ impl Prefixed {
         Ok(self.prefix.first().copied())
     }
 
-    /// Reads more without taking it away; nothing more at the end of the stream.
+    /// Reads further bytes without consuming them. `false` at the end of the stream.
     pub(crate) async fn more(&mut self) -> io::Result<bool> {
         let mut buffer = BytesMut::with_capacity(self.prefix.len() + 4096);
         buffer.extend_from_slice(&self.prefix);
@@ -92,11 +92,11 @@ impl AsyncWrite for Prefixed {
     }
 }
 
-/// Gives as much as is there in one read. TLS hands out one record at a time, and each read costs whoever passes it on a
-/// turn of two tasks and a packet.
+/// Returns all available bytes in one read. TLS returns one record per read, and each read costs two task switches
+/// and a packet.
 pub(crate) struct Gathering<S> {
     inner: S,
-    /// What came behind the bytes that were given last.
+    /// The error that followed the last bytes.
     failed: Option<io::Error>,
 }
 
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(stream.read(&mut buffer).await.unwrap(), 0);
     }
 
-    /// Reads that come as they are written here.
+    /// A reader with scripted results.
     struct Script(std::vec::IntoIter<Result<&'static [u8], io::ErrorKind>>);
 
     impl AsyncRead for Script {

@@ -1,4 +1,4 @@
-//! Bytes passed on unread: raw TCP, TLS that is not looked into, WebSockets.
+//! Tunnels: bytes that are passed on without parsing, for raw TCP, TLS passthrough and WebSockets.
 
 use std::io;
 use std::sync::Arc;
@@ -13,12 +13,13 @@ use crate::progress::{Direction, Progress};
 use crate::scrub::Stream;
 use crate::stream::Io;
 
-/// What is read at once in one direction.
+/// The read size in each direction.
 const BUFFER_BYTES: usize = 32 * 1024;
-/// How often a tunnel is looked at that may have been idle for too long.
+/// The longest interval between checks for an idle tunnel.
 const LONGEST_LOOK: Duration = Duration::from_secs(30);
 
-/// Passes bytes on in both directions until both have ended, nothing moves, or it is no longer allowed.
+/// Passes bytes on in both directions until both have ended, the tunnel is idle for too long, or the policy revokes
+/// it.
 pub(crate) async fn run(
     bay: impl Io,
     origin: impl Io,
@@ -43,7 +44,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Waits until nothing has moved for too long, or it is no longer allowed: then there is no failure.
+/// Waits until the tunnel is idle for too long. `None` if the policy revokes it.
 pub(crate) async fn watch(
     progress: &Progress,
     idle: Duration,
@@ -57,7 +58,7 @@ pub(crate) async fn watch(
                 }
             }
             said = changed.changed() => {
-                // Nobody is left to say anything: the gateway is closed.
+                // The sender is gone if the gateway was dropped.
                 if said.is_err() || !progress.still_allowed() {
                     return None;
                 }
@@ -75,7 +76,7 @@ async fn pump(
 ) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        // What may be the beginning of a value is held back as long as more of it is there.
+        // The scrubber holds bytes back that may begin a value. It releases them when no more bytes are available.
         let length = match &mut scrub {
             None => reader.read(&mut buffer).await?,
             Some(stream) => tokio::select! {
@@ -97,7 +98,7 @@ async fn pump(
                 shown(stream, progress)?;
                 writer.write_all(&rest).await?;
             }
-            // The other direction may go on.
+            // The other direction may still be open.
             writer.shutdown().await.ok();
             return Ok(());
         }
@@ -117,7 +118,7 @@ async fn pump(
     }
 }
 
-/// Ends a connection that had the value of a secret in it, or guesses of one, more often than it may.
+/// Ends a connection that contained the value of a secret, or guesses of one, too often.
 fn shown(stream: &Stream, progress: &Progress) -> io::Result<()> {
     match stream.stopped() {
         None => Ok(()),

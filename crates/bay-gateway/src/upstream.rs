@@ -1,7 +1,7 @@
-//! The way to origins: looking names up and connecting, and the check that lies between the two.
+//! Resolves the names of origins, checks the addresses, and connects.
 //!
-//! The address that is checked is the address that is connected to: names are resolved once, each address is held
-//! against the decision, and the connection is made to that address and to no name.
+//! Each name is resolved once, and each address is checked against the decision. The gateway then connects to the
+//! checked address, never to the name.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,19 +17,19 @@ use crate::body::BodyError;
 use crate::decider::Failure;
 use crate::limits::{MAX_ADDRESSES, Timeouts};
 
-/// Where names are looked up and connections made. A seam for labs; [`SystemUpstream`] is the real one.
+/// Resolves names and opens connections. [`SystemUpstream`] is the real implementation; tests have another.
 #[async_trait]
 pub trait Upstream: Send + Sync + 'static {
     async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>>;
 
     async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream>;
 
-    /// Who the gateway is to a host that is reached by SSH, or why it is nobody there.
+    /// The SSH login for a host, or the reason why there is none.
     async fn ssh_login(&self, host: &str, _port: u16) -> Result<SshLogin, String> {
         Err(format!("the operator gave no SSH key for {host}"))
     }
 
-    /// The addresses of this host, public ones included. Where they are not known, nothing is connected to.
+    /// The addresses of this host, including public ones. If they are unknown, the gateway connects to nothing.
     fn own_addresses(&self) -> io::Result<Vec<IpAddr>>;
 }
 
@@ -48,17 +48,17 @@ impl std::fmt::Debug for SshLogin {
     }
 }
 
-/// The system's resolver and the system's network.
+/// The resolver and the network of the host.
 #[derive(Debug, Clone, Default)]
 pub struct SystemUpstream {
-    /// See [`Upstream::own_addresses`]. Whoever makes this has them from the kernel.
+    /// See [`Upstream::own_addresses`]. The caller reads them from the kernel.
     pub own: Vec<IpAddr>,
 }
 
 #[async_trait]
 impl Upstream for SystemUpstream {
     async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
-        // The dot at the end keeps search domains of the host out of it.
+        // The trailing dot excludes the host's search domains.
         let found = tokio::net::lookup_host((format!("{name}."), 0)).await?;
         Ok(found.map(|address| address.ip()).collect())
     }
@@ -91,21 +91,21 @@ impl DialError {
     pub(crate) fn failure(&self) -> Failure {
         match self {
             Self::Address(_) => Failure::Address,
-            // Told as revoked already, which is what counts.
+            // The end was already reported as revoked, and only the first report counts.
             Self::Revoked => Failure::Broken,
             Self::Failed { failure, .. } => *failure,
         }
     }
 }
 
-/// A connection, and the address that was checked for it.
+/// A connection, and its checked address.
 #[derive(Debug)]
 pub(crate) struct Dialled {
     pub(crate) stream: TcpStream,
     pub(crate) address: IpAddr,
 }
 
-/// The host's own addresses, without which no address can be checked.
+/// The host's own addresses, which the check of an address needs.
 pub(crate) fn own_addresses(upstream: &dyn Upstream) -> Result<Vec<IpAddr>, DialError> {
     upstream.own_addresses().map_err(|error| {
         let why = format!("the host's own addresses, which no name may lead to, cannot be read: {error}");
@@ -145,7 +145,7 @@ pub(crate) async fn dial(
         let to = SocketAddr::new(address, request.port());
         match timeout(timeouts.connect, upstream.connect(to)).await {
             Ok(Ok(stream)) => {
-                // Small messages matter more than full packets.
+                // Small messages should not wait for full packets.
                 stream.set_nodelay(true).ok();
                 return Ok(Dialled { stream, address });
             }
@@ -160,12 +160,12 @@ pub(crate) async fn dial(
             }
         }
     }
-    // A name of which one address is not permitted is told as such: that is the more urgent news.
+    // A forbidden address is reported even if another address failed later: it is the more serious finding.
     Err(refused.map_or(last, DialError::Address))
 }
 
-/// Why a connection to an origin failed, in words of this program only. Errors of HTTP/2 and TLS quote what the origin sent, and an
-/// origin may send the value of a secret: nothing scrubs what the gateway itself answers.
+/// Describes why a connection to an origin failed, without quoting the origin. Errors of HTTP/2 and TLS contain text
+/// of the origin, which may include the value of a secret, and the gateway's own answers are not scrubbed.
 pub(crate) fn own_words(error: &(dyn std::error::Error + 'static)) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut next = Some(error);
@@ -178,7 +178,7 @@ pub(crate) fn own_words(error: &(dyn std::error::Error + 'static)) -> String {
                 None => error.kind().to_string(),
             })
         } else if error.is::<hyper::Error>() || error.is::<BodyError>() {
-            // A fixed text without its source.
+            // The message is constant without its source.
             Some(error.to_string())
         } else {
             None

@@ -1,4 +1,4 @@
-//! The gateway as a client of the database: TLS, and the login with the real password.
+//! The PostgreSQL client towards the database: TLS, and the login with the real password.
 
 use std::io;
 
@@ -20,19 +20,18 @@ use crate::scrub::Patterns;
 use crate::stream::Prefixed;
 use crate::upstream::{DialError, seconds};
 
-/// Most messages of a login: notices may be among them.
+/// Most messages of a login, including notices.
 const MAX_LOGIN_MESSAGES: usize = 32;
 
-/// Stands for the text of an error that has the value of a secret in it.
+/// Replaces the text of an error that contains the value of a secret.
 const VALUE_IN_TEXT: &str = "its message had the value of a secret in it and is left out";
 
-/// A connection to a database, and whether it is encrypted.
 pub(super) struct Line {
     pub(super) stream: Prefixed,
     pub(super) encrypted: bool,
 }
 
-/// Why the database did not take the login.
+/// Why the login failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoginError {
     #[error("the connection to the database broke: {0}")]
@@ -91,7 +90,7 @@ pub(super) async fn connect(
 }
 
 impl Line {
-    /// Logs in. Afterwards the connection is as it is after a login, and nothing of what follows was read.
+    /// Logs in. Reads nothing beyond the end of the login.
     pub(super) async fn log_in(
         &mut self,
         parameters: &[(String, String)],
@@ -119,7 +118,7 @@ impl Line {
                 _ => return Err(LoginError::Asked("something that is no login")),
             };
             let answer = match asked {
-                // A database that took the beginning of a proof and not its end need not know the password.
+                // The database must complete its own proof. Otherwise it need not know the password.
                 (0, _) if proven => return Ok(()),
                 (0, _) => return Err(ScramError::Signature.into()),
                 (3, _) if encrypted => with_zero(password),
@@ -140,7 +139,7 @@ impl Line {
                 (11, message) => {
                     let mut client = scram.take().ok_or(ScramError::Malformed)?;
                     let (message, password) = (message.to_vec(), Zeroizing::new(password.to_owned()));
-                    // As much work as the database asks for, beside what others wait for.
+                    // The database sets the number of iterations, so the work must not block other tasks.
                     let proving = tokio::task::spawn_blocking(move || {
                         let proof = client.prove(&message, &password);
                         proof.map(|proof| (client, proof))
@@ -162,7 +161,7 @@ impl Line {
     }
 }
 
-/// Whether an error of the database has the value of a secret in it, in the bytes or in the text that is made of them.
+/// Whether an error of the database contains the value of a secret, in its bytes or in the text made of them.
 fn shows_value(patterns: &Patterns, body: &[u8]) -> bool {
     let whole = foreign::one_line(&String::from_utf8_lossy(body), body.len());
     let found = patterns.scrub(&mut body.to_vec()) + patterns.scrub(&mut whole.into_bytes());
@@ -176,7 +175,7 @@ fn with_zero(text: &str) -> Zeroizing<Vec<u8>> {
     bytes
 }
 
-/// The answer that PostgreSQL's older logins ask for.
+/// The answer to PostgreSQL's MD5 login.
 fn md5_answer(user: &str, password: &str, salt: &[u8]) -> Zeroizing<String> {
     let hex = |digest: Md5| Zeroizing::new(hex::encode(digest.finalize()));
     let inner = hex(Md5::new().chain_update(password).chain_update(user));

@@ -1,5 +1,5 @@
-//! Entry points for the fuzz target `postgres_logins`: what the gateway reads of a login, from the bay and from the
-//! database, before it passes the connection on. In no other build but that of the tests below.
+//! Entry points for the fuzz target `postgres_logins`: the parts of a login that the gateway parses, from the bay and
+//! from the database. Compiled only for fuzzing and for the tests below.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -9,16 +9,16 @@ use super::{parameters, scram};
 use crate::stream::Prefixed;
 
 const USER: &str = "app";
-/// What the client would have to know, and what the database may not see without TLS. No part of a message.
+/// The password. The client cannot know it, and the database must not see it without TLS. It occurs in no message.
 const PASSWORD: &str = "fuzz-pass\u{1}word";
-/// More than a login ever writes.
+/// More bytes than a login ever writes.
 const MOST_WRITTEN: usize = 1 << 20;
 
 fn run<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(work)
 }
 
-/// A client of the bay says this. It is read or refused, and does not log in by chance.
+/// Input from a client of the bay. The gateway parses or refuses it, and no input logs in by chance.
 pub fn client_says(mut bytes: &[u8]) {
     run(async {
         loop {
@@ -48,7 +48,7 @@ pub fn client_says(mut bytes: &[u8]) {
     });
 }
 
-/// A database answers a login with this. It never sees the password itself without TLS.
+/// Input from a database. It never gets the plain password without TLS.
 pub fn database_says(bytes: &[u8], encrypted: bool) {
     run(async {
         let (near, far) = tokio::io::duplex(MOST_WRITTEN.max(bytes.len()));

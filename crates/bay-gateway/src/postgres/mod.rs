@@ -1,27 +1,29 @@
-//! PostgreSQL with a password that the bay does not have.
+//! PostgreSQL logins with a password that the bay does not have.
 //!
-//! A connection that a `tcp` rule allows is passed on unread. Where the secrets of the bay have a password for a database
-//! there, the gateway takes part in the login instead, and in nothing after it:
+//! The gateway passes a connection that a `tcp` rule allows on without parsing. If one of the bay's secrets is a
+//! password for a database there, the gateway takes part in the login, and only in the login:
 //!
 //! ```text
 //!  bay's client                      gateway                                   database
 //!   ── SSLRequest ─────────────────► TLS by the bay's authority
 //!   ── user, database ─────────────► Secrets::login: which secret?
-//!   ◄─ SCRAM-SHA-256 ──────────────► is it the sentinel that it knows?
-//!                                    Decider::decide, on record
-//!                                    Decider::attach: the value, durably on record
+//!!   ◄─ SCRAM-SHA-256 ──────────────► does it know the sentinel?
+//!!                                    Decider::decide, recorded
+//!!                                    Decider::attach: the value, with its use on disk
 //!                                    verified TLS ───────────────────────────► SSLRequest
 //!                                    SCRAM-SHA-256, md5, or the password ────► user, database
 //!   ◄─ logged in ─────────────────── logged in ◄──────────────────────────────
-//!   ◄══════════════ passed on; what comes back is scrubbed of the value ═════►
+//!!   ◄══════════════ passed on; answers are scrubbed of the value ═════════════►
 //! ```
 //!
-//! What goes wrong is told as an error of PostgreSQL, with what, why and what next. A request to cancel a query is passed
-//! on to the same place; it has a key of its own. What a client says beside its user and database is passed on by a list
-//! ([`parameters`]); a replica, which reads every database, is only one that the secret is for. Of newer versions of the protocol 3.0 is spoken.
+//! The client gets failures as PostgreSQL errors with the reason and the next step. A request to cancel a query is
+//! passed on to the same place; it carries a key of its own. Other parameters of the client are passed on if they are
+//! on a list ([`parameters`]). A client may be a replica, which reads every database, only if the secret says so. If
+//! a client offers a newer protocol version, the gateway negotiates 3.0.
 //!
-//! What is not done: channel binding (the client's TLS ends here), certificates or Kerberos as credentials, the
-//! replication of passwords that a client *sets* (`ALTER ROLE … PASSWORD` sends what the bay has: the sentinel).
+//! Not implemented: channel binding (the gateway terminates the client's TLS), certificates or Kerberos as
+//! credentials, and values for passwords that a client *sets* (`ALTER ROLE … PASSWORD` sends what the bay has: the
+//! sentinel).
 
 mod database;
 #[cfg(any(fuzzing, test))]
@@ -33,5 +35,5 @@ mod wire;
 
 pub(crate) use session::serve;
 
-/// How TLS clients of PostgreSQL say what they are going to speak.
+/// The ALPN protocol of PostgreSQL over TLS.
 const ALPN: &[u8] = b"postgresql";

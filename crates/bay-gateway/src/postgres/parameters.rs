@@ -1,20 +1,20 @@
-//! What a client may say when a connection begins. Everything else is refused: a parameter can make a connection another than the
-//! one that the secret is for.
+//! The startup parameters that a client may send. All others are refused, because a parameter can turn the connection
+//! into one that the secret is not for.
 //!
-//! PostgreSQL reads `replication` as a wish to be a replica, which reads the files of every database, whatever `database` says. All
-//! other names but `user`, `database` and `options` are settings. A client can make most of them in SQL too; some only here, where a
-//! library is loaded or a check is turned off before the first query.
+//! With `replication` PostgreSQL makes the client a replica, which reads the files of every database, whatever
+//! `database` says. All other names but `user`, `database` and `options` are settings. A client can change most
+//! settings in SQL too. Some have effect only here: they load a library or turn a check off before the first query.
 
 use super::wire::Failed;
 
 const NOT_PRIVILEGED: &str = "42501";
-/// Who logs in, and where.
+/// The user and the database.
 const LOGIN: [&str; 2] = ["user", "database"];
 const OPTIONS: &str = "options";
 const REPLICATION: &str = "replication";
-/// What a client says in `replication` if it is no replica.
+/// Values of `replication` for a client that is not a replica.
 const NO_REPLICA: [&str; 6] = ["false", "off", "no", "0", "f", "n"];
-/// Settings that clients and drivers send with a login, in small letters. A session may change each of them in SQL as well.
+/// Settings that clients and drivers send with a login, in lower case. A session can also change each of them in SQL.
 const SETTINGS: [&str; 21] = [
     "application_name",
     "bytea_output",
@@ -39,7 +39,7 @@ const SETTINGS: [&str; 21] = [
     "work_mem",
 ];
 
-/// The parameters that are passed on to the database, or what to tell the client.
+/// The parameters for the database, or the error for the client.
 pub(super) fn checked(
     parameters: &[(String, String)],
     may_replicate: bool,
@@ -77,12 +77,13 @@ fn is_setting(name: &str) -> bool {
     SETTINGS.contains(&name.to_ascii_lowercase().as_str())
 }
 
-/// A name of the client's, short and in print.
+/// A name from the client, shortened and printable.
 fn shown(name: &str) -> String {
     name.chars().filter(|char| !char.is_control()).take(64).collect()
 }
 
-/// Arguments for the database's process, of which only settings are passed on: `-c NAME=VALUE` and `--NAME=VALUE`.
+/// Checks command-line arguments for the database's process. Only settings are allowed: `-c NAME=VALUE` and
+/// `--NAME=VALUE`.
 fn options(text: &str) -> Result<(), Failed> {
     let mut words = words(text).into_iter();
     while let Some(word) = words.next() {
@@ -110,7 +111,7 @@ fn options(text: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Divided at white space, as the database does it: a backslash makes the next character an ordinary one.
+/// Splits at white space as the database does. A backslash escapes the next character.
 fn words(text: &str) -> Vec<String> {
     let (mut words, mut word, mut within, mut escaped) = (Vec::new(), String::new(), false, false);
     for char in text.chars() {
@@ -120,7 +121,7 @@ fn words(text: &str) -> Vec<String> {
                 escaped = false;
             }
             '\\' => (escaped, within) = (true, true),
-            // What the database's own `isspace` knows.
+            // The characters of the database's own `isspace`.
             ' ' | '\t' | '\n' | '\r' | '\u{b}' | '\u{c}' => {
                 if std::mem::take(&mut within) {
                     words.push(std::mem::take(&mut word));
@@ -185,7 +186,7 @@ mod tests {
                 ["user", "replication"]
             );
         }
-        // Of no consequence, and not passed on.
+        // These values have no effect and are not passed on.
         assert_eq!(check(&[("user", "app"), ("replication", "false")], false).unwrap(), ["user"]);
     }
 

@@ -1,5 +1,5 @@
-//! SCRAM-SHA-256 (RFC 5802, RFC 7677), both ends of it. A proof shows that a password is known and does not tell it, so
-//! the bay's client can prove that it has the sentinel, and the gateway to the database that it has the value.
+//! Both ends of SCRAM-SHA-256 (RFC 5802, RFC 7677). Its proof shows knowledge of a password without revealing it. So
+//! the bay's client proves that it has the sentinel, and the gateway proves to the database that it has the value.
 
 use std::num::NonZeroU32;
 
@@ -10,9 +10,9 @@ use unicode_normalization::UnicodeNormalization;
 use zeroize::Zeroizing;
 
 pub(super) const MECHANISM: &str = "SCRAM-SHA-256";
-/// As PostgreSQL has it.
+/// PostgreSQL's default.
 const ITERATIONS: NonZeroU32 = NonZeroU32::new(4096).unwrap();
-/// What a database may ask for: more would be a way to keep the daemon busy.
+/// The most iterations that a database may request. More would keep the daemon busy.
 const MAX_ITERATIONS: u32 = 200_000;
 const NONCE_BYTES: usize = 18;
 const SALT_BYTES: usize = 16;
@@ -36,7 +36,7 @@ pub(super) enum ScramError {
     Random,
 }
 
-/// Passwords are compared in one form (RFC 4013, as far as PostgreSQL and its clients agree on it).
+/// Normalises a password (RFC 4013, as far as PostgreSQL and its clients agree on it).
 fn prepared(password: &str) -> Zeroizing<String> {
     Zeroizing::new(if password.is_ascii() { password.to_owned() } else { password.nfkc().collect() })
 }
@@ -56,7 +56,7 @@ fn hash(text: &[u8]) -> Key {
     bytes(digest::digest(&digest::SHA256, text).as_ref())
 }
 
-/// Of the length of a hash.
+/// An array of the hash's length.
 fn bytes(of: &[u8]) -> Key {
     let mut key = Zeroizing::new([0; KEY_BYTES]);
     for (to, from) in key.iter_mut().zip(of) {
@@ -79,14 +79,14 @@ fn nonce(length: usize) -> Result<Vec<u8>, ScramError> {
     Ok(bytes)
 }
 
-/// The attribute that a message has at this place.
+/// The value of the attribute at this place of a message.
 fn attribute<'a>(part: Option<&'a str>, name: &str) -> Result<&'a str, ScramError> {
     part.and_then(|part| part.strip_prefix(name)?.strip_prefix('=')).ok_or(ScramError::Malformed)
 }
 
-/// The end that asks for the password: the gateway, towards the bay.
+/// The server side: the gateway, towards the bay.
 pub(super) struct Server {
-    /// What the client said of channel binding.
+    /// The client's channel binding header.
     header: String,
     client_first: String,
     server_first: String,
@@ -95,7 +95,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Takes the client's first message.
+    /// Reads the client's first message.
     pub(super) fn new(message: &[u8]) -> Result<Self, ScramError> {
         let text = std::str::from_utf8(message).map_err(|_| ScramError::Malformed)?;
         let (flag, rest) = text.split_once(',').ok_or(ScramError::Malformed)?;
@@ -123,7 +123,7 @@ impl Server {
         &self.server_first
     }
 
-    /// Takes the client's last message. The answer to it, if the client knows one of these passwords.
+    /// Checks the client's last message. Returns the server's answer if the client knows one of the passwords.
     pub(super) fn check(&self, message: &[u8], passwords: &[String]) -> Result<Option<String>, ScramError> {
         let text = std::str::from_utf8(message).map_err(|_| ScramError::Malformed)?;
         let (unproven, proof) = text.rsplit_once(",p=").ok_or(ScramError::Malformed)?;
@@ -149,14 +149,14 @@ impl Server {
     }
 }
 
-/// The end that has the password: the gateway, towards the database.
+/// The client side: the gateway, towards the database.
 pub(super) struct Client {
     client_first: String,
     nonce: String,
     signature: Option<Key>,
 }
 
-/// The client has no use for channel binding: nobody but the gateway could be bound.
+/// No channel binding: only the gateway itself could be bound.
 const NO_BINDING: &str = "n,,";
 
 impl Client {
@@ -165,7 +165,7 @@ impl Client {
     }
 
     fn with(nonce: String) -> Self {
-        // The user is the one of the connection.
+        // The server takes the user from the startup message.
         Self { client_first: format!("n=,r={nonce}"), nonce, signature: None }
     }
 
@@ -173,7 +173,7 @@ impl Client {
         format!("{NO_BINDING}{}", self.client_first)
     }
 
-    /// Takes the server's first message, and gives the last one of the client. Takes as long as the server wants it to.
+    /// Reads the server's first message and returns the client's last one. The server determines how long this takes.
     pub(super) fn prove(&mut self, message: &[u8], password: &str) -> Result<String, ScramError> {
         let server_first = std::str::from_utf8(message).map_err(|_| ScramError::Malformed)?;
         let mut parts = server_first.split(',');
@@ -196,7 +196,7 @@ impl Client {
         Ok(format!("{unproven},p={}", STANDARD.encode(*proof)))
     }
 
-    /// Takes the server's last message: it has to know the password too.
+    /// Checks the server's last message, which proves that it knows the password too.
     pub(super) fn check(&self, message: &[u8]) -> Result<(), ScramError> {
         let text = std::str::from_utf8(message).map_err(|_| ScramError::Malformed)?;
         let said = STANDARD.decode(attribute(Some(text), "v")?).map_err(|_| ScramError::Malformed)?;
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn the_example_of_rfc_7677_is_reproduced() {
         let mut client = Client::with("rOprNGfwEbeRWgbNEkqO".to_owned());
-        // The example names its user.
+        // The RFC's example names its user.
         client.client_first = "n=user,r=rOprNGfwEbeRWgbNEkqO".to_owned();
         let first = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
         let last = client.prove(first, "pencil").unwrap();
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn both_ends_agree_on_a_password_and_on_nothing_else() {
         let passwords = ["one".to_owned(), "p\u{e9}ncil \u{2168}".to_owned()];
-        // Decomposed, and another way to write the number.
+        // A decomposed spelling, and another way to write the number.
         for (password, known) in [("one", true), ("pe\u{301}ncil IX", true), ("two", false)] {
             let mut client = Client::new().unwrap();
             let server = Server::new(client.first().as_bytes()).unwrap();

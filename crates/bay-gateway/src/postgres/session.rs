@@ -25,12 +25,12 @@ use crate::stream::Prefixed;
 use crate::tunnel;
 use crate::upstream::DialError;
 
-/// Requests for encryption before a connection begins.
+/// Encryption requests that a client may send before the startup message.
 const MAX_PRELUDES: usize = 4;
-/// The parameters that are asked for by a client and not passed on: they are of a newer protocol.
+/// The prefix of protocol options, which are not passed on: they belong to a newer protocol version.
 const NEWER: &str = "_pq_.";
 
-/// PostgreSQL's codes.
+/// PostgreSQL's error codes.
 const PROTOCOL_VIOLATION: &str = "08P01";
 const CONNECTION_FAILURE: &str = "08006";
 const REJECTED: &str = "08004";
@@ -38,18 +38,18 @@ const INVALID_AUTHORIZATION: &str = "28000";
 const INVALID_PASSWORD: &str = "28P01";
 const NOT_PRIVILEGED: &str = "42501";
 
-/// How a client begins, once it is encrypted as it wants to be.
+/// The first request of a client, after encryption.
 enum Begun {
     Session { stream: Prefixed, parameters: Vec<(String, String)> },
     Cancel { packet: Vec<u8> },
 }
 
-/// Serves a connection to a place where logins have secrets for passwords.
+/// Serves a connection to a place where logins use secrets as passwords.
 pub(crate) async fn serve(connection: BayConnection, stream: Prefixed) {
     let within = connection.gateway.timeouts.handshake;
     let begun = match timeout(within, greet(&connection, stream)).await {
         Ok(Ok(begun)) => begun,
-        // It went away, perhaps after it saw whether something is listening.
+        // The client disconnected, perhaps after checking that the port is open.
         Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => return,
         Ok(Err(error)) => return connection.refuse_protocol(&format!("PostgreSQL: {error}")).await,
         Err(_) => {
@@ -69,7 +69,7 @@ pub(crate) async fn serve(connection: BayConnection, stream: Prefixed) {
     }
 }
 
-/// Encrypts the connection, if the client wants that, and reads how it begins.
+/// Encrypts the connection if the client asks for it, and reads the first request.
 async fn greet(connection: &BayConnection, mut stream: Prefixed) -> io::Result<Begun> {
     let mut encrypted = false;
     if stream.first().await? == Some(TLS_HANDSHAKE) {
@@ -98,7 +98,7 @@ async fn greet(connection: &BayConnection, mut stream: Prefixed) -> io::Result<B
     Err(io::Error::new(io::ErrorKind::InvalidData, "it asks for encryption again and again"))
 }
 
-/// Tells a client that this speaks version 3.0 and none of these options.
+/// The negotiation of version 3.0 without any of these options.
 fn only_version(options: &[(String, String)]) -> Zeroizing<Vec<u8>> {
     let count = u32::try_from(options.len()).unwrap_or(u32::MAX);
     let mut body = [0u32.to_be_bytes(), count.to_be_bytes()].concat();
@@ -117,12 +117,12 @@ async fn encrypt(connection: &BayConnection, stream: Prefixed) -> io::Result<Pre
     Ok(Prefixed::new(stream))
 }
 
-/// Has a query of another connection ended: the key in the packet is all that it needs.
+/// Passes on the request to cancel a query of another connection. The key in the packet is its only credential.
 async fn cancel(connection: &BayConnection, packet: &[u8]) {
     let Some((request, ruling, progress)) = allowed(connection, Sight::nothing()).await.ok().flatten() else {
         return;
     };
-    // Whoever opened the connection that it is about was allowed to speak to the place in this way.
+    // TLS is optional here: whoever opened the query's connection was allowed to use it without TLS.
     match database::connect(
         &connection.gateway.origins,
         &connection.gateway.timeouts,
@@ -142,7 +142,8 @@ async fn cancel(connection: &BayConnection, packet: &[u8]) {
 
 type Allowed = (CanonicalRequest, crate::decider::Ruling, Arc<Progress>);
 
-/// Has the connection decided on. Nothing where it has no form that could be; what to tell the client where it is refused.
+/// Has the connection decided on. `Ok(None)` if it has no canonical form, `Err` with the error for the client if it
+/// is refused.
 async fn allowed(connection: &BayConnection, mut sight: Sight<'_>) -> Result<Option<Allowed>, Failed> {
     let request = match CanonicalRequest::tcp(&connection.host.to_string(), connection.port) {
         Ok(request) => request.with_secrets(sight.secrets().to_vec()),
@@ -174,14 +175,14 @@ async fn allowed(connection: &BayConnection, mut sight: Sight<'_>) -> Result<Opt
     Ok(Some((request, ruling, progress)))
 }
 
-/// A client that wants to log in.
+/// A client that logs in.
 struct Session<'a> {
     connection: &'a BayConnection,
     parameters: Vec<(String, String)>,
 }
 
 impl Session<'_> {
-    /// Serves it to its end. What there is to tell the client, if it can still be told.
+    /// Serves the client to its end. `Err(Some(_))` is an error that the client should still get.
     async fn run(&self, stream: &mut Prefixed) -> Result<(), Option<Failed>> {
         let gateway = &self.connection.gateway;
         let (host, port) = (&self.connection.host, self.connection.port);
@@ -279,7 +280,7 @@ impl Session<'_> {
             progress.end(Ending::Abandoned);
             return Err(None);
         }
-        // No query has to do with the password, so every one in an answer counts.
+        // No query needs the password, so every password in an answer counts as a guess.
         let scrub = patterns.map(|patterns| {
             let renewal = gateway.policy.renewal(host, sent, known_in);
             Stream::new(patterns).renewed_by(renewal).tallied(Tally::connection(Vec::new()))
@@ -295,7 +296,8 @@ impl Session<'_> {
     }
 }
 
-/// Has the client prove that it knows the sentinel. The last message of the proof, to be sent when it is let in.
+/// Checks that the client knows the sentinel. Returns the last message of the proof, to be sent after the database's
+/// login.
 async fn check(stream: &mut Prefixed, secret: &LoginSecret) -> Result<String, Option<Failed>> {
     let broken = |error: ScramError| {
         Some(Failed::new(
@@ -307,7 +309,7 @@ async fn check(stream: &mut Prefixed, secret: &LoginSecret) -> Result<String, Op
     let mechanisms = [scram::MECHANISM.as_bytes(), b"\0\0"].concat();
     wire::write(stream, &wire::authentication(10, &mechanisms)).await.map_err(|_| None)?;
     let first = answer(stream).await?;
-    // The mechanism, a length, and the message.
+    // The message follows the mechanism and a length.
     let rest = first.strip_prefix(scram::MECHANISM.as_bytes()).and_then(|rest| rest.strip_prefix(b"\0"));
     let message = rest.and_then(|rest| rest.get(4..)).ok_or_else(|| broken(ScramError::Malformed))?;
     let server = scram::Server::new(message).map_err(broken)?;
@@ -324,14 +326,14 @@ async fn check(stream: &mut Prefixed, secret: &LoginSecret) -> Result<String, Op
     }
 }
 
-/// What the client says when it is asked for its password.
+/// Reads the client's answer to a request for its password.
 async fn answer(stream: &mut Prefixed) -> Result<Zeroizing<Vec<u8>>, Option<Failed>> {
     match wire::read(stream).await {
         Ok((b'p', body)) => Ok(body),
         Ok(_) => {
             Err(Some(Failed::new(PROTOCOL_VIOLATION, "the client did not go on with its login", "try again")))
         }
-        // A client without a password goes away and asks for it.
+        // A client without a password disconnects and asks its user.
         Err(_) => Err(None),
     }
 }

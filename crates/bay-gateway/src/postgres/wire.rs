@@ -1,4 +1,4 @@
-//! Messages of PostgreSQL's protocol, version 3, as far as a login needs them.
+//! The messages of PostgreSQL's protocol version 3 that a login needs.
 
 use std::io;
 
@@ -6,27 +6,27 @@ use bay_text::foreign;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use zeroize::Zeroizing;
 
-/// Longest packet that begins a connection, as PostgreSQL has it.
+/// Longest startup packet, as in PostgreSQL.
 const MAX_STARTUP_BYTES: usize = 10_000;
-/// Longest message of a login.
+/// Longest message during a login.
 const MAX_MESSAGE_BYTES: usize = 64 * 1024;
-/// Characters of a field of a database's error that are passed on.
+/// Characters of an error's field that are passed on from the database.
 const MAX_ERROR_TEXT: usize = 500;
-/// Longest key of a request to cancel a query, as PostgreSQL has it.
+/// Longest key in a request to cancel a query, as in PostgreSQL.
 const MAX_CANCEL_KEY_BYTES: usize = 256;
 const SSL_REQUEST: u32 = 80_877_103;
 const GSS_REQUEST: u32 = 80_877_104;
 const CANCEL_REQUEST: u32 = 80_877_102;
 pub(super) const VERSION_MAJOR: u16 = 3;
 
-/// How a connection begins.
+/// The first packet of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Startup {
-    /// It asks for TLS.
+    /// A request for TLS.
     Ssl,
-    /// It asks for encryption by Kerberos.
+    /// A request for encryption by Kerberos.
     Gss,
-    /// It asks for a query of another connection to be ended; the whole packet.
+    /// A request to cancel a query of another connection, as the complete packet.
     Cancel(Vec<u8>),
     Begin {
         minor: u16,
@@ -38,7 +38,7 @@ fn malformed(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// The first packet, which has no type.
+/// Reads the first packet, which has no type.
 pub(super) async fn startup(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Startup> {
     let length = stream.read_u32().await? as usize;
     if !(8..=MAX_STARTUP_BYTES).contains(&length) {
@@ -49,7 +49,7 @@ pub(super) async fn startup(stream: &mut (impl AsyncRead + Unpin)) -> io::Result
     parse_startup(&body)
 }
 
-/// The first packet, without its length.
+/// Parses the first packet without its length.
 pub(super) fn parse_startup(body: &[u8]) -> io::Result<Startup> {
     let Some((code, rest)) = body.split_first_chunk::<4>() else {
         return Err(malformed("the packet is too short"));
@@ -61,7 +61,7 @@ pub(super) fn parse_startup(body: &[u8]) -> io::Result<Startup> {
             Err(malformed("its request to cancel a query has no key of a possible length"))
         }
         CANCEL_REQUEST => {
-            // No longer than the longest packet.
+            // The packet is shorter than its limit.
             let length = u32::try_from(body.len() + 4).unwrap_or(u32::MAX);
             Ok(Startup::Cancel([&length.to_be_bytes(), body].concat()))
         }
@@ -74,8 +74,8 @@ pub(super) fn parse_startup(body: &[u8]) -> io::Result<Startup> {
     }
 }
 
-/// Names and values, each ended by a zero, and one more zero at the end. Of a name that comes twice databases take the last, and
-/// others the first: there is none.
+/// Parses names and values, each terminated by a zero, with one more zero at the end. A repeated name is malformed:
+/// databases take its last value, and other parsers the first.
 fn parameters(bytes: &[u8]) -> Option<Vec<(String, String)>> {
     let text = std::str::from_utf8(bytes.strip_suffix(&[0])?).ok()?;
     if text.is_empty() {
@@ -92,7 +92,7 @@ fn parameters(bytes: &[u8]) -> Option<Vec<(String, String)>> {
     pairs.iter().enumerate().all(once).then_some(pairs)
 }
 
-/// A packet that begins a connection.
+/// The startup packet.
 pub(super) fn begin(parameters: &[(String, String)]) -> Vec<u8> {
     let mut body = (u32::from(VERSION_MAJOR) << 16).to_be_bytes().to_vec();
     for (name, value) in parameters {
@@ -105,7 +105,7 @@ pub(super) fn begin(parameters: &[(String, String)]) -> Vec<u8> {
     packet(&body)
 }
 
-/// The packet that asks for TLS.
+/// The packet that requests TLS.
 pub(super) fn ssl_request() -> Vec<u8> {
     packet(&SSL_REQUEST.to_be_bytes())
 }
@@ -115,7 +115,7 @@ fn packet(body: &[u8]) -> Vec<u8> {
     [&length.to_be_bytes(), body].concat()
 }
 
-/// A message with its type.
+/// A message of a type.
 pub(super) fn message(kind: u8, body: &[u8]) -> Zeroizing<Vec<u8>> {
     let mut message = Zeroizing::new(Vec::with_capacity(body.len() + 5));
     message.push(kind);
@@ -124,7 +124,7 @@ pub(super) fn message(kind: u8, body: &[u8]) -> Zeroizing<Vec<u8>> {
     message
 }
 
-/// The next message, and not a byte more.
+/// Reads the next message and not a byte more.
 pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<(u8, Zeroizing<Vec<u8>>)> {
     let kind = stream.read_u8().await?;
     let length = stream.read_u32().await? as usize;
@@ -146,10 +146,10 @@ pub(super) fn authentication(kind: u32, body: &[u8]) -> Zeroizing<Vec<u8>> {
     message(b'R', &[&kind.to_be_bytes(), body].concat())
 }
 
-/// What a database, or the gateway in its place, has to say against a connection.
+/// An error for the client, from the database or from the gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failed {
-    /// PostgreSQL's code for it.
+    /// PostgreSQL's error code.
     pub(super) code: &'static str,
     pub(super) message: String,
     pub(super) hint: String,
@@ -174,7 +174,7 @@ impl Failed {
     }
 }
 
-/// The code and the text of an error that the database sent.
+/// The code and the text of an error from the database.
 pub(super) fn error_text(body: &[u8]) -> (String, String) {
     let fields = body.split(|byte| *byte == 0).filter_map(|field| field.split_first());
     let (mut code, mut text) = (String::new(), String::new());
@@ -208,7 +208,7 @@ mod tests {
             b"\0\x03\0\0",
             b"\0\x03\0\0user\0",
             b"\0\x03\0\0user\0me\0",
-            // Databases take the last, and whoever compares it the first.
+            // Databases take the last value, other parsers the first.
             b"\0\x03\0\0user\0me\0database\0app\0database\0payroll\0\0",
             b"\0\x03\0\0user\0me\0user\0admin\0\0",
             b"GET / HT",

@@ -1,4 +1,4 @@
-//! The body of an answer on its way to the bay: unpacked if it is compressed, and scrubbed.
+//! The body of an answer to the bay, decompressed and scrubbed.
 
 use std::fmt;
 use std::pin::Pin;
@@ -16,19 +16,19 @@ use super::patterns::Patterns;
 use super::stream::{Renewal, Stream};
 use super::tally::Tally;
 
-/// What is unpacked at once.
+/// The size of a decompressed piece.
 const UNPACKED_BYTES: usize = 64 * 1024;
 
-/// A body that shows no value.
+/// A body without the values.
 pub struct Scrubbed<B> {
     inner: B,
     stream: Stream,
     found: Arc<AtomicU64>,
     decoder: Option<Decoder>,
-    /// What is still to be unpacked.
+    /// Compressed bytes that were not decompressed yet.
     packed: Bytes,
     trailers: Option<HeaderMap>,
-    /// The origin has said all.
+    /// The origin's body has ended.
     ended: bool,
     finished: bool,
 }
@@ -40,7 +40,7 @@ impl<B> fmt::Debug for Scrubbed<B> {
 }
 
 impl<B> Scrubbed<B> {
-    /// Counts what it overwrites in `found`.
+    /// Counts the overwritten values in `found`.
     pub fn new(inner: B, patterns: Arc<Patterns>, coding: Coding, found: Arc<AtomicU64>) -> Self {
         Self {
             inner,
@@ -60,14 +60,14 @@ impl<B> Scrubbed<B> {
         self
     }
 
-    /// Counts whole values in this way; otherwise as in an answer to a request that carried no secret.
+    /// Sets how whole values are counted. The default is an answer to a request without secrets.
     #[must_use]
     pub fn tallied(mut self, tally: Tally) -> Self {
         self.stream = self.stream.tallied(tally);
         self
     }
 
-    /// Unpacks a piece and scrubs it; nothing where more of the packed body is needed.
+    /// Decompresses and scrubs a piece. `None` if more compressed bytes are needed.
     fn unpack(&mut self) -> Result<Option<Bytes>, CodingError> {
         let Some(decoder) = &mut self.decoder else { return Ok(None) };
         loop {
@@ -87,7 +87,7 @@ impl<B> Scrubbed<B> {
         }
     }
 
-    /// What is left when the origin has said all.
+    /// The remaining frames after the end of the origin's body.
     fn rest(&mut self) -> Result<Option<Frame<Bytes>>, CodingError> {
         if !self.finished {
             self.finished = true;
@@ -144,7 +144,7 @@ where
                     if let Some(why) = this.stream.stopped() {
                         return Poll::Ready(Some(Err(why.into())));
                     }
-                    // Whoever counts bytes does not ask once more.
+                    // A reader that counts bytes does not poll again at the end.
                     this.ended = this.inner.is_end_stream();
                     if !out.is_empty() {
                         return Poll::Ready(Some(Ok(Frame::data(out))));

@@ -1,4 +1,4 @@
-//! Compressed answers, opened piece by piece: whatever they unpack to, only one piece of it is in memory.
+//! Decompresses answers in pieces. Only one piece is in memory, however large the decompressed body is.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -9,18 +9,19 @@ use flate2::{Decompress, FlushDecompress, Status};
 use super::gzip::Gzip;
 use super::zstandard::Zstandard;
 
-/// An answer that unpacks to more than this is cut off where it is also more than [`MAX_RATIO`] times as large. What is
-/// unpacked goes straight on to the bay, which need not read it; this is about the time that it takes the daemon.
+/// An answer larger than this is cut if it is also more than [`MAX_RATIO`] times as large as its compressed form. The
+/// bay need not read the decompressed bytes; this limits the daemon's processor time.
 const MAX_BOMB_BYTES: u64 = 64 * 1024 * 1024;
-/// More than gzip, of any content, can reach (1032).
+/// More than the highest ratio that gzip can reach (1032).
 const MAX_RATIO: u64 = 2048;
 
-/// Bodies with large windows that are unpacked at a time, of all bays together. Brotli's is 16 MiB and Zstandard's 8; no request
-/// that carries a secret asks for either, so those that come are from origins that do not listen.
+/// Bodies with large windows that are decompressed at a time, for all bays together. Brotli needs 16 MiB and
+/// Zstandard 8 MiB. No request that carries a secret asks for either, so only origins that ignore the request send
+/// them.
 const MAX_WIDE: usize = 16;
 static WIDE: AtomicUsize = AtomicUsize::new(0);
 
-/// The memory of one large window.
+/// The permit for one large window.
 struct Wide;
 
 impl Wide {
@@ -36,7 +37,7 @@ impl Drop for Wide {
     }
 }
 
-/// How the bytes of a body are written.
+/// The content coding of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coding {
     Identity,
@@ -46,7 +47,7 @@ pub enum Coding {
     Zstandard,
 }
 
-/// Why a body cannot be unpacked, or not passed on.
+/// Why a body cannot be decompressed or passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CodingError {
     #[error("the compressed body is not as it should be")]
@@ -64,7 +65,7 @@ pub enum CodingError {
 }
 
 impl Coding {
-    /// By its name in `Content-Encoding`.
+    /// The coding with this name in `Content-Encoding`.
     pub fn named(name: &str) -> Option<Self> {
         match name.to_ascii_lowercase().as_str() {
             "" | "identity" => Some(Self::Identity),
@@ -77,18 +78,18 @@ impl Coding {
     }
 }
 
-/// What came of unpacking a piece.
+/// The result of decompressing a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unpacked {
     pub(super) taken: usize,
     pub(super) given: usize,
-    /// Nothing follows: what is left of the input is not looked at.
+    /// The data has ended. The rest of the input is ignored.
     pub(super) ended: bool,
 }
 
 pub(super) struct Decoder {
     kind: Kind,
-    /// Taken for what has a large window.
+    /// The permit, for codings with a large window.
     room: Option<Result<Wide, CodingError>>,
     taken: u64,
     given: u64,
@@ -97,7 +98,7 @@ pub(super) struct Decoder {
 
 enum Kind {
     Gzip(Box<Gzip>),
-    /// In a zlib envelope, as the standard says, or bare, as some servers have it: the first byte tells.
+    /// With a zlib header, as the standard says, or raw, as some servers send it. The first byte decides.
     Deflate(Option<Box<Decompress>>),
     Brotli(Box<BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>>),
     Zstandard(Box<Zstandard>),
@@ -120,8 +121,8 @@ impl Decoder {
         Some(Self { kind, room: wide.then(Wide::take), taken: 0, given: 0, ended: false })
     }
 
-    /// Unpacks as much as there is room for. Takes what it used from the input; the number of bytes that it gave. Where it gave less
-    /// than there was room for, it needs more input.
+    /// Decompresses until the output is full. Consumes input and returns the number of bytes written. If the output
+    /// is not full, more input is needed.
     pub(super) fn decode(&mut self, input: &mut Bytes, output: &mut [u8]) -> Result<usize, CodingError> {
         if let Some(Err(none)) = &self.room {
             return Err(*none);
@@ -133,7 +134,8 @@ impl Decoder {
                 Kind::Gzip(gzip) => gzip.decode(input, room)?,
                 Kind::Deflate(inner) => {
                     let Some(first) = input.first() else { break };
-                    // Eight is the method, and no bare block that any encoder writes begins so.
+                    // The low bits are the compression method, always eight. No encoder writes a raw block that
+                    // begins like this.
                     let inner = inner.get_or_insert_with(|| Box::new(Decompress::new(first & 0x0f == 8)));
                     inflate(inner, input, room)?
                 }
@@ -158,7 +160,7 @@ impl Decoder {
         Ok(given)
     }
 
-    /// Whether the input may end here. No input at all is an answer without a body.
+    /// Checks that the input may end here. Empty input is an answer without a body.
     pub(super) fn finish(&self) -> Result<(), CodingError> {
         let between = matches!(&self.kind, Kind::Gzip(gzip) if gzip.between())
             || matches!(&self.kind, Kind::Zstandard(zstandard) if zstandard.between());
@@ -174,7 +176,7 @@ pub(super) fn inflate(
     let (taken, given) = (inner.total_in(), inner.total_out());
     let status =
         inner.decompress(input, output, FlushDecompress::None).map_err(|_| CodingError::Malformed)?;
-    // No more than the lengths of the two slices.
+    // The difference is at most the length of a slice.
     let since = |now: u64, before: u64| usize::try_from(now - before).unwrap_or(usize::MAX);
     Ok(Unpacked {
         taken: since(inner.total_in(), taken),

@@ -1,30 +1,31 @@
-//! Where nothing can begin: of most of a text only every sixteenth place is looked at.
+//! A prefilter for the patterns: it skips the places of a text where no value can begin.
 //!
-//! All patterns are at least a window long. Whatever of them is there, three bytes out of its first window stand at one of the
-//! places that are a stride apart, so it is enough to look there; and as no look depends on the one before, the
-//! processor has many of them under way. The table has the three bytes of all forms of all patterns, and how far from
-//! their beginnings they can be.
+//! Every pattern is longer than one stride. So if a value begins somewhere, three bytes from its beginning lie at one
+//! of the places that are a stride apart, and only these places are looked up. The look-ups are independent of each
+//! other, so the processor runs many at a time. The table contains the three-byte sequences of all forms of all
+//! patterns, and their possible distances from the beginning.
 
 use zeroize::Zeroize;
 
 use super::pattern::Pattern;
 
-/// Bytes that are looked at together.
+/// The length of a gram.
 const GRAM: usize = 3;
-/// Longest stride: as many places as an entry has bits.
+/// Longest stride: an entry has as many bits.
 const MAX_STRIDE: usize = 16;
-/// Entries of a table, as a power of two.
+/// The number of entries in a table, as a power of two.
 const TABLE_BITS: u32 = 15;
 const ENTRIES: usize = 1 << TABLE_BITS;
 
-/// By three bytes: bit n says that something can have begun n bytes before them.
+/// Indexed by three bytes. Bit n means that a value may have begun n bytes before them.
 type Table = Box<[u16; ENTRIES]>;
 
 pub(super) struct Grams {
     stride: usize,
-    /// Both have to say so. Different bytes share an entry in one of them by chance, and hardly in both.
+    /// A place counts only if both tables agree. Different grams share an entry of one table by chance, and rarely of
+    /// both.
     tables: [Table; 2],
-    /// By one byte: whether something can begin with it.
+    /// Indexed by one byte: whether a value can begin with it.
     firsts: [bool; 256],
 }
 
@@ -36,14 +37,14 @@ impl Drop for Grams {
     }
 }
 
-/// Where the three bytes are in the two tables. They are the upper ones; the lowest does not count.
+/// The positions of the upper three bytes in the two tables. The lowest byte is ignored.
 fn indexes(gram: [u8; 4]) -> [usize; 2] {
     let spread = u64::from(u32::from_le_bytes(gram) >> 8).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     [(spread >> (64 - TABLE_BITS)) as usize, (spread >> (64 - 2 * TABLE_BITS)) as usize % ENTRIES]
 }
 
 fn empty() -> Table {
-    // A vector of that length becomes an array of it.
+    // The vector has the array's length, so the conversion succeeds.
     vec![0; ENTRIES].into_boxed_slice().try_into().unwrap_or_else(|_| Box::new([0; ENTRIES]))
 }
 
@@ -65,14 +66,14 @@ impl Grams {
         let units = pattern.units().min(self.stride + GRAM);
         let texts: Vec<Vec<Vec<u8>>> = (0..units).map(|unit| pattern.texts(unit).collect()).collect();
         let inside = (1u64 << self.stride) - 1;
-        // Bit n: a character can begin n bytes from the beginning.
+        // Bit n: a character can begin n bytes after the beginning.
         let mut offsets: u64 = 1;
         for unit in 0..units {
             let mut next = 0;
             for text in &texts[unit] {
                 next |= offsets.checked_shl(u32::try_from(text.len()).unwrap_or(u32::MAX)).unwrap_or(0);
                 for within in 0..text.len().min(self.stride) {
-                    // As many bits as an entry has.
+                    // The mask has as many bits as an entry.
                     let places = u16::try_from(offsets << within & inside).unwrap_or(u16::MAX);
                     if places == 0 {
                         continue;
@@ -90,9 +91,9 @@ impl Grams {
         }
     }
 
-    /// The next place from here on where something may begin; the end of the text if there is none.
+    /// The next place at or after `from` where a value may begin, or the end of the text.
     pub(super) fn next(&self, text: &[u8], from: usize) -> usize {
-        // The byte before the first that is looked at.
+        // The byte before the first gram.
         let mut before = from + self.stride - 2;
         while let Some(gram) = text.get(before..).and_then(|rest| rest.first_chunk()) {
             let places = self.places(*gram);
@@ -103,7 +104,7 @@ impl Grams {
             }
             before += self.stride;
         }
-        // What is left is shorter than a window, and may be the beginning of something.
+        // The rest is shorter than a stride and may begin a value.
         let left = before + 2 - self.stride;
         let possible = |at: &usize| match text.get(*at..*at + GRAM) {
             Some(gram) => self.begins(gram),
@@ -112,7 +113,7 @@ impl Grams {
         (left..text.len()).find(possible).unwrap_or(text.len())
     }
 
-    /// How far before these three bytes, the upper ones, something can have begun.
+    /// How many bytes before the upper three bytes a value may have begun.
     fn places(&self, gram: [u8; 4]) -> u16 {
         let [one, other] = indexes(gram);
         self.tables[0][one] & self.tables[1][other]
@@ -122,7 +123,7 @@ impl Grams {
         self.places([0, gram[0], gram[1], gram[2]]) & 1 == 1
     }
 
-    /// The first of the places before these three bytes where something may begin.
+    /// The first place before these three bytes where a value may begin.
     fn start(&self, text: &[u8], gram: usize, mut places: u16) -> Option<usize> {
         while places != 0 {
             let furthest = places.ilog2();
@@ -136,7 +137,8 @@ impl Grams {
     }
 }
 
-/// Says every three bytes that this text, followed by the characters from this one on, can begin with.
+/// Calls `say` with every three bytes with which this text can begin, if it is followed by the characters from `unit`
+/// on.
 fn continued(texts: &[Vec<Vec<u8>>], unit: usize, text: &[u8], say: &mut impl FnMut(&[u8])) {
     if text.len() >= GRAM {
         return say(&text[..GRAM]);

@@ -1,10 +1,10 @@
-//! gzip, RFC 1952: an envelope around deflate, of which several may follow each other.
+//! gzip, RFC 1952: deflate data with a header and a trailer. A stream may have several members.
 
 use flate2::{Crc, Decompress};
 
 use super::coding::{CodingError, Unpacked, inflate};
 
-/// The parts of the head that are there only if a flag says so.
+/// Flags of the optional parts of the header.
 const FLAG_CHECK: u8 = 2;
 const FLAG_EXTRA: u8 = 4;
 const FLAG_NAME: u8 = 8;
@@ -12,10 +12,10 @@ const FLAG_COMMENT: u8 = 16;
 const FIXED_HEAD: usize = 10;
 const TAIL: usize = 8;
 
-/// Where in the envelope the next byte belongs.
+/// The part of a member that the next byte belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// The fixed part of the head, of which so much was read.
+    /// The fixed part of the header, of which this many bytes were read.
     Head(usize),
     ExtraLength(usize),
     Extra(usize),
@@ -27,13 +27,13 @@ enum Part {
 
 pub(super) struct Gzip {
     part: Part,
-    /// The flags of parts that are still to come.
+    /// The flags of the optional parts that were not read yet.
     flags: u8,
-    /// What was read of the part, where its content matters.
+    /// The bytes of the current part, if its content matters.
     bytes: [u8; FIXED_HEAD],
     inner: Decompress,
     check: Crc,
-    /// An envelope was read to its end.
+    /// Whether one member was read to its end.
     whole: bool,
 }
 
@@ -51,7 +51,7 @@ impl Default for Gzip {
 }
 
 impl Gzip {
-    /// Whether one envelope was read and no other begun.
+    /// Whether a member has ended and no other has begun.
     pub(super) fn between(&self) -> bool {
         self.whole && self.part == Part::Head(0)
     }
@@ -77,7 +77,7 @@ impl Gzip {
                 continue;
             }
             let Some(byte) = rest.first() else { return Ok(Unpacked { taken, given: 0, ended: false }) };
-            // What follows the last envelope and is none is padding.
+            // Bytes after the last member that do not begin another are padding.
             if self.between() && *byte != 0x1f {
                 return Ok(Unpacked { taken, given: 0, ended: true });
             }
@@ -86,7 +86,7 @@ impl Gzip {
         }
     }
 
-    /// One byte of the head or the tail.
+    /// Reads one byte of the header or the trailer.
     fn envelope(&mut self, byte: u8) -> Result<(), CodingError> {
         self.part = match self.part {
             Part::Head(at) => {
@@ -126,7 +126,7 @@ impl Gzip {
         Ok(())
     }
 
-    /// The next part of the head that is there.
+    /// The next part of the header that is present.
     fn next_part(&mut self) -> Part {
         let mut has = |flag: u8| {
             let has = self.flags & flag != 0;

@@ -1,4 +1,4 @@
-//! Heads of requests that carry a secret, and of their answers.
+//! Heads of requests that carry a secret, and heads of their answers.
 
 use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_RANGE, ETAG, HeaderName, HeaderValue,
@@ -11,16 +11,17 @@ use super::coding::Coding;
 use super::patterns::Patterns;
 use super::tally::Tally;
 
-/// Headers that ask for a part of something, for a difference to something, or for messages that only the two ends can read.
+/// Request headers that ask for a part, for a delta, or for messages that only the two ends can read.
 const NOT_ASKED_FOR: &[&str] =
     &["range", "if-range", "sec-websocket-extensions", "a-im", "grpc-accept-encoding"];
-/// Headers of an answer that speak of its compressed bytes.
+/// Answer headers that describe the compressed bytes.
 const OF_PACKED: &[&str] = &["content-encoding", "content-length", "content-md5", "content-digest", "digest"];
-/// Compressions that a request with a secret may ask for: those that take little memory to undo.
+/// Compressions that a request with a secret may ask for: those that need little memory to decompress.
 const ASKED_FOR: &[&str] = &["gzip", "x-gzip", "deflate"];
 const GRPC_ENCODING: &str = "grpc-encoding";
 
-/// Why the values cannot be found in an answer, whatever is in it. Nothing of it quotes the origin, which may have written a
+/// Why values cannot be found in an answer. The bay gets these texts, so none of them quotes the origin, which may
+/// have sent a value.
 /// value there: the gateway sends these words to the bay.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
@@ -46,7 +47,7 @@ pub enum Unreadable {
     Messages,
 }
 
-/// Takes out of a request with a secret what would make its answer unreadable here.
+/// Removes headers from a request with a secret that would make its answer unreadable for the scrubber.
 pub fn prepare(headers: &mut HeaderMap) {
     for name in NOT_ASKED_FOR {
         headers.remove(*name);
@@ -54,12 +55,12 @@ pub fn prepare(headers: &mut HeaderMap) {
     let wanted = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     let wanted: Vec<String> = wanted.flat_map(|value| value.split(',')).filter_map(readable).collect();
     let wanted = if wanted.is_empty() { "identity".to_owned() } else { wanted.join(", ") };
-    // Made of words that were in a header.
+    // The words come from a valid header.
     let wanted = HeaderValue::try_from(wanted).unwrap_or(HeaderValue::from_static("identity"));
     headers.insert(ACCEPT_ENCODING, wanted);
 }
 
-/// One item of `Accept-Encoding`, if it is wanted and can be undone.
+/// One item of `Accept-Encoding`, if it is allowed and the client does not refuse it.
 fn readable(item: &str) -> Option<String> {
     let (name, weight) = item.split_once(';').unwrap_or((item, ""));
     let name = name.trim().to_ascii_lowercase();
@@ -67,14 +68,15 @@ fn readable(item: &str) -> Option<String> {
     (ASKED_FOR.contains(&name.as_str()) && !refused).then_some(name)
 }
 
-/// Scrubs the head of an answer, and says how its body is to be read. A body that is unpacked has no length and other bytes.
+/// Scrubs the head of an answer and returns the compression of its body. Headers that describe a compressed body are
+/// removed or weakened.
 pub fn open(patterns: &Patterns, head: &mut Parts, tally: &mut Tally) -> Result<(Coding, usize), Unreadable> {
     let partial = [StatusCode::PARTIAL_CONTENT, StatusCode::IM_USED].contains(&head.status);
     if partial || (head.status.is_success() && head.headers.contains_key(CONTENT_RANGE)) {
         return Err(Unreadable::Partial);
     }
     let coding = coding(&head.headers)?;
-    // The connection undoes chunks and nothing else.
+    // The HTTP connection decodes chunks and no other transfer coding.
     for value in head.headers.get_all(TRANSFER_ENCODING) {
         let plain =
             |word: &str| matches!(word.trim().to_ascii_lowercase().as_str(), "" | "chunked" | "identity");
@@ -100,7 +102,7 @@ pub fn open(patterns: &Patterns, head: &mut Parts, tally: &mut Tally) -> Result<
     readable_yet(patterns, tally).map(|()| (coding, found))
 }
 
-/// Whether an answer with such a head may be passed on.
+/// Checks whether the answer with this head may be passed on.
 pub fn readable_yet(patterns: &Patterns, tally: &Tally) -> Result<(), Unreadable> {
     match (tally.has_weak(), patterns.are_guessed()) {
         (true, _) => Err(Unreadable::Weak),
@@ -115,7 +117,7 @@ fn coding(headers: &HeaderMap) -> Result<Coding, Unreadable> {
         for name in value.to_str().map_err(|_| Unreadable::Coding)?.split(',') {
             match Coding::named(name.trim()).ok_or(Unreadable::Coding)? {
                 Coding::Identity => {}
-                // One within the other is not what servers do.
+                // Servers do not nest compressions.
                 _ if found != Coding::Identity => return Err(Unreadable::Coding),
                 coding => found = coding,
             }
@@ -124,7 +126,7 @@ fn coding(headers: &HeaderMap) -> Result<Coding, Unreadable> {
     Ok(found)
 }
 
-/// The bytes are others, and the meaning is the same.
+/// Weakens the ETag: decompression changes the bytes but not the meaning.
 fn weaken(headers: &mut HeaderMap) {
     if let Some(tag) = headers.get(ETAG)
         && !tag.as_bytes().starts_with(b"W/")
@@ -134,7 +136,7 @@ fn weaken(headers: &mut HeaderMap) {
     }
 }
 
-/// Overwrites values in headers or trailers. How many there were.
+/// Overwrites values in headers or trailers. Returns their number.
 pub fn headers(patterns: &Patterns, headers: &mut HeaderMap, tally: &mut Tally) -> usize {
     let mut count = 0;
     for value in headers.values_mut() {
@@ -142,7 +144,7 @@ pub fn headers(patterns: &Patterns, headers: &mut HeaderMap, tally: &mut Tally) 
         let found = patterns.scrub_from(&mut bytes, 0, tally);
         if found > 0 {
             count += found;
-            // A sentinel that no header can have is nobody's loss.
+            // A sentinel that is not a valid header value is dropped.
             *value = HeaderValue::from_bytes(&bytes).unwrap_or(HeaderValue::from_static(""));
         }
     }

@@ -1,48 +1,51 @@
-//! Answers of origins, scrubbed of values that the bay must not see.
+//! Scrubs the answers of origins of values that the bay must not see.
 //!
-//! A request that carried a secret may be answered with it: in an echo, an error, a redirect, a cookie; and a server may keep it and
-//! repeat it to somebody else. Every answer of a secret's hosts goes through here, head, body and trailers, whichever bay asked. A value
-//! that is found is overwritten with the bay's own sentinel in the same spelling, byte for byte, so that lengths stay what they are; a
-//! bay without the secret reads [`REDACTION`] there.
+//! An origin may return a secret that a request carried: in an echo, an error, a redirect or a cookie. It may also
+//! store the value and send it to another bay. So every answer of a secret's hosts is scrubbed: head, body and
+//! trailers, whichever bay asked. A found value is overwritten with the bay's own sentinel in the same spelling and
+//! of the same length. A bay without the secret gets [`REDACTION`] instead.
 //!
 //! ```text
-//!  Patterns: values × spellings ──► Grams: where nothing can begin (most of a text)
-//!                                     │ where something may
+//!!  Patterns: values × spellings ──► Prefilter: skips places where no value can begin (most of a text)
+//!!                                     │ candidates
 //!                                     ▼
-//!  frames ──► (Decoder) ──► Stream ── Pattern::look ─ whole ──► overwritten, goes on
-//!                             │                     └ begins tellingly ─► held back until it is clear; counted if it is nothing
-//!                             └─► the rest goes on; its end only when nothing more comes at once
+//!!  frames ──► (Decoder) ──► Stream ── Pattern::look ─ whole value ──► overwritten, passed on
+//!!                             │                     └ significant prefix ─► held until complete; counted as a guess if it is not a value
+//!!                             └─► other bytes are passed on; the last ones only when no more arrive at once
 //! ```
 //!
-//! | what | how it may be written |
+//!! | encoding | what is found |
 //! |---|---|
-//! | the value as text | each character as it is or escaped, in any mix: `%41`, `%2541`; `\u0041`, `\x41`, `\/`; `&#65;`, `&#x41;`, `&amp;`; `=41` with soft line breaks |
-//! | base64 | both alphabets, with or without padding, in lines, at any of the three alignments (so also within `user:value`); the two special characters also as URLs and JSON write them |
-//! | hexadecimal | capitals and small letters in any mix |
+//!! | the value as text | each character plain or escaped, in any mix: `%41`, `%2541`; `\u0041`, `\x41`, `\/`; `&#65;`, `&#x41;`, `&amp;`; `=41` with soft line breaks |
+//!! | base64 | both alphabets, with or without padding, in lines, at any of the three alignments (so also within `user:value`); the two special characters also escaped as in URLs and JSON |
+//!! | hexadecimal | upper and lower case in any mix |
 //! | UTF-16 | either byte order |
-//! | compressed | gzip, deflate, Brotli, Zstandard: unpacked, and passed on as they are then |
-//! | names of headers | whatever became of the capitals; the header goes |
+//!! | compressed | gzip, deflate, Brotli, Zstandard: passed on decompressed |
+//!! | names of headers | in any case; the header is removed |
 //!
-//! A request that carries a secret asks for nothing that could not be read here ([`prepare`]); an answer that comes in
-//! such a form all the same is not passed on ([`Unreadable`]): ranges, unknown compressions, compressed gRPC messages.
+//! A request that carries a secret asks for no answer that the scrubber could not read ([`prepare`]). If the answer
+//! is unreadable all the same, it is not passed on ([`Unreadable`]): ranges, unknown compressions, compressed gRPC
+//! messages.
 //!
-//! **Guesses.** A bay can have a server keep a guess and send it back. If anything that can be seen depended on how far it is right (what is
-//! overwritten, held back, or where a stream is divided), the value could be read off character by character. So only a
-//! whole value is overwritten, and the end of every piece is held back alike. A beginning that is more than what the sentinel tells and six
-//! bytes is held, for it is likely to be the value; one that comes to nothing is counted, and so are whole values that nobody
-//! sent. After a few of them ([`Guesses`], [`Tally`]) nothing of the host is passed on to this bay until the secret has another value.
-//! A list of candidates finds a value that is in the list, whatever is counted: so values that are easy to guess are refused when
-//! they are set, and if somebody insists, an answer ends where such a value is in it.
+//! **Guesses.** A bay can make a server store a guess and return it. If anything visible depended on the number of
+//! correct characters (what is overwritten, what is held back, where a stream is split), the bay could determine the
+//! value one character at a time. So only a whole value is overwritten, and the end of every piece is held back
+//! alike. A prefix is *significant* if it is at least six bytes longer than what the sentinel reveals. A significant
+//! prefix is held, because it probably begins the value. If it turns out not to, it counts as a guess. So does a
+//! whole value that nobody sent. After a few guesses ([`Guesses`], [`Tally`]) the bay gets nothing more from the host
+//! until the secret has another value. Counting does not prevent guesses from a short list of candidates. So a value
+//! that is easy to guess is refused when it is set. If the operator insists, an answer is cut where such a value
+//! occurs.
 //!
-//! **What is not found**: a value that is written in any other way (backwards, encrypted, in other words: a server that
-//! wants to tell it can), that is divided by something else (half of it here and half there, or by the heads of WebSocket frames),
-//! that is in a compressed file *within* the answer, or that has another case of letters in a body. What keeps a
-//! secret from a server that cannot be trusted is that it is never sent there. A value shorter than
-//! [`MIN_VALUE_BYTES`] is not looked for at all, and is refused when it is set. Of a value that the origin divides by a pause, or
-//! cuts off, a beginning that is not telling is seen.
+//! **What is not found**: a value in any other encoding (reversed, encrypted, paraphrased), a value split by other
+//! bytes (in two fields, or by the headers of WebSocket frames), a value in a compressed file *within* the answer,
+//! and a value in another letter case in a body. A server that wants to reveal the value can do so. Only not sending
+//! the value protects it from a server that cannot be trusted. Values shorter than [`MIN_VALUE_BYTES`] are not
+//! searched for and are refused when they are set. If the origin pauses within a value, or cuts it off, the bay sees
+//! a prefix that is not significant.
 //!
-//! Memory for each answer: the longest spelling of a value, and where it is compressed 64 KiB and the window of the
-//! compression (32 KiB of gzip, 16 MiB of Brotli, 8 MiB of Zstandard), whatever the answer unpacks to.
+//! Memory for each answer: the longest spelling of a value. A compressed answer also needs 64 KiB and the window of
+//! the compression (32 KiB for gzip, 16 MiB for Brotli, 8 MiB for Zstandard), however large the decompressed body is.
 
 mod body;
 mod coding;

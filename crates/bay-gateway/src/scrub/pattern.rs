@@ -1,4 +1,4 @@
-//! One value in one spelling: found at a place in a text, and overwritten there.
+//! One value in one spelling: matching it at a place in a text, and overwriting it.
 
 use std::collections::HashMap;
 
@@ -7,50 +7,50 @@ use zeroize::Zeroizing;
 use super::patterns::TELLING_BYTES;
 use super::spelling::{Spelling, Unit};
 
-/// What there is at a place.
+/// The result of matching at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// Something else, after so many of its characters.
+    /// Other text, after this many matching characters.
     Nothing {
         units: usize,
     },
-    /// The text ends after so many of its characters.
+    /// The text ends after this many matching characters.
     Beginning {
         units: usize,
     },
     Whole,
 }
 
-/// One character that was found: where, and in which form.
+/// One matched character: its place and its form.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
     at: usize,
     option: usize,
 }
 
-/// The characters that were found, one after the other.
+/// The matched characters, in order.
 pub(super) type Path = Vec<Step>;
 
 pub(super) struct Pattern {
-    /// The distinct characters, and their order.
+    /// The distinct characters, and their order in the value.
     alphabet: Vec<Unit>,
     order: Zeroizing<Vec<usize>>,
     separators: &'static [&'static [u8]],
     longest: usize,
     shortest: usize,
-    /// From so many characters on a beginning is telling.
+    /// A prefix of this many characters is significant.
     telling: usize,
     longest_untelling: usize,
 }
 
 impl Pattern {
-    /// Both have the same length; so many bytes of the value's beginning are no secret.
+    /// `value` and `sentinel` have the same length. The first `public` bytes of the value are not secret.
     pub(super) fn new(spelling: Spelling, value: &[u8], sentinel: &[u8], public: usize) -> Self {
         let mut alphabet: Vec<Unit> = Vec::new();
         let mut known: HashMap<Vec<u8>, usize> = HashMap::new();
         let mut order = Vec::new();
         for unit in spelling.units(value, sentinel) {
-            // A character is the same if all of its forms are, and what they become.
+            // Two characters are the same if their forms and replacements are.
             let key: Vec<u8> =
                 unit.forms.iter().flat_map(|form| [&form.text[..], b"\0", &form.instead].concat()).collect();
             let index = *known.entry(key).or_insert_with(|| {
@@ -74,22 +74,22 @@ impl Pattern {
         Self { alphabet, order: order.into(), separators, longest, shortest, telling, longest_untelling }
     }
 
-    /// Whether so many characters of it are no chance, and nothing that is found by trying.
+    /// Whether a prefix of this many characters is neither chance nor found by trying.
     pub(super) fn is_telling(&self, units: usize) -> bool {
         units >= self.telling
     }
 
-    /// The most bytes that a beginning can take that is not telling.
+    /// The maximum length in bytes of a prefix that is not significant.
     pub(super) fn longest_untelling(&self) -> usize {
         self.longest_untelling
     }
 
-    /// The most bytes that it can take.
+    /// The maximum length in bytes.
     pub(super) fn longest(&self) -> usize {
         self.longest
     }
 
-    /// The fewest bytes that it can take.
+    /// The minimum length in bytes.
     pub(super) fn shortest(&self) -> usize {
         self.shortest
     }
@@ -98,7 +98,7 @@ impl Pattern {
         self.order.len()
     }
 
-    /// Everything that can stand for a character, what separates it from the one before included.
+    /// All texts for a character, with the separators before it.
     pub(super) fn texts(&self, unit: usize) -> impl Iterator<Item = Vec<u8>> {
         (0..self.options(unit)).map(move |option| {
             let (separator, form) = self.option(unit, option);
@@ -117,8 +117,8 @@ impl Pattern {
         (separator, option % forms)
     }
 
-    /// Whether it stands at the beginning of this text, of which more may follow. The path is that of what was found, or of the
-    /// longest beginning.
+    /// Matches the pattern at the beginning of the text. `more` means that more text may follow. `path` returns the
+    /// match, or the longest prefix.
     pub(super) fn look(&self, text: &[u8], more: bool, path: &mut Path) -> Seen {
         path.clear();
         let mut beginning = None;
@@ -155,7 +155,7 @@ impl Pattern {
                     deepest = deepest.max(unit);
                     option = 0;
                 }
-                // Another form of a character before, where it has one that also fits.
+                // Backtrack: another form of an earlier character may also match.
                 None => match path.pop() {
                     Some(step) => {
                         unit -= 1;
@@ -170,11 +170,11 @@ impl Pattern {
                 },
             }
         }
-        // What was taken for a character as it is may be the beginning of an escape that goes on.
+        // The last plain character may begin a longer escape sequence.
         if more && beginning.is_some() { Seen::Beginning { units: unit } } else { Seen::Whole }
     }
 
-    /// Writes what stands in its place over what was found at the beginning of this text.
+    /// Overwrites a match at the beginning of the text.
     pub(super) fn overwrite(&self, text: &mut [u8], path: &Path) {
         for (unit, step) in path.iter().enumerate() {
             let (separator, form) = self.option(unit, step.option);

@@ -8,14 +8,14 @@ use super::pattern::{Path, Pattern, Seen};
 use super::spelling::Spelling;
 use super::tally::{Guesses, Tally};
 
-/// Shortest value that can be scrubbed. A shorter one would be found in texts that never heard of it.
+/// Shortest value that can be scrubbed. Shorter ones would occur in unrelated texts.
 pub const MIN_VALUE_BYTES: usize = 8;
-/// Longest value that can be scrubbed: as much of an answer may have to be held back, times the length of a character.
+/// Longest value that can be scrubbed. Its length, times that of an escaped character, may have to be held back.
 pub const MAX_VALUE_BYTES: usize = 8 * 1024;
-/// So many bytes of a value, beyond what its sentinel tells of it, make a beginning of it *telling*: no chance, and nothing that a
-/// bay finds by trying. With fewer, nothing that can be seen may depend on it.
+/// A prefix is *significant* if it is this many bytes longer than what the sentinel reveals. It then occurs neither
+/// by chance nor by trying. Nothing visible may depend on a shorter prefix.
 pub(super) const TELLING_BYTES: usize = 6;
-/// What a bay reads in the place of a value that it has no sentinel for, as often as it takes.
+/// Replaces a value for which the bay has no sentinel, repeated to the value's length.
 pub const REDACTION: &str = "REDACTED-";
 
 /// Why a value cannot be scrubbed.
@@ -31,22 +31,22 @@ pub enum ValueError {
     TooLong(usize),
 }
 
-/// A value that must not be seen, and what is seen in its place.
+/// A value that must not be shown, and its replacement.
 #[derive(Clone)]
 pub struct Hidden<'a> {
     pub value: &'a [u8],
-    /// Of the same length. A shorter one is repeated, a longer one cut.
+    /// The replacement. It is repeated or cut to the value's length.
     pub sentinel: &'a [u8],
-    /// So many bytes of its beginning are no secret: they say what kind of credential it is.
+    /// The number of bytes at its beginning that are not secret: they name the kind of credential.
     pub public: usize,
-    /// It is easy to guess: an answer with it ends there.
+    /// Whether the value is easy to guess. If so, an answer is cut where the value occurs.
     pub weak: bool,
-    /// Where guesses of it are counted.
+    /// The counter for guesses of the value.
     pub guesses: Arc<Guesses>,
 }
 
 impl<'a> Hidden<'a> {
-    /// With guesses that are counted for this answer alone.
+    /// A value whose guesses are counted for this answer alone.
     #[must_use]
     pub fn new(value: &'a [u8], sentinel: &'a [u8]) -> Self {
         Self { value, sentinel, public: 0, weak: false, guesses: Arc::default() }
@@ -59,18 +59,18 @@ impl fmt::Debug for Hidden<'_> {
     }
 }
 
-/// Values and their sentinels, made ready to be found. Making it takes about a millisecond for each value, so it is made
-/// once for a version of a secret and shared by all answers.
+/// The compiled patterns of values. Compiling takes about a millisecond per value, so all answers share the patterns
+/// of one version of a secret.
 pub struct Patterns {
     patterns: Vec<Pattern>,
-    /// Of each value in turn, all of whose spellings are side by side.
+    /// For each value. The spellings of a value are consecutive patterns.
     guesses: Vec<Arc<Guesses>>,
-    /// Of each value in turn, whether it is easy to guess.
+    /// For each value: whether it is easy to guess.
     weak: Vec<bool>,
     grams: Grams,
     longest: usize,
     tail: usize,
-    /// Values in lower case, as names of headers would show them.
+    /// The values in lower case, as names of headers would contain them.
     lower: zeroize::Zeroizing<Vec<Vec<u8>>>,
 }
 
@@ -80,11 +80,11 @@ impl fmt::Debug for Patterns {
     }
 }
 
-/// What was found first in a text.
+/// The first finding in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sighting {
     Nothing,
-    /// From here on it is a telling beginning of a value.
+    /// A significant prefix of a value, up to the end of the text.
     Beginning {
         at: usize,
         pattern: usize,
@@ -93,7 +93,7 @@ pub(super) enum Sighting {
         at: usize,
         pattern: usize,
     },
-    /// From here on it is a telling beginning of a value, and then something else.
+    /// A significant prefix of a value, followed by other text.
     NearMiss {
         at: usize,
         pattern: usize,
@@ -102,7 +102,7 @@ pub(super) enum Sighting {
 
 impl Patterns {
     /// # Errors
-    /// If one of the values is too short or too long.
+    /// A value is too short or too long.
     pub fn new(hidden: &[Hidden<'_>]) -> Result<Self, ValueError> {
         let mut patterns = Vec::new();
         for Hidden { value, sentinel, public, .. } in hidden {
@@ -123,23 +123,23 @@ impl Patterns {
         Ok(Self { grams: Grams::new(&patterns), patterns, guesses, weak, longest, tail, lower: lower.into() })
     }
 
-    /// The most bytes that a value can take in any spelling. Less than that is held back.
+    /// The maximum length of a value in any spelling. Fewer bytes than that are held back.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.longest
     }
 
-    /// The most bytes that a beginning can take that is not telling. As many are held back of any text, whatever it is.
+    /// The maximum length of a prefix that is not significant. This many bytes of any text are held back.
     pub(super) fn tail(&self) -> usize {
         self.tail
     }
 
-    /// Overwrites all values in a text that is whole, and the telling beginning of one at its end. How many there were.
+    /// Overwrites all values in a complete text, and a significant prefix at its end. Returns their number.
     pub fn scrub(&self, text: &mut [u8]) -> usize {
         self.scrub_from(text, 0, &mut Tally::default())
     }
 
-    /// Overwrites all values in a text that is whole, and counts them. Near misses before `counted` were counted already.
+    /// Overwrites and counts all values in a complete text. Near misses before `counted` were counted earlier.
     pub(super) fn scrub_from(&self, text: &mut [u8], counted: usize, tally: &mut Tally) -> usize {
         let mut path = Path::new();
         let (mut from, mut count) = (0, 0);
@@ -168,7 +168,7 @@ impl Patterns {
         }
     }
 
-    /// Where guesses of each value are counted.
+    /// The counter of guesses for each value.
     #[cfg(test)]
     pub(super) fn all_guesses(&self) -> Vec<Arc<Guesses>> {
         self.guesses.clone()
@@ -178,32 +178,32 @@ impl Patterns {
         &self.guesses[pattern / Spelling::ALL.len()]
     }
 
-    /// A telling beginning was none.
+    /// Counts a significant prefix that was not a value.
     pub(super) fn guessed(&self, pattern: usize) {
         self.guesses_of(pattern).note_beginning();
     }
 
-    /// A telling beginning that was counted is not one that came to nothing.
+    /// Removes a significant prefix from the count, because it became a value.
     pub(super) fn not_guessed(&self, pattern: usize) {
         self.guesses_of(pattern).forget_beginning();
     }
 
-    /// A telling beginning was none, in the middle of a text.
+    /// Counts a significant prefix in the middle of a text that was not a value.
     pub(super) fn near_miss(&self, pattern: usize) {
         self.guesses_of(pattern).note_near_miss();
     }
 
-    /// A whole value was found.
+    /// Counts a whole value.
     pub(super) fn hit(&self, pattern: usize, tally: &mut Tally) {
         tally.hit(self.guesses_of(pattern), self.weak[pattern / Spelling::ALL.len()]);
     }
 
-    /// Whether somebody is guessing one of the values.
+    /// Whether there were too many guesses of a value.
     pub(super) fn are_guessed(&self) -> bool {
         self.guesses.iter().any(|guesses| guesses.are_too_many())
     }
 
-    /// Whether a text shows a value, whatever became of its capitals. Counts it.
+    /// Whether a lower-case text contains a value. Counts it.
     pub(super) fn names(&self, lower: &[u8], tally: &mut Tally) -> bool {
         let shows = |value: &Vec<u8>| lower.windows(value.len()).any(|window| window == &value[..]);
         match self.lower.iter().position(shows) {
@@ -215,7 +215,7 @@ impl Patterns {
         }
     }
 
-    /// What comes first from here on in a text, of which more may follow. The path leads to it.
+    /// The first finding at or after `from`. `more` means that more text may follow. `path` returns the match.
     pub(super) fn find(&self, text: &[u8], from: usize, more: bool, path: &mut Path) -> Sighting {
         let mut at = self.grams.next(text, from);
         while at < text.len() {
@@ -228,7 +228,7 @@ impl Patterns {
                             near_miss = Some(pattern);
                         }
                     }
-                    // However a text is divided, the same is found in it: the first that there can be.
+                    // A finding must not depend on how the text is split, so the first possible one is kept.
                     Seen::Whole if more && beginning.is_some() => break,
                     Seen::Whole => return Sighting::Whole { at, pattern },
                     Seen::Beginning { units } => {

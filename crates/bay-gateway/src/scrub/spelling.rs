@@ -1,19 +1,19 @@
-//! How the characters of a value may be written, and what is written in their place.
+//! The spellings of a value: the forms of each character, and their replacements.
 
 use zeroize::Zeroizing;
 
-/// A way to write a value. Within one of them every character may be written in any of its forms.
+/// A way to write a value. Within a spelling, each character may have any of its forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spelling {
-    /// As it is, `%41`, or `%2541`.
+    /// Plain, `%41`, or `%2541`.
     Percent,
-    /// As it is, `\u0041`, `\x41`, or a short escape such as `\/`.
+    /// Plain, `\u0041`, `\x41`, or a short escape such as `\/`.
     Json,
-    /// As it is, `&#65;`, `&#x41;`, or a name such as `&amp;`.
+    /// Plain, `&#65;`, `&#x41;`, or a named reference such as `&amp;`.
     Html,
-    /// As it is, or `=41`; with line breaks that do not count.
+    /// Plain, or `=41`, with soft line breaks.
     Quoted,
-    /// Either alphabet, after so many bytes (modulo three) of something else, in lines of any length.
+    /// Either alphabet, `after` this many other bytes (modulo three), in lines of any length.
     Base64 {
         after: usize,
     },
@@ -37,7 +37,7 @@ impl Spelling {
         Self::Utf16 { big_endian: true },
     ];
 
-    /// The characters that so many bytes take, at least.
+    /// The minimum number of characters for this many bytes.
     pub(super) fn units_of(self, bytes: usize) -> usize {
         match self {
             Self::Base64 { .. } => (bytes * 8).div_ceil(6) + 1,
@@ -46,7 +46,7 @@ impl Spelling {
         }
     }
 
-    /// What may stand between two characters and belongs to neither.
+    /// Text between two characters that belongs to neither.
     pub(super) fn separators(self) -> &'static [&'static [u8]] {
         match self {
             Self::Quoted => &[b"=\r\n", b"=\n"],
@@ -55,7 +55,7 @@ impl Spelling {
         }
     }
 
-    /// The characters of a value in this spelling, each with what it becomes.
+    /// The characters of a value in this spelling, with their replacements.
     pub(super) fn units(self, value: &[u8], sentinel: &[u8]) -> Vec<Unit> {
         match self {
             Self::Percent | Self::Quoted => {
@@ -69,7 +69,7 @@ impl Spelling {
         }
     }
 
-    /// One letter and the one that is written in its place, each in all its forms.
+    /// One letter and its replacement, each in all forms.
     fn unit(self, was: &[u8], is: &[u8]) -> Unit {
         let others = self.forms(is);
         let forms = self.forms(was).into_iter().map(|(kind, text)| {
@@ -83,7 +83,7 @@ impl Spelling {
         Unit::new(forms.collect())
     }
 
-    /// All forms of one letter, each with a number that is the same for all letters.
+    /// All forms of one letter. Each form has a number, the same for all letters.
     fn forms(self, letter: &[u8]) -> Vec<(u32, Vec<u8>)> {
         let code = match std::str::from_utf8(letter).ok().and_then(|text| text.chars().next()) {
             Some(char) => u32::from(char),
@@ -112,7 +112,7 @@ impl Spelling {
                 let units = char::from_u32(code).unwrap_or('x').encode_utf16(&mut units);
                 add(1, units.iter().map(|unit| format!("\\u{unit:04x}")).collect());
                 add(2, units.iter().map(|unit| format!("\\u{unit:04X}")).collect());
-                // As languages write strings of bytes.
+                // As programming languages escape bytes.
                 add(3, letter.iter().map(|byte| format!("\\x{byte:02x}")).collect());
                 add(4, letter.iter().map(|byte| format!("\\x{byte:02X}")).collect());
             }
@@ -135,7 +135,7 @@ impl Spelling {
                 }
             }
             Self::Html => {
-                // As many digits as the longest code of a byte has, so that it can be written in place of a longer one.
+                // The reference is padded to the longest decimal code of a byte, so that it can replace a longer one.
                 add(1, format!("&#{code};"));
                 add(2, format!("&#{code:03};"));
                 add(3, format!("&#{code:04};"));
@@ -179,7 +179,7 @@ impl Spelling {
     }
 }
 
-/// One way to write a character, and what is written instead: as many bytes.
+/// One form of a character, and its replacement of the same length.
 pub(super) struct Form {
     pub(super) text: Zeroizing<Vec<u8>>,
     pub(super) instead: Vec<u8>,
@@ -187,7 +187,7 @@ pub(super) struct Form {
 
 /// One character of a value.
 pub(super) struct Unit {
-    /// The longest first: where one is the beginning of another, the other is meant more often.
+    /// Longest form first. If one form is a prefix of another, the longer one is more probable.
     pub(super) forms: Vec<Form>,
 }
 
@@ -199,7 +199,7 @@ impl Unit {
     }
 }
 
-/// Where the letters of a value are: its characters if it is text, and its bytes if not.
+/// The letters of a value: its characters if it is text, otherwise its bytes.
 fn letters(value: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> {
     let text = std::str::from_utf8(value).unwrap_or_default();
     let of_text = text.char_indices().map(|(at, char)| at..at + char.len_utf8());
@@ -207,7 +207,7 @@ fn letters(value: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> {
     of_text.chain((0..bytes).map(|at| at..at + 1))
 }
 
-/// Two digits, in the four ways that capitals allow.
+/// Two hexadecimal digits in all combinations of upper and lower case.
 fn hex_cases(byte: u8) -> [String; 4] {
     let (high, low) = (byte >> 4, byte & 15);
     [
@@ -232,10 +232,10 @@ fn hex_units(was: u8, is: u8) -> [Unit; 2] {
     [digit(was >> 4, is >> 4), digit(was & 15, is & 15)]
 }
 
-/// The characters of base64 in which bits of the value are, also those that share one with what stands beside it.
+/// The base64 characters that contain bits of the value, including those shared with neighbouring bytes.
 fn base64_units(after: usize, value: &[u8], sentinel: &[u8]) -> Vec<Unit> {
     let bits = |bytes: &[u8], at: usize| -> (u8, u8) {
-        // The six bits at this place of the whole, and which of them are the value's.
+        // The six bits at this position, and a mask of those that belong to the value.
         (0..6).fold((0, 0), |(bits, mask), bit| {
             let at = at + bit;
             let byte = (at / 8).checked_sub(after).and_then(|index| bytes.get(index));
@@ -256,7 +256,8 @@ fn base64_units(after: usize, value: &[u8], sentinel: &[u8]) -> Vec<Unit> {
                 base64_forms(six).into_iter().map(move |(kind, text)| {
                     let same =
                         instead.iter().find(|(other, form)| *other == kind && form.len() == text.len());
-                    // No character of two or more bytes may come from one, so a plain one and its like stand in.
+                    // The replacement must have the same length. If there is none, the plain character or a filler is
+                    // used.
                     let instead = match same {
                         Some((_, form)) => form.clone(),
                         None if text.len() == 1 => instead[0].1.clone(),
@@ -270,7 +271,7 @@ fn base64_units(after: usize, value: &[u8], sentinel: &[u8]) -> Vec<Unit> {
         .collect()
 }
 
-/// One character of base64 in both alphabets, and the two special ones as URLs and JSON write them.
+/// One base64 character in both alphabets, with the two special characters also escaped as in URLs and JSON.
 fn base64_forms(six: u8) -> Vec<(u32, Vec<u8>)> {
     let texts: &[&str] = match six {
         62 => &["+", "-", "%2B", "%2b", "\\u002b", "\\u002B"],

@@ -1,4 +1,4 @@
-//! A text that comes in pieces.
+//! Scrubs a text that arrives in pieces.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use super::pattern::Path;
 use super::patterns::{Patterns, Sighting};
 use super::tally::Tally;
 
-/// Overwrites values in a text that comes in pieces, wherever it is divided. As many bytes come out as went in.
+/// Overwrites values in a text that arrives in pieces, however it is split. The output has the length of the input.
 ///
-/// The end of what came is held back as long as more comes at once: as much of it as a beginning can take that is not telling, and
-/// whatever stands there. Were it only held where it begins like a value, a bay that has somebody keep its guesses would see which of
-/// them are right.
+/// While more input arrives at once, the end of each piece is held back. The held length is the maximum of a prefix
+/// that is not significant, whatever the text is. If only prefixes of a value were held, a bay could see which of its
+/// guesses are right.
 ///
-/// A telling beginning is held until it is clear what it is, and counted if it is nothing. It is counted as soon as nothing more
-/// comes while it is held, and that is taken back if it becomes a whole value: the bay sees the delay, and a bay that leaves
-/// before the end would have guesses for nothing.
+/// A significant prefix is held until it is complete or something else. If it is something else, it is counted as a
+/// guess. It is also counted when the input pauses, because the bay sees the delay and could leave before the end.
+/// That count is undone if the prefix becomes a whole value.
 pub struct Stream {
     patterns: Arc<Patterns>,
     held: BytesMut,
-    /// So much of it has gone out.
+    /// How many bytes at the beginning of `held` were already released.
     released: usize,
-    /// From here on what is held is a telling beginning, of this pattern.
+    /// The place in `held` where a significant prefix begins, and its pattern.
     telling: Option<(usize, usize)>,
-    /// Whether that beginning was counted already.
+    /// Whether that prefix was counted.
     charged: bool,
-    /// Near misses before this place of what is held were counted.
+    /// Near misses before this place in `held` were counted.
     counted: usize,
     path: Path,
     found: Arc<AtomicU64>,
@@ -37,7 +37,7 @@ pub struct Stream {
     renewal: Option<Renewal>,
 }
 
-/// Gives other patterns where there are any by now: a stream may be open for longer than a secret has one value.
+/// Returns new patterns if they changed. A stream may stay open longer than a secret keeps its value.
 pub type Renewal = Box<dyn FnMut() -> Option<Arc<Patterns>> + Send>;
 
 impl fmt::Debug for Stream {
@@ -52,7 +52,7 @@ impl Stream {
         Self::counted(patterns, Arc::default())
     }
 
-    /// Counts what it overwrites.
+    /// Counts the overwritten values in `found`.
     #[must_use]
     pub fn counted(patterns: Arc<Patterns>, found: Arc<AtomicU64>) -> Self {
         Self {
@@ -75,19 +75,19 @@ impl Stream {
         self
     }
 
-    /// Counts whole values in this way; otherwise as in an answer to a request that carried no secret.
+    /// Sets how whole values are counted. The default is an answer to a request without secrets.
     #[must_use]
     pub fn tallied(mut self, tally: Tally) -> Self {
         self.tally = tally;
         self
     }
 
-    /// What it looks for by now.
+    /// The current patterns and counters.
     pub(super) fn parts(&mut self) -> (&Patterns, &mut Tally) {
         (&self.patterns, &mut self.tally)
     }
 
-    /// Takes a piece, and gives what can go out.
+    /// Takes a piece and returns the bytes that can be passed on.
     #[must_use]
     pub fn push(&mut self, piece: Bytes) -> Bytes {
         if piece.is_empty() {
@@ -145,13 +145,13 @@ impl Stream {
         self.divide(text, keep)
     }
 
-    /// Whether somebody is guessing what is hidden here: then nothing comes out any more.
+    /// Whether there were too many guesses. The stream then returns no more bytes.
     #[must_use]
     pub fn is_guessed(&self) -> bool {
         self.patterns.are_guessed()
     }
 
-    /// Why nothing comes out any more, if that is so.
+    /// Why the stream returns no more bytes, if it has stopped.
     #[must_use]
     pub fn stopped(&self) -> Option<CodingError> {
         match (self.tally.has_weak(), self.is_guessed()) {
@@ -161,7 +161,7 @@ impl Stream {
         }
     }
 
-    /// Counts the beginning that is held, once.
+    /// Counts the held prefix once.
     fn charge(&mut self) {
         if let (Some((_, pattern)), false) = (self.telling, self.charged) {
             self.patterns.guessed(pattern);
@@ -169,7 +169,7 @@ impl Stream {
         }
     }
 
-    /// The beginning that is held, and not counted any more: it is decided on anew.
+    /// Takes the held prefix and undoes its count. The caller decides about it again.
     fn uncharged(&mut self) -> Option<(usize, usize)> {
         let telling = self.telling.take();
         if let (Some((_, pattern)), true) = (telling, std::mem::take(&mut self.charged)) {
@@ -178,7 +178,7 @@ impl Stream {
         telling
     }
 
-    /// What is held back and need not be while nothing more comes.
+    /// Releases the held bytes that may pass while no more input arrives.
     #[must_use]
     pub fn release(&mut self) -> Bytes {
         self.charge();
@@ -194,10 +194,10 @@ impl Stream {
         out
     }
 
-    /// The rest, at the end; nothing where it [stopped](Self::stopped).
+    /// The rest, at the end. Empty if the stream has [stopped](Self::stopped).
     #[must_use]
     pub fn finish(&mut self) -> Bytes {
-        // It is looked at once more, as the end of a whole text.
+        // The rest is examined again, now as the end of a complete text.
         let _ = self.uncharged();
         let mut rest = std::mem::take(&mut self.held);
         let found = self.patterns.scrub_from(&mut rest, self.counted, &mut self.tally);
@@ -207,13 +207,13 @@ impl Stream {
         if self.stopped().is_some() { Bytes::new() } else { rest.freeze().slice(released..) }
     }
 
-    /// How many bytes were taken and have not come out.
+    /// The number of bytes that are held back.
     #[must_use]
     pub fn held(&self) -> usize {
         self.held.len() - self.released
     }
 
-    /// Keeps a text from here on, and gives what is before and has not gone out.
+    /// Holds the text from `keep` on, and returns the part before it that was not released yet.
     fn divide(&mut self, text: Piece, keep: usize) -> Bytes {
         let released = self.released;
         self.released = released.saturating_sub(keep);
@@ -238,7 +238,7 @@ impl Drop for Stream {
     }
 }
 
-/// A piece that is copied only where something has to be overwritten.
+/// A piece of text. It is copied only if something must be overwritten.
 enum Piece {
     Shared(Bytes),
     Own(BytesMut),
@@ -259,7 +259,7 @@ impl Piece {
         }
         match self {
             Self::Own(bytes) => bytes,
-            // It was made one's own just now.
+            // The caller has just made it owned.
             Self::Shared(_) => &mut [],
         }
     }

@@ -1,31 +1,31 @@
-//! What answers have of values in them, counted. A bay that tries to find a value out is noticed, and the value's hosts are closed
-//! to it.
+//! Counts guesses of values in answers. If a bay tries to find out a value, the gateway closes the value's hosts to
+//! it.
 //!
-//! | what an answer has in it | counts as | limit |
+//!! | found in an answer | counts as | limit |
 //! |---|---|---|
-//! | a telling beginning that was held back and came to nothing, or whose reader left meanwhile | a beginning: the delay may have shown one character more | [`MAX_BEGINNINGS`] |
+//!! | a significant prefix that was held and was not a value, or whose reader left meanwhile | a prefix: the delay may have confirmed one more character | [`MAX_BEGINNINGS`] |
 //! | the whole value, in an answer to a request that did not carry it | a hit, once for each answer | [`MAX_HITS`] |
 //! | the whole value, in a connection: a login to a database, or bytes that are passed on | a hit, each time | [`MAX_HITS`] |
-//! | the whole value, in a WebSocket whose handshake carried it | a hit, each time after the first [`ECHOES`] | [`MAX_HITS`] |
-//! | the whole value, in an answer to a request that carried it | nothing: servers repeat what they are sent | |
-//! | the whole value, and it is easy to guess | a hit, whatever was asked; the answer ends there | [`MAX_HITS`] |
-//! | a telling beginning in the middle of a text, and then something else | a near miss: looking at it took longer | [`MAX_NEAR_MISSES`] |
+//!! | the whole value, in a WebSocket whose handshake carried it | a hit, each time after the first [`ECHOES`] | [`MAX_HITS`] |
+//!! | the whole value, in an answer to a request that carried it | nothing: servers echo what they receive | |
+//!! | the whole value, if it is easy to guess | a hit, whatever the request was; the answer is cut there | [`MAX_HITS`] |
+//!! | a significant prefix in the middle of a text, followed by other text | a near miss: examining it took longer | [`MAX_NEAR_MISSES`] |
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Telling beginnings that were none. Each may have shown one character more to a bay that guesses, so there are few.
+/// Significant prefixes that were not values. Each may have confirmed one more character of a guess.
 pub const MAX_BEGINNINGS: u32 = 8;
-/// Whole values in answers that had no reason to have them. One of them tells a bay that its guess was right.
+/// Whole values in answers to requests that did not carry them. A single one confirms a guess.
 pub const MAX_HITS: u32 = 4;
-/// Whole values in one WebSocket that carried the secret, before they count.
+/// Whole values in one WebSocket that carried the secret, before further ones count.
 pub const ECHOES: u32 = 4;
-/// Telling beginnings in the middle of texts. Looking at one takes longer than looking at a shorter one, by a few steps of the
-/// processor, so it takes very many of them to measure the next character. By chance six characters of base64 are there once in 2^36 places,
-/// six hexadecimal digits once in 2^24.
+/// Significant prefixes in the middle of texts. Examining one takes a few processor steps longer, so measuring the
+/// next character needs very many of them. Six base64 characters match by chance once in 2^36 places, six hexadecimal
+/// digits once in 2^24.
 pub const MAX_NEAR_MISSES: u32 = 10_000;
 
-/// How often answers had guesses of one secret's value in them, for one bay.
+/// The number of guesses of one secret's value in the answers to one bay.
 #[derive(Debug, Default)]
 pub struct Guesses {
     beginnings: AtomicU32,
@@ -39,7 +39,7 @@ impl Guesses {
     }
 
     pub(super) fn forget_beginning(&self) {
-        // Never below what was counted: each is forgotten once, by the stream that counted it.
+        // Never below zero: a stream removes only what it counted, and only once.
         self.beginnings.fetch_sub(1, Relaxed);
     }
 
@@ -51,7 +51,7 @@ impl Guesses {
         self.hits.fetch_add(1, Relaxed);
     }
 
-    /// Whether somebody is guessing. Then nothing more is passed on that could tell whether a guess was right.
+    /// Whether there were too many guesses. The bay then gets nothing more that could confirm one.
     #[must_use]
     pub fn are_too_many(&self) -> bool {
         self.beginnings.load(Relaxed) >= MAX_BEGINNINGS
@@ -60,13 +60,13 @@ impl Guesses {
     }
 }
 
-/// How whole values in one answer, or in one connection, count.
+/// How whole values in one answer, or in one connection, are counted.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Of the secrets that the request carried.
+    /// Counters of the secrets that the request carried.
     carried: Vec<Arc<Guesses>>,
     connection: bool,
-    /// Whose values this answer was counted for.
+    /// Counters that this answer has already increased.
     counted: Vec<Arc<Guesses>>,
     echoes: u32,
     weak: bool,
@@ -77,20 +77,20 @@ fn has(all: &[Arc<Guesses>], one: &Arc<Guesses>) -> bool {
 }
 
 impl Tally {
-    /// Of one answer, to a request that carried these secrets.
+    /// Counts for one answer, to a request that carried these secrets.
     #[must_use]
     pub fn answer(carried: Vec<Arc<Guesses>>) -> Self {
         Self { carried, ..Self::default() }
     }
 
-    /// Of a connection that may go on for ever, begun by a request that carried these secrets. A login to a database carries
-    /// none: no query has to do with the password.
+    /// Counts for a long-lived connection, begun by a request that carried these secrets. A login to a database
+    /// carries none, because no query needs the password.
     #[must_use]
     pub fn connection(carried: Vec<Arc<Guesses>>) -> Self {
         Self { carried, connection: true, ..Self::default() }
     }
 
-    /// Takes note of a whole value.
+    /// Counts a whole value.
     pub(super) fn hit(&mut self, guesses: &Arc<Guesses>, weak: bool) {
         let carried = has(&self.carried, guesses);
         let expected = match (self.connection, weak) {
@@ -108,7 +108,7 @@ impl Tally {
         }
     }
 
-    /// Whether a value was there that is easy to guess: nothing more of the answer is passed on.
+    /// Whether a value occurred that is easy to guess. The rest of the answer is then cut.
     pub(super) fn has_weak(&self) -> bool {
         self.weak
     }

@@ -1,5 +1,5 @@
-//! Zstandard, RFC 8878: frames of blocks. The library unpacks; the division into blocks is read here, so that no more
-//! than one of them is unpacked at a time.
+//! Zstandard, RFC 8878: frames of blocks. A library decompresses the blocks. This module splits the stream into
+//! blocks, so that only one of them is decompressed at a time.
 
 use std::io::Read;
 
@@ -8,29 +8,29 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use super::coding::{CodingError, Unpacked};
 
-/// What a decoder on the web has to keep of what it unpacked (RFC 9659); frames that want more are not for the web.
+/// The largest window that decoders on the web must support (RFC 9659).
 const MAX_WINDOW_BYTES: u64 = 8 * 1024 * 1024;
-/// Largest block, packed or not.
+/// Largest block, compressed or not.
 const MAX_BLOCK_BYTES: usize = 128 * 1024;
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const BLOCK_HEAD: usize = 3;
 const CHECKSUM: usize = 4;
 
-/// What is read next.
+/// The part of the stream that is read next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Head,
     Block,
-    /// A frame that has nothing in it, of which so much is left.
+    /// The rest of a skippable frame, of this length.
     Skipped(usize),
-    /// The frame is over, and what was unpacked of it is still to be given.
+    /// The frame has ended, and decompressed bytes are left.
     Rest,
 }
 
 pub(super) struct Zstandard {
     decoder: FrameDecoder,
     part: Part,
-    /// The part that is read, as far as it is there.
+    /// The bytes of the current part that have arrived.
     bytes: Vec<u8>,
     checksum: bool,
     whole: bool,
@@ -45,7 +45,7 @@ impl Default for Zstandard {
 }
 
 impl Zstandard {
-    /// Whether one frame was read and no other begun.
+    /// Whether a frame has ended and no other has begun.
     pub(super) fn between(&self) -> bool {
         self.whole && self.part == Part::Head && self.bytes.is_empty()
     }
@@ -80,7 +80,7 @@ impl Zstandard {
                     if length < missing {
                         return Ok(Unpacked { taken, given: 0, ended: false });
                     }
-                    // The part may turn out to be longer, now that its beginning is there.
+                    // The beginning of a part may determine a greater length.
                     if self.wanted()? == self.bytes.len() {
                         self.part()?;
                     }
@@ -89,7 +89,7 @@ impl Zstandard {
         }
     }
 
-    /// How long the part is that is read, as far as it can be told.
+    /// The length of the current part, as far as it is known.
     fn wanted(&self) -> Result<usize, CodingError> {
         Ok(match (self.part, &self.bytes[..]) {
             (Part::Block, [first, second, third, ..]) => {
@@ -103,13 +103,13 @@ impl Zstandard {
             }
             (Part::Block, _) => BLOCK_HEAD,
             (_, [a, b, c, d, descriptor, ..]) if [*a, *b, *c, *d] == MAGIC => head_length(*descriptor),
-            // A skipped frame: the magic number and its length.
+            // A skippable frame: the magic number and its length.
             (_, [a, b, c, d, ..]) if [*a, *b, *c, *d] != MAGIC => 8,
             _ => 5,
         })
     }
 
-    /// Takes the part that is there.
+    /// Processes the complete part.
     fn part(&mut self) -> Result<(), CodingError> {
         match self.part {
             Part::Block => {
@@ -142,7 +142,7 @@ impl Zstandard {
     }
 }
 
-/// The length of a frame's head by its descriptor, the magic number included.
+/// The length of a frame's header for this descriptor, including the magic number.
 fn head_length(descriptor: u8) -> usize {
     let single = descriptor >> 5 & 1 == 1;
     let window = usize::from(!single);

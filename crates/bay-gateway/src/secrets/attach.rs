@@ -1,4 +1,4 @@
-//! Values in their slots: the last thing that is done to a request before it is sent.
+//! Puts secret values into their slots: the last change to a request before it is sent.
 
 use bay_policy::CanonicalRequest;
 use bay_text::percent::value_pieces;
@@ -10,15 +10,15 @@ use zeroize::Zeroizing;
 use super::{Secrets, Slot};
 use crate::scrub;
 
-/// One value that is to be put into a request.
+/// One value for a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Attachment {
-    /// Its place among the bay's secrets.
+    /// The index of the secret among the bay's secrets.
     pub(super) secret: usize,
     pub(super) slot: Slot,
 }
 
-/// What is to be put into a request.
+/// The values that a request needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attachments {
     pub(super) found: Vec<Attachment>,
@@ -30,15 +30,15 @@ impl Attachments {
         self.found.is_empty()
     }
 
-    /// Names of the secrets, with their incarnations, in the order in which values are wanted.
+    /// The names of the secrets and their incarnations, in the order in which `fill` takes their values.
     #[must_use]
     pub fn names(&self, secrets: &Secrets) -> Vec<(String, u64)> {
         let held = self.found.iter().filter_map(|one| secrets.held.get(one.secret));
         held.map(|held| (held.name.clone(), held.incarnation)).collect()
     }
 
-    /// Puts the values into the headers; gives the target where one of them belongs there. Nothing where a value does not
-    /// fit into its slot.
+    /// Puts the values into the headers. Returns the target if one of the values belongs there, and `None` if a value
+    /// does not fit into its slot.
     pub(crate) fn fill(
         &self,
         request: &CanonicalRequest,
@@ -65,7 +65,7 @@ impl Attachments {
 fn with_parameter(request: &CanonicalRequest, name: &str, value: &str) -> Option<Zeroizing<String>> {
     let http = request.http()?;
     let mut target = Zeroizing::new(http.path().to_string());
-    // Never moved while it grows: what is left behind would not be wiped.
+    // The buffer must not be reallocated, because the old one would not be wiped.
     target.reserve(http.query().as_str().map_or(0, str::len) + value.len() * 3 + 2);
     for (at, pair) in http.query().as_str()?.split('&').enumerate() {
         target.push(if at == 0 { '?' } else { '&' });
@@ -82,8 +82,8 @@ fn with_parameter(request: &CanonicalRequest, name: &str, value: &str) -> Option
 }
 
 impl Secrets {
-    /// Makes the headers of a request such that its answer can be scrubbed, and leaves credentials out that clients keep
-    /// by themselves.
+    /// Changes the headers of a request so that its answer can be scrubbed, and removes cookies where the host's
+    /// credentials are managed.
     pub(crate) fn prepare(&self, host: &str, headers: &mut HeaderMap) {
         if !self.scrubs(host) {
             return;

@@ -1,4 +1,4 @@
-//! Values that answers are scrubbed of: those of the bay's own secrets, and those that it has nothing to do with.
+//! The values that answers are scrubbed of: the bay's own, and values that the bay has no access to.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -8,20 +8,20 @@ use secrecy::{ExposeSecret, SecretString};
 use super::{Attachments, Held, Misuse, MisuseKind, Secrets};
 use crate::scrub::{Guesses, Hidden, Patterns, REDACTION, ValueError};
 
-/// A value that answers of its hosts are scrubbed of although the bay has no use for it: of a secret that other bays have, or one
-/// that was replaced or removed. A server may have kept it, and would repeat it to anybody.
+/// A value that is scrubbed although the bay cannot use it: another bay's secret, or one that was replaced or
+/// removed. A server may have stored it and may send it to anybody.
 #[derive(Clone)]
 pub struct Covered {
-    /// Of the secret. The bay is not told.
+    /// The name of the secret. The bay does not get it.
     pub name: String,
     pub value: Arc<SecretString>,
-    /// Hosts that it was sent to, or may have been, on whatever port.
+    /// Hosts that may have received the value, on any port.
     pub hosts: Vec<String>,
-    /// What the bay has in its place, if it ever had the secret; [`REDACTION`] otherwise.
+    /// The replacement if the bay ever had the secret; otherwise [`REDACTION`].
     pub sentinel: Option<String>,
-    /// So many bytes of its beginning are no secret.
+    /// The number of bytes at its beginning that are not secret.
     pub public: usize,
-    /// Whether it is easy to guess.
+    /// Whether the value is easy to guess.
     pub weak: bool,
     pub guesses: Arc<Guesses>,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// Of each secret that was wanted, in turn.
+    /// Pairs each wanted secret with its value.
     pub(crate) fn all(wanted: &[(String, u64)], values: &[Arc<SecretString>]) -> Vec<Self> {
         let pairs = wanted.iter().zip(values);
         pairs.map(|((name, _), value)| Self { name: name.clone(), value: Arc::clone(value) }).collect()
@@ -57,7 +57,7 @@ impl Sent {
 }
 
 impl Secrets {
-    /// With values that the bay has no use for, and must not see either.
+    /// Adds values that are only scrubbed.
     #[must_use]
     pub fn covering(mut self, covered: Vec<Covered>) -> Self {
         self.covered = covered;
@@ -68,18 +68,18 @@ impl Secrets {
         self.covered.iter().filter(move |covered| covered.is_for(host))
     }
 
-    /// Whether answers of a host are scrubbed of anything.
+    /// Whether answers of the host are scrubbed.
     pub(crate) fn scrubs(&self, host: &str) -> bool {
         self.of_host(host).next().is_some() || self.covered_at(host).next().is_some()
     }
 
-    /// Where guesses of the secrets are counted that a request carries.
+    /// The counters of guesses for the secrets that a request carries.
     pub(crate) fn carried(&self, attachments: &Attachments) -> Vec<Arc<Guesses>> {
         let held = attachments.found.iter().filter_map(|one| self.held.get(one.secret));
         held.map(|held| Arc::clone(&held.guesses)).collect()
     }
 
-    /// Why nothing is asked of a host any more, with a secret or without one: somebody is guessing a value.
+    /// Why the host is closed to the bay, with a secret or without one: there were too many guesses of a value.
     pub(crate) fn closed(&self, host: &str) -> Option<Misuse> {
         if let Some(held) = self.of_host(host).find(|held| held.guesses.are_too_many()) {
             let uses = held.uses.iter().map(ToString::to_string).collect();
@@ -91,11 +91,11 @@ impl Secrets {
         Some(Misuse { kind, secret, place, uses: Vec::new() })
     }
 
-    /// What answers of a host have to be scrubbed with; nothing where no secret is for it. `sent` are values that were just put
-    /// into the request: they may be newer than what was known here.
+    /// The patterns to scrub answers of a host with. `None` if no secret is for the host. `sent` are the values in
+    /// the request, which may be newer than this snapshot.
     ///
     /// # Errors
-    /// When a value could not be found in an answer, so that none must be asked for.
+    /// A value cannot be found in an answer, so the request must not be sent.
     pub(crate) fn patterns(&self, host: &str, sent: &[Sent]) -> Result<Option<Arc<Patterns>>, ValueError> {
         let mut hidden: Vec<Hidden<'_>> = Vec::new();
         for held in self.of_host(host) {
@@ -140,7 +140,7 @@ impl Secrets {
     }
 }
 
-/// A value of one of the bay's own secrets.
+/// The entry for a value of the bay's own secret.
 fn of_held<'a>(held: &'a Held, value: &'a SecretString) -> Hidden<'a> {
     Hidden {
         value: value.expose_secret().as_bytes(),

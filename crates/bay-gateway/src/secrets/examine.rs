@@ -1,4 +1,5 @@
-//! Looks through the head of a request: what is to be attached, and what must not be sent at all.
+//! Examines the head of a request: finds the secrets to attach, and refuses misused sentinels and foreign
+//! credentials.
 
 use std::fmt;
 
@@ -12,29 +13,29 @@ use super::attach::{Attachment, Attachments};
 use super::slot::{Slot, basic};
 use super::{Finder, Held, Secrets, others};
 
-/// What is wrong with the use of a sentinel, or of another credential. The words are stable: they stand in the ledger.
+/// The kinds of misuse. Their names are stable: they appear in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MisuseKind {
-    /// The secret is not for this host.
+    /// No use of the secret is for this host.
     Host,
-    /// It is for this host, and not for this method, path or port.
+    /// The secret is for this host, but not for this method, path or port.
     Request,
-    /// It is for this request, and not in this place of it.
+    /// The secret is for this request, but not in this place.
     Slot,
-    /// Over HTTP without TLS.
+    /// The request is plain HTTP without TLS.
     Plain,
-    /// In the path.
+    /// The sentinel is in the path.
     Path,
-    /// In the query, where it is for no such parameter.
+    /// The sentinel is in the query, and the secret is not for this parameter.
     Query,
-    /// In the body.
+    /// The sentinel is in the body.
     Body,
-    /// The secret is gone.
+    /// The secret was removed.
     Gone,
-    /// To a host whose answers had guesses of a secret's value in them.
+    /// The host's answers contained too many guesses of a value.
     Guessed,
-    /// A credential that is no secret of this bay, to a host whose credentials are managed.
+    /// A credential that is not one of the bay's secrets, to a host whose credentials are managed.
     OtherCredential,
 }
 
@@ -56,15 +57,15 @@ impl MisuseKind {
     }
 }
 
-/// Why a request is refused for what is in it. Has neither value nor sentinel in it.
+/// Why a request is refused. Contains neither the value nor the sentinel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Misuse {
     pub kind: MisuseKind,
-    /// The secret whose sentinel it is, or that the host is managed for.
+    /// The secret of the sentinel, or the secret that the host is managed for.
     pub secret: String,
-    /// Where in the request it was found.
+    /// The place in the request.
     pub place: String,
-    /// What the secret is for, for whoever is refused.
+    /// The uses of the secret, for the message to the client.
     pub uses: Vec<String>,
 }
 
@@ -98,7 +99,7 @@ impl fmt::Display for Misuse {
                 write!(f, "the secret {secret} ({place}) was taken back, or is not this bay's any more")
             }
             MisuseKind::Guessed => {
-                // A secret that the bay does not have is not named to it; the record has its name.
+                // The bay must not learn the name of a secret that it does not have. The record has the name.
                 let whose = match uses.is_empty() {
                     true => "a secret that it does not have".to_owned(),
                     false => format!("the secret {secret}"),
@@ -118,10 +119,10 @@ impl fmt::Display for Misuse {
 }
 
 impl Secrets {
-    /// What is to be attached to a request, or why it must not be sent.
+    /// The secrets to attach to a request.
     ///
     /// # Errors
-    /// When it has a sentinel where no value may go, or a credential that is none of the bay's.
+    /// A sentinel is misplaced, or a credential is not one of the bay's secrets.
     pub fn examine(&self, request: &CanonicalRequest, headers: &HeaderMap) -> Result<Attachments, Misuse> {
         if let Some(closed) = self.closed(&request.host().to_string()) {
             return Err(closed);
@@ -140,14 +141,14 @@ impl Secrets {
         Ok(Attachments { found })
     }
 
-    /// Whether cookies to this host are left out: they are credentials that clients keep by themselves.
+    /// Whether cookies to this host are removed. Clients keep these credentials by themselves.
     #[must_use]
     pub fn drops_cookies(&self, host: &str) -> bool {
         self.of_host(host).any(|held| held.managed)
     }
 }
 
-/// One request that is looked through.
+/// The examination of one request.
 struct Looking<'a> {
     secrets: &'a Secrets,
     finder: &'a Finder,
@@ -160,7 +161,7 @@ impl Looking<'_> {
         Misuse { kind, secret: held.name.clone(), place: place.to_owned(), uses }
     }
 
-    /// Why this secret is not for this request, if no use of it is.
+    /// Why no use of the secret is for this request; `None` if one is.
     fn unfit(&self, held: &Held) -> Option<MisuseKind> {
         let http = self.request.http();
         if held.uses.is_empty() {
@@ -232,7 +233,7 @@ impl Looking<'_> {
         }
         let said = &decoded[range];
         let misplaced = || self.misuse(MisuseKind::Query, held, "the query");
-        // A server that divides at semicolons would read other parameters than these.
+        // A server that splits at semicolons would read other parameters.
         if self.finder.count(&decoded) != 1 || wire.contains(';') {
             return Err(misplaced());
         }
@@ -247,7 +248,7 @@ impl Looking<'_> {
         Err(misplaced())
     }
 
-    /// On hosts whose credentials are managed there are no others.
+    /// Refuses other credentials on a host whose credentials are managed.
     fn others(&self, headers: &HeaderMap, found: &[Attachment]) -> Result<(), Misuse> {
         let host = self.request.host().to_string();
         let managed: Vec<&Held> = self.secrets.of_host(&host).filter(|held| held.managed).collect();

@@ -6,9 +6,9 @@ use bay_policy::Host;
 
 use super::{Held, Secrets};
 
-/// Where databases are, if nothing else is said.
+/// The default port of PostgreSQL.
 pub(super) const DEFAULT_PORT: u16 = 5432;
-/// Who wants to log in, and where.
+/// A login to a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Login<'a> {
     pub host: &'a Host,
@@ -23,22 +23,23 @@ impl fmt::Display for Login<'_> {
     }
 }
 
-/// The secret that is the password of a login, as the bay knows it.
+/// The secret that is the password of a login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoginSecret {
     pub name: String,
     /// Changes when the secret is removed and set again.
     pub incarnation: u64,
-    /// Any of these shows that the bay has it: the bay's sentinel, those of its ancestors, and the name that stands for them.
+    /// The bay proves that it has the secret with any of these: its sentinel, the sentinels of its ancestors, and the
+    /// secret's alias.
     pub passwords: Vec<String>,
-    /// The database may be spoken to without TLS, where it offers none.
+    /// Whether the gateway may connect without TLS, if the database offers none.
     pub plain: bool,
-    /// The client may be a replica.
+    /// Whether the client may be a replica.
     pub replication: bool,
 }
 
 impl Secrets {
-    /// Whether logins to databases at this place have secrets for passwords.
+    /// Whether any secret is a password for databases at this place.
     #[must_use]
     pub fn has_logins(&self, host: &Host, port: u16) -> bool {
         let host = host.to_string();
@@ -48,10 +49,10 @@ impl Secrets {
     /// The secret that is the password of a login.
     ///
     /// # Errors
-    /// What the secrets of this place are for, where none is for this login.
+    /// If no secret is for this login: the uses of the secrets for this place.
     pub fn login(&self, login: &Login<'_>) -> Result<LoginSecret, Vec<String>> {
         let found = self.held.iter().find_map(|held| {
-            // Of two uses that are for it, the one that says more.
+            // If several uses match, their permissions are combined.
             let uses = held.uses.iter().filter_map(|one| one.login(login));
             let (plain, replication) = uses.reduce(|one, other| (one.0 || other.0, one.1 || other.1))?;
             Some(LoginSecret {

@@ -1,19 +1,19 @@
-//! Secrets as the gateway of one bay knows them: what it looks for in everything that the bay sends, and where it may put
-//! a value.
+//! The secrets of one bay: where the gateway looks for their sentinels, and where it may put their values.
 //!
-//! The bay has a *sentinel* for each secret, and never the value. Of every request, before it is decided on:
+//! The bay has a *sentinel* for each secret, and never the value. The gateway examines every request before the
+//! decision:
 //!
 //! ```text
-//!  examine: is there a sentinel in it?
-//!    ├─ no ─ is the host one that a secret is for? ── yes: any other credential refuses it; cookies are left out
-//!    └─ yes ─ in the slot, for the host, method and path of one of its uses, over TLS?
-//!               ├─ yes: attached, when the policy allows it and that is durably on record ([`Decider::attach`])
+//!!  examine: does the request contain a sentinel?
+//!!    ├─ no ─ is a secret for this host? ── yes: any other credential is refused; cookies are removed
+//!!    └─ yes ─ is it in the slot, for the host, method and path of one of its uses, over TLS?
+//!!               ├─ yes: attached, if the policy allows it and the use is recorded on disk ([`Decider::attach`])
 //!               └─ no:  refused and reported, whatever the policy says
 //! ```
 //!
-//! A value is put into the one slot and nowhere else. Bodies are looked through as they pass. Whatever comes back from a host
-//! that a secret is for is scrubbed of the value, also if the secret is another bay's or was removed ([`Covered`]), so such hosts are
-//! asked neither for parts of a body nor for encodings that cannot be read.
+//! A value goes into its one slot and nowhere else. Bodies are searched for sentinels in transit. Answers of a host
+//! that a secret is for are scrubbed of the value, even if the secret belongs to another bay or was removed
+//! ([`Covered`]). So such hosts are asked neither for ranges nor for encodings that the scrubber cannot read.
 //!
 //! [`Decider::attach`]: crate::Decider::attach
 
@@ -45,32 +45,32 @@ pub use slot::Slot;
 pub use spec::{Named, SpecError, Use};
 pub(crate) use watch::Watch;
 
-/// One secret as one bay has it.
+/// One secret of a bay.
 #[derive(Debug, Clone)]
 pub struct Held {
     pub name: String,
-    /// Changes when the secret is removed and set again, and not when its value does.
+    /// Changes when the secret is removed and set again, but not when its value is replaced.
     pub incarnation: u64,
-    /// None where the secret is gone: its sentinels are known for ever.
+    /// Empty if the secret was removed. Its sentinels stay known.
     pub uses: Vec<Use>,
-    /// The bay's own first, then those of its ancestors.
+    /// The bay's own sentinel first, then those of its ancestors.
     pub sentinels: Vec<String>,
-    /// Values that answers are scrubbed of: the one in use first.
+    /// Values to scrub, the current one first.
     pub values: Vec<Arc<SecretString>>,
-    /// So many bytes of the beginning of its value are no secret.
+    /// The number of bytes at the beginning of its value that are not secret.
     pub public: usize,
-    /// Whether the value is easy to guess: answers with it in them end there.
+    /// Whether the value is easy to guess. If so, an answer is cut where the value occurs.
     pub weak: bool,
     /// Whether other credentials to its hosts are refused.
     pub managed: bool,
-    /// Whether bodies to its hosts may have sentinels in them, as they are.
+    /// Whether bodies to its hosts may contain sentinels, which are then sent as they are.
     pub literal_bodies: bool,
-    /// How often answers had guesses of its value in them.
+    /// Counts guesses of its value in answers.
     pub guesses: Arc<Guesses>,
 }
 
 impl Held {
-    /// One that is not the bay's any more, or nobody's.
+    /// A secret that was removed from the bay or deleted.
     #[must_use]
     pub fn gone(name: String, sentinels: Vec<String>) -> Self {
         Self {
@@ -91,21 +91,21 @@ impl Held {
         self.uses.iter().any(|one| one.is_for(host))
     }
 
-    /// What may stand for the sentinel in a slot.
+    /// A name that may replace the sentinel in a slot.
     fn alias(&self) -> String {
         format!("__{}__", self.name)
     }
 }
 
-/// All secrets of one bay at one moment.
+/// A snapshot of all secrets of one bay.
 pub struct Secrets {
     held: Vec<Held>,
     covered: Vec<Covered>,
-    /// Finds sentinels, and with them names that stand for them.
+    /// Finds sentinels and aliases.
     anywhere: Option<Finder>,
-    /// Finds sentinels only: the names are ordinary words of a text.
+    /// Finds sentinels only, because an alias may be an ordinary word of a text.
     in_bodies: Option<Finder>,
-    /// What finds values in answers of a host, made when it is first needed.
+    /// The patterns for each host, compiled at first use.
     patterns: Mutex<HashMap<String, Arc<Patterns>>>,
 }
 
@@ -115,7 +115,7 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// Texts that are looked for, and whose they are.
+/// A search for several texts, each with the index of its secret.
 struct Finder {
     automaton: AhoCorasick,
     of: Vec<usize>,
@@ -123,16 +123,16 @@ struct Finder {
 }
 
 impl Finder {
-    /// Nothing where there is nothing to look for.
+    /// `None` if there are no texts.
     fn new(texts: Vec<(String, usize)>) -> Option<Self> {
         let longest = texts.iter().map(|(text, _)| text.len()).max()?;
         let (texts, of): (Vec<String>, Vec<usize>) = texts.into_iter().unzip();
-        // Fails for more texts than memory has room for, and there are never so many.
+        // Fails only if the texts exceed the memory, which they never do.
         let automaton = AhoCorasick::new(texts).ok()?;
         Some(Self { automaton, of, longest })
     }
 
-    /// Whose text is first found, and where it is.
+    /// The first match: the index of its secret, and its place.
     fn first(&self, bytes: &[u8]) -> Option<(usize, std::ops::Range<usize>)> {
         self.automaton.find(bytes).map(|found| (self.of[found.pattern().as_usize()], found.range()))
     }
@@ -165,19 +165,19 @@ impl Secrets {
         &self.held
     }
 
-    /// The secrets that are for this host, on whatever port and path.
+    /// The secrets that are for this host, on any port and path.
     pub fn of_host(&self, host: &str) -> impl Iterator<Item = &Held> {
         self.held.iter().filter(move |held| held.is_for(host))
     }
 
-    /// Whether this very secret can still be used.
+    /// Whether the secret of this incarnation can still be used.
     #[must_use]
     pub fn has(&self, name: &str, incarnation: u64) -> bool {
         let is = |held: &Held| held.name == name && held.incarnation == incarnation && !held.uses.is_empty();
         self.held.iter().any(is)
     }
 
-    /// What looks through the body of a request; nothing where there is nothing to look for, or bodies may have it.
+    /// A scanner for the body of a request. `None` if there are no sentinels, or bodies to the host may contain them.
     pub(crate) fn watch(
         self: &Arc<Self>,
         request: &CanonicalRequest,

@@ -1,10 +1,11 @@
-//! Credentials that are nobody's secret here: on a host that a secret is for, they would let the bay act as somebody else.
+//! Credentials that are not secrets of the bay. On a host that a secret is for, they would let the bay act as
+//! somebody else.
 
 use bay_policy::CanonicalRequest;
 use http::HeaderMap;
 use http::header::HeaderName;
 
-/// Headers that are credentials by their meaning.
+/// Headers that are always credentials.
 const HEADERS: &[&str] = &[
     "api-key",
     "apikey",
@@ -15,9 +16,9 @@ const HEADERS: &[&str] = &[
     "x-jfrog-art-api",
     "x-registry-auth",
 ];
-/// What else the name of a header that is one ends in.
+/// A header whose name has one of these endings is a credential.
 const ENDINGS: &[&str] = &["-key", "-apikey", "-auth", "-token", "-secret", "-password", "-authorization"];
-/// Headers with such an ending that protect against other sites, and identify nobody.
+/// Headers with such an ending that identify nobody: they protect against cross-site requests.
 const HARMLESS: &[&str] = &[
     "csrf-token",
     "idempotency-key",
@@ -27,9 +28,9 @@ const HARMLESS: &[&str] = &[
     "x-xsrf-token",
     "xsrf-token",
 ];
-/// Words of a WebSocket's subprotocol by which browsers send credentials, having no other way.
+/// Words in a WebSocket's subprotocol that mark a credential. Browsers cannot send one in another way.
 const SUBPROTOCOLS: &[&str] = &["api-key", "apikey", "auth", "bearer", "jwt", "token"];
-/// Parameters of a query that are credentials by their meaning.
+/// Query parameters that are always credentials.
 const PARAMETERS: &[&str] = &[
     "access_token",
     "api-key",
@@ -52,7 +53,8 @@ const PARAMETERS: &[&str] = &[
     "x-goog-signature",
 ];
 
-/// Parameters that are credentials at some hosts and ordinary words at others: they are where they are as long as one.
+/// Query parameters that are credentials at some hosts and ordinary words at others. They count as credentials if
+/// their value is as long as one.
 const PERHAPS: &[&str] = &["auth", "key"];
 const CREDENTIAL_CHARS: usize = 16;
 
@@ -71,7 +73,7 @@ fn is_credential(name: &HeaderName, value: &[u8]) -> bool {
         || (ENDINGS.iter().any(|ending| name.ends_with(ending)) && !HARMLESS.contains(&name.as_str()))
 }
 
-/// The names that servers may read in a pair of a query: some divide at semicolons too, and take `a[]` for `a`.
+/// The names that servers may read in one pair of a query: some also split at semicolons, or read `a[]` as `a`.
 fn names_in<'a>(name: &'a str, value: &'a str) -> impl Iterator<Item = (String, &'a str)> {
     let more = value.split(';').skip(1).filter_map(|pair| pair.split_once('='));
     std::iter::once((name, value)).chain(more).map(|(name, value)| {
@@ -80,7 +82,7 @@ fn names_in<'a>(name: &'a str, value: &'a str) -> impl Iterator<Item = (String, 
     })
 }
 
-/// A credential in the request that is in none of the places given, in words.
+/// Finds a credential outside the given places. Returns a description of its place.
 pub(super) fn find(
     request: &CanonicalRequest,
     headers: &HeaderMap,

@@ -1,4 +1,4 @@
-//! Where in a request a credential stands.
+//! The places of a request that can contain a credential.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,35 +8,35 @@ use base64::engine::general_purpose::STANDARD;
 use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use zeroize::Zeroizing;
 
-/// The one place of a request that a secret's value may be put into.
+/// The one place of a request for a secret's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Slot {
     /// `Authorization: Bearer …`
     Bearer,
     /// `Authorization: token …`
     Token,
-    /// The password of `Authorization: Basic …`, with whatever user the bay says.
+    /// The password of `Authorization: Basic …`, with any user.
     Basic,
-    /// The user of `Authorization: Basic …`, as some interfaces have their keys.
+    /// The user of `Authorization: Basic …`, where some APIs expect their keys.
     BasicUser,
-    /// The whole of a header.
+    /// A complete header value.
     Header(HeaderName),
-    /// The whole value of a parameter in the query.
+    /// The complete value of a query parameter.
     Query(String),
-    /// The password of a login to PostgreSQL; of this user, or of any.
+    /// The password of a PostgreSQL login, for this user or for any user.
     Postgres {
         user: Option<String>,
-        /// Also where the database offers no TLS.
+        /// Also if the database offers no TLS.
         plain: bool,
-        /// Also as a replica, which reads every database.
+        /// Also for replicas, which read every database.
         replication: bool,
     },
 }
 
-/// What a slot says that is also for replicas.
+/// The suffix of a slot that is also for replicas.
 const WITH_REPLICATION: &str = "with replication";
 
-/// Headers that say what a request is, or that the gateway sets itself: no credential stands there.
+/// Headers that cannot be slots, because they describe the request or the gateway sets them.
 const NO_SLOTS: &[&str] = &[
     "accept-encoding",
     "connection",
@@ -55,7 +55,7 @@ const NO_SLOTS: &[&str] = &[
 ];
 
 impl Slot {
-    /// Reads what is behind `as`.
+    /// Parses the text after `as`.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let known = "bearer, token, basic, basic-user, x-api-key, header NAME, query NAME, postgres [USER] [with replication] \
                      and postgres-plain [USER] [with replication]";
@@ -100,7 +100,7 @@ impl Slot {
         }
     }
 
-    /// The line of a header with this credential in the slot; for tools that can be told one.
+    /// The header line with this credential in the slot, for tools that accept one.
     #[must_use]
     pub fn header_line(&self, user: &str, credential: &str) -> Option<String> {
         Some(match self {
@@ -114,7 +114,7 @@ impl Slot {
         })
     }
 
-    /// What stands in the slot, in a header of this name.
+    /// The credential in the slot of this header.
     pub(super) fn credential<'a>(&self, name: &HeaderName, value: &'a HeaderValue) -> Option<Cow<'a, str>> {
         if self.header() != Some(name) {
             return None;
@@ -130,7 +130,7 @@ impl Slot {
         }
     }
 
-    /// The same header with another credential in the slot. Whatever else the bay said in it stays.
+    /// The header with another credential in the slot and the rest unchanged.
     pub(super) fn filled(&self, old: &HeaderValue, value: &str) -> Option<HeaderValue> {
         let text = old.to_str().ok()?;
         let new = Zeroizing::new(match self {
@@ -152,13 +152,13 @@ impl Slot {
     }
 }
 
-/// What follows the name of a scheme.
+/// The text after the name of an authentication scheme.
 fn scheme<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let (word, rest) = text.split_once(' ')?;
     word.eq_ignore_ascii_case(name).then(|| rest.trim())
 }
 
-/// User and password.
+/// The user and the password.
 pub(super) fn basic(text: &str) -> Option<(String, String)> {
     let plain = String::from_utf8(STANDARD.decode(scheme(text, "basic")?).ok()?).ok()?;
     let (user, password) = plain.split_once(':')?;

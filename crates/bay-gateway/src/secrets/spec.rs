@@ -1,4 +1,4 @@
-//! What a secret is for, as people write it: `[METHODS ]HOST[:PORT][/PATH] as SLOT`, `rule:ID as SLOT`, or
+//! The notation for the uses of a secret: `[METHODS ]HOST[:PORT][/PATH] as SLOT`, `rule:ID as SLOT`, or
 //! `HOST[:PORT][/DATABASE] as postgres [USER]`.
 
 use std::fmt;
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::login::{DEFAULT_PORT, Login};
 use super::slot::Slot;
 
-/// A use that cannot be understood, and what to write instead.
+/// A use that cannot be parsed, with a correction.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} does not say what a secret is for: {why}")]
 pub struct SpecError {
@@ -18,20 +18,20 @@ pub struct SpecError {
     pub why: String,
 }
 
-/// Hosts, methods and paths, and the slot of requests to them.
+/// One use of a secret: hosts, methods and paths, and the slot in their requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Use {
     text: String,
     matcher: Matcher,
     hosts: Vec<String>,
-    /// Where it is one.
+    /// `None` if the use has several ports.
     port: Option<u16>,
     slot: Slot,
-    /// Of logins: the one that is meant, or any.
+    /// For logins: the database, or `None` for any.
     database: Option<String>,
 }
 
-/// A use as it was written: of places, or of whatever a rule of the bay's policy speaks of.
+/// A use as it was written. It names a place, or a rule of the bay's policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Named {
     Place(Box<Use>),
@@ -39,10 +39,10 @@ pub enum Named {
 }
 
 impl Named {
-    /// Reads one.
+    /// Parses the notation.
     ///
     /// # Errors
-    /// When it names no place, more than one host, or no slot.
+    /// The text names no place, more than one host, or no slot.
     pub fn parse(text: &str) -> Result<Self, SpecError> {
         let wrong = |why: String| SpecError { text: text.to_owned(), why };
         let Some((place, slot)) = text.rsplit_once(" as ") else {
@@ -83,7 +83,7 @@ impl Named {
             .map_err(|refusal| wrong(refusal.to_string()))?;
         let port = port.unwrap_or(Scheme::Https.default_port());
         let methods = if methods.is_empty() { json!("*") } else { json!(methods) };
-        // Strings and lists of them are written in TOML as in JSON.
+        // TOML writes strings and lists of strings as JSON does.
         let rule = format!(
             "[[rule]]\noutcome = \"allow\"\nhost = {}\nport = {port}\nmethod = {methods}\npath = {}\n",
             json!(host.to_string()),
@@ -107,7 +107,7 @@ impl Named {
         })))
     }
 
-    /// The places that are meant, under this policy.
+    /// The uses that are meant under this policy.
     #[must_use]
     pub fn uses(&self, policy: &CompiledPolicy) -> Vec<Use> {
         let (id, slot, text) = match self {
@@ -136,7 +136,7 @@ impl Named {
     }
 }
 
-/// Logins to a database, by `HOST[:PORT][/DATABASE]`.
+/// Parses `HOST[:PORT][/DATABASE]`, a use for logins.
 fn database(text: &str, place: &str, slot: Slot) -> Result<Use, String> {
     let place = place.strip_prefix("postgres://").unwrap_or(place);
     if place.contains(char::is_whitespace) || place.contains("://") || place.starts_with("rule:") {
@@ -152,7 +152,7 @@ fn database(text: &str, place: &str, slot: Slot) -> Result<Use, String> {
     let (host, port) =
         bay_policy::canonical::host::parse_authority(authority).map_err(|refusal| refusal.to_string())?;
     let port = port.unwrap_or(DEFAULT_PORT);
-    // Strings are written in TOML as in JSON.
+    // TOML writes strings as JSON does.
     let host = host.to_string();
     let rule =
         format!("[[rule]]\noutcome = \"allow\"\nkind = \"tcp\"\nhost = {}\nport = {port}\n", json!(host));
@@ -169,7 +169,7 @@ fn database(text: &str, place: &str, slot: Slot) -> Result<Use, String> {
     })
 }
 
-/// The host that a pattern stands for, if it stands for one only.
+/// The host of a pattern that matches exactly one.
 fn one_host(pattern: &bay_policy::pattern::HostPattern) -> Option<String> {
     let text = pattern.to_string();
     if text.contains(['*', '/']) {
@@ -184,7 +184,7 @@ impl Use {
         &self.slot
     }
 
-    /// Whether it is for this `HOST[:PORT]`.
+    /// Whether the use is for this `HOST[:PORT]`.
     #[must_use]
     pub fn is_at(&self, authority: &str) -> bool {
         let Ok((host, port)) = bay_policy::canonical::host::parse_authority(authority) else { return false };
@@ -192,12 +192,12 @@ impl Use {
         self.is_for(&host.to_string()) && self.port == Some(port)
     }
 
-    /// Whether it is for logins to databases at this place.
+    /// Whether the use is for logins to databases at this place.
     pub(super) fn has_logins(&self, host: &str, port: u16) -> bool {
         matches!(self.slot, Slot::Postgres { .. }) && self.is_for(host) && self.port == Some(port)
     }
 
-    /// Whether it is for this login; then whether TLS may be missing, and whether it is for replicas.
+    /// If the use is for this login: whether TLS may be missing, and whether it is for replicas.
     pub(super) fn login(&self, login: &Login<'_>) -> Option<(bool, bool)> {
         let Slot::Postgres { user, plain, replication } = &self.slot else { return None };
         let meant = self.has_logins(&login.host.to_string(), login.port)
@@ -206,7 +206,7 @@ impl Use {
         meant.then_some((*plain, *replication))
     }
 
-    /// The hosts that it is for.
+    /// The hosts of the use.
     #[must_use]
     pub fn hosts(&self) -> &[String] {
         &self.hosts
@@ -216,7 +216,7 @@ impl Use {
         self.hosts.iter().any(|own| own == host)
     }
 
-    /// Whether a value may be put into this request. Only what is encrypted and read is ever meant.
+    /// Whether a value may be put into this request. It must be HTTP over TLS that the gateway inspects.
     pub(super) fn matches(&self, request: &CanonicalRequest) -> bool {
         request.http().is_some_and(|http| http.scheme() == Scheme::Https)
             && self.matcher.matches(request, Outcome::Allow)

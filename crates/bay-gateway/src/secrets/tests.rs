@@ -1,4 +1,4 @@
-//! Pure: what is attached, what is refused, and why.
+//! Which requests get a value, which are refused, and why.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ fn basic(user: &str, password: &str) -> String {
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}")))
 }
 
-/// What is sent.
+/// The headers and the target that are sent.
 fn filled(line: &str, lines: &[(&str, &str)]) -> (HeaderMap, String) {
     let request = CanonicalRequest::from_line(line).unwrap();
     let mut map = headers(lines);
@@ -172,7 +172,7 @@ fn on_a_managed_host_there_is_no_other_credential() {
     ] {
         let misuse = examine("GET https://api.test/repos/a", &lines).unwrap_err();
         assert_eq!(misuse.kind, MisuseKind::OtherCredential, "{misuse}");
-        // Where no secret is for the host it is none of ours.
+        // No secret is for this host, so credentials to it are not examined.
         assert_eq!(examine("GET https://free.test/", &lines).unwrap(), Attachments::default());
     }
     for line in [
@@ -264,7 +264,7 @@ fn a_host_whose_answers_have_guesses_in_them_is_closed_to_the_bay() {
         guesses += 1;
         assert!(guesses < 20);
     }
-    // With the secret and without it, at all of its hosts; others are none of it.
+    // With the secret and without it, at all of its hosts. Other hosts stay open.
     for line in ["GET https://api.test/repos/x", "GET https://api.test/any", "GET https://git.test:8443/x"] {
         assert_eq!(ask(line, &[]).map(drop), Err(MisuseKind::Guessed), "{line}");
     }

@@ -1,4 +1,4 @@
-//! Bodies on their way out, looked through for sentinels.
+//! Searches request bodies for sentinels in transit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use hyper::body::Frame;
 
 use super::{Misuse, Secrets};
 
-/// Whom a sentinel is reported to.
+/// Receives a misuse that was found.
 type Tell = Box<dyn Fn(Misuse) + Send + Sync>;
 
-/// Sees a body frame by frame, and sentinels that are divided among frames too.
+/// Scans a body frame by frame. It also finds sentinels that span frames.
 pub(crate) struct Watch {
     secrets: Arc<Secrets>,
     tell: Tell,
-    /// The end of what was seen, one byte shorter than the longest sentinel.
+    /// The end of the scanned bytes, one byte shorter than the longest sentinel.
     tail: Vec<u8>,
 }
 
@@ -30,7 +30,7 @@ impl Watch {
         Self { secrets, tell, tail: Vec::new() }
     }
 
-    /// Whether a frame may be passed on: neither is there a sentinel in it, nor does one end in it. Reports one.
+    /// Whether the frame may be passed on. Reports a sentinel that lies or ends in it.
     pub(crate) fn passes(&mut self, frame: &Frame<Bytes>) -> bool {
         let found = match (frame.data_ref(), frame.trailers_ref()) {
             (Some(data), _) => self.see(data),
@@ -50,11 +50,11 @@ impl Watch {
         Some(self.secrets.in_bodies.as_ref()?.first(bytes)?.0)
     }
 
-    /// The secret whose sentinel is in these bytes, or ends in them.
+    /// The secret whose sentinel lies or ends in these bytes.
     pub(super) fn see(&mut self, bytes: &[u8]) -> Option<usize> {
         let keep = self.secrets.in_bodies.as_ref()?.longest.saturating_sub(1);
         if !self.tail.is_empty() {
-            // What lies on both sides of the border ends within the first bytes.
+            // A sentinel that spans two frames ends within the first bytes of the second.
             let mut border = self.tail.clone();
             border.extend_from_slice(&bytes[..keep.min(bytes.len())]);
             if let Some(at) = self.find(&border) {

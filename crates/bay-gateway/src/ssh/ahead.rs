@@ -1,4 +1,4 @@
-//! What a bay sends for a command, read ahead of passing it on.
+//! The bay's input of an SSH command. The gateway can read it ahead before it passes anything on.
 
 use async_trait::async_trait;
 use bay_policy::push::{Commands, Unread, read_commands};
@@ -9,11 +9,11 @@ use tokio::time::timeout;
 use crate::limits::{LOOK_WITHIN, MAX_LOOK_BYTES, PACK_QUIET};
 use crate::sight::{Beginning, ReadAhead};
 
-/// The bay's half of a channel. What was read is kept until it is passed on.
+/// The read half of the bay's channel, with the bytes that were read but not yet passed on.
 pub(super) struct Ahead {
     bay: ChannelReadHalf,
     pub(super) seen: BytesMut,
-    /// Whether the bay said that nothing follows.
+    /// Whether the bay has sent the end of its input.
     pub(super) eof: bool,
     gone: bool,
 }
@@ -23,7 +23,7 @@ impl Ahead {
         Self { bay, seen: BytesMut::new(), eof: false, gone: false }
     }
 
-    /// Reads one message more; false when the bay is gone. Nothing is lost where the caller does not wait for it.
+    /// Reads one more message. `false` if the bay has disconnected. Cancel-safe.
     pub(super) async fn more(&mut self) -> bool {
         match self.bay.wait().await {
             Some(ChannelMsg::Data { data }) => self.seen.extend_from_slice(&data),
@@ -34,7 +34,7 @@ impl Ahead {
         !self.gone
     }
 
-    /// The refs that a push changes and its options, waited for; nothing if they cannot be read.
+    /// Waits for the commands of a push: its refs and options. `None` if they cannot be read.
     pub(super) async fn commands(&mut self) -> Option<Commands> {
         loop {
             match read_commands(&self.seen) {
@@ -44,15 +44,15 @@ impl Ahead {
                 Err(Unread::NotAllThere) => {}
             }
             if self.eof || !self.more().await {
-                // Who says nothing changes nothing.
+                // A client that sends nothing changes nothing.
                 let none = Commands { updates: Vec::new(), options: Vec::new(), end: 0 };
                 return self.seen.is_empty().then_some(none);
             }
         }
     }
 
-    /// The beginning, as much as comes without a pause: a client waits for its server at the end of it, and nothing says where
-    /// that is.
+    /// Reads until the input pauses. At the end of its input a client waits for the server, and no marker shows where
+    /// that end is.
     async fn look(&mut self) -> &[u8] {
         let reading = async {
             while self.seen.len() < MAX_LOOK_BYTES && !self.eof {

@@ -1,4 +1,4 @@
-//! The way to the origin: its host key is compared, the operator's key logs in, and one command is asked for.
+//! The SSH client towards the origin: checks the host key, logs in with the operator's key, and requests one command.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,19 +16,19 @@ use crate::limits::{SSH_CHANNEL_MESSAGES, SSH_PACKET_BYTES, SSH_WINDOW_BYTES, Ti
 use crate::origin::Origins;
 use crate::upstream::{DialError, SshLogin, seconds};
 
-/// The port that goes without saying.
+/// The default port of SSH.
 pub(super) const OWN_PORT: u16 = 22;
-/// Lets servers speak the newer protocols of git.
+/// The environment variable with which a client requests a newer version of git's protocol.
 pub(super) const PROTOCOL_VARIABLE: &str = "GIT_PROTOCOL";
 
-/// A command that runs at the origin. It ends with this.
+/// A command that runs at the origin. Dropping it ends the command.
 pub(super) struct Origin {
     pub(super) channel: Channel<Msg>,
     pub(super) connection: Handle<Checker>,
     pub(super) leash: Leash,
 }
 
-/// Connects to the host of an allowed request, logs in and asks for the command.
+/// Connects to the host of an allowed request, logs in, and requests the command.
 pub(super) async fn open(
     origins: &Origins,
     timeouts: &Timeouts,
@@ -75,7 +75,7 @@ async fn begin(
     protocol: Option<&'static str>,
 ) -> Result<(Handle<Checker>, Channel<Msg>), DialError> {
     let broken = |error: russh::Error| {
-        // Words of the gateway only: some of these errors quote the server.
+        // Some of these errors quote the server, so the reason is the gateway's own text.
         let why = match error {
             russh::Error::IO(error) => error.kind().to_string(),
             russh::Error::Disconnect | russh::Error::HUP => "the server closed it".to_owned(),
@@ -129,7 +129,7 @@ async fn begin(
     Ok((connection, channel))
 }
 
-/// Compares the server's key. Whatever a server wants to open towards the gateway is refused.
+/// Checks the server's host key, and rejects every channel that the server opens.
 pub(super) struct Checker {
     known: Known,
     verdict: Arc<Mutex<Option<Verdict>>>,

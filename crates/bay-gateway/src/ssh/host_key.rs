@@ -37,7 +37,7 @@ impl HostKey {
         self.0.clone()
     }
 
-    /// The type and the key, as a line of `known_hosts` has them after the names.
+    /// The type and the key, in the format of `known_hosts`.
     fn public(&self) -> String {
         self.0.public_key().to_openssh().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Which keys a server may have, by the operator's `known_hosts`. Nothing is trusted on first use.
+//! The host keys that a server may have, from the operator's `known_hosts`. There is no trust on first use.
 
 use aws_lc_rs::hmac;
 use base64::Engine;
@@ -8,24 +8,24 @@ use russh::keys::{Algorithm, PublicKey};
 
 use super::client::OWN_PORT;
 
-/// What the operator knows of one server.
+/// The keys of one server.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     keys: Vec<KeyData>,
     revoked: Vec<KeyData>,
 }
 
-/// How a server's key stands to what is known.
+/// The result of comparing a server's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Known,
-    /// Others are known, and this is none of them.
+    /// Other keys are known for the server, but not this one.
     Changed,
     Revoked,
 }
 
 impl Known {
-    /// Reads what is said of a host. Lines that cannot be read say nothing; authorities of hosts are not used.
+    /// Reads the keys of one host. Malformed lines and certificate authorities are ignored.
     pub(super) fn read(text: &str, host: &str, port: u16) -> Self {
         let name = if port == OWN_PORT { host.to_owned() } else { format!("[{host}]:{port}") };
         let mut known = Self::default();
@@ -61,7 +61,8 @@ impl Known {
         if self.keys.contains(key.key_data()) { Verdict::Known } else { Verdict::Changed }
     }
 
-    /// The kinds of keys to ask the server for, of those that can be used: it may have others that nobody knows.
+    /// The key algorithms to request from the server, limited to known keys. The server may also have keys that are
+    /// not known.
     pub(super) fn algorithms(&self, usable: &[Algorithm]) -> Vec<Algorithm> {
         let known = |algorithm: &Algorithm| {
             self.keys.iter().any(|key| match (key.algorithm(), algorithm) {
@@ -73,7 +74,7 @@ impl Known {
     }
 }
 
-/// Whether a list of patterns is for this host: one of them fits, and none that begins with `!`.
+/// Whether a list of patterns matches the host: one pattern matches, and none that begins with `!`.
 fn names_host(patterns: &str, name: &str) -> bool {
     let mut named = false;
     for pattern in patterns.split(',') {
@@ -96,7 +97,7 @@ fn fits(pattern: &str, name: &str) -> bool {
     wildcard(pattern.to_ascii_lowercase().as_bytes(), name.to_ascii_lowercase().as_bytes())
 }
 
-/// `*` for any letters, `?` for one. Linear: only the last star is ever gone back to.
+/// `*` matches any text, `?` one character. Linear: only the last star is retried.
 fn wildcard(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -152,7 +153,7 @@ mod tests {
 
     #[test]
     fn hashed_names_are_found_and_revoked_keys_are_never_taken() {
-        // As `ssh-keygen -H` writes `forge.test`.
+        // In the format of `ssh-keygen -H` for `forge.test`.
         let salt = b"a salt of twenty b.!";
         let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, salt);
         let hash = BASE64.encode(hmac::sign(&key, b"forge.test"));

@@ -1,4 +1,5 @@
-//! Streams that end when somebody lets go. The library serves connections in tasks of its own, which nobody can drop.
+//! A stream that closes when its guard is dropped. russh serves connections in tasks of its own, which cannot be
+//! cancelled.
 
 use std::future::Future;
 use std::io;
@@ -10,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::stream::Io;
 
-/// Whoever has this has the stream; it is closed when this is dropped.
+/// Closes the stream when it is dropped.
 #[derive(Debug)]
 pub(super) struct Leash {
     _end: oneshot::Sender<()>,
@@ -18,7 +19,7 @@ pub(super) struct Leash {
 
 pub(super) struct Leashed<S> {
     inner: S,
-    /// `None` once it was let go.
+    /// `None` after the guard was dropped.
     held: Option<oneshot::Receiver<()>>,
 }
 

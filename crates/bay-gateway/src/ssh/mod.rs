@@ -1,29 +1,30 @@
-//! Git over SSH, ended here and begun anew with the operator's key, which the bay never has.
+//! Git over SSH. The gateway terminates the bay's connection and opens its own with the operator's key, which the bay
+//! never gets.
 //!
 //! ```text
-//!  bay ─ SSH ──► server: any client, no password, no key asked for; only `exec` of git's two services
-//!                  └─ command: read, canonical ── Decider::decide ──► client ─ SSH ─► origin
-//!                                                                      │ its host key is one the operator knows
-//!                                                                      └ the operator's key logs in
+//!!  bay ─ SSH ──► server: accepts any client without credentials; runs only `exec` of git's two services
+//!!                  └─ command: parsed, canonical ── Decider::decide ──► client ─ SSH ─► origin
+//!!                                                                      │ known_hosts contains its host key
+//!!                                                                      └ the operator's key logs in
 //!                relay: both directions, standard error, exit status
 //! ```
 //!
 //! | step | if it fails |
 //! |---|---|
-//! | there is room for one more SSH connection | closed, recorded |
-//! | it asks for `git-upload-pack` or `git-receive-pack` and nothing else | told on standard error, recorded |
-//! | the repository has a canonical form | told, recorded |
-//! | [`Decider::decide`](crate::Decider::decide) says allow, and has it on record | told with the explanation |
-//! | the operator gave a key for the host, and the bay logs in as the user it is for | told |
-//! | the address that is dialled is permitted ([`bay_policy::check_address`]) | told |
-//! | the host key is known to the operator; the key is taken | told |
-//! | bytes go on moving, and the policy still allows it | cut, recorded |
+//!! | fewer than the maximum of SSH connections are open | closed, recorded |
+//!! | the command is `git-upload-pack` or `git-receive-pack` | reported on standard error, recorded |
+//!! | the repository has a canonical form | reported, recorded |
+//!! | [`Decider::decide`](crate::Decider::decide) allows it, and has recorded it | reported with the explanation |
+//!! | the operator gave a key for the host, and the bay logs in as the user of that key | reported |
+//!! | the dialled address is permitted ([`bay_policy::check_address`]) | reported |
+//!! | `known_hosts` contains the host key; the server accepts the operator's key | reported |
+//!! | bytes keep moving, and the policy still allows it | cut, recorded |
 //!
-//! A push is decided on twice: before the server is asked what there is (`… pushing nothing yet`), and by the refs that it changes, before
-//! anything of it is sent on.
+//! The decider is asked twice about a push: before the server is asked for its refs (`… pushing nothing yet`), and
+//! with the refs that it changes, before any of it is sent.
 //!
-//! A shell, a terminal, subsystems, forwarding of ports, of an agent or of X11 are refused. What is sent to the origin is
-//! written anew from what was read of the bay. russh is used here and nowhere else.
+//! The gateway refuses shells, terminals, subsystems, and forwarding of ports, agents and X11. It builds what it
+//! sends to the origin from parsed values. Only this module uses russh.
 
 mod ahead;
 mod client;
@@ -43,15 +44,15 @@ use crate::bay_connection::BayConnection;
 use crate::decider::Refused;
 use crate::stream::Prefixed;
 
-/// How an SSH client begins.
+/// The first bytes of an SSH client.
 const GREETING: &[u8] = b"SSH-";
 
-/// What is offered to either side: nothing is compressed, git has done that.
+/// The preferences for both sides, without compression: git has already compressed the data.
 fn plain_preferences() -> Preferred {
     Preferred { compression: Cow::Borrowed(&[compression::NONE]), ..Preferred::DEFAULT }
 }
 
-/// Whether what came first is SSH. No method of HTTP begins so.
+/// Whether the client speaks SSH. No HTTP method begins like this.
 pub(crate) async fn is_spoken(stream: &mut Prefixed) -> bool {
     loop {
         let seen = stream.seen();
@@ -68,7 +69,7 @@ pub(crate) async fn is_spoken(stream: &mut Prefixed) -> bool {
     }
 }
 
-/// Serves a client of the bay until it goes away, or has nothing to do for too long.
+/// Serves a client until it disconnects or is idle for too long.
 pub(crate) async fn serve(connection: BayConnection, stream: Prefixed) {
     let gateway = connection.gateway.clone();
     let Ok(room) = gateway.ssh_connections.clone().try_acquire_owned() else {
@@ -92,7 +93,7 @@ pub(crate) async fn serve(connection: BayConnection, stream: Prefixed) {
     loop {
         match timeout(idle, &mut running).await {
             Ok(_) => break,
-            // Held here and by the connection; every command under way holds it once more.
+            // This function and the connection hold one clone each; every running command holds another.
             Err(_) if Arc::strong_count(&under_way) > 2 => was_idle = false,
             Err(_) if was_idle => break,
             Err(_) => was_idle = true,

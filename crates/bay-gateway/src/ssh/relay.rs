@@ -1,4 +1,4 @@
-//! One command of the bay: decided on, opened at the origin, and passed on in both directions until it ends.
+//! Relays one command of the bay: decision, connection to the origin, and both directions until it ends.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,25 +15,25 @@ use crate::progress::{Direction, Progress};
 use crate::sight::Sight;
 use crate::tunnel;
 
-/// The stream that git shows to whoever waits for it.
+/// The extended data stream that git shows to its user.
 pub(super) const STANDARD_ERROR: u32 = 1;
-/// What a command ends with that the gateway refused, and one that came to nothing: git's own word for fatal.
+/// The exit status of a command that the gateway refused or that failed: git's own status for fatal errors.
 pub(super) const REFUSED_STATUS: u32 = 128;
 
-/// A line of the gateway's, as it stands among those of git.
+/// Formats a line of the gateway for git's standard error.
 pub(super) fn told(line: &str) -> Vec<u8> {
     let plain = line.chars().map(|char| if char.is_control() { '?' } else { char });
     format!("workbay: {}\r\n", plain.collect::<String>()).into_bytes()
 }
 
-/// Where the bay's command is answered.
+/// The channel for the answer to the bay's command.
 struct BayChannel {
     writer: ChannelWriteHalf<Msg>,
 }
 
 impl BayChannel {
     async fn end(&self, line: Option<&str>, status: u32) {
-        // The bay may be gone: then there is nobody to tell.
+        // The bay may have disconnected, so errors are ignored.
         if let Some(line) = line {
             self.writer.extended_data_bytes(STANDARD_ERROR, told(line)).await.ok();
         }
@@ -52,7 +52,7 @@ pub(super) async fn run(
 ) {
     let (bay, writer) = channel.split();
     let answer = BayChannel { writer };
-    // What a push changes is only known when the server has said what there is.
+    // The refs of a push are known only after the server has listed its own.
     let first = if request.is_push() { request.clone().with_refs(Vec::new()) } else { request.clone() };
     let Some((decision, progress)) = let_out(connection, &answer, &first, &mut Sight::nothing()).await else {
         return;
@@ -70,7 +70,7 @@ pub(super) async fn run(
     }
 }
 
-/// Has it decided on. Whoever is refused is told why.
+/// Has the request decided on. If it is refused, the client gets the reason.
 async fn let_out(
     connection: &BayConnection,
     answer: &BayChannel,
@@ -95,10 +95,10 @@ async fn let_out(
     None
 }
 
-/// By which ruling bytes move at this moment.
+/// The ruling under which bytes currently move.
 struct Meter {
     now: Mutex<Arc<Progress>>,
-    /// Nothing moves while a person is asked, and that is well.
+    /// While a person decides, the relay is idle on purpose.
     asking: AtomicBool,
 }
 
@@ -107,13 +107,13 @@ impl Meter {
         Arc::clone(&self.now.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// From now on by another: what was let out before is over.
+    /// Replaces the current ruling by the next one.
     fn go_on_by(&self, next: Arc<Progress>) {
         let before = std::mem::replace(&mut *self.now.lock().unwrap_or_else(PoisonError::into_inner), next);
         before.end(Ending::Closed);
     }
 
-    /// Waits until nothing has moved for too long, or it is no longer allowed: then there is no failure.
+    /// Waits until the relay is idle for too long. `None` if the policy revokes it.
     async fn watch(&self, connection: &BayConnection) -> Option<Failure> {
         let gateway = &connection.gateway;
         loop {
@@ -132,7 +132,7 @@ impl Meter {
     }
 }
 
-/// Decides on a push by what it changes, as soon as that is there. Nothing of it was sent before.
+/// Has a push decided on as soon as its commands have arrived. Nothing of it was sent before.
 async fn decide_on_push(
     connection: &BayConnection,
     request: &CanonicalRequest,
@@ -143,7 +143,7 @@ async fn decide_on_push(
     let request = match bay.commands().await {
         Some(commands) if commands.updates.is_empty() => return true,
         Some(commands) => request.clone().with_commands(commands),
-        // Nobody knows, and rules by branch take it for the worst.
+        // The refs are unknown. Rules on branches then assume the worst case.
         None => request.clone(),
     };
     meter.asking.store(true, Relaxed);
@@ -181,13 +181,13 @@ async fn open(
     client::open(&gateway.origins, &gateway.timeouts, decision, request, git, protocol, &login).await
 }
 
-/// How a command ended.
+/// The end of a command.
 enum End {
-    /// With this status, or with none that was told.
+    /// The exit status, if the origin sent one.
     Status(Option<u32>),
-    /// The origin refused to run it.
+    /// The origin rejected the command.
     NotRun,
-    /// The bay was refused what it wanted to send, and told so.
+    /// The bay's push was refused, and the bay got the reason.
     Refused,
     BayGone,
     Revoked,
@@ -244,7 +244,7 @@ async fn pass(
     }
 }
 
-/// From the origin to the bay, until the origin is done.
+/// Passes bytes from the origin to the bay, until the origin closes.
 async fn inward(mut origin: ChannelReadHalf, answer: &BayChannel, meter: &Meter) -> End {
     let mut status = None;
     while let Some(message) = origin.wait().await {
@@ -284,7 +284,7 @@ async fn inward(mut origin: ChannelReadHalf, answer: &BayChannel, meter: &Meter)
     End::Status(status)
 }
 
-/// From the bay to the origin; the end of it is not the end of the command.
+/// Passes bytes from the bay to the origin. The command goes on after the bay's end of input.
 async fn outward(mut bay: Ahead, origin: ChannelWriteHalf<library::Msg>, meter: &Meter) -> End {
     let mut eof_sent = false;
     loop {
@@ -298,7 +298,7 @@ async fn outward(mut bay: Ahead, origin: ChannelWriteHalf<library::Msg>, meter: 
             let written = origin.data_bytes(data).await;
             progress.moved(Direction::Out, length);
             if written.is_err() {
-                // What the origin still has to say, its status above all, comes the other way.
+                // The origin's remaining output and its exit status arrive in the other direction.
                 return std::future::pending().await;
             }
         }

@@ -1,4 +1,5 @@
-//! The SSH server that a bay sees, whatever host it asked for: it runs nothing, and hands git's services on.
+//! The SSH server for the bay's clients, whatever host they connect to. It runs nothing itself and relays git's
+//! services.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,10 +19,10 @@ use crate::decider::Refused;
 use crate::limits::{MAX_SSH_CHANNELS, SSH_CHANNEL_MESSAGES, SSH_PACKET_BYTES, SSH_WINDOW_BYTES};
 use crate::stream::Prefixed;
 
-/// Versions of git's protocol that a client may ask for, as they are sent on.
+/// The versions of git's protocol that a client may request.
 const PROTOCOLS: [&str; 3] = ["version=0", "version=1", "version=2"];
 
-/// Greets the client; the rest happens in a task that ends with the stream.
+/// Begins a session. It runs in a task that ends with the stream.
 pub(super) async fn run(
     connection: Arc<BayConnection>,
     stream: Leashed<Prefixed>,
@@ -36,7 +37,7 @@ pub(super) async fn run(
         maximum_packet_size: SSH_PACKET_BYTES,
         channel_buffer_size: SSH_CHANNEL_MESSAGES,
         preferred: plain_preferences(),
-        // Idle commands and idle connections are ended by those who know which they are.
+        // The commands and the connection have idle timeouts of their own.
         inactivity_timeout: None,
         ..server::Config::default()
     };
@@ -51,11 +52,11 @@ pub(super) async fn run(
     server::run_stream(Arc::new(config), stream, bay_side).await
 }
 
-/// One connection of a bay. Its commands end with it.
+/// One connection of a bay. Dropping it ends its commands.
 pub(super) struct BaySide {
     connection: Arc<BayConnection>,
     user: String,
-    /// Channels on which nothing was asked for yet.
+    /// Open channels without a command.
     waiting: HashMap<ChannelId, Channel<Msg>>,
     protocols: HashMap<ChannelId, &'static str>,
     commands: JoinSet<()>,
@@ -67,7 +68,7 @@ impl BaySide {
         self.connection.refuse_protocol(why).await;
     }
 
-    /// Says why on the channel's standard error and closes it.
+    /// Writes the reason to the channel's standard error and closes the channel.
     fn turn_away(&mut self, id: ChannelId, session: &mut Session, line: &str) -> Result<(), russh::Error> {
         self.waiting.remove(&id);
         session.channel_success(id)?;
@@ -81,7 +82,7 @@ impl BaySide {
 impl server::Handler for BaySide {
     type Error = russh::Error;
 
-    /// Who the bay says it is decides nothing here: it is a name at the origin, held against the operator's.
+    /// Any user name is accepted. It is later compared with the user of the operator's key.
     async fn auth_none(&mut self, user: &str) -> Result<Auth, russh::Error> {
         user.clone_into(&mut self.user);
         Ok(Auth::Accept)
@@ -190,7 +191,7 @@ impl server::Handler for BaySide {
         session.channel_failure(id)
     }
 
-    /// The version of git's protocol is all that is passed on of an environment.
+    /// `GIT_PROTOCOL` is the only environment variable that is passed on.
     async fn env_request(
         &mut self,
         id: ChannelId,

@@ -1,4 +1,5 @@
-//! What an agent tries: smuggling, odd paths, fronting, floods. Classes are those of the threat list.
+//! Attacks by an agent: smuggling, odd paths, fronting, floods. The prefixes of the names are the classes of the
+//! threat list.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,7 @@ async fn lab(tls: bool) -> (Lab, Arc<Seen>) {
     (lab, seen)
 }
 
-/// Everything the origin got was decided on and allowed, word for word.
+/// Asserts that the origin received only requests that the decider allowed.
 fn only_decided(lab: &Lab, seen: &Seen) {
     let decided: Vec<String> = lab
         .ledger
@@ -67,7 +68,7 @@ async fn http_smuggle_nothing_reaches_an_origin_but_what_was_decided() {
         ("Content-Length: 3, 3\r\n", "abc", true),
         ("X: a\r\n folded\r\n", "", true),
         ("X: a\rTransfer-Encoding: chunked\r\n", "0\r\n\r\n", true),
-        // Lines that end with half of what ends a line: read in one way here, and written in the other.
+        // Line endings of which one half is missing: parsers may disagree about them.
         ("X: a\nContent-Length: 3\r\n", "abc", false),
         ("Content-Length: 3\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n", false),
         ("Transfer-Encoding: chunked\r\n", "3\nabc\n0\n\n", false),
@@ -87,7 +88,7 @@ async fn http_smuggle_nothing_reaches_an_origin_but_what_was_decided() {
     }
     only_decided(&lab, &seen);
     assert!(!seen.lines().is_empty(), "some of it is harmless and passes");
-    // What the origin got has one length only.
+    // Every request at the origin has one length.
     for head in seen.requests.lock().unwrap().iter() {
         let lengths = head.headers.get_all("content-length").iter().count();
         let chunked = head.headers.get_all("transfer-encoding").iter().count();
@@ -122,7 +123,7 @@ async fn http_path_what_has_two_readings_is_refused_before_rules_are_asked() {
         let refused = answer.starts_with("HTTP/1.1 403") || answer.starts_with("HTTP/1.1 400");
         assert!(refused, "{path}: {answer}");
     }
-    // As deny reads it: other capitals and a dot at the end are the same to forgiving servers.
+    // The deny rule matches other capitals and a trailing dot too, because forgiving servers do.
     for path in ["/open/SECRET/a", "/open/secret./a", "/open/secret%2Fa"] {
         let answer =
             raw(door, format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes())
@@ -153,7 +154,7 @@ async fn http_path_what_has_two_readings_is_refused_before_rules_are_asked() {
 #[tokio::test]
 async fn net_front_sni_the_names_of_a_connection_must_be_one() {
     let (mut lab, seen) = lab(true).await;
-    // Looked up ok.test, names evil.test in the handshake; and the other way round.
+    // The address of ok.test with evil.test in the handshake, and the other way round.
     for (looked_up, sni, host) in [
         ("ok.test", "evil.test", "ok.test"),
         ("ok.test", "evil.test", "evil.test"),
@@ -166,7 +167,7 @@ async fn net_front_sni_the_names_of_a_connection_must_be_one() {
         assert_eq!(answer.status, 403, "{looked_up} {sni} {host}");
         assert_eq!(answer.json()["refusal"]["code"], "names-differ", "{looked_up} {sni} {host}");
     }
-    // Without a name in the handshake the certificate is the destination's, and the answer says what is missing.
+    // Without SNI the certificate is the destination's, so the client can read the reason.
     let door = lab.open("ok.test").await;
     let mut config = (*client::config(&lab.bay_authority, &["http/1.1"])).clone();
     config.enable_sni = false;
@@ -182,7 +183,7 @@ async fn net_front_sni_the_names_of_a_connection_must_be_one() {
 async fn net_front_sni_a_handshake_in_many_small_pieces_still_works() {
     let (mut lab, _) = lab(true).await;
     let door = lab.open("ok.test").await;
-    // Every byte that the client writes travels alone.
+    // Each byte of the client travels alone.
     let (near, far) = tokio::io::duplex(1);
     tokio::spawn(async move {
         let stream = TcpStream::connect(door).await.unwrap();
@@ -260,7 +261,7 @@ path = "/open/**"
     assert_eq!((refused.status, refused.json()["address"]["class"].as_str()), (403, Some("private")));
     assert!(lab.net.dialled.lock().unwrap().is_empty());
     assert_eq!(send(&mut client, lab.get("ok.test", "/private/a")).await.status, 200);
-    // There is a kept connection now, to an address that this request must not reach.
+    // A kept connection exists now, to an address that the policy does not permit for this request.
     assert_eq!(send(&mut client, lab.get("ok.test", "/open/a")).await.status, 403);
     assert_eq!(seen.lines().len(), 1);
     for address in ["169.254.169.254", "127.0.0.1", "::ffff:10.0.0.1", "fd00:ec2::254", "0.0.0.0"] {
@@ -326,7 +327,7 @@ async fn http_h2_rapid_reset_ends_the_connection_and_not_the_gateway() {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
     let authority = lab.authority("ok.test");
-    // GET, https, literal authority and path, then taken back at once.
+    // GET, https, literal authority and path. The stream is reset at once.
     let mut block = vec![0x82, 0x87, 0x41, authority.len() as u8];
     block.extend(authority.as_bytes());
     block.extend([0x44, 7]);
@@ -354,7 +355,7 @@ async fn http_h2_rapid_reset_ends_the_connection_and_not_the_gateway() {
 async fn requests_beyond_what_a_bay_may_have_under_way_are_told_so_and_take_nothing_from_the_rest() {
     let mut lab = Lab::new(POLICY).await;
     let tls = lab.origins.server("ok.test", |_| {});
-    // An origin that never answers holds what each request takes.
+    // An origin that never answers, so each request stays under way.
     let (place, _) = origin::serve(Some(tls), |_| std::future::pending::<Response<Body>>()).await;
     lab.net.lead("ok.test", "192.0.2.10", place);
     let authority = lab.authority("ok.test");
@@ -369,7 +370,7 @@ async fn requests_beyond_what_a_bay_may_have_under_way_are_told_so_and_take_noth
             held.push(tokio::spawn(async move { client.send_request(request).await.map(|_| ()) }));
         }
     }
-    // What is refused anyway shows whether there is room: it would be told why.
+    // The request is refused in any case. With a free permit the reason would be the policy.
     let mut late = lab.http2("ok.test").await;
     let full = async {
         loop {
@@ -403,7 +404,7 @@ async fn nothing_is_connected_to_while_the_hosts_own_addresses_are_not_known() {
     assert_eq!(send(&mut client, lab.get("ok.test", "/open/a")).await.status, 200);
 }
 
-/// The beginning of an HTTP/2 connection, and of a request on its first stream whose head goes on.
+/// The beginning of an HTTP/2 connection, with a request whose head never ends.
 fn endless_head(block: &[u8]) -> Vec<u8> {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
@@ -421,9 +422,9 @@ async fn http_continuation_and_hpack_heads_that_never_end_or_swell_end_their_con
     start.extend(authority.as_bytes());
     start.extend([0x44, 7]);
     start.extend(b"/open/a");
-    // Pieces of one head, each a header of its own, for ever.
+    // Endless pieces of one head, each a header of its own.
     let piece: Vec<u8> = b"\0\x01x\x01y".repeat(3000);
-    // One long header in the table, and then a thousand times the byte that stands for it.
+    // One long header in the compression table, and a thousand one-byte references to it.
     let mut swelling = vec![0x40, 1, b'z', 0x7f, 0xa1, 0x1e];
     swelling.extend(vec![b'z'; 4000]);
     swelling.extend(vec![0xbe; 10_000]);
@@ -439,7 +440,7 @@ async fn http_continuation_and_hpack_heads_that_never_end_or_swell_end_their_con
             }
             stream.write_all(&[0, 0, 0, 9, 4, 0, 0, 0, 1]).await?;
             stream.flush().await?;
-            // An answer that refuses it, or the end.
+            // A refusal, or the end of the connection.
             let mut answer = Vec::new();
             while stream.read_buf(&mut answer).await? > 0 && answer.len() < 1 << 16 {}
             std::io::Result::Ok(())

@@ -1,4 +1,4 @@
-//! NET-DNS-*: every answer is made by the gateway, and no question leaves.
+//! NET-DNS-*: the gateway makes every answer, and no question leaves.
 
 use hickory_proto::op::{Message, OpCode, ResponseCode};
 use hickory_proto::rr::{RData, RecordType};
@@ -48,7 +48,7 @@ async fn a_bay_that_has_used_up_its_addresses_learns_no_more_names_and_the_recor
     assert!(lab.ledger.entries().iter().any(refused));
 }
 
-/// Attack: data written into the record and the list of names, as names that nobody has.
+/// Attack: data in the record and in the list of names, encoded as unknown names.
 #[tokio::test]
 async fn a_flood_of_new_names_is_refused_whatever_is_asked_of_them_and_known_names_are_answered() {
     use bay_gateway::limits::MAX_NEW_NAMES;
@@ -62,7 +62,7 @@ async fn a_flood_of_new_names_is_refused_whatever_is_asked_of_them_and_known_nam
     assert_eq!(ask("known.ok.test", RecordType::A), ResponseCode::NoError);
     let kinds = [RecordType::A, RecordType::TXT, RecordType::AAAA, RecordType::NULL];
     let asked = (0..3000).map(|at| {
-        // Names that are answered, names that are not, and what is no name.
+        // Names that are answered, names that are not, and text that is not a name.
         let zone = ["ok.test", "evil.example", "1.1.1"][at % 3];
         ask(&format!("{at}.{zone}"), kinds[at % kinds.len()])
     });
@@ -112,7 +112,7 @@ async fn what_is_no_question_gets_an_error_or_nothing() {
     let mut message = question("ok.test", RecordType::A).to_vec().unwrap();
     let cut = ask(lab.dns, &message[..message.len() - 3]).await.unwrap();
     assert_eq!(cut.metadata.response_code, ResponseCode::FormErr);
-    // A pointer to itself.
+    // A compression pointer to itself.
     let mut looping = message[..12].to_vec();
     looping.extend([0xc0, 12, 0, 1, 0, 1]);
     assert_eq!(ask(lab.dns, &looping).await.unwrap().metadata.response_code, ResponseCode::FormErr);
@@ -120,7 +120,7 @@ async fn what_is_no_question_gets_an_error_or_nothing() {
     update.metadata.op_code = OpCode::Update;
     let answer = ask(lab.dns, &update.to_vec().unwrap()).await.unwrap();
     assert_eq!(answer.metadata.response_code, ResponseCode::NotImp);
-    // An answer is not answered.
+    // A response must not be answered.
     message[2] |= 0x80;
     assert!(ask(lab.dns, &message).await.is_none());
     for odd in ["127.1", "0x7f000001", "1.2.3.4"] {

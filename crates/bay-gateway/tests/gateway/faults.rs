@@ -1,4 +1,5 @@
-//! Origins that stall, reset, lie and are not who they should be: a clear answer with a reason, in time.
+//! Origins that stall, reset, send invalid data or have wrong certificates. The client gets an answer with the reason
+//! in time.
 
 use std::time::Duration;
 
@@ -11,13 +12,13 @@ use crate::lab::client::{self, Read, send};
 use crate::lab::origin::{self, text};
 use crate::lab::{Lab, PATIENCE, POLICY, quick};
 
-/// The answer to a GET where the origin says these bytes, and then either waits or goes away.
+/// The answer to a GET if the origin sends these bytes, and then waits or closes.
 async fn said(bytes: Vec<u8>, then_waits: bool) -> (Lab, Result<Read, hyper::Error>) {
     let mut lab = Lab::with(POLICY, quick()).await;
     let place = origin::accept_tls(lab.origins.server("ok.test", |_| {}), move |mut stream| {
         let bytes = bytes.clone();
         async move {
-            // All of these requests end with their heads.
+            // The requests have no body.
             let mut request = Vec::new();
             while !request.ends_with(b"\r\n\r\n")
                 && stream.read_buf(&mut request).await.is_ok_and(|read| read > 0)
@@ -166,7 +167,7 @@ async fn a_long_upload_is_not_taken_for_a_silent_origin() {
         lab.authority("ok.test")
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    // Longer in all than an answer may take, and never still for as long.
+    // Longer in total than the timeout of an answer, but never silent for as long.
     let mut beat = tokio::time::interval(Duration::from_millis(100));
     for _ in 0..15 {
         beat.tick().await;

@@ -1,4 +1,4 @@
-//! A bay that has a server keep guesses of a value, and looks which of them come back changed.
+//! A bay makes a server store guesses of a value, and observes which of them are scrubbed.
 
 use std::sync::Arc;
 
@@ -19,17 +19,17 @@ use crate::lab::{Lab, PATIENCE, POLICY};
 use crate::secrets::{CANARY, SENTINEL, bearer, held, set, with};
 use crate::tunnels::{switch, websocket};
 
-/// Answers that a bay could ask for before its host is closed, and a margin.
+/// More answers than a bay gets before its host is closed.
 const MANY: usize = 20;
 
-/// A list of words, one of which is the value, and what was sent as the credential.
+/// Answers with a list of words that contains the value, and with the credential of the request.
 async fn list(request: Request<Incoming>) -> http::Response<origin::Body> {
     let sent = request.headers().get("authorization").map_or(String::new(), |sent| format!("{sent:?}"));
     let words: String = (0..500).map(|word| format!("word-{word:032}\n")).collect();
     http::Response::new(text(format!("{words}{CANARY}\n{words}{sent}")))
 }
 
-/// An answer, if it was passed on to its end: one that is cut off may not even have begun.
+/// An answer that was passed on completely. A cut answer may not even have begun.
 async fn whole(sent: Result<http::Response<Incoming>, hyper::Error>) -> Option<Read> {
     read(sent.ok()?).await.ok()
 }
@@ -83,7 +83,7 @@ async fn a_server_that_repeats_the_token_it_was_sent_is_scrubbed_and_stays_open(
     }
 }
 
-/// What the gateway of a bay is to know of a secret that other bays have.
+/// The gateway's knowledge of a secret that other bays have.
 fn covering(hosts: &[&str], weak: bool) -> Arc<Secrets> {
     let covered = Covered {
         name: "TOKEN".to_owned(),
@@ -106,7 +106,7 @@ async fn cred_other_bay_a_bay_without_the_secret_reads_no_value_and_may_not_gues
     let answer = send(&mut lab.https("ok.test").await, request).await;
     let body = String::from_utf8_lossy(&answer.body).into_owned();
     assert!(!body.contains(CANARY) && body.contains("\nREDACTED-REDACTED-REDACTED-"), "{body}");
-    // Its own credentials are its own affair.
+    // The bay's own credentials are not affected.
     let request = with(lab.get("ok.test", "/open/x"), &[("authorization", "Bearer its-own")]);
     assert_eq!(send(&mut lab.https("ok.test").await, request).await.status, 200);
     let mut closed = false;
@@ -128,7 +128,7 @@ async fn cred_weak_an_answer_ends_before_a_value_that_is_easy_to_guess() {
     let mut weak = held(&lab, CANARY, &["ok.test:PORT/open/api/** as bearer"]);
     weak.weak = true;
     set(&lab, vec![weak]);
-    // Whatever was asked: of a list with the secret beside it, no more is told than of one without.
+    // Even if the request carried the secret, the answer is cut. So it reveals nothing about the list.
     let request = with(lab.get("ok.test", "/open/api/x"), &[("authorization", &bearer())]);
     let sent = lab.https("ok.test").await.send_request(request).await;
     assert!(whole(sent).await.is_none());

@@ -1,4 +1,4 @@
-//! HTTP through the gateway: what must work, and what a refusal looks like.
+//! HTTP through the gateway: allowed requests and refusals.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ async fn http2_inside_the_bay_is_http2_outside_with_many_streams_on_one_connecti
     let (mut lab, seen) = tls_lab().await;
     let client = lab.http2("ok.test").await;
     let url = format!("https://{}/open/x", lab.authority("ok.test"));
-    // The first makes the connection that the others share.
+    // The first request opens the connection that the others share.
     let get = |url: &str| Request::get(url).body(client::Body::default()).unwrap();
     assert_eq!(send2(&mut client.clone(), get(&url)).await.status, 200);
     let all = (0..50).map(|_| {
@@ -113,7 +113,7 @@ async fn a_refusal_says_what_why_and_what_would_allow_it() {
     let line = answer.headers[LINE_HEADER].to_str().unwrap();
     assert_eq!(json["line"], line);
     assert!(line.contains("never") && line.contains("/open/secret/a"), "{line}");
-    // For want of a rule, on the same connection.
+    // On the same connection, without a matching rule.
     let answer = send(&mut client, lab.get("ok.test", "/closed")).await;
     assert_eq!(answer.status, 403);
     assert_eq!(answer.json()["would_allow"][0]["step"], "add-rule");
@@ -135,7 +135,7 @@ async fn a_host_of_which_nothing_is_allowed_gets_an_answer_too() {
 #[tokio::test]
 async fn a_large_body_streams_through_both_ways_without_waiting_for_its_end() {
     let mut lab = Lab::new(POLICY).await;
-    // The origin gives back each frame as it comes.
+    // The origin echoes each frame on arrival.
     let tls = lab.origins.server("ok.test", |_| {});
     let (place, _) = origin::serve(Some(tls), |request: Request<Incoming>| async move {
         let body = request.into_body();
@@ -160,7 +160,7 @@ async fn a_large_body_streams_through_both_ways_without_waiting_for_its_end() {
         writer.write_all(format!("{:x}\r\n", chunk.len()).as_bytes()).await.unwrap();
         writer.write_all(&chunk).await.unwrap();
         writer.write_all(b"\r\n").await.unwrap();
-        // It comes back while the request is still being sent.
+        // The echo arrives while the request is still being sent.
         let wanted = (round + 1) * 20_000;
         while got.iter().filter(|byte: &&u8| byte.is_ascii_lowercase()).count() < wanted {
             let mut buffer = vec![0; 65536];
@@ -202,7 +202,7 @@ async fn the_trailers_of_a_request_reach_nobody() {
         let frames = [Frame::data(Bytes::from(vec![b'x'; length])), Frame::trailers(trailers)];
         StreamBody::new(stream::iter(frames.map(Ok::<_, Infallible>)))
     };
-    // What was looked at, and what was not.
+    // A body that was read ahead completely, and one that was not.
     for length in [1, 200 << 10] {
         for looks in [false, true] {
             lab.ledger.looks.store(looks, Ordering::Relaxed);
@@ -317,7 +317,7 @@ async fn what_a_changed_policy_no_longer_allows_ends_and_the_rest_goes_on() {
     let counted = served.clone();
     let (place, _) = origin::serve(Some(tls), move |_| {
         counted.fetch_add(1, Ordering::SeqCst);
-        // Events without an end.
+        // Endless events.
         let events = stream::unfold((), |()| async {
             tokio::time::sleep(Duration::from_millis(5)).await;
             Some((Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"event\n"))), ()))
@@ -341,7 +341,7 @@ async fn what_a_changed_policy_no_longer_allows_ends_and_the_rest_goes_on() {
     for _ in 0..20 {
         timeout(PATIENCE, bodies[1].1.frame()).await.unwrap().unwrap().unwrap();
     }
-    // Whoever goes away in the middle is on record as well.
+    // A client that disconnects halfway is recorded too.
     drop(bodies);
     let abandoned = |entry: &Entry| match entry {
         Entry::Ended { ended, .. } if ended.ending == Ending::Abandoned => Some(()),
@@ -378,7 +378,7 @@ async fn a_client_that_goes_away_while_it_is_held_is_let_go() {
     stream.write_all(head.as_bytes()).await.unwrap();
     timeout(PATIENCE, reached.notified()).await.unwrap();
     drop(stream);
-    // The decision is no longer waited for: nobody but the test holds what it waits on.
+    // The decision was dropped: only the test still holds the notification.
     let let_go = async {
         while Arc::strong_count(&go_on) > 1 {
             tokio::task::yield_now().await;

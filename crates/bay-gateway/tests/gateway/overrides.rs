@@ -1,4 +1,4 @@
-//! Requests that name another method or path beside the ones they have.
+//! Requests that name a second method or path beside their own.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::lab::client::raw;
 use crate::lab::origin::{self, Body, Seen, text};
 use crate::lab::{Entry, Lab, quick};
 
-/// Whoever may send forms may not delete.
+/// The policy allows forms but not deletion.
 const POLICY: &str = r#"
 [[rule]]
 outcome = "allow"
@@ -22,7 +22,7 @@ method = ["GET", "POST"]
 path = "/open/**"
 "#;
 
-/// Tells how many bytes of a whole body came.
+/// Answers with the number of bytes of the body.
 async fn answer(request: Request<Incoming>) -> Response<Body> {
     match request.into_body().collect().await {
         Ok(body) => Response::new(text(format!("whole: {}", body.to_bytes().len()))),
@@ -81,7 +81,7 @@ async fn http_override_no_header_and_no_query_asks_for_another_request() {
         assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("\"override\""), "{query}: {answer}");
     }
     assert_eq!(seen.connections(), 0);
-    // What only describes the way here is left out.
+    // A header that only describes the route of the request is removed.
     let line = format!(
         "GET /open/a HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-Proto: https\r\nX-Forwarded-For: 192.0.2.1\r\nConnection: close\r\n\r\n"
     );
@@ -121,7 +121,7 @@ async fn http_override_no_field_of_a_form_asks_for_another_method() {
         lab.ledger.entries().into_iter().filter(|entry| ended(entry.clone())).count(),
         encoded.len() * 2 + 4
     );
-    // A field that says what is sent anyway asks for nothing, and what is no form has no fields.
+    // A field with the method of the request is no override, and a body that is not a form has no fields.
     for (kind, body) in [
         (ENCODED, "_method=POST&a=1".to_owned()),
         (PARTS, part("_method", "post")),

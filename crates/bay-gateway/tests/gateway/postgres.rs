@@ -1,4 +1,4 @@
-//! A real PostgreSQL and its own client, with a password that the client does not have.
+//! A real PostgreSQL server and client, with a password that the client does not have.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ fn place(text: &str) -> Option<bay_gateway::secrets::Use> {
     }
 }
 
-/// What a client inside the bay saw.
+/// The output of a client inside the bay.
 #[derive(Debug)]
 struct Said {
     ok: bool,
@@ -42,7 +42,7 @@ struct Said {
     err: String,
 }
 
-/// A lab with a database that `db.test` leads to.
+/// A lab with a database at `db.test`.
 struct Rig {
     lab: Lab,
     database: Database,
@@ -87,7 +87,7 @@ impl Rig {
         self.set(vec![held]);
     }
 
-    /// The secret for one database alone, with what else its slot says.
+    /// Sets a secret for one database, with this suffix of its slot.
     fn only(&self, slot: &str) {
         let uses = [format!("db.test:{}/app as postgres {slot}", self.lab.port)];
         let mut held = self.lab.ledger.secrets.lock().unwrap().held()[0].clone();
@@ -160,7 +160,7 @@ async fn a_client_with_the_sentinel_is_logged_in_with_the_password() {
         let said = rig.says("app", other, VERIFIED, "select 1").await;
         assert!(said.ok, "{said:?}");
     }
-    // The login is all that is taken part in.
+    // After the login the gateway does not take part.
     let said = rig
         .says(
             "app",
@@ -178,7 +178,7 @@ async fn a_client_with_the_sentinel_is_logged_in_with_the_password() {
 #[tokio::test]
 async fn cred_wrongslot_any_other_password_is_refused_before_the_database_hears_of_it() {
     let Some(rig) = Rig::new(true, false).await else { return };
-    // Not even the real one: the bay is not meant to have it, and what it sends is not what decides.
+    // Even the real password is refused: the bay must prove that it has the sentinel.
     for wrong in ["guess", VALUE] {
         let said = rig.says("app", wrong, VERIFIED, "select 1").await;
         assert!(
@@ -225,7 +225,7 @@ async fn cred_echo_what_the_database_says_is_scrubbed_of_the_password() {
     let Some(rig) = Rig::new(true, false).await else { return };
     let sql = format!("create table t (v text); insert into t values ('{VALUE}'); grant select on t to app");
     rig.database.admin(&sql).unwrap();
-    // The administrator's database is another one.
+    // The administrator uses another database.
     let said = rig
         .at(
             "db.test",
@@ -238,7 +238,7 @@ async fn cred_echo_what_the_database_says_is_scrubbed_of_the_password() {
     assert!(said.ok && said.out.contains(SENTINEL), "{said:?}");
 }
 
-/// Every candidate in a list comes back as it is, but for the right one.
+/// A query returns a list of candidates, and only the right one is scrubbed.
 #[tokio::test]
 async fn cred_guess_sql_candidates_that_a_query_returns_close_the_database_after_a_few() {
     let Some(rig) = Rig::new(true, false).await else { return };
@@ -255,13 +255,13 @@ async fn cred_guess_sql_candidates_that_a_query_returns_close_the_database_after
     assert!((1..8).contains(&shown), "{shown} of them were answered");
     let said = rig.says("app", SENTINEL, VERIFIED, "select 1").await;
     assert!(!said.ok && said.err.contains("is closed to this bay"), "{said:?}");
-    // In one connection as well.
+    // Also within one connection.
     rig.secret(VALUE, false);
     let said = rig.says("app", SENTINEL, VERIFIED, &sql.replace("(1, 1)", "(1, 100)")).await;
     assert!(!said.ok, "{said:?}");
 }
 
-/// Whoever may log in to one database reads all of them as a replica.
+/// A replica can read all databases, not only the one that it logs in to.
 #[tokio::test]
 async fn pg_replication_a_password_for_one_database_is_none_for_replicas() {
     let Some(rig) = Rig::new(true, false).await else { return };
@@ -292,13 +292,13 @@ async fn pg_startup_parameters_that_no_list_has_are_refused_before_the_database_
         );
     }
     assert_eq!(rig.dialled(), 0);
-    // What drivers send is passed on.
+    // The parameters of usual drivers are passed on.
     let line =
         format!("{VERIFIED} options='-c search_path=pg_catalog --statement-timeout=7s' application_name=own");
     let sql = "select current_setting('search_path'), current_setting('statement_timeout'), current_setting('application_name')";
     let said = rig.says("app", SENTINEL, &line, sql).await;
     assert_eq!(said.out, "pg_catalog|7s|own", "{said:?}");
-    // A replica is one that the secret is for.
+    // A client may be a replica if the secret says so.
     rig.database.admin("alter role app replication").unwrap();
     let uses = [format!("db.test:{} as postgres app with replication", rig.lab.port)];
     let mut held = rig.lab.ledger.secrets.lock().unwrap().held()[0].clone();
@@ -317,7 +317,7 @@ async fn a_password_is_not_sent_without_tls_unless_the_operator_says_so() {
     rig.secret(VALUE, true);
     let said = rig.says("app", SENTINEL, VERIFIED, "select 1").await;
     assert!(said.ok, "{said:?}");
-    // Even then not as it is.
+    // Even then the password is not sent in plain text.
     rig.database.admin("create role older login password 'CANARY-5f0d2c9e-real-password'").unwrap();
     let said = rig.says("older", SENTINEL, VERIFIED, "select 1").await;
     assert!(!said.ok && said.err.contains("without TLS"), "{said:?}");
@@ -391,7 +391,7 @@ async fn cred_echo_error_what_a_database_says_of_a_password_is_left_out() {
     let mut tls = (*rig.lab.origins.server("db.test", |_| {})).clone();
     tls.alpn_protocols = vec![b"postgresql".to_vec()];
     let tls = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
-    // Asks for the password itself, and refuses the login with it.
+    // A database that asks for the plain password and quotes it in its refusal.
     let place = bay_tests::origin::accept(move |mut stream| {
         let tls = tls.clone();
         async move {

@@ -1,4 +1,4 @@
-//! Secrets on their way: in the one slot, on record before they are sent, and gone when they are taken back.
+//! Secrets in requests: only in their slot, recorded before they are sent, and ended when they are revoked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,7 +52,7 @@ pub(crate) fn set(lab: &Lab, held: Vec<Held>) {
     lab.gateway.policy_changed();
 }
 
-/// Says what it was sent, in the answer's body, and counts bytes of bodies.
+/// Echoes the credentials in the body, and the number of bytes of the request's body.
 async fn echo(request: Request<Incoming>) -> Response<Body> {
     let (head, body) = request.into_parts();
     let length = match body.collect().await {
@@ -97,7 +97,7 @@ pub(crate) fn bearer() -> String {
     format!("Bearer {SENTINEL}")
 }
 
-/// All that an origin was told, as text.
+/// Everything that an origin received, as text.
 fn told(seen: &Seen) -> String {
     let requests = seen.requests.lock().unwrap();
     requests.iter().map(|head| format!("{} {:?}\n", head.uri, head.headers)).collect()
@@ -143,7 +143,7 @@ async fn a_value_takes_the_sentinels_place_and_is_on_record_before_it_is_sent() 
     assert_eq!(uri.query(), Some(format!("a=1&key={CANARY}").as_str()));
 }
 
-/// What an origin says of the credential it was once sent, in the way that the path names.
+/// An origin that returns a stored credential in the format that the path names.
 async fn telling(request: Request<Incoming>) -> Response<Body> {
     let said = format!("you are {CANARY}, as {}", STANDARD.encode(format!("me:{CANARY}")));
     let zipped = |coding: &str| {
@@ -198,11 +198,12 @@ async fn cred_echo_answers_are_scrubbed_however_they_are_packed_divided_and_aske
     lab.net.lead("ok.test", "192.0.2.10", place);
     set(&lab, vec![held(&lab, CANARY, &["ok.test:PORT/open/api/** as bearer"])]);
     let escaped: String = CANARY.bytes().map(|byte| format!("%{byte:02x}")).collect();
-    // To a server that remembers it makes no difference whether a request carried the secret.
+    // A server that stored the value can return it whether or not the request carried the secret.
     for carries in [true, false] {
         for way in ["plain", "gzip", "deflate", "pieces", "trailer", "compress", "partial"] {
             for version in [Version::HTTP_11, Version::HTTP_2] {
-                // A server that repeats it unasked is closed after a few answers; each of these is the first one.
+                // A server that returns it without a reason is closed after a few answers. Each of these answers is
+                // the first one.
                 set(&lab, vec![held(&lab, CANARY, &["ok.test:PORT/open/api/** as bearer"])]);
                 let path = format!("/open/api/{way}");
                 let mut lines = vec![("te", "trailers".to_owned())];
@@ -243,7 +244,7 @@ async fn cred_echo_answers_are_scrubbed_however_they_are_packed_divided_and_aske
                             "{what}: {all}"
                         );
                     }
-                    // With a pause after each of its bytes, the first ones are out before it is known what they are.
+                    // With a pause after each byte, a prefix that is not significant is released.
                     "pieces" => {
                         let said = String::from_utf8_lossy(&answer.body).into_owned();
                         let (known, seen) = ("ghp_".len(), 5);
@@ -260,7 +261,7 @@ async fn cred_echo_answers_are_scrubbed_however_they_are_packed_divided_and_aske
             }
         }
     }
-    // The head alone shows no more.
+    // The head alone is scrubbed too.
     let mut request = with(lab.get("ok.test", "/open/api/plain"), &[("authorization", &bearer())]);
     *request.method_mut() = http::Method::HEAD;
     let answer = send(&mut lab.https("ok.test").await, request).await;
@@ -341,7 +342,7 @@ async fn another_credential_to_a_managed_host_is_refused_and_cookies_are_left_ou
         send(&mut client, with(lab.get("ok.test", "/open/api/x"), &[("cookie", "session=own")])).await;
     assert_eq!(answer.status, 200);
     assert!(!seen.requests.lock().unwrap()[0].headers.contains_key("cookie"));
-    // No secret is for this one.
+    // No secret is for this host.
     let mut free = lab.https("also.ok.test").await;
     let own = [("authorization", "Bearer own-key"), ("cookie", "session=own")];
     assert_eq!(send(&mut free, with(lab.get("also.ok.test", "/open/x"), &own)).await.status, 200);
@@ -364,7 +365,7 @@ async fn a_sentinel_in_a_body_is_cut_out_of_it_with_the_rest_and_reported() {
     let ended = lab.ledger.ended().await;
     assert_eq!(ended.ending, Ending::Failed { failure: Failure::Sentinel });
     assert!(!told(&seen).contains(SENTINEL));
-    // What is told a model may have in it what an agent printed; it passes as what it is.
+    // A prompt may contain what an agent printed, so a sentinel is passed on unchanged.
     let mut open = held(&lab, CANARY, &["ok.test:PORT/open/api/** as bearer"]);
     open.literal_bodies = true;
     set(&lab, vec![open]);
@@ -393,7 +394,7 @@ async fn an_origin_that_answers_without_reading_is_not_told_of_a_request_with_a_
         );
         stream.write_all(head.as_bytes()).await.unwrap();
         stream.flush().await.unwrap();
-        // The body comes a moment after the head, which is time enough for such an origin.
+        // The body follows shortly after the head. A fast origin would have answered by then.
         tokio::time::sleep(Duration::from_millis(50)).await;
         stream.write_all(SENTINEL.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
@@ -458,7 +459,7 @@ async fn a_secret_that_is_taken_back_ends_what_is_under_way_also_where_nothing_m
     let request = with(lab.get("ok.test", "/open/events"), &[("authorization", &bearer())]);
     let response = client.send_request(request).await.unwrap();
     let mut body = response.into_body();
-    // What may be the beginning of a value comes a moment later.
+    // The end of the piece, which was held back, arrives a moment later.
     let mut first = Vec::new();
     while first.len() < b"first".len() {
         first.extend(body.frame().await.unwrap().unwrap().into_data().unwrap());
@@ -488,7 +489,7 @@ async fn a_stream_that_is_open_over_a_rotation_shows_the_new_value_no_more_than_
     let request = with(websocket(&lab, "/open/api/ws"), &[("authorization", &bearer())]);
     let mut answer = client.send_request(request).await.unwrap();
     let mut stream = TokioIo::new(hyper::upgrade::on(&mut answer).await.unwrap());
-    // What the bay says comes back, and stands for what a server would say of both.
+    // The bay's own data is echoed. It stands for both values in a server's answer.
     let new = CANARY.replace("canary", "second");
     let mut after = held(&lab, &new, &["ok.test:PORT/open/api/** as bearer"]);
     after.values.push(Arc::new(SecretString::from(CANARY.to_owned())));
@@ -500,7 +501,7 @@ async fn a_stream_that_is_open_over_a_rotation_shows_the_new_value_no_more_than_
         timeout(PATIENCE, stream.read_exact(&mut back)).await.unwrap().unwrap();
         assert_eq!(String::from_utf8_lossy(&back), SENTINEL);
     }
-    // Taken back, it ends.
+    // Revoking the secret ends the stream.
     set(&lab, vec![Held::gone("TOKEN".to_owned(), vec![SENTINEL.to_owned()])]);
     lab.gateway.policy_changed();
     let mut rest = Vec::new();
@@ -511,7 +512,7 @@ async fn a_stream_that_is_open_over_a_rotation_shows_the_new_value_no_more_than_
 #[tokio::test]
 async fn cred_ws_a_handshake_takes_the_value_and_no_frame_shows_or_gets_it() {
     let mut lab = Lab::new(POLICY).await;
-    // Tells what it was sent, in a frame, and then gives back what it gets.
+    // The origin sends the credential in a frame, and then echoes.
     let telling = |request: Request<Incoming>| async {
         let sent = request.headers()["authorization"].as_bytes().to_vec();
         let mut frame = vec![0x81, u8::try_from(sent.len()).unwrap()];
@@ -532,15 +533,15 @@ async fn cred_ws_a_handshake_takes_the_value_and_no_frame_shows_or_gets_it() {
     let mut frame = vec![0; 2 + bearer().len()];
     timeout(PATIENCE, stream.read_exact(&mut frame)).await.unwrap().unwrap();
     assert_eq!(frame[2..], *bearer().as_bytes(), "the sentinel stands where the value was");
-    // What the bay says is only what it has.
+    // The bay can only send what it has.
     stream.write_all(SENTINEL.as_bytes()).await.unwrap();
     let mut back = vec![0; SENTINEL.len()];
     timeout(PATIENCE, stream.read_exact(&mut back)).await.unwrap().unwrap();
     assert_eq!(back, SENTINEL.as_bytes());
 }
 
-/// An origin that reads the head of a request and writes this, in which `{token}` is the value that it was sent, and
-/// `{hex}`, `{begin}` and `{end}` are that value in another form and its two halves.
+/// An origin that reads the head of a request and writes `answer`. In it, `{token}` is the credential, `{hex}` its
+/// hexadecimal form, and `{begin}` and `{end}` are its halves.
 async fn repeating(lab: &Lab, answer: &'static str) -> std::net::SocketAddr {
     origin::accept_tls(lab.origins.server("ok.test", |_| {}), move |mut stream| async move {
         let mut request = Vec::new();
@@ -563,7 +564,7 @@ async fn repeating(lab: &Lab, answer: &'static str) -> std::net::SocketAddr {
     .await
 }
 
-/// What no part of the gateway's own words may contain: a piece of the value, as it is or in hexadecimal.
+/// Asserts that a text of the gateway contains no part of the value, plain or in hexadecimal.
 fn no_piece_of_the_value_in(what: &str, read: &Read) {
     let all = format!("{:?} {}", read.headers, String::from_utf8_lossy(&read.body));
     let (known, hex) = ("ghp_".len(), bay_text::hex::encode(CANARY));
@@ -613,7 +614,7 @@ async fn cred_echo_error_what_an_origin_says_when_it_closes_http2_is_not_quoted(
         let tls = tls.clone();
         async move {
             let mut stream = tls.accept(stream).await.unwrap();
-            // The preface, and then frames until the one with the head of the request.
+            // The preface, and frames up to the one with the request's head.
             let mut preface = [0; 24];
             stream.read_exact(&mut preface).await.ok();
             stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.ok();
@@ -671,7 +672,7 @@ async fn cred_ws_extension_an_extension_that_was_not_offered_ends_the_handshake(
     let (place, seen) = origin::serve(Some(lab.origins.server("ok.test", |_| {})), telling).await;
     lab.net.lead("ok.test", "192.0.2.10", place);
     let offer = ("sec-websocket-extensions", "permessage-deflate");
-    // At other hosts an extension is what the two ends agree on, if the client offered it.
+    // On other hosts the two ends may agree on an extension that the client offered.
     let request = with(websocket(&lab, "/open/api/ws"), &[offer]);
     let answer = lab.https("ok.test").await.send_request(request).await.unwrap();
     assert_eq!(answer.status(), 101);

@@ -1,4 +1,4 @@
-//! Bodies that are looked at before they are decided on, and requests for which a person is waited for.
+//! Bodies that are read before the decision, and requests that wait for a person.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -37,7 +37,7 @@ async fn a_body_that_was_looked_at_arrives_whole_and_with_its_length() {
         let sum: u64 = body.bytes().map(u64::from).sum();
         let mut client = lab.https("ok.test").await;
         let answer = send(&mut client, lab.request("POST", "ok.test", "/open/a", body.to_owned())).await;
-        // Some clients say nothing where there is nothing.
+        // Some clients send no length for an empty body.
         let length = (!body.is_empty()).then(|| body.len().to_string());
         assert_eq!(String::from_utf8_lossy(&answer.body), format!("{length:?} {} {sum}", body.len()));
         let mut client = lab.http2("ok.test").await;
@@ -118,10 +118,10 @@ branch = "agent/**"
     assert_eq!(status, 403, "{told}");
     assert!(told.contains("2 push options"), "the reason is said: {told}");
     for unreadable in [
-        // Git takes each of these for the same capability, and reads options.
+        // Git reads each of these as the same capability, followed by options.
         commands("\tpush-options") + &options + "PACK",
         commands(" push-options=1") + &options + "PACK",
-        // Announced, and not there whole, or not what git sends.
+        // Announced but incomplete options, and bytes that git does not send.
         commands(" push-options") + &line("merge_request.target=prod"),
         commands(" push-options") + "zzzz0000PACK",
         commands(" push-options") + &line("a\0b") + "0000PACK",
@@ -131,7 +131,7 @@ branch = "agent/**"
         assert_eq!(status, 403, "{unreadable}: {told}");
     }
     assert!(seen.lines().is_empty(), "{:?}", seen.lines());
-    // Options that are none change nothing.
+    // Without options nothing changes.
     for plain in [commands("") + "PACK", commands(" push-options") + "0000PACK"] {
         let (status, told) = push(plain).await;
         assert_eq!(status, 200, "{told}");

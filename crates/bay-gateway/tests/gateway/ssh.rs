@@ -1,4 +1,4 @@
-//! Git over SSH: a real git and a real `ssh` in the bay's place, a forge behind the gateway.
+//! Git over SSH: a real git and a real `ssh` as the bay, and a forge behind the gateway.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::lab::{Entry, Lab, quick};
 
 pub(crate) const NAME: &str = "git.ok.test";
 
-/// Fetching from one repository, and nothing else.
+/// Allows fetching from one repository.
 pub(crate) const READING: &str = r#"
 [[rule]]
 id = "app"
@@ -24,7 +24,7 @@ port = "*"
 path = "/team/app"
 "#;
 
-/// A bay's side and a forge.
+/// The bay's side and a forge.
 pub(crate) struct Rig {
     pub(crate) lab: Lab,
     pub(crate) forge: SshForge,
@@ -51,13 +51,13 @@ impl Rig {
         rig
     }
 
-    /// What the operator gave.
+    /// Sets the operator's login.
     pub(crate) fn log_in(&self, known_hosts: &str) {
         let login = ("git".to_owned(), self.forge.key_text(), known_hosts.to_owned());
         *self.lab.net.login.lock().unwrap() = Some(login);
     }
 
-    /// The real client, with what a bay has: it knows its gateway's key, and has none of its own.
+    /// The options of the real client as in a bay: it knows the gateway's host key and has no key of its own.
     fn options(&mut self) -> Vec<String> {
         let address = self.lab.address(NAME);
         let options = [
@@ -92,7 +92,7 @@ impl Rig {
         format!("ssh://git@{NAME}/{path}")
     }
 
-    /// Clones, and says where to.
+    /// Clones, and returns the directory.
     pub(crate) async fn clone(&mut self, path: &str) -> (PathBuf, Output) {
         let to = self.dir.path().join("clone").join(path);
         let (url, root) = (self.url(path), self.dir.path().to_owned());
@@ -171,7 +171,7 @@ async fn pushing_needs_a_rule_that_says_so_and_then_arrives() {
     assert!(done.status.success() && again.join("more").exists(), "{}", said(&done));
 }
 
-/// What the forge has under a name.
+/// The commit of a ref at the forge.
 fn at_forge(rig: &Rig, name: &str) -> String {
     let bare = rig.dir.path().join("forge/repos/team/app.git");
     let found = quiet_git(&bare).args(["rev-parse", "-q", "--verify", name]).output().unwrap();
@@ -217,7 +217,7 @@ async fn a_push_is_decided_on_by_what_it_changes_before_anything_of_it_is_sent()
         );
         assert!(told.contains("pushing refs/"), "{told}");
     }
-    // A push that changes nothing needs nobody's word, and deleting is a change like any other.
+    // A push without changes needs no approval. Deleting a branch is a change.
     assert!(push(&["HEAD:refs/heads/agent/x"]).await.status.success());
     let gone = push(&["--delete", "agent/x"]).await;
     assert!(gone.status.success(), "{}", said(&gone));
@@ -260,7 +260,7 @@ async fn what_cannot_be_read_of_a_push_is_taken_for_the_worst() {
         line(&format!("{first} {zero} refs/heads/../heads/main\0 report-status")) + "0000",
         line("push-cert\0 report-status") + "0000",
         line(&format!("{first} {zero} refs/heads/main\0 report-status")) + &"x".repeat(70 << 10),
-        // The beginning of something that git sends, and then no more.
+        // A valid beginning that never continues.
         line(&format!("{first} {zero} refs/heads/main\0 report-status")),
     ] {
         let mut client = rig.ssh(&["git@x", "git-receive-pack 'team/app.git'"]);
@@ -314,7 +314,7 @@ async fn keys_of_other_kinds_log_in_too() {
     }
 }
 
-/// A fetch that waits for its client to go on.
+/// A fetch that waits for its client.
 async fn waiting(rig: &mut Rig) -> Child {
     use tokio::io::AsyncReadExt;
     let mut ssh = rig.ssh(&["git@x", "git-upload-pack 'team/app.git'"]);

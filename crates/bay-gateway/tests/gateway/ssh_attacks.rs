@@ -1,4 +1,4 @@
-//! Attacks on the way out by SSH: other commands, other repositories, forwarding, servers that are not who they say.
+//! Attacks over SSH: other commands, other repositories, forwarding, and servers with wrong identities.
 
 use std::fs;
 use std::time::Duration;
@@ -78,7 +78,7 @@ async fn nothing_is_forwarded_in_either_direction() {
     assert!(!done.status.success());
     assert!(said(&done).contains("remote port forwarding failed"), "{}", said(&done));
     assert_eq!(rig.forge.asked().connections, 0);
-    // An agent is offered and never asked for; other variables are sent and never passed on.
+    // The client offers an agent, which nobody uses, and sends variables, which are not passed on.
     let args =
         ["-A", "-X", "-o", "SetEnv=GIT_TRACE=1 LD_PRELOAD=x", "git@x", "git-upload-pack 'team/app.git'"];
     let done = rig.ssh(&args).output().await.unwrap();
@@ -96,7 +96,7 @@ async fn a_server_with_another_host_key_gets_no_login() {
     assert!(said(&done).contains("the host key of git.ok.test is not one that is known"), "{}", said(&done));
     assert_eq!(rig.lab.ledger.ended().await.ending, Ending::Failed { failure: Failure::HostKey });
 
-    // Known under another name or port, of another kind, revoked: all the same.
+    // The key is known under another name, port or algorithm, or it is revoked.
     let right = rig.forge.known_hosts(NAME, port);
     let key = right.split_once(' ').unwrap().1.trim();
     let strangers = [
@@ -160,7 +160,7 @@ async fn a_host_without_any_rule_is_answered_with_the_reason() {
     let (_, done) = rig.clone("team/app.git").await;
     assert!(said(&done).contains("workbay: deny: FETCH ssh://git.ok.test"), "{}", said(&done));
     assert!(!rig.decided("FETCH").await);
-    // HTTP rules say nothing of SSH.
+    // HTTP rules do not cover SSH.
     rig.lab.set_policy("[[rule]]\noutcome = \"allow\"\nhost = \"git.ok.test\"\nport = \"*\"\nmethod = \"*\"");
     let (_, done) = rig.clone("team/app.git").await;
     assert!(said(&done).contains("workbay: deny: FETCH"), "{}", said(&done));
@@ -185,7 +185,7 @@ async fn connections_are_bounded_and_idle_ones_are_ended() {
     timeout(PATIENCE, one_more.read_to_end(&mut rest)).await.unwrap().ok();
     assert!(rest.is_empty());
     rig.lab.ledger.refused("TooMany").await;
-    // Those that never say who they are, and those that never ask for anything.
+    // Clients without a greeting, and clients without a command.
     open[0].write_all(b"SSH-2.0-lab\r\n").await.unwrap();
     for mut stream in open {
         timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it is ended").ok();

@@ -1,4 +1,4 @@
-//! The relay between the `ssh` and the `sshd` that everybody has.
+//! The relay between OpenSSH's `ssh` and `sshd`.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 
 use crate::ssh::{NAME, READING, Rig, said};
 
-/// A server whose user `git` is root, in a namespace where both have what they need.
+/// Starts a server whose user `git` is root, in a namespace with the files that both ends need.
 const SCRIPT: &str = r#"
 set -e
 mount -t tmpfs none /run
@@ -56,7 +56,7 @@ fn serve(sshd: &Path, dir: &Path, keys: &str) -> (Child, SocketAddr) {
     command.args(["-m", "sh", "-c", SCRIPT, "sh"]).arg(dir).arg(sshd);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
     let child = command.spawn().unwrap();
-    // A process of its own: nothing of it waits for this thread.
+    // A process of its own, so it does not block this thread.
     let _up = until("sshd listens", || TcpStream::connect(free).ok());
     (child, free)
 }
@@ -64,7 +64,7 @@ fn serve(sshd: &Path, dir: &Path, keys: &str) -> (Child, SocketAddr) {
 #[tokio::test]
 async fn a_real_server_is_fetched_from_and_pushed_to() {
     let Some(sshd) = sshd() else { return };
-    // Also with the oldest and the plainest that a server of these days still speaks.
+    // Also with the oldest algorithms that current servers still support.
     for keys in ["", "Ciphers aes128-ctr\nMACs hmac-sha2-256\nKexAlgorithms diffie-hellman-group14-sha256\n"]
     {
         let mut rig =

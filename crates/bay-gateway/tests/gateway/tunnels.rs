@@ -23,7 +23,7 @@ async fn switching(request: Request<Incoming>) -> Response<Body> {
     switch(request, Bytes::new()).await
 }
 
-/// Switches to anything it is asked for, says what it has to say, and then gives back what it gets.
+/// Switches to the requested protocol, sends the greeting, and then echoes.
 pub(crate) async fn switch(mut request: Request<Incoming>, greeting: Bytes) -> Response<Body> {
     let key = request.headers().get("sec-websocket-key").cloned();
     let upgraded = hyper::upgrade::on(&mut request);
@@ -122,7 +122,7 @@ async fn http_upgrade_ws_only_a_whole_handshake_to_an_allowed_path_switches() {
     *request.method_mut() = http::Method::POST;
     assert_eq!(send(&mut client, request).await.status, 403);
     assert_eq!(seen.connections(), 0);
-    // An origin that never took part in the handshake is not believed.
+    // An origin that did not complete the handshake gets no tunnel.
     let mut client = lab.https("ok.test").await;
     let answer = send(&mut client, websocket(&lab, "/open/liar")).await;
     assert_eq!((answer.status, answer.json()["failure"].as_str()), (502, Some("bad-answer")));
@@ -164,7 +164,7 @@ port = "1-65535"
 
 async fn echo_place() -> std::net::SocketAddr {
     origin::accept(|mut stream| async move {
-        // The server speaks first, as databases do.
+        // The server sends first, as databases do.
         stream.write_all(b"hello ").await.ok();
         let (mut reader, mut writer) = stream.split();
         tokio::io::copy(&mut reader, &mut writer).await.ok();
@@ -186,7 +186,7 @@ async fn a_tcp_rule_passes_bytes_both_ways_and_half_closes() {
     assert_eq!(rest, [0x16, 1, 2, 3]);
     let ended = lab.ledger.ended().await;
     assert_eq!((ended.ending, ended.sent, ended.received), (Ending::Closed, 4, 10));
-    // A private address is refused here as well.
+    // A private address is refused here too.
     lab.net.lead("db.test", "10.1.1.1", echo_place().await);
     let door = lab.open("db.test").await;
     assert_eq!(raw(door, b"").await, "");
@@ -212,11 +212,11 @@ async fn a_passthrough_rule_lets_the_client_see_the_origins_own_certificate() {
     let stream = connector.connect("pinned.test".try_into().unwrap(), stream).await.unwrap();
     let read = send(&mut client::http1_over(stream).await, lab.get("pinned.test", "/any")).await;
     assert_eq!(&read.body[..], b"from the origin");
-    // Another name in the handshake: no tunnel, and the client is told by the gateway.
+    // Another name in the handshake: no tunnel, and the gateway answers the client.
     let stream = lab.tls("pinned.test", "evil.test", &["http/1.1"]).await;
     let read = send(&mut client::http1_over(stream).await, lab.get("pinned.test", "/any")).await;
     assert_eq!(read.status, 403);
-    // What is no TLS at all does not pass for it.
+    // Bytes that are not TLS are not passed through.
     assert_eq!(raw(door, b"GET / HTTP/1.1\r\n\r\n").await, "");
     lab.ledger.refused("Protocol").await;
 }
@@ -306,7 +306,7 @@ async fn curl_works_through_both_doors() {
         }
     }
     assert_eq!(seen.lines().len(), 4);
-    // A refusal is read as such, also by who is still sending.
+    // The client reads a refusal even while it is still sending.
     let large = directory.path().join("large");
     std::fs::write(&large, vec![b'x'; 2 << 20]).unwrap();
     for version in ["--http1.1", "--http2"] {

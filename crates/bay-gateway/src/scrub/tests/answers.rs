@@ -17,7 +17,7 @@ use hyper::body::{Body, Frame};
 use super::{SENTINEL, VALUE, patterns};
 use crate::scrub::{Coding, CodingError, Patterns, Scrubbed, Tally, Unreadable, open, prepare};
 
-/// Three hundred lines with the value in each, as the tools of these formats packed them.
+/// Three hundred lines with the value in each, compressed by the tools of these formats.
 const BROTLI: &str = "G11C+B0HdhvXzosDNgKKR6TTobT0cTKn9twwVgKVcNSQT3F3mpxRTBAzOYzYAdgPDyMPNIcwh7qAFIwgyPaoPX7S2rfoP3UDUE7P3m99zFjU+fDsx5SRTwCAQMAgoMGABXcDhYCgkLCIaDFiwRUsAUEhYRHRYsSCK1QCgkLCIqLFiAVXuAQEhYRFRIsRC65ICQgKCYuIFiMWXNElICgkLCJajFhwxZSAoJCwiGgxYsEVWwKCQsIiosWIBVdcCQgKCYuIFiMW3BNUQUBIRExCmgxZcQmKgJCImIQ0GbLiEhYBIRExCWkyZMUlKgJCImIS0mTIiktcBIRExCSkyZAVl6QICImISUiTISsu6SIgJCImIU2GrLhkioCQiJiENBmy4pItAkIiYhLSZMiKS64ICImISUiTIQtuCasICImISUiTISsuQREQEhGTkCZDVlzCIiAkIiYhTYasuERFQEhETEKaDFlxiYuAkIiYhDQZsuKSFAEhETEJaTJkxSVdBIRExCSkyZAVl0wREBIRk5AmQ1ZcskVASERMQpoMWXHJFQEhETEJaTJkZw8=";
 const ZSTANDARD: &str = "KLUv/WReQf0PAKYhSRtQVTkHYJgwONRQ2cDMt8AwiIiIkBwMjZkZEwJXADsAQADftm3btm3bZlVVVVVVREREREQzMzMzM23btq2IiIiISOJZ0VQGUFKQAEEHDhsOGChAYIAACA8cNGDwkHhWNJXgkOHBwgOBBRgkRAhg4QGFCxqOH1iYUCFzY1NDM9ORiclir9YqddpKoykoJyYlJCMVkZAMjAuLCoqJhkTIeZ7neZ7neY7jOI7jOI7j933f933fFyLRo0ePHj169OjRo2dmZmZmIiIiIqLk4d3Z1dHN9eTi0tDOzMrIxmpiYVlYV1ZVVFMtqagkpCOjIqKhklBQDga9995777333nvvvffee++9995777333nvvvffee6uIiIiIiGZmZmZm2rZtWxEREZGBLKghbPvs/xnRN8rVEkgQ+P//+wdIxMzMzMyZmZmZmTkzMzMzM3NmZmZmZk5g65Hp7t21d3fv7t579+7u3d27d+/u3t29d2/p6Ojo6Ojo6OiaXlWlqkqrKlVVrj3UtDTGTESEGBEREREjIiIiIiJGRERERMSIiIiIiIgRERERETEiIiIiRsSIKJ2i3OzMrJmZmZmZGTMzMzMzY2ZmZmY2EyJERIiIECLCiAgREUJEiIgQEUFEhBFnKJTxMcaHMD6++OjiY4sPWXxc8VFFY2bGzIytsqcBVBXAGcFK";
 
@@ -53,7 +53,7 @@ fn pieces(bytes: &[u8], size: usize) -> Vec<Frame<Bytes>> {
     bytes.chunks(size).map(|piece| Frame::data(Bytes::copy_from_slice(piece))).collect()
 }
 
-/// What the bay gets of a body that comes in pieces.
+/// The output for a body that arrives in pieces of `size` bytes.
 async fn read(coding: Coding, packed: &[u8], size: usize) -> Result<Vec<u8>, Broken> {
     let body = Scrubbed::new(body(pieces(packed, size)), both(), coding, Arc::default());
     Ok(body.collect().await?.to_bytes().to_vec())
@@ -104,7 +104,7 @@ async fn several_members_bare_deflate_and_empty_bodies_are_read() {
     assert_eq!(read(Coding::Gzip, &twice, 3).await.unwrap(), b"one one ");
     let padded = [packed(Coding::Gzip, b"one"), vec![0; 10]].concat();
     assert_eq!(read(Coding::Gzip, &padded, 3).await.unwrap(), b"one");
-    // A frame to be skipped between two others.
+    // A skippable frame between two others.
     let skipped =
         [&packed(Coding::Zstandard, b"one ")[..], b"\x50\x2a\x4d\x18\x03\0\0\0abc"].concat().repeat(2);
     assert_eq!(read(Coding::Zstandard, &skipped, 3).await.unwrap(), b"one one ");
@@ -130,12 +130,12 @@ async fn what_is_not_packed_as_it_should_be_breaks_off() {
     let at = wrong.len() - 6;
     wrong[at] ^= 1;
     assert_eq!(read(Coding::Gzip, &wrong, 1000).await, Err(Broken(CodingError::Malformed)));
-    // A frame that asks for a gigabyte of memory.
+    // A frame with a window of a gigabyte.
     let greedy = b"\x28\xb5\x2f\xfd\x00\xa0\x01\x00\x00";
     assert_eq!(read(Coding::Zstandard, greedy, 1000).await, Err(Broken(CodingError::Window)));
 }
 
-/// Reads to the end or to what breaks it; the largest piece, and how much it was.
+/// Reads to the end or to an error. Returns the largest piece and the total length.
 async fn swallowed(coding: Coding, packed: Vec<u8>) -> (usize, usize, Result<(), Broken>) {
     let mut body = Scrubbed::new(body([Frame::data(packed.into())]), both(), coding, Arc::default());
     let (mut largest, mut all) = (0, 0);
@@ -154,7 +154,7 @@ async fn swallowed(coding: Coding, packed: Vec<u8>) -> (usize, usize, Result<(),
 
 #[tokio::test]
 async fn a_bomb_is_unpacked_piece_by_piece_or_not_at_all() {
-    // All that gzip can do goes through, and never more of it than a piece is in memory.
+    // gzip's highest ratio passes, and only one piece at a time is in memory.
     let mut bomb = GzEncoder::new(Vec::new(), Compression::best());
     for _ in 0..1500 {
         bomb.write_all(&[0; 64 * 1024]).unwrap();

@@ -1,4 +1,4 @@
-//! What must not be seen is not seen, and everything else is.
+//! Values are scrubbed, and everything else is passed on unchanged.
 
 mod answers;
 mod texts;

@@ -1,4 +1,4 @@
-//! Texts, in whatever pieces and spellings.
+//! Texts in all spellings, split in all ways.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::{SENTINEL, VALUE, contains, patterns};
 use crate::scrub::{Hidden, MAX_NEAR_MISSES, MAX_VALUE_BYTES, Patterns, Stream, Tally, ValueError};
 
-/// Everything in one way, as an encoder would write it.
+/// The text in one spelling, as an encoder writes it.
 fn spelled(how: usize, text: &[u8], capitals: bool) -> Vec<u8> {
     let hex = |byte: &u8| if capitals { format!("{byte:02X}") } else { format!("{byte:02x}") };
     let each = |write: &dyn Fn(&u8) -> String| text.iter().map(write).collect::<String>().into_bytes();
@@ -42,7 +42,7 @@ fn scrubbed(text: &[u8]) -> Vec<u8> {
 #[test]
 fn the_sentinel_stands_where_the_value_was_in_the_same_spelling() {
     for how in 0..WAYS {
-        // Decimal references of other characters have other lengths.
+        // Decimal references differ in length.
         if how == 5 {
             continue;
         }
@@ -51,7 +51,7 @@ fn the_sentinel_stands_where_the_value_was_in_the_same_spelling() {
             let is = spelled(how, format!("{{\"key\": \"{SENTINEL}\"}}").as_bytes(), capitals);
             let got = String::from_utf8_lossy(&scrubbed(&was)).into_owned();
             let is = String::from_utf8_lossy(&is).into_owned();
-            // Digits alone do not tell whether letters beside them would be capitals.
+            // Digits alone do not show whether letters beside them would be in upper case.
             let escaped = (1..=8).contains(&how);
             assert!(if escaped { got.eq_ignore_ascii_case(&is) } else { got == is }, "{how} {got} {is}");
         }
@@ -132,7 +132,7 @@ fn values_must_have_a_length_that_can_be_looked_for() {
     assert!(!format!("{:?}", patterns(VALUE.as_bytes(), b"")).contains("Canary"));
 }
 
-/// A stream, and what came out of it after each piece: at once, and when nothing follows for now.
+/// The output of a stream after each piece: at once, and after a pause.
 fn told(stream: &mut Stream, pieces: &[&str]) -> Vec<(usize, usize)> {
     let mut told = Vec::new();
     for piece in pieces {
@@ -158,10 +158,10 @@ fn nothing_waits_when_nothing_more_comes_but_what_can_only_be_a_value() {
     for piece in [event, "ping ghp", " ok\n", "see ghp_Can", "berra\n"] {
         assert_eq!(passed(&mut out, piece), piece);
     }
-    // What went out is remembered, so that the rest of a value does not follow it.
+    // The stream remembers what it released, so the rest of a value does not follow.
     assert_eq!(passed(&mut out, "gh"), "gh");
     assert_eq!(passed(&mut out, &VALUE[2..]), SENTINEL[2..]);
-    // More of it than anybody has by chance waits for the rest.
+    // A significant prefix waits for the rest.
     let most = VALUE.len() - 2;
     assert_eq!(passed(&mut out, &format!("so: {}", &VALUE[..most])), "so: ");
     assert_eq!(passed(&mut out, &VALUE[most..]), SENTINEL);
@@ -169,10 +169,10 @@ fn nothing_waits_when_nothing_more_comes_but_what_can_only_be_a_value() {
     assert_eq!(out.finish(), "");
 }
 
-/// An attacker keeps guesses at a server that gives them back, and looks at everything that can be seen of it.
+/// An attacker makes a server store and return guesses, and observes everything visible.
 #[test]
 fn how_far_a_guess_is_right_cannot_be_seen() {
-    // What the sentinel tells, and five bytes more.
+    // What the sentinel reveals, and five bytes more.
     let known = VALUE.bytes().zip(SENTINEL.bytes()).take_while(|(own, told)| own == told).count();
     for how in 0..WAYS {
         let longest = spelled(how, &VALUE.as_bytes()[..known + 5], true).len();
@@ -189,7 +189,7 @@ fn how_far_a_guess_is_right_cannot_be_seen() {
                 patterns(VALUE.as_bytes(), SENTINEL.as_bytes()).scrub(&mut text)
             };
             assert_eq!((end(&guess), end(&other)), (0, 0), "{how} {right}");
-            // Before a pause, and before more.
+            // Before a pause, and before more text.
             let pieces = |text: &[u8]| {
                 let mut stream = stream();
                 let first = stream.push(Bytes::copy_from_slice(text)).len();
@@ -222,7 +222,8 @@ fn whoever_guesses_more_than_chance_allows_is_told_nothing_any_more() {
     assert!(stream.is_guessed());
 }
 
-/// A right guess is held, a wrong one is not: who leaves as soon as that can be seen must not guess for nothing.
+/// A right guess is held and a wrong one is not. So a guess must count even if the reader leaves as soon as it sees
+/// that.
 #[test]
 fn cred_guess_leave_a_guess_counts_also_when_its_reader_leaves_before_the_end() {
     let patterns = Arc::new(patterns(VALUE.as_bytes(), SENTINEL.as_bytes()));
@@ -260,16 +261,16 @@ fn a_value_that_a_pause_divides_is_no_guess_however_often() {
     assert!(!patterns.are_guessed());
 }
 
-/// Looking at a longer beginning takes longer, wherever it is; measuring that takes very many of them.
+/// Examining a longer prefix takes longer, at any place. Measuring that takes very many prefixes.
 #[test]
 fn cred_guess_timing_beginnings_in_the_middle_of_a_text_are_counted_once_each() {
     let near = Bytes::from(format!("{}! ", &VALUE[..VALUE.len() - 1]));
     let patterns = Arc::new(patterns(VALUE.as_bytes(), SENTINEL.as_bytes()));
     let mut stream = Stream::new(patterns.clone());
-    // Shorter ones are there by chance.
+    // Shorter prefixes occur by chance.
     let short = format!("{}! ", &VALUE[.."ghp_".len() + 5]).repeat(2 * MAX_NEAR_MISSES as usize);
     assert!(!stream.push(Bytes::from(short)).is_empty());
-    // Each is looked at again with the next piece, as long as it may be the end of the text.
+    // A prefix at the end of a text is examined again with the next piece.
     for _ in 1..MAX_NEAR_MISSES {
         let _out = stream.push(near.clone());
     }
@@ -302,7 +303,7 @@ fn several_values_are_found_side_by_side_and_within_each_other() {
     assert!(!text.contains("value-12") && !text.contains("second") && !text.contains("first"), "{text}");
 }
 
-/// The pieces that a text comes in.
+/// The output for a text that is split at these places.
 fn in_pieces(stream: &mut Stream, text: &[u8], cuts: &[usize], releases: bool) -> Vec<u8> {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
     cuts.extend([0, text.len()]);
@@ -318,7 +319,7 @@ fn in_pieces(stream: &mut Stream, text: &[u8], cuts: &[usize], releases: bool) -
     out
 }
 
-/// A value and a sentinel that have no character in common, so that nothing is the value by chance afterwards.
+/// A value and a sentinel without a common character, so that the output contains no value by chance.
 fn values() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     let letters = |of: &'static [u8]| prop::sample::select(of);
     let value = prop_oneof![
@@ -345,12 +346,12 @@ proptest! {
         cuts in prop::collection::vec(any::<usize>(), 0..12),
         ahead in 0usize..3,
     ) {
-        // Characters beyond ASCII are written as others than their bytes are.
+        // These spellings write characters beyond ASCII, not their bytes.
         let by_character = BY_CHARACTER.contains(&how);
         prop_assume!(!by_character || value.is_ascii() || std::str::from_utf8(&value).is_err());
         let written = match how {
             11 | 12 => {
-                // Beside other bytes, so that it begins at any place of a group.
+                // Other bytes before it, so that it begins at any alignment.
                 let joined = [&before[..ahead.min(before.len())], &value, &after].concat();
                 spelled(how, &joined, capitals)
             }
@@ -366,11 +367,11 @@ proptest! {
         if how < 11 {
             prop_assert!(!contains(&out, &written));
         }
-        // However it is divided, the same is found.
+        // The findings do not depend on the splits.
         let mut whole = text.clone();
         patterns.scrub(&mut whole);
         prop_assert_eq!(&out, &whole);
-        // With pauses, no more than the beginning of the value is seen.
+        // With pauses, only a prefix of the value is visible.
         let mut stream = Stream::new(patterns);
         let out = in_pieces(&mut stream, &text, &cuts, true);
         prop_assert_eq!(out.len(), text.len());

@@ -117,7 +117,7 @@ pub(crate) async fn http1_over(
     sender
 }
 
-/// An answer, read to its end.
+/// A complete answer.
 #[derive(Debug)]
 pub(crate) struct Read {
     pub(crate) status: u16,
@@ -150,7 +150,7 @@ pub(crate) async fn send2(sender: &mut http2::SendRequest<Body>, request: Reques
     read(response).await.unwrap()
 }
 
-/// Sends bytes and reads all that comes until the end.
+/// Sends bytes and reads until the end of the stream.
 pub(crate) async fn raw(address: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(bytes).await.unwrap();

@@ -1,4 +1,4 @@
-//! The rig: a decider over a real policy that keeps its records, a resolver that leads to loopback, and origins.
+//! The test setup: a decider with a real policy that keeps its records, a resolver to loopback, and origins.
 
 pub(crate) mod client;
 pub(crate) use bay_tests::origin;
@@ -27,10 +27,10 @@ use secrecy::SecretString;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Notify;
 
-/// How long a test waits for what must happen.
+/// How long a test waits for an expected event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Allows everything under ok.test but one path, on every port.
+/// Allows everything under ok.test except one path, on every port.
 pub(crate) const POLICY: &str = r#"
 [[rule]]
 id = "ok"
@@ -48,7 +48,7 @@ host = "ok.test"
 path = "/open/secret/**"
 "#;
 
-/// One thing that was told to the decider.
+/// One call of the decider.
 #[derive(Debug, Clone)]
 pub(crate) enum Entry {
     Decided { id: String, request: String, allowed: bool },
@@ -64,12 +64,12 @@ pub(crate) struct Ledger {
     pub(crate) secrets: Mutex<Arc<Secrets>>,
     next: AtomicU64,
     told: Notify,
-    /// Where the next decision says that it is made, and what it then waits for.
+    /// Two notifications: the next decision signals the first, and then waits for the second.
     pub(crate) hold: Mutex<Option<(Arc<Notify>, Arc<Notify>)>>,
-    /// Whether bodies are looked at before they are decided on, and what was seen.
+    /// Whether the decider reads bodies before it decides, and what it read.
     pub(crate) looks: AtomicBool,
     pub(crate) seen: Mutex<Vec<Beginning>>,
-    /// What is said of a person who has not answered.
+    /// The open question that the decider returns instead of a person's answer.
     pub(crate) waiting: Mutex<Option<Waiting>>,
 }
 
@@ -108,7 +108,7 @@ impl Ledger {
         .await
     }
 
-    /// Waits until every ruling was told its end, and sees that none was told two.
+    /// Waits until every ruling has ended, and asserts that each ended once.
     pub(crate) async fn all_ended_once(&self) {
         let ids = |entries: &[Entry], ended: bool| {
             let mut ids: Vec<String> = Vec::new();
@@ -236,7 +236,7 @@ impl Decider for Ledger {
     }
 }
 
-/// Names lead to documentation addresses, which count as public, and those to loopback.
+/// Resolves names to documentation addresses, which count as public, and connects these to loopback.
 #[derive(Default)]
 pub(crate) struct LabNet {
     names: Mutex<HashMap<String, Vec<IpAddr>>>,
@@ -245,7 +245,7 @@ pub(crate) struct LabNet {
     pub(crate) dialled: Mutex<Vec<SocketAddr>>,
     /// User, key and known hosts for every SSH server.
     pub(crate) login: Mutex<Option<(String, String, String)>>,
-    /// The addresses of the lab's host; nothing where they cannot be read.
+    /// The addresses of the lab's host. `None` if they cannot be read.
     pub(crate) own: Mutex<Option<Vec<IpAddr>>>,
 }
 
@@ -275,7 +275,7 @@ impl Upstream for LabNet {
 }
 
 impl LabNet {
-    /// Has a name lead to an address, and that to a place on loopback.
+    /// Resolves a name to an address, and connects that address to a place on loopback.
     pub(crate) fn lead(&self, name: &str, address: &str, place: SocketAddr) {
         let address: IpAddr = address.parse().unwrap();
         self.names.lock().unwrap().insert(name.to_owned(), vec![address]);
@@ -287,10 +287,10 @@ pub(crate) struct Lab {
     pub(crate) gateway: Gateway,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) net: Arc<LabNet>,
-    /// The port of all listeners in the gateway's place.
+    /// The port of all transparent listeners.
     pub(crate) port: u16,
     pub(crate) bay_authority: CertificateDer<'static>,
-    /// The gateway's key as an SSH server.
+    /// The host key of the gateway's SSH server.
     pub(crate) ssh_host_key: String,
     pub(crate) dns: SocketAddr,
     pub(crate) proxy: SocketAddr,
@@ -321,10 +321,10 @@ pub(crate) fn quick() -> Timeouts {
     }
 }
 
-/// How often a port is looked for that is free for two: tests side by side take them from each other.
+/// How often a port is tried that must be free twice: parallel tests take ports from each other.
 const PORT_TRIES: usize = 100;
 
-/// The same port for both ways of asking.
+/// Sockets for both transports on one port.
 async fn dns_sockets() -> (UdpSocket, TcpListener) {
     for _ in 0..PORT_TRIES {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -335,7 +335,7 @@ async fn dns_sockets() -> (UdpSocket, TcpListener) {
     panic!("no port is free for both UDP and TCP");
 }
 
-/// A port that is free at every address: one that is free at a single one may be somebody's at all the others.
+/// A port that is free at every address. A port that is free at one address may be taken at others.
 async fn transparent_listener(address: Ipv4Addr) -> TcpListener {
     for _ in 0..PORT_TRIES {
         let everywhere = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.unwrap();
@@ -355,7 +355,7 @@ impl Lab {
 
     pub(crate) async fn with(policy: &str, timeouts: Timeouts) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        // Tests may run as processes side by side; the process keeps their networks apart, ports do the rest.
+        // Tests may run as parallel processes. The process id separates their networks, and ports separate the rest.
         let second = 64 + (std::process::id() % 128) as u8;
         let third = (number % 250) as u8;
         let base = Ipv4Addr::new(127, second, third, 0);
@@ -405,7 +405,7 @@ impl Lab {
         }
     }
 
-    /// Looks a name up and opens the door behind its synthetic address.
+    /// Resolves a name and opens a listener at its synthetic address.
     pub(crate) async fn open(&mut self, name: &str) -> SocketAddr {
         if let Some(address) = self.names.get(name) {
             return *address;
@@ -418,12 +418,12 @@ impl Lab {
         address
     }
 
-    /// Where the bay finds a name that was opened.
+    /// The synthetic address of a name that was opened.
     pub(crate) fn address(&self, name: &str) -> SocketAddr {
         self.names[name]
     }
 
-    /// A door at an address that was never given to a name.
+    /// Opens a listener at an address without a name.
     pub(crate) async fn open_address(&self, last: u8) -> SocketAddr {
         let [a, b, c, _] = match client::first_address(&self.gateway) {
             IpAddr::V4(address) => address.octets(),
