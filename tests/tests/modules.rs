@@ -16,22 +16,6 @@ const ROOT: &str = "(root)";
 /// off.
 const KNOWN: &[(&str, &[&str])] = &[
     ("bay-diff", &["(root)", "compare", "content", "renames", "walk"]),
-    (
-        "bay-guest",
-        &[
-            "(root)",
-            "alone",
-            "boot",
-            "ctl",
-            "envd",
-            "execs",
-            "fork_hooks",
-            "ports",
-            "server",
-            "services",
-            "wake",
-        ],
-    ),
     ("bay-pool", &["(root)", "backing", "changes", "checkpoint", "diff", "image", "pool", "repo", "sysfs"]),
     (
         "bay-server",

@@ -3,6 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bay_text::percent;
 use bay_types::{ApiError, ErrorCode};
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Frame, Incoming, SizeHint};
+use hyper_util::rt::TokioTimer;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
@@ -18,6 +20,24 @@ use tokio::sync::mpsc;
 const MAX_JSON_BODY: usize = 7 << 20;
 /// Longest path in a query, as the kernel's own limit.
 const MAX_PATH: usize = 4096;
+
+/// Pause after an accept that failed for want of descriptors or memory.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const MAX_HEADERS: usize = 64;
+/// Buffer of a connection; also the longest head of a request.
+const CONNECTION_BUFFER: usize = 256 << 10;
+
+/// How every connection is served.
+pub(crate) fn connection(head_timeout: Option<Duration>) -> hyper::server::conn::http1::Builder {
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(head_timeout)
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(CONNECTION_BUFFER)
+        .auto_date_header(false);
+    builder
+}
 
 /// The body of an answer: at hand, or made by somebody else as it is sent.
 #[derive(Debug)]

@@ -14,7 +14,7 @@
 //!                        ├──► services ──► execs of their own, kept running and asked for their health
 //!                        ├──► watch (a thread each), ports; ctl: the same for the bay's own processes
 //!                        ├──► files, archives (threads, only while one is copied)
-//!                        └──► envd: E2B's interface to all of this; [`alone`] serves nothing else
+//!                        └──► envd: E2B's interface to all of this; [`standalone`] serves nothing else
 //! ```
 //!
 //! The life of an exec:
@@ -40,22 +40,19 @@
 //! - The guest dies: the kernel ends the bay. The records on disk say what ran; the next guest calls it lost.
 #![forbid(unsafe_code)]
 
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use bay_types::guest::GuestConfig;
-
+pub use boot::{prepare, serve};
+pub use execs::Bounds;
+pub use primitives::Config;
 pub use services::{kept_runs, kept_services};
 
-mod alone;
+mod after_restore;
 mod boot;
 mod ctl;
 mod envd;
 mod execs;
+mod executor;
 mod files;
 mod fork_hooks;
 #[cfg(fuzzing)]
@@ -63,69 +60,30 @@ pub mod fuzz;
 mod http;
 mod log;
 mod ports;
+mod primitives;
 mod procfs;
+mod root_files;
 mod sentinels;
 mod server;
 mod services;
 mod settings;
 pub mod spool;
+mod standalone;
 mod trust;
 mod users;
-mod wake;
 mod watch;
 
-/// Finished execs whose output and end are kept; the ones that ended first go first.
-pub const FINISHED_EXECS: usize = 256;
-/// Output kept of all finished execs together.
-pub const FINISHED_BYTES: u64 = 1 << 30;
-/// Threads for files, archives and bulk output. They exist only while there is such work, and a little longer.
-const BLOCKING_THREADS: usize = 24;
-const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(1);
-const BLOCKING_STACK: usize = 1 << 20;
-
-/// What a guest runs with. [`run`] makes one for a bay; tests make their own.
-#[derive(Debug)]
-pub struct Config {
-    pub guest: GuestConfig,
-    pub listener: UnixListener,
-    /// Directory of the cgroup v2 group to make leaves in. Without it trees are found through `/proc`.
-    pub cgroup: Option<OwnedFd>,
-    /// Where output is kept.
-    pub state_dir: PathBuf,
-    /// What the file routes call `/`, and where users are looked up.
-    pub root: PathBuf,
-    pub bounds: Bounds,
-}
-
-/// How much is kept; the constants of this crate by default.
-#[derive(Debug, Clone, Copy)]
-pub struct Bounds {
-    pub output: spool::Bounds,
-    pub finished_execs: usize,
-    pub finished_bytes: u64,
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        Self {
-            output: spool::Bounds::default(),
-            finished_execs: FINISHED_EXECS,
-            finished_bytes: FINISHED_BYTES,
-        }
-    }
-}
-
-/// `bay __guest`: PID 1 of a bay. Returns when the bay is to end. With arguments it is a guest without a bay: [`alone`].
+/// `bay __guest`: PID 1 of a bay. Returns when the bay is to end. With `--alone` it serves envd without a bay.
 #[must_use]
 pub fn run() -> ExitCode {
     let mut arguments = std::env::args_os().skip(2).peekable();
     if arguments.peek().is_some_and(|first| first == bay_types::guest::boot::SANDBOXED) {
-        return begin(boot::sandboxed);
+        return boot::run(boot::from_shared_directory);
     }
-    match alone::wanted(arguments) {
+    match standalone::wanted(arguments) {
         Ok(None) => {}
         wanted => {
-            let outcome = wanted.and_then(|wanted| wanted.as_ref().map_or(Ok(()), alone::serve));
+            let outcome = wanted.and_then(|wanted| wanted.as_ref().map_or(Ok(()), standalone::serve));
             return outcome.map_or_else(
                 |error| {
                     eprintln!("{error}");
@@ -135,56 +93,5 @@ pub fn run() -> ExitCode {
             );
         }
     }
-    begin(boot::inherited)
-}
-
-/// PID 1 of a bay that gets its configuration by `configure`.
-fn begin(configure: fn() -> io::Result<Config>) -> ExitCode {
-    let begun = bay_sys::signals::withstand()
-        .and_then(|()| bay_sys::signals::work_apart(move || as_first_process(configure)));
-    let Err(error) = begun;
-    log::last_words(&error);
-    ExitCode::FAILURE
-}
-
-/// PID 1 of a bay, from its beginning to its end.
-fn as_first_process(configure: fn() -> io::Result<Config>) -> i32 {
-    let outcome = configure().and_then(|config| {
-        prepare(&config);
-        serve(config)
-    });
-    match outcome {
-        Ok(()) => 0,
-        Err(error) => {
-            // Nobody listens to PID 1's standard error; the helper sees that the socket closes.
-            log::last_words(&error);
-            1
-        }
-    }
-}
-
-/// Writes the files that a bay has whatever its image is. What cannot be written is logged.
-pub fn prepare(config: &Config) {
-    boot::prepare_root(&config.guest, &config.root, &log::Log::open(&config.state_dir));
-}
-
-/// Serves until a shutdown is asked for and done.
-///
-/// # Errors
-/// When the socket or the state directory cannot be used at all.
-pub fn serve(config: Config) -> io::Result<()> {
-    let runtime = runtime()?;
-    let outcome = runtime.block_on(server::serve(config));
-    // A thread may be stuck in a copy; the end of PID 1 ends it.
-    runtime.shutdown_background();
-    outcome
-}
-
-fn runtime() -> io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(BLOCKING_THREADS)
-        .thread_keep_alive(BLOCKING_KEEP_ALIVE)
-        .thread_stack_size(BLOCKING_STACK)
-        .build()
+    boot::run(boot::from_descriptors)
 }

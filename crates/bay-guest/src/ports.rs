@@ -9,13 +9,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
 
 use bay_types::inside::{Port, Protocol};
+use bay_types::service::ServiceName;
 use bay_types::{ApiError, ExecId};
 use http::StatusCode;
 use tokio::sync::Semaphore;
 
 use crate::http::{Answer, json};
 use crate::procfs;
-use crate::services::Services;
 
 /// Longest table of sockets that is read: some 25,000 lines.
 const MAX_TABLE: u64 = 4 << 20;
@@ -35,9 +35,10 @@ const UDP_BOUND: &str = "07";
 static OUTER_TURN: Semaphore = Semaphore::const_new(1);
 static INNER_TURN: Semaphore = Semaphore::const_new(1);
 
-/// `GET /v1/ports`, for somebody outside or for a user inside the bay. To one who is not root, other users' processes
-/// are not told: it could not see them by itself either.
-pub(crate) async fn route(viewer: Option<u32>, services: Option<&Services>) -> Answer {
+/// `GET /v1/ports`, for the daemon or for the user `viewer` inside the bay. If that user is not root, the answer leaves out
+/// processes of other users: the kernel hides them from that user as well. `service_of` knows which service an exec is a
+/// run of.
+pub(crate) async fn route(viewer: Option<u32>, service_of: impl Fn(ExecId) -> Option<ServiceName>) -> Answer {
     let turn = if viewer.is_some() { &INNER_TURN } else { &OUTER_TURN };
     let turn = turn.acquire().await.map_err(|e| ApiError::internal(&e))?;
     let search = move || {
@@ -46,7 +47,7 @@ pub(crate) async fn route(viewer: Option<u32>, services: Option<&Services>) -> A
     };
     let mut found = tokio::task::spawn_blocking(search).await.map_err(|e| ApiError::internal(&e))?;
     for port in &mut found {
-        port.service = port.exec.and_then(|run| services?.name_of(run));
+        port.service = port.exec.and_then(&service_of);
     }
     Ok(json(StatusCode::OK, &found))
 }

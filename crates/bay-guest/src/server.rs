@@ -1,10 +1,8 @@
 //! Connections and routes.
 
 use std::convert::Infallible;
-use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixListener as StdListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,31 +10,34 @@ use std::time::Duration;
 
 use bay_types::exec::{ExecSpec, ExecStatus, SignalRequest, Signalled};
 use bay_types::frame::{INPUT, UPGRADE};
-use bay_types::guest::{ExecEnded, GuestConfig, GuestEvent, GuestInfo, PROTOCOL, Shutdown, ShutdownReport};
+use bay_types::guest::{ExecEnded, GuestEvent, GuestInfo, PROTOCOL, Shutdown, ShutdownReport};
 use bay_types::secret::Delivered;
 use bay_types::{ApiError, ErrorCode, ExecId, InputId, VERSION};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
-use rustix::process::{Resource, Rlimit};
 use serde::Serialize;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
 
+use crate::after_restore::AfterRestore;
 use crate::ctl::{self, Asks, Ctl};
 use crate::envd::{self, Envd};
+use crate::execs::Execs;
 use crate::execs::attach::{self, Target};
 use crate::execs::output::{self, Follow, Output};
-use crate::execs::{Execs, Place, Reaper, Who};
 use crate::files::{self, Files};
-use crate::http::{Answer, Body, Query, empty, error, invalid, json, read_json, require_json, stream};
+use crate::http::{
+    ACCEPT_PAUSE, Answer, Body, Query, connection, empty, error, invalid, json, read_json, require_json,
+    stream,
+};
 use crate::log::Log;
-use crate::sentinels::Sentinels;
+use crate::primitives::{Config, Primitives};
 use crate::services::{self, Services};
-use crate::{Bounds, Config, boot, fork_hooks, ports, procfs, wake, watch};
+use crate::{fork_hooks, ports, root_files, watch};
 
 /// Connections from outside the bay, where the daemon is.
 const MAX_CONNECTIONS: usize = 1024;
@@ -44,11 +45,6 @@ const MAX_CONNECTIONS: usize = 1024;
 const MAX_INNER_CONNECTIONS: usize = 64;
 /// How long a client inside the bay may take for a request, or be idle. The daemon may keep its connection for ever.
 const INNER_TIMEOUT: Duration = Duration::from_secs(60);
-const MAX_HEADERS: usize = 64;
-/// Buffer of a connection; also the longest head of a request.
-const CONNECTION_BUFFER: usize = 256 << 10;
-/// Pause after an accept that failed for want of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Longest grace of a shutdown.
 const MAX_GRACE: Duration = Duration::from_secs(600);
 /// Part of the grace of a shutdown that services may use before everything else is asked to end.
@@ -67,28 +63,26 @@ struct SignalAnswer {
 }
 
 /// Everything a request can reach.
-pub(crate) struct Guest {
-    pub(crate) execs: Arc<Execs>,
+struct Guest {
+    execs: Arc<Execs>,
     files: Arc<Files>,
     /// Or why there can be none.
     services: Result<Arc<Services>, String>,
     /// What a watch calls `/`.
-    pub(crate) root: PathBuf,
-    pub(crate) state_dir: PathBuf,
-    pub(crate) ctl: Arc<Ctl>,
+    root: PathBuf,
+    ctl: Arc<Ctl>,
     envd: Arc<Envd>,
     started_at: Timestamp,
     /// What went wrong on the way here.
     troubles: Vec<String>,
-    /// Where a restored guest's new socket goes.
-    pub(crate) listeners: mpsc::Sender<UnixListener>,
+    restored: Arc<AfterRestore>,
     /// Everything has ended; the guest goes once this is told.
     done: AtomicBool,
     leave: Notify,
 }
 
 impl Guest {
-    pub(crate) fn services(&self) -> Result<&Arc<Services>, ApiError> {
+    fn services(&self) -> Result<&Arc<Services>, ApiError> {
         self.services.as_ref().map_err(|why| {
             ApiError::new(
                 ErrorCode::PoolDamaged,
@@ -99,55 +93,11 @@ impl Guest {
     }
 }
 
-/// What a guest stands on, wherever it listens.
-#[derive(Debug)]
-pub(crate) struct Ground {
-    pub(crate) guest: GuestConfig,
-    pub(crate) cgroup: Option<OwnedFd>,
-    pub(crate) state_dir: PathBuf,
-    pub(crate) root: PathBuf,
-    pub(crate) bounds: Bounds,
-}
-
-/// Takes over the ground: opens what is needed, and starts reaping and tidying up.
-pub(crate) fn settle(ground: Ground) -> io::Result<(Arc<Execs>, Arc<Files>, Arc<Log>)> {
-    procfs::hold();
-    let child_signal = Reaper::listen()?;
-    DirBuilder::new().recursive(true).mode(0o700).create(&ground.state_dir)?;
-    let root = File::open(&ground.root)?;
-    let log = Arc::new(Log::open(&ground.state_dir));
-    let reaper = Arc::new(Reaper::default());
-    let place = Place {
-        services: false,
-        state: File::open(&ground.state_dir)?.into(),
-        root: root.try_clone()?.into(),
-        null: File::open("/dev/null")?.into(),
-        cgroup: ground.cgroup.map(Arc::new),
-        who: Arc::new(Who::new(ground.guest.bay_id, ground.guest.hostname)),
-        sentinels: Arc::new(Sentinels::new(ground.guest.secrets)),
-        bounds: ground.bounds,
-        open_files: raise_open_files(),
-        started_at: Timestamp::now(),
-        terminals: Arc::default(),
-        log: Arc::clone(&log),
-    };
-    let execs = Arc::new(Execs::new(place, Arc::clone(&reaper)));
-    log.line("guest.started", format_args!("version={VERSION}"));
-    tokio::spawn(async move { reaper.run(child_signal).await });
-    let tidy = Arc::clone(&execs);
-    tokio::spawn(async move { tidy.tidy_leaves().await });
-    let adopt = Arc::clone(&execs);
-    tokio::task::spawn_blocking(move || adopt.adopt_from_disk());
-    Ok((execs, Arc::new(Files::new(root.into())), log))
-}
-
-pub(crate) async fn serve(config: Config) -> io::Result<()> {
-    let Config { guest, listener, cgroup, state_dir, root, bounds } = config;
-    let about = guest.clone();
-    let state = state_dir.clone();
-    let (execs, files, log) = settle(Ground { guest, cgroup, state_dir, root: root.clone(), bounds })?;
+pub(crate) async fn serve(config: Config, listener: StdListener) -> io::Result<()> {
+    let (about, state_dir, root) = (config.guest.clone(), config.state_dir.clone(), config.root.clone());
+    let Primitives { execs, files, log } = Primitives::start(config)?;
     let troubles = match about.fork_index {
-        Some(index) => fork_hooks::run(&execs, &state, &root, index, &log).await,
+        Some(index) => fork_hooks::run(&execs, &state_dir, &root, index, &log).await,
         None => Vec::new(),
     };
     listener.set_nonblocking(true)?;
@@ -174,8 +124,16 @@ pub(crate) async fn serve(config: Config) -> io::Result<()> {
         Err(error) => log.line("ctl.refused", format_args!("error={error}")),
     }
     let (listeners, new_listeners) = mpsc::channel(1);
-    let guest = Arc::new(Guest {
+    let restored = AfterRestore {
         listeners,
+        execs: Arc::clone(&execs),
+        services: services.as_ref().ok().cloned(),
+        ctl: Arc::clone(&ctl),
+        root: root.clone(),
+        state_dir,
+    };
+    let guest = Arc::new(Guest {
+        restored: Arc::new(restored),
         envd: Arc::new(Envd::new(Arc::clone(&execs), Arc::new(files.beside()?))),
         started_at,
         troubles,
@@ -183,7 +141,6 @@ pub(crate) async fn serve(config: Config) -> io::Result<()> {
         files,
         services,
         root,
-        state_dir: state,
         ctl,
         done: AtomicBool::new(false),
         leave: Notify::new(),
@@ -194,14 +151,6 @@ pub(crate) async fn serve(config: Config) -> io::Result<()> {
     }
     log.line("guest.stopped", format_args!(""));
     Ok(())
-}
-
-/// Each exec costs the guest some descriptors, so it takes as many as it may. Commands get the limit we came with.
-fn raise_open_files() -> Option<(u64, u64)> {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let (soft, hard) = (limit.current?, limit.maximum?);
-    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(hard), maximum: Some(hard) }).ok()?;
-    Some((soft, hard))
 }
 
 async fn accept(
@@ -256,18 +205,6 @@ async fn serve_connection(stream: UnixStream, guest: &Arc<Guest>, from_inside: b
     if guest.done.load(Ordering::Relaxed) {
         guest.leave.notify_one();
     }
-}
-
-/// How every connection is served.
-pub(crate) fn connection(head_timeout: Option<Duration>) -> hyper::server::conn::http1::Builder {
-    let mut builder = hyper::server::conn::http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(head_timeout)
-        .max_headers(MAX_HEADERS)
-        .max_buf_size(CONNECTION_BUFFER)
-        .auto_date_header(false);
-    builder
 }
 
 async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
@@ -338,12 +275,14 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
             files::archive_put(&guest.files, &query, request.into_body()).await
         }
         (&Method::GET, ["v1", "watch"]) => watch::route(&guest.root, &query).await,
-        (&Method::GET, ["v1", "ports"]) => ports::route(None, guest.services.as_deref().ok()).await,
+        (&Method::GET, ["v1", "ports"]) => {
+            ports::route(None, |run| guest.services.as_deref().ok()?.name_of(run)).await
+        }
         (&Method::GET, ["v1", "activity"]) => Ok(json(StatusCode::OK, &guest.ctl.activity())),
         (&Method::PUT, ["v1", "limits"]) => {
             let now = guest.ctl.set_limits(require_json(request.into_body()).await?);
             let (root, log) = (guest.root.clone(), Arc::clone(&execs.place.log));
-            tokio::task::spawn_blocking(move || boot::rewrite_readme(&root, &now, &log))
+            tokio::task::spawn_blocking(move || root_files::rewrite_readme(&root, &now, &log))
                 .await
                 .map_err(|e| ApiError::internal(&e))?;
             Ok(empty(StatusCode::NO_CONTENT))
@@ -358,7 +297,7 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
             .map_err(|e| ApiError::internal(&e))?;
             Ok(empty(StatusCode::NO_CONTENT))
         }
-        (&Method::POST, ["v1", "wake"]) => wake::route(guest, request).await,
+        (&Method::POST, ["v1", "wake"]) => guest.restored.route(request).await,
         (&Method::POST, ["v1", "shutdown"]) => {
             let wanted: Shutdown = require_json(request.into_body()).await?;
             let ended = stop(guest, Duration::from_millis(wanted.grace_ms).min(MAX_GRACE)).await;

@@ -37,18 +37,16 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
 use crate::execs::TerminalClock;
-use crate::http::{Answer, Query, error, invalid, json, require_json};
+use crate::http::{ACCEPT_PAUSE, Answer, Query, error, invalid, json, require_json};
 use crate::services::Services;
 use crate::{ports, spool};
 
 mod asks;
 mod lease;
-mod readme;
 mod services;
 
 pub(crate) use asks::Asks;
 use lease::{Lease, since_boot};
-pub(crate) use readme::readme;
 
 /// Connections at once. One more waits for its turn in the kernel's queue.
 const MAX_CONNECTIONS: usize = 32;
@@ -57,8 +55,6 @@ const CONNECTION_TIME: Duration = Duration::from_secs(5);
 const MAX_HEADERS: usize = 32;
 /// Longest head of a request, and the smallest that the library takes.
 const BUFFER: usize = 8 << 10;
-/// Pause after an accept that failed for want of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What the guest knows for its own processes.
 #[derive(Debug)]
@@ -224,7 +220,9 @@ impl Ctl {
         match (request.method(), parts.as_slice()) {
             (&Method::GET, ["v1", "whoami"]) => Ok(json(StatusCode::OK, &self.whoami(peer))),
             (&Method::GET, ["v1", "can"]) => Ok(json(StatusCode::OK, &self.can())),
-            (&Method::GET, ["v1", "ports"]) => ports::route(Some(peer.uid), self.services.as_deref()).await,
+            (&Method::GET, ["v1", "ports"]) => {
+                ports::route(Some(peer.uid), |run| self.services.as_deref()?.name_of(run)).await
+            }
             (&Method::POST, ["v1", "hold"]) => {
                 let seconds = query.number("seconds", 10)?.ok_or_else(|| invalid("seconds= is missing"))?;
                 let hold = self.hold(seconds)?;

@@ -9,7 +9,7 @@
 //!   GET  /health · /metrics · /envs
 //! ```
 //!
-//! It is served beside `/v1` on the guest's socket, and alone on a loopback port ([`crate::alone`]). Requests carry no
+//! It is served beside `/v1` on the guest's socket, and alone on a loopback port ([`crate::standalone`]). Requests carry no
 //! authority of their own: on the socket the daemon is the only client, and it is the daemon that checks a sandbox's
 //! `X-Access-Token` and the signatures of `/files` before it passes a request on. Inside everything is done with
 //! root's authority for the user that the request names (`Authorization: Basic`, `username=`): that user owns what is

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, broadcast, watch};
 
 pub(crate) mod attach;
+mod bounds;
 mod exec;
 pub(crate) mod inbox;
 mod leaf;
@@ -24,13 +25,13 @@ mod reaper;
 mod recent;
 mod start;
 
+pub use bounds::Bounds;
 use exec::Ended;
 pub(crate) use exec::{Exec, Input, Life, TerminalClock};
 use leaf::Leaf;
 pub(crate) use reaper::Reaper;
 use recent::Recent;
 
-use crate::Bounds;
 use crate::http::invalid;
 use crate::log::Log;
 use crate::sentinels::Sentinels;

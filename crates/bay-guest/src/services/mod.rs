@@ -49,8 +49,7 @@ pub(crate) use routes::{define, definition, parse, route};
 use machine::{Event, Machine, Moment, Rules};
 use store::Record;
 
-use crate::Bounds;
-use crate::execs::{Exec, Execs, Place, Reaper};
+use crate::execs::{Bounds, Exec, Execs, Place, Reaper};
 use crate::spool;
 
 /// Output kept of one run, and the step in which its beginning is dropped.

@@ -79,7 +79,6 @@ pub(crate) fn guest_process() {
             fork_index: None,
             about: About::default(),
         },
-        listener: UnixListener::from(listener),
         cgroup: std::env::var_os(CGROUP).map(|path| File::open(path).unwrap().into()),
         state_dir: dir.join("state"),
         root: if machine { PathBuf::from("/") } else { dir.join("root") },
@@ -90,7 +89,7 @@ pub(crate) fn guest_process() {
         bay_guest::prepare(&config);
         origin::serve(&dir);
     }
-    bay_guest::serve(config).unwrap();
+    bay_guest::serve(config, UnixListener::from(listener)).unwrap();
 }
 
 #[derive(Default)]

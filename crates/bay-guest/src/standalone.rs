@@ -23,15 +23,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
 use crate::envd::{self, Envd};
-use crate::http::{Body, json};
-use crate::server::{self, Ground};
-use crate::{Bounds, runtime};
+use crate::execs::Bounds;
+use crate::executor;
+use crate::http::{ACCEPT_PAUSE, Body, connection, json};
+use crate::log::Log;
+use crate::primitives::{Config, Primitives};
 
 const MAX_CONNECTIONS: usize = 1024;
 /// How long a client may take for the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// Pause after an accept that failed for want of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long processes have between TERM and KILL when it is ended.
 const GRACE: Duration = Duration::from_secs(1);
 /// What a client that names no sandbox calls it.
@@ -91,7 +91,7 @@ pub(crate) fn serve(wanted: &Wanted) -> io::Result<()> {
             made.0.clone()
         }
     };
-    let ground = Ground {
+    let config = Config {
         guest: GuestConfig {
             bay_id: NAME.to_owned(),
             hostname: NAME.to_owned(),
@@ -108,10 +108,7 @@ pub(crate) fn serve(wanted: &Wanted) -> io::Result<()> {
         root: PathBuf::from("/"),
         bounds: Bounds::default(),
     };
-    let runtime = runtime()?;
-    let outcome = runtime.block_on(listen(wanted.address, ground));
-    runtime.shutdown_background();
-    outcome
+    executor::run(listen(wanted.address, config))
 }
 
 /// A directory that goes away with us.
@@ -124,8 +121,8 @@ impl Drop for Temporary {
     }
 }
 
-async fn listen(address: SocketAddr, ground: Ground) -> io::Result<()> {
-    let (execs, files, log) = server::settle(ground)?;
+async fn listen(address: SocketAddr, config: Config) -> io::Result<()> {
+    let Primitives { execs, files, log } = Primitives::start(config)?;
     let envd = Arc::new(Envd::new(Arc::clone(&execs), files));
     let listener = TcpListener::bind(address).await?;
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -139,7 +136,7 @@ async fn listen(address: SocketAddr, ground: Ground) -> io::Result<()> {
     Ok(())
 }
 
-async fn accept(listener: &TcpListener, envd: &Arc<Envd>, log: &crate::log::Log) {
+async fn accept(listener: &TcpListener, envd: &Arc<Envd>, log: &Log) {
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let stream = match listener.accept().await {
@@ -169,7 +166,7 @@ async fn serve_connection(stream: TcpStream, envd: &Arc<Envd>) {
         async move { Ok::<_, Infallible>(answer(&envd, request).await) }
     });
     // A client that breaks off or talks nonsense ends its own connection and nothing else.
-    let _ = server::connection(Some(HEAD_TIMEOUT)).serve_connection(TokioIo::new(stream), service).await;
+    let _ = connection(Some(HEAD_TIMEOUT)).serve_connection(TokioIo::new(stream), service).await;
 }
 
 async fn answer(envd: &Arc<Envd>, request: Request<Incoming>) -> Response<Body> {

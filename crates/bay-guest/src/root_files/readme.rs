@@ -5,7 +5,7 @@ use std::fmt::Write;
 use bay_types::bay::Limits;
 use bay_types::guest::{GATEWAY_V4, GuestConfig, PROXY_PORT};
 
-pub(crate) fn readme(guest: &GuestConfig) -> String {
+pub(super) fn text(guest: &GuestConfig) -> String {
     let mut mounts = String::new();
     for mount in &guest.about.mounts {
         // Writing to a String cannot fail. A path may hold a line break; a line of this file may not.
@@ -53,7 +53,7 @@ mod tests {
             fork_index: None,
             about,
         };
-        let text = readme(&guest);
+        let text = text(&guest);
         assert!(!text.contains('@'), "{text}");
         assert!(
             text.contains("alpha") && text.contains("memory 512 MiB") && text.contains("/data\\nx"),

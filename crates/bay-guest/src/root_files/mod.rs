@@ -1,0 +1,347 @@
+//! The files of the bay's root filesystem that the guest writes when it starts: what every Linux machine has in `/etc`,
+//! git's settings for all users, the README for the agent, and trust in the gateway's certificate.
+//!
+//! The root filesystem is the agent's, so anything may be in the way of these files. Each is written by a rename over
+//! whatever has its name; what cannot be written is logged, and the bay starts all the same.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use bay_sys::paths::open_below;
+use bay_types::bay::Author;
+use bay_types::guest::{GATEWAY_V4, GIT_SETTINGS, GuestConfig, HOME};
+use bay_types::inside;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::log::Log;
+use crate::{sentinels, settings, spool, trust};
+
+mod readme;
+
+/// Longest existing file that is compared with what it should be.
+const MAX_ETC: u64 = 64 << 10;
+/// Directories of `PATH` in which a git is looked for.
+const MAX_GITS: usize = 64;
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
+/// First line of files that we made. What an agent adds below is kept.
+const MARK: &str = "# written by Workbay when the bay first started; kept as it is from then on";
+
+/// Makes `/etc` and `/tmp` of the bay what programs expect.
+pub(crate) fn prepare(guest: &GuestConfig, root: &Path, log: &Log) {
+    let attempt = |what: &str, outcome: io::Result<()>| {
+        if let Err(error) = outcome {
+            log.line("boot.skipped", format_args!("file={what} error={error}"));
+        }
+    };
+    let root = match File::open(root) {
+        Ok(root) => OwnedFd::from(root),
+        Err(error) => return attempt("/", Err(error)),
+    };
+    attempt("/tmp", make_tmp(root.as_fd()));
+    attempt(inside::README, write_readme(root.as_fd(), guest));
+    let etc = match open_etc(root.as_fd()) {
+        Ok(etc) => etc,
+        Err(error) => return attempt("/etc", Err(error)),
+    };
+    let name = &guest.hostname;
+    let own_line = format!("127.0.1.1\t{name}");
+    let hosts =
+        format!("{MARK}\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{own_line}\n");
+    let resolv = format!("{MARK}\nnameserver {GATEWAY_V4}\noptions timeout:3 attempts:2\n");
+    let ours = |old: &str, line: &str| old.starts_with(MARK) && old.lines().any(|l| l == line);
+    attempt("/etc/hosts", write_unless(etc.as_fd(), "hosts", &hosts, |old| ours(old, &own_line)));
+    attempt("/etc/resolv.conf", write_unless(etc.as_fd(), "resolv.conf", &resolv, |old| ours(old, MARK)));
+    for (file, text) in [("hostname", format!("{name}\n")), ("machine-id", format!("{}\n", guest.machine_id))]
+    {
+        attempt(file, write_unless(etc.as_fd(), file, &text, |old| old == text));
+    }
+    let by_ssh = guest.ssh.as_ref().map_or(&[][..], |ssh| &ssh.hosts);
+    let changed = |old: &str| {
+        let kept = trust::without_https(old, by_ssh);
+        let author = guest.author.as_ref().and_then(|author| author_section(&kept, author));
+        let remotes = guest.certificate.as_ref().and_then(|_| trust::over_https(root.as_fd(), &kept, by_ssh));
+        let ours = guest.certificate.as_ref().and_then(|_| include_section(&kept));
+        let gap = if kept.is_empty() || kept.ends_with('\n') { "" } else { "\n" };
+        let added: String = [author, remotes, ours].into_iter().flatten().collect();
+        let new = if added.is_empty() { kept } else { format!("{kept}{gap}{added}") };
+        (new != old).then_some(new)
+    };
+    attempt("/etc/gitconfig", change_gitconfig(etc.as_fd(), changed));
+    for prefix in other_gits(root.as_fd()) {
+        let told = open_etc_of(root.as_fd(), &prefix).and_then(|etc| change_gitconfig(etc.as_fd(), changed));
+        attempt(&format!("{prefix}/etc/gitconfig"), told);
+    }
+    trust::install(guest, root.as_fd(), log);
+    sentinels::place(&guest.secrets, &[], root.as_fd(), log);
+}
+
+/// Where else a git that commands find is installed. One below `/usr` has its settings in `/etc`, any other in the `etc`
+/// beside its `bin`: the host's own in `/usr/local` above all.
+fn other_gits(root: BorrowedFd<'_>) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for dir in settings::path(root).split(':').take(MAX_GITS) {
+        let Ok(bin) = open_below(root, dir.trim_start_matches('/'), DIRECTORY, ResolveFlags::IN_ROOT) else {
+            continue;
+        };
+        if !dir.starts_with('/') || rustix::fs::statat(&bin, "git", AtFlags::SYMLINK_NOFOLLOW).is_err() {
+            continue;
+        }
+        // A link tells where it really is.
+        let link = rustix::fs::readlinkat(&bin, "git", Vec::new()).ok().and_then(|l| l.into_string().ok());
+        let real = link.filter(|link| link.starts_with('/'));
+        for place in [Some(format!("{dir}/git")), real].into_iter().flatten() {
+            let prefix = place.strip_suffix("/bin/git").filter(|prefix| !matches!(*prefix, "" | "/usr"));
+            found.extend(prefix.filter(|prefix| !found.iter().any(|f| f == prefix)).map(str::to_owned));
+        }
+    }
+    found
+}
+
+fn open_etc_of(root: BorrowedFd<'_>, prefix: &str) -> io::Result<OwnedFd> {
+    let prefix = open_below(root, prefix.trim_start_matches('/'), DIRECTORY, ResolveFlags::IN_ROOT)?;
+    match rustix::fs::mkdirat(&prefix, "etc", Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(e) => return Err(e.into()),
+    }
+    // No link: it could lead anywhere.
+    let strict = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    Ok(open_below(prefix.as_fd(), "etc", DIRECTORY, strict)?)
+}
+
+/// Adds to git's settings for all users of the bay what these lack. A user's or a repository's own settings outrank
+/// them.
+fn change_gitconfig(etc: BorrowedFd<'_>, changed: impl FnOnce(&str) -> Option<String>) -> io::Result<()> {
+    let old = match rustix::fs::statat(etc, "gitconfig", AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => String::new(),
+        Err(error) => return Err(error.into()),
+        // A link, a device or an endless file is somebody's own arrangement.
+        Ok(stat) if stat.st_size >= MAX_ETC.cast_signed() => return Ok(()),
+        Ok(_) => match read_small(etc, "gitconfig") {
+            Some(old) => old,
+            None => return Ok(()),
+        },
+    };
+    let Some(new) = changed(&old) else { return Ok(()) };
+    write_unless(etc, "gitconfig", &new, |_| false)
+}
+
+/// What git is told of credentials changes with the bay's secrets, and so lies in a file of its own.
+fn include_section(old: &str) -> Option<String> {
+    let line = format!("\tpath = {GIT_SETTINGS}");
+    let there = old.lines().any(|other| other == line);
+    (!there).then(|| format!("# what the bay has in the place of credentials\n[include]\n{line}\n"))
+}
+
+/// Who commits, unless the settings name somebody.
+fn author_section(old: &str, author: &Author) -> Option<String> {
+    let section = |line: &str| line.trim_start().to_ascii_lowercase().starts_with("[user]");
+    if old.lines().any(section) {
+        return None;
+    }
+    let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
+    let (name, email) = (quoted(&author.name), quoted(&author.email));
+    Some(format!(
+        "# the author of commits, from whoever made the bay\n[user]\n\tname = {name}\n\temail = {email}\n"
+    ))
+}
+
+fn open_etc(root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    match rustix::fs::mkdirat(root, "etc", Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    Ok(open_below(root, "etc", flags, ResolveFlags::IN_ROOT)?)
+}
+
+/// Our own directory is a plain one: the runtime refuses to start a bay where it is not.
+fn write_readme(root: BorrowedFd<'_>, guest: &GuestConfig) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let strict = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+    let home = open_below(root, HOME.trim_start_matches('/'), flags, strict)?;
+    let text = readme::text(guest);
+    write_unless(home.as_fd(), "README.md", &text, |old| old == text)
+}
+
+/// What a bay that goes on from memory gets: its disk may be older than its certificate.
+pub(crate) fn trust_gateway(guest: &GuestConfig, root: &Path, log: &Log) {
+    match File::open(root) {
+        Ok(root) => trust::install(guest, root.as_fd(), log),
+        Err(error) => log.line("trust.skipped", format_args!("what=/ error={error}")),
+    }
+}
+
+/// Tells the agent what has changed since the start. What cannot be written is logged: `bay-ctl` tells it all the same.
+pub(crate) fn rewrite_readme(root: &Path, guest: &GuestConfig, log: &Log) {
+    let written = File::open(root).and_then(|root| write_readme(root.as_fd(), guest));
+    if let Err(error) = written {
+        log.line("readme.stale", format_args!("error={error}"));
+    }
+}
+
+fn make_tmp(root: BorrowedFd<'_>) -> io::Result<()> {
+    let everybody = Mode::from_raw_mode(0o1777);
+    match rustix::fs::mkdirat(root, "tmp", everybody) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let tmp = open_below(root, "tmp", flags, ResolveFlags::IN_ROOT)?;
+    if rustix::fs::fstat(&tmp)?.st_mode & 0o7777 != 0o1777 {
+        rustix::fs::fchmod(&tmp, everybody)?;
+    }
+    Ok(())
+}
+
+/// Replaces a file of `/etc` unless what is there already satisfies.
+fn write_unless(
+    etc: BorrowedFd<'_>,
+    name: &str,
+    text: &str,
+    satisfies: impl FnOnce(&str) -> bool,
+) -> io::Result<()> {
+    if read_small(etc, name).is_some_and(|old| satisfies(&old)) {
+        return Ok(());
+    }
+    let fresh = format!(".{name}.workbay");
+    spool::remove_tree(etc, fresh.as_bytes())?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let written = rustix::fs::openat(etc, &fresh, flags, Mode::from_raw_mode(0o644))
+        .map_err(io::Error::from)
+        .and_then(|file| File::from(file).write_all(text.as_bytes()))
+        .and_then(|()| rustix::fs::renameat(etc, &fresh, etc, name).map_err(io::Error::from));
+    if written.is_err() {
+        let _ = rustix::fs::unlinkat(etc, &fresh, AtFlags::empty());
+    }
+    written
+}
+
+fn read_small(etc: BorrowedFd<'_>, name: &str) -> Option<String> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(etc, name, flags, Mode::empty()).ok()?;
+    let stat = rustix::fs::fstat(&file).ok()?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return None;
+    }
+    let mut text = String::new();
+    File::from(file).take(MAX_ETC).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use bay_types::inside::About;
+
+    use super::*;
+
+    fn boot(root: &Path) {
+        let guest = GuestConfig {
+            bay_id: "bay".into(),
+            hostname: "alpha".into(),
+            machine_id: "0123456789abcdef0123456789abcdef".into(),
+            certificate: None,
+            ssh: None,
+            secrets: Vec::new(),
+            author: Some(Author { name: "Ann \"A\" \\".into(), email: "ann@example.invalid".into() }),
+            fork_index: None,
+            about: About::default(),
+        };
+        prepare(&guest, root, &Log::open(root));
+    }
+
+    #[test]
+    fn a_bare_root_gets_its_files_and_an_agents_additions_stay() {
+        let temp = tempfile::tempdir().unwrap();
+        boot(temp.path());
+        let read = |name: &str| fs::read_to_string(temp.path().join("etc").join(name)).unwrap();
+        assert_eq!(read("hostname"), "alpha\n");
+        assert!(read("hosts").contains("127.0.1.1\talpha"));
+        assert!(read("resolv.conf").contains("nameserver 10.0.2.1"));
+        assert_eq!(fs::metadata(temp.path().join("tmp")).unwrap().permissions().mode() & 0o7777, 0o1777);
+        let added = read("hosts") + "127.0.0.1 my.test\n";
+        fs::write(temp.path().join("etc/hosts"), &added).unwrap();
+        boot(temp.path());
+        assert_eq!(read("hosts"), added);
+    }
+
+    #[test]
+    fn git_learns_who_commits_and_settings_that_name_somebody_stay() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("etc/gitconfig");
+        let ours = "# the author of commits, from whoever made the bay\n[user]\n\tname = \"Ann \\\"A\\\" \\\\\"\n\temail = \"ann@example.invalid\"\n";
+        boot(temp.path());
+        assert_eq!(fs::read_to_string(&file).unwrap(), ours);
+        boot(temp.path());
+        assert_eq!(fs::read_to_string(&file).unwrap(), ours, "once is enough");
+        fs::write(&file, "[core]\n\tpager = cat").unwrap();
+        boot(temp.path());
+        assert_eq!(fs::read_to_string(&file).unwrap(), format!("[core]\n\tpager = cat\n{ours}"));
+        fs::write(&file, " [User]\nname = Other\n").unwrap();
+        boot(temp.path());
+        assert_eq!(fs::read_to_string(&file).unwrap(), " [User]\nname = Other\n");
+        fs::remove_file(&file).unwrap();
+        symlink("elsewhere", &file).unwrap();
+        boot(temp.path());
+        assert!(fs::symlink_metadata(&file).unwrap().is_symlink());
+    }
+
+    #[test]
+    fn a_git_outside_usr_learns_it_where_it_looks() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |path: &str| temp.path().join(path);
+        for dir in ["usr/bin", "usr/local/bin", "opt/git/bin", "etc"] {
+            fs::create_dir_all(at(dir)).unwrap();
+        }
+        for git in ["usr/bin/git", "usr/local/bin/git"] {
+            fs::write(at(git), "").unwrap();
+        }
+        boot(temp.path());
+        for told in ["etc/gitconfig", "usr/local/etc/gitconfig"] {
+            assert!(fs::read_to_string(at(told)).unwrap().contains("ann@example.invalid"), "{told}");
+        }
+        assert!(!at("usr/etc").exists() && !at("opt/git/etc").exists());
+        // Found by a link, or by the bay's own PATH.
+        fs::remove_file(at("usr/local/bin/git")).unwrap();
+        symlink("/opt/git/bin/git", at("usr/local/bin/git")).unwrap();
+        fs::create_dir_all(at("srv/tools/bin/git")).unwrap();
+        fs::write(at("etc/environment"), "PATH=/usr/local/bin:/srv/tools/bin\n").unwrap();
+        boot(temp.path());
+        assert!(at("opt/git/etc/gitconfig").exists() && at("srv/tools/etc/gitconfig").exists());
+        // Nothing is followed out of its place.
+        let outside = tempfile::tempdir().unwrap();
+        fs::remove_dir_all(at("opt/git/etc")).unwrap();
+        symlink(outside.path(), at("opt/git/etc")).unwrap();
+        boot(temp.path());
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn odd_things_in_the_way_are_replaced_or_passed_over_without_being_followed() {
+        let temp = tempfile::tempdir().unwrap();
+        let outside = temp.path().join("outside");
+        fs::write(&outside, "mine").unwrap();
+        let root = temp.path().join("root");
+        fs::create_dir_all(root.join("etc/machine-id/full")).unwrap();
+        symlink(&outside, root.join("etc/resolv.conf")).unwrap();
+        symlink(&outside, root.join("etc/.hosts.workbay")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            root.join("etc/hosts"),
+            FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        boot(&root);
+        assert_eq!(fs::read_to_string(&outside).unwrap(), "mine");
+        assert!(fs::read_to_string(root.join("etc/resolv.conf")).unwrap().contains("10.0.2.1"));
+        assert!(fs::read_to_string(root.join("etc/hosts")).unwrap().contains("alpha"));
+        assert!(fs::read_to_string(root.join("guest.log")).unwrap().contains("machine-id"));
+    }
+}
