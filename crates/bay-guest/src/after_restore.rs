@@ -1,11 +1,12 @@
-//! After a restore from memory: the guest gets a new socket, learns what it is now, and runs the fork hooks.
+//! What the guest does after a restore from memory: it gets a new socket, learns its configuration, and in a fork runs
+//! the fork hooks.
 //!
 //! ```text
 //!  POST /v1/wake ──► 101 ──► one message with the new socket ──► listen there ──► (fork: names, hooks) ──► Woken
 //! ```
 //!
-//! Nothing else in the bay runs meanwhile. A hook that fails or takes too long is told about and the bay goes on: better a
-//! fork with a cache too many than none.
+//! Nothing else in the bay runs meanwhile. If a hook fails or takes too long, the daemon gets a note and the bay goes
+//! on.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -54,7 +55,7 @@ impl AfterRestore {
         let restored = Arc::clone(self);
         tokio::spawn(async move {
             if let Err(error) = restored.resume(upgrade, wake).await {
-                restored.execs.place.log.line("wake.failed", format_args!("error={error}"));
+                restored.execs.context.log.line("wake.failed", format_args!("error={error}"));
             }
         });
         let mut response = empty(StatusCode::SWITCHING_PROTOCOLS);
@@ -75,11 +76,11 @@ impl AfterRestore {
         }
         let notes = match wake.fork_index {
             None => {
-                self.ctl.become_other(wake.config.clone());
+                self.ctl.set_config(wake.config.clone());
                 let (root, execs) = (self.root.clone(), Arc::clone(&self.execs));
                 let trusted = tokio::task::spawn_blocking(move || {
-                    root_files::trust_gateway(&wake.config, &root, &execs.place.log);
-                    execs.place.sentinels.become_these(wake.config.secrets, &root, &execs.place.log);
+                    root_files::trust_gateway(&wake.config, &root, &execs.context.log);
+                    execs.context.sentinels.replace(wake.config.secrets, &root, &execs.context.log);
                 });
                 let trusted = trusted.await;
                 trusted.err().map(|error| error.to_string()).into_iter().collect()
@@ -93,15 +94,15 @@ impl AfterRestore {
     }
 
     async fn become_fork(&self, wake: Wake, index: u32) -> Vec<String> {
-        let (config, place) = (wake.config, &self.execs.place);
-        place.log.line("guest.forked", format_args!("from={} index={index}", place.who.now().0));
-        place.who.become_other(config.bay_id.clone(), config.hostname.clone());
-        self.ctl.become_other(config.clone());
+        let (config, context) = (wake.config, &self.execs.context);
+        context.log.line("guest.forked", format_args!("from={} index={index}", context.identity.current().0));
+        context.identity.replace(config.bay_id.clone(), config.hostname.clone());
+        self.ctl.set_config(config.clone());
         let (root, execs) = (self.root.clone(), Arc::clone(&self.execs));
         let named = tokio::task::spawn_blocking(move || {
             let named = rustix::system::sethostname(config.hostname.as_bytes());
-            root_files::prepare(&config, &root, &execs.place.log);
-            execs.place.sentinels.become_these(config.secrets, &root, &execs.place.log);
+            root_files::prepare(&config, &root, &execs.context.log);
+            execs.context.sentinels.replace(config.secrets, &root, &execs.context.log);
             named
         });
         let mut notes = match named.await {
@@ -109,12 +110,12 @@ impl AfterRestore {
             Ok(Err(error)) => vec![format!("the host name could not be set: {error}")],
             Err(error) => vec![error.to_string()],
         };
-        notes.extend(fork_hooks::run(&self.execs, &self.state_dir, &self.root, index, &place.log).await);
+        notes.extend(fork_hooks::run(&self.execs, &self.state_dir, &self.root, index, &context.log).await);
         notes
     }
 }
 
-/// One descriptor, sent with one byte.
+/// Receives one descriptor, which is sent with one byte.
 async fn receive(stream: &UnixStream) -> io::Result<OwnedFd> {
     stream
         .async_io(Interest::READABLE, || {

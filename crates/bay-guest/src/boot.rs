@@ -1,4 +1,4 @@
-//! The beginning of PID 1: takes over the descriptors or the directory that the runtime helper left, prepares the root
+//! How PID 1 begins: it takes over the descriptors or the directory that the runtime helper left, prepares the root
 //! filesystem, and serves until the bay ends.
 
 use std::fs::File;
@@ -27,7 +27,7 @@ pub(crate) fn run(configure: Configure) -> ExitCode {
     let begun = bay_sys::signals::withstand()
         .and_then(|()| bay_sys::signals::work_apart(move || as_first_process(configure)));
     let Err(error) = begun;
-    log::last_words(&error);
+    log::log_failed_start(&error);
     ExitCode::FAILURE
 }
 
@@ -40,7 +40,7 @@ fn as_first_process(configure: Configure) -> i32 {
         Ok(()) => 0,
         Err(error) => {
             // Nobody reads PID 1's standard error; the helper sees that the socket closes.
-            log::last_words(&error);
+            log::log_failed_start(&error);
             1
         }
     }
@@ -65,7 +65,7 @@ pub(crate) fn from_descriptors() -> io::Result<(Config, UnixListener)> {
     let cgroup = bay_sys::descriptors::inherited_fd(fd::EXEC_CGROUP).ok().filter(is_cgroup);
     let mut text = Vec::new();
     File::from(bay_sys::descriptors::inherited_fd(fd::CONFIG)?).take(MAX_CONFIG).read_to_end(&mut text)?;
-    // The numbers would stay open beside the duplicates, and a descriptor that is closed later would not be closed.
+    // `inherited_fd` duplicates a descriptor. Left open, these numbers would keep the socket and the group in use.
     for number in [fd::LISTENER, fd::EXEC_CGROUP, fd::CONFIG] {
         let _ = bay_sys::descriptors::let_go_of_inherited(number);
     }

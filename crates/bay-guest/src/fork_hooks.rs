@@ -1,9 +1,9 @@
-//! What a child of a fork does before anything else runs in it: the programs in `/etc/bay/fork.d`, in the order of their
-//! names, each with the child's number in its environment. They are for what must not be the same in two machines: seeds of
-//! generators, keys, names in configuration files.
+//! The hooks of a fork: the programs in `/etc/bay/fork.d`, run in the order of their names before anything else runs in
+//! the child. Each has the child's number in its environment. They change what must not be the same in two machines:
+//! seeds of random generators, keys, names in configuration files.
 //!
-//! They run once in the life of a bay; which bay they ran for is written down in its state, because that may be a copy of
-//! its parent's. A hook that fails or takes too long is told, and the bay starts all the same.
+//! Hooks run once in the life of a bay. The state directory may be a copy of the parent's, so it says for which bay
+//! they ran. If a hook fails or takes too long, that is reported, and the bay starts.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -17,16 +17,16 @@ use tokio::time::Instant;
 use crate::execs::Execs;
 use crate::log::Log;
 
-/// Most hooks that are run.
+/// Hooks that are run; further ones are ignored.
 const MOST: usize = 64;
-/// Most entries of the directory that are looked at.
+/// Entries of the directory that are read.
 const MOST_ENTRIES: usize = 4096;
-/// In the state directory: the id of the bay that the hooks ran for.
+/// File in the state directory with the id of the bay for which the hooks ran.
 const RAN_FOR: &str = "fork-hooks";
 
-/// Runs the hooks, unless they have run for this bay. Returns one line for each that did not end well.
+/// Runs the hooks, unless they have run for this bay. Returns one line for each hook that failed.
 pub(crate) async fn run(execs: &Execs, state: &Path, root: &Path, index: u32, log: &Log) -> Vec<String> {
-    let bay = execs.place.who.now().0;
+    let bay = execs.context.identity.current().0;
     let mark = state.join(RAN_FOR);
     if std::fs::read_to_string(&mark).is_ok_and(|ran_for| ran_for == bay) {
         return Vec::new();
@@ -52,7 +52,7 @@ pub(crate) async fn run(execs: &Execs, state: &Path, root: &Path, index: u32, lo
     failed
 }
 
-/// Why it did not end well.
+/// Runs one hook. Returns why it failed, or None.
 async fn one(execs: &Execs, name: &str, index: u32, within: Duration) -> Option<String> {
     if within.is_zero() {
         return Some(format!("was not run: those before it took {} s", FORK_HOOKS_TIME.as_secs()));
@@ -60,13 +60,13 @@ async fn one(execs: &Execs, name: &str, index: u32, within: Duration) -> Option<
     let mut spec = ExecSpec::new([format!("{FORK_HOOKS}/{name}")]);
     spec.env = vec![(FORK_INDEX.to_owned(), index.to_string())];
     spec.cwd = Some("/".to_owned());
-    match execs.probe(&spec, within).await {
+    match execs.run_unrecorded(&spec, within).await {
         Err(error) => Some(format!("could not be run: {}", error.message)),
         Ok(probed) => probed.trouble(within).map(|why| format!("failed: {why}")),
     }
 }
 
-/// Executable files, by name. A directory that is not there has none.
+/// Executable files, ordered by name. None if the directory does not exist.
 fn hooks(dir: &Path) -> Vec<PathBuf> {
     let entries = || -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();

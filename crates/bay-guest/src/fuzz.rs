@@ -1,15 +1,15 @@
-//! Doors for the fuzz targets in `fuzz/`, to readers that are nobody else's business. Not in any other build.
+//! Access for the fuzz targets in `fuzz/` to parsers that are otherwise private. Compiled for fuzzing only.
 
 use std::os::fd::BorrowedFd;
 
 pub use crate::envd::fuzz::{envelopes, multipart};
 
-/// Puts a tar archive into the directory `into` below `root`. True when it was taken.
+/// Extracts a tar archive into the directory `into` below `root`. Returns whether the archive was accepted.
 pub fn extract(root: BorrowedFd<'_>, into: &str, archive: &[u8]) -> bool {
     crate::files::fuzz_extract(root, into, archive)
 }
 
-/// The values of a query under a key, as a request's or a form's. `None` when it is refused.
+/// The value of a key in a query, parsed as a request's query. None if the query is refused.
 pub fn query(text: &str, key: &str) -> Option<Option<Vec<u8>>> {
     crate::http::fuzz_query(text, key)
 }

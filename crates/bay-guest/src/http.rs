@@ -1,4 +1,4 @@
-//! Bodies, queries and answers of the guest's HTTP.
+//! Bodies, queries and answers over HTTP.
 
 use std::io;
 use std::pin::Pin;
@@ -16,18 +16,18 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
-/// Longest body that is read as a whole: a command with its arguments, each byte of which JSON may turn into six.
+/// Longest body that is read as a whole: a command with its arguments, where JSON may need six bytes for each.
 const MAX_JSON_BODY: usize = 7 << 20;
-/// Longest path in a query, as the kernel's own limit.
+/// Longest path in a query, as in the kernel.
 const MAX_PATH: usize = 4096;
 
-/// Pause after an accept that failed for want of descriptors or memory.
+/// Pause after an `accept` that failed because of too few descriptors or too little memory.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const MAX_HEADERS: usize = 64;
-/// Buffer of a connection; also the longest head of a request.
+/// Size of a connection's buffer; also the longest head of a request.
 const CONNECTION_BUFFER: usize = 256 << 10;
 
-/// How every connection is served.
+/// The settings with which every connection is served.
 pub(crate) fn connection(head_timeout: Option<Duration>) -> hyper::server::conn::http1::Builder {
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder
@@ -39,14 +39,14 @@ pub(crate) fn connection(head_timeout: Option<Duration>) -> hyper::server::conn:
     builder
 }
 
-/// The body of an answer: at hand, or made by somebody else as it is sent.
+/// The body of an answer: complete, or produced while it is sent.
 #[derive(Debug)]
 pub(crate) enum Body {
     Whole(Option<Bytes>),
-    /// Ends when the sender is dropped; an error cuts the connection, so that the reader knows.
+    /// The body ends when the sender is dropped. An error closes the connection, so that the reader notices.
     Stream {
         from: mpsc::Receiver<io::Result<Bytes>>,
-        /// Exact length, where it is known.
+        /// Remaining length, if the whole length is known.
         left: Option<u64>,
     },
 }
@@ -129,7 +129,7 @@ pub(crate) fn invalid(message: impl Into<String>) -> ApiError {
     )
 }
 
-/// Reads a JSON body; `None` when there is no body at all.
+/// Reads a JSON body. None if the body is empty.
 pub(crate) async fn read_json<T: DeserializeOwned>(body: Incoming) -> Result<Option<T>, ApiError> {
     read_json_within(body, MAX_JSON_BODY).await
 }
@@ -154,7 +154,7 @@ pub(crate) async fn require_json<T: DeserializeOwned>(body: Incoming) -> Result<
     require_json_within(body, MAX_JSON_BODY).await
 }
 
-/// The same for what is known to be short.
+/// Reads a JSON body of at most `most` bytes. An empty body is an error.
 pub(crate) async fn require_json_within<T: DeserializeOwned>(
     body: Incoming,
     most: usize,
@@ -171,7 +171,7 @@ impl Query {
         Self::parse(request.uri().query().unwrap_or(""))
     }
 
-    /// A query as forms have it, where `+` stands for a space.
+    /// Parses a query in the encoding of HTML forms, where `+` is a space.
     pub(crate) fn of_form(text: &str) -> Result<Self, ApiError> {
         Self::parse(&text.replace('+', "%20"))
     }

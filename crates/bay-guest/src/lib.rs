@@ -1,21 +1,26 @@
-//! PID 1 of a bay: runs execs, keeps their output, hands files in and out, reaps everything.
+//! PID 1 of a bay: runs execs, keeps their output, transfers files, reaps all processes.
 //!
 //! The runtime helper starts it inside all namespaces with four things: a listening socket, a cgroup to make leaves in,
 //! its configuration and a state directory ([`bay_types::guest`]). It serves the guest protocol over HTTP/1.1 on one
-//! thread and needs nothing else; what it knows and must not lose is on disk ([`spool`]).
+//! thread. What it must not lose is on disk ([`spool`]).
 //!
 //! ```text
 //!   hyper (server) ──► routes ──► execs ──► start ──► bay_sys::spawn ──► the command, in its own cgroup leaf
 //!                        │          ▲  │                                    │ pipes or terminal
-//!                        │   reaper ┘  └──► pump (one task per exec) ◄──────┘
+//!                        │   reaper ┘  └──► exec_task (one per exec) ◄──────┘
 //!                        │                     │ appends              reaps ▲ SIGCHLD
 //!                        │                     ▼                            │
 //!                        ├──► attach, output ◄─ spool on disk        every process of the bay
-//!                        ├──► services ──► execs of their own, kept running and asked for their health
-//!                        ├──► watch (a thread each), ports; ctl: the same for the bay's own processes
-//!                        ├──► files, archives (threads, only while one is copied)
-//!                        └──► envd: E2B's interface to all of this; [`standalone`] serves nothing else
+//!                        ├──► services ──► execs of their own, restarted and checked for health
+//!                        ├──► watch (a thread each), ports
+//!                        ├──► files, archives (threads, only during a transfer)
+//!                        └──► envd: E2B's interface to execs and files
+//!   ctl (a socket of its own) ──► services, ports: for the bay's own processes
+//!   standalone ──► envd, without a bay
 //! ```
+//!
+//! The modules are in layers. Below are the primitives: `execs`, `files`, `watch`, `ports` and what they need.
+//! `services` is above `execs`. The fronts `server`, `ctl`, `envd` and `standalone` serve them; `boot` starts `server`.
 //!
 //! The life of an exec:
 //!
@@ -31,13 +36,13 @@
 //!
 //! Failure paths, and what each costs:
 //!
-//! - A client goes away: nothing. Output goes to the spool whether or not somebody reads; a start once made is kept.
-//! - A client is slow: it reads the spool later. If the bound on kept output overtakes it, it is told the gap.
-//! - The disk is full: the command goes on, output is dropped and counted, the record of its end makes way for itself.
-//! - A command does not end when killed (it hangs in the kernel): after a grace it is called ended, with a process left.
+//! - A client goes away: nothing. Output goes to the spool in any case, and a command that was started goes on.
+//! - A client is slow: it reads from the spool later. If the bound on kept output dropped bytes, it gets a gap frame.
+//! - The disk is full: the command goes on. Output is dropped and counted. The record of the exec's end replaces kept output.
+//! - A command does not end when killed (it hangs in the kernel): after a grace it counts as ended, with a process left.
 //! - A malformed request or frame: that connection ends.
-//! - No cgroup, or the kernel refuses one: trees are found through `/proc`, which a process can evade.
-//! - The guest dies: the kernel ends the bay. The records on disk say what ran; the next guest calls it lost.
+//! - No cgroup, or the kernel refuses one: process trees are found through `/proc`, which a process can evade.
+//! - The guest dies: the kernel ends the bay. The records on disk say what ran; the next guest reports it as lost.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -45,12 +50,13 @@ use std::process::ExitCode;
 pub use boot::{prepare, serve};
 pub use execs::Bounds;
 pub use primitives::Config;
-pub use services::{kept_runs, kept_services};
+pub use services::{stored_runs, stored_services};
 
 mod after_restore;
 mod boot;
 mod ctl;
 mod envd;
+mod etc_environment;
 mod execs;
 mod executor;
 mod files;
@@ -66,7 +72,6 @@ mod root_files;
 mod sentinels;
 mod server;
 mod services;
-mod settings;
 pub mod spool;
 mod standalone;
 mod trust;
@@ -80,10 +85,11 @@ pub fn run() -> ExitCode {
     if arguments.peek().is_some_and(|first| first == bay_types::guest::boot::SANDBOXED) {
         return boot::run(boot::from_shared_directory);
     }
-    match standalone::wanted(arguments) {
+    match standalone::parse(arguments) {
         Ok(None) => {}
-        wanted => {
-            let outcome = wanted.and_then(|wanted| wanted.as_ref().map_or(Ok(()), standalone::serve));
+        arguments => {
+            let outcome =
+                arguments.and_then(|arguments| arguments.as_ref().map_or(Ok(()), standalone::serve));
             return outcome.map_or_else(
                 |error| {
                     eprintln!("{error}");

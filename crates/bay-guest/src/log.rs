@@ -1,4 +1,4 @@
-//! The guest's own log: a small file in the state directory, for whoever looks into why a bay behaves oddly.
+//! The guest's own log: a small file in the state directory, for people who examine why a bay behaves oddly.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -9,12 +9,12 @@ use std::sync::Mutex;
 
 use bay_types::guest::STATE_DIR;
 
-/// Length at which the log is put aside and a new one begun; one old one is kept.
+/// Length at which the log is renamed and a new one begun. One old log is kept.
 const MAX_BYTES: u64 = 256 << 10;
 const NAME: &str = "guest.log";
 const OLD_NAME: &str = "guest.log.1";
 
-/// Writes lines of time, what, and fields. Writing never fails: a log is not worth a bay.
+/// Writes lines of time, event and fields. If writing fails, the line is lost and the guest goes on.
 #[derive(Debug)]
 pub(crate) struct Log {
     dir: PathBuf,
@@ -42,7 +42,7 @@ impl Log {
 }
 
 fn open(dir: &Path) -> io::Result<(File, u64)> {
-    // Whatever the agent put there under our name, it must not block us or be written through.
+    // The agent may have put anything under this name. Opening it must not block, and must not follow a link.
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let file = OpenOptions::new()
         .append(true)
@@ -57,7 +57,7 @@ fn open(dir: &Path) -> io::Result<(File, u64)> {
     Ok((file, meta.len()))
 }
 
-/// Why the guest could not even begin.
-pub(crate) fn last_words(error: &io::Error) {
+/// Logs why the guest could not start.
+pub(crate) fn log_failed_start(error: &io::Error) {
     Log::open(Path::new(STATE_DIR)).line("guest.failed", format_args!("error={error:?}"));
 }

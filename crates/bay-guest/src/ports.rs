@@ -1,7 +1,7 @@
-//! What listens inside the bay: the kernel's tables of sockets, joined with the processes that hold them.
+//! Listening sockets in the bay: the kernel's socket tables, joined with the processes that hold the sockets.
 //!
-//! Only the guest's own network namespace is read, and of `/proc` only what the kernel itself put there ([`procfs`]).
-//! Names of processes are the agent's, and so are how many there are: everything is bounded.
+//! Reads only the guest's own network namespace, and in `/proc` only files of the kernel ([`procfs`]). The agent
+//! controls the names and the number of processes, so everything is bounded.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -17,27 +17,27 @@ use tokio::sync::Semaphore;
 use crate::http::{Answer, json};
 use crate::procfs;
 
-/// Longest table of sockets that is read: some 25,000 lines.
+/// Most bytes of a socket table that are read: about 25,000 lines.
 const MAX_TABLE: u64 = 4 << 20;
-/// Listening sockets that are told.
+/// Listening sockets in one answer.
 const MAX_PORTS: usize = 1024;
-/// Processes and open files that are looked at to find who listens.
+/// Processes and open files that are examined to find the holders of sockets.
 const MAX_PROCESSES: usize = 16 << 10;
 const MAX_FILES: usize = 1 << 18;
-/// Longest name of a process, and longest line of its group, that is read.
+/// Longest name of a process, and longest line of its group file, that is read.
 const MAX_LINE: u64 = 4096;
 
 const TCP_LISTEN: &str = "0A";
-/// A datagram socket that is bound and connected to nobody.
+/// A datagram socket that is bound but not connected.
 const UDP_BOUND: &str = "07";
 
-/// One search at a time for those outside and one for those inside: each takes a thread and may look at many files.
+/// One search at a time for the daemon, and one for processes of the bay: each needs a thread and may read many files.
 static OUTER_TURN: Semaphore = Semaphore::const_new(1);
 static INNER_TURN: Semaphore = Semaphore::const_new(1);
 
-/// `GET /v1/ports`, for the daemon or for the user `viewer` inside the bay. If that user is not root, the answer leaves out
-/// processes of other users: the kernel hides them from that user as well. `service_of` knows which service an exec is a
-/// run of.
+/// Answers `GET /v1/ports`. `viewer` is the user inside the bay who asks, or None for the daemon. Processes of other
+/// users are left out unless the viewer is root, because the kernel hides them too. `service_of` returns the service of
+/// which an exec is a run.
 pub(crate) async fn route(viewer: Option<u32>, service_of: impl Fn(ExecId) -> Option<ServiceName>) -> Answer {
     let turn = if viewer.is_some() { &INNER_TURN } else { &OUTER_TURN };
     let turn = turn.acquire().await.map_err(|e| ApiError::internal(&e))?;
@@ -60,7 +60,7 @@ fn listening(viewer: Option<u32>) -> Vec<Port> {
         ("udp", Protocol::Udp, UDP_BOUND),
         ("udp6", Protocol::Udp, UDP_BOUND),
     ] {
-        let text = procfs::text(&format!("net/{table}"), MAX_TABLE);
+        let text = procfs::read_text(&format!("net/{table}"), MAX_TABLE);
         ports.extend(text.lines().skip(1).filter_map(|line| parse(line, protocol, state)));
     }
     ports.truncate(MAX_PORTS);
@@ -74,7 +74,7 @@ fn listening(viewer: Option<u32>) -> Vec<Port> {
     ports
 }
 
-/// A line of a table: number, local address, remote address, state, four more, inode.
+/// Parses a line of a table: number, local address, remote address, state, four more fields, inode.
 fn parse(line: &str, protocol: Protocol, state: &str) -> Option<(u64, Port)> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let (address, port) = fields.next()?.split_once(':')?;
@@ -102,7 +102,7 @@ fn parse(line: &str, protocol: Protocol, state: &str) -> Option<(u64, Port)> {
     ))
 }
 
-/// The kernel prints words of four bytes as numbers of this machine.
+/// The kernel prints each four bytes as a number in the byte order of this machine.
 fn parse_address(text: &str) -> Option<IpAddr> {
     let word = |at: usize| Some(u32::from_str_radix(text.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
     match text.len() {
@@ -155,12 +155,12 @@ fn socket_inode(files: BorrowedFd<'_>, link: &CStr) -> Option<u64> {
 }
 
 fn name_of(pid: i32) -> String {
-    procfs::text(&format!("{pid}/comm"), MAX_LINE).trim_end_matches('\n').to_owned()
+    procfs::read_text(&format!("{pid}/comm"), MAX_LINE).trim_end_matches('\n').to_owned()
 }
 
-/// The exec whose leaf a process is in.
+/// The exec in whose cgroup leaf a process is.
 pub(crate) fn exec_of(pid: i32) -> Option<ExecId> {
-    let groups = procfs::text(&format!("{pid}/cgroup"), MAX_LINE);
+    let groups = procfs::read_text(&format!("{pid}/cgroup"), MAX_LINE);
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     path.split('/').find_map(|part| part.parse().ok())
 }

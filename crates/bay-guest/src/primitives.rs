@@ -12,7 +12,7 @@ use bay_types::guest::GuestConfig;
 use jiff::Timestamp;
 use rustix::process::{Resource, Rlimit};
 
-use crate::execs::{Bounds, Execs, Place, Reaper, Who};
+use crate::execs::{BayIdentity, Bounds, ExecContext, Execs, Reaper};
 use crate::files::Files;
 use crate::log::Log;
 use crate::procfs;
@@ -40,21 +40,21 @@ pub(crate) struct Primitives {
 }
 
 impl Primitives {
-    /// Opens what is needed, and starts to reap children and to remove the cgroups of ended execs.
+    /// Opens what is needed. Starts reaping children and removing the cgroups of ended execs.
     pub(crate) fn start(config: Config) -> io::Result<Self> {
-        procfs::hold();
+        procfs::keep_open();
         let child_signal = Reaper::listen()?;
         DirBuilder::new().recursive(true).mode(0o700).create(&config.state_dir)?;
         let root = File::open(&config.root)?;
         let log = Arc::new(Log::open(&config.state_dir));
         let reaper = Arc::new(Reaper::default());
-        let place = Place {
+        let context = ExecContext {
             services: false,
             state: File::open(&config.state_dir)?.into(),
             root: root.try_clone()?.into(),
             null: File::open("/dev/null")?.into(),
             cgroup: config.cgroup.map(Arc::new),
-            who: Arc::new(Who::new(config.guest.bay_id, config.guest.hostname)),
+            identity: Arc::new(BayIdentity::new(config.guest.bay_id, config.guest.hostname)),
             sentinels: Arc::new(Sentinels::new(config.guest.secrets)),
             bounds: config.bounds,
             open_files: raise_open_files(),
@@ -62,7 +62,7 @@ impl Primitives {
             terminals: Arc::default(),
             log: Arc::clone(&log),
         };
-        let execs = Arc::new(Execs::new(place, Arc::clone(&reaper)));
+        let execs = Arc::new(Execs::new(context, Arc::clone(&reaper)));
         log.line("guest.started", format_args!("version={VERSION}"));
         tokio::spawn(async move { reaper.run(child_signal).await });
         let tidy = Arc::clone(&execs);

@@ -1,8 +1,7 @@
-//! The kernel's own `/proc`, taken before anybody else ran in the bay.
+//! Reads the kernel's `/proc`, which is opened before any command runs in the bay.
 //!
-//! Root of the bay may mount anything over `/proc` or over files in it: a pipe there would make whoever opens it wait
-//! for ever, and PID 1 with it. So it is looked up below a descriptor of the filesystem itself, and nothing that is mounted
-//! on it is entered.
+//! Root in the bay may mount anything over `/proc` or over files in it. Opening a pipe there would block PID 1 for
+//! ever. So paths are looked up below a descriptor of the original filesystem, and mounts on it are not entered.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,8 +13,8 @@ use rustix::fs::{Dir, OFlags, ResolveFlags};
 
 static PROC: OnceLock<Option<OwnedFd>> = OnceLock::new();
 
-/// Takes hold of it; to be called before the first command of the bay runs.
-pub(crate) fn hold() {
+/// Opens `/proc`. Must be called before the first command of the bay runs.
+pub(crate) fn keep_open() {
     PROC.get_or_init(|| File::open("/proc").ok().filter(is_proc).map(OwnedFd::from));
 }
 
@@ -25,27 +24,27 @@ fn is_proc(dir: &File) -> bool {
 }
 
 fn open(path: &str, flags: OFlags) -> io::Result<OwnedFd> {
-    hold();
+    keep_open();
     let proc = PROC.get().and_then(Option::as_ref).ok_or(io::ErrorKind::NotFound)?;
     Ok(open_below(proc, path, flags, ResolveFlags::BENEATH | ResolveFlags::NO_XDEV)?)
 }
 
-/// The beginning of a file, named below `/proc`; nothing where there is none.
-pub(crate) fn text(path: &str, most: u64) -> String {
+/// The first `most` bytes of a file below `/proc`. Empty if the file cannot be opened.
+pub(crate) fn read_text(path: &str, most: u64) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
-        // Half a file is as good as we can get.
+        // After a failed read, the bytes until then are used.
         let _ = File::from(file).take(most).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The entries of a directory, named below `/proc`; `.` is that itself.
+/// The entries of a directory below `/proc`; `.` is `/proc` itself.
 pub(crate) fn directory(path: &str) -> io::Result<Dir> {
     Ok(Dir::new(open(path, OFlags::RDONLY | OFlags::DIRECTORY)?)?)
 }
 
-/// Whose a file or directory is.
+/// The user id of the owner of a file or directory below `/proc`.
 pub(crate) fn owner(path: &str) -> io::Result<u32> {
     Ok(rustix::fs::fstat(open(path, OFlags::PATH)?)?.st_uid)
 }
@@ -56,10 +55,10 @@ mod tests {
 
     #[test]
     fn what_the_kernel_tells_is_read_and_links_out_of_it_are_not_followed() {
-        assert!(text("self/status", 4096).contains("Pid:"));
-        assert!(text("net/tcp", 4096).contains("local_address"));
-        assert_eq!(text("self/root/etc/passwd", 4096), "");
-        assert_eq!(text("../etc/passwd", 4096), "");
+        assert!(read_text("self/status", 4096).contains("Pid:"));
+        assert!(read_text("net/tcp", 4096).contains("local_address"));
+        assert_eq!(read_text("self/root/etc/passwd", 4096), "");
+        assert_eq!(read_text("../etc/passwd", 4096), "");
         assert_eq!(owner(&std::process::id().to_string()).unwrap(), rustix::process::getuid().as_raw());
         assert!(directory("self/fd").is_ok_and(|entries| entries.count() > 2));
         assert!(directory("self/status").is_err());

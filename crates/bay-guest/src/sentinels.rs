@@ -1,8 +1,8 @@
-//! Sentinels where tools look for credentials: variables of commands, files, and git's settings.
+//! Puts sentinels where tools look for credentials: variables of commands, files, and git's settings.
 //!
-//! The daemon gives them at the start of the bay, when one goes on from memory, and whenever its secrets change. A sentinel
-//! is no secret: the gateway puts the value in its place, outside. The root filesystem is the agent's, which may undo all
-//! of this until the next time.
+//! The daemon sends them when the bay starts or is restored from memory, and whenever its secrets change. A sentinel is
+//! no secret: outside the bay, the gateway replaces it by the value. The agent controls the root filesystem and may
+//! undo all of this until the next time.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,10 +17,10 @@ use rustix::fs::{Gid, Mode, OFlags, ResolveFlags, Uid, XattrFlags};
 use crate::log::Log;
 use crate::trust::{Tree, read_in, remove_in, write_in, write_private_in};
 
-/// Marks a file as one that was put here. Whatever has no such mark is the bay's own, and left as it is.
+/// Extended attribute of files that this module wrote. Files without it belong to the bay and are left as they are.
 const MARK: &str = "user.workbay.sentinel";
 
-/// What the bay has now.
+/// The sentinels that the bay has now.
 #[derive(Debug, Default)]
 pub(crate) struct Sentinels(Mutex<Vec<Delivered>>);
 
@@ -33,26 +33,26 @@ impl Sentinels {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Variables of every command that begins from now on.
+    /// Variables of every command that is started from now on.
     pub(crate) fn variables(&self) -> Vec<(String, String)> {
         let all = self.all();
         let each = all.iter().flat_map(|one| one.env.iter().map(|name| (name.clone(), one.sentinel.clone())));
         each.collect()
     }
 
-    /// Takes these in the place of what there was, in files too. What cannot be written is logged and passed over.
-    pub(crate) fn become_these(&self, new: Vec<Delivered>, root: &Path, log: &Log) {
+    /// Replaces the sentinels, in files too. The log names each file that cannot be written.
+    pub(crate) fn replace(&self, new: Vec<Delivered>, root: &Path, log: &Log) {
         let now = new.clone();
         let old = std::mem::replace(&mut *self.all(), new);
         match std::fs::File::open(root) {
-            Ok(root) => place(&now, &old, root.as_fd(), log),
+            Ok(root) => install(&now, &old, root.as_fd(), log),
             Err(error) => log.line("sentinels.skipped", format_args!("what=/ error={error}")),
         }
     }
 }
 
-/// Puts sentinels where they are looked for, and takes away what was there and is not any more.
-pub(crate) fn place<'a>(new: &'a [Delivered], old: &'a [Delivered], root: BorrowedFd<'_>, log: &Log) {
+/// Puts sentinels where tools look for them. Removes files of `old` that are not in `new`.
+pub(crate) fn install<'a>(new: &'a [Delivered], old: &'a [Delivered], root: BorrowedFd<'_>, log: &Log) {
     let attempt = |what: &str, outcome: io::Result<()>| {
         if let Err(error) = outcome {
             log.line("sentinels.skipped", format_args!("what={what} error={error}"));
@@ -74,7 +74,7 @@ fn divided(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
 
-/// A file that belongs to whom its directory belongs to, and that nobody else reads: some tools take no other.
+/// Writes a file that only its owner can read, with the owner of its directory. Some tools refuse other files.
 fn write(tree: &Tree<'_>, path: &str, text: &[u8]) -> io::Result<()> {
     let (parent, name) = divided(path);
     let directory = tree.make_directory(parent)?;
@@ -85,18 +85,18 @@ fn write(tree: &Tree<'_>, path: &str, text: &[u8]) -> io::Result<()> {
     }
     write_private_in(directory.as_fd(), name, text, owner)?;
     let file = rustix::fs::openat(&directory, name, READ, Mode::empty())?;
-    // Without the mark it is known by its text.
+    // If the filesystem has no extended attributes, the file is recognised by its text.
     rustix::fs::fsetxattr(&file, MARK, b"1", XattrFlags::empty()).or(Ok(()))
 }
 
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-/// Whether this is a file that was put here, with this text or another, or there is none.
+/// Whether a file was written by this module, with this text or another, or does not exist.
 fn is_ours(directory: BorrowedFd<'_>, name: &str, text: &[u8]) -> io::Result<bool> {
     let file = match rustix::fs::openat(directory, name, READ, Mode::empty()) {
         Ok(file) => file,
         Err(rustix::io::Errno::NOENT) => return Ok(true),
-        // A link of the agent's, or something else that is no file.
+        // A link of the agent's, or something else that is not a file.
         Err(_) => return Ok(false),
     };
     let marked = rustix::fs::fgetxattr(&file, MARK, &mut [0u8; 8][..]).is_ok();
@@ -114,7 +114,7 @@ fn remove(tree: &Tree<'_>, path: &str, text: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Git's settings for all users include this file.
+/// Writes the file that git's settings for all users include.
 fn write_git(root: BorrowedFd<'_>, all: &[Delivered]) -> io::Result<()> {
     let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
     let mut text = String::new();
@@ -122,7 +122,7 @@ fn write_git(root: BorrowedFd<'_>, all: &[Delivered]) -> io::Result<()> {
         let (url, header) = (quoted(&one.url), quoted(&one.header));
         text.push_str(&format!("[http {url}]\n\textraHeader = {header}\n"));
     }
-    // Our own directory is a plain one: the runtime refuses to start a bay where it is not.
+    // The runtime refuses to start a bay in which this directory is a link.
     let strict = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
     let home = open_below(root, HOME.trim_start_matches('/'), OFlags::RDONLY | OFlags::DIRECTORY, strict)?;
     let name = GIT_SETTINGS.rsplit('/').next().unwrap_or(GIT_SETTINGS);
@@ -163,7 +163,7 @@ mod tests {
         let log = Log::open(temp.path());
         let sentinels = Sentinels::default();
         let first = one(&[("/root/.npmrc", "a=ghp_x\n"), ("/etc/token", "ghp_x\n")]);
-        sentinels.become_these(vec![first], temp.path(), &log);
+        sentinels.replace(vec![first], temp.path(), &log);
         assert_eq!(sentinels.variables(), [("TOKEN".to_owned(), "ghp_x".to_owned())]);
         let npm = temp.path().join("root/.npmrc");
         assert_eq!(std::fs::read_to_string(&npm).unwrap(), "a=ghp_x\n");
@@ -171,10 +171,10 @@ mod tests {
         let git = temp.path().join(".bay/gitconfig");
         let said = std::fs::read_to_string(&git).unwrap();
         assert_eq!(said, "[http \"https://git.test/\"]\n\textraHeader = \"Authorization: Basic eDp5\"\n");
-        sentinels.become_these(vec![one(&[("/root/.npmrc", "a=ghp_y\n")])], temp.path(), &log);
+        sentinels.replace(vec![one(&[("/root/.npmrc", "a=ghp_y\n")])], temp.path(), &log);
         assert_eq!(std::fs::read_to_string(&npm).unwrap(), "a=ghp_y\n");
         assert!(!temp.path().join("etc/token").exists());
-        sentinels.become_these(Vec::new(), temp.path(), &log);
+        sentinels.replace(Vec::new(), temp.path(), &log);
         assert!(!npm.exists() && !git.exists() && sentinels.variables().is_empty());
     }
 
@@ -189,7 +189,7 @@ mod tests {
         std::os::unix::fs::symlink(&victim, temp.path().join("etc/token")).unwrap();
         let log = Log::open(temp.path());
         let wanted = one(&[("/root/victim", "ghp_x\n"), ("/etc/token", "ghp_x\n")]);
-        Sentinels::default().become_these(vec![wanted], temp.path(), &log);
+        Sentinels::default().replace(vec![wanted], temp.path(), &log);
         assert_eq!(std::fs::read_to_string(&victim).unwrap(), "as it was");
         let link = std::fs::symlink_metadata(temp.path().join("etc/token")).unwrap();
         assert!(link.is_symlink(), "the link is neither followed nor replaced");
@@ -205,15 +205,15 @@ mod tests {
         let own = temp.path().join("root/.npmrc");
         std::fs::write(&own, "registry=https://own.test/\n").unwrap();
         let sentinels = Sentinels::default();
-        sentinels.become_these(vec![one(&[("/root/.npmrc", "a=ghp_x\n")])], temp.path(), &log);
+        sentinels.replace(vec![one(&[("/root/.npmrc", "a=ghp_x\n")])], temp.path(), &log);
         assert_eq!(std::fs::read_to_string(&own).unwrap(), "registry=https://own.test/\n");
-        sentinels.become_these(Vec::new(), temp.path(), &log);
+        sentinels.replace(Vec::new(), temp.path(), &log);
         assert_eq!(std::fs::read_to_string(&own).unwrap(), "registry=https://own.test/\n");
-        // One that was put there is known to the next guest, which has no memory of it.
+        // The next guest has not written the file itself, but recognises it.
         std::fs::remove_file(&own).unwrap();
-        sentinels.become_these(vec![one(&[("/root/.npmrc", "a=ghp_x\n")])], temp.path(), &log);
+        sentinels.replace(vec![one(&[("/root/.npmrc", "a=ghp_x\n")])], temp.path(), &log);
         let next = Sentinels::default();
-        next.become_these(vec![one(&[("/root/.npmrc", "a=ghp_of_a_fork\n")])], temp.path(), &log);
+        next.replace(vec![one(&[("/root/.npmrc", "a=ghp_of_a_fork\n")])], temp.path(), &log);
         assert_eq!(std::fs::read_to_string(&own).unwrap(), "a=ghp_of_a_fork\n");
     }
 }

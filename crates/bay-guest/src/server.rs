@@ -1,4 +1,4 @@
-//! Connections and routes.
+//! The front for the daemon: its socket, the connections and the routes of the guest protocol.
 
 use std::convert::Infallible;
 use std::io;
@@ -24,7 +24,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
 
 use crate::after_restore::AfterRestore;
-use crate::ctl::{self, Asks, Ctl};
+use crate::ctl::{self, Ctl, DaemonRequests};
 use crate::envd::{self, Envd};
 use crate::execs::Execs;
 use crate::execs::attach::{self, Target};
@@ -39,21 +39,22 @@ use crate::primitives::{Config, Primitives};
 use crate::services::{self, Services};
 use crate::{fork_hooks, ports, root_files, watch};
 
-/// Connections from outside the bay, where the daemon is.
+/// Connections from outside the bay, which come from the daemon.
 const MAX_CONNECTIONS: usize = 1024;
-/// Connections from inside, where the agent is. It may talk to us, but must not keep the daemon out.
+/// Connections from inside the bay, which come from the agent. They have slots of their own, so they cannot keep the
+/// daemon out.
 const MAX_INNER_CONNECTIONS: usize = 64;
-/// How long a client inside the bay may take for a request, or be idle. The daemon may keep its connection for ever.
+/// How long a client inside the bay may take for a request, or be idle. Connections of the daemon have no such limit.
 const INNER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest grace of a shutdown.
 const MAX_GRACE: Duration = Duration::from_secs(600);
-/// Part of the grace of a shutdown that services may use before everything else is asked to end.
+/// The share of a shutdown's grace that services may use before everything else is asked to end.
 const SERVICES_GRACE: f32 = 0.75;
-/// How long the answer to a shutdown may take to be read before the guest ends all the same.
+/// How long the daemon may take to read the answer to a shutdown before the guest ends anyway.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 const EVENT_LINES: usize = 16;
 
-/// The status of an exec after a signal, and what else the signal went to.
+/// The status of an exec after a signal, and which other processes were signalled.
 #[derive(Serialize)]
 struct SignalAnswer {
     #[serde(flatten)]
@@ -62,21 +63,21 @@ struct SignalAnswer {
     signalled: Signalled,
 }
 
-/// Everything a request can reach.
+/// Everything that a route uses.
 struct Guest {
     execs: Arc<Execs>,
     files: Arc<Files>,
-    /// Or why there can be none.
+    /// If the bay can keep no services, the reason.
     services: Result<Arc<Services>, String>,
-    /// What a watch calls `/`.
+    /// The root directory for watches.
     root: PathBuf,
     ctl: Arc<Ctl>,
     envd: Arc<Envd>,
     started_at: Timestamp,
-    /// What went wrong on the way here.
+    /// What failed before the guest began to listen.
     troubles: Vec<String>,
     restored: Arc<AfterRestore>,
-    /// Everything has ended; the guest goes once this is told.
+    /// Everything has ended. The guest ends when the answer has been sent.
     done: AtomicBool,
     leave: Notify,
 }
@@ -102,25 +103,25 @@ pub(crate) async fn serve(config: Config, listener: StdListener) -> io::Result<(
     };
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
-    let started_at = execs.place.started_at;
-    let services = Services::open(&execs.place, &execs.reaper).map(Arc::new).map_err(|error| {
+    let started_at = execs.context.started_at;
+    let services = Services::open(&execs.context, &execs.reaper).map(Arc::new).map_err(|error| {
         log.line("services.refused", format_args!("error={error}"));
         error.to_string()
     });
     if let Ok(services) = &services {
         tokio::spawn(Arc::clone(services).load());
     }
-    let terminals = Arc::clone(&execs.place.terminals);
+    let terminals = Arc::clone(&execs.context.terminals);
     let ctl = Arc::new(Ctl::new(
         about,
         started_at,
         terminals,
         services.as_ref().ok().cloned(),
-        Asks::new(execs.events.clone()),
+        DaemonRequests::new(execs.events.clone()),
     ));
     match ctl::listen(&root) {
         Ok(listener) => drop(tokio::spawn(Arc::clone(&ctl).serve(listener))),
-        // The bay is as good without.
+        // The bay works without this socket.
         Err(error) => log.line("ctl.refused", format_args!("error={error}")),
     }
     let (listeners, new_listeners) = mpsc::channel(1);
@@ -177,10 +178,10 @@ async fn accept(
                 continue;
             }
         };
-        // A process outside our PID namespace has no number in it.
+        // A process outside the guest's PID namespace has no pid in it.
         let from_inside = stream.peer_cred().ok().and_then(|c| c.pid()).is_some_and(|pid| pid > 0);
         let slots = if from_inside { &inner } else { &outer };
-        // A client over the limit finds its connection closed.
+        // Over the limit, the connection is closed at once.
         if let Ok(slot) = Arc::clone(slots).try_acquire_owned() {
             let guest = Arc::clone(guest);
             tokio::spawn(async move {
@@ -200,7 +201,7 @@ async fn serve_connection(stream: UnixStream, guest: &Arc<Guest>, from_inside: b
         }
     });
     let builder = connection(from_inside.then_some(INNER_TIMEOUT));
-    // A client that breaks off or talks nonsense ends its own connection and nothing else.
+    // If a client breaks off or sends nonsense, only its own connection ends.
     let _ = builder.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
     if guest.done.load(Ordering::Relaxed) {
         guest.leave.notify_one();
@@ -264,7 +265,7 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
         (&Method::GET, ["v1", "events"]) => Ok(stream(events(execs.events.subscribe()), None)),
         (&Method::POST, ["v1", "asks", id]) => {
             let id = id.parse().map_err(|_| invalid("the wish has no number"))?;
-            guest.ctl.asks.answer(id, require_json(request.into_body()).await?);
+            guest.ctl.daemon.answer(id, require_json(request.into_body()).await?);
             Ok(empty(StatusCode::NO_CONTENT))
         }
         (&Method::GET, ["v1", "stat"]) => files::stat(&guest.files, &query).await,
@@ -281,7 +282,7 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
         (&Method::GET, ["v1", "activity"]) => Ok(json(StatusCode::OK, &guest.ctl.activity())),
         (&Method::PUT, ["v1", "limits"]) => {
             let now = guest.ctl.set_limits(require_json(request.into_body()).await?);
-            let (root, log) = (guest.root.clone(), Arc::clone(&execs.place.log));
+            let (root, log) = (guest.root.clone(), Arc::clone(&execs.context.log));
             tokio::task::spawn_blocking(move || root_files::rewrite_readme(&root, &now, &log))
                 .await
                 .map_err(|e| ApiError::internal(&e))?;
@@ -289,9 +290,9 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
         }
         (&Method::PUT, ["v1", "secrets"]) => {
             let now: Vec<Delivered> = require_json(request.into_body()).await?;
-            let (root, place) = (guest.root.clone(), Arc::clone(execs));
+            let (root, execs) = (guest.root.clone(), Arc::clone(execs));
             tokio::task::spawn_blocking(move || {
-                place.place.sentinels.become_these(now, &root, &place.place.log);
+                execs.context.sentinels.replace(now, &root, &execs.context.log);
             })
             .await
             .map_err(|e| ApiError::internal(&e))?;
@@ -311,7 +312,7 @@ async fn route(guest: &Arc<Guest>, request: Request<Incoming>) -> Answer {
     }
 }
 
-/// Services first, in their order, within most of the grace; then everything else in what is left of it.
+/// Stops services first, in their order, within most of the grace; then everything else in the rest of it.
 async fn stop(guest: &Guest, grace: Duration) -> Vec<ExecEnded> {
     let began = tokio::time::Instant::now();
     if let Ok(services) = &guest.services {
@@ -331,7 +332,7 @@ fn spec_for(id: ExecId, spec: ExecSpec) -> Result<ExecSpec, ApiError> {
     Ok(spec)
 }
 
-/// The guest goes when this answer is sent, or soon.
+/// The guest ends when this answer has been sent, or soon after.
 fn last_answer(guest: &Arc<Guest>, last: &ShutdownReport) -> Response<Body> {
     guest.done.store(true, Ordering::Relaxed);
     let guest = Arc::clone(guest);
@@ -365,7 +366,7 @@ async fn attach_route(
     let output = Output::of(execs, &found, since, Follow::UntilExit)?;
     let target = output::live(&found).map(|exec| Target {
         exec: Arc::clone(exec),
-        source: input.map_or_else(Arc::default, |id| exec.inbox.named(id)),
+        source: input.map_or_else(Arc::default, |id| exec.input_queue.named(id)),
         reports: input.is_some(),
     });
     let mut response = empty(StatusCode::SWITCHING_PROTOCOLS);
@@ -379,7 +380,7 @@ async fn attach_route(
     Ok(response)
 }
 
-/// What the client calls its input, if it wants to know how much of it has come.
+/// The id that the client gave its input, if it wants to know how much of it was received.
 fn named_input(request: &Request<Incoming>) -> Result<Option<InputId>, ApiError> {
     let Some(value) = request.headers().get(INPUT) else { return Ok(None) };
     let id = value.to_str().ok().and_then(|text| text.parse().ok());
@@ -387,13 +388,13 @@ fn named_input(request: &Request<Incoming>) -> Result<Option<InputId>, ApiError>
 }
 
 async fn attach_upgraded(upgrade: hyper::upgrade::OnUpgrade, target: Option<Target>, output: Output) {
-    // A client that went away before it had the answer has nothing to be told.
+    // The client went away before it had the answer.
     let Ok(upgraded) = upgrade.await else { return };
     let Ok(parts) = upgraded.downcast::<TokioIo<UnixStream>>() else { return };
     attach::serve(parts.io.into_inner(), &parts.read_buf, target, output).await;
 }
 
-/// Lines of events until the reader goes away or falls too far behind.
+/// Lines of events, until the reader goes away or is too far behind.
 fn events(mut events: broadcast::Receiver<GuestEvent>) -> mpsc::Receiver<io::Result<Bytes>> {
     let (sender, receiver) = mpsc::channel(EVENT_LINES);
     tokio::spawn(async move {

@@ -1,8 +1,8 @@
-//! `bay __guest --alone ADDRESS`: the envd interface on a loopback port, without a bay around it.
+//! `bay __guest --alone ADDRESS`: the envd interface on a loopback port, without a bay.
 //!
-//! For trying clients and for their tests: commands run with the authority of whoever started it, beside everything
-//! else on that machine. So it listens on loopback only, and answers no request that a web page could have made:
-//! neither one with an `Origin` nor one for a name that is not this machine's.
+//! For trying clients and testing them. Commands run with the authority of the user who started it, beside everything
+//! else on that machine. So it listens on loopback only, and refuses every request that a web page could have sent: a
+//! request with an `Origin`, or to a host name that is not this machine's.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -30,24 +30,24 @@ use crate::log::Log;
 use crate::primitives::{Config, Primitives};
 
 const MAX_CONNECTIONS: usize = 1024;
-/// How long a client may take for the head of a request.
+/// How long a client may take to send the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long processes have between TERM and KILL when it is ended.
+/// How long processes have between TERM and KILL when the program is ended.
 const GRACE: Duration = Duration::from_secs(1);
-/// What a client that names no sandbox calls it.
+/// The sandbox's name, for clients that give none.
 const NAME: &str = "alone";
 
 const USAGE: &str = "usage: bay __guest --alone 127.0.0.1:49983 [--state DIR]";
 
-/// What was asked for on the command line.
+/// The arguments on the command line.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct Arguments {
     address: SocketAddr,
     state: Option<PathBuf>,
 }
 
-/// Understands the arguments behind `__guest`; `None` where there are none, as in a bay.
-pub(crate) fn wanted(mut arguments: impl Iterator<Item = OsString>) -> io::Result<Option<Wanted>> {
+/// Parses the arguments after `__guest`. None if there are none, as in a bay.
+pub(crate) fn parse(mut arguments: impl Iterator<Item = OsString>) -> io::Result<Option<Arguments>> {
     let odd = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{why}; {USAGE}"));
     let (mut address, mut state) = (None, None);
     let mut any = false;
@@ -73,16 +73,16 @@ pub(crate) fn wanted(mut arguments: impl Iterator<Item = OsString>) -> io::Resul
             "{address} is not a loopback address, and anybody who reaches it controls this machine"
         )));
     }
-    Ok(Some(Wanted { address, state }))
+    Ok(Some(Arguments { address, state }))
 }
 
 /// Serves until TERM or INT.
-pub(crate) fn serve(wanted: &Wanted) -> io::Result<()> {
-    // Orphans of commands come to us, as they come to PID 1 of a bay.
+pub(crate) fn serve(arguments: &Arguments) -> io::Result<()> {
+    // Then orphans of commands become children of this process, as they do in a bay.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let made;
-    let state_dir = match &wanted.state {
+    let state_dir = match &arguments.state {
         Some(dir) => dir.clone(),
         None => {
             let name =
@@ -108,15 +108,15 @@ pub(crate) fn serve(wanted: &Wanted) -> io::Result<()> {
         root: PathBuf::from("/"),
         bounds: Bounds::default(),
     };
-    executor::run(listen(wanted.address, config))
+    executor::run(listen(arguments.address, config))
 }
 
-/// A directory that goes away with us.
+/// A directory that is removed when this is dropped.
 struct Temporary(PathBuf);
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // What is left is in the system's directory for what may be left.
+        // If removing fails, the rest stays in the system's directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -147,7 +147,7 @@ async fn accept(listener: &TcpListener, envd: &Arc<Envd>, log: &Log) {
                 continue;
             }
         };
-        // A client over the limit finds its connection closed.
+        // Over the limit, the connection is closed at once.
         if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
             let envd = Arc::clone(envd);
             tokio::spawn(async move {
@@ -159,13 +159,13 @@ async fn accept(listener: &TcpListener, envd: &Arc<Envd>, log: &Log) {
 }
 
 async fn serve_connection(stream: TcpStream, envd: &Arc<Envd>) {
-    // Small messages go both ways; a refusal costs speed only.
+    // Many messages are small. If the kernel refuses, they are only slower.
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request: Request<Incoming>| {
         let envd = Arc::clone(envd);
         async move { Ok::<_, Infallible>(answer(&envd, request).await) }
     });
-    // A client that breaks off or talks nonsense ends its own connection and nothing else.
+    // If a client breaks off or sends nonsense, only its own connection ends.
     let _ = connection(Some(HEAD_TIMEOUT)).serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -196,8 +196,8 @@ fn is_from_web_page(headers: &HeaderMap) -> bool {
 mod tests {
     use super::*;
 
-    fn asked(words: &[&str]) -> io::Result<Option<Wanted>> {
-        wanted(words.iter().map(OsString::from))
+    fn asked(words: &[&str]) -> io::Result<Option<Arguments>> {
+        parse(words.iter().map(OsString::from))
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Users and groups of the bay, out of its own `/etc/passwd` and `/etc/group`.
+//! Users and groups of the bay, from its `/etc/passwd` and `/etc/group`.
 //!
-//! Both files are the agent's. They are read up to a bound and parsed by hand; a line that makes no sense is passed
-//! over. Asking the C library instead would load the bay's own modules into PID 1.
+//! The agent controls both files. They are read up to a bound and parsed here, and lines that make no sense are
+//! skipped. The C library would load modules of the bay's filesystem into PID 1.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,10 +14,10 @@ use rustix::fs::{FileType, OFlags, ResolveFlags};
 
 /// Longest user or group file that is read.
 const MAX_FILE: u64 = 1 << 20;
-/// Most supplementary groups a user gets.
+/// Supplementary groups of one user.
 const MAX_GROUPS: usize = 1024;
 
-/// A user as a process needs it.
+/// The user of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct User {
     pub(crate) name: String,
@@ -26,7 +26,7 @@ pub(crate) struct User {
     pub(crate) identity: Identity,
 }
 
-/// Why there is no such user.
+/// Why a user was not found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UserError {
     #[error("the user {0:?} does not exist in the bay")]
@@ -35,7 +35,7 @@ pub(crate) enum UserError {
     NoGroup(String),
 }
 
-/// Finds `NAME`, `UID`, and either with `:GROUP` or `:GID`; root when nothing is named.
+/// Finds a user by `NAME` or `UID`, either with `:GROUP` or `:GID`. Root if no user is named.
 pub(crate) fn find(root: BorrowedFd<'_>, wanted: Option<&str>) -> Result<User, UserError> {
     let wanted = wanted.unwrap_or("0");
     resolve(&read(root, "etc/passwd"), &read(root, "etc/group"), wanted)
@@ -47,7 +47,7 @@ fn resolve(passwd: &str, group: &str, wanted: &str) -> Result<User, UserError> {
         None => (wanted, None),
     };
     let number = user.parse::<u32>().ok();
-    // A name of digits only is a number first, as everywhere else.
+    // A name of digits is first taken as a number, as in other tools.
     let found = passwd.lines().filter_map(parse_passwd).find(|entry| match number {
         Some(uid) => entry.identity.uid == uid,
         None => entry.name == user,
@@ -73,7 +73,7 @@ fn resolve(passwd: &str, group: &str, wanted: &str) -> Result<User, UserError> {
     Ok(user)
 }
 
-/// Root and people, with homes of their own; not the users of services.
+/// Root and people, each with a home directory; not the users of system services.
 pub(crate) fn with_homes(root: BorrowedFd<'_>) -> Vec<User> {
     const PEOPLE: std::ops::Range<u32> = 1000..60_000;
     let passwd = read(root, "etc/passwd");
@@ -86,7 +86,7 @@ pub(crate) fn with_homes(root: BorrowedFd<'_>) -> Vec<User> {
     found
 }
 
-/// A user that no file knows.
+/// A user that is not in the file.
 fn nameless(uid: u32) -> User {
     let (name, home) = if uid == 0 { ("root".to_owned(), "/root") } else { (uid.to_string(), "/") };
     User {
@@ -132,7 +132,7 @@ fn groups_of(group: &str, name: &str, primary: u32) -> Vec<u32> {
     gids
 }
 
-/// Names of all users and groups, for showing whose a file is.
+/// Names of all users and groups, to show the owners of files.
 #[derive(Debug)]
 pub(crate) struct Names {
     users: HashMap<u32, String>,
@@ -141,7 +141,7 @@ pub(crate) struct Names {
 
 impl Names {
     pub(crate) fn read(root: BorrowedFd<'_>) -> Self {
-        // The first entry of an id names it.
+        // If an id has several entries, the first one names it.
         let (mut users, mut groups) = (HashMap::new(), HashMap::new());
         for user in read(root, "etc/passwd").lines().filter_map(parse_passwd) {
             users.entry(user.identity.uid).or_insert(user.name);
@@ -152,7 +152,7 @@ impl Names {
         Self { users, groups }
     }
 
-    /// A user's name, or its number where it has none.
+    /// A user's name, or the number if the user has no name.
     pub(crate) fn user(&self, uid: u32) -> String {
         self.users.get(&uid).cloned().unwrap_or_else(|| uid.to_string())
     }
@@ -167,14 +167,14 @@ pub(crate) fn tty_group(root: BorrowedFd<'_>) -> Option<u32> {
     read(root, "etc/group").lines().filter_map(parse_group).find(|g| g.name == "tty").map(|g| g.gid)
 }
 
-/// The beginning of a regular file, or nothing.
+/// The beginning of a regular file. Empty if there is no such file.
 pub(crate) fn read(root: BorrowedFd<'_>, path: &str) -> String {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut bytes = Vec::new();
     if let Ok(fd) = open_below(root, path, flags, ResolveFlags::IN_ROOT)
         && rustix::fs::fstat(&fd).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
     {
-        // Half a file is as good as we can get; what is missing is reported as a user that does not exist.
+        // After a failed read, the bytes until then are used. A user in the missing part is reported as unknown.
         let _ = File::from(fd).take(MAX_FILE).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()

@@ -28,7 +28,7 @@ fn open(state: &PathBuf) -> std::io::Result<OwnedFd> {
 pub(crate) async fn services(state: PathBuf) -> Result<Vec<ServiceView>, ApiError> {
     blocking(move || {
         let dir = open(&state).map_err(|e| ApiError::internal(&e))?;
-        Ok(bay_guest::kept_services(dir.as_fd()))
+        Ok(bay_guest::stored_services(dir.as_fd()))
     })
     .await
 }
@@ -79,7 +79,7 @@ pub(crate) async fn log(
 ) -> Result<mpsc::Receiver<Bytes>, ApiError> {
     let (sender, receiver) = mpsc::channel(IN_FLIGHT);
     let dir = blocking(move || {
-        let dir = open(&state).and_then(|dir| bay_guest::kept_runs(dir.as_fd()));
+        let dir = open(&state).and_then(|dir| bay_guest::stored_runs(dir.as_fd()));
         dir.map_err(|e| ApiError::internal(&e))
     })
     .await?;

@@ -1,10 +1,10 @@
-//! What the bay's own processes may ask: who they are, what they may do, how the services are, and that the bay stays
-//! awake. What they change so is told to the daemon, which records it.
+//! The front for the bay's own processes, which use it through `bay-ctl`: who they are, what they may do, how the
+//! services are, and keeping the bay awake. Each change is reported to the daemon, which records it.
 //!
-//! Everything that comes in here is hostile. A request has no more than a short time, and no body but for the definition
-//! of a service; there is one per connection, and no more connections at once than [`MAX_CONNECTIONS`], none of them
-//! taken from the daemon's. What changes services is for root of the bay, which could end and start their processes
-//! anyway. For everybody else nothing is done but to note until when the bay should stay awake.
+//! All input here is hostile. A connection carries one request, for a short time, and only some requests have a body.
+//! At most [`MAX_CONNECTIONS`] are served at once, separate from the daemon's. Only root of the bay may change
+//! services, because it could also end and start their processes. Other users may only look, and set until when the bay
+//! stays awake.
 
 use std::convert::Infallible;
 use std::ffi::OsStr;
@@ -41,43 +41,43 @@ use crate::http::{ACCEPT_PAUSE, Answer, Query, error, invalid, json, require_jso
 use crate::services::Services;
 use crate::{ports, spool};
 
-mod asks;
-mod lease;
+mod daemon_requests;
+mod keep_awake;
 mod services;
 
-pub(crate) use asks::Asks;
-use lease::{Lease, since_boot};
+pub(crate) use daemon_requests::DaemonRequests;
+use keep_awake::{KeepAwake, since_boot};
 
-/// Connections at once. One more waits for its turn in the kernel's queue.
+/// Connections that are served at once. Further ones wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 32;
-/// A connection ends after this, whatever it is doing. It bounds how long idle ones keep others waiting.
+/// A connection ends after this time, whatever it is doing. So idle connections delay others only briefly.
 const CONNECTION_TIME: Duration = Duration::from_secs(5);
 const MAX_HEADERS: usize = 32;
-/// Longest head of a request, and the smallest that the library takes.
+/// Longest head of a request; the smallest buffer that hyper accepts.
 const BUFFER: usize = 8 << 10;
 
-/// What the guest knows for its own processes.
+/// What the guest knows about the bay, for the bay's own processes.
 #[derive(Debug)]
 pub(crate) struct Ctl {
     guest: Mutex<GuestConfig>,
-    /// Those that hold now.
+    /// The limits in force now.
     limits: Mutex<Limits>,
     started_at: Timestamp,
     terminals: Arc<TerminalClock>,
-    /// None where the bay can keep none.
+    /// None if the bay can keep no services.
     services: Option<Arc<Services>>,
-    pub(crate) asks: Asks,
-    lease: Mutex<Option<Lease>>,
+    pub(crate) daemon: DaemonRequests,
+    keep_awake: Mutex<Option<KeepAwake>>,
 }
 
-/// Who asks, by the kernel's word.
+/// The process that daemon, as the kernel reports it.
 #[derive(Debug, Clone, Copy)]
 struct Peer {
     uid: u32,
     pid: Option<i32>,
 }
 
-/// What changes the whole bay is for its root.
+/// Refuses users other than root, for what changes the whole bay.
 fn root_only(peer: Peer) -> Result<(), ApiError> {
     if peer.uid == 0 {
         return Ok(());
@@ -89,23 +89,22 @@ fn root_only(peer: Peer) -> Result<(), ApiError> {
     ))
 }
 
-/// Makes the socket anew. Anything may have its name: the directory is on the agent's filesystem.
+/// Binds the socket. The directory is on the agent's filesystem, so anything may have the socket's name already.
 pub(crate) fn listen(root: &Path) -> io::Result<UnixListener> {
     let path = root.join(CTL_SOCKET.trim_start_matches('/'));
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    make_way(File::open(dir)?, name)?;
+    remove_obstacle(File::open(dir)?, name)?;
     let listener = StdListener::bind(&path)?;
-    // For every user of the bay.
+    // Every user of the bay may connect.
     std::fs::set_permissions(&path, Permissions::from_mode(0o666))?;
     listener.set_nonblocking(true)?;
     UnixListener::from_std(listener)
 }
 
-/// Takes away whatever has the name. A directory may hold millions of files, for which nothing is to wait: it is moved
-/// aside and removed meanwhile.
-fn make_way(dir: File, name: &OsStr) -> io::Result<()> {
+/// Removes what has the name. A directory may hold millions of files, so it is renamed and removed in the background.
+fn remove_obstacle(dir: File, name: &OsStr) -> io::Result<()> {
     match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
         Err(Errno::ISDIR | Errno::PERM) => {}
@@ -113,7 +112,7 @@ fn make_way(dir: File, name: &OsStr) -> io::Result<()> {
     }
     let aside = format!(".bay-old-{}", ExecId::generate());
     rustix::fs::renameat(&dir, name, &dir, &aside)?;
-    // What cannot be removed is the agent's own litter.
+    // If it cannot be removed, it stays as a file of the agent.
     tokio::task::spawn_blocking(move || spool::remove_tree(dir.as_fd(), aside.as_bytes()));
     Ok(())
 }
@@ -124,7 +123,7 @@ impl Ctl {
         started_at: Timestamp,
         terminals: Arc<TerminalClock>,
         services: Option<Arc<Services>>,
-        asks: Asks,
+        daemon: DaemonRequests,
     ) -> Self {
         let limits = Mutex::new(guest.about.limits.clone());
         Self {
@@ -133,15 +132,15 @@ impl Ctl {
             started_at,
             terminals,
             services,
-            asks,
-            lease: Mutex::default(),
+            daemon,
+            keep_awake: Mutex::default(),
         }
     }
 
-    /// A lease that has run out is none.
+    /// None if the time has passed.
     fn hold_until(&self) -> Option<Timestamp> {
-        let lease = *self.lease.lock().unwrap_or_else(PoisonError::into_inner);
-        lease.and_then(|lease| lease.until(since_boot(), Timestamp::now()))
+        let keep_awake = *self.keep_awake.lock().unwrap_or_else(PoisonError::into_inner);
+        keep_awake.and_then(|keep_awake| keep_awake.until(since_boot(), Timestamp::now()))
     }
 
     pub(crate) fn activity(&self) -> Activity {
@@ -152,7 +151,7 @@ impl Ctl {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes note of limits that were changed. What the bay is to know about itself now, to be written down for it.
+    /// Sets changed limits. Returns what the bay should now know about itself, for its README.
     pub(crate) fn set_limits(&self, limits: Limits) -> GuestConfig {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&limits);
         let mut guest = self.guest();
@@ -164,8 +163,8 @@ impl Ctl {
         self.guest.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes note that this is another bay from now on.
-    pub(crate) fn become_other(&self, guest: GuestConfig) {
+    /// Sets the configuration of a restored bay; a fork is another bay.
+    pub(crate) fn set_config(&self, guest: GuestConfig) {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&guest.about.limits);
         *self.guest.lock().unwrap_or_else(PoisonError::into_inner) = guest;
     }
@@ -185,9 +184,9 @@ impl Ctl {
                 let asking = AtomicBool::new(false);
                 let mut answering = std::pin::pin!(ctl.answer_one(stream, &asking));
                 let late = tokio::time::timeout(CONNECTION_TIME, answering.as_mut()).await.is_err();
-                // Only what waits for the daemon may take longer, and not many can.
+                // Only a request that waits for the daemon may take longer, and few can wait at once.
                 if late && asking.load(Ordering::Relaxed) {
-                    let _ = tokio::time::timeout(asks::ANSWER_WITHIN, answering).await;
+                    let _ = tokio::time::timeout(daemon_requests::ANSWER_WITHIN, answering).await;
                 }
             });
         }
@@ -208,11 +207,11 @@ impl Ctl {
             .max_headers(MAX_HEADERS)
             .max_buf_size(BUFFER)
             .auto_date_header(false);
-        // Whoever talks nonsense ends its own connection and nothing else.
+        // If a client sends nonsense, only its own connection ends.
         let _ = builder.serve_connection(TokioIo::new(stream), service).await;
     }
 
-    /// A further noun has its line here; see [`bay_types::inside`] for the table.
+    /// A new noun gets its line here. The table is in [`bay_types::inside`].
     async fn route(&self, peer: Peer, request: Request<Incoming>, asking: &AtomicBool) -> Answer {
         let query = Query::of(&request)?;
         let path = request.uri().path().to_owned();
@@ -226,12 +225,12 @@ impl Ctl {
             (&Method::POST, ["v1", "hold"]) => {
                 let seconds = query.number("seconds", 10)?.ok_or_else(|| invalid("seconds= is missing"))?;
                 let hold = self.hold(seconds)?;
-                self.asks.tell(InsideChange::HoldTaken { until: hold.hold_until });
+                self.daemon.report(InsideChange::HoldTaken { until: hold.hold_until });
                 Ok(json(StatusCode::OK, &hold))
             }
             (&Method::DELETE, ["v1", "hold"]) => {
-                self.asks.tell(InsideChange::HoldReleased);
-                *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                self.daemon.report(InsideChange::HoldReleased);
+                *self.keep_awake.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 Ok(json(StatusCode::OK, &Hold::default()))
             }
             (&Method::GET, ["v1", "egress"]) => self.ask(Ask::Egress, asking).await,
@@ -255,9 +254,9 @@ impl Ctl {
                 let method = request.method().clone();
                 let services = self.services.as_ref();
                 let answer =
-                    services::route(services, &self.asks, asking, peer.uid, rest, &query, request).await?;
+                    services::route(services, &self.daemon, asking, peer.uid, rest, &query, request).await?;
                 if let Some(change) = services::changed(self.services.as_ref(), &method, rest).await {
-                    self.asks.tell(change);
+                    self.daemon.report(change);
                 }
                 Ok(answer)
             }
@@ -270,7 +269,7 @@ impl Ctl {
     }
 
     async fn ask(&self, ask: Ask, asking: &AtomicBool) -> Answer {
-        Ok(json(StatusCode::OK, &self.asks.ask(ask, asking).await?))
+        Ok(json(StatusCode::OK, &self.daemon.ask(ask, asking).await?))
     }
 
     fn whoami(&self, peer: Peer) -> WhoAmI {
@@ -302,11 +301,11 @@ impl Ctl {
         }
     }
 
-    /// A later end replaces an earlier one and the other way round: the last word counts.
+    /// A new hold replaces the present one, whether it ends earlier or later.
     fn hold(&self, seconds: u64) -> Result<Hold, ApiError> {
-        let lease = Some(seconds)
+        let keep_awake = Some(seconds)
             .filter(|seconds| (1..=MAX_HOLD_S).contains(seconds))
-            .and_then(|seconds| Lease::new(seconds, since_boot(), Timestamp::now()))
+            .and_then(|seconds| KeepAwake::new(seconds, since_boot(), Timestamp::now()))
             .ok_or_else(|| {
                 ApiError::new(
                     ErrorCode::InvalidInput,
@@ -314,7 +313,7 @@ impl Ctl {
                     "hold it for less, and again when that is over",
                 )
             })?;
-        *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = Some(lease);
+        *self.keep_awake.lock().unwrap_or_else(PoisonError::into_inner) = Some(keep_awake);
         Ok(Hold { hold_until: self.hold_until() })
     }
 }

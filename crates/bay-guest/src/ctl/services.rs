@@ -1,5 +1,5 @@
-//! Services, asked for from inside. Root of the bay may do everything; others may look. The guest keeps commands of
-//! services running, so rules on commands apply to them: the daemon decides on a definition before the guest takes it.
+//! Requests for services from inside the bay. Root of the bay may use every route, other users may only look. Rules on
+//! commands apply to the commands of services too, so the daemon decides on a definition before the guest accepts it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,19 +10,19 @@ use bay_types::{ApiError, ErrorCode};
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 
-use super::Asks;
+use super::DaemonRequests;
 use crate::http::{Answer, Query, json};
 use crate::services::{self, Services};
 
 const ROOT: u32 = 0;
-/// Arguments of a service's command that the record gets, and their bytes.
-const TOLD_ARGUMENTS: usize = 32;
-const TOLD_COMMAND: usize = 4096;
+/// Arguments of a service's command that are recorded, and their bytes.
+const RECORDED_ARGUMENTS: usize = 32;
+const RECORDED_COMMAND: usize = 4096;
 
-/// Answers what is below `/v1/services`; `rest` is the path after that.
+/// Answers requests below `/v1/services`; `rest` is the rest of the path.
 pub(super) async fn route(
     services: Option<&Arc<Services>>,
-    asks: &Asks,
+    daemon: &DaemonRequests,
     asking: &AtomicBool,
     uid: u32,
     rest: &[&str],
@@ -42,7 +42,7 @@ pub(super) async fn route(
             let spec = services::definition(request).await?;
             spec.check()?;
             let wish = Ask::Service { service: name.clone(), spec: Box::new(spec.clone()) };
-            asks.ask(wish, asking).await?;
+            daemon.ask(wish, asking).await?;
             services::define(services, &name, spec).await
         }
         _ if uid == ROOT => services::route(services, rest, query, request).await,
@@ -62,7 +62,7 @@ pub(super) async fn route(
     }
 }
 
-/// What a request that succeeded changed.
+/// What a successful request changed.
 pub(super) async fn changed(
     services: Option<&Arc<Services>>,
     method: &Method,
@@ -72,15 +72,16 @@ pub(super) async fn changed(
         (&Method::PUT, [name]) => {
             let service = services::parse(name).ok()?;
             let argv = services?.get(&service).await.ok().and_then(|view| view.spec)?.argv;
-            let mut room = TOLD_COMMAND;
+            let mut room = RECORDED_COMMAND;
             let fits = |word: &&String| {
                 let left = room.checked_sub(word.len());
                 room = left.unwrap_or(0);
                 left.is_some()
             };
-            let told: Vec<String> = argv.iter().take(TOLD_ARGUMENTS).take_while(fits).cloned().collect();
-            let arguments_left_out = argv.len() - told.len();
-            Some(InsideChange::ServiceDefined { service, argv: told, arguments_left_out })
+            let promised: Vec<String> =
+                argv.iter().take(RECORDED_ARGUMENTS).take_while(fits).cloned().collect();
+            let arguments_left_out = argv.len() - promised.len();
+            Some(InsideChange::ServiceDefined { service, argv: promised, arguments_left_out })
         }
         (&Method::DELETE, [name]) => {
             Some(InsideChange::ServiceRemoved { service: services::parse(name).ok()? })
@@ -93,7 +94,8 @@ pub(super) async fn changed(
     }
 }
 
-/// The kernel shows the command line of a process to everybody, its environment only to its user.
+/// Removes what other users must not see. The kernel shows a process's command line to everybody, but its environment
+/// only to its own user.
 fn for_others(mut view: ServiceView) -> ServiceView {
     if let Some(spec) = &mut view.spec {
         spec.env.clear();

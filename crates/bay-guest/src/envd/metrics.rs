@@ -39,8 +39,8 @@ pub(super) struct Meter(Mutex<Ticks>);
 
 impl Meter {
     pub(super) fn read(&self, root: BorrowedFd<'_>) -> Metrics {
-        let (ticks, cpu_count) = parse_stat(&procfs::text("stat", MAX_FILE));
-        let memory = procfs::text("meminfo", MAX_FILE);
+        let (ticks, cpu_count) = parse_stat(&procfs::read_text("stat", MAX_FILE));
+        let memory = procfs::read_text("meminfo", MAX_FILE);
         let (total, free) = (field(&memory, "MemTotal"), field(&memory, "MemAvailable"));
         let disk = rustix::fs::fstatvfs(root).ok();
         let disk_total = disk.as_ref().map_or(0, |d| d.f_blocks.saturating_mul(d.f_frsize));

@@ -86,7 +86,7 @@ impl Envd {
     fn variables(&self) -> Vec<(String, String)> {
         vec![
             ("E2B_SANDBOX".to_owned(), "true".to_owned()),
-            ("E2B_SANDBOX_ID".to_owned(), self.execs.place.who.now().0),
+            ("E2B_SANDBOX_ID".to_owned(), self.execs.context.identity.current().0),
         ]
     }
 

@@ -1,4 +1,4 @@
-//! Frames both ways between one client and one exec.
+//! Sends frames in both directions between one client and one exec.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::watch;
 
 use super::exec::Exec;
-use super::inbox::{self, Source};
+use super::input_queue::{self, Source};
 use super::output::Output;
 use crate::http::invalid;
 
-/// How long the client has to read the last frame and close.
+/// How long the client has to read the last frame and close the connection.
 const FAREWELL: Duration = Duration::from_secs(5);
 const READ_STEP: usize = 64 << 10;
 
@@ -25,12 +25,12 @@ const READ_STEP: usize = 64 << 10;
 pub(crate) struct Target {
     pub(crate) exec: Arc<Exec>,
     pub(crate) source: Arc<Source>,
-    /// The client wants to know what the command takes.
+    /// The client wants to know how much of its input the command has taken.
     pub(crate) reports: bool,
 }
 
-/// Serves an upgraded connection until the exec ends or the client goes. `early` is what the client sent before the
-/// upgrade was answered. Nobody takes the input of an exec that is over.
+/// Serves an upgraded connection until the exec ends or the client goes away. `early` is what the client sent before
+/// the upgrade was answered. Input for an exec that has ended is dropped.
 pub(crate) async fn serve(stream: UnixStream, early: &[u8], target: Option<Target>, mut output: Output) {
     let (mut from_client, mut to_client) = stream.into_split();
     let reported = target.as_ref().filter(|target| target.reports);
@@ -66,20 +66,20 @@ pub(crate) async fn serve(stream: UnixStream, early: &[u8], target: Option<Targe
         let _ = to_client.write_all(&Frame::Error(error).to_bytes()).await;
     }
     if to_client.shutdown().await.is_ok() {
-        // Closing with unread input would look like a broken connection to the client.
+        // If the connection were closed with unread input, the client would see a broken connection.
         let mut sink = vec![0; 4096];
         let drain = async { while from_client.read(&mut sink).await.is_ok_and(|n| n > 0) {} };
         let _ = tokio::time::timeout(FAREWELL, drain).await;
     }
 }
 
-/// The client is gone, but input that it sent before may not have been read yet. Reading it ends by itself, unless the
-/// command has not taken a whole window.
+/// Called when the client is gone. Reads the input that it sent before: its end comes by itself, unless the command has
+/// not taken a whole window of input.
 async fn drained() {
     tokio::time::sleep(FAREWELL).await;
 }
 
-/// The offset before which the command took all input, when it is a new one.
+/// The offset before which the command has taken all input, each time it grows.
 async fn taken_further(taken: &mut Option<watch::Receiver<u64>>) -> u64 {
     if let Some(taken) = taken
         && taken.changed().await.is_ok()
@@ -89,7 +89,7 @@ async fn taken_further(taken: &mut Option<watch::Receiver<u64>>) -> u64 {
     std::future::pending().await
 }
 
-/// Returns when the client is gone, or with what it did wrong.
+/// Returns when the client is gone, or with the error that it made.
 async fn receive(
     from: &mut OwnedReadHalf,
     buffer: &mut BytesMut,
@@ -119,17 +119,17 @@ async fn deliver(frame: Frame, target: Option<&Target>) -> Result<(), ApiError> 
     match frame {
         Frame::Stdin(bytes) => {
             exec.touch_terminal();
-            inbox::put(exec, source, None, bytes).await;
+            input_queue::put(exec, source, None, bytes).await;
         }
         Frame::Input(offset, bytes) => {
             exec.touch_terminal();
-            inbox::put(exec, source, Some(offset), bytes).await;
+            input_queue::put(exec, source, Some(offset), bytes).await;
         }
-        Frame::StdinEof => inbox::end(exec, source, None),
-        Frame::InputEnd(offset) => inbox::end(exec, source, Some(offset)),
+        Frame::StdinEof => input_queue::end(exec, source, None),
+        Frame::InputEnd(offset) => input_queue::end(exec, source, Some(offset)),
         Frame::Resize(size) => exec.resize(size),
         Frame::Signal(signal) if (1..=bay_sys::spawn::MAX_SIGNAL).contains(&signal) => {
-            exec.signal_front(signal);
+            exec.signal_foreground(signal);
         }
         Frame::Signal(signal) => return Err(invalid(format!("{signal} is not a signal"))),
         Frame::Stdout(_)

@@ -1,4 +1,4 @@
-//! One exec while anything of it lives.
+//! One exec, from its clone until no process can write its output any more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -13,17 +13,17 @@ use rustix::termios::{LocalModes, SpecialCodeIndex, Winsize};
 use tokio::net::unix::pipe::Sender;
 use tokio::sync::{Mutex, Notify, watch};
 
-use super::inbox::Inbox;
-use super::leaf::{self, Leaf};
+use super::input_queue::InputQueue;
+use super::process_tree::{self, CgroupLeaf};
 use super::reaper::Leader;
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
-/// Control-D and Control-U, where a terminal does not tell.
+/// Control-D and Control-U, for a terminal whose settings cannot be read.
 const DEFAULT_EOF: u8 = 4;
 const DEFAULT_KILL: u8 = 21;
-/// How often a terminal whose input ended says so again. Its end-of-file character ends one read only, and is lost on a
-/// program that was just about to change the terminal's mode.
+/// How often the guest repeats the end-of-file character to a terminal whose input ended. The character ends one read
+/// only, and it is lost if the program is just about to change the terminal's mode.
 const EOF_AGAIN: Duration = Duration::from_millis(250);
 
 /// An exec that was cloned and is not finished.
@@ -33,22 +33,22 @@ pub(crate) struct Exec {
     pub(crate) started_at: Timestamp,
     pub(crate) terminals: Arc<TerminalClock>,
     pub(crate) leader: Leader,
-    pub(crate) leaf: Option<Arc<Leaf>>,
+    pub(crate) leaf: Option<Arc<CgroupLeaf>>,
     pub(crate) input: Input,
-    pub(crate) inbox: Inbox,
+    pub(crate) input_queue: InputQueue,
     pub(crate) life: watch::Sender<Life>,
-    /// Output before this byte, the bound on kept output dropped.
+    /// Offset below which output was dropped because of the bound on kept output.
     pub(crate) bounded_to: Arc<AtomicU64>,
-    /// A caller asked for its end by KILL or TERM.
+    /// A caller sent KILL or TERM.
     pub(crate) killed: AtomicBool,
     pub(crate) timed_out: AtomicBool,
-    /// Told when it was sent the signal that nothing survives, unless it hangs in the kernel.
-    pub(crate) doomed: Notify,
-    /// Nobody wants its output any more.
+    /// Notified when the exec is sent KILL. Only a process that hangs in the kernel survives it.
+    pub(crate) kill_sent: Notify,
+    /// The exec was deleted; nobody reads its output any more.
     pub(crate) forgotten: AtomicBool,
 }
 
-/// When a byte last went over any terminal, in either direction.
+/// When a byte last went through any terminal, in either direction.
 #[derive(Debug, Default)]
 pub(crate) struct TerminalClock {
     /// Milliseconds since the epoch; zero for never.
@@ -62,15 +62,15 @@ impl TerminalClock {
     }
 }
 
-/// What changes in the life of an exec, for everyone who follows it.
+/// What changes while an exec lives, for its followers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Life {
     pub(crate) start: Start,
-    /// First byte of output still kept.
+    /// Offset of the first byte of output that is still kept.
     pub(crate) output_start: u64,
-    /// Every byte before this one is on disk, or never will be.
+    /// Every byte before this offset is on disk or will never be.
     pub(crate) output_end: u64,
-    /// How many of them the disk had no room for.
+    /// Bytes before `output_end` that the disk had no room for.
     pub(crate) refused_bytes: u64,
     pub(crate) ended: Option<Ended>,
     /// Hashes of the output that was kept at the end.
@@ -97,27 +97,27 @@ pub(crate) struct Ended {
 pub(crate) enum Input {
     /// Standard input is empty.
     None,
-    /// Closed once somebody said that there is no more.
+    /// None once a client has ended the input.
     Pipe(Mutex<Option<Sender>>),
     Terminal {
         master: Sender,
-        /// Keeps the input of two clients from mixing within a frame.
+        /// The lock keeps frames of two clients from mixing.
         typed: Mutex<Typed>,
     },
 }
 
-/// What was typed into a terminal.
+/// The state of what clients typed into a terminal.
 #[derive(Debug, Default)]
 pub(crate) struct Typed {
-    /// The last line was not ended: an end-of-file character would only hand it over.
+    /// The last line has no line end. An end-of-file character would then only pass the line on.
     in_line: bool,
-    /// Somebody said that there is no more.
+    /// A client has ended the input.
     ended: bool,
 }
 
 impl Input {
-    /// Hands bytes to the command, waiting while it does not read. Bytes for a command that closed its input vanish,
-    /// as they would in a pipe.
+    /// Writes bytes to the command, and waits while the command does not read. If the command has closed its input, the
+    /// bytes are dropped.
     pub(crate) async fn write(&self, bytes: &[u8]) {
         match self {
             Input::None => {}
@@ -135,15 +135,14 @@ impl Input {
                 if let Some(last) = bytes.last() {
                     typed.in_line = !matches!(last, b'\n' | b'\r');
                 }
-                // An error means that nobody has the terminal open; its end is seen by the pump.
+                // An error means that no process has the terminal open. The exec's task sees its end.
                 let _ = write_all(master, bytes).await;
             }
         }
     }
 
-    /// No more input comes. Of a terminal this goes on until somebody types again: there the end is a character, and
-    /// as long as a program reads lines each of its reads gets one, as it would from an empty file. A program that
-    /// reads keys gets one in all.
+    /// Ends the input. In a terminal the end is a character that ends a single read. So while the program reads lines,
+    /// this repeats the character, until a client types again; a program that reads keys gets it once.
     pub(crate) async fn close(&self) {
         match self {
             Input::None => {}
@@ -152,7 +151,7 @@ impl Input {
                 if std::mem::replace(&mut typed.lock().await.ended, true) {
                     return;
                 }
-                let mut told_keys = false;
+                let mut sent_in_key_mode = false;
                 loop {
                     let mut typed = typed.lock().await;
                     if !typed.ended {
@@ -167,12 +166,13 @@ impl Input {
                     let keys: &[u8] = match (lines, in_line) {
                         (true, true) => &[eof, eof],
                         (true, false) => &[eof],
-                        (false, _) if told_keys => &[],
-                        // An end that was said to the mode before is a character of the line now.
+                        (false, _) if sent_in_key_mode => &[],
+                        // An end-of-file character that was sent in the mode before is now part of the line, so it is
+                        // erased first.
                         (false, _) => &[kill, eof],
                     };
                     let _ = write_all(master, keys).await;
-                    told_keys = !lines;
+                    sent_in_key_mode = !lines;
                     drop(typed);
                     tokio::time::sleep(EOF_AGAIN).await;
                 }
@@ -215,7 +215,7 @@ impl Exec {
         }
     }
 
-    /// Notes that something went over its terminal, if it has one.
+    /// Records that data went through the terminal of this exec, if it has one.
     pub(crate) fn touch_terminal(&self) {
         if self.spec.tty.is_some() {
             self.terminals.last.store(Timestamp::now().as_millisecond(), Ordering::Relaxed);
@@ -226,7 +226,7 @@ impl Exec {
         self.life.borrow().ended.is_some()
     }
 
-    /// What it means that KILL does not end the leader.
+    /// How an exec ended whose leader did not end after KILL.
     pub(crate) fn give_up(&self, usage: Usage, stopping: bool) -> Ended {
         let reason = match (stopping, self.timed_out.load(Ordering::Relaxed)) {
             (true, _) => EndReason::Stopped,
@@ -236,8 +236,8 @@ impl Exec {
         Ended { at: Timestamp::now(), exit: Exit { reason, code: None, signal: None }, usage }
     }
 
-    /// What the end of the leader means.
-    pub(crate) fn judge(&self, reaped: &Reaped, usage: Usage, stopping: bool) -> Ended {
+    /// How an exec ended, from what the kernel reported about its leader.
+    pub(crate) fn end_of(&self, reaped: &Reaped, usage: Usage, stopping: bool) -> Ended {
         let reason = match reaped.signal {
             _ if stopping => EndReason::Stopped,
             _ if self.timed_out.load(Ordering::Relaxed) => EndReason::TimedOut,
@@ -248,8 +248,8 @@ impl Exec {
         Ended { at: Timestamp::now(), exit: Exit { reason, code: reaped.code, signal: reaped.signal }, usage }
     }
 
-    /// Signals what is in the foreground of its terminal, or its leader's process group.
-    pub(crate) fn signal_front(&self, signal: i32) {
+    /// Signals the foreground process group of its terminal. Without a terminal, signals the leader's process group.
+    pub(crate) fn signal_foreground(&self, signal: i32) {
         if !self.leader.is_alive() {
             return;
         }
@@ -259,7 +259,7 @@ impl Exec {
             }
             _ => None,
         };
-        // A leader that made itself no group of its own, or left it, is signalled alone.
+        // If the leader made no group of its own or left it, only the leader is signalled.
         let _ = signal_group(foreground.unwrap_or(self.leader.pid), signal)
             .or_else(|_| signal_process(self.leader.pid, signal));
     }
@@ -269,13 +269,16 @@ impl Exec {
         signal_tree(self.leaf.as_deref(), leader, self.id(), signal);
     }
 
-    /// How many processes of it live, whether or not its leader does.
+    /// The number of its processes that live. The leader may have ended.
     pub(crate) fn tree_size(&self) -> usize {
         let leader = self.leader.is_alive().then_some(self.leader.pid);
-        self.leaf.as_ref().map_or_else(|| leaf::pids_from_proc(leader, self.id()), |leaf| leaf.pids()).len()
+        self.leaf
+            .as_ref()
+            .map_or_else(|| process_tree::pids_from_proc(leader, self.id()), |leaf| leaf.pids())
+            .len()
     }
 
-    /// What a caller's signal does, and that it was a caller's.
+    /// Sends a caller's signal, and records that a caller sent it.
     pub(crate) fn signal_by_caller(&self, signal: i32, tree: bool) {
         if matches!(signal, SIGKILL | SIGTERM) {
             self.killed.store(true, Ordering::Relaxed);
@@ -283,35 +286,35 @@ impl Exec {
         if tree {
             self.signal_tree(signal);
         } else {
-            self.signal_front(signal);
+            self.signal_foreground(signal);
         }
         if signal == SIGKILL {
-            self.doomed.notify_one();
+            self.kill_sent.notify_one();
         }
     }
 
     pub(crate) fn time_out(&self) {
         self.timed_out.store(true, Ordering::Relaxed);
         self.signal_tree(SIGKILL);
-        self.doomed.notify_one();
+        self.kill_sent.notify_one();
     }
 
     pub(crate) fn resize(&self, size: TtySize) {
         if let Input::Terminal { master, .. } = &self.input {
-            // A terminal that nobody has open any more has no size to change.
+            // A terminal that no process has open has no size to change.
             let _ = rustix::termios::tcsetwinsize(master, winsize(size));
         }
     }
 }
 
-/// Signals every process of an exec, whether or not its leader still lives.
-pub(crate) fn signal_tree(leaf: Option<&Leaf>, leader: Option<i32>, id: ExecId, signal: i32) {
+/// Signals every process of an exec. The leader may have ended.
+pub(crate) fn signal_tree(leaf: Option<&CgroupLeaf>, leader: Option<i32>, id: ExecId, signal: i32) {
     match (leaf, signal) {
         (Some(leaf), SIGKILL) if leaf.kill().is_ok() => {}
-        (None, SIGKILL) => leaf::kill_from_proc(leader, id),
+        (None, SIGKILL) => process_tree::kill_from_proc(leader, id),
         (leaf, signal) => {
-            let pids = leaf.map_or_else(|| leaf::pids_from_proc(leader, id), Leaf::pids);
-            for pid in leaf::leader_first(pids, leader) {
+            let pids = leaf.map_or_else(|| process_tree::pids_from_proc(leader, id), CgroupLeaf::pids);
+            for pid in process_tree::leader_first(pids, leader) {
                 let _ = signal_process(pid, signal);
             }
         }

@@ -1,4 +1,4 @@
-//! Every exec of the bay: those that live in memory, those that are over on disk.
+//! Every exec of the bay: in memory while anything of it runs, on disk afterwards.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,22 +15,22 @@ use tokio::sync::{Notify, broadcast, watch};
 pub(crate) mod attach;
 mod bounds;
 mod exec;
-pub(crate) mod inbox;
-mod leaf;
-mod measure;
+mod exec_task;
+pub(crate) mod input_queue;
 pub(crate) mod output;
-mod probe;
-mod pump;
+mod process_tree;
 mod reaper;
-mod recent;
 mod start;
+mod unrecorded;
+mod unsaved_output;
+mod usage;
 
 pub use bounds::Bounds;
 use exec::Ended;
 pub(crate) use exec::{Exec, Input, Life, TerminalClock};
-use leaf::Leaf;
+use process_tree::CgroupLeaf;
 pub(crate) use reaper::Reaper;
-use recent::Recent;
+use unsaved_output::UnsavedOutput;
 
 use crate::http::invalid;
 use crate::log::Log;
@@ -44,60 +44,60 @@ const EVENT_QUEUE: usize = 256;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 const SIGCONT: i32 = 18;
-/// How long processes have to be gone after KILL. One that takes longer hangs in the kernel, in uninterruptible sleep:
-/// nobody can say when it ends, so nobody waits for it.
+/// How long processes may take to end after KILL. A process that takes longer is in uninterruptible sleep in the
+/// kernel, and nobody knows when it will end. The guest does not wait for it.
 const KILL_GRACE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// What every exec of this guest shares.
+/// What all execs of this guest have in common.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ExecContext {
     pub(crate) state: OwnedFd,
     pub(crate) root: OwnedFd,
-    /// Opened once, while nobody could have put something else in its place.
+    /// Opened before any other process of the bay could replace `/dev/null`.
     pub(crate) null: OwnedFd,
     pub(crate) cgroup: Option<Arc<OwnedFd>>,
-    pub(crate) who: Arc<Who>,
+    pub(crate) identity: Arc<BayIdentity>,
     pub(crate) sentinels: Arc<Sentinels>,
     pub(crate) bounds: Bounds,
-    /// Limit of open files that commands get; the guest raised its own.
+    /// Limit of open files (soft, hard) that commands get. The guest raises its own limit.
     pub(crate) open_files: Option<(u64, u64)>,
     pub(crate) started_at: Timestamp,
-    /// Whether what is started here are runs of services, named in the first of their variables.
+    /// Whether these execs are runs of services. The first variable of a run's environment then names its service.
     pub(crate) services: bool,
-    /// When any terminal was last used.
+    /// When input or output last went through any terminal.
     pub(crate) terminals: Arc<TerminalClock>,
     pub(crate) log: Arc<Log>,
 }
 
-/// What the bay is called. A fork is called otherwise than what it was forked from.
+/// The id and name of the bay. A fork gets its own, different from its parent's.
 #[derive(Debug)]
-pub(crate) struct Who(Mutex<(String, String)>);
+pub(crate) struct BayIdentity(Mutex<(String, String)>);
 
-impl Who {
+impl BayIdentity {
     pub(crate) fn new(bay_id: String, hostname: String) -> Self {
         Self(Mutex::new((bay_id, hostname)))
     }
 
-    pub(crate) fn become_other(&self, bay_id: String, hostname: String) {
+    pub(crate) fn replace(&self, bay_id: String, hostname: String) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (bay_id, hostname);
     }
 
     /// The bay's id and its name.
-    pub(crate) fn now(&self) -> (String, String) {
+    pub(crate) fn current(&self) -> (String, String) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Place {
-    /// The same bay, for runs of services: their output is kept elsewhere.
+impl ExecContext {
+    /// The context for runs of services in the same bay. Their output is kept in another directory.
     pub(crate) fn for_services(&self, state: OwnedFd, bounds: Bounds) -> std::io::Result<Self> {
         Ok(Self {
             state,
             root: self.root.try_clone()?,
             null: self.null.try_clone()?,
             cgroup: self.cgroup.clone(),
-            who: Arc::clone(&self.who),
+            identity: Arc::clone(&self.identity),
             sentinels: Arc::clone(&self.sentinels),
             bounds,
             open_files: self.open_files,
@@ -109,22 +109,22 @@ impl Place {
     }
 }
 
-/// Execs whose output is kept in one place: those that callers start, or the runs of services.
+/// Execs whose output is kept in one directory: those that callers start, or the runs of services.
 #[derive(Debug)]
 pub(crate) struct Execs {
-    pub(crate) place: Place,
+    pub(crate) context: ExecContext,
     pub(crate) reaper: Arc<Reaper>,
     pub(crate) events: broadcast::Sender<GuestEvent>,
-    /// Starting, running, or ended with something that still holds its output open.
+    /// Execs that are starting or running, and ended execs whose output some process still holds open.
     live: Mutex<HashMap<ExecId, Arc<Exec>>>,
-    /// On disk; the one that ended first in front.
+    /// Finished execs on disk, ordered by their end; the earliest is at the front.
     finished: Mutex<VecDeque<Finished>>,
-    /// Leaves of ended execs in which children live on.
-    leftovers: Mutex<Vec<Arc<Leaf>>>,
-    /// Over, but the disk had no room to say so.
+    /// Cgroup leaves of ended execs in which child processes still run.
+    leftovers: Mutex<Vec<Arc<CgroupLeaf>>>,
+    /// Ended execs whose final record the disk had no room for.
     unsaved: Mutex<VecDeque<Arc<Exec>>>,
-    /// Output for which the disk had no room.
-    recent: Recent,
+    /// Output that the disk had no room for.
+    unsaved_output: UnsavedOutput,
     stopping: AtomicBool,
 }
 
@@ -132,12 +132,12 @@ pub(crate) struct Execs {
 struct Finished {
     id: ExecId,
     bytes: u64,
-    /// The status at its end, without its specification; absent when an earlier guest ran it. Everything in the bay's files
-    /// may have been changed since by root in the bay, this cannot have been.
+    /// The status at the end, without the specification. None if an earlier guest ran the exec. Root in the bay can
+    /// change every file in the bay, but not this copy.
     witnessed: Option<Box<ExecStatus>>,
 }
 
-/// An exec, wherever it was found.
+/// An exec, found in memory or on disk.
 #[derive(Debug, Clone)]
 pub(crate) enum Found {
     Live(Arc<Exec>),
@@ -159,13 +159,13 @@ impl Found {
         }
     }
 
-    /// With what it used so far, for somebody who asks while it runs.
+    /// The status. While the exec runs, it includes what the exec has used so far.
     pub(crate) fn status_now(&self) -> ExecStatus {
         let mut status = self.status();
         if let Found::Live(exec) = self
             && status.exit.is_none()
         {
-            status.usage = measure::so_far(exec.leaf.as_deref());
+            status.usage = usage::of_running(exec.leaf.as_deref());
         }
         status
     }
@@ -182,7 +182,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An exec as this guest saw it end, with the specification from the disk where that is still there.
+/// The status of an exec whose end this guest saw. The specification comes from the disk, if it is still there.
 fn as_witnessed(mut seen: ExecStatus, on_disk: Option<ExecStatus>) -> ExecStatus {
     if let Some(on_disk) = on_disk {
         seen.spec = on_disk.spec;
@@ -195,21 +195,21 @@ fn ended_of(status: &ExecStatus) -> Option<Ended> {
 }
 
 impl Execs {
-    pub(crate) fn new(place: Place, reaper: Arc<Reaper>) -> Self {
+    pub(crate) fn new(context: ExecContext, reaper: Arc<Reaper>) -> Self {
         Self {
-            place,
+            context,
             reaper,
             events: broadcast::channel(EVENT_QUEUE).0,
             live: Mutex::default(),
             finished: Mutex::default(),
             leftovers: Mutex::default(),
             unsaved: Mutex::default(),
-            recent: Recent::default(),
+            unsaved_output: UnsavedOutput::default(),
             stopping: AtomicBool::new(false),
         }
     }
 
-    /// Starts an exec, or finds the one that this very request started before. True when it is new.
+    /// Starts an exec. If the same request has started it before, returns that exec. The flag is true for a new exec.
     pub(crate) async fn start(self: &Arc<Self>, spec: ExecSpec) -> Result<(Found, bool), ApiError> {
         spec.check()?;
         if let Some(found) = self.find(spec.id)? {
@@ -221,7 +221,7 @@ impl Execs {
                 ));
             }
             if let Found::Live(exec) = &found {
-                pump::started(exec).await?;
+                exec_task::started(exec).await?;
             }
             return Ok((found, false));
         }
@@ -235,37 +235,37 @@ impl Execs {
                 "wait for some to end, or kill them",
             ));
         }
-        // From here to the spawn nothing awaits: see `reaper`.
-        let cloned = start::clone(&self.place, &spec)?;
+        // No await between here and the spawn: see `reaper`.
+        let cloned = start::clone(&self.context, &spec)?;
         let (leader, ended) = self.reaper.register(cloned.spawned.pid);
         let exec = Arc::new(Exec {
             spec,
             started_at: Timestamp::now(),
-            terminals: Arc::clone(&self.place.terminals),
+            terminals: Arc::clone(&self.context.terminals),
             leader,
             leaf: cloned.leaf,
             input: cloned.input,
-            inbox: inbox::Inbox::default(),
+            input_queue: input_queue::InputQueue::default(),
             life: watch::Sender::new(Life::default()),
             bounded_to: Arc::default(),
             killed: AtomicBool::new(false),
             timed_out: AtomicBool::new(false),
-            doomed: Notify::new(),
+            kill_sent: Notify::new(),
             forgotten: AtomicBool::new(false),
         });
         lock(&self.live).insert(exec.id(), Arc::clone(&exec));
-        let attachment = pump::Attachment {
+        let attachment = exec_task::Attachment {
             report: cloned.spawned.report,
             ended,
             sources: cloned.sources,
             directory: cloned.directory,
         };
-        tokio::spawn(pump::run(Arc::clone(self), Arc::clone(&exec), attachment));
-        pump::started(&exec).await?;
+        tokio::spawn(exec_task::run(Arc::clone(self), Arc::clone(&exec), attachment));
+        exec_task::started(&exec).await?;
         Ok((Found::Live(exec), true))
     }
 
-    /// Names the services in the groups of their runs once more: after a restore the groups are new ones.
+    /// Marks the cgroups of runs with their services' names again: a restore creates the cgroups anew.
     pub(crate) fn mark_services(&self) {
         for exec in lock(&self.live).values() {
             if let Some(leaf) = &exec.leaf {
@@ -279,7 +279,7 @@ impl Execs {
         if let Some(exec) = lock(&self.live).get(&id) {
             return Ok(Some(Found::Live(Arc::clone(exec))));
         }
-        let on_disk = spool::read_status(self.place.state.as_fd(), id);
+        let on_disk = spool::read_status(self.context.state.as_fd(), id);
         if let Some(seen) = self.witnessed(id) {
             return Ok(Some(Found::Finished(Box::new(as_witnessed(seen, on_disk.ok())))));
         }
@@ -287,15 +287,15 @@ impl Execs {
             Ok(status) => Ok(Some(Found::Finished(Box::new(self.as_over(status))))),
             Err(SpoolError::Absent(_)) => Ok(None),
             Err(error @ SpoolError::Damaged(_)) => {
-                // Nothing can be said of it but that it is not there.
-                self.place.log.line("record.damaged", format_args!("exec={id} error={error}"));
+                // A damaged record is treated as absent.
+                self.context.log.line("record.damaged", format_args!("exec={id} error={error}"));
                 Ok(None)
             }
             Err(error) => Err(ApiError::internal(&error)),
         }
     }
 
-    /// The end of an exec that this guest saw.
+    /// The status of an exec whose end this guest saw.
     fn witnessed(&self, id: ExecId) -> Option<ExecStatus> {
         let finished = lock(&self.finished);
         finished.iter().rev().find(|one| one.id == id)?.witnessed.as_deref().cloned()
@@ -311,32 +311,32 @@ impl Execs {
         })
     }
 
-    /// An exec whose program runs or ran; waits for one that is just being started.
+    /// An exec whose program runs or ran. If it is still being started, waits for that.
     pub(crate) async fn get_started(&self, id: ExecId) -> Result<Found, ApiError> {
         let found = self.get(id)?;
         if let Found::Live(exec) = &found {
-            pump::started(exec).await?;
+            exec_task::started(exec).await?;
         }
         Ok(found)
     }
 
-    /// An exec on disk that is not in memory is over, whatever its record says: its guest died under it, or this one is
-    /// being stopped.
+    /// An exec that is on disk but not in memory has ended, whatever its record says: an earlier guest died while it
+    /// ran, or this guest is being stopped.
     fn as_over(&self, mut status: ExecStatus) -> ExecStatus {
         if status.exit.is_none() {
             let reason = if self.is_stopping() { EndReason::Stopped } else { EndReason::Lost };
             status.exit = Some(Exit { reason, code: None, signal: None });
-            status.ended_at = Some(self.place.started_at.max(status.started_at));
+            status.ended_at = Some(self.context.started_at.max(status.started_at));
         }
         status
     }
 
-    /// All of them, by the time they started. Reads the disk, so not for the one thread.
+    /// All execs, ordered by start time. Reads the disk, so it must not be called on the main thread.
     pub(crate) fn list(&self) -> Result<Vec<ExecStatus>, ApiError> {
-        let on_disk = spool::list(self.place.state.as_fd()).map_err(|e| ApiError::internal(&e))?;
+        let on_disk = spool::list(self.context.state.as_fd()).map_err(|e| ApiError::internal(&e))?;
         let mut all: HashMap<ExecId, ExecStatus> = HashMap::new();
         for id in on_disk {
-            if let Ok(status) = spool::read_status(self.place.state.as_fd(), id) {
+            if let Ok(status) = spool::read_status(self.context.state.as_fd(), id) {
                 let status = match self.witnessed(id) {
                     Some(seen) => as_witnessed(seen, Some(status)),
                     None => self.as_over(status),
@@ -352,8 +352,8 @@ impl Execs {
         Ok(all)
     }
 
-    /// Sends a caller's signal and answers the status, and how many processes it went to that outlived their exec. Those
-    /// are reached as a tree only.
+    /// Sends a caller's signal. Returns the status, and the number of signalled processes that outlived their exec.
+    /// Only a signal to the whole tree reaches those.
     pub(crate) fn signal(
         &self,
         id: ExecId,
@@ -371,8 +371,11 @@ impl Execs {
             exec.signal_by_caller(request.signal, request.tree);
         } else if request.tree {
             let leaf = lock(&self.leftovers).iter().find(|l| l.is_of(id)).cloned();
-            if leaf.is_some() || self.place.cgroup.is_none() {
-                left = leaf.as_ref().map_or_else(|| leaf::pids_from_proc(None, id), |leaf| leaf.pids()).len();
+            if leaf.is_some() || self.context.cgroup.is_none() {
+                left = leaf
+                    .as_ref()
+                    .map_or_else(|| process_tree::pids_from_proc(None, id), |leaf| leaf.pids())
+                    .len();
                 exec::signal_tree(leaf.as_deref(), None, id, request.signal);
             }
         }
@@ -392,7 +395,7 @@ impl Execs {
             exec.forgotten.store(true, Ordering::Relaxed);
             lock(&self.live).remove(&id);
         }
-        self.recent.forget(id);
+        self.unsaved_output.forget(id);
         lock(&self.finished).retain(|f| f.id != id);
         self.remove(vec![id]).await;
         Ok(())
@@ -402,28 +405,29 @@ impl Execs {
         let execs = Arc::clone(self);
         let task = tokio::task::spawn_blocking(move || {
             for id in ids {
-                if let Err(error) = spool::remove_exec(execs.place.state.as_fd(), id) {
-                    execs.place.log.line("spool.stuck", format_args!("exec={id} error={error}"));
+                if let Err(error) = spool::remove_exec(execs.context.state.as_fd(), id) {
+                    execs.context.log.line("spool.stuck", format_args!("exec={id} error={error}"));
                 }
             }
         });
-        // Only a defect can end it early, and then the next start tries again.
+        // The task ends early only because of a defect. Then the next start tries again.
         let _ = task.await;
     }
 
-    /// Called by an exec's own task: the program never ran.
+    /// The exec's task calls this if the program never ran.
     fn start_failed(&self, exec: &Exec) {
         lock(&self.live).remove(&exec.id());
         self.release_leaf(exec);
     }
 
-    /// Called by an exec's own task: the leader is gone, and its end is told.
+    /// The exec's task calls this after it has published the end of the leader.
     fn ended(&self) {
-        // Whoever waits for everything to end looks again.
+        // `all_gone` waits for this.
         self.reaper.reaped.notify_waiters();
     }
 
-    /// Removes the leaf of an exec whose leader is gone. Says how many processes live on in it, where there is one.
+    /// Removes the cgroup leaf of an exec whose leader is gone. Returns the number of processes that still run in it,
+    /// or None if the exec has no leaf.
     fn release_leaf(&self, exec: &Exec) -> Option<u64> {
         let leaf = exec.leaf.as_ref()?;
         if leaf.remove() {
@@ -434,12 +438,13 @@ impl Execs {
         Some(left)
     }
 
-    /// Called by an exec's own task: nothing can write its output any more. `saved` when its end is on disk.
-    fn settled(self: &Arc<Self>, exec: &Arc<Exec>, saved: bool) {
+    /// The exec's task calls this when no process can write output of the exec any more. `saved` says whether the end
+    /// is on disk.
+    fn output_closed(self: &Arc<Self>, exec: &Arc<Exec>, saved: bool) {
         if exec.forgotten.load(Ordering::Relaxed) && !lock(&self.live).contains_key(&exec.id()) {
             return;
         }
-        // The disk may take now what it refused before.
+        // The disk may have room now for records that it refused before.
         let mut waiting = std::mem::take(&mut *lock(&self.unsaved));
         let mut done = Vec::new();
         if saved {
@@ -448,11 +453,11 @@ impl Execs {
             waiting.push_back(Arc::clone(exec));
         }
         for exec in waiting {
-            match spool::save_status(self.place.state.as_fd(), &exec.status()) {
+            match spool::save_status(self.context.state.as_fd(), &exec.status()) {
                 Ok(()) => done.push(exec),
                 Err(error) => {
-                    // It stays in memory, so that its end can be asked for as long as this guest lives.
-                    self.place.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
+                    // The exec stays in memory, so that this guest can report its end.
+                    self.context.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
                     lock(&self.unsaved).push_back(exec);
                 }
             }
@@ -479,19 +484,20 @@ impl Execs {
         }
     }
 
-    /// A disk that stays full must not make of ended execs a limit on new ones: the daemon has written their ends down.
+    /// Bounds the ended execs that wait for disk space: they count towards the limit of live execs. The daemon has
+    /// recorded their ends.
     fn forget_unsaved(&self) {
         let mut unsaved = lock(&self.unsaved);
-        while unsaved.len() > self.place.bounds.finished_execs {
+        while unsaved.len() > self.context.bounds.finished_execs {
             if let Some(oldest) = unsaved.pop_front() {
                 lock(&self.live).remove(&oldest.id());
-                self.recent.forget(oldest.id());
+                self.unsaved_output.forget(oldest.id());
             }
         }
     }
 
     fn over_bound(&self, finished: &mut VecDeque<Finished>) -> Vec<ExecId> {
-        let bounds = &self.place.bounds;
+        let bounds = &self.context.bounds;
         let mut bytes: u64 = finished.iter().map(|f| f.bytes).sum();
         let mut doomed = Vec::new();
         while finished.len() > 1 && (finished.len() > bounds.finished_execs || bytes > bounds.finished_bytes)
@@ -504,10 +510,10 @@ impl Execs {
         doomed
     }
 
-    /// Takes over what earlier guests of this bay left: their running execs are lost, their finished ones count towards
-    /// the bound. Reads and writes the disk, so not for the one thread.
+    /// Takes over what earlier guests of this bay left: their running execs become lost, and their finished execs count
+    /// towards the bound. Reads and writes the disk, so it must not be called on the main thread.
     pub(crate) fn adopt_from_disk(&self) {
-        let state = self.place.state.as_fd();
+        let state = self.context.state.as_fd();
         let mut old = Vec::new();
         for id in spool::list(state).unwrap_or_default() {
             if lock(&self.live).contains_key(&id) {
@@ -515,14 +521,14 @@ impl Execs {
             }
             match spool::read_status(state, id) {
                 Ok(status) => {
-                    // Started by this guest while we were looking.
-                    if status.started_at >= self.place.started_at {
+                    // This guest started it during the scan.
+                    if status.started_at >= self.context.started_at {
                         continue;
                     }
                     let was_running = status.exit.is_none();
                     let status = self.as_over(status);
                     if was_running && let Err(error) = spool::save_status(state, &status) {
-                        self.place.log.line("record.refused", format_args!("exec={id} error={error}"));
+                        self.context.log.line("record.refused", format_args!("exec={id} error={error}"));
                     }
                     old.push((
                         status.ended_at,
@@ -547,7 +553,7 @@ impl Execs {
         }
     }
 
-    /// Removes leaves as they become empty: after every batch of reaped processes one try each.
+    /// Removes cgroup leaves as they become empty. Tries each leaf once after every batch of reaped processes.
     pub(crate) async fn tidy_leaves(&self) {
         loop {
             self.reaper.reaped.notified().await;
@@ -559,25 +565,25 @@ impl Execs {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Ends everything: TERM, a grace, KILL. What ran is written down as stopped, and returned.
+    /// Ends everything: TERM, then KILL after `grace`. Records what ran as stopped, and returns it.
     pub(crate) async fn stop(&self, grace: Duration) -> Vec<ExecEnded> {
         self.stopping.store(true, Ordering::Relaxed);
         let ran: Vec<Arc<Exec>> = lock(&self.live).values().filter(|e| !e.has_ended()).cloned().collect();
         self.signal_all(SIGTERM);
-        // A stopped process would not see its TERM.
+        // A stopped process does not handle TERM.
         self.signal_all(SIGCONT);
         if tokio::time::timeout(grace, self.all_gone()).await.is_err() {
             self.signal_all(SIGKILL);
             if tokio::time::timeout(KILL_GRACE, self.all_gone()).await.is_err() {
-                self.place.log.line("stop.incomplete", format_args!("processes hang in the kernel"));
+                self.context.log.line("stop.incomplete", format_args!("processes hang in the kernel"));
             }
         }
-        // Execs whose leader could not be ended have no end in their record yet.
+        // If the leader of an exec did not end, its record has no end yet.
         let running: Vec<Arc<Exec>> = lock(&self.live).values().filter(|e| !e.has_ended()).cloned().collect();
         for exec in running {
             let status = self.as_over(ExecStatus { ended_at: None, exit: None, ..exec.status() });
-            if let Err(error) = spool::save_status(self.place.state.as_fd(), &status) {
-                self.place.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
+            if let Err(error) = spool::save_status(self.context.state.as_fd(), &status) {
+                self.context.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
             }
         }
         let ended = |exec: Arc<Exec>| {
@@ -589,11 +595,11 @@ impl Execs {
 
     fn signal_all(&self, signal: i32) {
         if std::process::id() == 1 {
-            // ESRCH: nothing else is left.
+            // ESRCH: no other process is left.
             let _ = bay_sys::spawn::signal_everything(signal);
             return;
         }
-        // Not the init of a PID namespace (a test): only what is ours.
+        // The guest is not init of a PID namespace (in tests): signal only its own execs.
         let live: Vec<Arc<Exec>> = lock(&self.live).values().cloned().collect();
         for exec in live {
             exec.signal_tree(signal);
@@ -605,7 +611,7 @@ impl Execs {
         }
     }
 
-    /// Returns when no process is left but us, and every leader's end is written down.
+    /// Returns when no process but the guest is left, and the end of every leader is recorded.
     async fn all_gone(&self) {
         loop {
             let reaped = self.reaper.reaped.notified();
@@ -615,7 +621,7 @@ impl Execs {
             if ended && alone {
                 return;
             }
-            // With a deadline, because a process of another parent (one that was traced) tells nobody of its end.
+            // With a deadline: if another process is a child's parent (a tracer), its end does not wake the guest.
             let _ = tokio::time::timeout(LOOK_AGAIN, reaped).await;
         }
     }

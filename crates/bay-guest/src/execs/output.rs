@@ -1,4 +1,4 @@
-//! Following an exec's output from the spool, at the reader's own pace.
+//! Sends an exec's output from the spool to one reader, as fast as this reader takes it.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
 use super::exec::{Exec, Life};
-use super::recent::At;
+use super::unsaved_output::At;
 use super::{Execs, Found};
 use crate::spool::{Check, Piece, Reader, SpoolError, Wait};
 
-/// Whether a reader waits for what is still to come.
+/// Whether a reader waits for output that is still to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Follow {
     UntilExit,
@@ -26,23 +26,23 @@ pub(crate) enum Follow {
 pub(crate) struct Output {
     execs: Arc<Execs>,
     id: ExecId,
-    /// Absent while nothing is on disk, because the disk was full from the start.
+    /// None while nothing is on disk because the disk was full from the start.
     reader: Option<Reader>,
     at: u64,
     life: watch::Receiver<Life>,
-    /// Keeps `life` open when the exec is finished and nobody else holds the other side.
+    /// Keeps `life` open if the exec is finished and nobody else holds the sender.
     _finished: Option<watch::Sender<Life>>,
-    /// Header and payload of one frame; made when there is something to put in.
+    /// Header and payload of one frame. Allocated when there is something to send.
     buffer: Vec<u8>,
-    /// How far to read once the exec has ended; children that print for ever must not keep its end from anybody.
+    /// Where to stop once the exec has ended, and its end. Children that print for ever must not delay it.
     last: Option<(u64, Exit)>,
-    /// Root in the bay can change the files between the writer and this reader.
+    /// Root in the bay can change the files after the writer wrote them and before this reader reads them.
     check: Check,
-    /// What was hashed on the way to the files; absent while the exec runs, or when an earlier guest ran it.
+    /// Hashes that the writer computed. None while the exec runs, or if an earlier guest ran it.
     hashes: Option<Arc<[OutputHash]>>,
     follow: Follow,
-    /// It was said that some of this is not kept.
-    said_full: bool,
+    /// The reader was told that the disk had no room for part of the output.
+    gap_reported: bool,
     over: bool,
 }
 
@@ -53,7 +53,7 @@ impl Output {
         since: u64,
         follow: Follow,
     ) -> Result<Self, ApiError> {
-        let state = execs.place.state.as_fd();
+        let state = execs.context.state.as_fd();
         let (reader, life, finished) = match found {
             Found::Live(exec) => {
                 let bounded_to = Some(Arc::clone(&exec.bounded_to));
@@ -97,12 +97,12 @@ impl Output {
             check: Check::new(since),
             hashes: None,
             follow,
-            said_full: false,
+            gap_reported: false,
             over: false,
         })
     }
 
-    /// The next frame as bytes of the wire; `None` when there are no more. Waits for the command when it must.
+    /// The next frame as it goes over the wire, or None after the last. Waits for output if necessary.
     pub(crate) async fn next(&mut self) -> Option<&[u8]> {
         if self.over {
             return None;
@@ -136,8 +136,7 @@ impl Output {
         }
     }
 
-    /// Whether what this reader was sent is what the command wrote. Of an exec that an earlier guest ran, only the daemon
-    /// can tell.
+    /// Whether this reader got what the command wrote. If an earlier guest ran the exec, only the daemon can tell.
     fn checked(&self) -> Option<OutputCheck> {
         self.hashes.as_deref().map(|hashes| self.check.finish(Some(hashes)))
     }
@@ -151,13 +150,13 @@ impl Output {
     /// Puts one frame into the buffer and returns its length.
     async fn read(&mut self, limit: u64) -> Result<usize, SpoolError> {
         self.buffer.resize(HEADER_LEN + MAX_PAYLOAD, 0);
-        let held = self.execs.recent.read(self.id, self.at, &mut self.buffer[HEADER_LEN..]);
+        let held = self.execs.unsaved_output.read(self.id, self.at, &mut self.buffer[HEADER_LEN..]);
         match held {
-            At::Bytes { .. } if !self.said_full => {
+            At::Bytes { .. } if !self.gap_reported => {
                 return Ok(self.put_gap(Gap { dropped: 0, why: GapReason::DiskFull }));
             }
             At::Bytes { stderr, len } => {
-                // What came after the end of the exec is not shown, whoever printed it.
+                // Output after the end of the exec is not sent.
                 let len = len.min(usize::try_from(limit - self.at).unwrap_or(usize::MAX));
                 self.at += len as u64;
                 self.note(None, stderr, len);
@@ -168,7 +167,7 @@ impl Output {
             }
             At::From(_) | At::Nothing => {}
         }
-        // Where the memory has something again; what the disk lacks is missing only up to there.
+        // Where the output held in memory begins. Output that is not on disk is missing only up to there.
         let held_from = if let At::From(start) = held { start } else { u64::MAX };
         let Some(mut reader) = self.reader.take() else {
             let end = limit.min(held_from);
@@ -207,13 +206,13 @@ impl Output {
                 self.put_output(stderr, len)
             }
             Piece::Gap(gap) => self.put_gap(gap),
-            // Below the limit there is always a piece or a gap.
+            // Unreachable: below the limit there is always a piece or a gap.
             Piece::End => 0,
         })
     }
 
-    /// Hashes the payload in the buffer. Before the end of the exec its stretches are known by their segments only; what
-    /// children printed after the end is in the same segments, and in no stretch.
+    /// Hashes the payload in the buffer. Before the end of the exec, only the segments of its stretches are known.
+    /// Output of children after the end is in the same segments, but in no stretch.
     fn note(&mut self, segment: Option<u64>, stderr: bool, len: usize) {
         let bytes = &self.buffer[HEADER_LEN..HEADER_LEN + len];
         match &self.hashes {
@@ -222,7 +221,7 @@ impl Output {
         }
     }
 
-    /// The payload is in the buffer already.
+    /// Writes the header of a frame whose payload is in the buffer already.
     fn put_output(&mut self, stderr: bool, len: usize) -> usize {
         let header = frame::output_header(stderr, u32::try_from(len).unwrap_or(0));
         self.buffer[..HEADER_LEN].copy_from_slice(&header);
@@ -230,7 +229,7 @@ impl Output {
     }
 
     fn put_gap(&mut self, gap: Gap) -> usize {
-        self.said_full |= gap.why == GapReason::DiskFull;
+        self.gap_reported |= gap.why == GapReason::DiskFull;
         self.check.gap(gap.dropped);
         let bytes = Frame::Gap(gap).to_bytes();
         self.buffer[..bytes.len()].copy_from_slice(&bytes);
@@ -260,7 +259,7 @@ pub(crate) fn body(mut output: Output) -> mpsc::Receiver<std::io::Result<Bytes>>
     receiver
 }
 
-/// An exec that can take input.
+/// The exec, if it can take input.
 pub(crate) fn live(found: &Found) -> Option<&Arc<Exec>> {
     match found {
         Found::Live(exec) => Some(exec),
@@ -268,7 +267,7 @@ pub(crate) fn live(found: &Found) -> Option<&Arc<Exec>> {
     }
 }
 
-/// Refuses an offset that was never reached.
+/// Refuses an offset beyond the end of the output.
 pub(crate) fn check_since(found: &Found, since: u64) -> Result<(), ApiError> {
     let end = match found {
         Found::Live(exec) => exec.life.borrow().output_end,

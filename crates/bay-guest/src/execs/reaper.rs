@@ -1,8 +1,8 @@
-//! The one place that waits for children: leaders of execs, and every orphan the kernel hands to PID 1.
+//! The only module that waits for children: leaders of execs, and every orphan that the kernel gives to PID 1.
 //!
-//! A leader is registered in the same turn of the one thread that cloned it, before anything can await, so its end
-//! cannot be reaped unnoticed. For the same reason [`Leader::is_alive`] is exact: while it says yes, the number still
-//! belongs to that process, and a signal to it cannot hit another.
+//! The code that clones a leader registers it before it awaits anything, and everything runs on one thread. So no
+//! leader is reaped before it is registered. For the same reason [`Leader::is_alive`] is exact: while it returns true,
+//! the pid still belongs to that process, and a signal cannot reach another process.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,13 +13,13 @@ use bay_sys::spawn::{Reaped, reap};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
 
-/// Children reaped before others get a turn.
+/// Children that are reaped before other tasks get a turn.
 const BATCH: usize = 256;
 
 #[derive(Debug, Default)]
 pub(crate) struct Reaper {
     leaders: Mutex<HashMap<i32, Registered>>,
-    /// Told after every batch: processes are gone that may have been the last of something.
+    /// Notified after every batch: an ended process may have been the last of its exec.
     pub(crate) reaped: Notify,
 }
 
@@ -29,7 +29,7 @@ struct Registered {
     ended: oneshot::Sender<Reaped>,
 }
 
-/// A child somebody waits for.
+/// A child that is the leader of an exec.
 #[derive(Debug)]
 pub(crate) struct Leader {
     pub(crate) pid: i32,
@@ -43,7 +43,7 @@ impl Leader {
 }
 
 impl Reaper {
-    /// To be called in the same turn as the clone.
+    /// Must be called before anything awaits after the clone.
     pub(crate) fn register(&self, pid: i32) -> (Leader, oneshot::Receiver<Reaped>) {
         let alive = Arc::new(AtomicBool::new(true));
         let (ended, when_ended) = oneshot::channel();
@@ -51,7 +51,7 @@ impl Reaper {
         (Leader { pid, alive }, when_ended)
     }
 
-    /// Installs the signal handler; nothing may be cloned before.
+    /// Installs the signal handler. Nothing may be cloned before.
     pub(crate) fn listen() -> io::Result<Signal> {
         signal(SignalKind::child())
     }
@@ -59,7 +59,7 @@ impl Reaper {
     /// Reaps for ever.
     pub(crate) async fn run(&self, mut child_signal: Signal) {
         loop {
-            // First, because children may have died before the handler was there.
+            // First, because children may have died before the handler was installed.
             while self.reap_batch() {
                 self.reaped.notify_waiters();
                 tokio::task::yield_now().await;
@@ -71,7 +71,7 @@ impl Reaper {
         }
     }
 
-    /// True when there may be more.
+    /// True if there may be more to reap.
     fn reap_batch(&self) -> bool {
         for _ in 0..BATCH {
             let Ok(Some(child)) = reap() else {
@@ -79,7 +79,7 @@ impl Reaper {
             };
             if let Some(leader) = self.lock().remove(&child.pid) {
                 leader.alive.store(false, Ordering::Relaxed);
-                // Nobody waits any more when the program never ran.
+                // The receiver is gone if the program never ran.
                 let _ = leader.ended.send(child);
             }
         }

@@ -1,4 +1,4 @@
-//! From a spec to a cloned child.
+//! Clones the child that becomes the program of a spec.
 
 use std::ffi::CString;
 use std::io;
@@ -16,44 +16,44 @@ use rustix::pty::OpenptFlags;
 use tokio::net::unix::pipe::Sender;
 use tokio::sync::Mutex;
 
-use super::Place;
+use super::ExecContext;
 use super::exec::{Input, winsize};
-use super::leaf::Leaf;
-use super::pump::Source;
+use super::exec_task::Source;
+use super::process_tree::CgroupLeaf;
 use crate::http::invalid;
 use crate::users::{self, User};
-use crate::{settings, trust};
+use crate::{etc_environment, trust};
 
 const DEFAULT_TERM: &str = "xterm-256color";
 pub(super) const EXEC_ID_VARIABLE: &str = "BAY_EXEC_ID";
-/// Size of the pipe behind standard output. Larger than the default, so that bulk output needs fewer turns.
+/// Size of the pipe for standard output. It is larger than the default, so that much output needs fewer reads.
 const OUTPUT_PIPE: usize = 256 << 10;
 /// Directories of `PATH` that are searched.
 const MAX_PATH_ENTRIES: usize = 256;
 
-/// A bay has no network to install from, so this names what works.
+/// A bay without network cannot install packages, so this hint names what always works.
 const NOT_FOUND_NEXT: &str = "check the name; or put it into the workspace; or install it on the host, then \
     `bay images import host` (with --add DIR for a toolchain in a home directory) and `bay replace NAME`";
 
-/// A cloned child and our ends of what it was given.
+/// A cloned child and the guest's ends of its input and output.
 pub(super) struct Cloned {
     pub(super) spawned: Spawned,
-    pub(super) leaf: Option<Arc<Leaf>>,
+    pub(super) leaf: Option<Arc<CgroupLeaf>>,
     pub(super) input: Input,
     pub(super) sources: Vec<Source>,
     pub(super) directory: String,
 }
 
-/// Clones the child of a spec. It has not become its program yet: `spawned.report` will tell.
-pub(super) fn clone(place: &Place, spec: &ExecSpec) -> Result<Cloned, ApiError> {
-    let user = users::find(place.root.as_fd(), spec.user.as_deref()).map_err(|e| {
+/// Clones the child of a spec. The child has not become its program yet: `spawned.report` tells whether it did.
+pub(super) fn clone(context: &ExecContext, spec: &ExecSpec) -> Result<Cloned, ApiError> {
+    let user = users::find(context.root.as_fd(), spec.user.as_deref()).map_err(|e| {
         ApiError::new(
             ErrorCode::ExecStart,
             e.to_string(),
             "use a name from the bay's /etc/passwd or a numeric id",
         )
     })?;
-    let environment = environment(place, spec, &user);
+    let environment = environment(context, spec, &user);
     let path = environment.iter().rev().find(|(k, _)| k == "PATH").map_or("", |(_, v)| v.as_str());
     let directory = match &spec.cwd {
         Some(directory) => directory.clone(),
@@ -61,27 +61,27 @@ pub(super) fn clone(place: &Place, spec: &ExecSpec) -> Result<Cloned, ApiError> 
         None => "/".to_owned(),
     };
     let programs = candidates(&spec.argv[0], path);
-    let ends = Ends::make(place, spec, &user).map_err(|e| {
+    let ends = Ends::make(context, spec, &user).map_err(|e| {
         failed(format!(
             "the {} for the command could not be made: {e}",
             if spec.tty.is_some() { "terminal" } else { "pipes" }
         ))
     })?;
-    let leaf = place.cgroup.as_ref().and_then(|parent| match Leaf::create(parent, spec.id) {
+    let leaf = context.cgroup.as_ref().and_then(|parent| match CgroupLeaf::create(parent, spec.id) {
         Ok(leaf) => Some(Arc::new(leaf)),
         Err(error) => {
-            place.log.line("leaf.refused", format_args!("exec={} error={error}", spec.id));
+            context.log.line("leaf.refused", format_args!("exec={} error={error}", spec.id));
             None
         }
     });
-    if let Some(leaf) = leaf.as_ref().filter(|_| place.services) {
+    if let Some(leaf) = leaf.as_ref().filter(|_| context.services) {
         leaf.mark_service(spec);
     }
     let argv = strings(spec.argv.iter().cloned())?;
     let env = strings(environment.iter().map(|(k, v)| format!("{k}={v}")))?;
     let programs = strings(programs.into_iter())?;
     let cwd = CString::new(directory.as_str()).map_err(|_| invalid("the directory contains a NUL"))?;
-    // Only root can change who it is; a guest that is not root (in tests) runs everything as itself.
+    // Only root can change the user. A guest that is not root (in tests) runs everything as its own user.
     let identity = rustix::process::geteuid().is_root().then_some(&user.identity);
     let group = leaf.as_ref().and_then(|leaf| leaf.dir());
     let command = Command {
@@ -93,7 +93,7 @@ pub(super) fn clone(place: &Place, spec: &ExecSpec) -> Result<Cloned, ApiError> 
         terminal: spec.tty.is_some(),
         identity,
         cgroup: group.as_deref().map(AsFd::as_fd),
-        open_files: place.open_files,
+        open_files: context.open_files,
     };
     let spawned = spawn::spawn(&command).map_err(|e| {
         if let Some(leaf) = &leaf {
@@ -112,7 +112,7 @@ fn failed(message: String) -> ApiError {
     )
 }
 
-/// What a child's failure means to the caller.
+/// The error for the caller when the child failed to become its program.
 pub(super) fn explain(failure: Failure, spec: &ExecSpec, directory: &str) -> ApiError {
     let reason = io::Error::from_raw_os_error(failure.errno);
     let errno = rustix::io::Errno::from_raw_os_error(failure.errno);
@@ -161,11 +161,11 @@ fn strings(texts: impl Iterator<Item = String>) -> Result<Vec<CString>, ApiError
     texts.map(|t| CString::new(t).map_err(|_| invalid("an argument contains a NUL"))).collect()
 }
 
-/// Later entries override earlier ones of the same name.
-fn environment(place: &Place, spec: &ExecSpec, user: &User) -> Vec<(String, String)> {
-    let (bay_id, hostname) = place.who.now();
+/// The environment of a command. Later entries override earlier ones of the same name.
+fn environment(context: &ExecContext, spec: &ExecSpec, user: &User) -> Vec<(String, String)> {
+    let (bay_id, hostname) = context.identity.current();
     let mut all: Vec<(String, String)> = [
-        ("PATH", settings::DEFAULT_PATH),
+        ("PATH", etc_environment::DEFAULT_PATH),
         ("HOME", &user.home),
         ("USER", &user.name),
         ("LOGNAME", &user.name),
@@ -176,10 +176,10 @@ fn environment(place: &Place, spec: &ExecSpec, user: &User) -> Vec<(String, Stri
     ]
     .map(|(k, v)| (k.to_owned(), v.replace('\0', "")))
     .into();
-    let trusted = trust::variables(place.root.as_fd());
+    let trusted = trust::variables(context.root.as_fd());
     all.extend(trusted.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
-    all.extend(place.sentinels.variables());
-    settings::apply(&mut all, place.root.as_fd());
+    all.extend(context.sentinels.variables());
+    etc_environment::apply(&mut all, context.root.as_fd());
     all.push((EXEC_ID_VARIABLE.to_owned(), spec.id.to_string()));
     if spec.tty.is_some() {
         all.push(("TERM".to_owned(), DEFAULT_TERM.to_owned()));
@@ -193,7 +193,7 @@ fn environment(place: &Place, spec: &ExecSpec, user: &User) -> Vec<(String, Stri
     all
 }
 
-/// Where a program may be: as it is when it names a path, otherwise in each directory of `PATH`.
+/// The paths at which a program may be: the program itself if it is a path, otherwise one in each directory of `PATH`.
 fn candidates(program: &str, path: &str) -> Vec<String> {
     if program.contains('/') {
         return vec![program.to_owned()];
@@ -204,7 +204,7 @@ fn candidates(program: &str, path: &str) -> Vec<String> {
         .collect()
 }
 
-/// Both sides of what connects a command to us.
+/// Both ends of the pipes or the terminal between the guest and a command.
 struct Ends {
     child: [OwnedFd; 3],
     input: Input,
@@ -212,22 +212,22 @@ struct Ends {
 }
 
 impl Ends {
-    fn make(place: &Place, spec: &ExecSpec, user: &User) -> io::Result<Self> {
+    fn make(context: &ExecContext, spec: &ExecSpec, user: &User) -> io::Result<Self> {
         match spec.tty {
-            Some(size) => Self::terminal(place, size, user),
-            None => Self::pipes(place, spec.stdin),
+            Some(size) => Self::terminal(context, size, user),
+            None => Self::pipes(context, spec.stdin),
         }
     }
 
-    fn terminal(place: &Place, size: TtySize, user: &User) -> io::Result<Self> {
+    fn terminal(context: &ExecContext, size: TtySize, user: &User) -> io::Result<Self> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = rustix::pty::openpt(flags)?;
         rustix::pty::unlockpt(&master)?;
-        // Not by name: /dev is the agent's.
+        // Not opened by name: root in the bay controls /dev.
         let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
         rustix::termios::tcsetwinsize(&slave, winsize(size))?;
-        let group = users::tty_group(place.root.as_fd()).unwrap_or(user.identity.gid);
-        // So that the user can open it again by name; programs that never do are none the worse.
+        let group = users::tty_group(context.root.as_fd()).unwrap_or(user.identity.gid);
+        // The user can then open the terminal again by name. Most programs never do, so an error is ignored.
         let _ = rustix::fs::fchown(
             &slave,
             Some(rustix::fs::Uid::from_raw(user.identity.uid)),
@@ -243,14 +243,14 @@ impl Ends {
         })
     }
 
-    fn pipes(place: &Place, with_input: bool) -> io::Result<Self> {
+    fn pipes(context: &ExecContext, with_input: bool) -> io::Result<Self> {
         let (out, child_out) = output_pipe(OUTPUT_PIPE)?;
         let (err, child_err) = output_pipe(0)?;
         let (child_in, input) = if with_input {
             let (child_in, ours) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
             (child_in, Input::Pipe(Mutex::new(Some(Sender::from_owned_fd(ours)?))))
         } else {
-            (place.null.try_clone()?, Input::None)
+            (context.null.try_clone()?, Input::None)
         };
         Ok(Self {
             child: [child_in, child_out, child_err],
@@ -263,7 +263,7 @@ impl Ends {
 fn output_pipe(size: usize) -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, childs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     if size > 0 {
-        // Refused where the user already has many; the default size works as well, only slower.
+        // The kernel refuses this if the user has many large pipes. The default size works too, only slower.
         let _ = rustix::pipe::fcntl_setpipe_size(&ours, size);
     }
     Ok((ours, childs))

@@ -34,7 +34,8 @@ pub(super) fn extract(root: BorrowedFd<'_>, target: &Target, source: Source) -> 
         }
         Err(e) => return Err(FileError::io("opening", &target.path, e)),
     };
-    let mut place = Place { dir, owner: target.owner, parents: VecDeque::new(), buffer: vec![0; CHUNK] };
+    let mut place =
+        ExecContext { dir, owner: target.owner, parents: VecDeque::new(), buffer: vec![0; CHUNK] };
     let mut first = true;
     tar_entry::for_each(source, |member, content| {
         if std::mem::take(&mut first) && member.name == DELETE_LIST.as_bytes() && member.kind == Kind::File {
@@ -47,7 +48,7 @@ pub(super) fn extract(root: BorrowedFd<'_>, target: &Target, source: Source) -> 
     })
 }
 
-struct Place {
+struct ExecContext {
     dir: OwnedFd,
     owner: (u32, u32),
     /// Recently used directories by their name, the latest in front.
@@ -55,7 +56,7 @@ struct Place {
     buffer: Vec<u8>,
 }
 
-impl Place {
+impl ExecContext {
     fn make(&mut self, member: &Member, content: &mut dyn Read) -> Result<()> {
         let Some((parent, name)) = split(&member.name)? else {
             // The directory itself.

@@ -1,8 +1,8 @@
 //! The files of the bay's root filesystem that the guest writes when it starts: what every Linux machine has in `/etc`,
 //! git's settings for all users, the README for the agent, and trust in the gateway's certificate.
 //!
-//! The root filesystem is the agent's, so anything may be in the way of these files. Each is written by a rename over
-//! whatever has its name; what cannot be written is logged, and the bay starts all the same.
+//! The agent controls the root filesystem, so anything may have these names. Each file is written under another name
+//! and renamed. The log names each file that cannot be written, and the bay starts without it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -17,19 +17,19 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::log::Log;
-use crate::{sentinels, settings, spool, trust};
+use crate::{etc_environment, sentinels, spool, trust};
 
 mod readme;
 
-/// Longest existing file that is compared with what it should be.
+/// Longest existing file that is compared with the wanted text.
 const MAX_ETC: u64 = 64 << 10;
-/// Directories of `PATH` in which a git is looked for.
+/// Directories of `PATH` that are searched for a git.
 const MAX_GITS: usize = 64;
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
-/// First line of files that we made. What an agent adds below is kept.
+/// First line of files that the guest wrote. What an agent adds below it is kept.
 const MARK: &str = "# written by Workbay when the bay first started; kept as it is from then on";
 
-/// Makes `/etc` and `/tmp` of the bay what programs expect.
+/// Writes the files in `/etc` and `/tmp` that programs expect.
 pub(crate) fn prepare(guest: &GuestConfig, root: &Path, log: &Log) {
     let attempt = |what: &str, outcome: io::Result<()>| {
         if let Err(error) = outcome {
@@ -75,21 +75,21 @@ pub(crate) fn prepare(guest: &GuestConfig, root: &Path, log: &Log) {
         attempt(&format!("{prefix}/etc/gitconfig"), told);
     }
     trust::install(guest, root.as_fd(), log);
-    sentinels::place(&guest.secrets, &[], root.as_fd(), log);
+    sentinels::install(&guest.secrets, &[], root.as_fd(), log);
 }
 
-/// Where else a git that commands find is installed. One below `/usr` has its settings in `/etc`, any other in the `etc`
-/// beside its `bin`: the host's own in `/usr/local` above all.
+/// The prefixes of other gits in the bay's `PATH`. A git below `/usr` has its settings in `/etc`. Any other has them in
+/// the `etc` beside its `bin`, for example the host's git in `/usr/local`.
 fn other_gits(root: BorrowedFd<'_>) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
-    for dir in settings::path(root).split(':').take(MAX_GITS) {
+    for dir in etc_environment::path(root).split(':').take(MAX_GITS) {
         let Ok(bin) = open_below(root, dir.trim_start_matches('/'), DIRECTORY, ResolveFlags::IN_ROOT) else {
             continue;
         };
         if !dir.starts_with('/') || rustix::fs::statat(&bin, "git", AtFlags::SYMLINK_NOFOLLOW).is_err() {
             continue;
         }
-        // A link tells where it really is.
+        // If git is a link, its target says where it is installed.
         let link = rustix::fs::readlinkat(&bin, "git", Vec::new()).ok().and_then(|l| l.into_string().ok());
         let real = link.filter(|link| link.starts_with('/'));
         for place in [Some(format!("{dir}/git")), real].into_iter().flatten() {
@@ -106,18 +106,17 @@ fn open_etc_of(root: BorrowedFd<'_>, prefix: &str) -> io::Result<OwnedFd> {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(e) => return Err(e.into()),
     }
-    // No link: it could lead anywhere.
+    // No link is followed: it could lead anywhere.
     let strict = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     Ok(open_below(prefix.as_fd(), "etc", DIRECTORY, strict)?)
 }
 
-/// Adds to git's settings for all users of the bay what these lack. A user's or a repository's own settings outrank
-/// them.
+/// Adds what is missing to git's settings for all users of the bay. Settings of a user or a repository take precedence.
 fn change_gitconfig(etc: BorrowedFd<'_>, changed: impl FnOnce(&str) -> Option<String>) -> io::Result<()> {
     let old = match rustix::fs::statat(etc, "gitconfig", AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => String::new(),
         Err(error) => return Err(error.into()),
-        // A link, a device or an endless file is somebody's own arrangement.
+        // The agent replaced the file by a link, a device or a very long file. It is left alone.
         Ok(stat) if stat.st_size >= MAX_ETC.cast_signed() => return Ok(()),
         Ok(_) => match read_small(etc, "gitconfig") {
             Some(old) => old,
@@ -128,14 +127,15 @@ fn change_gitconfig(etc: BorrowedFd<'_>, changed: impl FnOnce(&str) -> Option<St
     write_unless(etc, "gitconfig", &new, |_| false)
 }
 
-/// What git is told of credentials changes with the bay's secrets, and so lies in a file of its own.
+/// Includes the file with git's settings for credentials. They are in a file of their own because they change with the
+/// bay's secrets.
 fn include_section(old: &str) -> Option<String> {
     let line = format!("\tpath = {GIT_SETTINGS}");
     let there = old.lines().any(|other| other == line);
     (!there).then(|| format!("# what the bay has in the place of credentials\n[include]\n{line}\n"))
 }
 
-/// Who commits, unless the settings name somebody.
+/// The author of commits, unless the settings name one already.
 fn author_section(old: &str, author: &Author) -> Option<String> {
     let section = |line: &str| line.trim_start().to_ascii_lowercase().starts_with("[user]");
     if old.lines().any(section) {
@@ -157,7 +157,7 @@ fn open_etc(root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(open_below(root, "etc", flags, ResolveFlags::IN_ROOT)?)
 }
 
-/// Our own directory is a plain one: the runtime refuses to start a bay where it is not.
+/// The runtime refuses to start a bay in which this directory is a link.
 fn write_readme(root: BorrowedFd<'_>, guest: &GuestConfig) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let strict = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
@@ -166,7 +166,7 @@ fn write_readme(root: BorrowedFd<'_>, guest: &GuestConfig) -> io::Result<()> {
     write_unless(home.as_fd(), "README.md", &text, |old| old == text)
 }
 
-/// What a bay that goes on from memory gets: its disk may be older than its certificate.
+/// For a bay that is restored from memory: its disk may be older than its certificate.
 pub(crate) fn trust_gateway(guest: &GuestConfig, root: &Path, log: &Log) {
     match File::open(root) {
         Ok(root) => trust::install(guest, root.as_fd(), log),
@@ -174,7 +174,8 @@ pub(crate) fn trust_gateway(guest: &GuestConfig, root: &Path, log: &Log) {
     }
 }
 
-/// Tells the agent what has changed since the start. What cannot be written is logged: `bay-ctl` tells it all the same.
+/// Updates the README after a change. If it cannot be written, the log says so; `bay-ctl` has the new values in any
+/// case.
 pub(crate) fn rewrite_readme(root: &Path, guest: &GuestConfig, log: &Log) {
     let written = File::open(root).and_then(|root| write_readme(root.as_fd(), guest));
     if let Err(error) = written {
@@ -196,7 +197,7 @@ fn make_tmp(root: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Replaces a file of `/etc` unless what is there already satisfies.
+/// Replaces a file of `/etc`, unless `satisfies` accepts its present text.
 fn write_unless(
     etc: BorrowedFd<'_>,
     name: &str,
@@ -306,14 +307,14 @@ mod tests {
             assert!(fs::read_to_string(at(told)).unwrap().contains("ann@example.invalid"), "{told}");
         }
         assert!(!at("usr/etc").exists() && !at("opt/git/etc").exists());
-        // Found by a link, or by the bay's own PATH.
+        // Found through a link, or in the bay's own PATH.
         fs::remove_file(at("usr/local/bin/git")).unwrap();
         symlink("/opt/git/bin/git", at("usr/local/bin/git")).unwrap();
         fs::create_dir_all(at("srv/tools/bin/git")).unwrap();
         fs::write(at("etc/environment"), "PATH=/usr/local/bin:/srv/tools/bin\n").unwrap();
         boot(temp.path());
         assert!(at("opt/git/etc/gitconfig").exists() && at("srv/tools/etc/gitconfig").exists());
-        // Nothing is followed out of its place.
+        // No link leads to a place outside.
         let outside = tempfile::tempdir().unwrap();
         fs::remove_dir_all(at("opt/git/etc")).unwrap();
         symlink(outside.path(), at("opt/git/etc")).unwrap();

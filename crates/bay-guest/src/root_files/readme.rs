@@ -1,4 +1,4 @@
-//! What the agent in a bay should know, in a file it can read.
+//! The README for the agent in a bay.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use bay_types::guest::{GATEWAY_V4, GuestConfig, PROXY_PORT};
 pub(super) fn text(guest: &GuestConfig) -> String {
     let mut mounts = String::new();
     for mount in &guest.about.mounts {
-        // Writing to a String cannot fail. A path may hold a line break; a line of this file may not.
+        // Writing to a String cannot fail. A path may contain a line break, which must not break the line of this file.
         let _ = writeln!(mounts, "- {mount:?}: from the host, read-only.");
     }
     include_str!("README.md")

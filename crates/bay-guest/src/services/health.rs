@@ -1,4 +1,4 @@
-//! Asking a service whether it does its work.
+//! Health checks of services.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -13,14 +13,14 @@ use tokio::net::TcpStream;
 
 use crate::execs::Execs;
 
-/// Longest head of an answer to an HTTP check, and how many headers it may have.
+/// Longest head of an answer to an HTTP check.
 const MAX_HEAD: usize = 16 << 10;
 const MAX_HEADERS: usize = 128;
-/// Characters of what a failing check said that are told.
+/// Characters that a reason quotes of what a failed check said.
 const MAX_SAID: usize = 200;
 const LOCALHOST: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
-/// One check; the error says in a few words what was wrong.
+/// Makes one check. The error is a short reason.
 pub(super) async fn check(execs: &Execs, spec: &ServiceSpec, health: &Health) -> Result<(), String> {
     let within = Duration::from_millis(health.timeout_ms);
     let late = |_| format!("no answer within {} s", within.as_secs_f32());
@@ -36,17 +36,17 @@ pub(super) async fn check(execs: &Execs, spec: &ServiceSpec, health: &Health) ->
 }
 
 async fn command(execs: &Execs, spec: &ServiceSpec, argv: &[String], within: Duration) -> Result<(), String> {
-    let probed = execs.probe(&spec.exec(argv), within).await.map_err(|e| clip(&e.message))?;
+    let probed = execs.run_unrecorded(&spec.exec(argv), within).await.map_err(|e| clip(&e.message))?;
     probed.trouble(within).map_or(Ok(()), Err)
 }
 
-/// A connection to the port, over IPv4 or IPv6.
+/// Connects to the port, over IPv4 or IPv6.
 async fn connect(port: u16) -> Result<TcpStream, String> {
     let mut refusal = String::new();
     for address in LOCALHOST {
         match TcpStream::connect((address, port)).await {
             Ok(stream) => return Ok(stream),
-            // The first is what people expect; a bay without IPv6 would only say so.
+            // The first error is the one that people expect. The second may only say that the bay has no IPv6.
             Err(error) if refusal.is_empty() => refusal = format!("port {port}: {error}"),
             Err(_) => {}
         }
@@ -68,14 +68,14 @@ async fn http(port: u16, path: &str) -> Result<(), String> {
         .header(header::CONNECTION, "close")
         .body(Empty::<Bytes>::new())
         .map_err(|e| clip(&e.to_string()))?;
-    // The connection goes when this function ends; whatever the body is, nobody reads it.
+    // The connection is closed when this function returns, so the body is not read.
     let answer = sender.send_request(request);
     tokio::pin!(answer);
     let answer = tokio::select! {
         biased;
         answer = &mut answer => answer,
         ended = connection => match ended {
-            // An answer that came with the end is still there to be taken.
+            // The answer may have arrived together with the end of the connection.
             Ok(()) => answer.await,
             Err(error) => Err(error),
         },
@@ -87,7 +87,7 @@ async fn http(port: u16, path: &str) -> Result<(), String> {
     Err(format!("{path} is answered with {status}"))
 }
 
-/// What a program or a server said, as the reason of a service's state quotes it.
+/// What a program or a server said, in the form in which the reason of a service's state quotes it.
 pub(super) fn clip(text: &str) -> String {
     foreign::one_line(text, MAX_SAID)
 }

@@ -1,4 +1,4 @@
-//! The log of a service: what its kept runs printed, one after the other, as one stream of bytes with offsets.
+//! The log of a service: the output of its kept runs, one after the other, as one stream of bytes with offsets.
 
 use std::io;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::execs::output::{Follow, Output};
 /// Frames that wait for a slow reader.
 const QUEUE: usize = 2;
 
-/// What comes next of a log.
+/// The next part of a log.
 enum Next {
-    /// The service is no more.
+    /// The service was removed.
     Gone,
     /// Nothing is kept before this offset.
     Gap {
@@ -28,20 +28,20 @@ enum Next {
     End,
 }
 
-/// A part of one run.
+/// A part of one run's output.
 struct Stretch {
     exec: ExecId,
     /// Offset in the run's own output.
     from: u64,
-    /// Where the next run begins, in this one's own offsets; none for the last.
+    /// Where the next run begins, as an offset in this run's output. None for the last run.
     limit: Option<u64>,
-    /// Told when the last run prints more.
+    /// Changes when the last run prints more.
     life: Option<watch::Receiver<Life>>,
 }
 
 impl Services {
-    /// Frames of the log from an offset on. One that follows goes on from run to run until its reader leaves or the
-    /// service is removed.
+    /// Frames of the log from an offset on. With `follow`, the stream goes on from run to run until its reader leaves
+    /// or the service is removed.
     pub(crate) async fn log(
         self: &Arc<Self>,
         name: &ServiceName,
@@ -106,7 +106,7 @@ impl Reader {
                     let limit = stretch.limit;
                     life.clone_from(&stretch.life);
                     let Some(left) = self.copy(stretch).await else { return };
-                    // Bytes that a run before the last lost are not waited for.
+                    // If this is not the last run, its missing bytes will not come any more.
                     if let (Some(_), true) = (limit, left > 0)
                         && !self.gap(left).await
                     {
@@ -148,7 +148,8 @@ impl Reader {
         bytes == 0 || self.send(&Frame::Gap(gap), bytes).await
     }
 
-    /// Sends what there is of a run. Tells how much of it is missing before the next; `None` when the reader has gone.
+    /// Sends what is kept of a run. Returns how many bytes are missing before the next run, or None if the reader has
+    /// gone.
     async fn copy(&mut self, stretch: Stretch) -> Option<u64> {
         let mut left = stretch.limit.map_or(u64::MAX, |limit| limit.saturating_sub(stretch.from));
         let execs = Arc::clone(&self.services.execs);
@@ -162,7 +163,7 @@ impl Reader {
                 frame = output.next() => frame,
                 () = self.to.closed() => return None,
             };
-            // What the guest itself encoded can be decoded.
+            // The guest encoded this frame itself, so decoding it succeeds.
             let Some(Ok(Some((frame, _)))) = frame.map(Frame::decode) else { break };
             let (frame, bytes) = match frame {
                 Frame::Stdout(bytes) => cut(bytes, left, Frame::Stdout),
@@ -186,7 +187,7 @@ impl Reader {
     }
 }
 
-/// A run may print on after the next one began; that is nobody's.
+/// A run may print after the next one began. That output is in no log.
 fn cut(mut bytes: Vec<u8>, left: u64, frame: impl Fn(Vec<u8>) -> Frame) -> (Frame, u64) {
     bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
     let length = bytes.len() as u64;

@@ -1,23 +1,23 @@
 //! Services: commands that the bay keeps running.
 //!
 //! ```text
-//!   routes ──► Services (definitions, one Machine each) ──► drive: acts on what the machines say
+//!   routes ──► Services (definitions, one Machine each) ──► supervisor: carries out the machines' actions
 //!                  │ on disk first (store)                      │ a run is an exec of its own kind
 //!                  ▼                                            ▼
-//!   STATE/services/NAME.json                    execs ──► clone, leaf, pump, spool (STATE/services/execs)
+//!   STATE/services/NAME.json                    execs ──► clone, cgroup leaf, spool (STATE/services/execs)
 //!                                                 ▲
-//!   health (command, TCP, HTTP) ── Healthy, Sick ─┘ ended, emptied ── back to the machine
+//!   health (command, TCP, HTTP) ── check results ─┘ ended, emptied ── back to the machine
 //! ```
 //!
-//! Runs of services use the machinery of execs through an [`Execs`] of their own, so they are in no list of execs, tell
-//! no event of execs, and neither push the output of commands out of its bound nor are pushed out by it.
+//! Runs of services are execs in an [`Execs`] of their own. So no list of execs has them, they send no events of execs, and
+//! the bounds on their output and on the output of commands are separate.
 //!
 //! Failure paths:
 //!
-//! - A definition cannot be written: it is refused, and what was defined before goes on.
+//! - A definition cannot be written: it is refused, and the earlier definition stays in force.
 //! - A definition cannot be read: the service is shown as failed with the reason; the others go on.
-//! - The guest dies or the bay stops: the next guest starts what was wanted, in order of needs.
-//! - A run's processes hang in the kernel: given up after a while; the next run begins beside them.
+//! - The guest dies or the bay stops: the next guest starts the services that should run, in order of their needs.
+//! - A run's processes hang in the kernel: after a while the guest gives up, and the next run begins beside them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -34,30 +34,30 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-mod drive;
+mod dependencies;
 mod health;
-mod kept;
 mod log;
-mod machine;
-mod needs;
+mod offline;
 mod routes;
+mod state_machine;
 mod store;
+mod supervisor;
 
-pub use kept::{kept_runs, kept_services};
+pub use offline::{stored_runs, stored_services};
 pub(crate) use routes::{define, definition, parse, route};
 
-use machine::{Event, Machine, Moment, Rules};
+use state_machine::{Event, Machine, Moment, Rules};
 use store::Record;
 
-use crate::execs::{Bounds, Exec, Execs, Place, Reaper};
+use crate::execs::{Bounds, Exec, ExecContext, Execs, Reaper};
 use crate::spool;
 
-/// Output kept of one run, and the step in which its beginning is dropped.
+/// Output kept of one run, and the size of the segments in which its beginning is dropped.
 const RUN_BYTES: u64 = 32 << 20;
 const RUN_SEGMENT_BYTES: u64 = 8 << 20;
 /// Output kept of all earlier runs of one service together.
 const EARLIER_RUNS_BYTES: u64 = 32 << 20;
-/// Health checks at the same time; the others wait for their turn.
+/// Health checks at the same time. Further checks wait for their turn.
 const MAX_CHECKS: usize = 8;
 
 /// Every service of the bay.
@@ -65,11 +65,11 @@ const MAX_CHECKS: usize = 8;
 pub(crate) struct Services {
     execs: Arc<Execs>,
     all: Mutex<All>,
-    /// Counts changes, for those who follow.
+    /// Counts changes, for followers.
     changed: watch::Sender<u64>,
     loaded: watch::Sender<bool>,
     checks: Semaphore,
-    /// Verbs one after the other: what is on disk is what was asked for last.
+    /// Held during a verb, so that the disk has the definition of the latest request.
     asking: tokio::sync::Mutex<()>,
     saving: tokio::sync::Mutex<()>,
     began: Instant,
@@ -78,7 +78,7 @@ pub(crate) struct Services {
 #[derive(Debug, Default)]
 struct All {
     slots: BTreeMap<ServiceName, Slot>,
-    /// The bay is stopping: nothing is started any more.
+    /// The bay is stopping, so no run is started.
     closing: bool,
 }
 
@@ -95,15 +95,15 @@ struct Service {
     wanted: bool,
     since: Timestamp,
     retry_at: Option<Timestamp>,
-    /// Counts runs; what comes late from an earlier one is told apart by it.
+    /// Counts runs. Events of an earlier run are recognised by their count.
     run: u64,
-    /// Dropped when the run is over: its health checks end.
+    /// Dropped when the run is over, which ends its health checks.
     over: Option<watch::Sender<()>>,
-    /// The latest run of this guest; kept after its end for the extent of its output.
+    /// The latest run that this guest started. Kept after its end, because it knows the extent of its output.
     exec: Option<Arc<Exec>>,
     /// Oldest first.
     runs: VecDeque<ServiceRun>,
-    /// Output of the last of `runs` when it is of an earlier guest.
+    /// Bytes of output of the last of `runs`, if an earlier guest started it.
     earlier_bytes: u64,
     timer: Option<(Moment, AbortHandle)>,
     removing: bool,
@@ -131,7 +131,7 @@ impl Service {
         Record::new(self.spec.clone(), self.wanted, self.runs.iter().cloned().collect())
     }
 
-    /// Where the log ends now.
+    /// The offset at which the log ends now.
     fn log_end(&self) -> u64 {
         let last = self.exec.as_ref().map_or(self.earlier_bytes, |exec| exec.life.borrow().output_end);
         self.runs.back().map_or(0, |run| run.log_offset.saturating_add(last))
@@ -252,17 +252,17 @@ impl Services {
         self.execs.mark_services();
     }
 
-    /// The services of a bay, none of them loaded yet. The place is that of the bay's execs.
-    pub(crate) fn open(place: &Place, reaper: &Arc<Reaper>) -> io::Result<Self> {
+    /// The services of a bay; none is loaded yet. `context` is that of the bay's execs.
+    pub(crate) fn open(context: &ExecContext, reaper: &Arc<Reaper>) -> io::Result<Self> {
         let bounds = Bounds {
             output: spool::Bounds { exec_bytes: RUN_BYTES, segment_bytes: RUN_SEGMENT_BYTES },
-            // Each service has its own bound, kept here.
+            // This module bounds the output of each service itself.
             finished_execs: usize::MAX,
             finished_bytes: u64::MAX,
         };
-        let place = place.for_services(store::directory(place.state.as_fd())?, bounds)?;
+        let context = context.for_services(store::directory(context.state.as_fd())?, bounds)?;
         Ok(Self {
-            execs: Arc::new(Execs::new(place, Arc::clone(reaper))),
+            execs: Arc::new(Execs::new(context, Arc::clone(reaper))),
             all: Mutex::default(),
             changed: watch::Sender::new(0),
             loaded: watch::Sender::new(false),
@@ -286,13 +286,13 @@ impl Services {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whoever asks before the definitions are read waits for them.
+    /// Waits until the definitions are read.
     async fn when_loaded(&self) {
-        // The sender lives as long as we do.
+        // The sender lives as long as `self`, so this cannot fail.
         let _ = self.loaded.subscribe().wait_for(|loaded| *loaded).await;
     }
 
-    /// All of them, by name.
+    /// All services, ordered by name.
     pub(crate) async fn list(&self) -> Vec<ServiceView> {
         self.when_loaded().await;
         let all = self.all();
@@ -304,8 +304,8 @@ impl Services {
         self.all().view(name).ok_or_else(|| absent(name))
     }
 
-    /// Defines a service or gives it another definition, and starts it. The same definition again starts it when it was
-    /// stopped or given up, and otherwise changes nothing. True when it is new.
+    /// Defines or redefines a service, and starts it. If the definition is the same, starts the service if it was
+    /// stopped or given up, and otherwise changes nothing. The flag is true for a new service.
     pub(crate) async fn put(
         self: &Arc<Self>,
         name: &ServiceName,
@@ -319,7 +319,7 @@ impl Services {
             may_define(&all, name, &spec)?;
             all.get(name).map(|service| service.runs.iter().cloned().collect()).unwrap_or_default()
         };
-        // On disk before anything is done about it.
+        // On disk before it takes effect.
         self.write(name, Record::new(spec.clone(), true, runs)).await.map_err(|e| not_kept(name, &e))?;
         let mut all = self.all();
         let new = !all.slots.contains_key(name);
@@ -346,7 +346,7 @@ impl Services {
         Ok((view, new))
     }
 
-    /// Asks for a change and answers what is so right afterwards.
+    /// Applies a verb. Returns the state right afterwards.
     pub(crate) async fn ask(
         self: &Arc<Self>,
         name: &ServiceName,
@@ -378,13 +378,13 @@ impl Services {
             };
             self.feed(&mut all, name, event);
         }
-        // What was asked for is done either way; not knowing it later is the lesser harm.
+        // The verb has taken effect. If recording it fails, the next guest does not know it, which is the smaller harm.
         self.save(name).await;
         self.all().view(name).ok_or_else(|| absent(name))
     }
 
-    /// Forgets a service, first on disk; its processes are ended and its log is removed. Answers the view for as long
-    /// as it is not gone.
+    /// Removes a service: first its definition on disk, then its processes and its log. Returns the view while
+    /// processes are left.
     pub(crate) async fn remove(
         self: &Arc<Self>,
         name: &ServiceName,
@@ -413,7 +413,7 @@ impl Services {
             let _alone = self.saving.lock().await;
             let (execs, name) = (Arc::clone(&self.execs), name.clone());
             let removed =
-                tokio::task::spawn_blocking(move || store::remove(execs.place.state.as_fd(), &name));
+                tokio::task::spawn_blocking(move || store::remove(execs.context.state.as_fd(), &name));
             removed
                 .await
                 .map_err(|e| ApiError::internal(&e))?
@@ -431,8 +431,7 @@ impl Services {
         Ok(all.view(name))
     }
 
-    /// Ends them all, each only when nothing that needs it runs any more. What is not over by then is left to whoever
-    /// ends everything.
+    /// Stops all services, each when no running service needs it. Does not wait longer than `within`.
     pub(crate) async fn stop(self: &Arc<Self>, within: Duration) {
         let deadline = Instant::now() + within;
         self.all().closing = true;
@@ -443,13 +442,13 @@ impl Services {
                 return;
             }
             if tokio::time::timeout_at(deadline, changed.changed()).await.is_err() {
-                self.execs.place.log.line("services.stop-late", format_args!("within={within:?}"));
+                self.execs.context.log.line("services.stop-late", format_args!("within={within:?}"));
                 return;
             }
         }
     }
 
-    /// Asks those to stop that nothing needs any more. True when none is left.
+    /// Stops the services that no running service needs. True if no service is left.
     fn stop_some(self: &Arc<Self>) -> bool {
         let mut all = self.all();
         let next: Vec<ServiceName> = all
@@ -471,18 +470,18 @@ impl Services {
         self.began.elapsed()
     }
 
-    /// The time of day of a moment to come.
+    /// The time of day at a later moment.
     fn at(&self, moment: Moment) -> Option<Timestamp> {
         let ahead = SignedDuration::try_from(moment.saturating_sub(self.now())).ok()?;
         Timestamp::now().checked_add(ahead).ok()
     }
 
-    /// Writes a service down as it is now; a failure is logged.
+    /// Records the present state of a service on disk. A failure is logged.
     async fn save(&self, name: &ServiceName) {
         let _alone = self.saving.lock().await;
         let Some(record) = self.all().get(name).filter(|s| !s.removing).map(Service::record) else { return };
         if let Err(error) = self.write_now(name, record).await {
-            self.execs.place.log.line("service.unsaved", format_args!("service={name} error={error}"));
+            self.execs.context.log.line("service.unsaved", format_args!("service={name} error={error}"));
         }
     }
 
@@ -494,12 +493,12 @@ impl Services {
     async fn write_now(&self, name: &ServiceName, record: Record) -> io::Result<()> {
         let (execs, name) = (Arc::clone(&self.execs), name.clone());
         let written =
-            tokio::task::spawn_blocking(move || store::save(execs.place.state.as_fd(), &name, &record));
+            tokio::task::spawn_blocking(move || store::save(execs.context.state.as_fd(), &name, &record));
         written.await.map_err(io::Error::other)?
     }
 }
 
-/// Whether a definition fits what else there is.
+/// Refuses a definition that does not fit the other services.
 fn may_define(all: &All, name: &ServiceName, spec: &ServiceSpec) -> Result<(), ApiError> {
     if all.closing {
         return Err(ApiError::new(ErrorCode::BayState, "the bay is stopping", "start it again"));
@@ -521,9 +520,9 @@ fn may_define(all: &All, name: &ServiceName, spec: &ServiceSpec) -> Result<(), A
             "add that one first; `bay services ls` lists what there is",
         ));
     }
-    let mut graph: needs::Needs<'_> = all.each().map(|(n, s)| (n, s.spec.needs.as_slice())).collect();
+    let mut graph: dependencies::Needs<'_> = all.each().map(|(n, s)| (n, s.spec.needs.as_slice())).collect();
     graph.insert(name, &spec.needs);
-    if let Some(way) = needs::cycle(&graph, name) {
+    if let Some(way) = dependencies::cycle(&graph, name) {
         let way: Vec<&str> = way.iter().map(ServiceName::as_str).collect();
         return Err(ApiError::new(
             ErrorCode::InvalidInput,

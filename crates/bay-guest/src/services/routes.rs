@@ -1,4 +1,4 @@
-//! The part of the guest protocol that is about services.
+//! The routes of the guest protocol for services.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use hyper::body::Incoming;
 use super::Services;
 use crate::http::{Answer, Query, empty, json, require_json_within, stream};
 
-/// Longest body with a definition: one of the longest, and room for somebody's spaces.
+/// Longest body with a definition. It leaves room for whitespace.
 const MAX_BODY: usize = 4 * ServiceSpec::MAX_BYTES;
 
-/// Answers what is below `/v1/services`; `rest` is the path after that.
+/// Answers requests below `/v1/services`; `rest` is the rest of the path.
 pub(crate) async fn route(
     services: &Arc<Services>,
     rest: &[&str],
@@ -46,7 +46,7 @@ pub(crate) async fn route(
     }
 }
 
-/// The definition that a request carries.
+/// The definition in a request.
 pub(crate) async fn definition(request: Request<Incoming>) -> Result<ServiceSpec, ApiError> {
     require_json_within(request.into_body(), MAX_BODY).await
 }

@@ -1,8 +1,8 @@
-//! Definitions on disk: `STATE/services/NAME.json`, replaced in one step and flushed before anybody is told. The output
-//! of runs lies beside them in `STATE/services/execs/`, as that of execs does.
+//! Definitions on disk: `STATE/services/NAME.json`, replaced atomically and flushed before the request is answered. The
+//! output of runs is in `STATE/services/execs/`.
 //!
-//! The directory is the agent's as much as ours: files are read up to a bound, and one that makes no sense is told as
-//! such and left as it is.
+//! Root in the bay can write to this directory. So what is read of a file is bounded; a file that makes no sense is
+//! reported and left as it is.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,16 +18,16 @@ use crate::spool;
 pub(super) const DIRECTORY: &str = "services";
 const FORMAT: u32 = 1;
 const SUFFIX: &str = ".json";
-/// Longest file that is read: a definition, its runs, and room for somebody's spaces.
+/// Longest file that is read: a definition, its runs, and room for whitespace.
 const MAX_FILE: u64 = 4 * ServiceSpec::MAX_BYTES as u64;
 
-/// What is written down of a service.
+/// What the disk has of a service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Record {
     format: u32,
     pub(super) spec: ServiceSpec,
-    /// False once somebody stopped it.
+    /// False once a person stopped it.
     pub(super) wanted: bool,
     pub(super) runs: Vec<ServiceRun>,
 }
@@ -38,7 +38,7 @@ impl Record {
     }
 }
 
-/// The directory of the services; made when it is not there, also in the place of something else.
+/// The directory of the services. Made if it does not exist, or if something else has its name.
 pub(super) fn directory(state: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let make = || match rustix::fs::mkdirat(state, DIRECTORY, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => spool::open_directory(state, DIRECTORY),
@@ -50,14 +50,14 @@ pub(super) fn directory(state: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     })
 }
 
-/// Every definition there is, by name; the ones that cannot be read with why.
+/// Every definition, ordered by name; for a definition that cannot be read, the reason.
 pub(super) fn load(dir: BorrowedFd<'_>) -> Vec<(ServiceName, Result<Record, String>)> {
     let mut names: Vec<ServiceName> = Vec::new();
     let listed = spool::for_each_name(dir, |name| {
         let name = std::str::from_utf8(name).ok().and_then(|name| name.strip_suffix(SUFFIX));
         names.extend(name.and_then(|name| name.parse().ok()));
     });
-    // What was read until then is as good as any.
+    // If listing failed midway, the names found until then are used.
     drop(listed);
     names.sort();
     names.truncate(MAX_SERVICES);
@@ -87,11 +87,11 @@ fn read(dir: BorrowedFd<'_>, name: &ServiceName) -> Result<Record, String> {
     Ok(record)
 }
 
-/// Replaces a definition in one step and waits until it is on disk.
+/// Replaces a definition atomically, and returns when it is on disk.
 pub(super) fn save(dir: BorrowedFd<'_>, name: &ServiceName, record: &Record) -> io::Result<()> {
     let text = serde_json::to_vec(record)?;
     let fresh = format!("{name}.new");
-    // A leftover of any kind is in the way of O_EXCL, which keeps us from writing through a link.
+    // O_EXCL fails if a leftover has the name. Without it, a write could go through a link.
     spool::remove_tree(dir, fresh.as_bytes())?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::openat(dir, &fresh, flags, Mode::RUSR | Mode::WUSR)?);
@@ -167,7 +167,7 @@ mod tests {
         let bad: Vec<&str> = found.iter().filter(|(_, r)| r.is_err()).map(|(n, _)| n.as_str()).collect();
         assert_eq!(bad, ["cut", "deep", "dir", "empty", "future", "huge", "link", "odd"]);
         assert_eq!(found.len(), 9);
-        // Defining it again mends it, whatever is in the way.
+        // Defining it again repairs it, whatever has its name.
         for odd in ["link", "dir", "cut"] {
             let record = Record::new(ServiceSpec::new(["a"]), true, vec![]);
             save(dir.as_fd(), &name(odd), &record).unwrap();

@@ -6,7 +6,7 @@ use super::jks::{self, Entry};
 use super::pem::{self, Certificate};
 use super::tree::{Tree, odd};
 use super::{Wanted, der};
-use crate::settings;
+use crate::etc_environment;
 
 /// Longest `cacerts` or bundle that is read.
 const MAX_STORE: u64 = 8 << 20;
@@ -29,7 +29,7 @@ pub(super) fn install(
         homes.extend(tree.names(parent).into_iter().map(|name| format!("{parent}/{name}")));
     }
     homes.extend(
-        settings::value(tree.root(), "JAVA_HOME").map(|home| home.trim_start_matches('/').to_owned()),
+        etc_environment::value(tree.root(), "JAVA_HOME").map(|home| home.trim_start_matches('/').to_owned()),
     );
     let inside = homes.iter().flat_map(|home| PLACES.map(|place| format!("{home}/{place}")));
     for store in SHARED.map(str::to_owned).into_iter().chain(inside) {

@@ -1,8 +1,8 @@
-//! Output the disk had no room for, in memory, for whoever follows it at this moment.
+//! Output that the disk had no room for, held in memory for those who follow the exec now.
 //!
-//! Output is read from disk by everybody, so a bay whose disk is full would show nothing at all. What the disk refuses
-//! is held here instead: a bounded stretch of each exec, and a bound for all of them together. Nobody waits for it long:
-//! a reader that is too slow is told how much it missed.
+//! Readers normally read output from the disk, so if the bay's disk is full they would see nothing. This module holds a
+//! bounded stretch of output for each exec, with a bound for all execs together. The command waits only briefly for a
+//! slow reader; then the reader is told how much it missed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -11,23 +11,23 @@ use std::time::Duration;
 use bay_types::ExecId;
 use tokio::sync::Notify;
 
-/// Held of one exec; the oldest goes first.
+/// Bytes held for one exec. The oldest are dropped first.
 const EXEC_BYTES: usize = 1 << 20;
-/// Held of all execs together; the exec that printed least recently goes first.
+/// Bytes held for all execs together. The exec that printed least recently is dropped first.
 const ALL_BYTES: usize = 4 << 20;
-/// What a piece costs besides its bytes, so that many short ones are bounded too.
+/// What a piece costs besides its bytes, so that many short pieces are bounded too.
 const PIECE_COST: usize = 64;
-/// Bytes up to which a piece is continued.
+/// Bytes up to which a piece is extended.
 const PIECE_BYTES: usize = 64 << 10;
-/// From so much unread on, a command waits for a reader...
+/// If a reader has so many bytes left to read, the command waits for it …
 const AHEAD_BYTES: u64 = 512 << 10;
-/// ...but no longer than this per chunk: a reader that stands still slows the command down and does not stop it.
+/// … but no longer than this per chunk. So a reader that does not read slows the command down, but does not stop it.
 const AHEAD_WAIT: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
-pub(crate) struct Recent {
+pub(crate) struct UnsavedOutput {
     held: Mutex<Held>,
-    /// Told whenever something was read.
+    /// Notified after every read.
     read: Notify,
 }
 
@@ -41,12 +41,12 @@ struct Held {
 
 #[derive(Debug, Default)]
 struct Stretch {
-    /// By offset; there may be holes, where the disk took something.
+    /// Ordered by offset. There may be holes, for bytes that the disk took.
     pieces: VecDeque<Piece>,
     cost: usize,
-    /// When something was last pushed.
+    /// The count of pushes at this exec's last push.
     turn: u64,
-    /// How far somebody has read.
+    /// The offset up to which any reader has read.
     read_to: u64,
 }
 
@@ -70,7 +70,7 @@ impl Piece {
 /// What is held at an offset.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum At {
-    /// This many bytes, now in the buffer, all of one stream.
+    /// This many bytes of one stream, which are now in the buffer.
     Bytes {
         stderr: bool,
         len: usize,
@@ -80,12 +80,12 @@ pub(crate) enum At {
     Nothing,
 }
 
-impl Recent {
+impl UnsavedOutput {
     fn held(&self) -> std::sync::MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds bytes of an exec's output that are not on disk; `start` is the offset of the first.
+    /// Holds bytes of an exec's output that are not on disk. `start` is the offset of the first byte.
     pub(crate) fn push(&self, id: ExecId, start: u64, stderr: bool, bytes: &[u8]) {
         let skip = bytes.len().saturating_sub(EXEC_BYTES - PIECE_COST);
         let (start, bytes) = (start + skip as u64, &bytes[skip..]);
@@ -122,7 +122,7 @@ impl Recent {
         }
     }
 
-    /// What is held of an exec at an offset, copied into `buffer`.
+    /// Copies what is held of an exec at an offset into `buffer`.
     pub(crate) fn read(&self, id: ExecId, at: u64, buffer: &mut [u8]) -> At {
         let mut held = self.held();
         let Some(stretch) = held.execs.get_mut(&id) else { return At::Nothing };
@@ -139,7 +139,7 @@ impl Recent {
         At::Bytes { stderr, len }
     }
 
-    /// Gives whoever follows an exec a moment to catch up before more is pushed.
+    /// Waits briefly for readers that are behind, before more is pushed.
     pub(crate) async fn let_readers_catch_up(&self, id: ExecId) {
         let caught_up = async {
             loop {
@@ -176,7 +176,7 @@ impl Held {
 mod tests {
     use super::*;
 
-    fn read(recent: &Recent, id: ExecId, at: u64) -> (At, Vec<u8>) {
+    fn read(recent: &UnsavedOutput, id: ExecId, at: u64) -> (At, Vec<u8>) {
         let mut buffer = vec![0; 16];
         let found = recent.read(id, at, &mut buffer);
         buffer.truncate(if let At::Bytes { len, .. } = found { len } else { 0 });
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_is_held_is_found_at_its_offset_and_holes_are_told() {
-        let (recent, id) = (Recent::default(), ExecId::generate());
+        let (recent, id) = (UnsavedOutput::default(), ExecId::generate());
         assert_eq!(recent.read(id, 0, &mut [0; 4]), At::Nothing);
         recent.push(id, 10, false, b"ab");
         recent.push(id, 12, false, b"cd");
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn neither_one_exec_nor_all_of_them_hold_more_than_their_bound() {
-        let recent = Recent::default();
+        let recent = UnsavedOutput::default();
         let chatty = ExecId::generate();
         for n in 0..100_000 {
             recent.push(chatty, n, n % 2 == 0, b"x");
@@ -225,7 +225,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_that_stands_still_holds_a_command_up_for_a_moment_only() {
-        let (recent, id) = (Recent::default(), ExecId::generate());
+        let (recent, id) = (UnsavedOutput::default(), ExecId::generate());
         recent.push(id, 0, false, &vec![b'x'; EXEC_BYTES / 2 + PIECE_COST]);
         let began = tokio::time::Instant::now();
         recent.let_readers_catch_up(id).await;

@@ -1,4 +1,4 @@
-//! Who needs whom.
+//! Finds cycles in what services need.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,14 +7,14 @@ use bay_types::service::ServiceName;
 /// What each service needs.
 pub(super) type Needs<'a> = BTreeMap<&'a ServiceName, &'a [ServiceName]>;
 
-/// A way from a service back to itself, that service at both ends.
+/// A path from a service back to itself, with that service at both ends.
 pub(super) fn cycle(needs: &Needs<'_>, from: &ServiceName) -> Option<Vec<ServiceName>> {
     let mut seen = BTreeSet::new();
     let mut way = vec![from.clone()];
     find(needs, from, from, &mut seen, &mut way).then_some(way)
 }
 
-/// As deep as there are services, which are few.
+/// Recursive, at most as deep as there are services, which are few.
 fn find<'a>(
     needs: &Needs<'a>,
     at: &ServiceName,

@@ -23,7 +23,7 @@ fn s(n: u64) -> Moment {
     Duration::from_secs(n)
 }
 
-/// Feeds events at their times and tells state and action after each.
+/// Feeds events at their times. Returns state and action after each.
 fn walk(machine: &mut Machine, events: &[(Moment, Event)]) -> Vec<(ServiceState, Option<Action>)> {
     events
         .iter()
@@ -59,7 +59,7 @@ fn a_service_waits_for_its_needs_and_settles_without_a_health_check() {
             (s(2), Started, S::Starting, None),
             (ms(2400), Timer, S::Starting, None),
             (ms(2500), Timer, S::Ready, None),
-            // What it needs may come and go once it runs.
+            // Needs do not matter once the service runs.
             (s(3), Needs(false), S::Ready, None),
         ],
     );
@@ -67,26 +67,26 @@ fn a_service_waits_for_its_needs_and_settles_without_a_health_check() {
 
 #[test]
 fn health_decides_when_a_service_is_ready_and_when_it_is_not() {
-    let sick = || Event::Sick("refused".to_owned());
+    let failed_checks = || Event::CheckFailed("refused".to_owned());
     let machine = expect(
         CHECKED,
         &[
             (s(0), Needs(true), S::Starting, Some(Spawn)),
             (s(0), Started, S::Starting, None),
-            (s(5), sick(), S::Starting, None),
+            (s(5), failed_checks(), S::Starting, None),
             (s(9), Healthy, S::Ready, None),
-            (s(10), sick(), S::Ready, None),
-            (s(11), sick(), S::Ready, None),
+            (s(10), failed_checks(), S::Ready, None),
+            (s(11), failed_checks(), S::Ready, None),
             (s(12), Healthy, S::Ready, None),
-            (s(13), sick(), S::Ready, None),
-            (s(14), sick(), S::Ready, None),
-            (s(15), sick(), S::Unhealthy, None),
+            (s(13), failed_checks(), S::Ready, None),
+            (s(14), failed_checks(), S::Ready, None),
+            (s(15), failed_checks(), S::Unhealthy, None),
             (s(16), Healthy, S::Ready, None),
             (s(17), Stop, S::Stopping, Some(Terminate)),
-            // A check that was under way says nothing about a service that is ending.
+            // A check that was in progress does not count for a service that is ending.
             (s(17), Healthy, S::Stopping, None),
             (s(18), ended(0), S::Stopped, None),
-            (s(19), sick(), S::Stopped, None),
+            (s(19), failed_checks(), S::Stopped, None),
         ],
     );
     assert!(machine.deadline().is_none());
@@ -94,16 +94,16 @@ fn health_decides_when_a_service_is_ready_and_when_it_is_not() {
 
 #[test]
 fn a_service_that_is_not_healthy_in_its_start_period_is_unhealthy_and_goes_on() {
-    let sick = || Event::Sick("refused".to_owned());
+    let failed_checks = || Event::CheckFailed("refused".to_owned());
     let machine = expect(
         CHECKED,
         &[
             (s(0), Needs(true), S::Starting, Some(Spawn)),
             (s(0), Started, S::Starting, None),
-            (s(59), sick(), S::Starting, None),
-            (s(60), sick(), S::Unhealthy, None),
+            (s(59), failed_checks(), S::Starting, None),
+            (s(60), failed_checks(), S::Unhealthy, None),
             (s(70), Healthy, S::Ready, None),
-            (s(71), sick(), S::Ready, None),
+            (s(71), failed_checks(), S::Ready, None),
         ],
     );
     assert!(machine.reason().contains("refused"), "{}", machine.reason());
@@ -136,7 +136,7 @@ fn policies_say_what_follows_an_end() {
     );
 }
 
-/// One run from its start at `at` to its end after it lived for `lived`; returns when it is tried again.
+/// Makes one run that starts at `at` and ends after `lived`. Returns when the machine tries again.
 fn run_and_die(machine: &mut Machine, at: Moment, lived: Duration) -> Moment {
     machine.step(at, Started);
     machine.step(at + SETTLE.min(lived), Timer);
@@ -161,7 +161,7 @@ fn quick_ends_back_off_and_then_are_a_crash_loop_with_slow_retries() {
     assert_eq!(machine.restarts(), 7);
     run_and_die(&mut machine, now, ms(1));
     assert_eq!(machine.state(), S::CrashLoop);
-    // A person's word ends it.
+    // A person's request ends the crash loop.
     assert_eq!(machine.step(now + s(1), Event::Start), Some(Spawn));
     assert_eq!(run_and_die(&mut machine, now + s(1), ms(1)), ms(500));
 }
@@ -179,7 +179,7 @@ fn ends_after_a_while_back_off_to_half_a_minute_and_a_minute_of_health_forgives(
         assert_eq!(machine.step(now, Timer), Some(Spawn));
     }
     assert_eq!(waits, [500, 1000, 2000, 4000, 8000, 16000, 30000, 30000, 30000]);
-    assert_eq!(run_and_die(&mut machine, now, SETTLE + FORGIVEN_AFTER), ms(500));
+    assert_eq!(run_and_die(&mut machine, now, SETTLE + FAILURES_RESET_AFTER), ms(500));
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         4 => Just(Started),
         1 => Just(Event::StartFailed("no".to_owned())),
         2 => Just(Healthy),
-        3 => Just(Event::Sick("no".to_owned())),
+        3 => Just(Event::CheckFailed("no".to_owned())),
         4 => (0..3_i32, 0..3_usize).prop_map(|(code, others)| Event::Ended { exit: exited(code), others }),
         3 => Just(Emptied),
         6 => Just(Timer),
@@ -298,7 +298,7 @@ fn any_rules() -> impl Strategy<Value = Rules> {
         .prop_map(|(restart, checked)| Rules { restart, ..if checked { CHECKED } else { PLAIN } })
 }
 
-/// What the world makes of a machine's actions: at most one run, which ends only once.
+/// What happens because of a machine's actions: at most one run, which ends only once.
 #[derive(Default)]
 struct World {
     spawned: bool,
@@ -308,7 +308,7 @@ struct World {
 }
 
 impl World {
-    /// Whether the event can come in this world, and what the world is afterwards.
+    /// Whether the event is possible now. Updates the state accordingly.
     fn allows(&mut self, event: &Event) -> bool {
         match event {
             Started => {
@@ -325,7 +325,7 @@ impl World {
                 }
                 can
             }
-            Healthy | Event::Sick(_) => self.running,
+            Healthy | Event::CheckFailed(_) => self.running,
             Event::Ended { others, .. } => {
                 let can = self.leader;
                 if can {
@@ -373,7 +373,7 @@ proptest! {
                 Event::Start | Event::Restart | Event::Replaced(_) => wanted = true,
                 _ => {}
             }
-            // Given up: what hung in the kernel has no events any more.
+            // The machine gives up: a process that hung in the kernel sends no more events.
             let gives_up = matches!(machine.phase, Phase::Stopping { killed: true, until, .. } if now >= until)
                 && event == Timer;
             if gives_up {
@@ -399,7 +399,7 @@ proptest! {
                 prop_assert!(at <= now + CRASH_LOOP_RETRY);
             }
         }
-        // Everybody can stop it.
+        // A stop is possible in every phase.
         machine.step(now, Stop);
         for _ in 0..3 {
             now += GRACE + KILL_GRACE;

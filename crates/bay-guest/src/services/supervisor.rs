@@ -1,4 +1,4 @@
-//! The thin layer around the machines: it does what they say and tells them what came of it.
+//! Carries out the actions of the state machines, and passes the results back to them as events.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use bay_types::service::{KEPT_RUNS, ServiceName, ServiceRun, ServiceSpec, Servic
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use super::machine::{Action, Event};
+use super::state_machine::{Action, Event};
 use super::store;
 use super::{All, EARLIER_RUNS_BYTES, RUN_BYTES, Service, Services, Slot, health};
 use crate::execs::{Exec, Found};
@@ -20,29 +20,33 @@ use crate::spool;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 const SIGCONT: i32 = 18;
-/// The variable that tells a service its name; a variable of the same name in its definition wins.
+/// The variable that gives a service its name. If the definition sets the same variable, its value is used.
 const NAME_VARIABLE: &str = "BAY_SERVICE";
-/// Wait before the first health check of a run; doubled after each that fails, up to the interval.
+/// Wait before the first health check of a run. It doubles after each failed check, up to the interval.
 const FIRST_CHECK: Duration = Duration::from_millis(100);
-/// How often the remains of a run are looked for when nothing tells of their end: a traced process tells its tracer.
+/// How often the supervisor looks for processes that a run left. It is not always notified of their end: the end of a
+/// traced process is reported to its tracer.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Services {
-    /// Reads what earlier guests left and starts what is wanted.
+    /// Reads what earlier guests left, and starts the services that should run.
     pub(crate) async fn load(self: Arc<Self>) {
         let execs = Arc::clone(&self.execs);
         let tidy = Arc::clone(&execs);
         tokio::spawn(async move { tidy.tidy_leaves().await });
         let read = tokio::task::spawn_blocking(move || {
             execs.adopt_from_disk();
-            let dir = execs.place.state.as_fd();
+            let dir = execs.context.state.as_fd();
             let found: Vec<_> = store::load(dir)
                 .into_iter()
                 .map(|(name, record)| {
                     let slot = match record {
-                        Ok(record) => Slot::Kept(Box::new(revive(dir, record))),
+                        Ok(record) => Slot::Kept(Box::new(from_record(dir, record))),
                         Err(why) => {
-                            execs.place.log.line("service.damaged", format_args!("service={name} why={why}"));
+                            execs
+                                .context
+                                .log
+                                .line("service.damaged", format_args!("service={name} why={why}"));
                             Slot::Damaged { why: health::clip(&why), since: Timestamp::now() }
                         }
                     };
@@ -55,13 +59,13 @@ impl Services {
                     Slot::Damaged { .. } => false,
                 })
             };
-            // Logs of services that are no more.
+            // Deletes logs of services that no longer exist.
             for id in spool::list(dir).unwrap_or_default().iter().filter(|id| !of_somebody(id)) {
                 let _ = spool::remove_exec(dir, *id);
             }
             found
         });
-        // Only a defect can end it early; the bay goes on without services rather than not at all.
+        // The task ends early only because of a defect. Then the bay goes on without services.
         let found = read.await.unwrap_or_default();
         {
             let mut all = self.all();
@@ -74,7 +78,7 @@ impl Services {
         self.loaded.send_replace(true);
     }
 
-    /// Tells a machine what happened, acts on what it says, and passes on what that means for those that need it.
+    /// Gives an event to a service's machine, carries out the action, and informs the services that need this one.
     pub(super) fn feed(self: &Arc<Self>, all: &mut All, name: &ServiceName, event: Event) {
         let mut queue = VecDeque::from([(name.clone(), event)]);
         while let Some((name, event)) = queue.pop_front() {
@@ -92,7 +96,7 @@ impl Services {
                 service.over = None;
             }
             self.arm(service, &name);
-            // One that was stopped before it was removed changes no more.
+            // A stopped service that is being removed has no further changes.
             let leaves = service.removing && state == ServiceState::Stopped;
             if state == before && !leaves {
                 continue;
@@ -105,14 +109,14 @@ impl Services {
                 tokio::spawn(Arc::clone(self).forget(old));
             }
             let waiting = all.needed_by(&name).filter(|(_, s)| s.machine.state() == ServiceState::Waiting);
-            // Its needs are looked at before any event.
+            // An event makes the machine check its needs again.
             queue.extend(waiting.map(|(other, _)| (other.clone(), Event::Timer)));
         }
         self.changed.send_modify(|count| *count += 1);
     }
 
-    /// As [`Self::feed`], for news of a run; what comes from an earlier one is dropped. False then.
-    fn tell(self: &Arc<Self>, name: &ServiceName, run: u64, event: Event) -> bool {
+    /// Gives an event of a run to the machine. Drops it and returns false if the service has a newer run.
+    fn feed_run(self: &Arc<Self>, name: &ServiceName, run: u64, event: Event) -> bool {
         let mut all = self.all();
         let current = all.get(name).is_some_and(|service| service.run == run && service.machine.has_run());
         if current {
@@ -129,11 +133,11 @@ impl Services {
                 let exec = spec.exec(&spec.argv);
                 tokio::spawn(Arc::clone(self).start_run(name.clone(), service.run, exec));
             }
-            // Without an exec the program is only being started; the machine asks again once it runs.
+            // Without an exec, the program is only being started. The machine asks again when it runs.
             Action::Terminate => {
                 if let Some(exec) = current(service) {
                     exec.signal_by_caller(SIGTERM, true);
-                    // A stopped process would not see its TERM.
+                    // A stopped process does not handle TERM.
                     exec.signal_tree(SIGCONT);
                 }
             }
@@ -145,7 +149,7 @@ impl Services {
         }
     }
 
-    /// Sets the timer that the machine wants.
+    /// Sets the timer for the machine's deadline.
     fn arm(self: &Arc<Self>, service: &mut Service, name: &ServiceName) {
         let wanted = service.machine.deadline();
         if service.timer.as_ref().map(|(at, _)| *at) == wanted {
@@ -160,7 +164,7 @@ impl Services {
                 tokio::time::sleep_until(services.began + at).await;
                 let mut all = services.all();
                 if let Some(service) = all.get_mut(&name) {
-                    // It is this very task; a new deadline sets a new one.
+                    // The timer is this task; a new deadline makes a new one.
                     service.timer = None;
                     services.feed(&mut all, &name, Event::Timer);
                 }
@@ -174,7 +178,7 @@ impl Services {
             Ok((Found::Live(exec), _)) => exec,
             Ok((Found::Finished(_), _)) => return,
             Err(error) => {
-                self.tell(&name, run, Event::StartFailed(health::clip(&error.message)));
+                self.feed_run(&name, run, Event::StartFailed(health::clip(&error.message)));
                 return;
             }
         };
@@ -195,13 +199,13 @@ impl Services {
             }
             old
         };
-        tokio::spawn(Arc::clone(&self).mind(name.clone(), run, exec, run_is_over));
+        tokio::spawn(Arc::clone(&self).watch_run(name.clone(), run, exec, run_is_over));
         self.save(&name).await;
         self.forget(old).await;
     }
 
-    /// Waits for the end of a run: of its first process, then of all that it left.
-    async fn mind(
+    /// Waits for the end of a run: first of its first process, then of all processes that it left.
+    async fn watch_run(
         self: Arc<Self>,
         name: ServiceName,
         run: u64,
@@ -217,25 +221,25 @@ impl Services {
             (view.ended_at, view.exit) = (Some(ended.at), Some(ended.exit));
         }
         let others = exec.tree_size();
-        self.tell(&name, run, Event::Ended { exit: ended.exit, others });
+        self.feed_run(&name, run, Event::Ended { exit: ended.exit, others });
         if others == 0 {
             return;
         }
         loop {
             let reaped = self.execs.reaper.reaped.notified();
             if exec.tree_size() == 0 {
-                self.tell(&name, run, Event::Emptied);
+                self.feed_run(&name, run, Event::Emptied);
                 return;
             }
             tokio::select! {
                 _ = tokio::time::timeout(LOOK_AGAIN, reaped) => {}
-                // Given up.
+                // The machine has given the run up.
                 _ = run_is_over.changed() => return,
             }
         }
     }
 
-    /// Asks again and again how a run is, until it is over.
+    /// Checks the health of a run repeatedly, until the run is over.
     async fn check(
         self: Arc<Self>,
         name: ServiceName,
@@ -252,23 +256,23 @@ impl Services {
                 _ = run_is_over.changed() => return,
             }
             let Ok(turn) = self.checks.acquire().await else { return };
-            // To its end, also when the run ends meanwhile: a command that is under way has to be waited for.
+            // Not cancelled if the run ends meanwhile: the supervisor must wait for a check's command.
             let outcome = health::check(&self.execs, &spec, how).await;
             drop(turn);
             wait = if outcome.is_ok() { interval } else { wait * 2 }.min(interval);
-            let event = outcome.map_or_else(Event::Sick, |()| Event::Healthy);
-            if !self.tell(&name, run, event) {
+            let event = outcome.map_or_else(Event::CheckFailed, |()| Event::Healthy);
+            if !self.feed_run(&name, run, event) {
                 return;
             }
         }
     }
 
-    /// Removes the output of runs that nobody shows any more.
+    /// Deletes the output of runs that are no longer kept.
     async fn forget(self: Arc<Self>, old: Vec<ExecId>) {
         for id in old {
             if let Err(error) = self.execs.forget(id).await {
                 self.execs
-                    .place
+                    .context
                     .log
                     .line("service.log-kept", format_args!("exec={id} why={}", error.message));
             }
@@ -276,18 +280,18 @@ impl Services {
     }
 }
 
-/// The definition with the variable that tells a service, and its checks, which one it is.
+/// The definition with a variable that gives the service and its checks the service's name.
 fn named(mut spec: ServiceSpec, name: &ServiceName) -> ServiceSpec {
     spec.env.insert(0, (NAME_VARIABLE.to_owned(), name.to_string()));
     spec
 }
 
-/// The exec of the run at hand.
+/// The exec of the present run.
 fn current(service: &Service) -> Option<&Arc<Exec>> {
     service.exec.as_ref().filter(|_| service.over.is_some())
 }
 
-/// Notes a new run, and which earlier ones are over their bound.
+/// Records a new run. Returns the earlier runs that exceed the bounds.
 fn begin(service: &mut Service, exec: Arc<Exec>) -> Vec<ExecId> {
     service.runs.push_back(ServiceRun {
         exec: exec.id(),
@@ -306,21 +310,21 @@ fn begin(service: &mut Service, exec: Arc<Exec>) -> Vec<ExecId> {
     old
 }
 
-/// Bytes that runs before the last may have on disk.
+/// Bytes that all runs but the last have on disk.
 fn earlier_bytes(runs: &VecDeque<ServiceRun>) -> u64 {
     let lengths = runs.iter().zip(runs.iter().skip(1)).map(|(run, next)| next.log_offset - run.log_offset);
     lengths.map(|length| length.min(RUN_BYTES)).sum()
 }
 
 /// A service as an earlier guest left it, with the ends of its runs as far as they are known.
-pub(super) fn revive(dir: std::os::fd::BorrowedFd<'_>, record: store::Record) -> Service {
+pub(super) fn from_record(dir: std::os::fd::BorrowedFd<'_>, record: store::Record) -> Service {
     let mut runs: VecDeque<ServiceRun> = VecDeque::new();
     let mut last_bytes = 0;
     for mut run in record.runs {
         let Ok(status) = spool::read_status(dir, run.exec) else { continue };
         run.exit = status.exit.or(run.exit);
         run.ended_at = status.ended_at.or(run.ended_at);
-        // A file that somebody edited must not make offsets run backwards.
+        // A person may have edited the file. Offsets must not decrease.
         run.log_offset = run.log_offset.max(runs.back().map_or(0, |before| before.log_offset));
         last_bytes = status.output_bytes;
         runs.push_back(run);

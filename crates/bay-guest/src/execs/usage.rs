@@ -1,18 +1,19 @@
-//! What an exec used: from its leaf where that tells, from the kernel's account of the leader where not.
+//! What an exec used: from its cgroup leaf if that has it, otherwise from what the kernel counted for the leader.
 //!
-//! This is on the way of every command's end, so each file is one open and one read by descriptor.
+//! The end of every command waits for this, so each file costs one open and one read.
 
 use bay_sys::spawn::Reaped;
 use bay_types::stats::{IoStats, Pressure, keyed};
 use bay_types::usage::{Source, Sources, StallTime, Stalls, Usage};
 
-use super::leaf::Leaf;
+use super::process_tree::CgroupLeaf;
 
-/// Room for the longest of the files: `io.stat` has a line per disk.
+/// Large enough for the longest of the files: `io.stat` has a line per disk.
 const BUFFER: usize = 8 << 10;
 
-/// To be called before the leaf is removed. `seen` is the most processes that were seen at once.
-pub(super) fn usage(reaped: &Reaped, leaf: Option<&Leaf>, seen: Option<u64>) -> Usage {
+/// The usage of an exec whose leader was reaped. Must be called before the leaf is removed. `seen` is the highest
+/// number of processes that was seen at once.
+pub(super) fn of_ended(reaped: &Reaped, leaf: Option<&CgroupLeaf>, seen: Option<u64>) -> Usage {
     let account = Usage {
         user_us: Some(reaped.user_us),
         system_us: Some(reaped.system_us),
@@ -32,15 +33,15 @@ pub(super) fn usage(reaped: &Reaped, leaf: Option<&Leaf>, seen: Option<u64>) -> 
     leaf.map_or(account, |leaf| with_leaf(account, leaf))
 }
 
-/// What an exec used that still runs: only its leaf knows.
-pub(super) fn so_far(leaf: Option<&Leaf>) -> Usage {
+/// What a running exec has used so far. Without a leaf nothing is known.
+pub(super) fn of_running(leaf: Option<&CgroupLeaf>) -> Usage {
     let Some(leaf) = leaf else { return Usage::default() };
     let mut usage = Usage { processes_peak: Some(leaf.pids().len() as u64), ..Usage::default() };
     usage.sources.processes = Some(Source::Sampled);
     with_leaf(usage, leaf)
 }
 
-fn with_leaf(mut usage: Usage, leaf: &Leaf) -> Usage {
+fn with_leaf(mut usage: Usage, leaf: &CgroupLeaf) -> Usage {
     let mut buffer = [0; BUFFER];
     if let Some(text) = leaf.read("cpu.stat", &mut buffer)
         && let (Some(user), Some(system)) = (keyed(text, "user_usec"), keyed(text, "system_usec"))
@@ -52,7 +53,8 @@ fn with_leaf(mut usage: Usage, leaf: &Leaf) -> Usage {
     usage.stalls =
         Stalls { cpu: stall("cpu.pressure"), memory: stall("memory.pressure"), io: stall("io.pressure") };
     usage.sources.pressure = usage.stalls.cpu.map(|_| Source::Cgroup);
-    // Where version 2 has not got the memory controller it has, as a rule, none of them: two files less to look for.
+    // If cgroup v2 does not have the memory controller, it usually has no controller at all. Then the other two files
+    // are not tried.
     if let Some(peak) = number(leaf, "memory.peak", &mut buffer) {
         usage.memory_peak_bytes = Some(peak);
         usage.sources.memory = Some(Source::Cgroup);
@@ -71,12 +73,12 @@ fn with_leaf(mut usage: Usage, leaf: &Leaf) -> Usage {
     usage
 }
 
-fn number(leaf: &Leaf, file: &str, buffer: &mut [u8]) -> Option<u64> {
+fn number(leaf: &CgroupLeaf, file: &str, buffer: &mut [u8]) -> Option<u64> {
     leaf.read(file, buffer)?.trim().parse().ok()
 }
 
-/// Most processes at once, learned by looking: soon after the start, when a build has its jobs running, and then ever
-/// more rarely. A command that is over at once is never looked at.
+/// Counts the processes of an exec from time to time, to find the highest number at once: soon after the start, when a
+/// build has started its jobs, and then less and less often. A command that ends at once is never counted.
 #[derive(Debug)]
 pub(super) struct Watch {
     seen: Option<u64>,
@@ -92,7 +94,7 @@ impl Watch {
         Self { seen: None, wait: Self::FIRST, next: tokio::time::Instant::now() + Self::FIRST }
     }
 
-    pub(super) fn look(&mut self, leaf: Option<&Leaf>) {
+    pub(super) fn look(&mut self, leaf: Option<&CgroupLeaf>) {
         if let Some(leaf) = leaf {
             self.seen = self.seen.max(Some(leaf.pids().len() as u64));
         }
@@ -100,7 +102,7 @@ impl Watch {
         self.next = tokio::time::Instant::now() + self.wait;
     }
 
-    /// The leader itself was one, whatever else was seen.
+    /// The highest number; at least one, because of the leader.
     pub(super) fn seen(&self) -> Option<u64> {
         Some(self.seen.unwrap_or(1).max(1))
     }

@@ -1,4 +1,4 @@
-//! The tree of an exec: its cgroup leaf, or what `/proc` shows where there is none.
+//! The processes of an exec: found by its cgroup leaf or, if there is none, in `/proc`.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -12,25 +12,25 @@ use bay_types::guest::SERVICE_MARK;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-/// Deepest group below a leaf that is visited; an agent may make groups in there.
+/// Depth of groups below a leaf that are visited. Processes in the bay can make groups there.
 const MAX_DEPTH: usize = 16;
-/// Longest `cgroup.procs` and `environ` that is read.
+/// Most bytes that are read of `cgroup.procs` and `environ`.
 const MAX_FILE: u64 = 4 << 20;
-/// Rounds of killing what `/proc` shows; a tree that forks faster than this needs a cgroup.
+/// Rounds of killing what `/proc` shows. To kill a tree that forks faster than this, a cgroup is needed.
 const KILL_ROUNDS: usize = 20;
 const SIGKILL: i32 = 9;
 
-/// A cgroup v2 group for one exec.
+/// The cgroup v2 group of one exec.
 #[derive(Debug)]
-pub(crate) struct Leaf {
+pub(crate) struct CgroupLeaf {
     parent: Arc<OwnedFd>,
     name: String,
-    /// Let go of with the group, however long somebody remembers the exec: with the directory of a removed group open,
-    /// the memory of the bay could not be captured.
+    /// Closed when the group is removed, even if the exec is kept in memory longer: CRIU cannot capture a bay in which
+    /// the directory of a removed group is open.
     dir: Mutex<Option<Arc<OwnedFd>>>,
 }
 
-impl Leaf {
+impl CgroupLeaf {
     pub(crate) fn create(parent: &Arc<OwnedFd>, id: ExecId) -> io::Result<Self> {
         let name = id.to_string();
         match rustix::fs::mkdirat(parent, &name, Mode::from_raw_mode(0o755)) {
@@ -41,15 +41,15 @@ impl Leaf {
         Ok(Self { parent: Arc::clone(parent), name, dir: Mutex::new(Some(Arc::new(dir))) })
     }
 
-    /// Names the service whose run it is, for whoever looks at the group from outside of the bay. Where the kernel keeps no
-    /// such marks, nobody can tell.
+    /// Writes the name of the exec's service on the group, so that the daemon can read it from outside the bay. Some
+    /// kernels do not support this; then the daemon does not know the service.
     pub(crate) fn mark_service(&self, spec: &ExecSpec) {
         if let (Some(dir), Some((_, name))) = (self.dir(), spec.env.first()) {
             let _ = rustix::fs::fsetxattr(&*dir, SERVICE_MARK, name.as_bytes(), XattrFlags::empty());
         }
     }
 
-    /// Its directory, until it is removed.
+    /// Its directory, until the group is removed.
     pub(crate) fn dir(&self) -> Option<Arc<OwnedFd>> {
         self.dir.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -62,7 +62,7 @@ impl Leaf {
         self.name == id.to_string()
     }
 
-    /// Kills every process in it and below, forks in flight included.
+    /// Kills every process in the group and below, including processes that are just being forked.
     pub(crate) fn kill(&self) -> io::Result<()> {
         let dir = self.open_dir()?;
         let file = rustix::fs::openat(&dir, "cgroup.kill", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -70,7 +70,7 @@ impl Leaf {
         Ok(())
     }
 
-    /// Every process in it and below.
+    /// Every process in the group and below.
     pub(crate) fn pids(&self) -> Vec<i32> {
         let mut pids = Vec::new();
         if let Some(dir) = self.dir() {
@@ -79,7 +79,7 @@ impl Leaf {
         pids
     }
 
-    /// A small file of it in one read: these are made up by the kernel as a whole.
+    /// Reads a small file of the group at once: the kernel generates such a file as a whole.
     pub(crate) fn read<'a>(&self, file: &str, buffer: &'a mut [u8]) -> Option<&'a str> {
         let dir = self.dir()?;
         let file = rustix::fs::openat(&dir, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -87,7 +87,7 @@ impl Leaf {
         std::str::from_utf8(&buffer[..read]).ok()
     }
 
-    /// Removes it, with the groups an agent made below, once nothing lives in there. False when something does.
+    /// Removes the group and all groups below it, if no process is left in them. Returns false if one is left.
     pub(crate) fn remove(&self) -> bool {
         let removed = remove_groups((*self.parent).as_fd(), self.name.as_bytes(), 0);
         if removed {
@@ -114,7 +114,7 @@ fn for_each_group(dir: BorrowedFd<'_>, mut each: impl FnMut(&[u8])) {
 
 fn collect_pids(dir: BorrowedFd<'_>, depth: usize, pids: &mut Vec<i32>) {
     if let Some(text) = read_at(dir, "cgroup.procs") {
-        // 0 is a process of another PID namespace, which is none of ours.
+        // 0 is a process of another PID namespace, so it is not the exec's.
         pids.extend(
             String::from_utf8_lossy(&text)
                 .lines()
@@ -158,8 +158,8 @@ fn read_at(dir: BorrowedFd<'_>, name: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The processes of an exec that has no leaf: those in the leader's session, their descendants, and those that still
-/// carry the exec's id in the environment they were started with.
+/// The processes of an exec without a leaf: the processes in the leader's session, their descendants, and processes
+/// whose initial environment has the exec's id.
 pub(crate) fn pids_from_proc(leader: Option<i32>, id: ExecId) -> Vec<i32> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let mark = format!("{}={id}\0", super::start::EXEC_ID_VARIABLE);
@@ -201,14 +201,14 @@ pub(crate) fn pids_from_proc(leader: Option<i32>, id: ExecId) -> Vec<i32> {
     found.into_iter().collect()
 }
 
-/// Kills what [`pids_from_proc`] finds until it finds nothing new.
+/// Kills what [`pids_from_proc`] finds, until it finds nothing new.
 pub(crate) fn kill_from_proc(leader: Option<i32>, id: ExecId) {
     let mut killed = HashSet::new();
     for _ in 0..KILL_ROUNDS {
         let mut fresh = false;
         for pid in leader_first(pids_from_proc(leader, id), leader) {
             fresh |= killed.insert(pid);
-            // Gone already is as good.
+            // The process may have ended already.
             let _ = signal_process(pid, SIGKILL);
         }
         if !fresh {
@@ -217,14 +217,14 @@ pub(crate) fn kill_from_proc(leader: Option<i32>, id: ExecId) {
     }
 }
 
-/// The order to signal a tree in: a shell that waits for its children would end by itself as soon as they are gone, and
-/// tell that as its own success.
+/// The order in which a tree is signalled: the leader first. If a shell's children end first, the shell ends by itself
+/// and reports success.
 pub(crate) fn leader_first(mut pids: Vec<i32>, leader: Option<i32>) -> Vec<i32> {
     pids.sort_by_key(|pid| Some(*pid) != leader);
     pids
 }
 
-/// Fields 4 and 6 of `/proc/PID/stat`. The name in field 2 may hold anything, so counting starts behind it.
+/// Fields 4 and 6 of `/proc/PID/stat`. The name in field 2 may contain anything, so fields are counted after it.
 fn parent_and_session(stat: &str) -> Option<(i32, i32)> {
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace();
     let parent = fields.nth(1)?.parse().ok()?;

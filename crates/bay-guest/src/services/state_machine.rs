@@ -1,23 +1,23 @@
-//! What a service does next: a pure function of what happened, tested without processes.
+//! Decides what a service does next: a pure function of events, tested without processes.
 //!
-//! The [`Machine`] is told events with the time at which they came, and answers with actions. It never has more than one
-//! run: [`Action::Spawn`] is only asked for when the run before is over. A run is over when its first process has ended
-//! and nothing it started is left.
+//! The [`Machine`] takes events, each with its time, and returns actions. A service never has more than one run:
+//! [`Action::Spawn`] is returned only when the run before is over. A run is over when its first process has ended and no
+//! process that it started is left.
 //!
 //! ```text
 //!  phase         event                      next phase     action
 //!  Waiting       needs are met              Starting       Spawn
 //!  Starting      program runs                              (health checks begin, or the settling time)
 //!                healthy, or settled        Ready
-//!                sick, start period over    Unhealthy
-//!  Ready         sick for the third time    Unhealthy
+//!                check failed, start period over   Unhealthy
+//!  Ready         third failed check         Unhealthy
 //!  Unhealthy     healthy                    Ready
-//!  these three   ended with 0, others live  the same; it forked away, and counts as running while they live
-//!                ended badly, others live   Stopping       Kill: what is left of a failed run is cleared
-//!                ended, nothing left        Done · Failed · BackingOff · CrashLoop, as policy and history say
+//!  these three   ended with 0, others live  the same phase: the service forked, and runs while its processes live
+//!                ended badly, others live   Stopping       Kill: what is left of a failed run is killed
+//!                ended, nothing left        Done · Failed · BackingOff · CrashLoop, by policy and history
 //!                stop, restart, replaced    Stopping       Terminate
 //!  Stopping      grace is over                             Kill
-//!                nothing left               Stopped, or on as it was meant
+//!                nothing left               Stopped, or the phase that was asked for
 //!  BackingOff,   time is up                 Starting or Waiting
 //!  CrashLoop
 //! ```
@@ -27,69 +27,70 @@ use std::time::Duration;
 use bay_types::exec::Exit;
 use bay_types::service::{Restart, ServiceState};
 
-/// Time since some beginning; never runs backwards.
+/// Time since a fixed start; it never decreases.
 pub(super) type Moment = Duration;
 
-/// Wait after the first end; doubled after each further one.
+/// Wait after the first end. It doubles after each further end.
 pub(super) const BACK_OFF_FIRST: Duration = Duration::from_millis(500);
 pub(super) const BACK_OFF_MOST: Duration = Duration::from_secs(30);
-/// A service that was ready for this long begins its back-off anew.
-pub(super) const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
-/// A run that ended within this time of its start ended quickly.
+/// If a service is ready for this long, its next back-off begins with the shortest wait.
+pub(super) const FAILURES_RESET_AFTER: Duration = Duration::from_secs(60);
+/// A run that ends within this time of its start ended quickly.
 pub(super) const QUICK: Duration = Duration::from_secs(10);
 /// Quick ends in a row that make a crash loop.
 pub(super) const CRASH_LOOP_AFTER: u32 = 5;
-/// Wait between the runs of a crash loop: long enough to cost nothing, short enough to notice that its cause is gone.
+/// Wait between the runs of a crash loop: long enough to cost nothing, short enough that the service returns soon after
+/// its cause is fixed.
 pub(super) const CRASH_LOOP_RETRY: Duration = Duration::from_secs(300);
-/// How long a service without a health check must run to be believed.
+/// How long a service without a health check must run to count as ready.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
 /// Failed checks in a row that make a ready service unhealthy.
-pub(super) const SICK_AFTER: u32 = 3;
-/// How long processes have to be gone after KILL. What hangs in the kernel is given up.
+pub(super) const UNHEALTHY_AFTER: u32 = 3;
+/// How long processes may take to end after KILL. Then a process hangs in the kernel, and the machine gives the run up.
 pub(super) const KILL_GRACE: Duration = Duration::from_secs(5);
 
-/// What of a definition the machine goes by.
+/// The parts of a definition that the machine uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rules {
     pub(super) restart: Restart,
-    /// With a health check: how long failures do not count.
+    /// With a health check: for how long after the start failures do not count.
     pub(super) start_period: Option<Duration>,
     pub(super) stop_grace: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Event {
-    /// Whether everything it needs is ready. Only looked at before a start.
+    /// Whether all services that this one needs are ready. Used only before a start.
     Needs(bool),
-    /// The program of the run runs.
+    /// The program of the run is running.
     Started,
-    /// It could not even be started.
+    /// The program could not be started.
     StartFailed(String),
     Healthy,
-    Sick(String),
-    /// The first process of the run ended; this many others live on.
+    CheckFailed(String),
+    /// The first process of the run ended; this many other processes still run.
     Ended {
         exit: Exit,
         others: usize,
     },
-    /// Nothing of the run lives any more; comes after [`Event::Ended`] with others.
+    /// No process of the run is left. Follows an [`Event::Ended`] with other processes.
     Emptied,
-    /// The time that [`Machine::deadline`] named has come.
+    /// The time of [`Machine::deadline`] has come.
     Timer,
-    // What people ask for.
+    // Requests of people.
     Start,
     Stop,
     Restart,
-    /// Its definition is another one now.
+    /// The definition was replaced.
     Replaced(Rules),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     Spawn,
-    /// TERM to all of the run.
+    /// Send TERM to all processes of the run.
     Terminate,
-    /// KILL to all of the run.
+    /// Send KILL to all processes of the run.
     Kill,
 }
 
@@ -107,37 +108,37 @@ enum Phase {
     Failed,
 }
 
-/// What comes after a run has been cleared away.
+/// What follows when no process of a run is left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Then {
     Rest,
     StartAnew,
-    /// It had ended by itself, so.
-    Judge(Exit),
+    /// The run had ended by itself, in this way. The policy decides.
+    AfterEnd(Exit),
 }
 
-/// One service.
+/// The state of one service.
 #[derive(Debug, Clone)]
 pub(super) struct Machine {
     rules: Rules,
     phase: Phase,
     reason: String,
     needs_met: bool,
-    /// When the run at hand began, and when its program ran.
+    /// When the present run began, and when its program started to run.
     begun: Moment,
     running_since: Option<Moment>,
-    /// The first process ended well and left this many others.
+    /// The first process ended with 0 and left this many other processes.
     forked: Option<usize>,
     /// Failed checks in a row.
-    sick: u32,
-    /// Ends in a row without [`FORGIVEN_AFTER`] of health.
+    failed_checks: u32,
+    /// Ends in a row without the service being ready for [`FAILURES_RESET_AFTER`].
     attempt: u32,
     quick: u32,
     restarts: u64,
 }
 
 impl Machine {
-    /// A service that was just defined or loaded; `wanted` when it is to run.
+    /// A service that was just defined or loaded. `wanted` says whether it should run.
     pub(super) fn new(rules: Rules, wanted: bool) -> Self {
         let (phase, reason) = if wanted {
             (Phase::Waiting, "it is about to be started")
@@ -152,7 +153,7 @@ impl Machine {
             begun: Moment::ZERO,
             running_since: None,
             forked: None,
-            sick: 0,
+            failed_checks: 0,
             attempt: 0,
             quick: 0,
             restarts: 0,
@@ -186,7 +187,7 @@ impl Machine {
         self.attempt
     }
 
-    /// Whether processes of a run may live.
+    /// Whether processes of a run may be alive.
     pub(super) fn has_run(&self) -> bool {
         matches!(
             self.phase,
@@ -207,7 +208,7 @@ impl Machine {
         }
     }
 
-    /// When it is tried again by itself.
+    /// When the machine starts it again by itself.
     pub(super) fn retry_at(&self) -> Option<Moment> {
         match self.phase {
             Phase::BackingOff { until } | Phase::CrashLoop { until } => Some(until),
@@ -215,14 +216,14 @@ impl Machine {
         }
     }
 
-    /// Takes one event. At most one action follows.
+    /// Takes one event, and returns at most one action.
     pub(super) fn step(&mut self, now: Moment, event: Event) -> Option<Action> {
         match event {
             Event::Needs(met) => self.needs(now, met),
             Event::Started => self.started(now),
             Event::StartFailed(why) => self.start_failed(now, &why),
             Event::Healthy => self.healthy(now),
-            Event::Sick(why) => self.sick(now, &why),
+            Event::CheckFailed(why) => self.failed_checks(now, &why),
             Event::Ended { exit, others } => self.ended(now, exit, others),
             Event::Emptied => self.emptied(now),
             Event::Timer => self.timer(now),
@@ -241,7 +242,7 @@ impl Machine {
         self.reason = reason.into();
     }
 
-    /// Starts a run, or waits for what it needs.
+    /// Starts a run, or waits for the services that it needs.
     fn begin(&mut self, now: Moment) -> Option<Action> {
         if !self.needs_met {
             self.enter(Phase::Waiting, "a service that it needs is not ready");
@@ -250,13 +251,13 @@ impl Machine {
         self.begun = now;
         self.running_since = None;
         self.forked = None;
-        self.sick = 0;
+        self.failed_checks = 0;
         self.enter(Phase::Starting, "its program is being started");
         Some(Action::Spawn)
     }
 
-    /// A person's word: earlier failures count no more.
-    fn forgive(&mut self) {
+    /// A person asked for a start or restart, so earlier failures do not count any more.
+    fn reset_failures(&mut self) {
         self.attempt = 0;
         self.quick = 0;
     }
@@ -276,7 +277,7 @@ impl Machine {
                 };
                 None
             }
-            // It was asked to end while there was nothing to send a signal to.
+            // The request to end came while there was no process to signal.
             Phase::Stopping { killed: false, .. } => Some(Action::Terminate),
             Phase::Stopping { killed: true, .. } => Some(Action::Kill),
             _ => None,
@@ -303,21 +304,21 @@ impl Machine {
     }
 
     fn healthy(&mut self, now: Moment) -> Option<Action> {
-        self.sick = 0;
+        self.failed_checks = 0;
         match self.phase {
             Phase::Starting | Phase::Unhealthy => {
                 let reason = self.with_fork("its health check passes");
                 self.enter(Phase::Ready { since: now }, reason);
             }
-            // A failure or two may have left its words there.
+            // The reason may still quote failed checks.
             Phase::Ready { .. } => self.reason = self.with_fork("its health check passes"),
             _ => {}
         }
         None
     }
 
-    fn sick(&mut self, now: Moment, why: &str) -> Option<Action> {
-        self.sick = self.sick.saturating_add(1);
+    fn failed_checks(&mut self, now: Moment, why: &str) -> Option<Action> {
+        self.failed_checks = self.failed_checks.saturating_add(1);
         match self.phase {
             Phase::Starting => {
                 let over = self.begun + self.rules.start_period.unwrap_or_default();
@@ -328,13 +329,16 @@ impl Machine {
                     self.reason = self.with_fork(&format!("its health check has not passed yet: {why}"));
                 }
             }
-            Phase::Ready { .. } if self.sick >= SICK_AFTER => {
+            Phase::Ready { .. } if self.failed_checks >= UNHEALTHY_AFTER => {
                 self.leave_ready(now);
                 let reason = format!("its health check fails: {why}");
                 self.enter(Phase::Unhealthy, self.with_fork(&reason));
             }
             Phase::Ready { .. } => {
-                let reason = format!("its health check failed {} of {SICK_AFTER} times: {why}", self.sick);
+                let reason = format!(
+                    "its health check failed {} of {UNHEALTHY_AFTER} times: {why}",
+                    self.failed_checks
+                );
                 self.reason = self.with_fork(&reason);
             }
             Phase::Unhealthy => self.reason = self.with_fork(&format!("its health check fails: {why}")),
@@ -347,7 +351,7 @@ impl Machine {
         match self.phase {
             Phase::Starting | Phase::Ready { .. } | Phase::Unhealthy => {
                 if others == 0 {
-                    return self.judge(now, exit);
+                    return self.after_end(now, exit);
                 }
                 if is_success(exit) {
                     self.forked = Some(others);
@@ -357,7 +361,7 @@ impl Machine {
                 self.leave_ready(now);
                 let reason = format!("{}; the {} it left are killed", said(exit), processes(others));
                 let phase =
-                    Phase::Stopping { killed: true, until: now + KILL_GRACE, then: Then::Judge(exit) };
+                    Phase::Stopping { killed: true, until: now + KILL_GRACE, then: Then::AfterEnd(exit) };
                 self.enter(phase, reason);
                 Some(Action::Kill)
             }
@@ -369,7 +373,10 @@ impl Machine {
     fn emptied(&mut self, now: Moment) -> Option<Action> {
         match self.phase {
             Phase::Starting | Phase::Ready { .. } | Phase::Unhealthy if self.forked.is_some() => self
-                .judge(now, Exit { reason: bay_types::exec::EndReason::Exited, code: Some(0), signal: None }),
+                .after_end(
+                    now,
+                    Exit { reason: bay_types::exec::EndReason::Exited, code: Some(0), signal: None },
+                ),
             Phase::Stopping { .. } => self.cleared(now),
             _ => None,
         }
@@ -390,7 +397,7 @@ impl Machine {
                 self.enter(Phase::Stopping { killed: true, until: now + KILL_GRACE, then }, reason);
                 Some(Action::Kill)
             }
-            // Something hangs in the kernel. It goes with the bay; nobody is served by waiting for it.
+            // A process hangs in the kernel and ends only with the bay. Waiting for it helps nobody.
             Phase::Stopping { killed: true, .. } => self.cleared(now),
             Phase::BackingOff { .. } | Phase::CrashLoop { .. } => {
                 self.restarts += 1;
@@ -407,7 +414,7 @@ impl Machine {
             | Phase::Done
             | Phase::BackingOff { .. }
             | Phase::CrashLoop { .. } => {
-                self.forgive();
+                self.reset_failures();
                 self.begin(now)
             }
             Phase::Stopping { then, .. } => {
@@ -441,7 +448,7 @@ impl Machine {
     fn restart(&mut self, now: Moment, why: &str) -> Option<Action> {
         match self.phase {
             Phase::Starting | Phase::Ready { .. } | Phase::Unhealthy => {
-                self.forgive();
+                self.reset_failures();
                 self.terminate(now, Then::StartAnew, why)
             }
             Phase::Waiting => None,
@@ -455,7 +462,7 @@ impl Machine {
         Some(Action::Terminate)
     }
 
-    /// Nothing of the run is left that was to be cleared away.
+    /// No process of the run is left.
     fn cleared(&mut self, now: Moment) -> Option<Action> {
         let Phase::Stopping { then, .. } = self.phase.clone() else { return None };
         match then {
@@ -464,17 +471,17 @@ impl Machine {
                 None
             }
             Then::StartAnew => self.begin(now),
-            Then::Judge(exit) => self.judge(now, exit),
+            Then::AfterEnd(exit) => self.after_end(now, exit),
         }
     }
 
     fn rest(&mut self) {
-        self.forgive();
+        self.reset_failures();
         self.enter(Phase::Stopped, "it was stopped on request and stays so until it is started");
     }
 
     /// The run is over by itself.
-    fn judge(&mut self, now: Moment, exit: Exit) -> Option<Action> {
+    fn after_end(&mut self, now: Moment, exit: Exit) -> Option<Action> {
         self.leave_ready(now);
         let how = if self.forked.is_some() {
             "the processes it had forked away have all ended".to_owned()
@@ -512,13 +519,13 @@ impl Machine {
 
     fn leave_ready(&mut self, now: Moment) {
         if let Phase::Ready { since } = self.phase
-            && now.saturating_sub(since) >= FORGIVEN_AFTER
+            && now.saturating_sub(since) >= FAILURES_RESET_AFTER
         {
-            self.forgive();
+            self.reset_failures();
         }
     }
 
-    /// What is said of a service that became a daemon in the Unix sense.
+    /// The reason, for a service whose first process forked and ended, as Unix daemons do.
     fn with_fork(&self, reason: &str) -> String {
         match self.forked {
             None => reason.to_owned(),
@@ -554,5 +561,5 @@ fn processes(n: usize) -> String {
 }
 
 #[cfg(test)]
-#[path = "machine_tests.rs"]
+#[path = "state_machine_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! The task that goes with an exec from its clone to its last byte.
+//! The task of one exec, from its clone until its last byte of output.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,24 +19,24 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::exec::{Exec, Start};
-use super::measure::{self, Watch};
+use super::usage::{self, Watch};
 use super::{Execs, KILL_GRACE, start};
 use crate::spool::{self, Writer};
 
-/// The most the kernel knows.
+/// The highest value that the kernel accepts.
 const MOST_OOM_SCORE_ADJ: &[u8] = b"1000";
-/// Most that is read at once.
+/// Most bytes per read.
 const CHUNK: usize = 256 << 10;
-/// From this size on a chunk is written by another thread: the write may wait for the disk, and meanwhile this one
-/// serves readers. Smaller ones are not worth the way there.
+/// From this size on, another thread writes a chunk: the write may wait for the disk, and this thread serves readers
+/// meanwhile. For smaller chunks the change of threads costs more than it saves.
 const BULK: usize = 32 << 10;
-/// Most that a terminal can hold when its leader ends; what comes after that is of others.
+/// Most bytes that a terminal can hold when its leader ends. Further bytes come from other processes.
 const TERMINAL_DRAIN: u64 = 256 << 10;
 
-/// One end of a command's output.
+/// The guest's end of one output of a command.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// Absent once it is closed.
+    /// None once it is closed.
     fd: Option<Receiver>,
     stderr: bool,
     terminal: bool,
@@ -47,7 +47,7 @@ impl Source {
         Ok(Self { fd: Some(Receiver::from_owned_fd(fd)?), stderr, terminal: false })
     }
 
-    /// The descriptor must not block. A terminal is read like a pipe in every respect that matters here.
+    /// `fd` must not block. A terminal can be read like a pipe here.
     pub(super) fn terminal(fd: OwnedFd) -> io::Result<Self> {
         Ok(Self { fd: Some(Receiver::from_owned_fd_unchecked(fd)?), stderr: false, terminal: true })
     }
@@ -56,7 +56,7 @@ impl Source {
         self.fd.is_some()
     }
 
-    /// The next bytes; empty at the end. Loses nothing when it is dropped before it is ready.
+    /// The next bytes; empty at the end. If the future is dropped before it is ready, no bytes are lost.
     async fn next(&self) -> Vec<u8> {
         let Some(fd) = &self.fd else {
             return std::future::pending().await;
@@ -67,13 +67,13 @@ impl Source {
             }
             match fd.try_io(|| read_some(fd.as_fd(), CHUNK)) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                // A terminal that everyone closed answers EIO.
+                // If no process has the terminal open, the read fails with EIO.
                 outcome => return outcome.unwrap_or_default(),
             }
         }
     }
 
-    /// What is there at this moment and no more, however fast others write.
+    /// Reads what is there now, and stops even if other processes keep writing.
     fn drain(&mut self, mut keep: impl FnMut(bool, &[u8])) {
         let Some(fd) = &self.fd else { return };
         let mut left =
@@ -103,7 +103,7 @@ fn read_some(fd: BorrowedFd<'_>, most: usize) -> io::Result<Vec<u8>> {
     }
 }
 
-/// What [`run`] takes over from the clone.
+/// What [`run`] gets from the clone.
 pub(super) struct Attachment {
     pub(super) report: OwnedFd,
     pub(super) ended: oneshot::Receiver<Reaped>,
@@ -111,7 +111,7 @@ pub(super) struct Attachment {
     pub(super) directory: String,
 }
 
-/// Goes with an exec until nobody can write its output any more.
+/// Runs until no process can write output of the exec any more.
 pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachment) {
     let Attachment { report, mut ended, sources, directory } = attachment;
     if let Some(failure) = read_report(report).await {
@@ -120,7 +120,7 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
         exec.life.send_modify(|life| life.start = Start::Failed(Arc::new(error)));
         return;
     }
-    first_to_go(&exec);
+    prefer_as_oom_victim(&exec);
     let mut writer = open_spool(&execs, &exec);
     exec.life.send_modify(|life| life.start = Start::Running);
 
@@ -132,8 +132,8 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
     let deadline = exec.spec.timeout_s.map(|s| Instant::now() + Duration::from_secs(s));
     let mut armed = deadline.is_some();
     let mut watch = Watch::new();
-    // When it is given up, though it has not ended.
-    let mut hopeless = None;
+    // When to stop waiting for a leader that was killed and has not ended.
+    let mut give_up_at = None;
     while running || out.is_open() || err.is_open() {
         tokio::select! {
             reaped = &mut ended, if running => {
@@ -146,12 +146,12 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
                 }
                 saved = record_end(&execs, &exec, &mut writer, &End::Reaped(reaped.ok()), &watch);
             }
-            () = exec.doomed.notified(), if running && hopeless.is_none() => {
-                hopeless = Some(Instant::now() + KILL_GRACE);
+            () = exec.kill_sent.notified(), if running && give_up_at.is_none() => {
+                give_up_at = Some(Instant::now() + KILL_GRACE);
             }
-            () = tokio::time::sleep_until(hopeless.unwrap_or_else(Instant::now)), if running && hopeless.is_some() => {
+            () = tokio::time::sleep_until(give_up_at.unwrap_or_else(Instant::now)), if running && give_up_at.is_some() => {
                 running = false;
-                execs.place.log.line("exec.hangs", format_args!("exec={} pid={}", exec.id(), exec.leader.pid));
+                execs.context.log.line("exec.hangs", format_args!("exec={} pid={}", exec.id(), exec.leader.pid));
                 saved = record_end(&execs, &exec, &mut writer, &End::Hangs, &watch);
             }
             () = tokio::time::sleep_until(watch.next), if running && exec.leaf.is_some() => {
@@ -169,13 +169,13 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
             }
         }
     }
-    execs.settled(&exec, saved);
+    execs.output_closed(&exec, saved);
 }
 
-/// When the bay runs out of memory, a command goes before PID 1, which keeps everything else alive. The child cannot say
-/// so itself in a bay: until it has become its program it is a copy of PID 1, whose files in /proc are nobody's. What it
-/// starts afterwards inherits it. Nothing depends on it, so a refusal is not looked at.
-fn first_to_go(exec: &Exec) {
+/// If the bay runs out of memory, the kernel should kill a command and not PID 1. The child cannot set this itself:
+/// until it becomes its program, it is a copy of PID 1, and its files in /proc belong to nobody. Processes that it
+/// starts inherit the value. If the kernel refuses, the guest goes on without it.
+fn prefer_as_oom_victim(exec: &Exec) {
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
     let path = format!("/proc/{}/oom_score_adj", exec.leader.pid);
     if exec.leader.is_alive()
@@ -196,7 +196,7 @@ pub(super) async fn read_report(report: OwnedFd) -> Option<Failure> {
     }
 }
 
-/// Reads a command's output until it ends, and keeps the beginning of it.
+/// Reads a command's output until its leader ends, and keeps its first `most` bytes.
 pub(super) async fn read_until(
     ended: &mut oneshot::Receiver<Reaped>,
     mut sources: Vec<Source>,
@@ -231,14 +231,14 @@ pub(super) async fn read_until(
 }
 
 fn open_spool(execs: &Execs, exec: &Exec) -> Writer {
-    let place = &execs.place;
-    let dir = spool::create_exec(place.state.as_fd(), exec.id());
+    let context = &execs.context;
+    let dir = spool::create_exec(context.state.as_fd(), exec.id());
     if let Err(error) = &dir {
-        place.log.line("spool.refused", format_args!("exec={} error={error}", exec.id()));
+        context.log.line("spool.refused", format_args!("exec={} error={error}", exec.id()));
     }
-    let mut writer = Writer::new(dir.ok(), place.bounds.output, Arc::clone(&exec.bounded_to));
+    let mut writer = Writer::new(dir.ok(), context.bounds.output, Arc::clone(&exec.bounded_to));
     if let Err(error) = writer.write_status(&exec.status()) {
-        place.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
+        context.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
     }
     writer
 }
@@ -272,7 +272,7 @@ async fn keep(
                 writer = back;
                 (bytes, kept)
             }
-            // Only a defect in the writer gets here. The command goes on; its output is not kept any more.
+            // The writer panicked, which is a defect. The command goes on, but its output is no longer kept.
             Err(_) => {
                 exec.forgotten.store(true, Ordering::Relaxed);
                 return Writer::new(None, spool::Bounds::default(), Arc::clone(&exec.bounded_to));
@@ -282,15 +282,15 @@ async fn keep(
     hold(execs, exec, &writer, stderr, &bytes[kept..]);
     publish(exec, &writer);
     if kept < bytes.len() && exec.life.receiver_count() > 0 {
-        execs.recent.let_readers_catch_up(exec.id()).await;
+        execs.unsaved_output.let_readers_catch_up(exec.id()).await;
     }
     writer
 }
 
-/// What the disk did not take, for those who follow right now.
+/// Holds the bytes that the disk refused in memory, for present followers.
 fn hold(execs: &Execs, exec: &Exec, writer: &Writer, stderr: bool, refused: &[u8]) {
     if !refused.is_empty() {
-        execs.recent.push(exec.id(), writer.end() - refused.len() as u64, stderr, refused);
+        execs.unsaved_output.push(exec.id(), writer.end() - refused.len() as u64, stderr, refused);
     }
 }
 
@@ -302,27 +302,27 @@ fn publish(exec: &Exec, writer: &Writer) {
     });
 }
 
-/// How an exec comes to its end.
+/// How the leader of an exec came to its end.
 enum End {
-    /// Only a defect can keep the reaper from telling; then nothing is known of what was used.
+    /// None if a defect keeps the reaper from reporting; then nothing is known about what the exec used.
     Reaped(Option<Reaped>),
-    /// Its leader was killed and is still there.
+    /// The leader was killed, but has not ended.
     Hangs,
 }
 
-/// Writes the end down, and only then lets anybody know. False when the disk did not take it.
+/// Records the end on disk, then publishes it. Returns false if the disk had no room.
 fn record_end(execs: &Execs, exec: &Exec, writer: &mut Writer, end: &End, watch: &Watch) -> bool {
     let mut usage = match end {
-        End::Reaped(Some(reaped)) => measure::usage(reaped, exec.leaf.as_deref(), watch.seen()),
+        End::Reaped(Some(reaped)) => usage::of_ended(reaped, exec.leaf.as_deref(), watch.seen()),
         End::Reaped(None) => Usage::default(),
-        End::Hangs => measure::so_far(exec.leaf.as_deref()),
+        End::Hangs => usage::of_running(exec.leaf.as_deref()),
     };
-    // In this order: with the leaf goes what it tells.
+    // Only after the usage was read: removing the leaf deletes its counters.
     usage.processes_left = execs.release_leaf(exec);
     let ended = match end {
         End::Reaped(reaped) => {
             let unknown = Reaped { pid: exec.leader.pid, ..Reaped::default() };
-            exec.judge(reaped.as_ref().unwrap_or(&unknown), usage, execs.is_stopping())
+            exec.end_of(reaped.as_ref().unwrap_or(&unknown), usage, execs.is_stopping())
         }
         End::Hangs => exec.give_up(usage, execs.is_stopping()),
     };
@@ -337,9 +337,9 @@ fn record_end(execs: &Execs, exec: &Exec, writer: &mut Writer, end: &End, watch:
     status.witnessed = true;
     let saved = writer.write_status(&status);
     if let Err(error) = &saved {
-        execs.place.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
+        execs.context.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
     }
-    // After the record is written, which may have made old output go.
+    // After the record is written: writing it may have dropped old output.
     let hashes: Arc<[OutputHash]> = writer.hashes().into();
     status.output_start = writer.start();
     status.output_hashes = Some(hashes.to_vec());
@@ -351,7 +351,7 @@ fn record_end(execs: &Execs, exec: &Exec, writer: &mut Writer, end: &End, watch:
         life.ended = Some(ended);
     });
     execs.ended();
-    // Nobody has to listen.
+    // An error means that nobody listens.
     let _ = execs.events.send(GuestEvent::ExecEnded {
         id: exec.id(),
         exit: ended.exit,

@@ -1,23 +1,23 @@
-//! Variables that every command of the bay has: its `/etc/environment`, as login programs read it.
+//! Variables in the bay's `/etc/environment`, which every command gets, as from login programs.
 //!
-//! The file is the image's or the agent's: it is read up to a bound, and what says who or where a command is cannot be
-//! changed by it.
+//! The file comes from the image or the agent. So it is read up to a bound, and it cannot change variables that say who
+//! or where a command is.
 
 use std::os::fd::BorrowedFd;
 
 use crate::users;
 
-/// Ours comes last: it hides nothing of the bay's.
+/// The directory of Workbay's own programs is last, so it hides no program of the bay.
 pub(crate) const DEFAULT_PATH: &str =
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/.bay/bin";
-/// Most variables that are taken from the file, and how long they may be together: the kernel starts nothing with an
-/// environment that is too long, and a file that says so must not keep anybody from running what mends it.
+/// Variables that are taken from the file, and their length together. The kernel starts nothing with an environment
+/// that is too long. A file that is too long must not stop the commands that would fix it.
 const MAX_VARIABLES: usize = 256;
 const MAX_BYTES: usize = 64 << 10;
-/// Set for each command by what it is.
+/// Variables that the guest sets for each command.
 const OURS: [&str; 4] = ["HOME", "USER", "LOGNAME", "SHELL"];
 
-/// Puts the bay's own variables over the usual ones.
+/// Adds the variables of the file; they replace those of the same name.
 pub(crate) fn apply(environment: &mut Vec<(String, String)>, root: BorrowedFd<'_>) {
     for (key, value) in parse(&users::read(root, "etc/environment")) {
         match environment.iter_mut().find(|(k, _)| *k == key) {
@@ -27,14 +27,14 @@ pub(crate) fn apply(environment: &mut Vec<(String, String)>, root: BorrowedFd<'_
     }
 }
 
-/// Where programs are looked for when a command does not say.
+/// The `PATH` of a command that does not set its own.
 pub(crate) fn path(root: BorrowedFd<'_>) -> String {
     let mut all = vec![("PATH".to_owned(), DEFAULT_PATH.to_owned())];
     apply(&mut all, root);
     all.swap_remove(0).1
 }
 
-/// One variable of the bay's own, where it sets it.
+/// The value of one variable in the file.
 pub(crate) fn value(root: BorrowedFd<'_>, name: &str) -> Option<String> {
     parse(&users::read(root, "etc/environment"))
         .into_iter()

@@ -1,6 +1,6 @@
-//! What a bay's own processes ask of the daemon: checkpoints, and whether a service may be defined. The guest can neither
-//! make a checkpoint nor decide on a service. It passes the wish on in its events and waits for the answer, which comes as
-//! a request of the daemon's. Nothing is remembered: a wish whose asker has gone, or that no daemon heard, is none.
+//! What a bay's own processes ask of the daemon: checkpoints, diffs, egress, and whether a service may be defined. The
+//! guest cannot do or decide this. It sends each request to the daemon as an event, and waits; the daemon answers with
+//! a request to the guest. A request is dropped when the process that asked goes away, or if no daemon is connected.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,20 +13,20 @@ use bay_types::{ApiError, ErrorCode};
 use serde_json::Value;
 use tokio::sync::{broadcast, oneshot};
 
-/// Wishes at once.
+/// Requests that wait at the same time.
 const MOST: usize = 4;
-/// How long an answer is waited for.
+/// How long the guest waits for an answer.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
-pub(crate) struct Asks {
+pub(crate) struct DaemonRequests {
     events: broadcast::Sender<GuestEvent>,
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Answered>>>,
 }
 
-/// Takes the wish back when its asker goes.
-struct Waiting<'a>(&'a Asks, u64);
+/// Drops the request when the process that asked goes away.
+struct Waiting<'a>(&'a DaemonRequests, u64);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -34,7 +34,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Asks {
+impl DaemonRequests {
     pub(crate) fn new(events: broadcast::Sender<GuestEvent>) -> Self {
         Self { events, next: AtomicU64::new(1), waiting: Mutex::default() }
     }
@@ -43,35 +43,35 @@ impl Asks {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes a wish on and waits. `asking` is set as soon as the waiting begins.
+    /// Sends a request to the daemon and waits for its answer. Sets `asking` as soon as it waits.
     pub(super) async fn ask(&self, ask: Ask, asking: &AtomicBool) -> Result<Value, ApiError> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
         {
             let mut waiting = self.waiting();
             if waiting.len() >= MOST {
-                return Err(away("too many are waiting already"));
+                return Err(not_answered("too many are waiting already"));
             }
             waiting.insert(id, sender);
         }
         let _waiting = Waiting(self, id);
         asking.store(true, Ordering::Relaxed);
         if self.events.send(GuestEvent::Asked { id, ask }).is_err() {
-            return Err(away("nobody out there listens at this moment"));
+            return Err(not_answered("nobody out there listens at this moment"));
         }
         match tokio::time::timeout(ANSWER_WITHIN, answer).await {
             Ok(Ok(Answered { error: Some(error), .. })) => Err(error),
             Ok(Ok(Answered { value, .. })) => Ok(value),
-            Ok(Err(_)) | Err(_) => Err(away("no answer came")),
+            Ok(Err(_)) | Err(_) => Err(not_answered("no answer came")),
         }
     }
 
-    /// Tells the daemon what was done, for its record. Where nobody listens, nobody is told.
-    pub(super) fn tell(&self, change: InsideChange) {
+    /// Reports a change to the daemon, which records it. Does nothing if no daemon is connected.
+    pub(super) fn report(&self, change: InsideChange) {
         let _ = self.events.send(GuestEvent::Changed { change });
     }
 
-    /// The daemon's answer. One that nobody waits for any more is dropped.
+    /// Takes the daemon's answer. Drops it if no request waits for it any more.
     pub(crate) fn answer(&self, id: u64, answered: Answered) {
         if let Some(waiting) = self.waiting().remove(&id) {
             let _ = waiting.send(answered);
@@ -79,7 +79,7 @@ impl Asks {
     }
 }
 
-fn away(why: &str) -> ApiError {
+fn not_answered(why: &str) -> ApiError {
     ApiError::new(
         ErrorCode::Interrupted,
         format!("the operator of the bay could not be asked: {why}"),

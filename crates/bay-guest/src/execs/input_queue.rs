@@ -1,12 +1,12 @@
-//! Input on its way to one command, from all clients and all of their connections.
+//! Input of one command, from all clients and all of their connections.
 //!
 //! ```text
 //!  connection ─► source (received) ─┐
 //!  connection ─► source (received) ─┴─► one queue ─► feeder ─► pipe or terminal ─► source (taken)
 //! ```
-//! A source is what one client sends. It outlives the client's connections if the client gave it a name: then its bytes
-//! have offsets, and those that came before are dropped. What is in the queue reaches the command also when the
-//! connection is gone, and in the order in which it came.
+//! A source is the input of one client. If the client names it, the source outlives the client's connections: its bytes
+//! have offsets, and bytes that were received before are dropped. Queued input reaches the command in the order of
+//! arrival, even if the connection has ended.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -17,14 +17,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::exec::{Exec, Input};
 
-/// Named sources that are remembered for one exec. A client whose source is forgotten may send bytes twice.
+/// Named sources that are remembered for one exec. If a source is forgotten, its client may send bytes twice.
 const MAX_SOURCES: usize = 64;
 
 #[derive(Debug, Default)]
-pub(crate) struct Inbox {
-    /// Made with the first input: most commands get none.
+pub(crate) struct InputQueue {
+    /// Created with the first input, because most commands get none.
     queue: OnceLock<mpsc::UnboundedSender<Item>>,
-    /// The one that was asked for last at the back.
+    /// Ordered by their last use; the most recent is at the back.
     named: Mutex<VecDeque<(InputId, Arc<Source>)>>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Inbox {
 enum Item {
     Bytes {
         bytes: Vec<u8>,
-        /// Offset of what follows.
+        /// Offset after these bytes.
         end: u64,
         source: Arc<Source>,
         room: OwnedSemaphorePermit,
@@ -40,19 +40,19 @@ enum Item {
     End,
 }
 
-/// What one client sends.
+/// The input of one client.
 #[derive(Debug)]
 pub(crate) struct Source {
     received: Mutex<Received>,
-    /// The offset before which the command took everything.
+    /// The offset before which the command has taken everything.
     taken: watch::Sender<u64>,
-    /// Bytes that may still come into the queue.
+    /// Bytes that may still be added to the queue.
     room: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
 struct Received {
-    /// The offset before which everything is in the queue, or was.
+    /// The offset before which all input has been queued.
     to: u64,
     ended: bool,
 }
@@ -73,7 +73,7 @@ impl Source {
         self.lock().to
     }
 
-    /// Follows what the command takes, beginning with what it took so far.
+    /// A receiver of the offset up to which the command has taken the input. Its first value is the present offset.
     pub(crate) fn follow_taken(&self) -> watch::Receiver<u64> {
         let mut taken = self.taken.subscribe();
         taken.mark_changed();
@@ -85,8 +85,8 @@ impl Source {
     }
 }
 
-impl Inbox {
-    /// The source that a client named, over all of its connections.
+impl InputQueue {
+    /// The source with the name that a client gave it. All connections of the client share it.
     pub(crate) fn named(&self, id: InputId) -> Arc<Source> {
         let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
         let known = named.iter().position(|(known, _)| *known == id).and_then(|at| named.remove(at));
@@ -106,7 +106,7 @@ impl Inbox {
                 let mut life = exec.life.subscribe();
                 tokio::select! {
                     () = feed(&exec, items) => {}
-                    // A child that keeps the input open without reading must not keep this task.
+                    // A child that keeps the input open without reading it must not keep this task alive.
                     _ = life.wait_for(|life| life.ended.is_some()) => {}
                 }
             });
@@ -115,8 +115,8 @@ impl Inbox {
     }
 }
 
-/// Puts input into the queue; without an offset, after what its source sent before. Waits while the source has sent a
-/// whole window that the command did not take. Cancelling it puts either all or nothing there.
+/// Queues input. Without an offset, it follows what its source sent before. Waits while the command has not taken a
+/// whole window of this source. If the future is dropped, either all of the bytes are queued or none.
 pub(crate) async fn put(exec: &Arc<Exec>, source: &Arc<Source>, offset: Option<u64>, mut bytes: Vec<u8>) {
     let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     let Ok(room) = Arc::clone(&source.room).acquire_many_owned(len).await else { return };
@@ -127,23 +127,23 @@ pub(crate) async fn put(exec: &Arc<Exec>, source: &Arc<Source>, offset: Option<u
         return;
     }
     let known = usize::try_from(received.to.saturating_sub(offset)).unwrap_or(0);
-    // A client may be ahead: its bay went back to a moment at which less had come.
+    // The client is ahead if its bay was restored to an earlier moment, at which less input had arrived.
     received.to = end;
     let bytes = if known == 0 { bytes } else { bytes.split_off(known) };
     let item = Item::Bytes { bytes, end, source: Arc::clone(source), room };
     // Nobody takes input of an exec that has ended.
-    let _ = exec.inbox.queue(exec).send(item);
+    let _ = exec.input_queue.queue(exec).send(item);
 }
 
-/// No more comes from this source.
+/// Ends the input of this source.
 pub(crate) fn end(exec: &Arc<Exec>, source: &Source, offset: Option<u64>) {
     let mut received = source.lock();
-    // What was typed after an end of a source without a name can end again.
+    // A source without a name may end, go on with more input, and end again.
     if offset.is_some() && std::mem::replace(&mut received.ended, true) {
         return;
     }
     received.to = received.to.max(offset.unwrap_or(0));
-    let _ = exec.inbox.queue(exec).send(Item::End);
+    let _ = exec.input_queue.queue(exec).send(Item::End);
 }
 
 async fn feed(exec: &Exec, mut items: mpsc::UnboundedReceiver<Item>) {
@@ -160,7 +160,7 @@ async fn feed(exec: &Exec, mut items: mpsc::UnboundedReceiver<Item>) {
                 });
                 items.recv().await
             }
-            // The end of a terminal's input is said again and again until more is typed.
+            // The end of a terminal's input is repeated until more input comes.
             Item::End if matches!(exec.input, Input::Terminal { .. }) => tokio::select! {
                 biased;
                 () = exec.input.close() => items.recv().await,

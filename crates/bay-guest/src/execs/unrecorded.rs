@@ -1,5 +1,5 @@
-//! A short command that leaves no trace: a health check. Nothing of it is on disk, in a list or in an event; the little
-//! that it prints is told to whoever asked.
+//! Runs a short command without a record, for health checks and fork hooks. Nothing of it is on disk, in a list or in
+//! an event; the caller gets the beginning of its output.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,25 +9,25 @@ use bay_types::ApiError;
 use bay_types::exec::ExecSpec;
 
 use super::exec::signal_tree;
-use super::{Execs, SIGKILL, lock, pump, start};
+use super::{Execs, SIGKILL, exec_task, lock, start};
 
-/// Output of a probe that is looked at: enough for the line that says why.
+/// Bytes of output that are kept: enough for the line that says why it failed.
 const MAX_OUTPUT: usize = 4096;
 
-/// How a probe went.
+/// How an unrecorded command ended.
 #[derive(Debug)]
-pub(crate) struct Probed {
-    /// Absent when its time was up.
+pub(crate) struct UnrecordedRun {
+    /// None if the time was over first.
     pub(crate) ended: Option<Reaped>,
-    /// The beginning of what it printed, both streams together.
+    /// The beginning of its output, both streams together.
     pub(crate) output: Vec<u8>,
 }
 
-/// Characters of what a failing probe said that are told.
+/// Characters of the last line of output that are quoted in a reason.
 const MAX_SAID: usize = 200;
 
-impl Probed {
-    /// Why it did not go well, with the last line it printed.
+impl UnrecordedRun {
+    /// Why it failed, with the last line of its output. None if it succeeded.
     pub(crate) fn trouble(&self, within: Duration) -> Option<String> {
         let how = match self.ended {
             Some(ended) if ended.code == Some(0) => return None,
@@ -48,17 +48,21 @@ impl Probed {
 }
 
 impl Execs {
-    /// Runs a command to its end, or for so long; then everything it started is killed.
-    pub(crate) async fn probe(&self, spec: &ExecSpec, within: Duration) -> Result<Probed, ApiError> {
-        // From here to the registration nothing awaits: see `reaper`.
-        let cloned = start::clone(&self.place, spec)?;
+    /// Runs a command until it ends or `within` is over. Then kills everything that it started.
+    pub(crate) async fn run_unrecorded(
+        &self,
+        spec: &ExecSpec,
+        within: Duration,
+    ) -> Result<UnrecordedRun, ApiError> {
+        // No await between here and the registration: see `reaper`.
+        let cloned = start::clone(&self.context, spec)?;
         let (leader, mut ended) = self.reaper.register(cloned.spawned.pid);
         let mut output = Vec::new();
         let outcome = tokio::time::timeout(within, async {
-            if let Some(failure) = pump::read_report(cloned.spawned.report).await {
+            if let Some(failure) = exec_task::read_report(cloned.spawned.report).await {
                 return Err(start::explain(failure, spec, &cloned.directory));
             }
-            pump::read_until(&mut ended, cloned.sources, &mut output, MAX_OUTPUT).await.map_err(|_| {
+            exec_task::read_until(&mut ended, cloned.sources, &mut output, MAX_OUTPUT).await.map_err(|_| {
                 ApiError::new(bay_types::ErrorCode::Interrupted, "its end could not be seen", "try again")
             })
         })
@@ -71,9 +75,9 @@ impl Execs {
             }
         }
         match outcome {
-            Ok(Ok(reaped)) => Ok(Probed { ended: Some(reaped), output }),
+            Ok(Ok(reaped)) => Ok(UnrecordedRun { ended: Some(reaped), output }),
             Ok(Err(error)) => Err(error),
-            Err(_) => Ok(Probed { ended: None, output }),
+            Err(_) => Ok(UnrecordedRun { ended: None, output }),
         }
     }
 }

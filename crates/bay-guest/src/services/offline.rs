@@ -1,5 +1,5 @@
-//! The services of a bay without a guest, as its state directory has them. The daemon reads this as root of the host, and
-//! the directory is the bay's: no link is followed, and no more is read than there may be.
+//! The services of a bay without a running guest, read from its state directory. The daemon reads it as root of the
+//! host, but the bay controls it. So no link is followed, and everything that is read is bounded.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,22 +8,22 @@ use bay_types::service::{ServiceName, ServiceState, ServiceView};
 use jiff::Timestamp;
 
 use super::store::{self, Record};
-use super::{Service, drive, health};
+use super::{Service, health, supervisor};
 use crate::spool;
 
-/// Every service that is written down, by name; none where nothing can be read.
+/// Every service that is recorded, by name. None if nothing can be read.
 #[must_use]
-pub fn kept_services(state: BorrowedFd<'_>) -> Vec<ServiceView> {
+pub fn stored_services(state: BorrowedFd<'_>) -> Vec<ServiceView> {
     let Ok(dir) = spool::open_directory(state, store::DIRECTORY) else { return Vec::new() };
     let found = store::load(dir.as_fd()).into_iter();
     found.map(|(name, record)| view(dir.as_fd(), name, record)).collect()
 }
 
-/// The directory in which the output of services' runs is kept, to be read as that of execs is.
+/// The directory with the output of the services' runs. It has the form of the directory with the output of execs.
 ///
 /// # Errors
-/// When there is none, or something else has its name.
-pub fn kept_runs(state: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+/// If it does not exist, or is not a directory.
+pub fn stored_runs(state: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     spool::open_directory(state, store::DIRECTORY)
 }
 
@@ -35,7 +35,7 @@ fn view(dir: BorrowedFd<'_>, name: ServiceName, record: Result<Record, String>) 
             } else {
                 "it was stopped on request and stays so until it is started"
             };
-            (Some(drive::revive(dir, record)), ServiceState::Stopped, reason.to_owned())
+            (Some(supervisor::from_record(dir, record)), ServiceState::Stopped, reason.to_owned())
         }
         Err(why) => {
             (None, ServiceState::Failed, format!("its definition cannot be read: {}", health::clip(&why)))
