@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_that_name_a_variable_are_taken_and_who_a_command_is_stays() {
+    fn lines_that_set_a_variable_are_used_but_cannot_change_the_user() {
         let text = "# a word\n\nPATH=\"/tools/bin:/bin\"\nexport A='b c'\n X=1 # kept as it is\nHOME=/x\nBAY_ID=y\n=z\nA B=c\nno\n";
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         assert_eq!(
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bays_own_path_takes_the_place_of_the_usual_one() {
+    fn the_path_of_the_bay_replaces_the_usual_one() {
         let temp = tempfile::tempdir().unwrap();
         std::fs::create_dir(temp.path().join("etc")).unwrap();
         let root = std::fs::File::open(temp.path()).unwrap();

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_passed_over() {
+    fn lines_that_make_no_sense_are_skipped() {
         for line in [
             "",
             "x",
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_listens_is_found_with_its_process() {
+    fn a_listening_socket_is_found_with_its_process() {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let udp = UdpSocket::bind("[::]:0").unwrap();
         let found = listening(None);

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_tells_is_read_and_links_out_of_it_are_not_followed() {
+    fn files_of_the_kernel_are_read_and_links_out_of_proc_are_not_followed() {
         assert!(read_text("self/status", 4096).contains("Pid:"));
         assert!(read_text("net/tcp", 4096).contains("local_address"));
         assert_eq!(read_text("self/root/etc/passwd", 4096), "");

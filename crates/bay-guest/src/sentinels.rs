@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn sentinels_are_put_into_their_places_and_taken_away_again() {
+    fn sentinels_are_written_and_removed_again() {
         let temp = tempfile::tempdir().unwrap();
         std::fs::create_dir(temp.path().join(".bay")).unwrap();
         let log = Log::open(temp.path());
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_of_the_agents_leads_nowhere_outside() {
+    fn a_link_of_the_agent_is_not_followed_out_of_the_root() {
         let (temp, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::fs::create_dir(temp.path().join(".bay")).unwrap();
         let victim = outside.path().join("victim");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_the_bays_own_is_neither_overwritten_nor_taken_away() {
+    fn a_file_of_the_bay_is_neither_overwritten_nor_removed() {
         let temp = tempfile::tempdir().unwrap();
         for dir in [".bay", "root"] {
             std::fs::create_dir(temp.path().join(dir)).unwrap();

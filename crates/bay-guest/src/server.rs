@@ -135,7 +135,7 @@ pub(crate) async fn serve(config: Config, listener: StdListener) -> io::Result<(
     };
     let guest = Arc::new(Guest {
         restored: Arc::new(restored),
-        envd: Arc::new(Envd::new(Arc::clone(&execs), Arc::new(files.beside()?))),
+        envd: Arc::new(Envd::new(Arc::clone(&execs), Arc::new(files.with_own_limit()?))),
         started_at,
         troubles,
         execs,

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_web_page_is_known_by_its_origin_or_by_a_name_that_is_not_ours() {
+    fn a_web_page_is_recognised_by_its_origin_or_by_a_foreign_host_name() {
         let with = |pairs: &[(header::HeaderName, &'static str)]| {
             let pairs = pairs.iter().map(|(k, v)| (k.clone(), http::HeaderValue::from_static(v)));
             is_from_web_page(&HeaderMap::from_iter(pairs))

@@ -47,7 +47,7 @@ mod tests {
     const HOUR: u64 = 3600;
 
     #[test]
-    fn a_clock_that_jumps_makes_a_lease_neither_longer_nor_shorter() {
+    fn setting_the_clock_does_not_change_how_long_a_bay_is_kept_awake() {
         let noon: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
         let boot = Duration::from_secs(500);
         let later = |seconds| boot + Duration::from_secs(seconds);

@@ -1,4 +1,4 @@
-//! The body of a request, read to its end even by those who do not need it.
+//! The body of a request, which is read to its end even if it is not needed.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,13 +8,13 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-/// Most that is read of a body nobody wants.
+/// Most bytes that are read of a body that is not needed.
 const UNWANTED_BYTES: usize = 64 << 20;
-/// How long a client may take to send that.
+/// How long a client may take to send them.
 const UNWANTED_TIME: Duration = Duration::from_secs(10);
 
-/// A body as it arrives. Dropped before its end, the rest is read and thrown away beside the answer: a connection that
-/// is closed with something unread is reset, and the client would lose the answer that says why.
+/// A body as it arrives. If this is dropped before the end, a task reads the rest while the answer is sent. Otherwise
+/// the connection would be reset because of unread data, and the client would lose the answer.
 #[derive(Debug)]
 pub(super) struct Arriving(Option<Incoming>);
 

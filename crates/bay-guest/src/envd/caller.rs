@@ -1,4 +1,4 @@
-//! For whom a request is: the user it names, and where that user's paths begin.
+//! The user that a request names, and where that user's relative paths begin.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,9 +7,9 @@ use http::{HeaderMap, header};
 use super::fault::{Fault, Kind, Result};
 use crate::users::{self, User};
 
-/// The user of requests that name none, where the bay has it.
+/// The user of requests that name none, if the bay has this user.
 const DEFAULT_USER: &str = "user";
-/// Longest path the kernel takes.
+/// Longest path that the kernel accepts.
 const MAX_PATH: usize = 4095;
 
 /// A user of the bay.
@@ -19,7 +19,7 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// The user named in the basic credentials of a call. Their password means nothing.
+    /// The user in the basic credentials of a call. The password is ignored.
     pub(super) fn of_call(root: BorrowedFd<'_>, headers: &HeaderMap) -> Result<Self> {
         let odd = || Fault::new(Kind::Unauthenticated, "the Authorization header is not understood");
         let Some(value) = headers.get(header::AUTHORIZATION) else {
@@ -39,7 +39,7 @@ impl Caller {
 
     pub(super) fn named(root: BorrowedFd<'_>, name: Option<&str>) -> Result<Self> {
         let found = match name {
-            // A colon would name a group, which the interface has no word for.
+            // A colon would name a group, which the interface does not support.
             Some(name) if name.contains(':') => Err(users::UserError::NoUser(name.to_owned())),
             Some(name) => users::find(root, Some(name)),
             None => users::find(root, Some(DEFAULT_USER)).or_else(|_| users::find(root, None)),
@@ -54,7 +54,8 @@ impl Caller {
         (self.user.identity.uid, self.user.identity.gid)
     }
 
-    /// An absolute path without `.` and `..`: from the user's home where it is relative, or begins with `~`.
+    /// Makes a path absolute and removes `.` and `..`. A relative path, or one that begins with `~`, starts at the
+    /// user's home.
     pub(super) fn path(&self, path: &str) -> Result<String> {
         if path.contains('\0') {
             return Err(Fault::invalid("the path contains a NUL"));
@@ -74,7 +75,7 @@ impl Caller {
     }
 }
 
-/// Takes `.`, `..` and doubled slashes out of an absolute path by its text alone.
+/// Removes `.`, `..` and doubled slashes from an absolute path, without looking at the disk.
 pub(super) fn clean(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -87,7 +88,7 @@ pub(super) fn clean(path: &str) -> String {
     format!("/{}", kept.join("/"))
 }
 
-/// Directory and name of a clean path; `None` for the root itself.
+/// Directory and name of a clean path. None for the root itself.
 pub(super) fn split(path: &str) -> Option<(&str, &str)> {
     let (parent, name) = path.rsplit_once('/')?;
     (!name.is_empty()).then_some((if parent.is_empty() { "/" } else { parent }, name))
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_begin_at_home_and_have_no_steps_back() {
+    fn relative_paths_begin_at_home_and_dots_are_removed() {
         for (given, meant) in [
             ("", "/home/dev"),
             ("a", "/home/dev/a"),

@@ -1,8 +1,8 @@
-//! Connect over HTTP/1.1 with its JSON codec: single calls, and streams of enveloped messages.
+//! The Connect protocol over HTTP/1.1 with its JSON codec: single calls, and streams of enveloped messages.
 //!
-//! An envelope is a byte of flags, a big-endian `u32` length and that many bytes. The last one of an answer has the flag
-//! [`END`] and holds `{}` or the error. Only what the published clients send is understood: no compression, no binary
-//! messages.
+//! An envelope is a byte of flags, a big-endian `u32` length and that many bytes. The last one of an answer has the
+//! flag [`END`] and contains `{}` or the error. Only what the published clients send is supported: no compression and
+//! no binary messages.
 
 use std::io;
 
@@ -18,14 +18,14 @@ use super::body::Arriving;
 use super::fault::{Fault, Kind, Result};
 use crate::http::{Body, json, stream};
 
-/// Longest message that is read. Input for a command comes in such messages, in base64.
+/// Longest message that is read. Input for a command arrives in such messages, in base64.
 pub(super) const MAX_MESSAGE: usize = 8 << 20;
-/// Messages that wait for a slow client before the sender waits.
+/// Messages that wait for a slow client. Then the sender waits.
 const QUEUE: usize = 4;
-/// Time between signs of life on a quiet stream when the client did not say, and the least it may ask for.
+/// Time between keepalive messages on a quiet stream if the client names none; also the shortest that it may ask for.
 const KEEPALIVE: Duration = Duration::from_secs(90);
 const LEAST_KEEPALIVE: Duration = Duration::from_secs(1);
-/// Most digits of a timeout, as Connect has it.
+/// Most digits of a timeout in the Connect protocol.
 const TIMEOUT_DIGITS: usize = 10;
 
 const HEADER_LEN: usize = 5;
@@ -33,7 +33,7 @@ const COMPRESSED: u8 = 1;
 const END: u8 = 2;
 const STREAM_TYPE: &str = "application/connect+json";
 
-/// Reads the message of a single call. No body at all is an empty message.
+/// Reads the message of a single call. An empty body is an empty message.
 pub(super) async fn read_call<T: DeserializeOwned>(headers: &HeaderMap, body: Arriving) -> Result<T> {
     let kind = content_type(headers);
     if kind != "application/json" {
@@ -79,7 +79,7 @@ fn content_type(headers: &HeaderMap) -> &str {
     value.split(';').next().unwrap_or("").trim()
 }
 
-/// Whether a request's body is a stream of envelopes.
+/// Refuses a request whose body is not a stream of envelopes.
 pub(super) fn require_stream(headers: &HeaderMap) -> Result<()> {
     let kind = content_type(headers);
     if kind == STREAM_TYPE {
@@ -91,7 +91,7 @@ pub(super) fn require_stream(headers: &HeaderMap) -> Result<()> {
     ))
 }
 
-/// Messages of a request, as they come.
+/// Messages of a request, as they arrive.
 pub(super) struct Messages {
     body: Arriving,
     buffer: BytesMut,
@@ -103,7 +103,7 @@ impl Messages {
         Self { body, buffer: BytesMut::new(), over: false }
     }
 
-    /// The next message; `None` when the client said that there are no more.
+    /// The next message. None when the client has ended the stream.
     pub(super) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
         loop {
             if let Some(message) = take_envelope(&mut self.buffer)? {
@@ -133,13 +133,13 @@ impl Messages {
         }
     }
 
-    /// The one message of a request that is not a stream itself.
+    /// The single message of a request whose answer is a stream.
     pub(super) async fn only<T: DeserializeOwned>(mut self) -> Result<T> {
         self.next().await?.ok_or_else(|| Fault::invalid("the request holds no message"))
     }
 }
 
-/// Takes one envelope off the front: `None` when more bytes are needed, `Some(None)` for the one that ends a stream.
+/// Takes one envelope from the front. None if more bytes are needed; `Some(None)` for the envelope that ends a stream.
 pub(super) fn take_envelope(buffer: &mut BytesMut) -> Result<Option<Option<Bytes>>> {
     let Some(head) = buffer.first_chunk::<HEADER_LEN>() else {
         return Ok(None);
@@ -163,11 +163,11 @@ pub(super) fn take_envelope(buffer: &mut BytesMut) -> Result<Option<Option<Bytes
     Ok(Some((flags & END == 0).then_some(message)))
 }
 
-/// Where the messages of an answer go.
+/// Where the messages of an answer are sent.
 #[derive(Debug, Clone)]
 pub(super) struct Events(mpsc::Sender<io::Result<Bytes>>);
 
-/// An answer that is a stream, and where to put its messages.
+/// An answer that is a stream, and the sender for its messages.
 pub(super) fn open_stream() -> (Events, Response<Body>) {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let mut response = stream(receiver, None);
@@ -176,7 +176,7 @@ pub(super) fn open_stream() -> (Events, Response<Body>) {
 }
 
 impl Events {
-    /// False when the client is gone.
+    /// Returns false if the client is gone.
     pub(super) async fn send<T: Serialize>(&self, message: &T) -> bool {
         self.0.send(Ok(envelope(0, message))).await.is_ok()
     }
@@ -188,7 +188,7 @@ impl Events {
             error: Option<super::fault::ConnectError<'a>>,
         }
         let end = End { error: outcome.as_ref().err().map(Fault::as_connect) };
-        // A client that is gone needs no end.
+        // If the client is gone, it needs no end.
         let _ = self.0.send(Ok(envelope(END, &end))).await;
     }
 
@@ -197,7 +197,7 @@ impl Events {
     }
 }
 
-/// A stream that only says why there is none.
+/// A stream that contains only the error.
 pub(super) fn refuse_stream(fault: &Fault) -> Response<Body> {
     if fault.kind == Kind::UnsupportedMedia {
         return fault.to_call();
@@ -210,14 +210,14 @@ pub(super) fn refuse_stream(fault: &Fault) -> Response<Body> {
 
 fn envelope<T: Serialize>(flags: u8, message: &T) -> Bytes {
     let mut bytes = vec![flags, 0, 0, 0, 0];
-    // Nothing that is sent can fail to become JSON.
+    // Every message that is sent can be written as JSON.
     let _ = serde_json::to_writer(&mut bytes, message);
     let len = u32::try_from(bytes.len() - HEADER_LEN).unwrap_or(0).to_be_bytes();
     bytes[1..HEADER_LEN].copy_from_slice(&len);
     bytes.into()
 }
 
-/// When the client wants the call to be over at the latest.
+/// When the call must be over, if the client says so.
 pub(super) fn deadline(headers: &HeaderMap) -> Result<Option<Instant>> {
     let Some(value) = headers.get("connect-timeout-ms") else {
         return Ok(None);
@@ -229,20 +229,20 @@ pub(super) fn deadline(headers: &HeaderMap) -> Result<Option<Instant>> {
     Ok(Instant::now().checked_add(Duration::from_millis(ms)))
 }
 
-/// How often a quiet stream shows a sign of life.
+/// How often a keepalive message is sent on a quiet stream.
 pub(super) fn keepalive(headers: &HeaderMap) -> Duration {
     let seconds = headers.get("keepalive-ping-interval").and_then(|v| v.to_str().ok()?.parse::<u32>().ok());
     seconds.map_or(KEEPALIVE, |s| Duration::from_secs(u64::from(s)).max(LEAST_KEEPALIVE))
 }
 
-/// In protobuf's JSON an absent field, `null` and the default are the same.
+/// In protobuf's JSON, an absent field, `null` and the default mean the same.
 pub(super) fn lenient<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     from: D,
 ) -> std::result::Result<T, D::Error> {
     Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
 }
 
-/// Bytes as protobuf's JSON has them: base64 of either alphabet, padded or not.
+/// Bytes in protobuf's JSON: base64 of either alphabet, with or without padding.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Base64(pub(super) Vec<u8>);
 
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_in_every_base64_that_protobuf_allows() {
+    fn bytes_are_read_from_every_base64_that_protobuf_allows() {
         for text in ["\"+/+/\"", "\"-_-_\""] {
             assert_eq!(serde_json::from_str::<Base64>(text).unwrap().0, [0xfb, 0xff, 0xbf]);
         }

@@ -28,7 +28,8 @@ pub(super) async fn get(envd: &Arc<Envd>, headers: &HeaderMap, query: &Query) ->
     let (file, size) =
         in_thread(&envd.files, move |files| Ok(files::file::open(files.root(), wanted.as_bytes())?)).await?;
     let (sender, receiver) = mpsc::channel(QUEUE);
-    // Files that the kernel makes up say that they are empty and are not: no length, no parts.
+    // Files that the kernel generates report the size 0, but are not empty. So their answer has no length, and no part
+    // of them can be requested.
     let part = match (coding, size) {
         (Coding::Gzip, _) | (_, 0) => None,
         (Coding::Identity, size) => range(headers, size)?,
@@ -63,7 +64,7 @@ pub(super) async fn get(envd: &Arc<Envd>, headers: &HeaderMap, query: &Query) ->
     Ok(response)
 }
 
-/// The file's own name, for browsers; bytes that a header cannot hold are percent-encoded.
+/// The file's own name, for browsers. Bytes that a header cannot contain are percent-encoded.
 fn disposition(name: &str) -> HeaderValue {
     let escaped = bay_text::percent::path_value(name.as_bytes());
     HeaderValue::try_from(format!("inline; filename*=utf-8''{escaped}"))
@@ -76,8 +77,8 @@ enum Coding {
     Gzip,
 }
 
-/// A client that names gzip alone wants it. One that lists what it could read, as HTTP libraries do by themselves,
-/// gets the bytes as they are: it is on the same machine.
+/// Gzip if the client names only gzip. A client that lists several codings, as HTTP libraries do by default, gets the
+/// plain bytes: it is on the same machine.
 fn coding(headers: &HeaderMap) -> Result<Coding> {
     let Some(value) = headers.get(header::ACCEPT_ENCODING).and_then(|v| v.to_str().ok()) else {
         return Ok(Coding::Identity);
@@ -102,7 +103,8 @@ fn coding(headers: &HeaderMap) -> Result<Coding> {
     }
 }
 
-/// First and last byte of the one part that is asked for. Several, or what is not understood, mean the whole file.
+/// The first and last byte, if one part is requested. For several parts, or a header that is not understood, the whole
+/// file is sent.
 fn range(headers: &HeaderMap, size: u64) -> Result<Option<(u64, u64)>> {
     let Some(spec) = headers.get(header::RANGE).and_then(|v| v.to_str().ok()?.strip_prefix("bytes=")) else {
         return Ok(None);
@@ -133,7 +135,7 @@ fn send_part(mut file: File, start: u64, len: u64, path: &str, to: &mpsc::Sender
         Ok(_) => files::file::send(file, len, to),
         Err(e) => {
             let fault = failed("reading", path, e);
-            // The reader going away is its own affair.
+            // The reader may go away; that is no error.
             let _ = to.blocking_send(Err(io::Error::other(fault)));
         }
     }
@@ -152,7 +154,7 @@ fn compress(file: File, to: mpsc::Sender<io::Result<Bytes>>) {
     }
 }
 
-/// Collects what is written and sends it in pieces of a good size.
+/// Collects what is written and sends it in larger pieces.
 struct Chunks {
     to: mpsc::Sender<io::Result<Bytes>>,
     buffer: Vec<u8>,
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn one_part_of_a_file_can_be_asked_for() {
+    fn one_part_of_a_file_can_be_requested() {
         let asked = |value| range(&with(header::RANGE, value), 10);
         assert_eq!(asked("bytes=0-0"), Ok(Some((0, 0))));
         assert_eq!(asked("bytes=2-"), Ok(Some((2, 9))));
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_for_those_who_ask_for_it_alone() {
+    fn gzip_is_sent_only_to_clients_that_name_nothing_else() {
         let wanted = |value| coding(&with(header::ACCEPT_ENCODING, value));
         assert_eq!(wanted("gzip"), Ok(Coding::Gzip));
         assert_eq!(wanted("gzip, identity;q=0"), Ok(Coding::Gzip));

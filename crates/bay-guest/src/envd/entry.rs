@@ -1,4 +1,4 @@
-//! What is told about a file: its kind, owner, permissions, where a link leads, and the metadata kept with it.
+//! What the interface reports of a file: its kind, owner, permissions, the target of a link, and its metadata.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,11 +16,11 @@ use crate::users::Names;
 
 /// Prefix of the extended attributes that hold metadata.
 const NAMESPACE: &str = "user.e2b.";
-/// Longest list of attribute names and longest value the kernel has.
+/// Longest list of attribute names, and longest value, in the kernel.
 const MAX_ATTRIBUTES: usize = 64 << 10;
-/// Longest name of a piece of metadata: the kernel's longest attribute name without the prefix.
+/// Longest name of a metadata entry: the kernel's longest attribute name without the prefix.
 const MAX_KEY: usize = 255 - NAMESPACE.len();
-/// Most metadata of one file: names with their prefix, and values.
+/// Most metadata of one file, in bytes: names with their prefix, and values.
 const MAX_METADATA: usize = 4096;
 
 pub(super) type Metadata = BTreeMap<String, String>;
@@ -43,7 +43,7 @@ pub(super) struct Entry {
     symlink_target: Option<String>,
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     metadata: Metadata,
-    /// Whether the entry itself is a link; its kind is then that of what it leads to.
+    /// Whether the entry itself is a link. Its kind is then the kind of the target.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     is_symlink: bool,
 }
@@ -77,14 +77,14 @@ impl From<&Stat> for EntryKind {
     }
 }
 
-/// Looks at a clean absolute path. A link is told as what it leads to, with the place it leads to.
+/// Describes the file at a clean absolute path. A link is described as its target, with the path of the target.
 pub(super) fn look(root: BorrowedFd<'_>, names: &Names, path: &str) -> Result<Entry> {
     let own = path::stat(root, path.as_bytes(), false)?;
     let is_symlink = FileType::from_raw_mode(own.st_mode) == FileType::Symlink;
     let (symlink_target, seen) = match is_symlink {
         false => (None, own),
         true => match path::open(root, path.as_bytes(), OFlags::PATH) {
-            // A link that leads nowhere is told as a link, with the place where nothing is.
+            // A link whose target does not exist is described as a link, with that path.
             Err(_) => (raw_target(root, path), own),
             Ok(fd) => {
                 let seen =
@@ -114,10 +114,10 @@ fn modified(stat: &Stat) -> Timestamp {
     Timestamp::new(stat.st_mtime, nanoseconds).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// Where an open file really is, as seen from the root.
+/// The path of an open file, as seen from the root.
 pub(super) fn real_path(root: BorrowedFd<'_>, fd: &OwnedFd) -> Option<String> {
-    let place = place_of(fd.as_fd())?;
-    let top = place_of(root)?;
+    let place = kernel_path(fd.as_fd())?;
+    let top = kernel_path(root)?;
     if top == "/" {
         return Some(place);
     }
@@ -127,8 +127,8 @@ pub(super) fn real_path(root: BorrowedFd<'_>, fd: &OwnedFd) -> Option<String> {
     }
 }
 
-/// The name the kernel has for an open file.
-pub(super) fn place_of(fd: BorrowedFd<'_>) -> Option<String> {
+/// The path that the kernel reports for an open file.
+pub(super) fn kernel_path(fd: BorrowedFd<'_>) -> Option<String> {
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     rustix::fs::readlink(link, Vec::new()).ok()?.into_string().ok()
 }
@@ -140,8 +140,8 @@ fn raw_target(root: BorrowedFd<'_>, path: &str) -> Option<String> {
     Some(clean(&if target.starts_with('/') { target } else { format!("{parent}/{target}") }))
 }
 
-/// Mode bits as Go writes them, which is what clients show: letters for every kind and special bit that is set, then
-/// the nine of the permissions.
+/// Mode bits in the notation of Go, which clients show: a letter for each kind and special bit that is set, then the
+/// nine letters of the permissions.
 fn permissions(mode: u32) -> String {
     let kind = FileType::from_raw_mode(mode);
     let mut text = String::new();
@@ -165,7 +165,7 @@ fn permissions(mode: u32) -> String {
     text
 }
 
-/// Metadata that a client wants kept: printable, and within what every filesystem can hold.
+/// Refuses metadata that is not printable, or longer than every filesystem supports.
 pub(super) fn check_metadata(wanted: &Metadata) -> Result<()> {
     let printable = |text: &str| text.bytes().all(|b| (0x20..=0x7e).contains(&b));
     let mut total = 0;
@@ -186,7 +186,7 @@ pub(super) fn check_metadata(wanted: &Metadata) -> Result<()> {
     Ok(())
 }
 
-/// Makes a file's metadata exactly what is wanted.
+/// Replaces a file's metadata.
 pub(super) fn write_metadata(file: BorrowedFd<'_>, wanted: &Metadata) -> Result<()> {
     let refused = |e: Errno| match e {
         Errno::OPNOTSUPP => Fault::new(Kind::Invalid, "the filesystem keeps no metadata with files"),
@@ -215,7 +215,7 @@ fn metadata_at(root: BorrowedFd<'_>, path: &str, seen: &Stat) -> Metadata {
     if !matches!(kind, FileType::RegularFile | FileType::Directory) {
         return Metadata::new();
     }
-    // What is there may be another by now; that it does not block is all that matters.
+    // The file may have been replaced meanwhile. Opening it only must not block.
     match path::open(root, path.as_bytes(), OFlags::RDONLY | OFlags::NONBLOCK) {
         Ok(fd) => read_metadata(fd.as_fd()),
         Err(_) => Metadata::new(),
@@ -234,7 +234,7 @@ pub(super) fn read_metadata(file: BorrowedFd<'_>) -> Metadata {
     all
 }
 
-/// Names of a file's attributes in our namespace.
+/// Names of a file's metadata attributes.
 fn attribute_names(file: BorrowedFd<'_>) -> Vec<String> {
     // Most files have none.
     let Ok(len @ 1..) = rustix::fs::flistxattr_query(file) else {
@@ -251,7 +251,7 @@ fn attribute_names(file: BorrowedFd<'_>) -> Vec<String> {
         .collect()
 }
 
-/// A failed system call on a path.
+/// The fault for a failed system call on a path.
 pub(super) fn failed(what: &'static str, path: &str, error: impl Into<io::Error>) -> Fault {
     FileError::io(what, path.as_bytes(), error).into()
 }

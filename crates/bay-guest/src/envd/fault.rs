@@ -1,4 +1,4 @@
-//! What goes wrong, in the two shapes the interface has for it: Connect's for calls, plain JSON for `/files`.
+//! Errors, in the two forms of the interface: Connect's for calls, plain JSON for `/files`.
 
 use bay_types::{ApiError, ErrorCode};
 use http::{Response, StatusCode};
@@ -7,14 +7,14 @@ use serde::Serialize;
 use crate::files::FileError;
 use crate::http::{Body, json};
 
-/// Kinds of failure that a client of the interface tells apart.
+/// Kinds of failure that clients of the interface distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Invalid,
     NotFound,
     AlreadyExists,
     Unauthenticated,
-    /// The request is fine, but not for this process or this path.
+    /// The request is valid, but not for this process or this path.
     Precondition,
     TooMany,
     NoSpace,
@@ -29,7 +29,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Connect's name for it.
+    /// Connect's name of the kind.
     fn code(self) -> &'static str {
         match self {
             Kind::Invalid | Kind::UnsupportedMedia | Kind::NotAcceptable => "invalid_argument",
@@ -43,12 +43,12 @@ impl Kind {
             Kind::DataLoss => "data_loss",
             Kind::Unimplemented => "unimplemented",
             Kind::BadRange => "out_of_range",
-            // Clients take `resource_exhausted` for a rate limit, which a full disk is not.
+            // Clients treat `resource_exhausted` as a rate limit, which a full disk is not.
             Kind::NoSpace | Kind::Internal => "internal",
         }
     }
 
-    /// The status Connect gives that code in an answer to a single call.
+    /// The status of an answer to a single call, as Connect defines it for each code.
     fn call_status(self) -> u16 {
         match self {
             Kind::Invalid | Kind::Precondition | Kind::NotAcceptable | Kind::BadRange => 400,
@@ -74,7 +74,7 @@ impl Kind {
     }
 }
 
-/// A failure and what to tell about it.
+/// A failure, with the message for the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(super) struct Fault {
@@ -113,12 +113,12 @@ impl Fault {
         ConnectError { code: self.kind.code(), message: &self.message }
     }
 
-    /// The answer to a single call.
+    /// As the answer to a single call.
     pub(super) fn to_call(&self) -> Response<Body> {
         json(status(self.kind.call_status()), &self.as_connect())
     }
 
-    /// The answer of a plain route.
+    /// As the answer of a plain route.
     pub(super) fn to_http(&self) -> Response<Body> {
         let code = self.kind.http_status();
         json(status(code), &PlainError { code, message: &self.message })

@@ -1,5 +1,5 @@
-//! `filesystem.Filesystem`: looking at the bay's files and changing what is there, with root's authority and for the
-//! user of the request, who owns what is made.
+//! `filesystem.Filesystem`: lists and changes the bay's files, with root's authority. The user of the request owns new
+//! files.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::http::Body;
 use crate::spool;
 use crate::users::Names;
 
-/// Entries one list may hold.
+/// Entries in one list.
 const MAX_ENTRIES: usize = 100_000;
 
 #[derive(Debug, Default, Deserialize)]
@@ -72,7 +72,7 @@ pub(super) async fn call(
     }
 }
 
-/// Reads a request for one path and does the work on a thread that may wait for the disk.
+/// Reads a request for one path, and does the work on a thread that may wait for the disk.
 async fn on_path<T: Send + 'static>(
     envd: &Envd,
     headers: &HeaderMap,
@@ -127,7 +127,7 @@ async fn rename(envd: &Envd, headers: &HeaderMap, body: Arriving) -> Result<Entr
         let the_root = || Fault::invalid("the root directory cannot be moved");
         let (from_parent, from_name) = split(&from).ok_or_else(the_root)?;
         let (to_parent, to_name) = split(&to).ok_or_else(the_root)?;
-        // Before anything is made: a move of nothing leaves nothing behind.
+        // Checked before anything is made: moving a missing file must not leave directories behind.
         path::stat(root, from.as_bytes(), false)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let from_dir =
@@ -180,19 +180,19 @@ async fn list(envd: &Envd, headers: &HeaderMap, body: Arriving) -> Result<ListAn
     .await
 }
 
-/// Entries in the order of their paths, as far down as was asked. Links to directories are not entered.
+/// Entries ordered by path, down to the requested depth. Links to directories are not followed.
 fn list_below(files: &Files, top: &str, depth: u32) -> Result<Vec<Entry>> {
     let names = Names::read(files.root());
     let mut entries = Vec::new();
     let mut waiting = Vec::new();
     push_children(files, top, 1, &mut waiting)?;
     while let Some((path, level)) = waiting.pop() {
-        // What has gone since its name was read is not there.
+        // The entry was deleted after its name was read.
         let Ok(entry) = entry::look(files.root(), &names, &path) else { continue };
         let enter = entry.kind == EntryKind::Directory && !entry.is_link() && level < depth;
         entries.push(entry);
         if enter {
-            // One that cannot be read is told, but not what is in it.
+            // A directory that cannot be read is listed, without its content.
             let _ = push_children(files, &path, level + 1, &mut waiting);
         }
         if entries.len() + waiting.len() > MAX_ENTRIES {
@@ -204,14 +204,14 @@ fn list_below(files: &Files, top: &str, depth: u32) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// Puts the names of a directory on the stack, the first on top.
+/// Pushes the names in a directory onto the stack, so that the first one is on top.
 fn push_children(files: &Files, dir: &str, level: u32, waiting: &mut Vec<(String, u32)>) -> Result<()> {
     let fd = path::open(files.root(), dir.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
         .map_err(|e| failed("opening", dir, e))?;
     let mut names = Vec::new();
     for found in Dir::new(fd).map_err(|e| failed("reading", dir, e))? {
         let found = found.map_err(|e| failed("reading", dir, e))?;
-        // Names that are not text have no place in the interface.
+        // Names that are not UTF-8 cannot be represented.
         if let Ok(name) = found.file_name().to_str()
             && !matches!(name, "." | "..")
         {

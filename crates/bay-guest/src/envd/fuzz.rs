@@ -1,11 +1,11 @@
-//! Doors for the fuzz targets.
+//! Access for the fuzz targets.
 
 use bytes::{Bytes, BytesMut};
 
 use super::connect::take_envelope;
 use super::multipart::{Parts, boundary};
 
-/// Name, file name and content of every part that was read, and whether the body was whole.
+/// Name, file name and content of every part that was read, and whether the body was complete.
 pub fn multipart(
     content_type: &str,
     body: impl std::io::Read,
@@ -29,7 +29,7 @@ pub fn multipart(
     }
 }
 
-/// The messages at the beginning of a stream, with `None` for its end, and how many bytes they took.
+/// The messages at the beginning of a stream, with `None` for its end, and the number of bytes that they used.
 pub fn envelopes(bytes: &[u8]) -> (Vec<Option<Bytes>>, usize) {
     let mut buffer = BytesMut::from(bytes);
     let mut found = Vec::new();

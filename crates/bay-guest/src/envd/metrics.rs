@@ -1,4 +1,4 @@
-//! `GET /metrics`: what the machine around the bay has and uses, as `/proc` shows it inside.
+//! `GET /metrics`: what the machine of the bay has and uses, as `/proc` inside the bay shows it.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};
@@ -26,14 +26,14 @@ pub(super) struct Metrics {
     disk_total: u64,
 }
 
-/// Ticks of all processors since the start: in use, and altogether.
+/// Ticks of all processors since boot: in use, and in total.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Ticks {
     used: u64,
     total: u64,
 }
 
-/// Remembers the last look, because use is a difference between two.
+/// The ticks of the last reading, because use is the difference between two readings.
 #[derive(Debug, Default)]
 pub(super) struct Meter(Mutex<Ticks>);
 
@@ -60,7 +60,7 @@ impl Meter {
         }
     }
 
-    /// Percent of all processors in use since the last look, or since the start.
+    /// The percentage of all processors in use since the last reading or, for the first, since boot.
     fn used_since(&self, now: Ticks) -> f64 {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let used = now.used.saturating_sub(last.used);
@@ -74,7 +74,7 @@ impl Meter {
 fn parse_stat(text: &str) -> (Ticks, usize) {
     let mut ticks = Ticks::default();
     if let Some(line) = text.lines().find_map(|l| l.strip_prefix("cpu ")) {
-        // user nice system idle iowait irq softirq steal; the guest's own are in the first two already.
+        // user nice system idle iowait irq softirq steal; the time of virtual machines is in the first two already.
         let numbers: Vec<u64> =
             line.split_ascii_whitespace().take(8).filter_map(|n| n.parse().ok()).collect();
         ticks.total = numbers.iter().fold(0, |sum, n| sum.saturating_add(*n));
@@ -86,7 +86,7 @@ fn parse_stat(text: &str) -> (Ticks, usize) {
     (ticks, text.lines().filter(numbered).count().max(1))
 }
 
-/// A line of `/proc/meminfo`, in bytes.
+/// The value of a line of `/proc/meminfo`, in bytes.
 fn field(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
     let kib = line.and_then(|l| l.split_ascii_whitespace().next()?.parse::<u64>().ok());
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn use_is_what_happened_between_two_looks() {
+    fn use_is_the_difference_between_two_readings() {
         let (first, cpus) = parse_stat("cpu  10 0 10 70 10 0 0 0 0 0\ncpu0 1 2\ncpu1 1 2\nintr 5\n");
         assert_eq!((first, cpus), (Ticks { used: 20, total: 100 }, 2));
         let meter = Meter::default();

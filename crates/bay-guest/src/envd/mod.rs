@@ -1,7 +1,7 @@
-//! The interface that E2B's published clients speak to a sandbox: processes, files, watching.
+//! The front for E2B's published clients: envd, the interface of a sandbox for processes, files and watching.
 //!
 //! ```text
-//!   POST /process.Process/{method}        Connect, JSON ──► process ──► execs (every process is an exec of ours)
+//!   POST /process.Process/{method}        Connect, JSON ──► process ──► execs (every process is an exec)
 //!   POST /filesystem.Filesystem/{method}  Connect, JSON ──► filesystem, watching ──► the bay's files
 //!   GET  /files?path=&username=           download ──► one regular file: whole, a range, or gzip
 //!   POST /files?path=&username=           upload ──► multipart or octet-stream, plain or gzip
@@ -9,14 +9,13 @@
 //!   GET  /health · /metrics · /envs
 //! ```
 //!
-//! It is served beside `/v1` on the guest's socket, and alone on a loopback port ([`crate::standalone`]). Requests carry no
-//! authority of their own: on the socket the daemon is the only client, and it is the daemon that checks a sandbox's
-//! `X-Access-Token` and the signatures of `/files` before it passes a request on. Inside everything is done with
-//! root's authority for the user that the request names (`Authorization: Basic`, `username=`): that user owns what is
-//! made, and commands run as that user.
+//! The guest serves it beside `/v1` on its socket; [`crate::standalone`] serves it on a loopback port. Requests carry
+//! no authority. On the socket the daemon is the only client; it checks a sandbox's `X-Access-Token` and the signatures
+//! of `/files` before it forwards a request. Inside the bay everything is done with root's authority for the user that
+//! the request names (`Authorization: Basic`, `username=`): that user owns new files, and commands run as that user.
 //!
-//! Failure paths: a malformed request is refused with a code of Connect or an HTTP status and a JSON body, and ends
-//! nothing else. A client that goes away ends its stream; its process goes on, up to the deadline it was started with.
+//! Failure paths: a malformed request is refused with a Connect code, or an HTTP status and a JSON body; nothing else
+//! ends. If a client goes away, its stream ends, and its process goes on up to the deadline with which it was started.
 
 use std::sync::Arc;
 
@@ -54,7 +53,7 @@ const FILESYSTEM: &str = "/filesystem.Filesystem/";
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Empty {}
 
-/// What the interface works on.
+/// What the routes use.
 #[derive(Debug)]
 pub(crate) struct Envd {
     execs: Arc<Execs>,

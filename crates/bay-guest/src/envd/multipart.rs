@@ -6,14 +6,14 @@ use memchr::memmem::Finder;
 
 use super::fault::{Fault, Kind, Result};
 
-/// Longest boundary, as the standard has it.
+/// Longest boundary that the standard allows.
 const MAX_BOUNDARY: usize = 70;
 /// Longest head of one part.
 const MAX_HEAD: usize = 16 << 10;
-/// Most that is read at once.
+/// Most bytes that are read at once.
 const STEP: usize = 64 << 10;
 
-/// The boundary that a content type names.
+/// The boundary in a content type.
 pub(super) fn boundary(content_type: &str) -> Option<String> {
     let (kind, parameters) = content_type.split_once(';')?;
     if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
@@ -48,7 +48,7 @@ fn unquote(text: &str) -> Option<(String, &str)> {
     while let Some((at, letter)) = letters.next() {
         match letter {
             '"' => return Some((value, &text[at + 1..])),
-            // Only these two need it; elsewhere it stands for itself, as in a path of another system.
+            // Only these two characters are escaped. Elsewhere a backslash is itself, as in a Windows path.
             '\\' if text[at + 1..].starts_with(['"', '\\']) => value.push(letters.next()?.1),
             other => value.push(other),
         }
@@ -76,9 +76,9 @@ pub(super) struct Parts<R> {
 enum State {
     /// Before the first delimiter.
     Preamble,
-    /// Within a part's content.
+    /// In the content of a part.
     Content,
-    /// Behind a delimiter.
+    /// After a delimiter.
     Between,
     Over,
 }
@@ -86,12 +86,12 @@ enum State {
 impl<R: Read> Parts<R> {
     pub(super) fn new(from: R, boundary: &str) -> Self {
         let delimiter = Finder::new(format!("\r\n--{boundary}").as_bytes()).into_owned();
-        // So that the first delimiter, which may open the body, looks like the others.
+        // The first delimiter may be at the very beginning; with this it looks like the others.
         let buffer = b"\r\n".to_vec();
         Self { from, buffer, delimiter, state: State::Preamble, source_over: false }
     }
 
-    /// The head of the next part, whatever was left of the one before; `None` behind the last.
+    /// The head of the next part. Skips the rest of the part before. None after the last part.
     pub(super) fn next(&mut self) -> Result<Option<Head>> {
         while matches!(self.state, State::Preamble | State::Content) {
             self.chunk()?;
@@ -99,7 +99,7 @@ impl<R: Read> Parts<R> {
         if self.state == State::Over {
             return Ok(None);
         }
-        // Behind a delimiter: two dashes end the body, otherwise the line ends and a head follows.
+        // After a delimiter: two dashes end the body; otherwise the line ends and a head follows.
         while self.buffer.len() < 2 {
             self.fill_or_fail()?;
         }
@@ -135,7 +135,7 @@ impl<R: Read> Parts<R> {
                 self.state = State::Between;
                 return Ok(Vec::new());
             }
-            // The end of what there is may be the beginning of the delimiter.
+            // The last bytes in the buffer may be the beginning of the delimiter.
             let sure = self.buffer.len().saturating_sub(self.delimiter.needle().len() - 1);
             if sure > 0 {
                 return Ok(self.buffer.drain(..sure).collect());
@@ -191,7 +191,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_content_survives_however_it_is_cut(
+        fn any_content_survives_however_it_is_split(
             content in prop::collection::vec(prop::sample::select(b"\r\n-Xa\0".to_vec()), 0..200),
             piece in 1_usize..50,
         ) {
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// Gives its bytes in pieces of a size.
+    /// Returns its bytes in pieces of a given size.
     struct Pieces<'a>(&'a [u8], usize);
 
     impl Read for Pieces<'_> {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_come_out_whole_however_the_body_is_cut() {
+    fn parts_are_complete_however_the_body_is_split() {
         let body = b"ignored\r\n--XX\r\nContent-Disposition: form-data; name=\"file\"; filename=\"/a b/\\\"c.txt\"\r\n\
             Content-Type: text/plain\r\n\r\none\r\n--X\r\n\r\n--XX\r\ncontent-disposition:form-data;name=x\r\n\r\n\r\n--XX--\r\n";
         for piece in 1..body.len() {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_is_not_read_is_passed_over() {
+    fn a_part_that_is_not_read_is_skipped() {
         let body = b"--XX\r\nContent-Disposition: form-data; name=a\r\n\r\nlong\r\n--XX\r\nContent-Disposition: form-data; name=b\r\n\r\n\r\n--XX--";
         let mut parts = Parts::new(&body[..], "XX");
         assert_eq!(parts.next().unwrap().unwrap().name, "a");
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boundary_is_found_where_it_stands() {
+    fn a_boundary_is_found_in_the_content_type() {
         assert_eq!(boundary("multipart/form-data; boundary=abc").as_deref(), Some("abc"));
         assert_eq!(boundary("Multipart/Form-Data; a=\"x;y\"; Boundary=\"a b\"").as_deref(), Some("a b"));
         for odd in ["multipart/form-data", "multipart/mixed; boundary=a", "multipart/form-data; boundary="] {

@@ -1,4 +1,5 @@
-//! `process.Process`: commands and terminals. Each is an exec like any other: kept output, a leaf, killed as a tree.
+//! `process.Process`: commands and terminals. Each is an exec with kept output and a cgroup leaf, and is killed as a
+//! tree.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::http::Body;
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
-/// How long the answer to a KILL waits for the process to be gone, so that whoever looks next does not find it.
+/// How long the answer to KILL waits for the end of the process, so that a request after it does not find the process.
 const KILL_WAIT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default, Deserialize)]
@@ -206,7 +207,7 @@ async fn start(envd: &Arc<Envd>, headers: &HeaderMap, body: Arriving) -> Result<
     spec.env.extend(config.envs.iter().map(|(k, v)| (k.clone(), v.clone())));
     spec.user = Some(caller.user.name.clone());
     spec.tty = wanted.pty.as_ref().map(TtySize::from);
-    // Clients from before the flag existed expect that they may send input.
+    // Clients that do not know this flag expect that they can send input.
     spec.stdin = wanted.stdin.unwrap_or(true);
     let (found, _) = envd.execs.start(spec).await?;
     let output = Output::of(&envd.execs, &found, 0, Follow::UntilExit)?;
@@ -228,7 +229,8 @@ async fn start(envd: &Arc<Envd>, headers: &HeaderMap, body: Arriving) -> Result<
     Ok(send_events(output, &process, headers, deadline))
 }
 
-/// Where a command starts: where it was asked to, or at home, or where that is missing at the root.
+/// The working directory of a command: the requested one, otherwise the user's home, or the root if the home does not
+/// exist.
 fn directory(caller: &Caller, wanted: Option<&str>) -> Result<String> {
     match wanted {
         Some(wanted) if !wanted.is_empty() => caller.path(wanted),
@@ -237,7 +239,7 @@ fn directory(caller: &Caller, wanted: Option<&str>) -> Result<String> {
     }
 }
 
-/// A command whose time is up ends, whether or not its client is still there.
+/// Ends a command at its deadline, even if its client has gone away.
 async fn end_at(exec: Arc<Exec>, deadline: Instant) {
     let mut life = exec.life.subscribe();
     tokio::select! {
@@ -246,7 +248,7 @@ async fn end_at(exec: Arc<Exec>, deadline: Instant) {
     }
 }
 
-/// What a process prints from now on, and its end.
+/// Streams what a process prints from now on, and its end.
 async fn follow(envd: &Arc<Envd>, headers: &HeaderMap, body: Arriving) -> Result<Response<Body>> {
     connect::require_stream(headers)?;
     let deadline = connect::deadline(headers)?;
@@ -291,7 +293,7 @@ async fn forward(
     }
     loop {
         let event = {
-            // Kept until it is ready: what it has read would be lost with it.
+            // Kept until it is ready: dropping it would lose what it has read.
             let mut next = std::pin::pin!(output.next());
             let frame = loop {
                 tokio::select! {
@@ -312,7 +314,8 @@ async fn forward(
                 Ok(Some((Frame::Stderr(bytes), _))) => Event::Data(Data::Stderr(to_base64(&bytes))),
                 Ok(Some((Frame::Exit(exit, _), _))) => Event::End(exit.into()),
                 Ok(Some((Frame::Error(error), _))) => return Err(error.into()),
-                // A client that was overtaken by the bound on kept output: the interface has no word for it.
+                // The bound on kept output dropped bytes before the client read them. The interface cannot express
+                // that.
                 _ => continue,
             }
         };
@@ -323,7 +326,7 @@ async fn forward(
     }
 }
 
-/// The exec of a process that runs.
+/// The exec of a running process.
 fn live(envd: &Envd, process: &Process) -> Result<Arc<Exec>> {
     match envd.execs.get(process.id)? {
         Found::Live(exec) => Ok(exec),
@@ -360,7 +363,7 @@ async fn send_signal(envd: &Envd, headers: &HeaderMap, body: Arriving) -> Result
     let mut life = exec.life.subscribe();
     envd.execs.signal(process.id, SignalRequest { signal, tree: true })?;
     if signal == SIGKILL {
-        // One that hangs in the kernel is gone when the kernel lets it.
+        // If the process hangs in the kernel, the answer does not wait for its end.
         let _ = tokio::time::timeout(KILL_WAIT, life.wait_for(|life| life.ended.is_some())).await;
     }
     Ok(Empty {})
@@ -380,18 +383,18 @@ async fn send_input(envd: &Envd, headers: &HeaderMap, body: Arriving) -> Result<
     let wanted: ProcessRequest = connect::read_call(headers, body).await?;
     let deadline = connect::deadline(headers)?;
     let process = envd.processes.find_running(wanted.process.as_ref())?;
-    let give = give(envd, &process, wanted.input);
+    let write = write_input(envd, &process, wanted.input);
     match deadline {
-        Some(deadline) => tokio::time::timeout_at(deadline, give)
+        Some(deadline) => tokio::time::timeout_at(deadline, write)
             .await
             .map_err(|_| Fault::new(Kind::DeadlineExceeded, "the process does not read its input"))??,
-        None => give.await?,
+        None => write.await?,
     }
     Ok(Empty {})
 }
 
-/// Hands input to a process, waiting while it does not read.
-async fn give(envd: &Envd, process: &Process, input: Option<ProcessInput>) -> Result<()> {
+/// Writes input to a process, and waits while the process does not read.
+async fn write_input(envd: &Envd, process: &Process, input: Option<ProcessInput>) -> Result<()> {
     let bytes = match input {
         Some(ProcessInput { pty: Some(bytes), .. }) if process.pty => bytes.0,
         Some(ProcessInput { stdin: Some(bytes), .. }) if !process.pty => bytes.0,
@@ -434,9 +437,9 @@ async fn stream_input(envd: &Arc<Envd>, headers: &HeaderMap, body: Arriving) -> 
                     let process = process
                         .as_ref()
                         .ok_or_else(|| Fault::invalid("input came before its process was named"))?;
-                    give(envd, process, data.input).await?;
+                    write_input(envd, process, data.input).await?;
                 }
-                // A sign of life.
+                // A keepalive message.
                 StreamInput { .. } => {}
             }
         }
@@ -464,7 +467,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_told_in_the_words_clients_know() {
+    fn an_end_is_reported_as_clients_expect() {
         let end = |code, signal| End::from(Exit { reason: EndReason::Exited, code, signal });
         assert_eq!(end(Some(0), None).error, None);
         assert_eq!(end(Some(3), None).status, "exit status 3");
@@ -474,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_of_no_size_gets_the_usual_one() {
+    fn a_terminal_without_a_size_gets_the_usual_one() {
         let size = |text: &str| TtySize::from(&serde_json::from_str::<Pty>(text).unwrap());
         assert_eq!(size("{}"), TtySize { cols: 80, rows: 24 });
         assert_eq!(size(r#"{"size":{"cols":100,"rows":null}}"#), TtySize { cols: 100, rows: 24 });

@@ -1,4 +1,4 @@
-//! Which exec a process id or tag of the interface means.
+//! Which exec belongs to a process id or tag of the interface.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,10 @@ use super::connect::lenient;
 use super::fault::{Fault, Kind, Result};
 use crate::execs::Exec;
 
-/// How long the end of a process can still be asked for.
+/// For how long the end of a process can be requested.
 const KEPT: Duration = Duration::from_secs(30);
 
-/// What a client asked to run, as it is told back in lists.
+/// What a client asked to run, as lists return it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ProcessConfig {
     #[serde(default, deserialize_with = "lenient")]
@@ -27,7 +27,7 @@ pub(super) struct ProcessConfig {
     pub(super) cwd: Option<String>,
 }
 
-/// A process by its number or by the tag it was started with.
+/// A process, by its id or by the tag with which it was started.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Selector {
     #[serde(default)]
@@ -36,7 +36,7 @@ pub(super) struct Selector {
     tag: Option<String>,
 }
 
-/// A process that was started through the interface.
+/// A process that was started through this interface.
 #[derive(Debug, Clone)]
 pub(super) struct Process {
     pub(super) id: ExecId,
@@ -55,7 +55,7 @@ pub(super) struct ProcessInfo {
     tag: Option<String>,
 }
 
-/// All of them, by process id. A number that the kernel gives out again means the later process.
+/// All processes by process id. If the kernel reuses an id, it means the later process.
 #[derive(Debug, Default)]
 pub(super) struct Processes(Mutex<HashMap<i32, Process>>);
 
@@ -64,7 +64,7 @@ impl Processes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Knows a process from now on until some time after its end.
+    /// Remembers a process until some time after its end.
     pub(super) fn add(self: &Arc<Self>, process: Process, exec: &Exec) {
         let (pid, id) = (process.pid, process.id);
         self.lock().insert(pid, process);
@@ -84,7 +84,7 @@ impl Processes {
         });
     }
 
-    /// A process that runs, or ended a moment ago.
+    /// A process that runs, or that ended recently.
     pub(super) fn find(&self, selector: Option<&Selector>) -> Result<Process> {
         let all = self.lock();
         let (found, what) = match selector {
@@ -94,7 +94,7 @@ impl Processes {
             }
             Some(Selector { tag: Some(tag), .. }) => {
                 let mut tagged = all.values().filter(|p| p.tag.as_ref() == Some(tag));
-                // One that runs before one that ran.
+                // A running process takes precedence over one that ended.
                 let found = tagged.clone().find(|p| !p.ended).or_else(|| tagged.next());
                 (found, format!("with the tag {tag:?}"))
             }

@@ -1,4 +1,4 @@
-//! `POST /files` and `POST /files/compose`: content into files, in place, so that watchers and hard links see it.
+//! `POST /files` and `POST /files/compose`: write files in place, so that watchers and hard links see the new content.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -24,19 +24,19 @@ use crate::files::{self, CHUNK, Files, Source, path};
 use crate::http::{Body, Query, json};
 use crate::spool;
 
-/// Files one upload may hold.
+/// Files in one upload.
 const MAX_FILES: usize = 4096;
-/// Files that can be put together at once.
+/// Files that can be joined at once.
 const MAX_SOURCES: usize = 1024;
-/// How long a client may be silent within an upload, which keeps others from their turn.
+/// How long a client may be silent during an upload, which occupies a slot.
 const SILENCE: Duration = Duration::from_secs(120);
 /// Mode of a new file.
 const MODE: u32 = 0o644;
-/// Field of a form that holds a file.
+/// The form field with a file.
 const FIELD: &str = "file";
 const METADATA_HEADER: &str = "x-metadata-";
 
-/// A file as it was written.
+/// A file that was written.
 #[derive(Debug, Serialize)]
 struct Written {
     path: String,
@@ -47,7 +47,7 @@ struct Written {
     metadata: Metadata,
 }
 
-/// What an upload is to become.
+/// Where an upload goes, and how.
 struct Wanted {
     caller: Caller,
     path: Option<String>,
@@ -57,7 +57,7 @@ struct Wanted {
 }
 
 enum Form {
-    /// The body is the file.
+    /// The body is the content of the file.
     Raw,
     Multipart(String),
 }
@@ -180,19 +180,19 @@ fn write_one(
         }
         file.write_all(&bytes).map_err(|e| failed("writing", path, e))?;
     }
-    Ok(told(path, wanted.metadata.clone()))
+    Ok(written(path, wanted.metadata.clone()))
 }
 
-fn told(path: &str, metadata: Metadata) -> Written {
+fn written(path: &str, metadata: Metadata) -> Written {
     let name = split(path).map_or("", |(_, name)| name).to_owned();
     Written { path: path.to_owned(), name, kind: "file", metadata }
 }
 
-/// Opens a file to be written from its beginning, made with its directories where it is missing, and gives it to its
-/// owner. Whoever watches sees it made, given away and written, and nothing else.
+/// Opens a file to be written from its beginning. If it does not exist, makes it and its directories, with their owner.
+/// A watcher sees only that it is made, gets its owner, and is written.
 fn create(root: BorrowedFd<'_>, path: &str, owner: (u32, u32)) -> Result<File> {
     let slot = path::slot(root, path.as_bytes(), true, owner)?;
-    // Not blocking: something else may have taken the place of the regular file that was there.
+    // Not blocking: the regular file may have been replaced by something else.
     let flags = OFlags::WRONLY
         | OFlags::CREATE
         | OFlags::TRUNC
@@ -212,7 +212,7 @@ fn create(root: BorrowedFd<'_>, path: &str, owner: (u32, u32)) -> Result<File> {
         Some(rustix::fs::Gid::from_raw(owner.1)),
     )
     .or_else(|e| {
-        // Only root can give files away; a guest that is not root (in tests) keeps them.
+        // Only root can change the owner. A guest that is not root (in tests) keeps the files.
         if rustix::process::geteuid().is_root() { Err(e) } else { Ok(()) }
     })
     .map_err(refused)?;
@@ -230,7 +230,7 @@ struct Compose {
     username: Option<String>,
 }
 
-/// Puts files together into one, in order, and removes them.
+/// Joins files into one, in order, and removes them.
 pub(super) async fn compose(envd: &Arc<Envd>, body: Arriving) -> Result<Response<Body>> {
     let wanted: Compose = connect::parse(&connect::collect(body).await?)?;
     let _turn = envd.files.turn().await?;
@@ -246,7 +246,7 @@ pub(super) async fn compose(envd: &Arc<Envd>, body: Arriving) -> Result<Response
         if sources.contains(&destination) {
             return Err(Fault::invalid("a file cannot be put together from itself"));
         }
-        // All are opened before anything is written: a missing one changes nothing.
+        // All are opened before anything is written, so a missing one changes nothing.
         let mut opened = Vec::new();
         for source in &sources {
             opened.push(files::file::open(root, source.as_bytes())?.0);
@@ -264,7 +264,7 @@ pub(super) async fn compose(envd: &Arc<Envd>, body: Arriving) -> Result<Response
                     .map_err(|e| failed("removing", source, e))?;
             }
         }
-        Ok(told(&destination, Metadata::new()))
+        Ok(written(&destination, Metadata::new()))
     })
     .await?;
     Ok(json(StatusCode::OK, &written))

@@ -1,4 +1,4 @@
-//! The watching part of `filesystem.Filesystem`: as a stream, or as watchers that are asked from time to time.
+//! The watching part of `filesystem.Filesystem`: as a stream, or as watchers that a client polls.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
@@ -25,18 +25,18 @@ use crate::http::Body;
 use crate::users::Names;
 use crate::watch::{self, Change, Watch};
 
-/// Watchers that are asked for their events. When there are as many, the one that was not asked for the longest time
-/// makes way: clients that go away without a word must not use them up.
+/// Watchers that clients poll. If there are more, the one that was not polled for the longest time is removed, because
+/// clients may go away without removing theirs.
 const MAX_WATCHERS: usize = 32;
 /// Events that a watcher keeps for its client.
 const MAX_EVENTS: usize = 16 << 10;
-/// How long nothing must come before a watcher's answer is complete: what changed before the question was asked is on
-/// its way through the kernel's queue and a thread.
+/// A watcher's answer is complete when no event came for this long. Changes before the request may still be in the
+/// kernel's queue or in the thread.
 const SETTLE: Duration = Duration::from_millis(40);
 /// Longest wait for that.
 const MAX_SETTLE: Duration = Duration::from_millis(500);
 
-/// Filesystems whose changes are made elsewhere, where this kernel does not see them: NFS, SMB in three versions,
+/// Filesystems whose changes are made elsewhere, so that this kernel does not notice them: NFS, SMB in three versions,
 /// FUSE, 9p, Ceph.
 const NETWORK: [u32; 7] = [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42, 0x6573_5546, 0x0102_1997, 0x00c3_6400];
 
@@ -119,7 +119,7 @@ struct Watching {
     _watch: Watch,
     changes: mpsc::Receiver<Change>,
     files: Arc<Files>,
-    /// The directory as the client may call it, absolute.
+    /// The absolute path by which the client knows the directory.
     dir: String,
     include_entry: bool,
 }
@@ -134,7 +134,7 @@ impl Watching {
         Ok(Self { _watch: watch, changes, files, dir, include_entry })
     }
 
-    /// The next event; an error when the watch cannot go on.
+    /// The next event. An error if the watch cannot go on.
     async fn next(&mut self) -> Result<Event> {
         match self.changes.recv().await {
             None => {
@@ -158,7 +158,7 @@ impl Watching {
             true => {
                 let full = super::caller::clean(&format!("{}/{name}", self.dir));
                 let look = move |files: &Files| entry::look(files.root(), &Names::read(files.root()), &full);
-                // What has gone meanwhile has no entry.
+                // None if the file was deleted meanwhile.
                 in_thread(&self.files, look).await.ok().map(Box::new)
             }
             false => None,
@@ -186,7 +186,7 @@ fn open(files: &Files, dir: &str, request: &WatchRequest) -> Result<(Watch, mpsc
             format!("{dir:?} is on a network filesystem, where changes may go unseen: allow network mounts"),
         ));
     }
-    let place = entry::place_of(fd.as_fd()).unwrap_or_else(|| dir.to_owned());
+    let place = entry::kernel_path(fd.as_fd()).unwrap_or_else(|| dir.to_owned());
     watch::open(Path::new(&place), request.recursive).map_err(|e| match e.kind() {
         std::io::ErrorKind::QuotaExceeded => Fault::new(Kind::TooMany, e.to_string()),
         _ => failed("watching", dir, e),
@@ -224,7 +224,7 @@ pub(super) async fn stream(envd: &Arc<Envd>, headers: &HeaderMap, body: Arriving
     Ok(response)
 }
 
-/// The watchers of clients that ask.
+/// The watchers that clients poll.
 #[derive(Debug, Default)]
 pub(super) struct Watchers(Mutex<HashMap<String, Watcher>>);
 
@@ -232,7 +232,7 @@ pub(super) struct Watchers(Mutex<HashMap<String, Watcher>>);
 struct Watcher {
     kept: Arc<Mutex<Kept>>,
     asked: Instant,
-    /// Ends the task that collects, and with it the watch.
+    /// Ends the task that collects events, and with it the watch.
     collector: tokio::task::AbortHandle,
 }
 
@@ -242,11 +242,11 @@ impl Drop for Watcher {
     }
 }
 
-/// What a watcher has for its client.
+/// What a watcher keeps for its client.
 #[derive(Debug)]
 struct Kept {
     events: VecDeque<Event>,
-    /// Why there will be no more.
+    /// Why no more events will come.
     over: Option<Fault>,
     latest: Instant,
 }
@@ -283,7 +283,7 @@ pub(super) async fn create(envd: &Arc<Envd>, headers: &HeaderMap, body: Arriving
         }
     })
     .abort_handle();
-    // Like an exec's, because it is as unlikely to be guessed or given twice.
+    // An exec's id is hard to guess and never used twice.
     let watcher_id = ExecId::generate().to_string();
     let mut all = lock(&envd.watchers.0);
     while all.len() >= MAX_WATCHERS {
@@ -317,7 +317,7 @@ pub(super) async fn events(envd: &Arc<Envd>, headers: &HeaderMap, body: Arriving
     }
     let mut kept = lock(&kept);
     match (&kept.over, kept.events.is_empty()) {
-        // What came before the end is told first.
+        // Events before the end are returned first.
         (Some(fault), true) => Err(fault.clone()),
         _ => Ok(EventsAnswer { events: std::mem::take(&mut kept.events).into() }),
     }

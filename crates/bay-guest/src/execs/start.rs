@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_looked_for_where_path_says() {
+    fn a_program_is_searched_in_the_directories_of_path() {
         assert_eq!(candidates("ls", "/a:/b"), ["/a/ls", "/b/ls"]);
         assert_eq!(candidates("./ls", "/a:/b"), ["./ls"]);
         assert_eq!(candidates("ls", ":/b"), ["ls", "/b/ls"]);

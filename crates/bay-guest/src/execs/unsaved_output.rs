@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_found_at_its_offset_and_holes_are_told() {
+    fn output_is_found_at_its_offset_and_holes_are_reported() {
         let (recent, id) = (UnsavedOutput::default(), ExecId::generate());
         assert_eq!(recent.read(id, 0, &mut [0; 4]), At::Nothing);
         recent.push(id, 10, false, b"ab");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_stands_still_holds_a_command_up_for_a_moment_only() {
+    async fn a_reader_that_does_not_read_delays_a_command_only_briefly() {
         let (recent, id) = (UnsavedOutput::default(), ExecId::generate());
         recent.push(id, 0, false, &vec![b'x'; EXEC_BYTES / 2 + PIECE_COST]);
         let began = tokio::time::Instant::now();

@@ -1,7 +1,8 @@
-//! A tar stream into a directory of the bay.
+//! Extracts a tar stream into a directory of the bay.
 //!
-//! Every member is made below the target directory by descriptors that the kernel resolved with `RESOLVE_BENEATH`:
-//! names with `..`, absolute names and symbolic links that lead out are refused whatever the archive made before.
+//! Every member is made below the target directory, through descriptors that the kernel resolved with
+//! `RESOLVE_BENEATH`. So names with `..`, absolute names and symbolic links that lead out are refused, whatever the
+//! archive made before.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -18,9 +19,9 @@ use super::tar_entry::{self, Kind, Member};
 use super::{CHUNK, FileError, Result, Source};
 use crate::spool::remove_tree;
 
-/// Longest member; also protects against a header that claims more than it has.
+/// Longest member. Also limits the damage of a header that claims a wrong size.
 const MAX_MEMBER: u64 = 64 << 30;
-/// Directories of members that are kept open: members come in the order of a walk.
+/// Directories of members that are kept open. Members usually come in the order of a directory walk.
 const OPEN_PARENTS: usize = 8;
 
 pub(super) fn extract(root: BorrowedFd<'_>, target: &Target, source: Source) -> Result<()> {
@@ -51,7 +52,7 @@ pub(super) fn extract(root: BorrowedFd<'_>, target: &Target, source: Source) -> 
 struct ExecContext {
     dir: OwnedFd,
     owner: (u32, u32),
-    /// Recently used directories by their name, the latest in front.
+    /// Recently used directories by their name; the most recent is at the front.
     parents: VecDeque<(Vec<u8>, OwnedFd)>,
     buffer: Vec<u8>,
 }
@@ -59,7 +60,7 @@ struct ExecContext {
 impl ExecContext {
     fn make(&mut self, member: &Member, content: &mut dyn Read) -> Result<()> {
         let Some((parent, name)) = split(&member.name)? else {
-            // The directory itself.
+            // The target directory itself.
             return Ok(());
         };
         let failed = |e: io::Error| FileError::io("extracting", &member.name, e);
@@ -103,7 +104,8 @@ impl ExecContext {
         }
     }
 
-    /// A file that has the name stays as it is until the new one is whole; one that breaks off leaves nothing.
+    /// Writes a file. An existing file with the name stays until the new one is complete, and a transfer that breaks
+    /// off leaves nothing.
     fn put_file(
         &mut self,
         dir: BorrowedFd<'_>,
@@ -116,7 +118,7 @@ impl ExecContext {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)
         };
-        // Most names are new, and for them one name is enough.
+        // Most names are new. A new file is written under its final name.
         let (fd, beside) = match open(name) {
             Err(Errno::EXIST) => {
                 let there = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
@@ -144,7 +146,7 @@ impl ExecContext {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             other => return other.map_err(failed),
         }
-        // One that is there stays, even as a link to a directory below the target; anything else makes way.
+        // An existing directory stays, even if it is a link to a directory below the target. Anything else is replaced.
         match self.open_below(&member.name) {
             Ok(existing) => {
                 let mode = Mode::from_raw_mode(member.mode);
@@ -177,8 +179,8 @@ impl ExecContext {
         // A hole at the end has no write of its own.
         file.set_len(member.size).map_err(failed)?;
         let finish = || -> io::Result<()> {
-            // The owner first: changing it takes set-user-id bits away.
-            path::give(file.as_fd(), self.owner)?;
+            // The owner first, because changing it removes the set-user-id bits.
+            path::set_owner(file.as_fd(), self.owner)?;
             rustix::fs::fchmod(file, Mode::from_raw_mode(member.mode))?;
             let time = Timespec { tv_sec: member.mtime, tv_nsec: 0 };
             rustix::fs::futimens(file, &Timestamps { last_access: time, last_modification: time })?;
@@ -187,7 +189,7 @@ impl ExecContext {
         finish().map_err(failed)
     }
 
-    /// Removes a file or link that has the name; a directory is not replaced by something else.
+    /// Removes a file or link with the name. A directory is not replaced by something else.
     fn clear(&self, dir: BorrowedFd<'_>, name: &[u8], member: &Member) -> Result<()> {
         match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -204,7 +206,7 @@ impl ExecContext {
         };
         let parent = match self.open_below(&parent) {
             Ok(dir) => dir,
-            // Nothing there to delete.
+            // The name does not exist, so there is nothing to delete.
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Ok(());
             }
@@ -213,7 +215,7 @@ impl ExecContext {
         remove_tree(parent.as_fd(), &last).map_err(|e| FileError::io("deleting", name, e))
     }
 
-    /// The directory that members of that name go into, made where it is missing.
+    /// The directory for members of that name. Made if it does not exist.
     fn parent(&mut self, name: &[u8]) -> Result<OwnedFd> {
         let failed = |e: io::Error| FileError::io("extracting into", name, e);
         if let Some(at) = self.parents.iter().position(|(known, _)| known == name) {
@@ -229,7 +231,7 @@ impl ExecContext {
         Ok(copy)
     }
 
-    /// From the top down: a name may have thousands of parts.
+    /// Iterative, from the top down: a name may have thousands of parts.
     fn make_parents(&self, name: &[u8]) -> Result<OwnedFd> {
         let failed = |e: io::Error| FileError::io("extracting into", name, e);
         let mut dir = self.open_below(b"").map_err(failed)?;
@@ -258,7 +260,8 @@ impl ExecContext {
     }
 }
 
-/// Directory part and last part of a member's name, without `.` and doubled slashes; `None` for the directory itself.
+/// The directory part and the last part of a member's name, without `.` and doubled slashes. None for the directory
+/// itself.
 fn split(name: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
     if name.starts_with(b"/") {
         return Err(FileError::Archive(format!("{} is an absolute name", shown(name))));
@@ -276,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn member_names_are_taken_apart_and_hostile_ones_refused() {
+    fn member_names_are_split_and_hostile_ones_refused() {
         let part = |n: &str| {
             split(n.as_bytes()).map(|p| p.map(|(a, b)| (String::from_utf8(a), String::from_utf8(b))))
         };

@@ -1,4 +1,4 @@
-//! A directory or a file as a tar stream, made as it is read.
+//! Sends a directory or a file as a tar stream, produced while it is read.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,68 +15,68 @@ use tar::{Builder, EntryType, Header};
 use tokio::sync::mpsc;
 
 use super::path::{self, absolute};
-use super::{CHUNK, FileError, Result, kind_word, sparse_member};
+use super::{CHUNK, FileError, Result, kind_name, sparse_member};
 
-/// Most bytes of a file that are put into an archive, its holes included where the receiver knows nothing of holes: a sparse file
-/// may claim to be longer than any disk.
+/// Most bytes of one file in an archive, because a sparse file may claim to be longer than any disk. Holes count if the
+/// receiver does not support holes.
 const MAX_FILE: u64 = 64 << 30;
 /// Deepest directory. One descriptor is open per level.
 const MAX_DEPTH: usize = 256;
 
 /// What goes into the archive.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum Contents {
     Directory(OwnedFd),
     File { name: Vec<u8>, file: File, stat: Stat },
 }
 
-pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], sparse: bool) -> Result<What> {
+pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], sparse: bool) -> Result<Contents> {
     let stat = path::stat(root, path, true)?;
     let failed = |e| FileError::io("opening", path, e);
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => {
-            Ok(What::Directory(path::open(root, path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?))
-        }
+        FileType::Directory => Ok(Contents::Directory(
+            path::open(root, path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?,
+        )),
         FileType::RegularFile => {
             let fd = path::open(root, path, OFlags::RDONLY | OFlags::NONBLOCK).map_err(failed)?;
             let stat = rustix::fs::fstat(&fd).map_err(|e| failed(e.into()))?;
             if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-                return Err(FileError::refused(path, format!("it is {}", kind_word(&stat))));
+                return Err(FileError::refused(path, format!("it is {}", kind_name(&stat))));
             }
-            // Inside a tree it can only be said on the way; of one file it can be said first.
+            // For a tree this can only be checked on the way; for a single file it can be checked first.
             if !sparse && u64::try_from(stat.st_size).is_ok_and(|size| size > MAX_FILE) {
                 return Err(FileError::refused(path, format!("it is longer than {} GiB", MAX_FILE >> 30)));
             }
             let name = absolute(path).split(|b| *b == b'/').next_back().unwrap_or_default().to_vec();
-            Ok(What::File { name, file: fd.into(), stat })
+            Ok(Contents::File { name, file: fd.into(), stat })
         }
-        _ => Err(FileError::refused(path, format!("it is {}", kind_word(&stat)))),
+        _ => Err(FileError::refused(path, format!("it is {}", kind_name(&stat)))),
     }
 }
 
-/// Sends the archive. What goes wrong on the way cuts the stream, so that a part is never taken for the whole.
-pub(super) fn send(what: What, sparse: bool, to: &mpsc::Sender<io::Result<Bytes>>) {
+/// Sends the archive. An error on the way cuts the stream, so that the receiver does not take a part for the whole.
+pub(super) fn send(contents: Contents, sparse: bool, to: &mpsc::Sender<io::Result<Bytes>>) {
     let mut builder = Builder::new(Sink { to: to.clone(), chunk: Vec::with_capacity(CHUNK) });
     builder.sparse(false);
-    let outcome = match what {
-        What::Directory(dir) => walk(&mut builder, dir, sparse),
-        What::File { name, file, stat } => regular(&mut builder, &name, file, &stat, sparse),
+    let outcome = match contents {
+        Contents::Directory(dir) => walk(&mut builder, dir, sparse),
+        Contents::File { name, file, stat } => regular(&mut builder, &name, file, &stat, sparse),
     };
     if let Err(error) = &outcome
         && error.get_ref().is_some_and(|why| why.is::<Refused>())
     {
-        // Nobody is left to tell when the reader went away.
-        let _ = tell(builder.get_mut(), &error.to_string());
+        // If the reader went away, nobody needs the error.
+        let _ = send_reason(builder.get_mut(), &error.to_string());
         return;
     }
     let outcome = outcome.and_then(|()| builder.into_inner()?.flush());
     if let Err(error) = outcome {
-        // Nobody is left to tell when the reader went away.
+        // If the reader went away, nobody needs the error.
         let _ = to.blocking_send(Err(error));
     }
 }
 
-/// Why a tree cannot be taken out. Only said between two members, where the reader expects a header.
+/// Why a tree cannot be archived. Sent only between two members, where the reader expects a header.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refused(String);
@@ -85,12 +85,13 @@ fn refused(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, Refused(why))
 }
 
-/// Says why the archive breaks off, in a header that applies to none of its members. A connection that is cut loses what
-/// was sent last, so it goes on to its end; what follows is no header, and any other reader of archives refuses that.
-fn tell(to: &mut Sink, why: &str) -> io::Result<()> {
+/// Sends the reason for which the archive breaks off, in a header that applies to none of its members. The connection
+/// then ends normally, because cutting it could lose the last bytes. What follows is no header, so other readers of
+/// archives refuse it.
+fn send_reason(to: &mut Sink, why: &str) -> io::Result<()> {
     const BLOCK: usize = 512;
     let record = format!(" {ARCHIVE_BROKE_OFF}={}\n", why.replace('\n', " "));
-    // The length counts its own digits.
+    // The length includes its own digits.
     let length =
         (1..=4).map(|digits| record.len() + digits).find(|all| record.len() + all.to_string().len() == *all);
     let Some(length) = length else { return Ok(()) };
@@ -107,10 +108,10 @@ fn tell(to: &mut Sink, why: &str) -> io::Result<()> {
     to.flush()
 }
 
-/// A directory being walked through.
+/// A directory that is being walked.
 struct Level {
     entries: Dir,
-    /// Length of the name of its members' common beginning.
+    /// Length of the prefix that its members' names share.
     prefix: usize,
     device: u64,
 }
@@ -122,7 +123,7 @@ impl Level {
     }
 }
 
-/// Walks without recursion: the depth is the agent's to choose, the stack is not.
+/// Walks without recursion: the agent chooses the depth, and the stack is limited.
 fn walk(builder: &mut Builder<Sink>, dir: OwnedFd, sparse: bool) -> io::Result<()> {
     let mut levels = vec![Level::new(dir, 0)?];
     let mut full = Vec::new();
@@ -139,7 +140,7 @@ fn walk(builder: &mut Builder<Sink>, dir: OwnedFd, sparse: bool) -> io::Result<(
         }
         full.extend_from_slice(name);
         let inner = match member(builder, level, name, &full, sparse) {
-            // It went away while we were on the way to it.
+            // It was deleted meanwhile.
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             other => other?,
         };
@@ -155,7 +156,7 @@ fn walk(builder: &mut Builder<Sink>, dir: OwnedFd, sparse: bool) -> io::Result<(
     Ok(())
 }
 
-/// Puts one member into the archive, and returns it when it is a directory to be walked through.
+/// Adds one member to the archive. Returns it if it is a directory that must be walked.
 fn member(
     builder: &mut Builder<Sink>,
     level: &Level,
@@ -171,13 +172,13 @@ fn member(
             let inner = rustix::fs::openat(dir, name, flags, Mode::empty())?;
             let mut header = header(&stat, EntryType::Directory, 0);
             builder.append_data(&mut header, path_of(full), io::empty())?;
-            Ok((stat.st_dev == level.device || !is_made_up(inner.as_fd())).then_some(inner))
+            Ok((stat.st_dev == level.device || !is_generated(inner.as_fd())).then_some(inner))
         }
         FileType::RegularFile => {
             let flags =
                 OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
             let fd = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
-                // A symbolic link took its place.
+                // A symbolic link has replaced it.
                 Err(Errno::LOOP) => return Ok(None),
                 other => other?,
             };
@@ -197,8 +198,8 @@ fn member(
     }
 }
 
-/// Filesystems whose files the kernel makes up; their content means nothing elsewhere.
-fn is_made_up(dir: BorrowedFd<'_>) -> bool {
+/// Whether a directory is in a filesystem whose files the kernel generates. Their content means nothing elsewhere.
+fn is_generated(dir: BorrowedFd<'_>) -> bool {
     const MADE_UP: [i64; 4] = [
         0x9fa0,      // proc
         0x6265_6572, // sysfs
@@ -208,7 +209,7 @@ fn is_made_up(dir: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(dir).is_ok_and(|s| MADE_UP.contains(&s.f_type))
 }
 
-/// A file, with `sparse` without its holes.
+/// Adds a file; with `sparse`, without its holes.
 fn regular(
     builder: &mut Builder<Sink>,
     name: &[u8],
@@ -234,7 +235,7 @@ fn regular(
         let content = (&*map).chain(sparse_member::Data::new(&file, &extents));
         return builder.append_data(&mut header, holes::PLACEHOLDER, content);
     }
-    // Looking for holes moved the place that is read from.
+    // Looking for holes moved the file offset.
     rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;
     let mut header = header(stat, EntryType::Regular, size);
     builder.append_data(&mut header, path_of(name), Exactly { file, left: size })
@@ -255,7 +256,7 @@ fn path_of(bytes: &[u8]) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(bytes))
 }
 
-/// As many bytes as the header says: a file that grows is cut, one that shrinks is filled up with zeros.
+/// Exactly as many bytes as the header says: a file that grows is cut, a file that shrinks is filled with zeros.
 struct Exactly {
     file: File,
     left: u64,

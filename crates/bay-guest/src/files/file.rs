@@ -1,4 +1,4 @@
-//! One regular file, out and in.
+//! Reads and writes one regular file.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,20 +12,21 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use tokio::sync::mpsc;
 
 use super::path::{self, Slot, shown};
-use super::{CHUNK, FileError, Result, Source, kind_word};
+use super::{CHUNK, FileError, Result, Source, kind_name};
 
-/// Mode of a new file when nobody asked for one.
+/// Mode of a new file if the request has none.
 const DEFAULT_MODE: u32 = 0o644;
-/// Tries at a name for the temporary file that nobody uses.
+/// Tries to find an unused name for the temporary file.
 const NAME_TRIES: u32 = 64;
 
 /// Opens a regular file for reading.
 pub(crate) fn open(root: BorrowedFd<'_>, path: &[u8]) -> Result<(File, u64)> {
     let check = |stat: &Stat| match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Ok(()),
-        _ => Err(FileError::refused(path, format!("it is {}, not a file", kind_word(stat)))),
+        _ => Err(FileError::refused(path, format!("it is {}, not a file", kind_name(stat)))),
     };
-    // Looked at before it is opened, because opening a device does things; and again after, because it may be another.
+    // Checked before opening, because opening a device has effects; and checked again after opening, because it may
+    // have been replaced.
     check(&path::stat(root, path, true)?)?;
     let fd = path::open(root, path, OFlags::RDONLY | OFlags::NONBLOCK)
         .map_err(|e| FileError::io("opening", path, e))?;
@@ -34,7 +35,7 @@ pub(crate) fn open(root: BorrowedFd<'_>, path: &[u8]) -> Result<(File, u64)> {
     Ok((fd.into(), u64::try_from(stat.st_size).unwrap_or(0)))
 }
 
-/// Sends `size` bytes, or all there are when the file does not say how many.
+/// Sends `size` bytes, or everything if the file does not know its size.
 pub(crate) fn send(file: File, size: u64, to: &mpsc::Sender<io::Result<Bytes>>) {
     let mut left = if size > 0 { size } else { u64::MAX };
     let mut file = file;
@@ -51,14 +52,14 @@ pub(crate) fn send(file: File, size: u64, to: &mpsc::Sender<io::Result<Bytes>>) 
             Err(e) => Err(e),
         };
         let failed = next.is_err();
-        // The reader going away is its own affair.
+        // The reader may go away; that is no error.
         if to.blocking_send(next).is_err() || failed {
             return;
         }
     }
 }
 
-/// What a caller wants written where.
+/// What to write, and where.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) path: Vec<u8>,
@@ -67,7 +68,7 @@ pub(super) struct Wanted {
     pub(super) parents: bool,
 }
 
-/// Writes a file in one step: beside its place under another name, then moved there.
+/// Writes a file atomically: next to its destination under another name, then renamed.
 pub(super) fn write(root: BorrowedFd<'_>, wanted: &Wanted, source: Source) -> Result<Stat> {
     let path = &wanted.path;
     let slot = path::slot(root, path, wanted.parents, wanted.owner.unwrap_or((0, 0)))?;
@@ -76,7 +77,7 @@ pub(super) fn write(root: BorrowedFd<'_>, wanted: &Wanted, source: Source) -> Re
     let temporary = Temporary::create(&slot, path)?;
     fill(&temporary.file, source, path)?;
     let finish = || -> io::Result<Stat> {
-        path::give(temporary.file.as_fd(), owner)?;
+        path::set_owner(temporary.file.as_fd(), owner)?;
         rustix::fs::fchmod(&temporary.file, Mode::from_raw_mode(mode))?;
         rustix::fs::renameat(&slot.dir, &temporary.name, &slot.dir, &slot.name)?;
         Ok(rustix::fs::fstat(&temporary.file)?)
@@ -101,14 +102,14 @@ fn fill(file: &File, mut source: Source, path: &[u8]) -> Result<()> {
     }
 }
 
-/// Writes to a new file what is not zero, and leaves holes where the rest is.
+/// Writes the parts that are not zero to a new file, and leaves holes for the rest.
 pub(super) fn write_data(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
     holes::data_runs(at, bytes)
         .into_iter()
         .try_for_each(|run| file.write_all_at(&bytes[run.clone()], at + run.start as u64))
 }
 
-/// A file that goes away again unless it was moved to its place.
+/// A file that is deleted unless it was renamed to its destination.
 struct Temporary<'a> {
     dir: &'a OwnedFd,
     name: String,
@@ -133,7 +134,7 @@ impl<'a> Temporary<'a> {
 
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
-        // After the rename nothing has this name.
+        // After the rename the name no longer exists.
         let _ = rustix::fs::unlinkat(self.dir, &self.name, AtFlags::empty());
     }
 }

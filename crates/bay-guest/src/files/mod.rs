@@ -1,8 +1,8 @@
-//! Files and archives in and out of the bay.
+//! Transfers files and archives into and out of the bay.
 //!
-//! Every path is resolved below a root descriptor by the kernel itself (`openat2`), so no symlink leads out of it and
-//! none through `/proc`'s magic links. Nothing but regular files and directories is ever opened for data, so nothing
-//! blocks. Copies run on threads of their own, joined to the connection by short queues.
+//! The kernel resolves every path below a root descriptor (`openat2`), so no symbolic link leads out of the root, and
+//! none of `/proc`'s magic links is followed. Only regular files and directories are opened for data, so opening never
+//! blocks. Copies run on threads of their own, connected to the connection by short queues.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,17 +31,18 @@ mod tar_entry;
 
 use path::{Target, shown};
 
-/// Unit of `st_blocks`, whatever the filesystem's own is.
+/// Unit of `st_blocks`, whatever the filesystem's own block size is.
 const STAT_BLOCK: u64 = 512;
-/// Copies at the same time, for each interface. Fewer than there are threads, so that bulk output always finds one.
+/// Copies at the same time, for each interface. Fewer than the threads, so that bulk output always finds a thread.
 const MAX_COPIES: usize = 8;
-/// Most that is read, written or queued at once.
+/// Most bytes that are read, written or queued at once.
 pub(crate) const CHUNK: usize = 256 << 10;
 /// Chunks between a thread and a connection.
 pub(crate) const QUEUE: usize = 4;
-/// Of a body whose fate is settled, this much is still taken in, so that its sender hears the answer, for so long at most.
-const HEARD_OUT_BYTES: usize = 1 << 30;
-const HEARD_OUT_WITHIN: Duration = Duration::from_secs(10);
+/// How much of a body is still read, and for how long, after the answer is decided. So the sender gets to read the
+/// answer.
+const DRAINED_BYTES: usize = 1 << 30;
+const DRAINED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Why a path could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -142,8 +143,9 @@ impl Files {
         Self { root, copies: Arc::new(Semaphore::new(MAX_COPIES)) }
     }
 
-    /// The same files with turns of their own, so that the clients of one interface do not wait for those of another.
-    pub(crate) fn beside(&self) -> io::Result<Self> {
+    /// The same files with a limit of its own on copies, so that clients of one interface do not wait for clients of
+    /// another.
+    pub(crate) fn with_own_limit(&self) -> io::Result<Self> {
         Ok(Self::new(self.root.try_clone()?))
     }
 
@@ -155,7 +157,7 @@ impl Files {
         Arc::clone(&self.copies).acquire_owned().await.map_err(|e| ApiError::internal(&e))
     }
 
-    /// Whom new files belong to; root's where nobody is named.
+    /// The owner of new files: root, if the request names none.
     fn owner(&self, query: &Query) -> std::result::Result<Option<(u32, u32)>, ApiError> {
         let Some(name) = query.text("user")? else {
             return Ok(None);
@@ -184,7 +186,7 @@ pub(crate) async fn get(files: &Arc<Files>, query: &Query) -> Answer {
         let _turn = turn;
         file::send(file, size, &sender);
     });
-    // Files that the kernel makes up say that they are empty and are not.
+    // Files that the kernel generates report the size 0, but are not empty.
     Ok(stream(receiver, (size > 0).then_some(size)))
 }
 
@@ -241,7 +243,7 @@ async fn in_thread<T: Send + 'static>(
     outcome.map_err(|e| e.to_api())
 }
 
-/// Runs `work` in a thread that reads the body as it comes.
+/// Runs `work` in a thread that reads the body as it arrives.
 async fn receive<T: Send + 'static>(
     files: &Arc<Files>,
     body: Incoming,
@@ -254,7 +256,8 @@ async fn receive<T: Send + 'static>(
         .map_err(|e| e.to_api())
 }
 
-/// The same, with whatever the work returns. A sender that is silent for longer than `patience` has broken off.
+/// Runs `work` in a thread that reads the body as it arrives, and returns its result. A sender that is silent for
+/// longer than `patience` counts as gone.
 pub(crate) async fn receive_with<T: Send + 'static>(
     files: &Arc<Files>,
     mut body: impl Body<Data = Bytes, Error: Send> + Send + Unpin + 'static,
@@ -276,7 +279,7 @@ pub(crate) async fn receive_with<T: Send + 'static>(
         let Ok(frame) = frame else { break };
         let part = match frame.map(|frame| frame.map(|f| f.into_data())) {
             Some(Ok(Ok(bytes))) => Part::Bytes(bytes),
-            // Trailers say nothing to us.
+            // Trailers are ignored.
             Some(Ok(Err(_))) => continue,
             Some(Err(_)) => break,
             None => Part::End,
@@ -286,9 +289,9 @@ pub(crate) async fn receive_with<T: Send + 'static>(
             let _ = sender.send(part).await;
             break;
         }
-        // A receiver that is gone has its answer already.
+        // If the receiver is gone, it has its answer already.
         if sender.send(part).await.is_err() {
-            tokio::spawn(tokio::time::timeout(HEARD_OUT_WITHIN, hear_out(body)));
+            tokio::spawn(tokio::time::timeout(DRAINED_WITHIN, drain_body(body)));
             break;
         }
     }
@@ -296,10 +299,10 @@ pub(crate) async fn receive_with<T: Send + 'static>(
     thread.await
 }
 
-/// Takes in some more of a body that nobody wants, while the answer is on its way already. Whoever is still sending when the
-/// connection closes finds it broken, and not the answer that says why.
-async fn hear_out(mut body: impl Body<Data = Bytes> + Unpin) {
-    let mut left = HEARD_OUT_BYTES;
+/// Reads some more of a body that is not needed, while the answer is being sent. A client that still sends when the
+/// connection closes would see a broken connection instead of the answer.
+async fn drain_body(mut body: impl Body<Data = Bytes> + Unpin) {
+    let mut left = DRAINED_BYTES;
     while let Some(Ok(frame)) = body.frame().await {
         left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
         if left == 0 {
@@ -308,14 +311,14 @@ async fn hear_out(mut body: impl Body<Data = Bytes> + Unpin) {
     }
 }
 
-/// A stretch of a request's body.
+/// A part of a request's body.
 enum Part {
     Bytes(Bytes),
-    /// The sender said that this was all. A queue that ends without it was cut off, whatever cut it.
+    /// The sender has sent everything. A queue that ends without this was cut off.
     End,
 }
 
-/// A request's body as a thread reads it.
+/// A request's body, as a thread reads it.
 pub(crate) struct Source {
     from: mpsc::Receiver<Part>,
     rest: Bytes,
@@ -374,8 +377,8 @@ fn file_stat(stat: &Stat) -> FileStat {
     }
 }
 
-/// What a file is, in a word, for messages.
-fn kind_word(stat: &Stat) -> &'static str {
+/// What kind of file it is, for messages.
+fn kind_name(stat: &Stat) -> &'static str {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => "a file",
         FileType::Directory => "a directory",

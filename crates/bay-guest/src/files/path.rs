@@ -1,4 +1,4 @@
-//! Resolving paths below a root, and below a directory in it.
+//! Resolves paths below a root, and below a directory in it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,14 +8,14 @@ use bay_types::guest::WORKSPACE;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid};
 use rustix::io::Errno;
 
-use super::{FileError, Result, kind_word};
+use super::{FileError, Result, kind_name};
 
-/// Symbolic links followed in the last component of a path that is written; the kernel's own limit.
+/// Symbolic links that are followed in the last component of a path that is written; the same limit as in the kernel.
 const MAX_LINKS: usize = 40;
-/// How much of a path is shown in a message.
+/// How much of a path a message shows.
 const SHOWN: usize = 256;
 
-/// Where an archive goes.
+/// Where an archive is extracted.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) path: Vec<u8>,
@@ -23,7 +23,7 @@ pub(super) struct Target {
     pub(super) owner: (u32, u32),
 }
 
-/// A path for messages.
+/// A path, for messages.
 pub(super) fn shown(path: &[u8]) -> String {
     let cut = path.len().min(SHOWN);
     let mut text = String::from_utf8_lossy(&path[..cut]).into_owned();
@@ -33,7 +33,7 @@ pub(super) fn shown(path: &[u8]) -> String {
     text
 }
 
-/// A relative path starts at the workspace.
+/// Makes a path absolute. A relative path starts at the workspace.
 pub(super) fn absolute(path: &[u8]) -> Vec<u8> {
     if path.starts_with(b"/") {
         return path.to_vec();
@@ -43,7 +43,7 @@ pub(super) fn absolute(path: &[u8]) -> Vec<u8> {
 
 /// Opens a path below the root, following symbolic links as a process in the bay would.
 pub(crate) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
-    // `openat2` refuses flags that mean nothing together.
+    // `openat2` refuses flags that have no effect together.
     let quiet = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY };
     Ok(open_below(root, absolute(path).as_slice(), flags | quiet, ResolveFlags::IN_ROOT)?)
 }
@@ -55,7 +55,7 @@ pub(crate) fn stat(root: BorrowedFd<'_>, path: &[u8], follow: bool) -> Result<St
         .map_err(|e| FileError::io("looking at", path, e))
 }
 
-/// The directory and name under which a file is to be written.
+/// The directory and the name under which a file is written.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) dir: OwnedFd,
@@ -64,7 +64,7 @@ pub(crate) struct Slot {
     pub(crate) existing: Option<Stat>,
 }
 
-/// Finds where a file is to be written: through symbolic links, as a shell's `>` would go.
+/// Finds where a file is written. Follows symbolic links, as `>` in a shell does.
 pub(crate) fn slot(root: BorrowedFd<'_>, path: &[u8], parents: bool, owner: (u32, u32)) -> Result<Slot> {
     let mut at = absolute(path);
     for _ in 0..MAX_LINKS {
@@ -93,13 +93,13 @@ pub(crate) fn slot(root: BorrowedFd<'_>, path: &[u8], parents: bool, owner: (u32
                     .into_bytes();
                 at = if target.starts_with(b"/") { target } else { [parent, b"/", &target].concat() };
             }
-            Some((_, stat)) => return Err(FileError::refused(path, format!("it is {}", kind_word(&stat)))),
+            Some((_, stat)) => return Err(FileError::refused(path, format!("it is {}", kind_name(&stat)))),
         }
     }
     Err(FileError::refused(path, "too many symbolic links"))
 }
 
-/// Directory part and last name; `None` when the path ends in something that can only be a directory.
+/// The directory part and the last name. None if the path ends in something that can only be a directory.
 fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = path.iter().rposition(|b| *b == b'/')?;
     let (parent, name) = (&path[..at], &path[at + 1..]);
@@ -113,7 +113,7 @@ fn open_dir(root: BorrowedFd<'_>, path: &[u8]) -> io::Result<OwnedFd> {
     open(root, path, OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
-/// Makes a directory and those above it, as far as they are missing.
+/// Makes a directory and all missing directories above it.
 pub(crate) fn make_dirs(root: BorrowedFd<'_>, path: &[u8], owner: (u32, u32)) -> Result<OwnedFd> {
     let path = absolute(path);
     let mut dir = open_dir(root, b"/").map_err(|e| FileError::io("opening", b"/", e))?;
@@ -137,13 +137,13 @@ pub(super) fn make_dir(parent: BorrowedFd<'_>, name: &[u8], mode: u32, owner: (u
     rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(mode))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fresh = rustix::fs::openat(parent, name, flags, Mode::empty())?;
-    give(fresh.as_fd(), owner)?;
+    set_owner(fresh.as_fd(), owner)?;
     rustix::fs::fchmod(&fresh, Mode::from_raw_mode(mode))?;
     Ok(())
 }
 
-/// Changes the owner where it is another; a guest that is not root (in tests) can then still write its own files.
-pub(crate) fn give(fd: BorrowedFd<'_>, (uid, gid): (u32, u32)) -> io::Result<()> {
+/// Changes the owner if it is different. So a guest that is not root (in tests) can write its own files.
+pub(crate) fn set_owner(fd: BorrowedFd<'_>, (uid, gid): (u32, u32)) -> io::Result<()> {
     let stat = rustix::fs::fstat(fd)?;
     if (stat.st_uid, stat.st_gid) != (uid, gid) {
         rustix::fs::fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;

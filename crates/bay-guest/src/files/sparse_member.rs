@@ -1,4 +1,4 @@
-//! A file with holes as a member of an archive: a map of what holds data, and that data. See [`bay_types::holes`].
+//! A file with holes as a member of an archive: a map of the parts with data, and that data. See [`bay_types::holes`].
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,14 +8,14 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use tar::{EntryType, Header};
 
-/// What of the file holds data; `None` if it has no holes, or lies where nobody knows of holes.
+/// The parts of the file with data. None if the file has no holes, or its filesystem does not report holes.
 pub(super) fn extents(file: &File, size: u64) -> Option<Vec<Extent>> {
     let mut extents = Vec::new();
     let mut at = 0;
     while at < size {
         let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
             Ok(start) => start.min(size),
-            // Nothing but a hole until the end.
+            // Only a hole until the end.
             Err(Errno::NXIO) => break,
             Err(_) => return None,
         };
@@ -33,7 +33,7 @@ pub(super) fn extents(file: &File, size: u64) -> Option<Vec<Extent>> {
     (extents != [Extent { offset: 0, length: size }] && size > 0).then_some(extents)
 }
 
-/// The header before the member, with its content: what the member is really called, and how long it is.
+/// The header before the member and its content: the real name of the member and its length.
 pub(super) fn records(name: &[u8], size: u64) -> io::Result<(Header, Vec<u8>)> {
     let mut records = Vec::new();
     for (key, value) in [
@@ -53,7 +53,7 @@ pub(super) fn records(name: &[u8], size: u64) -> io::Result<(Header, Vec<u8>)> {
     Ok((header, records))
 }
 
-/// `LENGTH KEY=VALUE\n`, where the length counts its own digits.
+/// A record `LENGTH KEY=VALUE\n`. The length includes its own digits.
 fn record(key: &str, value: &[u8]) -> Vec<u8> {
     let rest = [b" ", key.as_bytes(), b"=", value, b"\n"].concat();
     let mut length = rest.len();
@@ -63,13 +63,13 @@ fn record(key: &str, value: &[u8]) -> Vec<u8> {
     [length.to_string().as_bytes(), &rest].concat()
 }
 
-/// Length of the content: a map of this length, and all extents.
+/// Length of the content: the map and all extents.
 pub(super) fn length(map: &[u8], extents: &[Extent]) -> u64 {
     debug_assert!(map.len().is_multiple_of(ARCHIVE_BLOCK));
     extents.iter().fold(map.len() as u64, |sum, extent| sum.saturating_add(extent.length))
 }
 
-/// The bytes of the extents, as many as the map says: a file that shrinks is filled up with zeros.
+/// The bytes of the extents, as many as the map says. If the file shrinks, the rest is zeros.
 pub(super) struct Data<'a> {
     pub(super) file: &'a File,
     pub(super) extents: std::slice::Iter<'a, Extent>,

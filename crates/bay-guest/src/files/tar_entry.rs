@@ -1,7 +1,7 @@
 //! Names and attributes of archive members, with every length bounded.
 //!
-//! The tar library reads long names and PAX records of any length into memory, so its raw entries are used and these
-//! are understood here.
+//! The tar library would read long names and PAX records of any length into memory. So this module parses its raw
+//! entries.
 
 use std::io::{self, Read};
 
@@ -17,7 +17,7 @@ const MAX_PAX: u64 = 64 << 10;
 /// Longest list of paths to delete.
 const MAX_DELETE_LIST: u64 = 16 << 20;
 
-/// What a member is.
+/// What kind of file a member is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     File,
@@ -26,7 +26,7 @@ pub(super) enum Kind {
     HardLink(Vec<u8>),
 }
 
-/// A member as its headers describe it.
+/// A member, as its headers describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Member {
     pub(super) name: Vec<u8>,
@@ -36,7 +36,7 @@ pub(super) struct Member {
     pub(super) mtime: i64,
 }
 
-/// What the headers before a member said about it.
+/// What the headers before a member say about it.
 #[derive(Debug, Default)]
 struct Pending {
     name: Option<Vec<u8>>,
@@ -44,14 +44,14 @@ struct Pending {
     pax: Pax,
 }
 
-/// The records we care about.
+/// The records that the guest uses.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Pax {
     path: Option<Vec<u8>>,
     linkpath: Option<Vec<u8>>,
     size: Option<u64>,
     sparse: bool,
-    /// Why there is no more of the archive.
+    /// Why the archive ends here.
     broke_off: Option<Vec<u8>>,
 }
 
@@ -82,7 +82,8 @@ pub(super) fn for_each(
             EntryType::XHeader => {
                 pending.pax = parse_pax(&read_bounded(&mut entry, MAX_PAX, "PAX records")?)?;
             }
-            // Applies to all members; nothing in it matters to us, unless another bay's guest says why it stops here.
+            // Applies to all members. Nothing in it is used, except the reason for which another bay's guest ended the
+            // archive.
             EntryType::XGlobalHeader => {
                 let records = parse_pax(&read_bounded(&mut entry, MAX_PAX, "PAX records")?)?;
                 if let Some(why) = records.broke_off {
@@ -95,7 +96,7 @@ pub(super) fn for_each(
             }
         }
     }
-    // Whatever follows the end is read, so that the sender is not cut off in the middle of it.
+    // Reads what follows the end, so that the sender can finish.
     io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(|e| broken(&e))?;
     Ok(())
 }
@@ -160,7 +161,7 @@ pub(super) fn delete_list(content: &mut dyn Read) -> Result<Vec<Vec<u8>>> {
     Ok(bytes.split(|b| *b == 0).filter(|p| !p.is_empty()).map(<[u8]>::to_vec).collect())
 }
 
-/// Records of the form `LENGTH KEY=VALUE\n`, where the length counts all of it.
+/// Parses records of the form `LENGTH KEY=VALUE\n`, where the length includes itself.
 fn parse_pax(mut bytes: &[u8]) -> Result<Pax> {
     let malformed = || refused("its PAX records are malformed");
     let mut pax = Pax::default();

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn git_learns_who_commits_and_settings_that_name_somebody_stay() {
+    fn git_gets_the_author_of_commits_unless_its_settings_have_one() {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("etc/gitconfig");
         let ours = "# the author of commits, from whoever made the bay\n[user]\n\tname = \"Ann \\\"A\\\" \\\\\"\n\temail = \"ann@example.invalid\"\n";
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_git_outside_usr_learns_it_where_it_looks() {
+    fn a_git_outside_usr_gets_the_author_in_its_own_settings() {
         let temp = tempfile::tempdir().unwrap();
         let at = |path: &str| temp.path().join(path);
         for dir in ["usr/bin", "usr/local/bin", "opt/git/bin", "etc"] {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_things_in_the_way_are_replaced_or_passed_over_without_being_followed() {
+    fn other_files_with_these_names_are_replaced_or_skipped_and_never_followed() {
         let temp = tempfile::tempdir().unwrap();
         let outside = temp.path().join("outside");
         fs::write(&outside, "mine").unwrap();

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mark_is_filled_in() {
+    fn every_placeholder_is_replaced() {
         let about = About {
             limits: Limits { memory_mib: Some(512), ..Limits::default() },
             mounts: vec!["/data\nx".into()],

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn many_ways_to_the_same_services_cost_nothing() {
+    fn many_paths_to_the_same_services_cost_nothing() {
         let lines: Vec<String> = (0..60).map(|n| format!("s{n} s{} s{}", n + 1, n + 2)).collect();
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         assert_eq!(find_in(&lines, "s0"), None);

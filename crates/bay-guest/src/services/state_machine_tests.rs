@@ -110,7 +110,7 @@ fn a_service_that_is_not_healthy_in_its_start_period_is_unhealthy_and_goes_on() 
 }
 
 #[test]
-fn policies_say_what_follows_an_end() {
+fn the_policy_decides_what_follows_an_end() {
     for (restart, code, state) in [
         (Restart::Always, 0, S::BackingOff),
         (Restart::Always, 1, S::BackingOff),
@@ -167,7 +167,7 @@ fn quick_ends_back_off_and_then_are_a_crash_loop_with_slow_retries() {
 }
 
 #[test]
-fn ends_after_a_while_back_off_to_half_a_minute_and_a_minute_of_health_forgives() {
+fn slow_ends_back_off_to_half_a_minute_and_a_minute_of_health_resets_that() {
     let mut machine = Machine::new(PLAIN, true);
     machine.step(s(0), Needs(true));
     let mut now = s(0);
@@ -256,7 +256,7 @@ fn a_stop_while_the_program_is_being_started_reaches_it() {
 }
 
 #[test]
-fn people_change_their_minds() {
+fn a_later_request_replaces_an_earlier_one() {
     expect(
         PLAIN,
         &[
@@ -355,7 +355,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn whatever_happens_there_is_one_run_at_most_and_always_a_way_on(
+    fn after_any_events_there_is_one_run_at_most_and_the_machine_goes_on(
         rules in any_rules(),
         events in prop::collection::vec((any_event(), 0..20_000_u64), 1..200),
     ) {

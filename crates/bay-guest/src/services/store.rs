@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_definitions_are_told_and_harm_no_other() {
+    fn damaged_definitions_are_reported_and_affect_no_other() {
         let temp = tempfile::tempdir().unwrap();
         let state = File::open(temp.path()).unwrap();
         let at = temp.path().join("services");

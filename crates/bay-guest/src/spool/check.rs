@@ -1,14 +1,14 @@
-//! Hashes of output: made by the writer as it writes, and compared by readers with what they read later.
+//! Hashes of output. The writer computes them as it writes, and readers compare them with what they read later.
 //!
-//! Output is hashed in stretches, one per segment: the bound drops whole segments from the front, and the hashes of the
-//! others stay valid.
+//! Each segment has a hash of its own: the bound drops whole segments from the front, and the hashes of the others stay
+//! valid.
 
 use bay_types::output::{OutputCheck, OutputHash, Sha256Hash};
 use sha2::{Digest, Sha256};
 
 use super::layout::encode_entry;
 
-/// The running hash of one stretch.
+/// The running hash of one stretch of output.
 #[derive(Debug, Clone)]
 pub(super) struct Stretch {
     start: u64,
@@ -45,24 +45,24 @@ impl Stretch {
     }
 }
 
-/// Hashes output as a reader reads it, from an offset on, and compares it in the end with the hashes on record.
+/// Hashes output as a reader reads it, and at the end compares it with the recorded hashes.
 #[derive(Debug)]
 pub struct Check {
     since: u64,
     at: u64,
     read: Vec<Stretch>,
-    /// What was read that belongs to no stretch from its beginning on.
+    /// Parts that were read of a stretch, but not from its beginning. They cannot be compared.
     loose: Vec<(u64, u64)>,
 }
 
 impl Check {
-    /// For a reader that begins at this offset.
+    /// For a reader that begins at the offset `since`.
     #[must_use]
     pub fn new(since: u64) -> Self {
         Self { since, at: since, read: Vec::new(), loose: Vec::new() }
     }
 
-    /// Takes the next bytes, where the hashes on record are known already.
+    /// Takes the next bytes, if the recorded hashes are known already.
     pub fn output(&mut self, expected: &[OutputHash], stderr: bool, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let at = self.at;
@@ -76,7 +76,7 @@ impl Check {
                     .min()
                     .unwrap_or(u64::MAX),
             };
-            // At least one, or an offset at the end of all numbers would keep this here for ever.
+            // At least one byte: at the greatest possible offset this loop would not end otherwise.
             let here = usize::try_from(until - at).unwrap_or(usize::MAX).clamp(1, bytes.len());
             let (now, rest) = bytes.split_at(here);
             self.piece(inside.map(|hash| hash.start), stderr, now);
@@ -84,7 +84,7 @@ impl Check {
         }
     }
 
-    /// Takes the next bytes, all of the stretch that begins at `start`; of none where they were never kept.
+    /// Takes the next bytes, all from the stretch that begins at `start`. None if the bytes were never kept.
     pub(crate) fn piece(&mut self, start: Option<u64>, stderr: bool, bytes: &[u8]) {
         let at = self.at;
         self.at = at.saturating_add(bytes.len() as u64);
@@ -102,12 +102,12 @@ impl Check {
         }
     }
 
-    /// Bytes that are missing from what is read.
+    /// Takes note of bytes that are missing from what is read.
     pub fn gap(&mut self, dropped: u64) {
         self.at = self.at.saturating_add(dropped);
     }
 
-    /// What it comes to; `expected` is absent where no hash is on record. The worst that was found, and the first of it.
+    /// The result: the worst difference that was found, at its first offset. `expected` is None if no hash is recorded.
     #[must_use]
     pub fn finish(&self, expected: Option<&[OutputHash]>) -> OutputCheck {
         let known = expected.unwrap_or_default();
@@ -116,7 +116,7 @@ impl Check {
             let (from, to) = (hash.start, hash.end());
             match self.read.iter().find(|read| read.start == from).map(Stretch::hash) {
                 Some(read) if read == *hash => {}
-                // Cut off, as far as it was read: which of it was changed cannot be told.
+                // The stretch ends too early. Which of its bytes were changed is unknown.
                 Some(read) if read.bytes < hash.bytes => missing = missing.or(Some((read.end(), to))),
                 Some(_) => return OutputCheck::Changed { from, to },
                 None if from < self.since => partial = true,
@@ -126,7 +126,8 @@ impl Check {
         if let Some((from, to)) = missing {
             return OutputCheck::Missing { from, to };
         }
-        // Of the stretch in whose middle the reader began, the rest is loose, and known.
+        // If the reader began in the middle of a recorded stretch, the rest of that stretch cannot be compared, but is
+        // no error.
         let is_known = |at: u64| known.iter().any(|hash| hash.start <= at && at < hash.end());
         let unknown = self.read.iter().map(|read| (read.start, read.end)).chain(self.loose.iter().copied());
         if let Some((from, to)) = unknown.filter(|(from, _)| !is_known(*from)).min() {
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn output_is_what_was_written_however_it_is_cut_into_pieces() {
+    fn output_matches_what_was_written_however_it_is_split() {
         assert_eq!(read(0, &[(false, "out"), (true, "err"), (true, "more")], 10), OutputCheck::Intact);
         assert_eq!(
             read(0, &[(false, "o"), (false, "ut"), (true, "e"), (true, "rr"), (true, "more")], 10),
@@ -177,7 +178,7 @@ mod tests {
     fn every_change_is_found() {
         let first = OutputCheck::Changed { from: 0, to: 6 };
         assert_eq!(read(0, &[(false, "Out"), (true, "err"), (true, "more")], 10), first);
-        // On the other stream, and the other way round.
+        // With the streams exchanged.
         assert_eq!(read(0, &[(true, "out"), (true, "err"), (true, "more")], 10), first);
         assert_eq!(read(0, &[(true, "out"), (false, "err"), (true, "more")], 10), first);
         assert_eq!(read(0, &[(false, "outerr"), (true, "more")], 10), first);
@@ -185,7 +186,7 @@ mod tests {
             read(0, &[(false, "out"), (true, "err"), (true, "less")], 10),
             OutputCheck::Changed { from: 16, to: 20 }
         );
-        // Where nothing was kept, and behind the end.
+        // Output where nothing was kept, and after the end.
         assert_eq!(
             read(0, &[(false, "out"), (true, "err"), (false, "0123456789"), (true, "more")], 0),
             OutputCheck::Unchecked { from: 6, to: 16 }
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_hash_nothing_is_known_and_without_output_nothing_is_wrong() {
+    fn without_a_hash_the_result_is_unknown_and_empty_output_is_correct() {
         let mut check = Check::new(0);
         assert_eq!(check.finish(None), OutputCheck::Intact);
         check.output(&[], false, b"said");
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_that_make_no_sense_do_no_harm() {
+    fn hashes_that_make_no_sense_cause_no_failure() {
         let hash = Stretch::new(0).hash();
         let odd = [
             OutputHash { start: u64::MAX, bytes: 9, ..hash },

@@ -1,4 +1,4 @@
-//! Names, index entries and opens that no hostile directory can abuse.
+//! Names of files, index entries, and opening files in a directory that may be hostile.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,10 +9,11 @@ use rustix::io::Errno;
 
 use super::{MAX_ENTRIES, MAX_SEGMENTS, SEGMENT_BYTES, SpoolError};
 
-/// Digits of an offset in a segment's name; enough for any `u64`.
+/// Digits of the offset in a segment's name; enough for any `u64`.
 const DIGITS: usize = 20;
 const DATA_SUFFIX: &[u8] = b".out";
-/// Deepest directory that is removed; we make none below an exec's own, so anything deeper is somebody's trap.
+/// Deepest directory that is removed. The guest makes none below the directory of an exec, so a deeper one was made to
+/// cause harm.
 const MAX_REMOVE_DEPTH: usize = 64;
 /// An index entry has 63 bits for the offset.
 pub(super) const MAX_OFFSET: u64 = u64::MAX >> 1;
@@ -27,7 +28,7 @@ pub(super) fn index_name(start: u64) -> String {
     format!("{start:0DIGITS$}.idx")
 }
 
-/// The offset in a segment's name; `None` for any other name.
+/// The offset in a segment's name. None for any other name.
 pub(super) fn parse_data_name(name: &[u8]) -> Option<u64> {
     let digits = name.strip_suffix(DATA_SUFFIX)?;
     if digits.len() != DIGITS || !digits.iter().all(u8::is_ascii_digit) {
@@ -40,7 +41,7 @@ pub(super) fn encode_entry(offset: u64, stderr: bool) -> [u8; ENTRY_LEN as usize
     (offset << 1 | u64::from(stderr)).to_le_bytes()
 }
 
-/// Offset and whether it is stderr.
+/// The offset, and whether the stream is stderr.
 pub(super) fn decode_entry(entry: u64) -> (u64, bool) {
     (entry >> 1, entry & 1 == 1)
 }
@@ -54,7 +55,7 @@ pub(crate) fn open_directory(parent: BorrowedFd<'_>, name: &str) -> io::Result<O
     Ok(open_below(parent, name, flags, resolve())?)
 }
 
-/// A regular file for reading, and its size. Never blocks: not on a FIFO, not on a lease.
+/// Opens a regular file for reading, and returns its size. Never blocks, not even on a FIFO or a lease.
 pub(crate) fn open_regular(dir: BorrowedFd<'_>, name: &str) -> io::Result<(OwnedFd, u64)> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = open_below(dir, name, flags, resolve())?;
@@ -76,7 +77,7 @@ pub(crate) fn for_each_name(dir: BorrowedFd<'_>, mut each: impl FnMut(&[u8])) ->
     Ok(())
 }
 
-/// Where the kept output begins and ends; both absent when there are no segments.
+/// Where the kept output begins and ends. Both are None if there are no segments.
 pub(super) struct Kept {
     pub(super) start: Option<u64>,
     pub(super) end: Option<u64>,
@@ -86,7 +87,7 @@ pub(super) struct Kept {
 pub(super) fn segment_starts(dir: BorrowedFd<'_>) -> Result<Vec<u64>, SpoolError> {
     let mut starts = Vec::new();
     for_each_name(dir, |name| starts.extend(parse_data_name(name)))?;
-    // The writer keeps one fewer; between making a segment and dropping another there may be one more.
+    // The writer keeps one fewer. There may be one more while it has made a segment and not yet dropped another.
     if starts.len() > MAX_SEGMENTS + 1 {
         return Err(SpoolError::Damaged("it has too many segments"));
     }
@@ -108,7 +109,7 @@ pub(super) fn kept_segments(dir: BorrowedFd<'_>) -> Result<Kept, SpoolError> {
     Ok(Kept { start: starts.first().copied(), end })
 }
 
-/// Removes a file or a whole directory without following any link. Something that is not there is fine.
+/// Removes a file or a whole directory without following links. Succeeds if the name does not exist.
 pub(crate) fn remove_tree(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     remove_below(parent, name, 0)
 }
@@ -116,7 +117,7 @@ pub(crate) fn remove_tree(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()>
 fn remove_below(parent: BorrowedFd<'_>, name: &[u8], depth: usize) -> io::Result<()> {
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
-        // Linux says EISDIR for a directory, others EPERM.
+        // For a directory, Linux returns EISDIR and other systems EPERM.
         Err(Errno::ISDIR | Errno::PERM) => {}
         Err(e) => return Err(e.into()),
     }

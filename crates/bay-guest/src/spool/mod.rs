@@ -1,23 +1,23 @@
-//! What execs printed and how they ended, on disk, replayable from any byte.
+//! The output of execs and how they ended, on disk, readable from any byte.
 //!
 //! ```text
 //! STATE/execs/exec_…/meta.json                   Meta: spec, times, exit; replaced by rename, never half written
-//! STATE/execs/exec_…/00000000000000000000.out    segment: both streams, in the order they came
-//! STATE/execs/exec_…/00000000000000000000.idx    its index: which stretch is of which stream
-//! STATE/execs/exec_…/00000000000016777216.out    the next segment, named by the offset it starts at
+//! STATE/execs/exec_…/00000000000000000000.out    segment: both streams, in the order in which they came
+//! STATE/execs/exec_…/00000000000000000000.idx    its index: which stretch belongs to which stream
+//! STATE/execs/exec_…/00000000000016777216.out    the next segment; its name is the offset at which it starts
 //! ```
 //!
-//! An index entry is a little-endian `u64`: the offset at which a stretch starts, shifted left by one, and in the lowest
-//! bit 1 for stderr. An entry is written before the bytes it describes and only when the stream changes, so a reader
-//! that knows how far the output goes always finds the stream of every byte before that.
+//! An index entry is a little-endian `u64`: the offset at which a stretch starts, shifted left by one, and in the
+//! lowest bit 1 for stderr. An entry is written before the bytes that it describes, and only when the stream changes.
+//! So a reader that knows where the output ends can find the stream of every byte before.
 //!
-//! Offsets count every byte the command wrote. Bytes that are not there any more (the bound dropped old segments) or
-//! never were (the disk was full) are holes between segments; a reader is told their length and which of the two it
-//! was: the record says how far the bound has dropped, everything else is the disk's.
+//! Offsets count every byte that the command wrote. Bytes that were dropped (the bound removed old segments) or never
+//! written (the disk was full) are holes between segments. A reader gets the length and the reason of each hole: the
+//! record says up to which offset the bound has dropped output; every other hole is the disk's.
 //!
 //! The writer runs inside the bay and never fails: what cannot be kept is dropped and counted. The reader also runs in
-//! the daemon, as root of the host, over the directory of a stopped bay, whose content is hostile: it opens regular
-//! files only, follows no link, reads no more than the bounds below, and makes progress on any garbage.
+//! the daemon, as root of the host, on the directory of a stopped bay, whose content is hostile. So it opens only
+//! regular files, follows no link, reads no more than the bounds below, and does not hang on any content.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,17 +40,17 @@ pub(crate) use reader::Wait;
 pub use reader::{Piece, Reader};
 pub(crate) use writer::Writer;
 
-/// Output kept of one exec, index included; the oldest segments go first.
+/// Output kept of one exec, including the index. The oldest segments are dropped first.
 pub const EXEC_BYTES: u64 = 256 << 20;
-/// Longest segment: the step in which old output is dropped.
+/// Longest segment. Old output is dropped by whole segments.
 pub const SEGMENT_BYTES: u64 = 16 << 20;
-/// Longest index of a segment; a command that alternates between its streams byte by byte fills this first.
+/// Longest index of a segment. A command that alternates between its streams at every byte fills the index first.
 pub const SEGMENT_INDEX_BYTES: u64 = 2 << 20;
-/// Most segments of one exec. More than the bytes allow, but short ones are made when the disk fills up and empties.
+/// Segments of one exec. The byte limits allow fewer, but a disk that is full from time to time causes short segments.
 pub const MAX_SEGMENTS: usize = 1024;
-/// Longest `meta.json`: the arguments of a command, each byte of which JSON may turn into six, and some room.
+/// Longest `meta.json`: the arguments of a command, where JSON may need six bytes for each, and some room.
 pub const META_BYTES: u64 = 8 << 20;
-/// Entries of a directory that are looked at before it is given up as hostile.
+/// Directory entries that are read before the directory is treated as hostile.
 pub const MAX_ENTRIES: usize = 65_536;
 
 const FORMAT: u32 = 1;
@@ -85,7 +85,7 @@ struct Meta {
     status: ExecStatus,
 }
 
-/// How much is kept; smaller in tests.
+/// How much is kept. Tests use smaller bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     pub exec_bytes: u64,
@@ -98,10 +98,10 @@ impl Default for Bounds {
     }
 }
 
-/// Every exec of which something is kept under this state directory, in no order.
+/// Every exec of which something is kept in this state directory, in no particular order.
 ///
 /// # Errors
-/// When the directory cannot be read or holds absurdly many entries.
+/// If the directory cannot be read or has too many entries.
 pub fn list(state: BorrowedFd<'_>) -> Result<Vec<ExecId>, SpoolError> {
     let execs = match open_directory(state, EXECS) {
         Ok(fd) => fd,
@@ -117,12 +117,12 @@ pub fn list(state: BorrowedFd<'_>) -> Result<Vec<ExecId>, SpoolError> {
     Ok(ids)
 }
 
-/// The status of an exec as it was last written down, with the extent of its output as it is on disk. An exec that was
-/// running when its bay went down has no `exit` here. Root in the bay can write this file: an exit in it proves nothing, and
-/// hashes in it are left out.
+/// The last recorded status of an exec, with the extent of its output on disk. If the exec was running when its bay
+/// ended, it has no `exit`. Root in the bay can write this file, so an exit in it proves nothing, and hashes in it are
+/// left out.
 ///
 /// # Errors
-/// When nothing is kept of it, or what is kept cannot be understood.
+/// If nothing is kept of the exec, or what is kept is damaged.
 pub fn read_status(state: BorrowedFd<'_>, id: ExecId) -> Result<ExecStatus, SpoolError> {
     let dir = open_exec(state, id)?;
     let (file, size) = match open_regular(dir.as_fd(), META) {
@@ -157,7 +157,7 @@ fn open_exec(state: BorrowedFd<'_>, id: ExecId) -> Result<OwnedFd, SpoolError> {
     )
 }
 
-/// Makes a fresh directory for an exec; what an earlier exec of that id left is removed.
+/// Makes an empty directory for an exec. Removes what an earlier exec with this id left.
 pub(crate) fn create_exec(state: BorrowedFd<'_>, id: ExecId) -> io::Result<OwnedFd> {
     let private = Mode::RWXU;
     match rustix::fs::mkdirat(state, EXECS, private) {
@@ -173,7 +173,7 @@ pub(crate) fn create_exec(state: BorrowedFd<'_>, id: ExecId) -> io::Result<Owned
     open_directory(execs.as_fd(), &name)
 }
 
-/// Removes everything kept of an exec.
+/// Removes everything that is kept of an exec.
 pub(crate) fn remove_exec(state: BorrowedFd<'_>, id: ExecId) -> io::Result<()> {
     match open_directory(state, EXECS) {
         Ok(execs) => remove_tree(execs.as_fd(), id.to_string().as_bytes()),
@@ -182,11 +182,11 @@ pub(crate) fn remove_exec(state: BorrowedFd<'_>, id: ExecId) -> io::Result<()> {
     }
 }
 
-/// Writes an exec's record in one step.
+/// Replaces an exec's record atomically.
 pub(crate) fn write_status(dir: BorrowedFd<'_>, status: &ExecStatus) -> io::Result<()> {
     let status = ExecStatus { witnessed: false, output_hashes: None, ..status.clone() };
     let text = serde_json::to_vec(&Meta { format: FORMAT, status })?;
-    // A leftover of any kind is in the way of O_EXCL, which keeps us from writing through a link.
+    // O_EXCL fails if a leftover has the name. Without it, a write could go through a link.
     let _ = rustix::fs::unlinkat(dir, META_NEW, AtFlags::empty());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, META_NEW, flags, Mode::RUSR | Mode::WUSR)?;
@@ -195,7 +195,7 @@ pub(crate) fn write_status(dir: BorrowedFd<'_>, status: &ExecStatus) -> io::Resu
     Ok(())
 }
 
-/// As [`write_status`], for an exec of which only the id is at hand and whose directory may not exist.
+/// Records the status of an exec whose directory may not exist.
 pub(crate) fn save_status(state: BorrowedFd<'_>, status: &ExecStatus) -> io::Result<()> {
     let dir = match open_exec(state, status.spec.id) {
         Ok(dir) => dir,
@@ -205,7 +205,7 @@ pub(crate) fn save_status(state: BorrowedFd<'_>, status: &ExecStatus) -> io::Res
     write_status(dir.as_fd(), status)
 }
 
-/// Bytes on disk of an exec's output.
+/// The size of an exec's output on disk.
 pub(crate) fn kept_bytes(status: &ExecStatus) -> u64 {
     status.output_bytes.saturating_sub(status.output_start).min(EXEC_BYTES)
 }

@@ -1,4 +1,4 @@
-//! Reading kept output from any byte, out of a directory that may be hostile.
+//! Reads kept output from any byte, in a directory that may be hostile.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,19 +13,19 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::layout::{self, ENTRY_LEN, data_name, index_name, open_regular, segment_starts};
 use super::{EXEC_BYTES, SEGMENT_BYTES, SEGMENT_INDEX_BYTES, SpoolError, open_exec};
 
-/// Times a segment may vanish between being listed and being opened before the directory is given up.
+/// How often a segment may vanish between being listed and being opened before reading fails.
 const MAX_RACES: usize = 8;
 /// Index entries read at once.
 const INDEX_BLOCK: usize = 64;
 
-/// What came next in an exec's output.
+/// The next part of an exec's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece {
-    /// This many bytes, now in the buffer, all of one stream.
+    /// This many bytes of one stream, which are now in the buffer.
     Output { stderr: bool, len: usize },
     /// These bytes are not kept.
     Gap(Gap),
-    /// Nothing more.
+    /// The end.
     End,
 }
 
@@ -36,16 +36,16 @@ pub(crate) enum Wait {
     Never,
 }
 
-/// Walks through the kept output of one exec. Every call blocks at most for the disk.
+/// Reads the kept output of one exec in order. A call waits for nothing but the disk.
 #[derive(Debug)]
 pub struct Reader {
     dir: OwnedFd,
     at: u64,
     limit: u64,
-    /// How far the bound has dropped, where that is known. The writer says so before it drops.
+    /// Up to which offset the bound has dropped output, if known. The writer updates it before it drops.
     bounded_to: Option<Arc<AtomicU64>>,
     segment: Option<Opened>,
-    /// Bytes that may still be delivered, where the directory cannot be trusted to end.
+    /// Bytes that may still be delivered, if the directory is not trusted to end.
     allowance: Option<u64>,
 }
 
@@ -57,11 +57,11 @@ struct Opened {
 }
 
 impl Reader {
-    /// Reads what is kept of an exec that no writer appends to any more, starting at `since`. `status` is what
-    /// [`read_status`](super::read_status) answered.
+    /// Reads the output of an exec to which no writer appends any more, from `since` on. `status` comes from
+    /// [`read_status`](super::read_status).
     ///
     /// # Errors
-    /// When nothing is kept of it or the directory cannot be opened.
+    /// If nothing is kept of the exec or the directory cannot be opened.
     pub fn open(state: BorrowedFd<'_>, status: &ExecStatus, since: u64) -> Result<Self, SpoolError> {
         let bounded_to = status.bounded_to.map(|to| Arc::new(AtomicU64::new(to)));
         let mut reader = Self::follow(state, status.spec.id, since, bounded_to)?;
@@ -70,7 +70,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Reads behind a writer; [`Self::extend`] tells how far it has come.
+    /// Reads while a writer appends. [`Self::extend`] says how far the writer is.
     pub(crate) fn follow(
         state: BorrowedFd<'_>,
         id: ExecId,
@@ -87,7 +87,7 @@ impl Reader {
         self.at
     }
 
-    /// Where the segment begins that the last piece came from.
+    /// The offset at which the segment of the last piece begins.
     pub(crate) fn segment_start(&self) -> Option<u64> {
         self.segment.as_ref().map(|segment| segment.start)
     }
@@ -97,23 +97,24 @@ impl Reader {
         self.limit = end;
     }
 
-    /// Goes on at another offset.
+    /// Continues at another offset.
     pub(crate) fn seek(&mut self, at: u64) {
         self.at = at;
-        // The index of an open segment is only ever walked forwards.
+        // The index of an open segment is only read forwards.
         self.segment = None;
     }
 
-    /// The next stretch of output, put into `buffer`, which must not be empty.
+    /// Puts the next part of the output into `buffer`, which must not be empty.
     ///
     /// # Errors
-    /// When the disk fails or the directory holds things it never should.
+    /// If the disk fails or the directory has content that the writer never makes.
     pub fn next(&mut self, buffer: &mut [u8]) -> Result<Piece, SpoolError> {
-        // Without `Wait::Never` there is always an answer.
+        // Only `Wait::Never` returns None.
         Ok(self.next_waiting(buffer, Wait::Disk)?.unwrap_or(Piece::End))
     }
 
-    /// As [`Self::next`]; `None` when the bytes are not in memory and `wait` forbids fetching them.
+    /// Puts the next part of the output into `buffer`. None if the bytes are not in memory and `wait` forbids reading
+    /// the disk.
     pub(crate) fn next_waiting(
         &mut self,
         buffer: &mut [u8],
@@ -134,11 +135,11 @@ impl Reader {
         Err(SpoolError::Damaged("its segments come and go"))
     }
 
-    /// What is missing from `at` on, with one reason for all of it, and goes behind that.
+    /// The gap at `at`, with one reason for all of it. Moves behind it.
     fn gap(&mut self, starts: &[u64]) -> Gap {
         let next = starts.iter().copied().find(|start| *start > self.at);
         let mut end = next.unwrap_or(self.limit).min(self.limit);
-        // The bound drops from the front and leaves the last segment, so no other hole is its doing.
+        // The bound drops segments from the front and never the last one. So any other hole comes from the disk.
         let in_front = next.is_some() && starts.first().copied() == next;
         let why = match self.bounded_to.as_ref().map(|to| to.load(Ordering::Acquire)) {
             None if in_front => GapReason::Bound,
@@ -153,7 +154,8 @@ impl Reader {
         Gap { dropped, why }
     }
 
-    /// The stream of the byte at `at` and how many bytes of that stream follow, when the open segment has it.
+    /// The stream of the byte at `at`, and how many bytes of that stream follow. None if the open segment does not have
+    /// that byte.
     fn stretch(&mut self) -> Result<Option<(bool, u64)>, SpoolError> {
         let Some(segment) = &mut self.segment else {
             return Ok(None);
@@ -196,9 +198,9 @@ impl Reader {
         Ok(Some(Piece::Output { stderr, len: got }))
     }
 
-    /// Opens the segment that has the byte at `at`. False when none has.
+    /// Opens the segment that has the byte at `at`. Returns whether there is one.
     fn enter(&mut self) -> Result<bool, SpoolError> {
-        // The usual case: the next segment starts where the last one ended.
+        // Usually the next segment starts where the last one ended.
         if self.open_segment(self.at)? {
             return Ok(true);
         }
@@ -209,7 +211,7 @@ impl Reader {
         self.open_segment(start)
     }
 
-    /// Opens one segment; false when it is not there or does not reach `at`.
+    /// Opens one segment. Returns false if it does not exist or does not reach `at`.
     fn open_segment(&mut self, start: u64) -> Result<bool, SpoolError> {
         let open = |name: String, what| match open_regular(self.dir.as_fd(), &name) {
             Ok((fd, size)) => Ok(Some((fd, size))),
@@ -232,9 +234,9 @@ impl Reader {
 #[derive(Debug)]
 struct Index {
     file: OwnedFd,
-    /// Number of the entry whose stretch was last asked for, once one was.
+    /// Number of the entry that was used last, if any.
     current: Option<u64>,
-    /// Entries read last, and the number of the first of them.
+    /// The entries that were read last, and the number of the first of them.
     block: Vec<u64>,
     block_first: u64,
 }
@@ -244,7 +246,7 @@ impl Index {
         Self { file, current: None, block: Vec::new(), block_first: 0 }
     }
 
-    /// The stream at an offset and the offset at which the next entry starts, which is always beyond it.
+    /// The stream at an offset, and the offset at which the next entry starts, which is always greater.
     fn run_at(&mut self, at: u64) -> Result<(bool, Option<u64>), SpoolError> {
         let mut current = match self.current {
             Some(current) => current,
@@ -258,7 +260,7 @@ impl Index {
                 }
             },
         };
-        // Bounded: an index has a greatest length, and each step goes one entry on.
+        // This ends: the length of an index is bounded, and each step moves one entry on.
         let next = loop {
             match self.entry(current + 1)?.map(layout::decode_entry) {
                 Some((offset, _)) if offset <= at => current += 1,
@@ -310,7 +312,7 @@ fn pread(fd: BorrowedFd<'_>, buffer: &mut [u8], at: u64, wait: Wait) -> Result<O
         match rustix::io::preadv2(fd, &mut [IoSliceMut::new(buffer)], at, flags) {
             Ok(got) => return Ok(Some(got)),
             Err(Errno::AGAIN) if wait == Wait::Never => return Ok(None),
-            // A filesystem in memory, which never waits.
+            // A filesystem in memory, where reads never wait.
             Err(Errno::OPNOTSUPP) if !flags.is_empty() => flags = ReadWriteFlags::empty(),
             Err(Errno::INTR) => {}
             Err(e) => return Err(SpoolError::io("a segment", e)),

@@ -52,7 +52,7 @@ fn status(id: ExecId) -> ExecStatus {
     }
 }
 
-/// Runs of (stream, bytes), with gaps as `Err`.
+/// Stretches as (stream, bytes), with gaps as `Err`.
 type Runs = Vec<Result<(bool, Vec<u8>), Gap>>;
 
 impl Spool {
@@ -104,7 +104,7 @@ fn streams_stay_apart_and_can_be_replayed_from_any_byte() {
 }
 
 #[test]
-fn beyond_the_bound_the_oldest_output_goes_and_a_gap_tells_how_much() {
+fn beyond_the_bound_the_oldest_output_is_dropped_and_a_gap_has_its_length() {
     let mut spool = spool(SMALL);
     for n in 0..50_u8 {
         spool.writer.append(false, &[n; 99]);
@@ -134,7 +134,7 @@ fn a_byte_by_byte_alternation_stays_within_the_bound() {
 }
 
 #[test]
-fn without_a_place_on_disk_output_is_counted_and_the_reader_is_told() {
+fn without_a_directory_output_is_counted_and_the_reader_gets_a_gap() {
     let mut writer = Writer::new(None, SMALL, Arc::default());
     assert_eq!(writer.append(false, b"hello"), 0);
     assert_eq!((writer.start(), writer.end(), writer.refused_bytes()), (5, 5, 5));
@@ -144,7 +144,7 @@ fn without_a_place_on_disk_output_is_counted_and_the_reader_is_told() {
 fn output_refused_by_the_disk_is_a_gap_and_what_follows_is_kept() {
     let mut spool = spool(SMALL);
     spool.writer.append(false, b"before");
-    // A directory in the way of the next segment's name is a disk that refuses.
+    // A directory with the name of the next segment has the effect of a disk that refuses.
     let blocked = spool.exec.join(layout::index_name(100));
     fs::create_dir(&blocked).unwrap();
     assert_eq!(spool.writer.append(false, &[b'x'; 120]), 94);
@@ -163,9 +163,9 @@ fn output_refused_by_the_disk_is_a_gap_and_what_follows_is_kept() {
 }
 
 #[test]
-fn a_hole_in_front_is_told_apart_by_who_made_it() {
+fn a_gap_at_the_beginning_has_the_reason_for_it() {
     let mut spool = spool(SMALL);
-    // The disk refuses the first bytes, and later the bound drops some of what was kept.
+    // The disk refuses the first bytes. Later the bound drops some of what was kept.
     let blocked = spool.exec.join(layout::index_name(0));
     fs::create_dir(&blocked).unwrap();
     assert_eq!(spool.writer.append(false, &[b'a'; 10]), 0);
@@ -191,15 +191,15 @@ fn a_hole_in_front_is_told_apart_by_who_made_it() {
     assert_eq!(spool.bounded_to.load(std::sync::atomic::Ordering::Relaxed), dropped);
     let bound = Piece::Gap(Gap { dropped, why: GapReason::Bound });
     assert_eq!(gap_of(&spool, Some(dropped)), bound);
-    // A record from before the reason was written down.
+    // A record of a version that did not record the reason.
     assert_eq!(gap_of(&spool, None), bound);
 }
 
 #[test]
-fn a_full_disk_costs_old_output_for_the_record_but_never_the_last_segment() {
+fn a_full_disk_drops_old_output_for_the_record_but_never_the_last_segment() {
     let mut spool = spool(SMALL);
     spool.writer.append(false, &[b'x'; 50]);
-    // Nothing can be renamed over a directory: the record is refused as by a disk that fails.
+    // Nothing can be renamed over a directory, so the record is refused as by a failing disk.
     fs::remove_file(spool.exec.join(META)).unwrap();
     fs::create_dir_all(spool.exec.join(META).join("in the way")).unwrap();
     let ended = status(spool.id);
@@ -221,7 +221,7 @@ fn a_record_of_an_exec_survives_and_a_foreign_one_is_refused() {
 }
 
 #[test]
-fn links_fifos_and_huge_files_in_place_of_ours_are_refused() {
+fn links_fifos_and_huge_files_instead_of_the_guests_are_refused() {
     let mut spool = spool(SMALL);
     spool.writer.append(false, b"secret?");
     let data = spool.exec.join(layout::data_name(0));
@@ -285,7 +285,7 @@ fn a_garbage_index_never_stops_or_loops_the_reader() {
 }
 
 #[test]
-fn names_that_are_not_ours_are_not_segments() {
+fn other_names_are_not_segments() {
     assert_eq!(layout::parse_data_name(b"00000000000000000042.out"), Some(42));
     for name in
         ["0.out", "00000000000000000042.idx", "99999999999999999999.out", "0000000000000000-042.out", ".out"]

@@ -1,4 +1,4 @@
-//! Appending output, within its bound, whatever the disk says.
+//! Appends output within its bound, and goes on when the disk fails.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,23 +16,23 @@ use super::check::Stretch;
 use super::layout::{self, ENTRY_LEN, data_name, index_name};
 use super::{Bounds, MAX_SEGMENTS, SEGMENT_INDEX_BYTES, write_status};
 
-/// How long output is dropped after the disk refused some, before it is tried again. A command that prints into a full
-/// disk would otherwise make a new segment for every chunk.
+/// For how long output is dropped after the disk refused some. Otherwise a command that prints while the disk is full
+/// would make a new segment for every chunk.
 const REFUSED_PAUSE: Duration = Duration::from_millis(250);
 
-/// Appends the output of one exec. Nothing here fails: what cannot be kept is counted and left out.
+/// Appends the output of one exec. It never fails: what cannot be kept is dropped and counted.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    /// Absent when not even the directory could be made.
+    /// None if the directory could not be made.
     dir: Option<OwnedFd>,
     bounds: Bounds,
-    /// Oldest first, the open one included.
+    /// Ordered by offset, including the open segment.
     segments: VecDeque<Segment>,
     /// Sum over `segments`.
     kept: u64,
     open: Option<Open>,
     end: u64,
-    /// What was before this byte, the bound dropped. Readers look here when they find something missing.
+    /// The bound has dropped output before this offset. Readers use it to find the reason of a gap.
     bounded_to: Arc<AtomicU64>,
     refused_bytes: u64,
     refused_at: Option<Instant>,
@@ -42,7 +42,7 @@ pub(crate) struct Writer {
 struct Segment {
     start: u64,
     bytes: u64,
-    /// Of the output in it, made here and not read back from the disk.
+    /// The hash of its output, computed from what was written and not from the disk.
     hash: Stretch,
 }
 
@@ -70,12 +70,12 @@ impl Writer {
         }
     }
 
-    /// Bytes the command wrote so far.
+    /// Bytes that the command has written.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
 
-    /// First byte still kept.
+    /// Offset of the first byte that is still kept.
     pub(crate) fn start(&self) -> u64 {
         self.segments.front().map_or(self.end, |s| s.start)
     }
@@ -85,20 +85,21 @@ impl Writer {
         self.refused_bytes
     }
 
-    /// Hashes of what is kept, oldest first; of more than [`MAX_OUTPUT_HASHES`], the newest.
+    /// Hashes of what is kept, ordered by offset. Only the newest [`MAX_OUTPUT_HASHES`].
     pub(crate) fn hashes(&self) -> Vec<OutputHash> {
         let skip = self.segments.len().saturating_sub(MAX_OUTPUT_HASHES);
         let kept = self.segments.iter().skip(skip).map(|segment| segment.hash.hash());
         kept.filter(|hash| hash.bytes > 0).collect()
     }
 
-    /// Where the last segment ends; before `end` when output was refused since.
+    /// Where the last segment ends; less than `end` if output was refused since.
     #[cfg(test)]
     pub(super) fn segments_end(&self) -> u64 {
         self.open.as_ref().map_or(0, |o| self.segments.back().map_or(0, |s| s.start) + o.len)
     }
 
-    /// Appends, or counts what could not be appended. Returns how many bytes, from the first on, are on disk.
+    /// Appends bytes, and counts those that could not be appended. Returns how many bytes, from the first on, are on
+    /// disk.
     pub(crate) fn append(&mut self, stderr: bool, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -115,9 +116,9 @@ impl Writer {
         bytes.len()
     }
 
-    /// Writes an exec's record beside its output. When the disk is full, old output makes way: how a command ended is
-    /// worth more than what it said first. The last segment stays: a record that finds no room is kept in memory, and
-    /// by the daemon, while nobody else has that output.
+    /// Writes an exec's record beside its output. If the disk is full, old output is deleted to make room: how a
+    /// command ended matters more than its early output. The last segment stays, because nobody else has that output;
+    /// the guest and the daemon still have the record in memory.
     pub(crate) fn write_status(&mut self, status: &ExecStatus) -> io::Result<()> {
         loop {
             let Some(dir) = &self.dir else {
@@ -183,7 +184,7 @@ impl Writer {
             && (self.kept > self.bounds.exec_bytes || self.segments.len() > MAX_SEGMENTS)
         {
             if let Some(next) = self.segments.get(1) {
-                // Before it is gone: a reader who does not find it must find this.
+                // Before the segment is deleted: a reader that misses the segment must see the new value.
                 self.bounded_to.store(next.start, Ordering::Release);
             }
             self.drop_oldest();
@@ -195,7 +196,7 @@ impl Writer {
         self.refused_at.is_some_and(|at| at.elapsed() < REFUSED_PAUSE)
     }
 
-    /// The open segment must not be continued after a hole.
+    /// Closes the open segment, because it must not continue after a hole.
     fn close_refused(&mut self) {
         if !self.pauses() {
             self.refused_at = Some(Instant::now());
@@ -217,7 +218,7 @@ impl Writer {
 
     fn unlink(&self, start: u64) {
         if let Some(dir) = &self.dir {
-            // The data first: an index without a segment is never looked at.
+            // The data first: an index without a segment is never read.
             for name in [data_name(start), index_name(start)] {
                 let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
             }
@@ -234,7 +235,7 @@ fn open_segment(dir: Option<&OwnedFd>, start: u64) -> io::Result<Open> {
     let create = |name: String| -> io::Result<File> {
         Ok(rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?.into())
     };
-    // The index first, so that a reader who finds the segment finds its index too.
+    // The index first, so that a reader that finds the segment also finds its index.
     let index = create(index_name(start))?;
     match create(data_name(start)) {
         Ok(data) => Ok(Open { data, index, len: 0, index_len: 0, stderr: None }),

@@ -1,5 +1,5 @@
-//! Policies by which browsers trust more than they were made with: for all users, before there are any, and for browsers
-//! that are installed later.
+//! Policies by which browsers trust additional certificates: for all users, before any browser profile exists, and for
+//! browsers that are installed later.
 
 use std::io;
 
@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use super::Wanted;
 use super::tree::{Tree, odd};
 
-/// Chromium as distributions have it and as Playwright brings it; Chrome; Chrome for Testing.
+/// Chromium of distributions and of Playwright; Chrome; Chrome for Testing.
 const CHROMIUM: [&str; 3] = [
     "etc/chromium/policies/managed/workbay.json",
     "etc/opt/chrome/policies/managed/workbay.json",
     "etc/opt/chrome_for_testing/policies/managed/workbay.json",
 ];
 const FIREFOX: &str = "etc/firefox/policies/policies.json";
-/// Longest policy of an image that is read and added to.
+/// Longest policy of an image that is extended.
 const MAX_POLICY: u64 = 1 << 20;
 
 pub(super) fn install(tree: &Tree<'_>, wanted: &Wanted, attempt: &impl Fn(&str, io::Result<()>)) {
@@ -25,11 +25,11 @@ pub(super) fn install(tree: &Tree<'_>, wanted: &Wanted, attempt: &impl Fn(&str, 
     for file in CHROMIUM {
         attempt(file, tree.write(file, policy.as_bytes()));
     }
-    attempt(FIREFOX, tell_firefox(tree));
+    attempt(FIREFOX, write_firefox(tree));
 }
 
-/// Firefox has one file for all policies, which may be the image's.
-fn tell_firefox(tree: &Tree<'_>) -> io::Result<()> {
+/// Firefox has one file for all policies, which the image may have already.
+fn write_firefox(tree: &Tree<'_>) -> io::Result<()> {
     let mut policy = match tree.read(FIREFOX, MAX_POLICY)? {
         None => json!({}),
         Some(text) => serde_json::from_slice(&text)?,

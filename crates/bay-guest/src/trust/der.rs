@@ -1,4 +1,4 @@
-//! As much of DER as it takes to find names and certificates. Never panics, whatever it is given.
+//! The parts of DER that are needed to find names and certificates. Does not panic on any input.
 
 use memchr::memmem;
 use sha1::{Digest, Sha1};
@@ -15,12 +15,12 @@ const IA5: u8 = 0x16;
 const VISIBLE: u8 = 0x1a;
 const VERSION: u8 = 0xa0;
 const EXPLICIT: u8 = 0xa0;
-/// `x509Certificate`, as an object identifier: what precedes each certificate in PKCS#12.
+/// The object identifier `x509Certificate`, which precedes each certificate in PKCS#12.
 const CERTIFICATE_BAG: [u8; 12] = [0x06, 0x0a, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x16, 0x01];
-/// Certificates of one key store that are looked at.
+/// Certificates of one key store that are read.
 const MAX_CERTIFICATES: usize = 2048;
 
-/// Tag, content and what follows.
+/// Tag, content, and the bytes that follow.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, mut rest) = rest.split_first()?;
@@ -56,12 +56,12 @@ fn encode(tag: u8, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Whether this is a sequence and nothing after it.
+/// Whether this is one sequence with nothing after it.
 pub(super) fn is_one_element(bytes: &[u8]) -> bool {
     expect(bytes, SEQUENCE).is_some_and(|(_, after)| after.is_empty())
 }
 
-/// The certificates of a PKCS#12 store without encryption, as JDKs come with.
+/// The certificates of a PKCS#12 store without encryption, as JDKs have it.
 pub(super) fn pkcs12_certificates(bytes: &[u8]) -> Vec<Certificate> {
     let found = memmem::find_iter(bytes, &CERTIFICATE_BAG).filter_map(|at| {
         let (explicit, _) = expect(&bytes[at + CERTIFICATE_BAG.len()..], EXPLICIT)?;
@@ -71,7 +71,7 @@ pub(super) fn pkcs12_certificates(bytes: &[u8]) -> Vec<Certificate> {
     found.take(MAX_CERTIFICATES).collect()
 }
 
-/// What names a certificate, each as it is encoded.
+/// The fields of a certificate that identify it, in their encoding.
 pub(super) struct Parts<'a> {
     pub(super) serial: &'a [u8],
     pub(super) issuer: &'a [u8],
@@ -94,8 +94,8 @@ pub(super) fn parts(certificate: &Certificate) -> Option<Parts<'_>> {
     Some(Parts { serial, issuer, subject })
 }
 
-/// What OpenSSL calls a certificate in a directory of them: a hash of its subject, in which case and the amount of blanks
-/// make no difference. `None` for a subject in an encoding that nobody has used for long.
+/// OpenSSL's name of a certificate in a directory: a hash of its subject that ignores case and repeated blanks. None
+/// for a subject in an obsolete encoding.
 pub(super) fn subject_hash(certificate: &Certificate) -> Option<String> {
     let (mut subject, _) = expect(parts(certificate)?.subject, SEQUENCE)?;
     let mut canonical = Vec::new();

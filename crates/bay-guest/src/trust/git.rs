@@ -1,12 +1,12 @@
-//! Remotes that speak SSH are asked over HTTPS, which the gateway reads and may answer for.
+//! Makes git use HTTPS for remotes with SSH addresses, because the gateway can read HTTPS.
 
 use std::os::fd::BorrowedFd;
 
 use crate::users;
 
-/// The forges whose addresses people copy.
+/// The forges whose addresses are most common.
 const FORGES: [&str; 4] = ["github.com", "gitlab.com", "bitbucket.org", "codeberg.org"];
-/// The settings of the repository that the bay was made for.
+/// The settings of the repository for which the bay was made.
 const ORIGIN: &str = "workspace/.git/config";
 /// Longest name of a host.
 const MAX_HOST: usize = 253;
@@ -15,18 +15,18 @@ fn section(host: &str) -> String {
     format!("[url \"https://{host}/\"]")
 }
 
-/// All of what is said of a host.
+/// The section for a host.
 fn instead(host: &str) -> String {
     format!("{}\n\tinsteadOf = git@{host}:\n\tinsteadOf = ssh://git@{host}/\n", section(host))
 }
 
-/// Settings without what an earlier start added for hosts that are reached by SSH now.
+/// The settings without sections that an earlier start added for hosts that the bay now reaches by SSH.
 pub(crate) fn without_https(old: &str, by_ssh: &[String]) -> String {
     by_ssh.iter().fold(old.to_owned(), |text, host| text.replace(&instead(host), ""))
 }
 
-/// What git's settings for all users lack, if anything. Sections that are there stay as they are; hosts that the gateway
-/// relays SSH to need none.
+/// What must be added to git's settings for all users, if anything. Existing sections stay. Hosts to which the gateway
+/// relays SSH need no section.
 pub(crate) fn over_https(root: BorrowedFd<'_>, old: &str, by_ssh: &[String]) -> Option<String> {
     let origin = origin_host(&users::read(root, ORIGIN));
     let own = origin.filter(|host| !FORGES.contains(&host.as_str()));
@@ -41,7 +41,7 @@ pub(crate) fn over_https(root: BorrowedFd<'_>, old: &str, by_ssh: &[String]) -> 
         .then(|| format!("# the bay's gateway speaks HTTPS, so remotes by SSH are asked that way\n{text}"))
 }
 
-/// The host of `origin`, where it is reached by SSH as `git`.
+/// The host of `origin`, if its address uses SSH as the user `git`.
 fn origin_host(config: &str) -> Option<String> {
     let mut within = false;
     for line in config.lines().map(str::trim) {
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_that_are_reached_by_ssh_are_left_alone_also_after_the_fact() {
+    fn hosts_that_are_reached_by_ssh_get_no_section_and_lose_an_earlier_one() {
         let dir = tempfile::tempdir().unwrap();
         let root = std::fs::File::open(dir.path()).unwrap();
         let root = std::os::fd::AsFd::as_fd(&root);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_of_an_origin_by_ssh_is_found_and_nothing_odd_is_taken_for_one() {
+    fn the_host_of_an_ssh_origin_is_found_and_odd_values_are_ignored() {
         let of = |url: &str| {
             origin_host(&format!("[core]\n\turl = git@no.test:x\n[remote \"origin\"]\n\turl = {url}\n"))
         };

@@ -1,4 +1,5 @@
-//! The `cacerts` of each Java that is found. A variable would do it too, but Java tells of it on standard error each time.
+//! Adds the certificate to the `cacerts` of each Java. A variable would also work, but then Java prints a message to
+//! standard error at every start.
 
 use std::io;
 
@@ -10,12 +11,12 @@ use crate::etc_environment;
 
 /// Longest `cacerts` or bundle that is read.
 const MAX_STORE: u64 = 8 << 20;
-/// Where distributions keep one for all.
+/// Where distributions keep one store for all.
 const SHARED: [&str; 2] = ["etc/ssl/certs/java/cacerts", "etc/pki/ca-trust/extracted/java/cacerts"];
 /// Each directory in one of these may be a Java.
 const PARENTS: [&str; 6] =
     ["usr/lib/jvm", "usr/java", "opt", "opt/java", "usr/local", "root/.sdkman/candidates/java"];
-/// Where in a Java it is: today's, and those of Java 8 with and without its tools.
+/// Where a Java has its store: today, and in Java 8 with and without the development tools.
 const PLACES: [&str; 2] = ["lib/security/cacerts", "jre/lib/security/cacerts"];
 
 pub(super) fn install(
@@ -35,7 +36,7 @@ pub(super) fn install(
     for store in SHARED.map(str::to_owned).into_iter().chain(inside) {
         match tree.read(&store, MAX_STORE) {
             Ok(None) => {}
-            // Read where links lead and written there: the next link to it finds it done.
+            // Links are followed. A second link to the same store finds it done.
             Ok(Some(old)) => attempt(&store, update(tree, &store, &old, wanted, bundle)),
             Err(error) => attempt(&store, Err(error)),
         }
@@ -43,7 +44,7 @@ pub(super) fn install(
 }
 
 fn update(tree: &Tree<'_>, store: &str, old: &[u8], wanted: &Wanted, bundle: &str) -> io::Result<()> {
-    // As fast as it gets for the usual case; both formats have certificates as they are.
+    // A fast check for the usual case: both formats contain certificates unencoded.
     let has = |certificate: &Certificate| memchr::memmem::find(old, &certificate.0).is_some();
     if wanted.trusted.iter().all(has) && !wanted.dropped.iter().any(has) {
         return Ok(());
@@ -54,7 +55,7 @@ fn update(tree: &Tree<'_>, store: &str, old: &[u8], wanted: &Wanted, bundle: &st
     } else {
         let mut certificates = der::pkcs12_certificates(old);
         if certificates.is_empty() {
-            // Encrypted. The system's take the place of what cannot be read.
+            // The store is encrypted. A store with the system's certificates replaces it.
             let text = tree.read(bundle, MAX_STORE)?.unwrap_or_default();
             certificates.extend(pem::certificates(&text).into_iter().map(|(_, certificate)| certificate));
         }

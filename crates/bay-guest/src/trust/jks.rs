@@ -1,10 +1,10 @@
-//! Java's own format of a key store, as far as one with certificates and nothing else needs it.
+//! Java's own key store format (JKS), as far as a store with only certificates needs it.
 //!
 //! ```text
 //!  FEEDFEED  version 2  count  ( 2  alias  milliseconds  "X.509"  length  certificate )…  SHA-1(password, words, all before)
 //! ```
 //!
-//! Every Java reads it where it expects its `cacerts`, also one whose own are PKCS#12.
+//! Every Java accepts it as its `cacerts`, even if its own store is PKCS#12.
 
 use sha1::{Digest, Sha1};
 
@@ -14,12 +14,12 @@ const MAGIC: [u8; 4] = [0xfe, 0xed, 0xfe, 0xed];
 const VERSION: u32 = 2;
 const TRUSTED: u32 = 2;
 const KIND: &str = "X.509";
-/// The password of every `cacerts`: it keeps nothing secret.
+/// The password of every `cacerts`. It keeps nothing secret.
 const PASSWORD: &str = "changeit";
-/// What the format mixes into its checksum.
+/// A constant that the format includes in its checksum.
 const WORDS: &[u8] = b"Mighty Aphrodite";
 const CHECKSUM: usize = 20;
-/// Entries that are looked at.
+/// Entries that are read.
 const MAX_ENTRIES: u32 = 4096;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(super) fn is_jks(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }
 
-/// `None` when it is damaged, has another password, or holds more than certificates.
+/// None if the store is damaged, has another password, or contains more than certificates.
 pub(super) fn read(bytes: &[u8]) -> Option<Vec<Entry>> {
     let (body, sum) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM)?)?;
     if checksum(body) != sum {
@@ -60,7 +60,7 @@ pub(super) fn read(bytes: &[u8]) -> Option<Vec<Entry>> {
     rest.0.is_empty().then_some(entries)
 }
 
-/// `None` when something is too long for the format.
+/// None if a field is too long for the format.
 pub(super) fn write(entries: &[Entry]) -> Option<Vec<u8>> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(VERSION.to_be_bytes());
@@ -106,7 +106,7 @@ impl<'a> Fields<'a> {
         Some(u32::from_be_bytes(*self.take(4)?.first_chunk()?))
     }
 
-    /// Java's own variety of UTF-8, in which only odd letters differ: a store with such an alias is left alone.
+    /// None if the alias has characters in which Java's variant of UTF-8 differs. Such a store is left unchanged.
     fn text(&mut self) -> Option<String> {
         let length = u16::from_be_bytes(*self.take(2)?.first_chunk()?);
         String::from_utf8(self.take(usize::from(length))?.to_vec()).ok()

@@ -1,25 +1,25 @@
-//! Every client in the bay trusts the bay's gateway, without anybody in the bay doing anything for it.
+//! Makes every client in the bay trust the bay's gateway, without configuration by the user.
 //!
-//! The gateway ends TLS with a certificate of the bay's own ([`GuestConfig::certificate`]). At the start of a bay, and
-//! when one goes on from memory, that certificate is put wherever a client looks:
+//! The gateway terminates TLS with a certificate of the bay's own ([`GuestConfig::certificate`]). When a bay starts or is
+//! restored from memory, the guest writes that certificate to all places where clients look:
 //!
 //! ```text
-//!  /.bay/ca.crt             what the daemon gave                     Node, Deno: "these too"
-//!  /.bay/ca-bundle.crt ──►  the system's bundle, with it in it       those that bring a bundle of their own: "these instead"
-//!  /.bay/ca-earlier.crt     what was trusted before, newest first    kept in all the places below
+//!  /.bay/ca.crt             the certificate from the daemon          Node, Deno: in addition to their own
+//!  /.bay/ca-bundle.crt ──►  the system's bundle, including it        clients with a bundle of their own: instead of it
+//!  /.bay/ca-earlier.crt     certificates trusted before, newest first   kept in all the places below
 //!  system                   bundle, hashed directory, anchors        OpenSSL, GnuTLS, Go, curl, git, dockerd …
-//!  java                     cacerts of each Java found               JKS; others are made into one
+//!  java                     cacerts of each Java found               JKS; other formats are converted
 //!  browsers                 policies of Chromium and Firefox
 //!  nss                      ~/.pki/nssdb, for Chromium without policies
 //!  git                      SSH remotes of forges become HTTPS, which the gateway can read
 //!  ssh                      the gateway's host key, for hosts to which it relays git over SSH
 //! ```
 //!
-//! The root filesystem is the agent's, and its trust is its own affair: it may undo all of this until the next start.
-//! Each file is read up to a bound and written by a rename; what cannot be read or written is logged and passed over.
+//! The agent controls the root filesystem and may undo all of this until the next start. Each file is read up to a
+//! bound and written by a rename. The log names each file that cannot be read or written.
 //!
-//! A fork has a certificate of its own, and its running processes have loaded their ancestors'. So what was trusted stays
-//! trusted, up to [`MAX_TRUSTED`]: nobody but the daemon has the keys.
+//! A fork has a certificate of its own, but its running processes have loaded those of its ancestors. So earlier
+//! certificates stay trusted, up to [`MAX_TRUSTED`]. Only the daemon has the keys.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -44,20 +44,20 @@ pub(crate) use git::{over_https, without_https};
 use pem::Certificate;
 pub(crate) use tree::{Tree, read_in, remove_in, write_in, write_private_in};
 
-/// Most certificates of gateways that are trusted at once: the bay's own and its nearest ancestors'.
+/// Certificates of gateways that are trusted at once: the bay's own and those of its nearest ancestors.
 const MAX_TRUSTED: usize = 8;
-/// Longest certificate, as PEM, that is taken from the daemon.
+/// Longest certificate, as PEM, that is accepted from the daemon.
 const MAX_PEM: usize = 16 << 10;
-/// Longest file of ours that is read again.
+/// Longest of this module's own files that is read again.
 const MAX_OURS: u64 = 256 << 10;
 const EARLIER: &str = "ca-earlier.crt";
 
-/// For clients that bring certificates of their own and ask neither the system nor the browser's policies.
+/// For clients that have certificates of their own and use neither the system's nor a browser policy.
 const VARIABLES: [(&str, &str); 8] = [
-    // These add to what the client has.
+    // The client uses these in addition to its own.
     ("NODE_EXTRA_CA_CERTS", CERTIFICATE),
     ("DENO_CERT", CERTIFICATE),
-    // These take its place, so they name everything.
+    // The client uses these instead of its own, so they contain everything.
     ("SSL_CERT_FILE", CERTIFICATE_BUNDLE),
     ("REQUESTS_CA_BUNDLE", CERTIFICATE_BUNDLE),
     ("GIT_SSL_CAINFO", CERTIFICATE_BUNDLE),
@@ -66,15 +66,15 @@ const VARIABLES: [(&str, &str); 8] = [
     ("CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE", CERTIFICATE_BUNDLE),
 ];
 
-/// What is to be trusted, and what is not any more.
+/// What must be trusted, and what no longer.
 struct Wanted {
-    /// The bay's own first.
+    /// The bay's own certificate is first.
     trusted: Vec<Certificate>,
-    /// Ours from earlier, beyond the bound.
+    /// Earlier certificates of gateways, beyond the bound.
     dropped: Vec<Certificate>,
 }
 
-/// The variables that a command of this bay has: none where there is no gateway, or no longer what they name.
+/// The variables of a command in this bay. None if the bay has no gateway, or the files that they name are gone.
 pub(crate) fn variables(root: BorrowedFd<'_>) -> &'static [(&'static str, &'static str)] {
     let there = [CERTIFICATE, CERTIFICATE_BUNDLE].into_iter().all(|path| {
         bay_sys::paths::open_below(root, path.trim_start_matches('/'), OFlags::PATH, ResolveFlags::IN_ROOT)
@@ -83,7 +83,7 @@ pub(crate) fn variables(root: BorrowedFd<'_>) -> &'static [(&'static str, &'stat
     if there { &VARIABLES } else { &[] }
 }
 
-/// Makes the bay's clients trust its gateway. Without a certificate nothing is touched.
+/// Makes the bay's clients trust its gateway. Without a certificate nothing is changed.
 pub(crate) fn install(guest: &GuestConfig, root: BorrowedFd<'_>, log: &Log) {
     let Some(text) = &guest.certificate else { return };
     let tree = Tree::new(root);
@@ -92,12 +92,12 @@ pub(crate) fn install(guest: &GuestConfig, root: BorrowedFd<'_>, log: &Log) {
             log.line("trust.skipped", format_args!("what={what} error={error}"));
         }
     };
-    let wanted = match keep_ours(&tree, text) {
+    let wanted = match write_certificates(&tree, text) {
         Ok(wanted) => wanted,
         Err(error) => return attempt(CERTIFICATE, Err(error)),
     };
     let bundle = system::install(&tree, &wanted, &attempt);
-    attempt(CERTIFICATE_BUNDLE, point_at(&tree, bundle));
+    attempt(CERTIFICATE_BUNDLE, link_to(&tree, bundle));
     java::install(&tree, &wanted, bundle, &attempt);
     browsers::install(&tree, &wanted, &attempt);
     nss::install(&tree, &wanted.trusted, &attempt);
@@ -106,8 +106,8 @@ pub(crate) fn install(guest: &GuestConfig, root: BorrowedFd<'_>, log: &Log) {
     }
 }
 
-/// Writes the bay's own certificate and what was its own before.
-fn keep_ours(tree: &Tree<'_>, text: &str) -> io::Result<Wanted> {
+/// Writes the bay's own certificate and its earlier ones.
+fn write_certificates(tree: &Tree<'_>, text: &str) -> io::Result<Wanted> {
     let own = if text.len() <= MAX_PEM { pem::certificates(text.as_bytes()) } else { Vec::new() };
     if own.is_empty() || own.len() > MAX_TRUSTED {
         return Err(tree::odd("the gateway's certificate is none"));
@@ -125,7 +125,7 @@ fn keep_ours(tree: &Tree<'_>, text: &str) -> io::Result<Wanted> {
         }
     }
     let dropped = trusted.split_off(trusted.len().min(MAX_TRUSTED));
-    // The record of what was trusted comes first: no moment forgets a certificate that is still in a bundle.
+    // The list of earlier certificates is written first. So no certificate is in a bundle without being in the list.
     match &trusted[count..] {
         [] => remove_in(home.as_fd(), EARLIER)?,
         earlier => write_in(home.as_fd(), EARLIER, pem::text(earlier).as_bytes())?,
@@ -134,15 +134,15 @@ fn keep_ours(tree: &Tree<'_>, text: &str) -> io::Result<Wanted> {
     Ok(Wanted { trusted, dropped })
 }
 
-/// Our own directory is a plain one: the runtime refuses to start a bay where it is not.
+/// The runtime refuses to start a bay in which this directory is a link.
 fn home(tree: &Tree<'_>) -> io::Result<std::os::fd::OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let strict = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
     Ok(bay_sys::paths::open_below(tree.root(), HOME.trim_start_matches('/'), flags, strict)?)
 }
 
-/// A link, so that what the system's own tools add to the bundle is trusted by all.
-fn point_at(tree: &Tree<'_>, bundle: &str) -> io::Result<()> {
+/// A link, so that certificates that the system's tools add later are trusted as well.
+fn link_to(tree: &Tree<'_>, bundle: &str) -> io::Result<()> {
     let (home, target) = (home(tree)?, format!("/{bundle}"));
     let name = CERTIFICATE_BUNDLE.rsplit('/').next().unwrap_or(CERTIFICATE_BUNDLE);
     if rustix::fs::readlinkat(&home, name, Vec::new()).is_ok_and(|old| old.as_bytes() == target.as_bytes()) {

@@ -1,11 +1,12 @@
-//! The certificate store of NSS in each home, `~/.pki/nssdb`: what Chromium reads that has no policies, as Playwright runs it.
+//! The certificate store of NSS in each home, `~/.pki/nssdb`. Chromium reads it if it has no policies, for example
+//! under Playwright.
 //!
-//! The store is an SQLite database. It is only ever made, never opened: one that anybody has written to since, or that is not
-//! ours, stays as it is. So this writes the few pages of such a database and reads nothing but its header.
+//! The store is an SQLite database. It is written as a whole and never changed: a store that another program made or wrote to stays
+//! as it is. So this module writes the few pages of such a database, and reads only its header.
 //!
 //! ```text
 //!  page 1   header, and the schema: one table and the index of its key
-//!  page 2   the table: per certificate one row with it and one that says how far it is trusted
+//!  page 2   the table: for each certificate one row with it, and one that says what it is trusted for
 //!  page 3   the index
 //! ```
 
@@ -25,25 +26,25 @@ use crate::users::{self, User};
 const MAX_HOMES: usize = 16;
 const DIRECTORIES: [&str; 2] = [".pki", "nssdb"];
 const NAME: &str = "cert9.db";
-/// One page holds all rows: a certificate of a gateway is far shorter than a kilobyte, and they are few.
+/// One page holds all rows: the certificate of a gateway is much shorter than a kilobyte, and there are few.
 const PAGE: usize = 32 << 10;
 const SQLITE_HEADER: usize = 100;
-/// Where the header counts the writers since, and where it names the program that made it.
+/// Where the header counts changes, and where it names the program that wrote it.
 const COUNTER: std::ops::Range<usize> = 24..28;
 const APPLICATION: std::ops::Range<usize> = 68..72;
 const OURS: &[u8; 4] = b"wbay";
 const FIRST_COUNT: u32 = 1;
 
-/// PKCS#11's kinds of objects and words of trust.
+/// PKCS#11's object classes and levels of trust.
 const CERTIFICATE: u32 = 1;
 const TRUST: u32 = 0xce53_4353;
 const TRUSTED_DELEGATOR: u32 = 0xce53_4352;
 const MUST_VERIFY: u32 = 0xce53_435b;
 const NOT_TRUSTED_HERE: u32 = 0xce53_4353;
-/// How NSS writes a value that is there and empty.
+/// How NSS writes a value that is present and empty.
 const EMPTY: [u8; 3] = [0xa5, 0x00, 0x5a];
 
-/// Attributes of PKCS#11 and of NSS, from one to another: its table has a column for each, named by its number.
+/// Ranges of attributes of PKCS#11 and NSS. The table has a column for each, named by its number.
 const ATTRIBUTES: [(u32, u32); 25] = [
     (0x0, 0x3),
     (0x10, 0x12),
@@ -78,7 +79,7 @@ pub(super) fn install(tree: &Tree<'_>, trusted: &[Certificate], attempt: &impl F
         return attempt(NAME, Err(odd("certificates that do not fit a page")));
     };
     for user in users::with_homes(tree.root()).into_iter().take(MAX_HOMES) {
-        // Somebody listed whose home was never made needs none.
+        // A user whose home does not exist needs none.
         let Ok(home) = tree.directory(user.home.trim_start_matches('/')) else { continue };
         attempt(&format!("{}/.pki/nssdb", user.home), make(home, &user, &image));
     }
@@ -88,7 +89,7 @@ fn make(home: OwnedFd, user: &User, image: &[u8]) -> io::Result<()> {
     let owner = (Uid::from_raw(user.identity.uid), Gid::from_raw(user.identity.gid));
     let mut at = home;
     for name in DIRECTORIES {
-        // No link: the home is its user's, and we are root.
+        // No link is followed: the user controls the home, and the guest is root.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = match rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o700)) {
             Ok(()) => true,
@@ -108,7 +109,7 @@ fn make(home: OwnedFd, user: &User, image: &[u8]) -> io::Result<()> {
     write_owned_in(at.as_fd(), NAME, image, Some(owner))
 }
 
-/// Whether there is nothing, or what we made and nobody has written to since.
+/// Whether there is no store, or one that this module wrote and nobody changed.
 fn may_replace(directory: BorrowedFd<'_>) -> bool {
     if matches!(rustix::fs::statat(directory, NAME, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT)) {
         return true;
@@ -124,7 +125,7 @@ enum Value {
     Bytes(Vec<u8>),
 }
 
-/// A whole database. `None` where the certificates do not fit.
+/// A whole database. None if the certificates do not fit.
 fn database(trusted: &[Certificate]) -> Option<Vec<u8>> {
     let mut rows = Vec::new();
     for certificate in trusted {
@@ -181,7 +182,7 @@ fn certificate_row(certificate: &Certificate) -> Option<Attributes> {
     ])
 }
 
-/// Trusted to vouch for servers, and for nothing else.
+/// The row that trusts the certificate to sign for servers, and for nothing else.
 fn trust_row(certificate: &Certificate) -> Option<Attributes> {
     let parts = der::parts(certificate)?;
     let word = |word: u32| word.to_be_bytes().to_vec();
@@ -210,7 +211,7 @@ fn header() -> [u8; SQLITE_HEADER] {
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, b"SQLite format 3\0");
     put(16, &[0x80, 0x00]);
-    // A journal beside it, nothing reserved, and three fractions that are the same for all.
+    // A rollback journal, no reserved bytes, and three fractions that are fixed.
     put(18, &[1, 1, 0, 64, 32, 32]);
     put(COUNTER.start, &FIRST_COUNT.to_be_bytes());
     put(28, &3_u32.to_be_bytes());
@@ -219,13 +220,13 @@ fn header() -> [u8; SQLITE_HEADER] {
     put(44, &4_u32.to_be_bytes());
     put(56, &1_u32.to_be_bytes());
     put(APPLICATION.start, OURS);
-    // The count at which the size above was true, and a version of SQLite that writes it.
+    // The change counter for which the size above is valid, and a version of SQLite.
     put(92, &FIRST_COUNT.to_be_bytes());
     put(96, &3_040_000_u32.to_be_bytes());
     header
 }
 
-/// A page of cells: their places in order at the beginning, they themselves at the end.
+/// A page of cells: their offsets, in order, at the beginning, and the cells at the end.
 fn page(kind: u8, reserved: usize, cells: &[Vec<u8>]) -> Option<Vec<u8>> {
     let mut page = vec![0; PAGE];
     let mut content = PAGE;
@@ -252,7 +253,7 @@ fn cell(key: &[u8], record: &[u8]) -> Vec<u8> {
     [&varint(u32::try_from(record.len()).unwrap_or(u32::MAX))[..], key, record].concat()
 }
 
-/// Kinds of all values, then the values.
+/// The types of all values, then the values.
 fn record(values: &[Value]) -> Vec<u8> {
     let (mut kinds, mut body) = (Vec::new(), Vec::new());
     let length = |bytes: &[u8]| u32::try_from(bytes.len() * 2).unwrap_or(u32::MAX - 13);
@@ -273,12 +274,12 @@ fn record(values: &[Value]) -> Vec<u8> {
             }
         }
     }
-    // Its own length counts, and is one byte or two.
+    // The length includes itself, in one byte or two.
     let size = kinds.len() + if kinds.len() < 127 { 1 } else { 2 };
     [varint(u32::try_from(size).unwrap_or(u32::MAX)), kinds, body].concat()
 }
 
-/// Seven bits a byte, the highest first.
+/// Seven bits per byte, the highest first.
 fn varint(number: u32) -> Vec<u8> {
     let mut bytes: Vec<u8> =
         (0..5).rev().map(|n| (number >> (7 * n)).to_le_bytes()[0] & 0x7f | 0x80).collect();

@@ -1,4 +1,4 @@
-//! Certificates in their text form, one or many in a file, with anything between them.
+//! Certificates as PEM, one or many in a file, with anything between them.
 
 use std::ops::Range;
 
@@ -10,9 +10,9 @@ use sha1::{Digest, Sha1};
 
 const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
 const END: &[u8] = b"-----END CERTIFICATE-----";
-/// Letters of a line.
+/// Characters per line.
 const WIDTH: usize = 64;
-/// Certificates of one file that are looked at: ten times what a system has.
+/// Certificates of one file that are read: ten times as many as a system has.
 const MAX_CERTIFICATES: usize = 2048;
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
@@ -24,7 +24,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 pub(super) struct Certificate(pub(super) Vec<u8>);
 
 impl Certificate {
-    /// Names it in files: the beginning of its fingerprint.
+    /// Its name in file names: the beginning of its fingerprint.
     pub(super) fn short_name(&self) -> String {
         let hash = Sha1::digest(&self.0);
         let digits: String = hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
@@ -36,7 +36,7 @@ impl Certificate {
     }
 }
 
-/// The certificates of a text and where each is. What is none, or not whole, is passed over.
+/// The certificates in a text, and where each is. Incomplete and other blocks are skipped.
 pub(super) fn certificates(text: &[u8]) -> Vec<(Range<usize>, Certificate)> {
     let mut found = Vec::new();
     let mut ends = memmem::find_iter(text, END).peekable();

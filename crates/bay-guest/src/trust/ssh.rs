@@ -1,4 +1,4 @@
-//! SSH clients know the bay's gateway by one key, whatever host they mean: it is the gateway that answers them.
+//! SSH clients know the gateway by one key for every host, because the gateway answers for all of them.
 
 use std::io;
 
@@ -6,13 +6,13 @@ use bay_types::guest::GatewaySsh;
 
 use super::tree::{Tree, odd};
 
-/// What clients of all users look into beside their own.
+/// The file that the clients of all users read.
 const KNOWN_HOSTS: &str = "etc/ssh/ssh_known_hosts";
-/// At the end of a line of ours.
+/// The comment at the end of each line that this module wrote.
 const MARK: &str = "the gateway of this bay";
-/// Longest file of an image that is read and added to.
+/// Longest file of an image that is extended.
 const MAX_KNOWN_HOSTS: u64 = 4 << 20;
-/// Longest key that is taken from the daemon.
+/// Longest key that is accepted from the daemon.
 const MAX_KEY: usize = 1024;
 
 pub(super) fn install(tree: &Tree<'_>, ssh: &GatewaySsh) -> io::Result<()> {

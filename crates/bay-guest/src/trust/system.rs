@@ -1,4 +1,4 @@
-//! The system's own certificates: bundle, hashed directory, and where its tools take additions from.
+//! The system's own certificates: the bundle, the hashed directory, and the directories for additions.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use super::tree::{Tree, odd, remove_in, write_in};
 use super::{Wanted, der, pem};
 
-/// Where distributions have everything in one file: Debian, Alpine and Arch; Fedora and its kin, twice; openSUSE; musl's
-/// and others' OpenSSL. Some are links to another.
+/// Where distributions have one file with everything: Debian, Alpine and Arch; Fedora and its relatives, twice;
+/// openSUSE; OpenSSL as musl and others build it. Some are links to another.
 const BUNDLES: [&str; 5] = [
     "etc/ssl/certs/ca-certificates.crt",
     "etc/pki/tls/certs/ca-bundle.crt",
@@ -18,27 +18,27 @@ const BUNDLES: [&str; 5] = [
     "etc/ssl/ca-bundle.pem",
     "etc/ssl/cert.pem",
 ];
-/// Made where there is none at all.
+/// Made if there is no bundle at all.
 const USUAL_BUNDLE: &str = BUNDLES[0];
-/// Where the tools that make the bundle anew take additions from: Fedora, openSUSE, Arch.
+/// Directories for additions, which the tools that rebuild the bundle read: Fedora, openSUSE, Arch.
 const ANCHORS: [&str; 3] =
     ["etc/pki/ca-trust/source/anchors", "etc/pki/trust/anchors", "etc/ca-certificates/trust-source/anchors"];
-/// Debian and Alpine. Made where no other is there: the tools may be installed later.
+/// Debian and Alpine. Made if there is no other, because the tools may be installed later.
 const USUAL_ANCHORS: &str = "usr/local/share/ca-certificates";
-/// Debian's directory of one file per certificate, found by a hash of their subjects.
+/// Debian's directory with one file for each certificate, named by a hash of the subject.
 const HASHED: &str = "etc/ssl/certs";
 /// Certificates with the same subject.
 const MAX_SAME: usize = 16;
 /// Longest bundle that is read.
 const MAX_BUNDLE: u64 = 8 << 20;
 
-/// Tells which bundle is the system's.
+/// Writes all of them. Returns the path of the system's bundle.
 pub(super) fn install(
     tree: &Tree<'_>,
     wanted: &Wanted,
     attempt: &impl Fn(&str, io::Result<()>),
 ) -> &'static str {
-    // Additions first: tools that run meanwhile make a bundle with them.
+    // The additions first: if a tool runs meanwhile, its bundle includes them.
     let known: Vec<&str> = ANCHORS.into_iter().filter(|dir| tree.has_directory(dir)).collect();
     let debian = known.is_empty();
     for anchors in if debian { vec![USUAL_ANCHORS] } else { known } {
@@ -65,7 +65,7 @@ pub(super) fn install(
     system.unwrap_or(USUAL_BUNDLE)
 }
 
-/// The bundle with what is wanted and without what is not any more; otherwise as it was.
+/// The bundle with what must be trusted and without what must no longer be trusted; the rest is unchanged.
 fn updated(old: &[u8], wanted: &Wanted) -> Vec<u8> {
     let found = pem::certificates(old);
     let mut new = Vec::with_capacity(old.len());
@@ -88,7 +88,7 @@ fn updated(old: &[u8], wanted: &Wanted) -> Vec<u8> {
     new
 }
 
-/// One certificate in each file: Debian's tools take no others.
+/// One certificate per file, because Debian's tools accept no others.
 fn add_anchors(tree: &Tree<'_>, directory: &str, wanted: &Wanted) -> io::Result<()> {
     let at = tree.make_directory(directory)?;
     for certificate in &wanted.dropped {
@@ -101,7 +101,7 @@ fn add_anchors(tree: &Tree<'_>, directory: &str, wanted: &Wanted) -> io::Result<
     Ok(())
 }
 
-/// What `update-ca-certificates` would make of the additions: a link by name, and one by hash to that.
+/// Adds the links that `update-ca-certificates` would make: one by name, and one by hash.
 fn add_hashed(tree: &Tree<'_>, wanted: &Wanted) -> io::Result<()> {
     let at = tree.make_directory(HASHED)?;
     let link_of = |name: &str| {
@@ -111,7 +111,7 @@ fn add_hashed(tree: &Tree<'_>, wanted: &Wanted) -> io::Result<()> {
     for certificate in &wanted.dropped {
         let name = format!("{}.pem", certificate.short_name());
         remove_in(at.as_fd(), &name)?;
-        // A hole among links of one hash ends the search for it, so the last one moves there.
+        // OpenSSL stops searching at a missing number among links of one hash. So the last link moves to the gap.
         let Some(hash) = der::subject_hash(certificate) else { continue };
         let links: Vec<String> = (0..MAX_SAME).map(|n| format!("{hash}.{n}")).collect();
         let there =

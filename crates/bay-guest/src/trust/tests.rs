@@ -1,4 +1,4 @@
-//! Roots as distributions have them, and as agents leave them.
+//! Roots as distributions make them and as agents change them.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -68,13 +68,13 @@ impl Root {
         fs::read_to_string(self.at("guest.log")).unwrap_or_default()
     }
 
-    /// How often a bundle has a certificate.
+    /// How often a bundle contains a certificate.
     fn count(&self, bundle: &str, certificate: &str) -> usize {
         let wanted = der(certificate);
         pem::certificates(self.text(bundle).as_bytes()).iter().filter(|(_, there)| *there == wanted).count()
     }
 
-    /// Every file with its inode: what was not written anew.
+    /// Every file with its inode, to find files that were written again.
     fn state(&self) -> Vec<(PathBuf, u64, i64)> {
         fn walk(dir: &Path, all: &mut Vec<(PathBuf, u64, i64)>) {
             for entry in fs::read_dir(dir).unwrap() {
@@ -97,7 +97,7 @@ impl Root {
 const DEBIAN: &str = "etc/ssl/certs/ca-certificates.crt";
 
 #[test]
-fn a_debian_root_trusts_it_in_its_bundle_by_hash_and_when_its_tools_make_them_anew() {
+fn a_debian_root_trusts_it_in_its_bundle_by_hash_and_after_its_tools_rebuild_them() {
     let root = Root::new(&["usr/local/share"]);
     let (system, ours) = (authority("Web"), authority("Gateway of  ALPHA"));
     root.put(DEBIAN, format!("# all\n{}", system.trim_end()));
@@ -125,7 +125,7 @@ fn a_debian_root_trusts_it_in_its_bundle_by_hash_and_when_its_tools_make_them_an
 }
 
 #[test]
-fn a_fedora_root_trusts_it_where_its_links_lead() {
+fn a_fedora_root_trusts_it_at_the_targets_of_its_links() {
     let root = Root::new(&["etc/pki/ca-trust/source/anchors", "etc/pki/tls/certs", "etc/ssl"]);
     let (system, ours) = (authority("Web"), authority("Gateway"));
     let real = "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem";
@@ -164,7 +164,7 @@ fn a_root_without_any_certificates_gets_a_bundle_and_one_of_opensuse_keeps_its_o
 }
 
 #[test]
-fn a_bay_without_a_gateway_is_left_as_it_is() {
+fn a_bay_without_a_gateway_is_not_changed() {
     let root = Root::new(&[]);
     let guest = GuestConfig {
         bay_id: "bay".into(),
@@ -188,7 +188,7 @@ fn a_fork_trusts_its_own_first_and_its_nearest_ancestors_and_forgets_the_oldest_
     let root = Root::new(&["etc/ssl/certs/java"]);
     root.put(DEBIAN, authority("Web"));
     root.put("etc/ssl/certs/java/cacerts", jks::write(&[]).unwrap());
-    // All of one name, as those of a family may be.
+    // All with the same name, as a bay and its forks may have.
     let line: Vec<String> = (0..MAX_TRUSTED + 3).map(|_| authority("Gateway")).collect();
     for certificate in &line {
         root.trust(certificate);
@@ -215,7 +215,7 @@ fn a_fork_trusts_its_own_first_and_its_nearest_ancestors_and_forgets_the_oldest_
     }
     assert_eq!(pem::certificates(root.text(DEBIAN).as_bytes()).len(), MAX_TRUSTED + 1);
     assert!(!root.at(&format!("etc/ssl/certs/{hash}.{MAX_TRUSTED}")).is_symlink());
-    // Back to an ancestor: it is the own one again.
+    // Back to an ancestor's certificate: it is first again.
     root.trust(&kept[0]);
     assert_eq!(root.count(".bay/ca.crt", &kept[0]), 1);
     assert_eq!(pem::certificates(root.text(DEBIAN).as_bytes()).len(), MAX_TRUSTED + 1);
@@ -230,7 +230,7 @@ fn java_keeps_what_it_trusts_and_a_store_that_cannot_be_read_is_made_from_the_bu
     let entry = jks::Entry { alias: "company".into(), created_ms: 7, certificate: der(&own) };
     root.put("etc/ssl/certs/java/cacerts", jks::write(std::slice::from_ref(&entry)).unwrap());
     symlink("/etc/ssl/certs/java/cacerts", root.at("usr/lib/jvm/java-17/lib/security/cacerts")).unwrap();
-    // As a JDK brings it: the certificate in a bag without encryption.
+    // As a JDK has it: the certificate in a bag without encryption.
     let bag = |certificate: &Certificate| {
         let long = |tag: u8, content: &[u8]| {
             let length = u16::try_from(content.len()).unwrap().to_be_bytes();
@@ -271,7 +271,7 @@ fn a_java_store_that_is_not_the_usual_one_stays() {
 }
 
 #[test]
-fn browsers_are_told_by_policies_and_those_of_the_image_stay() {
+fn browsers_get_policies_and_those_of_the_image_stay() {
     let root = Root::new(&[]);
     let ours = authority("Gateway");
     let theirs = r#"{"policies":{"BlockAboutConfig":true,"Certificates":{"Install":["/etc/own.crt"]}}}"#;
@@ -295,7 +295,7 @@ fn browsers_are_told_by_policies_and_those_of_the_image_stay() {
 }
 
 #[test]
-fn homes_get_a_store_for_chromium_and_one_that_somebody_wrote_to_stays() {
+fn homes_get_a_store_for_chromium_and_a_store_that_was_changed_stays() {
     let root = Root::new(&["root", "home/dev", "home/own/.pki/nssdb", "home/sly"]);
     let me = rustix::process::getuid().as_raw();
     let (dev, service) = (if me == 0 { 1000 } else { me }, 105);
@@ -330,7 +330,7 @@ fn homes_get_a_store_for_chromium_and_one_that_somebody_wrote_to_stays() {
     root.trust(&second);
     let after = fs::read(root.at(store)).unwrap();
     assert!(contains(&after, &first) && contains(&after, &second));
-    // SQLite counts who writes.
+    // SQLite counts changes.
     let mut written = after.clone();
     written[27] = 2;
     root.put(store, &written);
@@ -339,7 +339,7 @@ fn homes_get_a_store_for_chromium_and_one_that_somebody_wrote_to_stays() {
 }
 
 #[test]
-fn whatever_an_agent_leaves_in_the_way_is_replaced_or_passed_over_and_never_followed_out() {
+fn other_files_with_these_names_are_replaced_or_skipped_and_never_followed_out() {
     let outside = tempfile::tempdir().unwrap();
     let victim = outside.path().join("victim");
     fs::write(&victim, "mine").unwrap();
@@ -360,7 +360,7 @@ fn whatever_an_agent_leaves_in_the_way_is_replaced_or_passed_over_and_never_foll
     fifo("opt/a/lib/security/cacerts");
     symlink(&victim, root.at("opt/b/lib/security/cacerts")).unwrap();
     let ours = authority("Gateway");
-    // First with something that cannot be removed where a file of ours has to go, then without.
+    // First with a directory that cannot be removed in the place of a file, then without.
     root.trust(&ours);
     assert!(root.log().contains("what=/.bay/ca.crt"), "{}", root.log());
     fs::remove_dir_all(root.at(".bay/ca-earlier.crt")).unwrap();
@@ -375,7 +375,7 @@ fn whatever_an_agent_leaves_in_the_way_is_replaced_or_passed_over_and_never_foll
 }
 
 #[test]
-fn garbage_for_a_certificate_changes_nothing() {
+fn an_invalid_certificate_changes_nothing() {
     let root = Root::new(&[]);
     let long = authority("x").repeat(40);
     for odd in ["", "hello", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", &long] {
@@ -386,7 +386,7 @@ fn garbage_for_a_certificate_changes_nothing() {
 }
 
 #[test]
-fn variables_are_there_with_what_they_name_and_only_then() {
+fn variables_are_set_only_while_the_files_that_they_name_exist() {
     let root = Root::new(&[]);
     root.trust(&authority("Gateway"));
     let open = File::open(root.0.path()).unwrap();
@@ -398,7 +398,7 @@ fn variables_are_there_with_what_they_name_and_only_then() {
 
 proptest::proptest! {
     #[test]
-    fn no_bytes_upset_the_parsers(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..512)) {
+    fn no_bytes_make_the_parsers_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..512)) {
         let _ = der::subject_hash(&Certificate(bytes.clone()));
         let _ = der::pkcs12_certificates(&bytes);
         let _ = pem::certificates(&bytes);
@@ -412,7 +412,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn ssh_clients_know_the_gateway_and_what_the_image_knew() {
+fn ssh_clients_know_the_gateway_and_the_hosts_of_the_image() {
     let root = Root::new(&["etc/ssh"]);
     root.put("etc/ssh/ssh_known_hosts", "old.test ssh-ed25519 AAAA");
     let tree_root = File::open(root.0.path()).unwrap();

@@ -1,4 +1,5 @@
-//! Files below a root that is the agent's: bounded reads, writes by rename, nothing followed out of it.
+//! Reads and writes files below a root that the agent controls: bounded reads, writes by rename, no link followed out
+//! of the root.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -10,9 +11,9 @@ use rustix::io::Errno;
 
 use crate::spool;
 
-/// Links that the last part of a path may lead through.
+/// Links that are followed in the last part of a path.
 const MAX_LINKS: usize = 8;
-/// Names of a directory that are looked at.
+/// Names of a directory that are read.
 const MAX_NAMES: usize = 256;
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
@@ -20,7 +21,7 @@ pub(super) fn odd(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// What a file is called until it is whole.
+/// The name of a file until it is complete.
 pub(super) fn fresh(name: &str) -> String {
     format!(".{name}.workbay")
 }
@@ -49,7 +50,7 @@ impl<'a> Tree<'a> {
         self.directory(path).is_ok()
     }
 
-    /// The same, made with all above it where it is missing.
+    /// Opens a directory. Makes it and its parents if they do not exist.
     pub(crate) fn make_directory(&self, path: &str) -> io::Result<OwnedFd> {
         let mut at = self.directory("")?;
         let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
@@ -66,7 +67,7 @@ impl<'a> Tree<'a> {
         Ok(at)
     }
 
-    /// A regular file, wherever links lead to it; `None` when there is none.
+    /// The content of a regular file; links to it are followed. None if there is no such file.
     pub(super) fn read(&self, path: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         match open_below(self.root, path, flags, ResolveFlags::IN_ROOT) {
@@ -76,7 +77,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Puts a file in the place of the one that is there, or that links lead to. One that is right stays.
+    /// Replaces the file at the path, or the target if that is a link. A file with this content stays as it is.
     pub(super) fn write(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         let mut path = path.to_owned();
         for _ in 0..=MAX_LINKS {
@@ -97,7 +98,7 @@ impl<'a> Tree<'a> {
         Err(Errno::LOOP.into())
     }
 
-    /// Some of the names in a directory; none when it is none.
+    /// The first names in a directory. None if it is not a directory.
     pub(super) fn names(&self, path: &str) -> Vec<String> {
         let Ok(directory) = self.directory(path).and_then(|fd| Ok(Dir::new(fd)?)) else {
             return Vec::new();
@@ -112,7 +113,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// A regular file of this directory that is no link.
+/// The content of a regular file in this directory; links are not followed.
 pub(crate) fn read_in(directory: BorrowedFd<'_>, name: &str, most: u64) -> Option<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, name, flags, Mode::empty()).ok()?;
@@ -132,12 +133,13 @@ fn read_whole(file: OwnedFd, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Replaces whatever has this name by a file that everybody may read, unless it is that already.
+/// Replaces what has this name by a file that everybody may read. A file with this content stays as it is.
 pub(crate) fn write_in(directory: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> io::Result<()> {
     write_owned_in(directory, name, bytes, None)
 }
 
-/// The same for somebody else alone, whatever was there: also what it was the same as could be read by others.
+/// Replaces what has this name by a file that only its owner may read. An existing file is always replaced, because
+/// others could have read it.
 pub(crate) fn write_private_in(
     directory: BorrowedFd<'_>,
     name: &str,
@@ -147,7 +149,7 @@ pub(crate) fn write_private_in(
     replace_in(directory, name, bytes, Mode::from_raw_mode(0o600), Some(owner))
 }
 
-/// The same for somebody else, who has it from the moment on that it has its name.
+/// Replaces what has this name by a file that has its owner from the beginning.
 pub(super) fn write_owned_in(
     directory: BorrowedFd<'_>,
     name: &str,
@@ -173,7 +175,7 @@ fn replace_in(
     let written = rustix::fs::openat(directory, &fresh, flags, mode)
         .map_err(io::Error::from)
         .and_then(|file| {
-            // Whatever the umask is.
+            // Independent of the umask.
             rustix::fs::fchmod(&file, mode)?;
             if let Some((user, group)) = owner {
                 rustix::fs::fchown(&file, Some(user), Some(group))?;
@@ -187,7 +189,7 @@ fn replace_in(
     written
 }
 
-/// A name that is not there is fine.
+/// Removes a name. Succeeds if it does not exist.
 pub(crate) fn remove_in(directory: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),

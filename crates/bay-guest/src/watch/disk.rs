@@ -1,5 +1,5 @@
-//! Reading directories and refusals of the kernel. Relative paths start at the watched directory, in which the thread of
-//! a watch stands.
+//! Reads directories, and explains errors of the kernel. Relative paths start at the watched directory, which is the
+//! working directory of a watch's thread.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,8 +9,8 @@ use rustix::io::Errno;
 
 use super::MAX_DIRECTORIES;
 
-/// Filesystems that the kernel makes up: endless, and silent when they change.
-const MADE_UP: [i64; 7] = [
+/// Filesystems that the kernel generates: endless, and without notifications.
+const GENERATED: [i64; 7] = [
     0x9fa0,      // proc
     0x6265_6572, // sysfs
     0x6367_7270, // cgroup2
@@ -32,12 +32,12 @@ pub(super) fn same_file(one: &[u8], other: &[u8]) -> bool {
     identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
-/// Names and kinds in a directory; none in one of the kernel's own.
+/// Names and kinds in a directory. None in a filesystem that the kernel generates.
 pub(super) fn entries(path: &[u8]) -> Result<Vec<(Vec<u8>, FileType)>, Errno> {
     let path = if path.is_empty() { b"." } else { path };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let dir = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
-    if MADE_UP.contains(&rustix::fs::fstatfs(&dir)?.f_type) {
+    if GENERATED.contains(&rustix::fs::fstatfs(&dir)?.f_type) {
         return Ok(Vec::new());
     }
     let mut found = Vec::new();

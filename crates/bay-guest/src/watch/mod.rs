@@ -1,19 +1,19 @@
-//! Telling what changes below a directory, from the kernel's own notifications.
+//! Reports what changes below a directory, from the kernel's notifications (inotify).
 //!
 //! ```text
 //!   kernel queue ──► thread (tracker, tree) ──► Queue, bounded in bytes ──► task ──► channel ──► reader
 //!        │ full             │ out of watches            │ full
-//!        └──────────────────┴───────────────────────────┴──────────► Change::Dropped, in its place among the others
+//!        └──────────────────┴───────────────────────────┴──────────► Change::Dropped, in order with the others
 //! ```
 //!
-//! One thread per watch takes notifications off the kernel's queue as fast as they come and never waits for the reader.
-//! The kernel watches single directories, so the thread adds every directory that appears. One that was filled before
-//! its watch was in place is read, and what is found is told; where the kernel tells it as well it is told once.
-//! A directory that moves within the tree keeps its watch and gets its new path; what becomes uncertain on the way is
-//! looked at again as soon as the kernel's queue is empty.
+//! One thread per watch takes notifications off the kernel's queue at once and never waits for the reader. The kernel
+//! watches single directories, so the thread adds every directory that appears. A directory may be filled before its
+//! watch is added, so the thread reads it and reports what it finds; if the kernel reports an entry too, it is reported
+//! once. A directory that moves within the tree keeps its watch and gets its new path. What is uncertain meanwhile is
+//! checked again when the kernel's queue is empty.
 //!
-//! What is not seen: writes through memory maps (the kernel does not tell them), changes behind symbolic links (they
-//! are not followed), and the kernel's own filesystems such as `/proc`.
+//! Not reported: writes through memory maps (the kernel sends no notification), changes behind symbolic links (they are
+//! not followed), and the kernel's own filesystems such as `/proc`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -37,11 +37,11 @@ use queue::Queue;
 pub(crate) use route::route;
 use tracker::Tracker;
 
-/// Watches open at the same time; each costs a thread and one of the kernel's instances.
+/// Watches that are open at the same time. Each costs a thread and an inotify instance.
 const MAX_WATCHES: usize = 64;
-/// Directories of one watch. The kernel counts them per user, and the bay's own programs want some too.
+/// Directories of one watch. The kernel limits them per user, and the bay's own programs need some too.
 const MAX_DIRECTORIES: usize = 1 << 16;
-/// Changes that wait in the channel; the others wait in [`Queue`].
+/// Changes that wait in the channel. Further changes wait in [`Queue`].
 const CHANNEL: usize = 64;
 const STACK: usize = 256 << 10;
 
@@ -50,13 +50,13 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 /// What happened to a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// It appeared: made, linked, or renamed to this name, also over another file.
+    /// It appeared: made, linked, or renamed to this name, possibly over another file.
     Create,
     Write,
     Remove,
-    /// It has this name no longer. The new one, if it is in the tree, follows as [`Kind::Create`].
+    /// It no longer has this name. If the new name is in the tree, it follows as [`Kind::Create`].
     Rename,
-    /// Mode, owner, times or extended attributes.
+    /// Its mode, owner, times or extended attributes changed.
     Chmod,
 }
 
@@ -68,7 +68,7 @@ pub(crate) enum Change {
         path: PathBuf,
         is_dir: bool,
     },
-    /// Something happened here that could not be told: a queue was full, or a directory could not be watched.
+    /// Changes are missing here: a queue was full, or a directory could not be watched.
     Dropped,
 }
 
@@ -84,30 +84,30 @@ impl Drop for Watch {
     }
 }
 
-/// What thread, task and owner of a watch have in common.
+/// What the thread, the task and the owner of a watch share.
 #[derive(Debug)]
 struct Shared {
     queue: Queue,
-    /// Readable once the thread is to end.
+    /// Readable when the thread must end.
     stop: OwnedFd,
 }
 
 impl Shared {
     fn end(&self) {
-        // An event counter takes eight bytes always; one that is set already stays set.
+        // Writing eight bytes to an event counter does not fail; once set, it stays set.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
     }
 }
 
-/// Watches a directory, and what is below it if `recursive`. When this returns the watches are in place: nothing that
-/// happens afterwards is missed.
+/// Watches a directory and, if `recursive`, everything below it. Changes are reported from the moment at which this
+/// returns.
 ///
-/// The channel ends when the directory itself is removed, renamed or unmounted; its last change then has an empty path.
+/// The channel ends when the directory itself is removed, renamed or unmounted; its last change has an empty path.
 ///
-/// Reads the whole tree, so it is for a thread that may block, in the context of the runtime.
+/// Reads the whole tree, so it must be called on a thread that may block, within the runtime.
 ///
 /// # Errors
-/// When the directory cannot be opened, or the kernel has no watches left. The message says what to do.
+/// If the directory cannot be opened, or the kernel has no watches left. The message says what to do.
 pub(crate) fn open(dir: &Path, recursive: bool) -> io::Result<(Watch, mpsc::Receiver<Change>)> {
     let runtime = Handle::try_current().map_err(io::Error::other)?;
     let slot = Slot::take()?;

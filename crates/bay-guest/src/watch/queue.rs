@@ -7,9 +7,9 @@ use tokio::sync::Notify;
 
 use super::{Change, Kind};
 
-/// Memory that waiting changes may take: some 50,000 of usual length.
+/// Memory for waiting changes: about 50,000 of usual length.
 const MAX_BYTES: usize = 8 << 20;
-/// What a change costs beside its path.
+/// What a change costs in addition to its path.
 const OVERHEAD: usize = 64;
 
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ struct Inner {
 fn cost(change: &Change) -> usize {
     match change {
         Change::Event { path, .. } => OVERHEAD + path.as_os_str().len(),
-        // Never more than one in a row, so they cannot outnumber the events.
+        // Never two in a row, so they cannot outnumber the other changes.
         Change::Dropped => 0,
     }
 }
@@ -38,8 +38,8 @@ impl Queue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Never waits. A change that has no room becomes [`Change::Dropped`]; one that repeats the last one is left out
-    /// where that says nothing new.
+    /// Adds a change, and never waits. Without room, it becomes [`Change::Dropped`]. It is left out if it repeats the
+    /// last change and adds no information.
     pub(super) fn push(&self, change: Change) {
         let mut inner = self.inner();
         let repeats =
@@ -58,13 +58,13 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// No more will come; what waits is still delivered.
+    /// No more changes will come. Waiting changes are still delivered.
     pub(super) fn close(&self) {
         self.inner().closed = true;
         self.changed.notify_one();
     }
 
-    /// The next change; `None` when the queue is closed and empty. For one reader.
+    /// The next change. None when the queue is closed and empty. For one reader only.
     pub(super) async fn next(&self) -> Option<Change> {
         loop {
             {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_queue_says_once_that_something_was_dropped() {
+    async fn a_full_queue_reports_once_that_changes_were_dropped() {
         let queue = Queue::default();
         let long = "x".repeat(4000);
         for n in 0..5000 {

@@ -1,4 +1,4 @@
-//! A watch as lines of JSON.
+//! Sends a watch as lines of JSON.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,9 +15,9 @@ use tokio::sync::mpsc;
 use super::{Change, Kind, Watch, open};
 use crate::http::{Answer, Query, stream};
 
-/// Lines between a watch and its connection; behind them changes wait in the watch's own queue.
+/// Lines between a watch and its connection. Further changes wait in the watch's own queue.
 const LINES: usize = 16;
-/// Changes that are put into one piece of the answer when they are there at once.
+/// Most changes in one piece of the answer.
 const BATCH: usize = 64;
 
 /// `GET /v1/watch`
@@ -43,7 +43,7 @@ async fn tell(watch: Watch, mut changes: mpsc::Receiver<Change>, sender: mpsc::S
         }
         let received = tokio::select! {
             received = changes.recv_many(&mut batch, BATCH) => received,
-            // The reader may go while nothing happens.
+            // The reader may go away while nothing happens.
             () = sender.closed() => return,
         };
         let at = Timestamp::now();

@@ -1,4 +1,5 @@
-//! Real directories, real notifications. Every test ends its writing with a file named [`LAST`] and reads up to that.
+//! Tests with real directories and real notifications. Every test ends its writing with a file named [`LAST`] and reads
+//! up to that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -15,7 +16,7 @@ use super::{Change, Kind, Watch, open};
 
 const LAST: &str = "the-last-one";
 const PATIENCE: Duration = Duration::from_secs(60);
-/// When a change that was waited for may have been dropped.
+/// When to make an awaited change again, because it may have been dropped.
 const AGAIN: Duration = Duration::from_millis(500);
 
 struct Scene {
@@ -37,7 +38,7 @@ impl Scene {
         self.dir.path().join(path)
     }
 
-    /// Everything up to the last file, which is made now, and again while its own change is one that was dropped.
+    /// Everything up to the last file, which this makes, and makes again if its own change was dropped.
     async fn all(&mut self) -> Vec<Change> {
         let mut all = Vec::new();
         let reading = async {
@@ -55,7 +56,7 @@ impl Scene {
         all
     }
 
-    /// Reads until all of these were told, in any order and among others.
+    /// Reads until all of these changes were reported, in any order and among others.
     async fn until(&mut self, mut expected: BTreeSet<(Kind, String)>) {
         let reading = async {
             while !expected.is_empty() {
@@ -64,10 +65,10 @@ impl Scene {
             }
         };
         let outcome = tokio::time::timeout(PATIENCE, reading).await;
-        assert!(outcome.is_ok(), "never told: {expected:?}");
+        assert!(outcome.is_ok(), "never reported: {expected:?}");
     }
 
-    async fn told(&mut self) -> Vec<(Kind, String)> {
+    async fn reported(&mut self) -> Vec<(Kind, String)> {
         self.all().await.iter().map(short).collect()
     }
 }
@@ -79,19 +80,19 @@ fn short(change: &Change) -> (Kind, String) {
     }
 }
 
-fn told(all: &[(Kind, &str)]) -> Vec<(Kind, String)> {
+fn reported(all: &[(Kind, &str)]) -> Vec<(Kind, String)> {
     all.iter().map(|(kind, path)| (*kind, (*path).to_owned())).collect()
 }
 
 #[tokio::test]
-async fn creation_writing_renaming_chmod_and_removal_are_told_in_order() {
+async fn creation_writing_renaming_chmod_and_removal_are_reported_in_order() {
     let mut scene = Scene::new(true, |dir| fs::create_dir(dir.join("d")).unwrap());
     fs::write(scene.at("d/f"), "text").unwrap();
     fs::set_permissions(scene.at("d/f"), fs::Permissions::from_mode(0o600)).unwrap();
     fs::rename(scene.at("d/f"), scene.at("g")).unwrap();
     fs::remove_file(scene.at("g")).unwrap();
     fs::remove_dir(scene.at("d")).unwrap();
-    let expected = told(&[
+    let expected = reported(&[
         (Kind::Create, "d/f"),
         (Kind::Write, "d/f"),
         (Kind::Chmod, "d/f"),
@@ -100,33 +101,33 @@ async fn creation_writing_renaming_chmod_and_removal_are_told_in_order() {
         (Kind::Remove, "g"),
         (Kind::Remove, "d"),
     ]);
-    assert_eq!(scene.told().await, expected);
+    assert_eq!(scene.reported().await, expected);
 }
 
 #[tokio::test]
-async fn an_editors_atomic_save_is_told() {
+async fn an_editors_atomic_save_is_reported() {
     let mut scene = Scene::new(true, |dir| fs::write(dir.join("main.rs"), "old").unwrap());
     fs::write(scene.at(".main.rs.swp"), "new").unwrap();
     fs::rename(scene.at(".main.rs.swp"), scene.at("main.rs")).unwrap();
-    let expected = told(&[
+    let expected = reported(&[
         (Kind::Create, ".main.rs.swp"),
         (Kind::Write, ".main.rs.swp"),
         (Kind::Rename, ".main.rs.swp"),
         (Kind::Create, "main.rs"),
     ]);
-    assert_eq!(scene.told().await, expected);
+    assert_eq!(scene.reported().await, expected);
 }
 
 #[tokio::test]
-async fn a_directory_filled_before_its_watch_is_told_whole_and_once() {
+async fn a_directory_filled_before_its_watch_is_reported_whole_and_once() {
     let mut scene = Scene::new(true, |_| {});
     for n in 0..200 {
         fs::create_dir_all(scene.at(&format!("{n}/deep/er"))).unwrap();
         fs::write(scene.at(&format!("{n}/deep/er/file")), "text").unwrap();
     }
-    let told = scene.told().await;
+    let reported = scene.reported().await;
     let mut created: BTreeMap<&str, usize> = BTreeMap::new();
-    for (kind, path) in &told {
+    for (kind, path) in &reported {
         if *kind == Kind::Create {
             *created.entry(path).or_default() += 1;
         }
@@ -136,7 +137,7 @@ async fn a_directory_filled_before_its_watch_is_told_whole_and_once() {
         {
             assert_eq!(created.get(path.as_str()), Some(&1), "{path}");
         }
-        assert!(told.contains(&(Kind::Write, format!("{n}/deep/er/file"))), "{n}");
+        assert!(reported.contains(&(Kind::Write, format!("{n}/deep/er/file"))), "{n}");
     }
 }
 
@@ -148,11 +149,11 @@ async fn a_tree_moved_within_keeps_being_watched_under_its_new_name() {
     });
     fs::rename(scene.at("a/b"), scene.at("z/new")).unwrap();
     fs::write(scene.at("z/new/c/f"), "").unwrap();
-    let expected = told(&[(Kind::Rename, "a/b"), (Kind::Create, "z/new"), (Kind::Create, "z/new/c/f")]);
-    assert_eq!(scene.told().await, expected);
+    let expected = reported(&[(Kind::Rename, "a/b"), (Kind::Create, "z/new"), (Kind::Create, "z/new/c/f")]);
+    assert_eq!(scene.reported().await, expected);
 }
 
-/// What package managers do: fill a directory under a name of its own and rename it when it is complete.
+/// As package managers do: fill a directory under a temporary name and rename it when it is complete.
 #[tokio::test]
 async fn directories_filled_and_renamed_at_once_lose_nothing() {
     let mut scene = Scene::new(true, |_| {});
@@ -161,7 +162,7 @@ async fn directories_filled_and_renamed_at_once_lose_nothing() {
         fs::write(scene.at(&format!("tmp{n}/sub/early")), "x").unwrap();
         fs::rename(scene.at(&format!("tmp{n}")), scene.at(&format!("final{n}"))).unwrap();
     }
-    scene.told().await;
+    scene.reported().await;
     for n in 0..300 {
         fs::write(scene.at(&format!("final{n}/sub/late")), "x").unwrap();
     }
@@ -169,21 +170,21 @@ async fn directories_filled_and_renamed_at_once_lose_nothing() {
 }
 
 #[tokio::test]
-async fn a_tree_moved_out_is_watched_no_longer_and_one_moved_in_is_told_whole() {
+async fn a_tree_moved_out_is_watched_no_longer_and_one_moved_in_is_reported_whole() {
     let outside = TempDir::new().unwrap();
     fs::create_dir_all(outside.path().join("in/sub")).unwrap();
     fs::write(outside.path().join("in/sub/f"), "").unwrap();
     let mut scene = Scene::new(true, |dir| fs::create_dir_all(dir.join("out/sub")).unwrap());
     fs::rename(scene.at("out"), outside.path().join("out")).unwrap();
-    assert_eq!(scene.told().await, told(&[(Kind::Rename, "out")]));
+    assert_eq!(scene.reported().await, reported(&[(Kind::Rename, "out")]));
     fs::write(outside.path().join("out/sub/f"), "").unwrap();
     fs::rename(outside.path().join("in"), scene.at("in")).unwrap();
-    let expected = told(&[(Kind::Create, "in"), (Kind::Create, "in/sub"), (Kind::Create, "in/sub/f")]);
-    assert_eq!(scene.told().await.into_iter().filter(|(_, p)| p != LAST).collect::<Vec<_>>(), expected);
+    let expected = reported(&[(Kind::Create, "in"), (Kind::Create, "in/sub"), (Kind::Create, "in/sub/f")]);
+    assert_eq!(scene.reported().await.into_iter().filter(|(_, p)| p != LAST).collect::<Vec<_>>(), expected);
 }
 
 #[tokio::test]
-async fn directories_that_change_places_are_told_apart_afterwards() {
+async fn directories_that_exchange_names_are_reported_under_their_new_names() {
     let mut scene = Scene::new(true, |dir| {
         fs::create_dir_all(dir.join("one/sub")).unwrap();
         fs::create_dir_all(dir.join("two/sub")).unwrap();
@@ -192,7 +193,7 @@ async fn directories_that_change_places_are_told_apart_afterwards() {
     let exchange = rustix::fs::RenameFlags::EXCHANGE;
     let cwd = rustix::fs::CWD;
     rustix::fs::renameat_with(cwd, scene.at("one"), cwd, scene.at("two"), exchange).unwrap();
-    scene.told().await;
+    scene.reported().await;
     fs::remove_file(scene.at("two/sub/was-one")).unwrap();
     fs::write(scene.at("one/sub/new"), "").unwrap();
     let expected = [(Kind::Remove, "two/sub/was-one".to_owned()), (Kind::Create, "one/sub/new".to_owned())];
@@ -216,16 +217,16 @@ async fn names_are_bytes_and_links_are_not_followed() {
 }
 
 #[tokio::test]
-async fn without_what_is_below_only_the_directory_itself_is_watched() {
+async fn a_watch_that_is_not_recursive_reports_the_directory_only() {
     let mut scene = Scene::new(false, |dir| fs::create_dir(dir.join("old")).unwrap());
     fs::write(scene.at("old/unseen"), "").unwrap();
     fs::create_dir(scene.at("new")).unwrap();
     fs::write(scene.at("new/unseen"), "").unwrap();
-    assert_eq!(scene.told().await, told(&[(Kind::Create, "new")]));
+    assert_eq!(scene.reported().await, reported(&[(Kind::Create, "new")]));
 }
 
 #[tokio::test]
-async fn the_end_of_the_directory_itself_ends_the_watch_even_while_somebody_stands_in_it() {
+async fn the_end_of_the_directory_ends_the_watch_even_while_a_process_uses_it() {
     for how in [Kind::Remove, Kind::Rename] {
         let parent = TempDir::new().unwrap();
         let dir = parent.path().join("d");
@@ -254,7 +255,7 @@ async fn a_dropped_watch_ends_its_channel() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_watched_is_refused_with_its_name() {
+async fn a_directory_that_cannot_be_watched_is_refused_with_its_name() {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join("file"), "").unwrap();
     for (name, kind) in
@@ -279,7 +280,7 @@ fn make_tree(top: &Path) -> Vec<String> {
     all
 }
 
-/// The bar: no event is lost, or it is said that some were dropped.
+/// No event may be lost without a report that some were dropped.
 async fn expect_all_or_dropped(scene: &mut Scene, mut missing: BTreeSet<(Kind, PathBuf)>) {
     let mut dropped = false;
     for change in scene.all().await {
@@ -294,7 +295,7 @@ async fn expect_all_or_dropped(scene: &mut Scene, mut missing: BTreeSet<(Kind, P
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_changes_in_five_thousand_directories_are_told() {
+async fn ten_thousand_changes_in_five_thousand_directories_are_reported() {
     let mut directories = Vec::new();
     let mut scene = Scene::new(true, |dir| directories = make_tree(dir));
     let mut expected = BTreeSet::new();
@@ -314,7 +315,7 @@ async fn ten_thousand_changes_in_five_thousand_directories_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tree_of_five_thousand_directories_made_under_the_watch_is_told() {
+async fn a_tree_of_five_thousand_directories_made_under_the_watch_is_reported() {
     let mut scene = Scene::new(true, |_| {});
     let mut expected = BTreeSet::new();
     let directories = make_tree(scene.dir.path());
@@ -327,9 +328,9 @@ async fn a_tree_of_five_thousand_directories_made_under_the_watch_is_told() {
     expect_all_or_dropped(&mut scene, expected).await;
 }
 
-/// A reader that reads nothing while far more happens than anybody keeps is told so, and sees the tree again afterwards.
+/// A reader pauses while more happens than the queues hold. It must get a report of that, and later changes.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_sleeps_is_told_that_changes_were_dropped_and_goes_on() {
+async fn a_reader_that_pauses_gets_a_report_of_dropped_changes_and_goes_on() {
     let mut scene = Scene::new(true, |_| {});
     let long = "n".repeat(250);
     for n in 0..40_000 {

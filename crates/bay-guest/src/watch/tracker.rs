@@ -1,4 +1,4 @@
-//! The thread of a watch: notifications in, changes out, every directory of the tree watched.
+//! The thread of a watch: reads notifications, produces changes, and watches every directory of the tree.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
@@ -19,11 +19,11 @@ use super::disk::{entries, instance_refused, join, same_file, watch_refused};
 use super::tree::{Tree, Wd};
 use super::{Change, Kind, MAX_DIRECTORIES, Shared};
 
-/// Read at once from the kernel.
+/// Bytes read from the kernel at once.
 const BUFFER: usize = 64 << 10;
-/// Notifications taken off the kernel's queue before they are looked at.
+/// Notifications that are taken off the kernel's queue before they are processed.
 const MAX_BACKLOG: usize = 8192;
-/// How long the second half of a directory's rename may take. The kernel queues both within one call.
+/// How long the second half of a directory's rename may take. The kernel queues both within one system call.
 const PAIR_WAIT: Duration = Duration::from_millis(10);
 
 const WATCHED: WatchFlags = WatchFlags::CREATE
@@ -34,7 +34,7 @@ const WATCHED: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::DELETE_SELF)
     .union(WatchFlags::MOVE_SELF);
-/// Adding to what is watched already: two paths may lead to one directory.
+/// With MASK_ADD, because two paths may lead to one directory that is watched already.
 const HOW: WatchFlags = WatchFlags::ONLYDIR.union(WatchFlags::DONT_FOLLOW).union(WatchFlags::MASK_ADD);
 
 /// One notification.
@@ -43,27 +43,27 @@ struct Raw {
     wd: Wd,
     flags: ReadFlags,
     cookie: u32,
-    /// Empty where it is about the watched directory itself.
+    /// Empty if it is about the watched directory itself.
     name: Vec<u8>,
 }
 
-/// What is to be looked at again once the kernel has nothing more to tell.
+/// What must be checked again when the kernel's queue is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
-    /// Whether every directory in it is watched, under its name.
+    /// Whether every directory in it is watched, under its present name.
     Directories,
-    /// That, and everything in it has yet to be told.
+    /// The same, and everything in it must be reported.
     Everything,
 }
 
 /// What is known about the entries of a directory that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scan {
-    /// They were there before the watch: nothing is told.
+    /// They existed before the watch, so nothing is reported.
     Silent,
-    /// They are new.
-    Tell,
-    /// They were told; only directories that are not watched yet are new.
+    /// They are new, so they are reported.
+    Report,
+    /// They were reported. Only directories that are not watched yet are new.
     Verify,
 }
 
@@ -77,17 +77,18 @@ pub(super) struct Tracker {
     tree: Tree,
     shared: Arc<Shared>,
     recursive: bool,
-    /// The directory above and our name in it. A removed directory that a process still stands in is told there only.
+    /// The parent directory and the watched directory's name in it. If a directory is removed while a process uses it
+    /// as its working directory, only the parent's watch reports that.
     above: Option<(Wd, Vec<u8>)>,
     backlog: VecDeque<Raw>,
     buffer: Vec<MaybeUninit<u8>>,
     doubts: HashMap<Wd, Doubt>,
-    /// Directories with names told because they were found.
+    /// Directories with names that were reported because they were found.
     found_in: HashSet<Wd>,
 }
 
 impl Tracker {
-    /// Watches the tree; what is in it is not told. The calling thread stands in the directory from now on.
+    /// Watches the tree, without reporting what is in it. Changes the working directory of the calling thread to `dir`.
     pub(super) fn open(dir: &Path, recursive: bool, shared: Arc<Shared>) -> io::Result<Self> {
         let named = |source: io::Error| {
             io::Error::new(source.kind(), format!("{} cannot be watched: {source}", dir.display()))
@@ -119,7 +120,7 @@ impl Tracker {
         Ok(tracker)
     }
 
-    /// Tells changes until it is told to stop, or the directory is gone.
+    /// Reports changes until it must stop, or the directory is gone.
     pub(super) fn run(mut self) {
         loop {
             if self.backlog.is_empty() && self.read().is_err() {
@@ -139,17 +140,17 @@ impl Tracker {
         }
     }
 
-    /// Waits for notifications. False when it is time to stop.
+    /// Waits for notifications. Returns false when the thread must stop.
     fn wait(&self, at_most: Option<Duration>) -> bool {
         let at_most = at_most.and_then(|d| Timespec::try_from(d).ok());
         let mut fds =
             [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&self.shared.stop, PollFlags::IN)];
-        // An interrupted wait is as good as a short one.
+        // An interrupted wait counts as a short one.
         let _ = poll(&mut fds, at_most.as_ref());
         fds[1].revents().is_empty()
     }
 
-    /// Moves what the kernel has to the backlog, without waiting.
+    /// Moves the notifications of the kernel to the backlog, without waiting.
     fn read(&mut self) -> io::Result<()> {
         while self.backlog.len() < MAX_BACKLOG {
             let mut reader = Reader::new(&self.inotify, &mut self.buffer);
@@ -237,19 +238,20 @@ impl Tracker {
         }
     }
 
-    /// A directory that appeared: watched, and read, because things may have been put in before the watch.
+    /// Handles a directory that appeared: watches it and reads it, because it may have been filled before the watch.
     fn arrive(&mut self, raw: &Raw, is_dir: bool) {
         if !is_dir || !self.recursive {
             return;
         }
         match self.watch(raw.wd, &raw.name) {
-            Ok(Some((child, _))) => self.scan_or_drop(child, Scan::Tell),
+            Ok(Some((child, _))) => self.scan_or_drop(child, Scan::Report),
             Ok(None) => {}
             Err(error) => self.could_not_watch(raw.wd, error),
         }
     }
 
-    /// A directory that left its name: within the tree its watches move along, otherwise they are given up.
+    /// Handles a directory that lost its name. If it moved within the tree, its watches move along; otherwise they are
+    /// removed.
     fn depart(&mut self, child: Wd, cookie: u32) {
         let target = self.other_half(cookie);
         match target {
@@ -258,7 +260,7 @@ impl Tracker {
                     self.tell(Kind::Create, path, true);
                 }
                 if self.place(child, to.wd, &to.name) {
-                    // Two that changed places look like this, and the names are settled on disk already.
+                    // This happens when two directories exchange names. On disk the names are final already.
                     self.scan_or_drop(to.wd, Scan::Verify);
                 }
             }
@@ -266,7 +268,7 @@ impl Tracker {
         }
     }
 
-    /// Finds where a rename led, if it stayed in the tree.
+    /// Finds the new name of a rename, if it is in the tree.
     fn other_half(&mut self, cookie: u32) -> Option<Raw> {
         for last in [false, true] {
             let is_it = |raw: &Raw| raw.cookie == cookie && raw.flags.contains(ReadFlags::MOVED_TO);
@@ -276,7 +278,7 @@ impl Tracker {
             if last {
                 break;
             }
-            // Behind later notifications it would have come already, but for the moment that the kernel takes.
+            // If later notifications had arrived, this one would be there already. It can only be missing for a moment.
             if self.backlog.is_empty() {
                 self.wait(Some(PAIR_WAIT));
             }
@@ -285,7 +287,7 @@ impl Tracker {
         None
     }
 
-    /// Puts a directory at a name. True when another one had that name.
+    /// Gives a directory a name. Returns true if another directory had that name.
     fn place(&mut self, wd: Wd, parent: Wd, name: &[u8]) -> bool {
         match self.tree.place(wd, parent, name) {
             Ok(displaced) => displaced.is_some_and(|other| other != wd),
@@ -296,7 +298,7 @@ impl Tracker {
         }
     }
 
-    /// Adds a watch and answers whether it is new; `None` when there is nothing more to do for this directory.
+    /// Adds a watch and returns whether it is new. None if there is nothing more to do for this directory.
     fn watch(&mut self, parent: Wd, name: &[u8]) -> Result<Option<(Wd, bool)>, Errno> {
         let Some(path) = self.path_of(parent, name) else { return Ok(None) };
         if self.tree.len() >= MAX_DIRECTORIES && self.tree.child(parent, name).is_none() {
@@ -308,7 +310,7 @@ impl Tracker {
         }
         let fresh = !self.tree.knows(wd);
         if !fresh {
-            // Known by another name: one directory mounted twice, or moved since.
+            // The directory is known by another name: mounted twice, or moved since.
             let elsewhere = self.tree.path(wd);
             if wd == self.tree.root() || elsewhere.as_ref().is_some_and(|other| same_file(other, &path)) {
                 return Ok(None);
@@ -321,7 +323,7 @@ impl Tracker {
         Ok(self.tree.knows(wd).then_some((wd, fresh)))
     }
 
-    /// Reads a directory and all below it, watching each.
+    /// Reads a directory and everything below it, and watches each directory.
     fn scan(&mut self, top: Wd, how: Scan) -> Result<(), Errno> {
         let mut left = vec![(top, how)];
         while let Some((wd, how)) = left.pop() {
@@ -342,15 +344,15 @@ impl Tracker {
             };
             for (name, kind) in entries {
                 let is_dir = kind == FileType::Directory;
-                if how == Scan::Tell {
-                    self.tell_found(wd, &path, &name, kind);
+                if how == Scan::Report {
+                    self.report_found(wd, &path, &name, kind);
                 }
                 if !is_dir || !self.recursive {
                     continue;
                 }
                 match self.watch(wd, &name) {
                     Ok(Some((child, fresh))) if fresh || how != Scan::Verify => {
-                        left.push((child, if how == Scan::Silent { Scan::Silent } else { Scan::Tell }));
+                        left.push((child, if how == Scan::Silent { Scan::Silent } else { Scan::Report }));
                     }
                     Ok(_) => {}
                     Err(error @ (Errno::NOSPC | Errno::NOMEM)) if how == Scan::Silent => return Err(error),
@@ -367,9 +369,9 @@ impl Tracker {
         }
     }
 
-    /// Tells an entry that was there when its directory was read.
-    fn tell_found(&mut self, wd: Wd, dir: &[u8], name: &[u8], kind: FileType) {
-        if !self.tree.tell_found(wd, name) {
+    /// Reports an entry that existed when its directory was read.
+    fn report_found(&mut self, wd: Wd, dir: &[u8], name: &[u8], kind: FileType) {
+        if !self.tree.report_found(wd, name) {
             return;
         }
         self.found_in.insert(wd);
@@ -383,19 +385,19 @@ impl Tracker {
         }
     }
 
-    /// Looks again at what was doubtful, the kernel's queue being empty. True when there may be more to read.
+    /// Checks what was uncertain; the kernel's queue is empty now. Returns true if there may be more to read.
     fn settle(&mut self) -> bool {
-        // Everything that was made before these directories were read has been told by now.
+        // The kernel has reported everything that was made before these directories were read.
         for wd in std::mem::take(&mut self.found_in) {
             self.tree.forget_found(wd);
         }
         let doubts = std::mem::take(&mut self.doubts);
         let any = !doubts.is_empty();
         for (wd, doubt) in doubts {
-            let how = if doubt == Doubt::Everything { Scan::Tell } else { Scan::Verify };
+            let how = if doubt == Doubt::Everything { Scan::Report } else { Scan::Verify };
             self.scan_or_drop(wd, how);
         }
-        // A doubt that came back waits for news from the kernel: they will resolve it.
+        // A doubt that remains can only be resolved by further notifications.
         any && self.doubts.is_empty()
     }
 
@@ -405,13 +407,13 @@ impl Tracker {
 
     fn could_not_watch(&mut self, parent: Wd, error: Errno) {
         match error {
-            // Gone, or the directory above was moved and we have not heard of it yet.
+            // The directory is gone, or its parent was moved and the notification has not been read yet.
             Errno::NOENT | Errno::NOTDIR | Errno::LOOP => self.doubt(parent, Doubt::Directories),
             _ => self.shared.queue.push(Change::Dropped),
         }
     }
 
-    /// The kernel dropped notifications: directories may have come and gone unseen, so the tree is read anew.
+    /// The kernel dropped notifications. Directories may have come and gone unnoticed, so the whole tree is read again.
     fn start_over(&mut self) -> Result<(), Stop> {
         self.shared.queue.push(Change::Dropped);
         let Ok(root) = inotify::add_watch(&self.inotify, ".", WATCHED | HOW) else {
@@ -437,7 +439,7 @@ impl Tracker {
 
     fn unwatch(&self, wd: Wd) {
         if self.above.as_ref().is_none_or(|(above, _)| *above != wd) {
-            // The kernel may have removed it with its directory.
+            // The kernel may have removed the watch together with the directory.
             let _ = inotify::remove_watch(&self.inotify, wd);
         }
     }

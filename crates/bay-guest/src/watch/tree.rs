@@ -1,8 +1,8 @@
-//! Which watch is which directory: watches stay with a directory when it moves, paths do not.
+//! The tree of watched directories. A watch stays with its directory when the directory moves; a path does not.
 
 use std::collections::{HashMap, HashSet};
 
-/// The kernel's number of a watched directory. Never used twice by one instance.
+/// The kernel's number of a watched directory. An inotify instance never uses a number twice.
 pub(super) type Wd = i32;
 
 #[derive(Debug)]
@@ -13,11 +13,12 @@ pub(super) struct Tree {
 
 #[derive(Debug, Default)]
 struct Node {
-    /// Absent for the root, and for a directory whose name another one took: its end will be told.
+    /// None for the root, and for a directory whose name another directory has taken: a notification of its end will
+    /// follow.
     parent: Option<(Wd, Vec<u8>)>,
     children: HashMap<Vec<u8>, Wd>,
-    /// Names told because they were found, which the kernel may be about to tell as made.
-    told: HashSet<Vec<u8>>,
+    /// Names that were reported because they were found. The kernel may report them again as made.
+    reported: HashSet<Vec<u8>>,
 }
 
 impl Tree {
@@ -45,7 +46,7 @@ impl Tree {
         self.nodes.get(&parent)?.children.get(name).copied()
     }
 
-    /// Path relative to the root; `None` for a directory that is not in the tree (any more).
+    /// The path relative to the root. None if the directory is not in the tree (any more).
     pub(super) fn path(&self, wd: Wd) -> Option<Vec<u8>> {
         let mut names = Vec::new();
         let mut at = wd;
@@ -70,8 +71,8 @@ impl Tree {
         }
     }
 
-    /// Puts a directory, new or known, at a name. Answers the one that had the name, if that is another; `Err` when the
-    /// place is not in the tree or below the directory itself.
+    /// Gives a new or known directory a name. Returns the directory that had the name, if it is another one. `Err` if
+    /// the parent is not in the tree, or is below the directory itself.
     pub(super) fn place(&mut self, wd: Wd, parent: Wd, name: &[u8]) -> Result<Option<Wd>, ()> {
         if wd == self.root || !self.nodes.contains_key(&parent) || self.is_below(parent, wd) {
             return Err(());
@@ -85,7 +86,7 @@ impl Tree {
         Ok(displaced)
     }
 
-    /// Takes a directory from its name, if it still has it.
+    /// Takes the name from a directory, if it still has it.
     fn detach(&mut self, wd: Wd) {
         let Some((parent, name)) = self.nodes.get_mut(&wd).and_then(|node| node.parent.take()) else {
             return;
@@ -97,7 +98,7 @@ impl Tree {
         }
     }
 
-    /// Forgets a directory and all below it; answers their watches.
+    /// Removes a directory and everything below it. Returns their watches.
     pub(super) fn forget(&mut self, wd: Wd) -> Vec<Wd> {
         self.detach(wd);
         let mut gone = vec![wd];
@@ -109,19 +110,19 @@ impl Tree {
         gone
     }
 
-    /// Notes that a name was told because it was found. False when it had been already.
-    pub(super) fn tell_found(&mut self, wd: Wd, name: &[u8]) -> bool {
-        self.nodes.get_mut(&wd).is_some_and(|node| node.told.insert(name.to_vec()))
+    /// Records that a name was reported because it was found. Returns false if it was recorded already.
+    pub(super) fn report_found(&mut self, wd: Wd, name: &[u8]) -> bool {
+        self.nodes.get_mut(&wd).is_some_and(|node| node.reported.insert(name.to_vec()))
     }
 
-    /// Whether a name was told before; from now on it is not.
+    /// Removes the record that a name was reported because it was found. Returns whether there was one.
     pub(super) fn was_found(&mut self, wd: Wd, name: &[u8]) -> bool {
-        self.nodes.get_mut(&wd).is_some_and(|node| node.told.remove(name))
+        self.nodes.get_mut(&wd).is_some_and(|node| node.reported.remove(name))
     }
 
     pub(super) fn forget_found(&mut self, wd: Wd) {
         if let Some(node) = self.nodes.get_mut(&wd) {
-            node.told = HashSet::new();
+            node.reported = HashSet::new();
         }
     }
 }
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_directory_takes_what_is_below_along() {
+    fn a_moved_directory_keeps_its_subdirectories() {
         let mut tree = tree();
         assert_eq!(tree.place(3, 5, b"new"), Ok(None));
         assert_eq!(tree.path(4).unwrap(), b"z/new/c");
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_cannot_come_below_itself() {
+    fn a_directory_cannot_be_below_itself() {
         let mut tree = tree();
         assert_eq!(tree.place(2, 4, b"loop"), Err(()));
         assert_eq!(tree.place(1, 4, b"loop"), Err(()));
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_lost_its_name_has_no_path_and_its_end_takes_nothing_along() {
+    fn a_directory_that_lost_its_name_has_no_path_and_its_end_removes_nothing_else() {
         let mut tree = tree();
         assert_eq!(tree.place(5, 1, b"a"), Ok(Some(2)));
         assert_eq!(tree.path(4), None);
