@@ -1,4 +1,4 @@
-//! The envd interface at the level of the wire: what no client of good will sends, and what clients rely on.
+//! The envd interface on the wire: requests that well-behaved clients never send, and what clients rely on.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -17,7 +17,7 @@ use crate::harness::{Guest, PATIENCE};
 const CALL: &str = "application/json";
 const STREAM: &str = "application/connect+json";
 
-/// A guest whose root has a user `user`; new files are given to that user, which only root can do.
+/// A guest whose root has a user `user`, who owns new files. Only root can set the owner.
 fn guest() -> Option<Guest> {
     if !suite::has_root("giving files to users") {
         return None;
@@ -138,7 +138,7 @@ impl Following {
 }
 
 #[tokio::test]
-async fn a_process_tells_its_start_its_output_and_its_end() {
+async fn a_process_reports_its_start_its_output_and_its_end() {
     let Some(guest) = guest() else { return };
     let all = run(&guest, "printf out; printf err >&2; exit 3", &json!({ "process_unknown": [1] })).await;
     assert!(all[0].1["event"]["start"]["pid"].as_u64().unwrap() > 0);
@@ -172,7 +172,7 @@ async fn a_process_outlives_its_client_and_dies_at_its_deadline() {
     let kill = json!({ "process": { "pid": pid }, "signal": "SIGNAL_SIGKILL" });
     assert_eq!(call(&guest, "SendSignal", &kill).await.0, StatusCode::OK);
     assert_eq!(second.next().await.1["event"]["end"]["status"], "signal: killed");
-    // Its end can still be asked for, but it is in no list and takes no signal.
+    // Its end can still be read, but it is in no list and takes no signal.
     let mut third = Following::open(&guest, "/process.Process/Connect", by_tag).await;
     assert_eq!(third.pid().await, pid);
     assert_eq!(third.next().await.1["event"]["end"]["exitCode"], -1);
@@ -271,7 +271,7 @@ async fn malformed_streams_are_refused_and_end_nothing() {
     assert_eq!(ask(&guest, get("/health")).await.0, StatusCode::NO_CONTENT);
 }
 
-/// A client sends its whole request before it reads, and the refusal must reach it all the same.
+/// The client sends its whole request before it reads. The refusal must still reach it.
 #[tokio::test]
 async fn a_refusal_reaches_a_client_that_is_still_sending() {
     let Some(guest) = guest() else { return };
@@ -290,7 +290,7 @@ async fn a_refusal_reaches_a_client_that_is_still_sending() {
     );
 }
 
-/// Some clients end their request a moment after its only message; the connection must live on.
+/// Some clients end their request a moment after its only message. The connection must stay usable.
 #[tokio::test]
 async fn a_request_that_ends_late_does_not_cut_its_answer() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -318,7 +318,7 @@ async fn a_request_that_ends_late_does_not_cut_its_answer() {
 }
 
 #[tokio::test]
-async fn entries_tell_links_modes_and_odd_names() {
+async fn entries_have_links_modes_and_odd_names() {
     let Some(guest) = guest() else { return };
     let home = guest.root().join("home/user");
     let (status, made) = call(&guest, "MakeDir", &json!({ "path": "a/b" })).await;
@@ -349,7 +349,7 @@ async fn entries_tell_links_modes_and_odd_names() {
     assert_eq!(entry("link")["type"], "FILE_TYPE_DIRECTORY");
     assert_eq!(entry("dangling")["type"], "FILE_TYPE_SYMLINK");
     assert_eq!(entry("dangling")["symlinkTarget"], "/home/user/a/nowhere");
-    // Nothing leads out of the root.
+    // No link leads out of the root.
     assert_eq!(entry("out")["symlinkTarget"], "/etc/passwd");
     assert_eq!(entry("pipe")["type"], "FILE_TYPE_UNSPECIFIED");
     let (_, seen) = call(&guest, "Stat", &json!({ "path": "a/new\nline \"'" })).await;
@@ -361,7 +361,7 @@ async fn entries_tell_links_modes_and_odd_names() {
 }
 
 #[tokio::test]
-async fn moving_and_removing_stay_where_they_should() {
+async fn moving_and_removing_stay_inside_the_root() {
     let Some(guest) = guest() else { return };
     let home = guest.root().join("home/user");
     fs::create_dir_all(home.join("keep")).unwrap();
@@ -390,7 +390,7 @@ async fn moving_and_removing_stay_where_they_should() {
 }
 
 #[tokio::test]
-async fn files_go_in_and_out_in_every_way_clients_send_them() {
+async fn files_are_uploaded_and_downloaded_in_every_way_clients_use() {
     let Some(guest) = guest() else { return };
     let home = guest.root().join("home/user");
     let raw = |path: &str, body: &[u8]| {
@@ -425,7 +425,7 @@ async fn files_go_in_and_out_in_every_way_clients_send_them() {
         call(&guest, "Stat", &json!({ "path": "marked" })).await.1["entry"]["metadata"],
         json!({ "author": "me" })
     );
-    // The next upload says nothing of metadata, so there is none.
+    // The next upload has no metadata, so the file has none.
     ask(&guest, raw("marked", b"y")).await;
     assert_eq!(call(&guest, "Stat", &json!({ "path": "marked" })).await.1["entry"].get("metadata"), None);
 
@@ -480,7 +480,7 @@ async fn uploads_that_make_no_sense_are_refused_with_a_reason() {
 }
 
 #[tokio::test]
-async fn a_watcher_tells_what_happened_before_it_was_asked() {
+async fn a_watcher_returns_what_happened_before_the_request() {
     let Some(guest) = guest() else { return };
     let home = guest.root().join("home/user");
     fs::create_dir(home.join("w")).unwrap();
@@ -515,7 +515,7 @@ async fn a_watcher_tells_what_happened_before_it_was_asked() {
         call(&guest, "CreateWatcher", &json!({ "path": "w/sub/file" })).await.0,
         StatusCode::BAD_REQUEST
     );
-    // The directory goes: what happened is told, then that there is no more.
+    // The directory is removed: first its changes are reported, then the end.
     fs::remove_dir_all(home.join("w")).unwrap();
     let last = tokio::time::timeout(Duration::from_secs(30), async {
         loop {

@@ -1,4 +1,4 @@
-//! Starting, ending and signalling.
+//! Starts, ends and signals of execs.
 
 use bay_tests::suite;
 use bay_types::ErrorCode;
@@ -31,7 +31,7 @@ async fn a_command_prints_on_both_streams_and_exits() {
 }
 
 #[tokio::test]
-async fn the_guest_says_who_it_is() {
+async fn the_guest_reports_its_version_and_protocol() {
     let guest = Guest::start();
     let info: GuestInfo = serde_json::from_slice(&guest.ok(Method::GET, "/v1/info", vec![]).await).unwrap();
     assert_eq!(info.protocol, PROTOCOL);
@@ -39,7 +39,7 @@ async fn the_guest_says_who_it_is() {
 }
 
 #[tokio::test]
-async fn a_signal_of_its_own_is_told_apart_from_an_exit() {
+async fn an_end_by_a_signal_is_not_reported_as_an_exit() {
     let guest = Guest::start();
     let got = guest.sh("kill -SEGV $$").await;
     assert_eq!(got.exit, Some(Exit { reason: EndReason::Signaled, code: None, signal: Some(SIGSEGV) }));
@@ -72,13 +72,13 @@ async fn a_caller_can_signal_kill_and_terminate() {
         .refused(Method::POST, &format!("/v1/execs/{}/signal", spec.id), br#"{"signal":99}"#.to_vec())
         .await;
     assert_eq!(wrong.code, ErrorCode::InvalidInput);
-    // An exec that is over takes no more signals, and nothing else gets them.
+    // An exec that has ended takes no signals, and no other process gets them.
     assert_eq!(guest.signal(spec.id, SIGKILL, false).await.exit, got.exit);
 }
 
-/// A shell that waits would end with success by itself, were its children killed before it.
+/// If its children were killed first, a waiting shell would end by itself with success.
 #[tokio::test]
-async fn a_tree_that_is_killed_never_tells_success() {
+async fn a_tree_that_is_killed_never_reports_success() {
     let guest = Guest::start();
     for round in 0..40 {
         let signal = if round % 2 == 0 { SIGKILL } else { SIGTERM };
@@ -118,7 +118,7 @@ async fn the_same_start_twice_is_one_exec_and_another_spec_is_a_conflict() {
     assert_eq!(created, 1);
     assert!(answers.iter().all(|(status, _)| status.is_success()));
     assert_eq!(guest.output(spec.id, 0, true).await.code(), Some(0));
-    // Also when it is over.
+    // Also after its end.
     let (status, _) = guest.call(Method::PUT, &path, json(&spec)).await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(std::fs::read_to_string(&marker).unwrap(), "x\n");
@@ -129,7 +129,7 @@ async fn the_same_start_twice_is_one_exec_and_another_spec_is_a_conflict() {
 }
 
 #[tokio::test]
-async fn what_cannot_start_says_why() {
+async fn a_command_that_cannot_start_has_a_reason() {
     let guest = Guest::start();
     let dir = guest.dir();
     std::fs::write(dir.join("plain"), "data").unwrap();
@@ -175,7 +175,7 @@ async fn what_cannot_start_says_why() {
 }
 
 #[tokio::test]
-async fn the_environment_is_a_fresh_one_with_the_callers_on_top() {
+async fn the_environment_is_new_and_the_callers_variables_take_precedence() {
     let guest = Guest::start();
     let mut spec = spec(&["env"]);
     spec.env = vec![("LANG".into(), "de_DE".into()), ("MINE".into(), "1".into())];
@@ -193,7 +193,7 @@ async fn the_environment_is_a_fresh_one_with_the_callers_on_top() {
 }
 
 #[tokio::test]
-async fn a_command_runs_as_the_user_it_was_asked_to() {
+async fn a_command_runs_as_the_requested_user() {
     if !suite::has_root("running commands as others") {
         return;
     }
@@ -210,7 +210,7 @@ async fn a_command_runs_as_the_user_it_was_asked_to() {
 }
 
 #[tokio::test]
-async fn a_command_gets_no_descriptor_and_no_odd_signal_state_from_us() {
+async fn a_command_inherits_no_descriptor_and_no_signal_state_of_the_guest() {
     let guest = Guest::start();
     let got = guest
         .sh("for n in 0 1 2 3 4 5 6 7 8 9; do [ -e /proc/$$/fd/$n ] && echo $n; done; cat /proc/self/status | grep -E 'Sig(Blk|Ign|Cgt)'")
@@ -222,7 +222,7 @@ async fn a_command_gets_no_descriptor_and_no_odd_signal_state_from_us() {
 }
 
 #[tokio::test]
-async fn events_tell_every_end() {
+async fn events_report_every_end() {
     let guest = Guest::start();
     let mut body = guest.stream(Method::GET, "/v1/events", vec![]).await.into_body();
     let mut line = async || -> GuestEvent {
@@ -258,7 +258,7 @@ async fn execs_are_listed_and_forgotten() {
 }
 
 #[tokio::test]
-async fn only_so_many_finished_execs_are_kept() {
+async fn the_number_of_finished_execs_is_bounded() {
     let guest = Guest::with(&Options { bounds: Some((1 << 20, 1 << 16, 3)), ..Options::default() });
     let mut ids = Vec::new();
     for n in 0..6 {
@@ -278,7 +278,7 @@ async fn only_so_many_finished_execs_are_kept() {
 }
 
 #[tokio::test]
-async fn thousands_of_orphans_are_reaped_and_nothing_is_late() {
+async fn thousands_of_orphans_are_reaped_without_delays() {
     let guest = Guest::start();
     let got = guest.sh("i=0; while [ $i -lt 2000 ]; do (true &); i=$((i+1)); done; echo done").await;
     assert_eq!(got.out(), "done\n");

@@ -23,13 +23,13 @@ fn fifo(path: &Path) {
     rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
 }
 
-/// New files are root's, which only root can arrange.
+/// New files must belong to root, which only root can do.
 fn may_write() -> bool {
     suite::has_root("writing files for root")
 }
 
 #[tokio::test]
-async fn a_file_goes_in_and_out_unchanged() {
+async fn an_uploaded_file_is_downloaded_unchanged() {
     if !may_write() {
         return;
     }
@@ -68,7 +68,7 @@ async fn a_replaced_file_keeps_its_mode_and_owner() {
 }
 
 #[tokio::test]
-async fn missing_directories_are_made_only_when_asked() {
+async fn missing_directories_are_made_only_on_request() {
     if !may_write() {
         return;
     }
@@ -85,7 +85,7 @@ async fn missing_directories_are_made_only_when_asked() {
 }
 
 #[tokio::test]
-async fn links_lead_where_they_would_inside_and_never_out() {
+async fn links_are_followed_as_inside_the_bay_and_never_out_of_it() {
     if !may_write() {
         return;
     }
@@ -132,7 +132,7 @@ async fn links_lead_where_they_would_inside_and_never_out() {
 }
 
 #[tokio::test]
-async fn what_is_no_file_is_refused_and_never_blocks() {
+async fn anything_but_a_regular_file_is_refused_and_never_blocks() {
     let guest = Guest::start();
     let root = guest.root();
     fifo(&root.join("fifo"));
@@ -189,7 +189,7 @@ async fn an_upload_that_breaks_off_changes_nothing() {
     assert_eq!(fs::read(&file).unwrap(), b"old");
 }
 
-/// A tree with one of each.
+/// A tree with one file of each kind.
 fn sample(dir: &Path) {
     fs::create_dir_all(dir.join("sub/deep")).unwrap();
     fs::write(dir.join("plain"), vec![7; 700_000]).unwrap();
@@ -204,7 +204,7 @@ fn sample(dir: &Path) {
 }
 
 #[tokio::test]
-async fn a_directory_goes_out_and_in_again() {
+async fn an_archived_directory_is_extracted_unchanged() {
     if !may_write() {
         return;
     }
@@ -225,14 +225,14 @@ async fn a_directory_goes_out_and_in_again() {
     assert!(!to.join("fifo").exists());
     let time = |name: &str| fs::metadata(root.join(name)).unwrap().mtime();
     assert_eq!(time("from/plain"), time("to/plain"));
-    // Again over what is there, as another user.
+    // Again over the existing tree, as another user.
     guest.ok(Method::PUT, &uri("archive", "/to", "&user=1000:1000"), archive.to_vec()).await;
     assert_eq!(fs::metadata(to.join("plain")).unwrap().uid(), 1000);
     assert_eq!(fs::symlink_metadata(to.join("link")).unwrap().uid(), 1000);
 }
 
 #[tokio::test]
-async fn one_file_goes_out_under_its_own_name() {
+async fn one_file_is_archived_under_its_own_name() {
     let guest = Guest::start();
     fs::write(guest.root().join("one"), "content").unwrap();
     let bytes = guest.ok(Method::GET, &uri("archive", "/one", ""), vec![]).await;
@@ -245,7 +245,7 @@ async fn one_file_goes_out_under_its_own_name() {
 }
 
 #[tokio::test]
-async fn a_tree_nested_beyond_reason_or_a_file_beyond_any_disk_cuts_the_archive() {
+async fn a_tree_that_is_too_deep_or_a_file_that_is_too_long_cuts_the_archive() {
     let guest = Guest::start();
     let mut deep = guest.root().join("deep");
     for _ in 0..300 {
@@ -259,7 +259,7 @@ async fn a_tree_nested_beyond_reason_or_a_file_beyond_any_disk_cuts_the_archive(
         if path == "/huge" && !huge_fits {
             continue;
         }
-        // It says why, and no reader takes the part for the whole.
+        // The stream contains the reason, and no reader takes the part for the whole.
         let bytes = guest.ok(Method::GET, &uri("archive", path, ""), vec![]).await;
         let told = format!(" {ARCHIVE_BROKE_OFF}=");
         assert!(bytes.windows(told.len()).any(|part| part == told.as_bytes()), "{path}: it does not say why");
@@ -330,7 +330,7 @@ async fn a_hostile_archive_stays_in_its_directory() {
         let harmless = n == 12;
         assert_eq!(status.is_success(), harmless, "archive {n}: {status} {}", String::from_utf8_lossy(&body));
     }
-    // A member replaces a link of its name instead of writing through it.
+    // A member replaces a link of its name and does not write through it.
     symlink("../other/file", root.join("target/z")).unwrap();
     guest.ok(Method::PUT, &uri("archive", "/target", ""), archive(&[(E::Regular, b"z", b"", b"fine")])).await;
     assert_eq!(fs::read(root.join("target/z")).unwrap(), b"fine");

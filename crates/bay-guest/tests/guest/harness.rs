@@ -1,4 +1,4 @@
-//! Starts guests and talks to them.
+//! Starts guests and sends requests to them.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -25,7 +25,7 @@ use tokio::net::UnixStream;
 
 use crate::origin;
 
-/// Longest any single step of a test may take.
+/// The longest that any step of a test may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 const DIR: &str = "BAY_TEST_GUEST_DIR";
@@ -33,8 +33,8 @@ const CGROUP: &str = "BAY_TEST_GUEST_CGROUP";
 const MACHINE: &str = "BAY_TEST_GUEST_MACHINE";
 const BOUNDS: &str = "BAY_TEST_GUEST_BOUNDS";
 
-/// Makes a copy of this machine that costs nothing and goes with its mount namespace, and runs the test's own program
-/// in it. Its arguments: a directory that both see, the program, and what that is given.
+/// Makes an overlay of this machine's root that ends with its mount namespace, and runs the test's own program in it.
+/// Arguments: a directory that both see, the program, and the program's arguments.
 const COPY: &str = r#"
 mkdir "$0/copy"
 mount -t tmpfs -o size=1g tmpfs "$0/copy"
@@ -51,7 +51,7 @@ ip address add 192.0.2.1/32 dev lo
 exec chroot "$0/copy/root" "$@"
 "#;
 
-/// What the re-executed test binary does: serve on the socket that is its standard input.
+/// The re-executed test binary: serves on the socket that is its standard input.
 pub(crate) fn guest_process() {
     let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else {
         return;
@@ -95,17 +95,17 @@ pub(crate) fn guest_process() {
 #[derive(Default)]
 pub(crate) struct Options {
     pub(crate) cgroup: Option<PathBuf>,
-    /// Bytes per exec, bytes per segment, finished execs.
+    /// Bytes per exec, bytes per segment, and finished execs.
     pub(crate) bounds: Option<(u64, u64, u64)>,
-    /// A state directory on a disk of a megabyte; only as root.
+    /// The state directory is on a disk of one megabyte; needs root.
     pub(crate) small_state: bool,
-    /// Our own directory in the root, with the socket for the bay's own processes.
+    /// The root has the guest's own directory, with the socket for the bay's own processes.
     pub(crate) home: bool,
-    /// A copy of this very machine for its root, with a server to talk to and no other network; only as root.
+    /// The root is a copy of this machine, with one web server and no other network; needs root.
     pub(crate) machine: bool,
 }
 
-/// A running guest. Everything it started ends with it.
+/// A running guest. Dropping it ends everything that it started.
 pub(crate) struct Guest {
     temp: Option<tempfile::TempDir>,
     child: Child,
@@ -124,7 +124,7 @@ impl Guest {
         Self::prepared(options, |_| ())
     }
 
-    /// The same on a root that was changed before.
+    /// A guest on a root that `prepare` has changed.
     pub(crate) fn prepared(options: &Options, prepare: impl FnOnce(&Path)) -> Self {
         let temp = tempfile::tempdir().unwrap();
         std::fs::create_dir(temp.path().join("root")).unwrap();
@@ -136,7 +136,7 @@ impl Guest {
         Self { temp: Some(temp), child }
     }
 
-    /// Ends it as a crash would and starts another one on the same disk.
+    /// Kills the guest, and starts another one on the same disk.
     pub(crate) fn crash_and_restart(mut self, options: &Options) -> Self {
         let temp = self.temp.take().unwrap();
         self.kill();
@@ -148,7 +148,7 @@ impl Guest {
         self.temp.as_ref().unwrap().path()
     }
 
-    /// What the file routes call `/`.
+    /// The root directory of the file routes.
     pub(crate) fn root(&self) -> PathBuf {
         self.dir().join("root")
     }
@@ -162,7 +162,7 @@ impl Guest {
         let _ = self.child.wait();
     }
 
-    /// Waits for it to end by itself.
+    /// Waits until the guest ends by itself.
     pub(crate) async fn wait(&mut self) -> std::process::ExitStatus {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
@@ -210,14 +210,14 @@ impl Guest {
         (status, response.into_body().collect().await.unwrap().to_bytes())
     }
 
-    /// A call that must succeed.
+    /// Sends a request that must succeed.
     pub(crate) async fn ok(&self, method: Method, path: &str, body: Vec<u8>) -> Bytes {
         let (status, bytes) = self.call(method, path, body).await;
         assert!(status.is_success(), "{path}: {status} {}", String::from_utf8_lossy(&bytes));
         bytes
     }
 
-    /// A call that must be refused.
+    /// Sends a request that must be refused.
     pub(crate) async fn refused(&self, method: Method, path: &str, body: Vec<u8>) -> ApiError {
         let (status, bytes) = self.call(method, path, body).await;
         assert!(!status.is_success(), "{path} succeeded");
@@ -257,14 +257,14 @@ impl Guest {
         collected
     }
 
-    /// Starts when there is a spec and attaches.
+    /// Starts the exec if there is a spec, and attaches.
     pub(crate) async fn attach(&self, id: ExecId, spec: Option<&ExecSpec>, since: u64) -> Attached {
         let (attached, received) = self.attach_as(None, id, spec, since).await;
         assert_eq!(received, None, "nobody asked");
         attached
     }
 
-    /// Starts when there is a spec and attaches with input that has a name; answers how much of it the guest has.
+    /// Starts the exec if there is a spec, and attaches with named input. Returns how much of the input the guest has.
     pub(crate) async fn attach_with(
         &self,
         input: InputId,
@@ -301,7 +301,7 @@ impl Guest {
         (Attached { stream: parts.io.into_inner(), buffer: parts.read_buf.to_vec() }, received)
     }
 
-    /// Starts, attaches and reads to the end.
+    /// Starts an exec, attaches and reads to the end.
     pub(crate) async fn run(&self, spec: &ExecSpec) -> Collected {
         self.attach(spec.id, Some(spec), 0).await.collect().await
     }
@@ -328,7 +328,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // As PID 1 it takes everything with it. Otherwise it is asked to.
+        // PID 1 ends everything with it. A guest that is not root is asked to shut down.
         if !is_root()
             && let Some(temp) = &self.temp
             && let Ok(mut stream) = StdStream::connect(temp.path().join("sock"))
@@ -351,7 +351,7 @@ fn launch(dir: &Path, options: &Options) -> Child {
         let mut unshare = Command::new("unshare");
         unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child=KILL", "--"]);
         if options.small_state {
-            // In the mount namespace that `--mount-proc` makes, so it goes with the guest.
+            // In the mount namespace that `--mount-proc` makes, so it ends with the guest.
             let state = dir.join("state");
             std::fs::create_dir_all(&state).unwrap();
             let script = "mount -t tmpfs -o size=1m tmpfs \"$0\" && exec \"$@\"";
@@ -385,7 +385,7 @@ fn launch(dir: &Path, options: &Options) -> Child {
     command.spawn().unwrap()
 }
 
-/// Frames both ways with one exec.
+/// Frames in both directions with one exec.
 pub(crate) struct Attached {
     pub(crate) stream: UnixStream,
     buffer: Vec<u8>,
@@ -419,7 +419,7 @@ impl Attached {
         collected
     }
 
-    /// Reads until the output so far is this, whatever is said of input meanwhile.
+    /// Reads until the output so far is `text`. Ignores frames about input.
     pub(crate) async fn until_output(&mut self, text: &str) {
         let mut seen = String::new();
         while seen != text {

@@ -1,4 +1,4 @@
-//! What a guest saw of its execs, against the files that root in the bay can write.
+//! What a guest saw of its execs, compared with files that root in the bay can change.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ fn kept(guest: &Guest, id: ExecId) -> PathBuf {
     guest.dir().join("state/execs").join(id.to_string())
 }
 
-/// Replaces text in every file of an exec's kept output whose name ends so.
+/// Replaces text in every file of an exec's kept output whose name ends with `files`.
 fn rewrite(guest: &Guest, id: ExecId, files: &str, from: &str, to: &str) {
     let mut changed = 0;
     for entry in fs::read_dir(kept(guest, id)).unwrap().map(|entry| entry.unwrap().path()) {
@@ -34,7 +34,7 @@ async fn until_finished(guest: &Guest, id: ExecId) -> ExecStatus {
 }
 
 #[tokio::test]
-async fn output_that_is_changed_on_disk_is_told_by_the_guest_that_wrote_it() {
+async fn the_guest_that_wrote_output_reports_that_it_was_changed_on_disk() {
     let guest = Guest::start();
     let spec = sh("echo one FAILED; echo err >&2; exit 1");
     let live = guest.run(&spec).await;
@@ -52,7 +52,7 @@ async fn output_that_is_changed_on_disk_is_told_by_the_guest_that_wrote_it() {
 }
 
 #[tokio::test]
-async fn an_end_is_what_the_guest_saw_whatever_is_done_to_its_record() {
+async fn the_end_of_an_exec_is_what_the_guest_saw_even_if_its_record_is_changed() {
     let guest = Guest::start();
     let spec = sh("exit 1");
     guest.run(&spec).await;
@@ -63,7 +63,7 @@ async fn an_end_is_what_the_guest_saw_whatever_is_done_to_its_record() {
     let gone = guest.status(spec.id).await;
     assert_eq!((gone.exit, gone.witnessed, gone.ended_at), (seen.exit, true, seen.ended_at));
 
-    // A guest that was not there says so, also when the record says otherwise.
+    // A guest that did not see the end says so, even if the record claims otherwise.
     let other = sh("exit 1");
     guest.run(&other).await;
     until_finished(&guest, other.id).await;
@@ -75,7 +75,7 @@ async fn an_end_is_what_the_guest_saw_whatever_is_done_to_its_record() {
 }
 
 #[tokio::test]
-async fn what_the_bound_left_of_an_output_is_hashed_and_nothing_else() {
+async fn only_output_that_the_bound_kept_is_hashed() {
     let guest = Guest::with(&Options { bounds: Some((1 << 20, 1 << 16, 100)), ..Options::default() });
     let spec = sh("yes 1234567 | head -c 3000000; echo end >&2");
     guest.run(&spec).await;
@@ -87,7 +87,7 @@ async fn what_the_bound_left_of_an_output_is_hashed_and_nothing_else() {
     assert!(hashes.windows(2).all(|pair| pair[0].end() == pair[1].start), "{hashes:?}");
     let got = guest.output(spec.id, 0, true).await;
     assert_eq!((got.gap, got.check), (status.output_start, Some(OutputCheck::Intact)));
-    // Output in the place of what was dropped.
+    // Output in place of what was dropped.
     let first = kept(&guest, spec.id).join(format!("{:020}.out", 0));
     fs::write(first, "forged\n").unwrap();
     let got = guest.output(spec.id, 0, true).await;
@@ -95,7 +95,7 @@ async fn what_the_bound_left_of_an_output_is_hashed_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn the_last_answer_of_a_guest_has_the_ends_of_what_ran() {
+async fn the_answer_to_a_shutdown_has_the_ends_of_what_ran() {
     let mut guest = Guest::start();
     let polite = sh("trap 'echo saved; exit 3' TERM; echo ready; while :; do sleep 0.05; done");
     let mut attached = guest.attach(polite.id, Some(&polite), 0).await;

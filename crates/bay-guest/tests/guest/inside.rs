@@ -1,4 +1,4 @@
-//! Watching, ports and what the bay's own processes may ask.
+//! Watches, ports, and requests of the bay's own processes.
 
 use std::fs;
 use std::net::TcpListener;
@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 
 use crate::harness::{Guest, Options, PATIENCE, tty};
 
-/// Lines of a watch as they come.
+/// Lines of a watch, as they arrive.
 struct Lines {
     body: Incoming,
     buffer: Vec<u8>,
@@ -49,7 +49,7 @@ impl Lines {
     }
 }
 
-/// A guest that serves: its own socket for the bay is there from then on.
+/// A guest that serves. Its socket for the bay's processes then exists.
 async fn started() -> Guest {
     let guest = Guest::with(&Options { home: true, ..Options::default() });
     guest.ok(Method::GET, "/v1/info", vec![]).await;
@@ -81,7 +81,7 @@ async fn activity(guest: &Guest) -> Activity {
 }
 
 #[tokio::test]
-async fn a_watch_says_hello_then_each_change_and_at_last_that_the_directory_is_gone() {
+async fn a_watch_sends_hello_then_each_change_and_last_the_end_of_the_directory() {
     let guest = Guest::start();
     let dir = guest.root().join("workspace/dir");
     fs::create_dir_all(dir.join("sub")).unwrap();
@@ -102,7 +102,7 @@ async fn a_watch_says_hello_then_each_change_and_at_last_that_the_directory_is_g
 }
 
 #[tokio::test]
-async fn a_name_that_is_no_text_is_told_exactly() {
+async fn a_name_that_is_not_utf_8_is_reported_exactly() {
     use std::os::unix::ffi::OsStrExt;
     let guest = Guest::start();
     fs::create_dir(guest.root().join("workspace")).unwrap();
@@ -115,7 +115,7 @@ async fn a_name_that_is_no_text_is_told_exactly() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_watched_is_refused() {
+async fn a_path_that_cannot_be_watched_is_refused() {
     let guest = Guest::start();
     fs::write(guest.root().join("file"), "").unwrap();
     for (query, code) in [
@@ -130,7 +130,7 @@ async fn what_cannot_be_watched_is_refused() {
 }
 
 #[tokio::test]
-async fn a_reader_that_does_not_read_hurts_nobody_and_is_told_what_it_missed() {
+async fn a_reader_that_does_not_read_delays_nobody_and_gets_a_report_of_what_it_missed() {
     let guest = Guest::start();
     let dir = guest.root().join("workspace");
     fs::create_dir(&dir).unwrap();
@@ -147,7 +147,7 @@ async fn a_reader_that_does_not_read_hurts_nobody_and_is_told_what_it_missed() {
 }
 
 #[tokio::test]
-async fn what_listens_is_told() {
+async fn listening_sockets_are_reported() {
     let guest = started().await;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let own = listener.local_addr().unwrap().port();
@@ -160,7 +160,7 @@ async fn what_listens_is_told() {
 }
 
 #[tokio::test]
-async fn a_process_in_the_bay_is_told_who_it_is_and_what_it_may_do() {
+async fn a_process_in_the_bay_can_ask_who_it_is_and_what_it_may_do() {
     let guest = started().await;
     let me: WhoAmI = serde_json::from_slice(&ask(&guest, Method::GET, "/v1/whoami").await.1).unwrap();
     assert_eq!((me.bay.as_str(), me.name.as_str()), ("bay_test", "testbay"));
@@ -170,7 +170,7 @@ async fn a_process_in_the_bay_is_told_who_it_is_and_what_it_may_do() {
 }
 
 #[tokio::test]
-async fn a_hold_is_told_outside_until_it_is_released() {
+async fn a_hold_is_visible_to_the_daemon_until_it_is_released() {
     let guest = started().await;
     assert_eq!(activity(&guest).await, Activity::default());
     let (status, bytes) = ask(&guest, Method::POST, "/v1/hold?seconds=600").await;
@@ -199,7 +199,7 @@ async fn a_terminals_use_is_activity() {
 }
 
 #[tokio::test]
-async fn the_requests_of_the_daemon_are_not_those_of_the_bay() {
+async fn processes_of_the_bay_cannot_send_the_requests_of_the_daemon() {
     let guest = started().await;
     for (method, path) in [
         (Method::GET, "/v1/execs"),
@@ -222,7 +222,7 @@ async fn garbage_on_the_bays_own_socket_ends_its_connection_and_nothing_else() {
         &long,
     ] {
         let mut stream = ctl_stream(&guest).await;
-        // It may be closed before all of it is taken.
+        // The connection may be closed before everything is sent.
         let _ = stream.write_all(garbage).await;
         let _ = stream.shutdown().await;
         let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await.unwrap();
@@ -232,12 +232,12 @@ async fn garbage_on_the_bays_own_socket_ends_its_connection_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn two_hundred_idle_connections_from_inside_keep_nobody_out() {
+async fn two_hundred_idle_connections_from_inside_block_nobody() {
     let guest = started().await;
     let mut idle = Vec::new();
     let socket = guest.root().join(".bay/ctl.sock");
     for _ in 0..200 {
-        // More than the kernel lets wait is refused, which is as good for this.
+        // The kernel refuses more than fit in its queue, which is fine here.
         let connect = tokio::time::timeout(Duration::from_millis(200), UnixStream::connect(&socket));
         idle.extend(connect.await.ok().and_then(Result::ok));
     }
@@ -252,7 +252,7 @@ async fn two_hundred_idle_connections_from_inside_keep_nobody_out() {
 }
 
 #[tokio::test]
-async fn a_directory_in_the_place_of_the_socket_makes_way_without_being_waited_for() {
+async fn a_directory_with_the_name_of_the_socket_is_removed_in_the_background() {
     let options = Options { home: true, ..Options::default() };
     let guest = Guest::prepared(&options, |root| {
         let in_the_way = root.join(".bay/ctl.sock/deep/er");

@@ -7,11 +7,11 @@ use bay_tests::suite::{self, Lack};
 
 use crate::harness::{Guest, Options, is_root, sh};
 
-/// A cgroup v2 group made for one test and removed with it.
+/// A cgroup v2 group for one test, which is removed with it.
 pub(crate) struct Group(PathBuf);
 
 impl Group {
-    /// `None`, with a word, where this machine does not let us make one.
+    /// Prints a line and returns None if this machine does not allow making one.
     pub(crate) fn make() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
@@ -73,7 +73,7 @@ async fn a_command_is_born_in_its_leaf_which_goes_when_it_ends() {
 }
 
 #[tokio::test]
-async fn a_tree_is_killed_as_a_whole_even_when_it_hides() {
+async fn a_tree_is_killed_as_a_whole_even_if_it_hides() {
     let Some(group) = Group::make() else { return };
     let guest = Guest::with(&group.options());
     let spec = sh(
@@ -95,13 +95,13 @@ async fn a_leaf_with_a_background_child_stays_until_that_ends() {
     let got = guest.run(&spec).await;
     assert_eq!(got.code(), Some(0));
     assert_eq!(group.leaves(), 1);
-    // Although the exec itself is over, what is left of it can be reached.
+    // The exec has ended, but its remaining processes can be signalled.
     guest.signal(spec.id, 15, true).await;
     guest.eventually(async || (group.leaves() == 0).then_some(())).await;
 }
 
 #[tokio::test]
-async fn groups_that_an_agent_made_below_its_leaf_go_with_it() {
+async fn groups_that_an_agent_made_below_its_leaf_are_removed_with_it() {
     let Some(group) = Group::make() else { return };
     let guest = Guest::with(&group.options());
     let spec = sh("echo ready; exec sleep 1000");

@@ -10,7 +10,7 @@ use http::Method;
 
 use crate::harness::{Guest, Options, sh};
 
-/// What the daemon does with the state directory of a stopped bay.
+/// Reads the state directory as the daemon does for a stopped bay.
 fn read_as_the_daemon(guest: &Guest, id: bay_types::ExecId) -> (bay_types::exec::ExecStatus, Vec<u8>) {
     let state = guest.state();
     let status = spool::read_status(state.as_fd(), id).unwrap();
@@ -43,7 +43,7 @@ async fn a_crashed_guest_loses_no_output_and_its_running_execs_are_lost() {
     assert_eq!(got.out(), "before\n");
     assert_eq!(got.exit.unwrap().reason, EndReason::Lost);
     assert_eq!(guest.status(done.id).await.exit.unwrap().code, Some(6));
-    // The same start again finds the lost one rather than running it twice.
+    // The same start again finds the lost exec and does not run it again.
     assert_eq!(guest.start_exec(&running).await.exit.unwrap().reason, EndReason::Lost);
     assert_eq!(guest.sh("echo alive").await.out(), "alive\n");
 }
@@ -60,7 +60,7 @@ async fn a_shutdown_lets_processes_finish_and_then_ends_the_rest() {
     guest.ok(Method::POST, "/v1/shutdown", br#"{"grace_ms":700}"#.to_vec()).await;
     assert!(guest.wait().await.success());
     let (status, output) = read_as_the_daemon(&guest, polite.id);
-    // The shell may also say on stderr that its sleep was terminated.
+    // The shell may also print on stderr that its sleep was terminated.
     assert!(String::from_utf8_lossy(&output).contains("saved\n"), "{}", String::from_utf8_lossy(&output));
     assert_eq!((status.exit.unwrap().reason, status.exit.unwrap().code), (EndReason::Stopped, Some(0)));
     let (status, _) = read_as_the_daemon(&guest, stubborn.id);
@@ -91,7 +91,7 @@ async fn a_stopping_bay_starts_nothing_new() {
 }
 
 #[tokio::test]
-async fn commands_go_on_when_the_disk_is_full_and_are_written_down_when_it_is_not() {
+async fn commands_go_on_while_the_disk_is_full_and_are_recorded_afterwards() {
     if !suite::has_root("mounting a small disk") {
         return;
     }
@@ -101,19 +101,19 @@ async fn commands_go_on_when_the_disk_is_full_and_are_written_down_when_it_is_no
         "cat /dev/zero > {0}/filler 2>/dev/null; cat /dev/zero > {0}/filler2 2>/dev/null; df {0} >&2",
         state.display()
     );
-    // No room is left for the output, nor for the record of this very command.
+    // There is no room for the output, nor for the record of this command.
     let full = guest.sh(&filler).await;
     assert_eq!(full.code(), Some(0));
     let spec = sh("head -c 100000 /dev/zero; exit 2");
     let got = guest.run(&spec).await;
-    // Whoever follows it has all of it, although little of it is kept.
+    // A follower gets all of the output, although little of it is kept.
     assert_eq!((got.gap, got.stdout.len(), got.code()), (0, 100_000, Some(2)));
     let status = guest.status(spec.id).await;
     assert_eq!(status.exit, got.exit);
     assert!(status.refused_bytes > 50_000, "{}", status.refused_bytes);
     let again = guest.output(spec.id, 0, true).await;
     assert_eq!((again.gap, again.exit), (got.gap, got.exit));
-    // With room again, the end is written down and new output kept.
+    // With room again, the end is recorded and new output is kept.
     guest.sh(&format!("rm {0}/filler {0}/filler2", state.display())).await;
     assert_eq!(guest.sh("echo kept").await.out(), "kept\n");
     let look = format!("grep -c '\"code\":2' {}/execs/{}/meta.json", state.display(), spec.id);
@@ -144,6 +144,6 @@ async fn the_guest_is_small() {
             .collect::<Vec<_>>()
             .join("; ")
     );
-    // The whole test binary is in there; its own memory still says what the guest allocates.
+    // This is the whole test binary; its private memory is still what the guest allocates.
     assert!(rss < 8 * 1024, "{rss} KiB of private memory");
 }

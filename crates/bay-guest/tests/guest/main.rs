@@ -1,7 +1,7 @@
-//! The guest as a process of its own, driven over its socket.
+//! Tests of the guest as a process of its own, through its socket.
 //!
-//! As root it runs as PID 1 of a PID namespace, as in a bay, so that whatever a failing test leaves behind ends with
-//! it. Otherwise it runs as a plain process that adopts orphans.
+//! As root it runs as PID 1 of a PID namespace, as in a bay, so that what a failing test leaves behind ends with it.
+//! Otherwise it runs as a plain process that adopts orphans.
 #![forbid(unsafe_code)]
 
 mod envd;

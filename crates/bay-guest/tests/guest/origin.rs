@@ -1,6 +1,6 @@
-//! A web server whose certificate only the bay's gateway could have made: `https://origin.test/`.
+//! A web server whose certificate is signed by the bay's gateway: `https://origin.test/`.
 //!
-//! It answers everything alike and writes down what it was asked. A client that does not trust it sends nothing.
+//! It gives every request the same answer and records its path. A client that does not trust it sends no request.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -18,12 +18,12 @@ pub(crate) const AUTHORITY: &str = "authority.pem";
 const CHAIN: &str = "origin.pem";
 const KEY: &str = "origin.key";
 const ASKED: &str = "asked";
-/// Not a loopback one: to Docker those are trusted anyway.
+/// Not a loopback address, because Docker trusts those anyway.
 const ADDRESS: &str = "192.0.2.1";
-/// Longest head of a request, and body, that is read.
+/// Longest head and body of a request that is read.
 const MAX_REQUEST: u64 = 1 << 20;
 
-/// Makes an authority and the server's certificate, by that authority (`own`) or by another of the same name.
+/// Makes an authority and the server's certificate: signed by that authority (`own`), or by another of the same name.
 pub(crate) fn certify(dir: &Path, own: bool) {
     let mut wanted = CertificateParams::new(Vec::new()).unwrap();
     wanted.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -36,7 +36,7 @@ pub(crate) fn certify(dir: &Path, own: bool) {
     leaf.distinguished_name.push(DnType::CommonName, "origin.test");
     leaf.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
     leaf.use_authority_key_identifier_extension = true;
-    // Browsers take no certificate that lives long.
+    // Browsers accept no certificate with a long lifetime.
     let now = jiff::Timestamp::now().as_second();
     let day = |offset: i64| {
         let date =
@@ -50,7 +50,7 @@ pub(crate) fn certify(dir: &Path, own: bool) {
     std::fs::write(dir.join(KEY), key.serialize_pem()).unwrap();
 }
 
-/// The paths that were asked for, one a line.
+/// The paths that were requested, one per line.
 pub(crate) fn asked(dir: &Path) -> String {
     std::fs::read_to_string(dir.join(ASKED)).unwrap_or_default()
 }

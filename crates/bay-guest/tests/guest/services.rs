@@ -84,11 +84,11 @@ async fn services_start_in_the_order_of_their_needs_and_stop_in_reverse() {
             "trap 'echo {name} down >> {order}; exit 0' TERM; echo {name} up >> {order}; while :; do sleep 0.05; done"
         )
     };
-    // Not healthy before it is let: what needs it has to be seen waiting.
+    // It becomes healthy only when the test allows it, so that the test sees the services that need it wait.
     let gate = guest.file("gate");
     let healthy = by_command(&format!("test -e {} && grep -q 'db up' {}", gate.display(), order.display()));
     guest.put("db", &ServiceSpec { health: healthy, ..sh(&script("db")) }).await;
-    // A one-shot that is done lets others through as one that is ready does.
+    // A one-shot service that has ended satisfies needs, as a ready one does.
     let migrate = ServiceSpec {
         needs: vec!["db".parse().unwrap()],
         ..once(&format!("echo migrated >> {}", order.display()))
@@ -109,7 +109,7 @@ async fn services_start_in_the_order_of_their_needs_and_stop_in_reverse() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused_with_what_is_wrong() {
+async fn an_invalid_definition_is_refused_with_the_reason() {
     let guest = Guest::start();
     let needs = |names: &[&str]| ServiceSpec {
         needs: names.iter().map(|n| n.parse().unwrap()).collect(),
@@ -144,24 +144,24 @@ async fn what_cannot_be_is_refused_with_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn there_is_a_most_of_services() {
+async fn the_number_of_services_is_bounded() {
     let guest = Guest::start();
     for n in 0..bay_types::service::MAX_SERVICES {
         guest.put(&format!("s{n}"), &once("true")).await;
     }
     let error = guest.refused(Method::PUT, "/v1/services/more", json(&once("true"))).await;
     assert_eq!(error.code, ErrorCode::NotEnough);
-    // One that exists can be replaced all the same.
+    // An existing service can still be replaced.
     guest.put("s0", &once("exit 3")).await;
     guest.becomes("s0", ServiceState::Failed).await;
 }
 
 #[tokio::test]
-async fn health_is_asked_by_command_tcp_and_http() {
+async fn health_is_checked_by_command_tcp_and_http() {
     let guest = Guest::start();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    // This process answers in the service's place: the guest of these tests shares its network.
+    // This process answers for the service: the guest of these tests shares its network.
     let answers = std::thread::spawn(move || {
         use std::io::{Read, Write};
         for stream in listener.incoming() {
@@ -241,7 +241,7 @@ async fn a_health_command_that_hangs_is_killed_with_all_it_started_and_leaves_no
 }
 
 #[tokio::test]
-async fn what_ends_is_started_again_later_and_later_until_it_is_a_crash_loop() {
+async fn a_service_that_ends_is_restarted_after_longer_waits_until_it_is_a_crash_loop() {
     let guest = Guest::start();
     guest.put("bad", &sh("echo run; exit 7")).await;
     let view = guest.becomes("bad", ServiceState::BackingOff).await;
@@ -253,7 +253,7 @@ async fn what_ends_is_started_again_later_and_later_until_it_is_a_crash_loop() {
     assert!(view.runs.iter().all(|run| run.exit.is_some_and(|exit| exit.code == Some(7))), "{view:?}");
     let offsets: Vec<u64> = view.runs.iter().map(|run| run.log_offset).collect();
     assert_eq!((offsets, view.log_end), (vec![0, 4, 8, 12, 16], 20));
-    // Mending it ends the loop at once.
+    // A fixed definition ends the crash loop at once.
     guest.put("bad", &sh("exec sleep 1000")).await;
     let view = guest.becomes("bad", ServiceState::Ready).await;
     assert_eq!(view.attempt, 0);
@@ -293,7 +293,7 @@ async fn many_restarts_keep_a_bounded_log() {
 }
 
 #[tokio::test]
-async fn a_service_that_forks_away_is_told_and_counts_as_running() {
+async fn a_service_that_forks_away_is_reported_and_counts_as_running() {
     let Some(group) = Group::make() else { return };
     let guest = Guest::with(&group.options());
     let spec = ServiceSpec {
@@ -311,11 +311,11 @@ async fn a_service_that_forks_away_is_told_and_counts_as_running() {
     assert!(view.reason.contains("1 process"), "{}", view.reason);
     assert_eq!(view.pid, None);
     guest.eventually(async || (guest.log("daemon", 0).await == "late\n").then_some(())).await;
-    // Its end is seen when the last of it is gone.
+    // Its end is seen when its last process is gone.
     guest.sh("kill $(pgrep -f '[s]leep 4646')").await;
     let view = guest.becomes("daemon", ServiceState::Done).await;
     assert!(view.reason.contains("have all ended"), "{}", view.reason);
-    // And a stop reaches what ran away.
+    // A stop reaches processes that forked away.
     guest.ask("daemon", "start").await;
     guest
         .eventually(async || {
@@ -329,7 +329,7 @@ async fn a_service_that_forks_away_is_told_and_counts_as_running() {
 }
 
 #[tokio::test]
-async fn what_a_crashed_service_leaves_is_killed_before_it_is_started_again() {
+async fn processes_that_a_crashed_service_left_are_killed_before_it_is_restarted() {
     let Some(group) = Group::make() else { return };
     let guest = Guest::with(&group.options());
     guest.put("leaky", &sh("env -i setsid sleep 4747 & exit 1")).await;
@@ -396,7 +396,7 @@ async fn a_log_is_followed_from_run_to_run_until_the_service_is_removed() {
 }
 
 #[tokio::test]
-async fn a_new_guest_starts_what_was_wanted_and_keeps_its_log() {
+async fn a_new_guest_starts_the_wanted_services_and_keeps_their_logs() {
     let guest = Guest::start();
     guest.put("db", &sh("echo db; exec sleep 1000")).await;
     guest
@@ -415,7 +415,7 @@ async fn a_new_guest_starts_what_was_wanted_and_keeps_its_log() {
     assert_eq!(view.runs[0].exit.unwrap().reason, bay_types::exec::EndReason::Lost);
     let off = guest.service("off").await;
     assert_eq!((off.state, off.wanted), (ServiceState::Stopped, false));
-    // A torn file is told, harms nobody, and is mended by a new definition.
+    // A torn file is reported, affects no other service, and is replaced by a new definition.
     let torn = guest.service("torn").await;
     assert_eq!((torn.state, torn.spec), (ServiceState::Failed, None));
     assert!(torn.reason.contains("cannot be read"), "{}", torn.reason);

@@ -15,7 +15,7 @@ fn with_input(argv: &[&str]) -> ExecSpec {
 }
 
 #[tokio::test]
-async fn input_reaches_the_command_and_ends_when_it_is_told() {
+async fn input_reaches_the_command_and_ends_on_request() {
     let guest = Guest::start();
     let spec = with_input(&["cat"]);
     let mut attached = guest.attach(spec.id, Some(&spec), 0).await;
@@ -59,7 +59,7 @@ async fn megabytes_of_input_pass_through_a_slow_command() {
 }
 
 #[tokio::test]
-async fn input_for_a_command_that_closed_it_vanishes() {
+async fn input_for_a_command_that_closed_it_is_dropped() {
     let guest = Guest::start();
     let spec = with_input(&["sh", "-c", "exec <&-; echo closed; sleep 0.2; exit 5"]);
     let mut attached = guest.attach(spec.id, Some(&spec), 0).await;
@@ -71,7 +71,7 @@ async fn input_for_a_command_that_closed_it_vanishes() {
 }
 
 #[tokio::test]
-async fn a_client_that_drops_loses_nothing_and_can_come_back_with_input() {
+async fn a_client_that_disconnects_loses_nothing_and_can_reconnect_with_input() {
     let guest = Guest::start();
     let spec = with_input(&["sh", "-c", "echo one; read line; echo got $line; read line; echo got $line"]);
     let mut attached = guest.attach(spec.id, Some(&spec), 0).await;
@@ -86,7 +86,7 @@ async fn a_client_that_drops_loses_nothing_and_can_come_back_with_input() {
     assert_eq!(guest.output(spec.id, 0, false).await.out(), "one\ngot first\ngot second\n");
 }
 
-/// Cuts a connection with frames on the way in both directions, at a different place each time.
+/// Cuts a connection with frames in transit in both directions, each time at another byte.
 #[tokio::test]
 async fn named_input_reaches_the_command_once_however_often_the_connection_is_cut() {
     let guest = Guest::start();
@@ -109,7 +109,7 @@ async fn named_input_reaches_the_command_once_however_often_the_connection_is_cu
         let before = at;
         (attached, at) = guest.attach_with(input, spec.id, None).await;
         assert!(at >= before);
-        // What the guest says is a claim about frames that are whole; others it may still be reading.
+        // The guest reports only complete frames; it may still be reading others.
         attached.send(Frame::Input(before, sent[from..usize::try_from(at).unwrap()].to_vec())).await;
     }
     assert!(cuts > 5, "{cuts} cuts");
@@ -132,7 +132,7 @@ async fn named_input_reaches_the_command_once_however_often_the_connection_is_cu
 }
 
 #[tokio::test]
-async fn two_named_inputs_and_one_without_a_name_are_told_apart() {
+async fn two_named_inputs_and_one_without_a_name_are_kept_apart() {
     let guest = Guest::start();
     let spec = with_input(&["cat"]);
     let (mut first, _) = guest.attach_with(InputId::generate(), spec.id, Some(&spec)).await;
@@ -148,7 +148,7 @@ async fn two_named_inputs_and_one_without_a_name_are_told_apart() {
     assert_eq!(plain.collect().await.out(), "one\ntwo\nthree\n");
 }
 
-/// A client may send a whole window: while the guest reads on, it notices that the connection was cut.
+/// A client may send a whole window of input. The guest reads it, and so notices that the connection was cut.
 #[tokio::test]
 async fn a_cut_is_noticed_while_the_command_reads_nothing() {
     let guest = Guest::start();
@@ -221,7 +221,7 @@ async fn a_flood_from_a_background_child_does_not_hold_up_the_end() {
     let spec = sh("yes & echo started >&2");
     let got = guest.run(&spec).await;
     assert_eq!(got.code(), Some(0));
-    // What is left of it can be ended, and forgotten.
+    // What is left of it can be ended, and deleted.
     guest.signal(spec.id, 9, true).await;
     guest.ok(Method::DELETE, &format!("/v1/execs/{}", spec.id), vec![]).await;
 }
@@ -231,7 +231,7 @@ async fn a_slow_reader_of_100_mb_blocks_nobody_and_loses_nothing() {
     let guest = Guest::start();
     let spec = sh("head -c 100000000 /dev/zero; echo end >&2");
     let mut attached = guest.attach(spec.id, Some(&spec), 0).await;
-    // Not a byte is read until the command is over.
+    // Nothing is read until the command has ended.
     guest.eventually(async || guest.status(spec.id).await.exit).await;
     let mut total = 0;
     loop {
@@ -246,7 +246,7 @@ async fn a_slow_reader_of_100_mb_blocks_nobody_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn output_beyond_the_bound_is_dropped_from_the_front_and_the_reader_is_told() {
+async fn output_beyond_the_bound_is_dropped_from_the_front_and_the_reader_gets_a_gap() {
     let guest = Guest::with(&Options { bounds: Some((1 << 20, 1 << 16, 100)), ..Options::default() });
     let spec = sh("head -c 5000000 /dev/zero | tr '\\0' x; echo; echo end");
     let attached = guest.attach(spec.id, Some(&spec), 0).await;
@@ -288,7 +288,7 @@ async fn control_c_and_signals_reach_the_foreground_of_a_terminal() {
         let spec = tty("set -m; trap : INT; echo ready; sleep 1000; echo code $?; exit 9");
         let mut attached = guest.attach(spec.id, Some(&spec), 0).await;
         attached.until("ready").await;
-        // The shell makes the sleep a foreground group of its own; wait until it has.
+        // The shell makes the sleep a foreground group of its own. Wait for that.
         guest
             .eventually(async || {
                 let pid = guest.status(spec.id).await.pid;
@@ -358,7 +358,7 @@ async fn garbage_instead_of_http_ends_that_connection_only() {
 }
 
 #[tokio::test]
-async fn attach_without_upgrade_or_to_nothing_is_refused() {
+async fn attach_without_upgrade_or_without_an_exec_is_refused() {
     let guest = Guest::start();
     let spec = sh("true");
     let path = format!("/v1/execs/{}/attach", spec.id);
@@ -397,7 +397,7 @@ async fn throughput_of_output_to_a_local_reader() {
     }
 }
 
-/// Run by hand, as the one above.
+/// Run by hand, like `throughput_of_output_to_a_local_reader`.
 #[tokio::test]
 #[ignore = "it measures"]
 async fn latency_of_a_short_command() {

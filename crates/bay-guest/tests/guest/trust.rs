@@ -1,4 +1,4 @@
-//! Real clients in a copy of this machine, none of them told anything by the test.
+//! Real clients in a copy of this machine, without any configuration by the test.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use bay_types::exec::ExecSpec;
 use crate::harness::{Guest, Options, is_root, sh};
 use crate::origin;
 
-/// A client: what it is called here, the program it needs (or a command that tells), how it is run, and what the server is
-/// asked for. `$BARE` runs a command without the bay's variables, as `sudo` or a daemon does.
+/// A client: its name here, the program that it needs (or a command that checks for it), how it is run, and the
+/// expected path. `$BARE` runs a command without the bay's variables, as `sudo` or a daemon does.
 struct Client(&'static str, &'static str, &'static str, &'static str);
 
-/// Some try again and again what cannot succeed.
+/// Some clients retry without end what cannot succeed.
 const CLIENT_TIME_S: u64 = 60;
 const BARE: &str = "env -i PATH=\"$PATH\" HOME=\"$HOME\"";
 const CLIENTS: [Client; 30] = [
@@ -152,7 +152,7 @@ const CLIENTS: [Client; 30] = [
     ),
 ];
 
-/// Asks with Java's own trust, by a program for every Java there is.
+/// Requests a page with Java's own trust, by a program for every Java.
 const JAVA: &str = "mkdir -p /tmp/java && cd /tmp/java && cat > Ask.java <<'END'
 public class Ask {
     public static void main(String[] none) throws Exception {
@@ -162,7 +162,7 @@ public class Ask {
 END
 javac -nowarn --release 11 Ask.java";
 
-/// Where `./test` puts a uv for this alone.
+/// Where `./test` installs a uv for this test.
 fn own_uv() -> Option<String> {
     let python = std::env::var("BAY_TEST_UV").ok()?;
     Some(python.rsplit_once('/')?.0.to_owned())
@@ -177,10 +177,10 @@ fn script(text: &str) -> ExecSpec {
     }
 }
 
-/// What `./test` installs, so that it is never missing there.
+/// What `./test` installs, so a test run by it must find them.
 const INSTALLED: [&str; 6] = ["certutil", "curl", "git", "openssl", "uv", "wget"];
 
-/// Runs one client against a server whose authority is the bay's own, or is not. Nothing where it is not installed.
+/// Runs one client against a server whose authority is the bay's own, or another. None if the client is not installed.
 async fn run(Client(name, needs, run, _): &Client, own: bool) -> Option<(Guest, Ran)> {
     let lacks = |lack, why: &str| {
         suite::skip(lack, &format!("{name}: {why}"));
@@ -217,7 +217,7 @@ struct Ran {
     said: String,
 }
 
-/// A client of this machine trusts the gateway without being told, and trusts no other authority of the same name.
+/// A client of this machine trusts the gateway without configuration, and trusts no other authority of the same name.
 async fn trusts_its_own_alone(name: &str) {
     let client = CLIENTS.iter().find(|client| client.0 == name).unwrap();
     let Some((guest, Ran { well, said })) = run(client, true).await else { return };
