@@ -1,4 +1,4 @@
-//! Addresses and names that lead where nobody is meant to go: the host itself, its neighbours, its API.
+//! Addresses and names of what a bay must not reach: the host, its neighbours, its API.
 
 use std::net::{IpAddr, UdpSocket};
 

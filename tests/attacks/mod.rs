@@ -1,18 +1,19 @@
-//! What root inside a bay tries against the way out, end to end: real bays, a real daemon, servers on loopback.
+//! Attacks by root inside a bay on its egress, end to end: real bays, a real daemon, servers on loopback.
 //!
-//! `README.md` beside this has the list of attacks and the test of each, here and in the crates; [`table`] keeps it true.
+//! `README.md` in this directory lists every attack with its tests, here and in the crates. [`readme_table`] compares that
+//! list with the source.
 
 mod addresses;
 mod api;
-mod bombs;
-mod copies;
-mod faults;
+mod compression_bombs;
+mod copying_out;
+mod gateway_faults;
 mod packets;
-mod record;
-mod table;
+mod readme_table;
 mod terminal;
+mod traffic_record;
 
-/// Lets everything out that a rule without addresses can let out.
+/// Allows every HTTP request that a rule without addresses can allow.
 const OPEN: &str = r#"
 [[rule]]
 id = "all"

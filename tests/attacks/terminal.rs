@@ -1,6 +1,6 @@
 //! What a bay wrote, on the terminal of the person who reads it: colours, and nothing else that a terminal obeys.
 
-use bay_tests::{Daemon, Ran, until};
+use bay_tests::{CliRun, Daemon, until};
 use bay_text::invisible::misleads;
 
 /// Sets the clipboard and the title, clears the screen, colours, and hides text by every means there is, in a shell's printf.
@@ -35,7 +35,7 @@ fn obeyed(seen: &[u8]) -> Option<String> {
 }
 
 #[track_caller]
-fn harmless(ran: &Ran) -> String {
+fn harmless(ran: &CliRun) -> String {
     assert_eq!(obeyed(&ran.stdout), None, "{ran}");
     ran.text()
 }

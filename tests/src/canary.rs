@@ -7,17 +7,17 @@ use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
+use crate::cli_run::CliRun;
 use crate::lab::Lab;
 use crate::origin::text;
-use crate::outside::Origin;
-use crate::ran::Ran;
+use crate::test_servers::Origin;
 use crate::until;
 
 /// The value. Nobody but the origins that it is for may ever see it.
 pub const CANARY: &str = "ghp_CANARYx9XqLm2Zt7RbW4KcVd8PnJ6sYhG3eFa";
 
 /// Sets it as a secret.
-pub fn set(lab: &Lab, name: &str, more: &[&str]) -> Ran {
+pub fn set(lab: &Lab, name: &str, more: &[&str]) -> CliRun {
     let mut line = vec!["secret", "set", name, "-"];
     line.extend(more);
     lab.daemon.bay_with_input(&line, format!("{CANARY}\n").as_bytes())
@@ -123,7 +123,7 @@ print(json.dumps({"status": answer.status, "headers": dict(answer.headers), "bod
 
 /// A server that says what it was sent: in the body, in headers, everywhere.
 pub fn reflecting(lab: &Lab, name: &'static str) -> Origin {
-    lab.outside.https(name, |request: Request<Incoming>| async move {
+    lab.servers.https(name, |request: Request<Incoming>| async move {
         let said = format!("{} {} {:?}", request.method(), request.uri(), request.headers());
         let sent = request.headers().get("authorization").cloned();
         let mut answer = Response::new(text(said));

@@ -16,8 +16,8 @@ use serde_json::Value;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
+use crate::cli_run::CliRun;
 use crate::leaks::{self, Leak};
-use crate::ran::Ran;
 use crate::rest::{self, Answer};
 use crate::wait::{PATIENCE, pause, until, within};
 use crate::{SMALL, image, suite};
@@ -322,12 +322,12 @@ impl Daemon {
     }
 
     /// Runs the CLI to its end.
-    pub fn bay<S: AsRef<OsStr>>(&self, args: &[S]) -> Ran {
+    pub fn bay<S: AsRef<OsStr>>(&self, args: &[S]) -> CliRun {
         self.finish(args, self.command(args))
     }
 
     /// Runs the CLI with something on its standard input.
-    pub fn bay_with_input<S: AsRef<OsStr>>(&self, args: &[S], input: &[u8]) -> Ran {
+    pub fn bay_with_input<S: AsRef<OsStr>>(&self, args: &[S], input: &[u8]) -> CliRun {
         let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -337,11 +337,11 @@ impl Daemon {
         let output = child.wait_with_output().unwrap();
         // A command may end without reading all of it.
         let _ = writer.join();
-        Ran::new(line(args), output)
+        CliRun::new(line(args), output)
     }
 
     /// Runs the CLI on a terminal of 100 columns and 40 rows, typing `keys` into it line by line.
-    pub fn on_a_terminal(&self, line: &str, keys: &str) -> Ran {
+    pub fn on_a_terminal(&self, line: &str, keys: &str) -> CliRun {
         let mut command = Command::new("script");
         command.env_clear();
         for (name, value) in self.plain(&self.binary).get_envs() {
@@ -364,12 +364,12 @@ impl Daemon {
         }
         let output = child.wait_with_output().unwrap();
         drop(stdin);
-        Ran::new(line.to_owned(), output)
+        CliRun::new(line.to_owned(), output)
     }
 
-    fn finish<S: AsRef<OsStr>>(&self, args: &[S], mut command: Command) -> Ran {
+    fn finish<S: AsRef<OsStr>>(&self, args: &[S], mut command: Command) -> CliRun {
         let output = command.output().unwrap_or_else(|error| panic!("{}: {error}", self.binary.display()));
-        Ran::new(line(args), output)
+        CliRun::new(line(args), output)
     }
 
     /// A request to the daemon's socket.
@@ -434,7 +434,7 @@ impl Daemon {
     }
 
     /// `bay exec NAME -- sh -c SCRIPT`
-    pub fn sh(&self, bay: &str, script: &str) -> Ran {
+    pub fn sh(&self, bay: &str, script: &str) -> CliRun {
         self.bay(&["exec", bay, "--", "sh", "-c", script])
     }
 

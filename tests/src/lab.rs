@@ -7,18 +7,18 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use serde_json::Value;
 
+use crate::cli_run::CliRun;
 use crate::daemon::{Daemon, Setup};
 use crate::origin::text;
-use crate::outside::{Origin, Outside};
-use crate::ran::Ran;
 use crate::suite;
+use crate::test_servers::{Origin, TestServers};
 use crate::until;
 
 /// A daemon whose bays can reach servers of the test.
 #[derive(Debug)]
 pub struct Lab {
     pub daemon: Daemon,
-    pub outside: Outside,
+    pub servers: TestServers,
     dir: PathBuf,
 }
 
@@ -59,15 +59,15 @@ pub fn lab_with(setup: Setup) -> Lab {
 #[must_use]
 pub fn lab_with_names(setup: Setup, names: &[(String, &str)]) -> Lab {
     let dir = suite::fresh("o");
-    let outside = Outside::with_names(&dir, names);
-    let setup = outside.arguments().iter().fold(setup, |setup, argument| setup.argument(argument));
-    Lab { daemon: setup.start(), outside, dir }
+    let servers = TestServers::with_names(&dir, names);
+    let setup = servers.arguments().iter().fold(setup, |setup, argument| setup.argument(argument));
+    Lab { daemon: setup.start(), servers, dir }
 }
 
 impl Lab {
     /// A server that says what it was asked for.
     pub fn echo(&self, name: &'static str) -> Origin {
-        self.outside.https(name, |request: Request<Incoming>| async move {
+        self.servers.https(name, |request: Request<Incoming>| async move {
             Response::new(text(format!("{} {}", request.method(), request.uri().path())))
         })
     }
@@ -112,7 +112,7 @@ impl Lab {
     }
 
     /// Runs python as the bay's root.
-    pub fn python(&self, bay: &str, script: &str, args: &[&str]) -> Ran {
+    pub fn python(&self, bay: &str, script: &str, args: &[&str]) -> CliRun {
         let mut line = vec!["exec", bay, "--", "python3", "-c", script];
         line.extend(args);
         self.daemon.bay(&line)

@@ -1,28 +1,30 @@
-//! The rig of the end-to-end suites: real daemons, real bays, a real pool, on this machine's kernel.
+//! What the end-to-end tests share: real daemons, real bays and a real pool on this machine's kernel.
 //!
-//! | module     | for                                                                                      |
-//! |------------|------------------------------------------------------------------------------------------|
-//! | [`suite`]  | the one directory everything of a test run is below, its shared pool, skips              |
-//! | [`image`]  | the small image most bays of the suites start from                                       |
-//! | [`daemon`] | a daemon of one test's own; dropping it removes its bays and fails the test on a leak    |
-//! | [`lab`]    | a daemon whose bays can reach servers of the test: [`outside`], [`origin`]                |
-//! | [`ran`]    | what a command printed and how it ended, with the assertions that tests want             |
-//! | [`rest`]   | the daemon's socket without the CLI between                                              |
-//! | [`repository`], [`remote`] | small git repositories to make bays from, also over HTTP                     |
-//! | [`database`] | a PostgreSQL                                                                           |
-//! | [`forge`]  | a server of repositories over SSH                                                        |
-//! | [`machine`] | a virtual machine: a host of another kind than this one                               |
-//! | [`stuck`]  | a filesystem that does not answer: processes in uninterruptible sleep                  |
-//! | [`keeper`] | a process that shows whether memory and files are of one moment                          |
-//! | [`leaks`]  | what a daemon or the whole suite left on the host                                        |
-//! | [`sound`]  | what must hold of checkpoints whatever was killed                                        |
-//! | [`wait`]   | waiting for an event with a deadline                                                     |
-//! | [`chance`] | repeatable randomness                                                                    |
-//! | [`canary`] | the value of a secret, and looking for it everywhere it must never be                   |
-//! | [`questions`] | what waits for a person, and clients that wait for the answer                        |
-//! | [`tools`]  | the host's package clients inside a bay                                                 |
-//! | [`collector`] | an OpenTelemetry collector                                                            |
-//! | [`archive`]| hostile tar archives                                                                     |
+//! | module                     | contents                                                                   |
+//! |----------------------------|----------------------------------------------------------------------------|
+//! | [`suite`]                  | the one directory that holds everything of a test run, its shared pool, skips |
+//! | [`image`]                  | the small image that most bays of the tests start from                     |
+//! | [`daemon`]                 | a daemon for one test; dropping it removes its bays and fails the test on a leak |
+//! | [`lab`]                    | a daemon whose bays can reach servers of the test                          |
+//! | [`test_servers`], [`origin`] | those servers, and what they record of each request                      |
+//! | [`cli_run`]                | what a run of the CLI printed and how it ended, with assertions            |
+//! | [`rest`]                   | requests to the daemon's socket without the CLI                            |
+//! | [`repository`], [`remote`] | small git repositories to make bays from, also over HTTP                   |
+//! | [`forge`]                  | a server of git repositories over SSH                                      |
+//! | [`database`]               | a PostgreSQL server                                                        |
+//! | [`collector`]              | an OpenTelemetry collector                                                 |
+//! | [`disk`]                   | a disk of a given size, made from a file                                   |
+//! | [`virtual_machine`]        | a host of another kind than this one                                       |
+//! | [`hanging_filesystem`]     | a filesystem that never answers a read: its readers sleep uninterruptibly  |
+//! | [`consistency_probe`]      | a process that shows whether memory and files are of one moment            |
+//! | [`checkpoint_invariants`]  | what holds of checkpoints after any process was killed                     |
+//! | [`leaks`]                  | what a daemon or the whole suite left on the host                          |
+//! | [`wait`]                   | waiting for an event with a deadline                                       |
+//! | [`seeded_random`]          | repeatable randomness                                                      |
+//! | [`canary`]                 | the value of a secret, and a search for it everywhere it must never be     |
+//! | [`open_approvals`]         | open approvals, and clients that wait for the answer                       |
+//! | [`tools`]                  | package clients of the host inside a bay                                   |
+//! | [`archive`]                | hostile tar archives                                                       |
 //!
 //! Every test runs in a process of its own (cargo-nextest), so nothing here is shared in memory; what is shared on
 //! disk is guarded by file locks. A test that fails still removes what it made, unless `BAY_KEEP` is set.
@@ -30,32 +32,32 @@
 
 pub mod archive;
 pub mod canary;
-pub mod chance;
+pub mod checkpoint_invariants;
+pub mod cli_run;
 pub mod collector;
+pub mod consistency_probe;
 pub mod daemon;
 pub mod database;
 pub mod disk;
 pub mod forge;
+pub mod hanging_filesystem;
 pub mod image;
-pub mod keeper;
 pub mod lab;
 pub mod leaks;
-pub mod machine;
+pub mod open_approvals;
 pub mod origin;
-pub mod outside;
-pub mod questions;
-pub mod ran;
 pub mod remote;
 pub mod repository;
 pub mod rest;
-pub mod sound;
-pub mod stuck;
+pub mod seeded_random;
 pub mod suite;
+pub mod test_servers;
 pub mod tools;
+pub mod virtual_machine;
 pub mod wait;
 
+pub use cli_run::CliRun;
 pub use daemon::Daemon;
-pub use ran::Ran;
 pub use remote::Remote;
 pub use repository::Repository;
 pub use wait::until;

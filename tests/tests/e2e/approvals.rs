@@ -3,7 +3,10 @@
 use std::time::Instant;
 
 use bay_tests::lab::{Lab, lab, lab_with};
-use bay_tests::questions::{Client, approvals, asked, curl, hasty, id, paths, said, short, the_question};
+use bay_tests::open_approvals::{
+    Client, approvals, ask_policy, curl, curl_result, id, lab_with_short_hold, paths, short,
+    the_open_approval,
+};
 use bay_tests::{Daemon, until};
 use bay_types::ErrorCode;
 use serde_json::{Value, json};
@@ -12,10 +15,10 @@ use serde_json::{Value, json};
 fn a_held_request_goes_on_when_a_person_allows_it_and_all_of_it_is_on_record() {
     let lab = lab();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, "reason = \"a person looks\""));
+    lab.bay("b", &ask_policy(&origin, "reason = \"a person looks\""));
     let url = origin.url("https", "/pay?n=1");
     curl(&lab, "b", "one", &format!("-H 'X-Why: yes' -d 'amount=1' '{url}'"));
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     assert_eq!(card["state"], "open", "{card:#}");
     assert_eq!((&card["bay_name"], &card["held"]), (&"b".into(), &1.into()), "{card:#}");
     let what = &card["asked"];
@@ -37,7 +40,7 @@ fn a_held_request_goes_on_when_a_person_allows_it_and_all_of_it_is_on_record() {
 
     let told = lab.daemon.bay(&["approvals", "allow", &short(&card), "--json"]).ok().json();
     assert_eq!((&told["state"], &told["answer"]["reach"]), (&"allowed".into(), &"once".into()), "{told:#}");
-    assert_eq!(said(&lab, "b", "one").trim(), "200 POST /pay");
+    assert_eq!(curl_result(&lab, "b", "one").trim(), "200 POST /pay");
     assert_eq!(origin.seen.lines().len(), 1);
     assert!(approvals(&lab, &[]).is_empty());
 
@@ -51,10 +54,10 @@ fn a_held_request_goes_on_when_a_person_allows_it_and_all_of_it_is_on_record() {
     assert_eq!(decided[0]["outcome"], "allow");
     // It was for one: the next is asked about again.
     curl(&lab, "b", "two", &format!("-d 'amount=1' '{url}'"));
-    let again = the_question(&lab);
+    let again = the_open_approval(&lab);
     assert_ne!(again["id"], card["id"]);
     let _no = lab.daemon.bay(&["approvals", "deny", &id(&again), "-m", "one was enough"]).ok();
-    let refused = said(&lab, "b", "two");
+    let refused = curl_result(&lab, "b", "two");
     assert!(refused.starts_with("403 ") && refused.contains("one was enough"), "{refused}");
     assert_eq!(origin.seen.lines().len(), 1);
     assert_eq!(lab.record("b", "approval.denied")[0]["why"], "one was enough");
@@ -68,19 +71,19 @@ fn a_held_request_goes_on_when_a_person_allows_it_and_all_of_it_is_on_record() {
 
 #[test]
 fn a_client_that_is_told_to_come_again_finds_its_question_and_later_its_answer() {
-    let lab = hasty();
+    let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let mut client = Client::new(&lab, "b", &origin);
     let first = client.send("GET", "/x", "");
     let (status, retry, body) = client.answer(first);
     assert_eq!((status, retry), (503, json!("3")), "{body}");
     let told: Value = serde_json::from_str(&body).unwrap();
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     assert_eq!((&told["error"], &told["question"]), (&"waiting".into(), &card["id"]), "{told:#}");
     assert_eq!(card["held"], 0);
     assert_eq!(client.status("GET", "/x"), 503, "it is the same question");
-    assert_eq!(the_question(&lab)["id"], card["id"]);
+    assert_eq!(the_open_approval(&lab)["id"], card["id"]);
     let _allowed = lab.daemon.bay(&["approvals", "allow", &id(&card)]).ok();
     assert_eq!(lab.get("b", &origin.url("https", "/x")).0, 503, "another exec has to ask for itself");
     assert_eq!(client.status("GET", "/other"), 503, "and so has another request");
@@ -91,20 +94,20 @@ fn a_client_that_is_told_to_come_again_finds_its_question_and_later_its_answer()
 
 #[test]
 fn an_allow_reaches_as_far_as_it_was_given() {
-    let lab = hasty();
+    let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let mut client = Client::new(&lab, "b", &origin);
     let mut ask = |path: &str, reach: &[&str]| {
         assert_eq!(client.status("GET", path), 503);
-        let card = the_question(&lab);
+        let card = the_open_approval(&lab);
         let line: Vec<&str> = ["approvals", "allow"].iter().chain(reach).copied().collect();
         let line: Vec<String> = line.iter().map(|word| (*word).to_owned()).chain([id(&card)]).collect();
         let _allowed = lab.daemon.bay(&line).ok();
         (client.status("GET", path), client.status("GET", path), lab.get("b", &origin.url("https", path)).0)
     };
     assert_eq!(ask("/exec", &["--exec"]), (200, 200, 503));
-    let mine = the_question(&lab);
+    let mine = the_open_approval(&lab);
     let _no = lab.daemon.bay(&["approvals", "deny", &id(&mine)]).ok();
     assert_eq!(ask("/time", &["--for", "10m"]), (200, 200, 200));
     assert_eq!(ask("/grant", &["--for", "10m", "--any-body"]), (200, 200, 200));
@@ -125,7 +128,7 @@ fn an_allow_reaches_as_far_as_it_was_given() {
 fn nobody_s_answer_is_no() {
     let lab = lab_with(Daemon::setup().argument("--ask-timeout").argument("2s"));
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let (status, body) = lab.get("b", &origin.url("https", "/x"));
     assert_eq!(status, 403);
     assert!(body.contains("nobody answered"), "{body}");
@@ -142,15 +145,15 @@ fn nobody_s_answer_is_no() {
 fn a_question_and_an_allow_outlive_a_killed_daemon() {
     let mut lab = lab();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let url = origin.url("https", "/x");
     // As a client that tries again when its connection breaks.
     curl(&lab, "b", "one", &format!("--retry 20 --retry-delay 1 --retry-all-errors '{url}'"));
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     let seen = Instant::now();
     lab.daemon.kill_9();
     lab.daemon.launch();
-    let after = the_question(&lab);
+    let after = the_open_approval(&lab);
     assert_eq!((&after["id"], &after["digest"]), (&card["id"], &card["digest"]));
     let waited = seen.elapsed().as_millis();
     let allowed = lab.daemon.bay(&["approvals", "allow", &id(&card), "--json"]).ok().json();
@@ -158,18 +161,18 @@ fn a_question_and_an_allow_outlive_a_killed_daemon() {
         allowed["answer"]["after_ms"].as_u64().is_some_and(|took| u128::from(took) >= waited),
         "{allowed:#}"
     );
-    assert_eq!(said(&lab, "b", "one").trim(), "200 GET /x");
+    assert_eq!(curl_result(&lab, "b", "one").trim(), "200 GET /x");
 
     // An allow that nobody used yet is kept, too.
     let waiting = origin.url("https", "/y");
     curl(&lab, "b", "two", &format!("--retry 20 --retry-delay 1 --retry-all-errors '{waiting}'"));
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     lab.daemon.kill_9();
     lab.daemon.launch();
     let _allowed = lab.daemon.bay(&["approvals", "allow", &id(&card)]).ok();
     lab.daemon.kill_9();
     lab.daemon.launch();
-    assert_eq!(said(&lab, "b", "two").trim(), "200 GET /y");
+    assert_eq!(curl_result(&lab, "b", "two").trim(), "200 GET /y");
     assert_eq!(paths(&origin), ["/x", "/y"]);
 }
 
@@ -177,7 +180,7 @@ fn a_question_and_an_allow_outlive_a_killed_daemon() {
 fn whoever_is_held_by_a_daemon_that_is_asked_to_end_is_told_to_come_again() {
     let mut lab = lab();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let url = origin.url("https", "/x");
     let held = |lab: &Lab| {
         until("one to be held", || approvals(lab, &[]).into_iter().find(|card| card["held"] == json!(1)))
@@ -190,7 +193,7 @@ fn whoever_is_held_by_a_daemon_that_is_asked_to_end_is_told_to_come_again() {
             let _card = held(&lab);
             lab.daemon.terminate();
             lab.daemon.launch();
-            let told = said(&lab, "b", &name);
+            let told = curl_result(&lab, "b", &name);
             assert!(told.starts_with("503 "), "{told}");
             let head = lab.daemon.sh("b", &format!("cat /tmp/{name}.head")).ok().text().to_lowercase();
             assert!(head.contains("retry-after:"), "{head}");
@@ -204,7 +207,7 @@ fn whoever_is_held_by_a_daemon_that_is_asked_to_end_is_told_to_come_again() {
     lab.daemon.launch();
     assert_eq!(held(&lab)["id"], card["id"]);
     let _allowed = lab.daemon.bay(&["approvals", "allow", &id(&card)]).ok();
-    assert!(said(&lab, "b", "two").contains("200 GET /x"));
+    assert!(curl_result(&lab, "b", "two").contains("200 GET /x"));
     assert_eq!(paths(&origin), ["/x"]);
 }
 
@@ -212,7 +215,7 @@ fn whoever_is_held_by_a_daemon_that_is_asked_to_end_is_told_to_come_again() {
 fn nobody_is_asked_about_a_body_that_is_still_to_come() {
     let lab = lab();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let url = origin.url("https", "/pay");
     let stalled = format!("(printf amount=1; sleep 8) | curl -sS -X POST -T - '{url}'");
     let told = lab.daemon.sh("b", &stalled).text();
@@ -225,9 +228,9 @@ fn nobody_is_asked_about_a_body_that_is_still_to_come() {
 fn of_two_who_answer_one_is_first_and_the_other_is_told_who() {
     let lab = lab();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     curl(&lab, "b", "one", &origin.url("https", "/x"));
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     let answers: Vec<bay_tests::rest::Answer> = std::thread::scope(|scope| {
         let each = ["allow", "deny"].map(|word| {
             let target = format!("/v1/approvals/{}/{word}", id(&card));
@@ -244,7 +247,7 @@ fn of_two_who_answer_one_is_first_and_the_other_is_told_who() {
         lost[0]["message"].as_str().is_some_and(|message| message.contains("by uid 0 already")),
         "{lost:#?}"
     );
-    let code = said(&lab, "b", "one");
+    let code = curl_result(&lab, "b", "one");
     assert!(code.starts_with(if answers[0].status == 200 { "200" } else { "403" }), "{code}");
     let wrong = lab.daemon.bay(&["approvals", "allow", "deadbeef"]);
     let _unknown = wrong.fails_with(ErrorCode::ApprovalNotFound);
@@ -254,10 +257,10 @@ fn of_two_who_answer_one_is_first_and_the_other_is_told_who() {
 fn what_was_asked_of_a_bay_goes_with_what_ran_in_it() {
     let lab = lab();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     for verb in ["stop", "rm"] {
         curl(&lab, "b", verb, &origin.url("https", "/x"));
-        let card = the_question(&lab);
+        let card = the_open_approval(&lab);
         let _gone = lab.daemon.bay(&[verb, "b"]).ok();
         assert!(approvals(&lab, &[]).is_empty());
         let late = lab.daemon.bay(&["approvals", "allow", &id(&card)]);
@@ -291,9 +294,9 @@ print(next((body for status, body in said if status == 403), ""))
 
 #[test]
 fn the_same_is_asked_once_and_a_flood_is_refused_with_the_reason() {
-    let lab = hasty();
+    let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let base = origin.url("https", "");
     let same = ["/same"; 10];
     let line = [&["exec", "b", "--", "python3", "-c", FLOOD, base.as_str()][..], &same[..]].concat();
@@ -308,7 +311,7 @@ fn the_same_is_asked_once_and_a_flood_is_refused_with_the_reason() {
     assert!(text.starts_with('[') && text.contains("403, 403") && text.contains("503"), "{text}");
     assert!(text.contains("20 questions of this bay wait for a person already"), "{text}");
     // Another bay is not kept from asking by it.
-    lab.bay("c", &asked(&origin, ""));
+    lab.bay("c", &ask_policy(&origin, ""));
     assert_eq!(lab.get("c", &origin.url("https", "/x")).0, 503);
     assert_eq!(approvals(&lab, &["--bay", "c"]).len(), 1);
     assert!(origin.seen.lines().is_empty());
@@ -316,9 +319,9 @@ fn the_same_is_asked_once_and_a_flood_is_refused_with_the_reason() {
 
 #[test]
 fn a_bay_asks_so_many_new_questions_in_a_minute_and_no_more() {
-    let lab = hasty();
+    let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let base = origin.url("https", "");
     let flood = |from: usize, to: usize| {
         let paths: Vec<String> = (from..to).map(|number| format!("/{number}")).collect();
@@ -339,7 +342,7 @@ fn a_bay_asks_so_many_new_questions_in_a_minute_and_no_more() {
     assert!((10..20).contains(&open), "{open}: {text}");
     assert_eq!(text.lines().next().unwrap().matches("503").count(), open, "{text}");
     // Another bay has a minute of its own.
-    lab.bay("c", &asked(&origin, ""));
+    lab.bay("c", &ask_policy(&origin, ""));
     assert_eq!(lab.get("c", &origin.url("https", "/x")).0, 503);
     assert!(origin.seen.lines().is_empty());
 }
@@ -348,10 +351,10 @@ fn a_bay_asks_so_many_new_questions_in_a_minute_and_no_more() {
 fn a_checkpoint_is_made_before_the_question_and_a_denial_can_go_back_to_it() {
     let lab = lab();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, "checkpoint = true"));
+    lab.bay("b", &ask_policy(&origin, "checkpoint = true"));
     let _before = lab.daemon.sh("b", "echo early > /workspace/early").ok();
     curl(&lab, "b", "one", &origin.url("https", "/x"));
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     let name = card["checkpoint"].as_str().unwrap().to_owned();
     let listed = lab.daemon.bay(&["checkpoints", "ls", "b", "--json"]).ok().json();
     assert!(
@@ -364,24 +367,24 @@ fn a_checkpoint_is_made_before_the_question_and_a_denial_can_go_back_to_it() {
     assert_eq!(lab.daemon.sh("b", "cat /workspace/early").ok().text().trim(), "early");
     assert_ne!(lab.daemon.sh("b", "cat /workspace/late").code, 0);
     assert!(origin.seen.lines().is_empty());
-    lab.set("b", &asked(&origin, ""));
+    lab.set("b", &ask_policy(&origin, ""));
     curl(&lab, "b", "two", &origin.url("https", "/x"));
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     let (message, _) =
         lab.daemon.bay(&["approvals", "deny", &id(&card), "--rollback"]).fails_with(ErrorCode::InvalidInput);
     assert!(message.contains("no checkpoint"), "{message}");
-    assert_eq!(the_question(&lab)["id"], card["id"], "nothing was decided by that");
+    assert_eq!(the_open_approval(&lab)["id"], card["id"], "nothing was decided by that");
 }
 
 #[test]
 fn a_request_of_another_body_is_another_question_and_no_terminal_obeys_a_card() {
-    let lab = hasty();
+    let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let url = origin.url("https", "/x");
     let evil = "printf 'pay\\033]0;mine\\007\\302\\233\\342\\200\\256 %s' ";
     curl(&lab, "b", "one", &format!("-d \"$({evil} 1)\" '{url}'"));
-    let first = the_question(&lab);
+    let first = the_open_approval(&lab);
     let text = lab.daemon.bay(&["approvals", "show", &id(&first)]).ok().text();
     assert!(text.contains("pay\\u{1b}]0;mine\\u{7}"), "{text}");
     for line in [&["approvals"][..], &["approvals", "show", &id(&first)], &["approvals", "--json"]] {
@@ -395,7 +398,7 @@ fn a_request_of_another_body_is_another_question_and_no_terminal_obeys_a_card() 
     let _not_that = lab.daemon.bay(&wrong).fails_with(ErrorCode::InvalidInput);
     let digest = first["digest"].as_str().unwrap();
     let _that = lab.daemon.bay(&["approvals", "allow", &id(&first), "--digest", digest]).ok();
-    assert!(said(&lab, "b", "one").starts_with("200"));
+    assert!(curl_result(&lab, "b", "one").starts_with("200"));
     assert_eq!(approvals(&lab, &[]).len(), 1);
     assert_eq!(origin.seen.lines().len(), 1);
 }
@@ -419,48 +422,48 @@ os.rename("/tmp/ws.new", "/tmp/ws")
 
 #[test]
 fn a_websocket_is_asked_about_as_one_and_its_client_finds_its_question_again() {
-    let lab = hasty();
+    let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let port = origin.port().to_string();
     let line = ["exec", "--detach", "b", "--", "python3", "-c", HANDSHAKES, "origin.test", &port, "/live"];
     let _begun = lab.daemon.bay(&line).ok();
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     assert_eq!(card["asked"]["request"], format!("WEBSOCKET {}", origin.url("https", "/live")));
     assert!(card["saved_as"].as_str().unwrap().contains("method = \"WEBSOCKET\""), "{card:#}");
     // Told to come again, it is the same question, whatever nonce it has by then.
-    until("it to be let go", || (the_question(&lab)["held"] == 0).then_some(()));
-    until("it to be held again", || (the_question(&lab)["held"] == 1).then_some(()));
-    let again = the_question(&lab);
+    until("it to be let go", || (the_open_approval(&lab)["held"] == 0).then_some(()));
+    until("it to be held again", || (the_open_approval(&lab)["held"] == 1).then_some(()));
+    let again = the_open_approval(&lab);
     assert_eq!((&again["id"], &again["digest"]), (&card["id"], &card["digest"]));
     assert!(origin.seen.lines().is_empty());
     let _allowed = lab.daemon.bay(&["approvals", "allow", &id(&card)]).ok();
     // This origin knows no WebSockets, and says what it was sent.
-    let answer = said(&lab, "b", "ws");
+    let answer = curl_result(&lab, "b", "ws");
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("GET /live"), "{answer}");
     assert_eq!(origin.seen.lines().len(), 1);
     // A plain request for the same is another question.
     curl(&lab, "b", "read", &origin.url("https", "/live"));
-    let other = the_question(&lab);
+    let other = the_open_approval(&lab);
     assert_eq!(other["asked"]["request"], format!("GET {}", origin.url("https", "/live")));
     let _no = lab.daemon.bay(&["approvals", "deny", &id(&other)]).ok();
-    assert!(said(&lab, "b", "read").starts_with("403"));
+    assert!(curl_result(&lab, "b", "read").starts_with("403"));
 }
 
 #[test]
 fn a_policy_that_changes_meanwhile_has_the_last_word() {
     let lab = lab();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     curl(&lab, "b", "one", &origin.url("https", "/x"));
-    let _asked = the_question(&lab);
+    let _asked = the_open_approval(&lab);
     lab.set("b", &origin.allowed("method = \"*\""));
-    assert!(said(&lab, "b", "one").starts_with("200"), "it need not be asked about any more");
-    lab.set("b", &asked(&origin, ""));
+    assert!(curl_result(&lab, "b", "one").starts_with("200"), "it need not be asked about any more");
+    lab.set("b", &ask_policy(&origin, ""));
     curl(&lab, "b", "two", &origin.url("https", "/y"));
     until("a question", || approvals(&lab, &[]).iter().any(|card| card["held"] == 1).then_some(()));
-    lab.set("b", &asked(&origin, "").replace("\"ask\"", "\"deny\""));
-    assert!(said(&lab, "b", "two").starts_with("403"));
+    lab.set("b", &ask_policy(&origin, "").replace("\"ask\"", "\"deny\""));
+    assert!(curl_result(&lab, "b", "two").starts_with("403"));
     assert_eq!(paths(&origin), ["/x"]);
 }
 
@@ -468,9 +471,9 @@ fn a_policy_that_changes_meanwhile_has_the_last_word() {
 fn a_bay_sees_nothing_of_the_approver_s_side_and_answers_nothing() {
     let lab = lab();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     curl(&lab, "b", "one", &origin.url("https", "/x"));
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     assert_ne!(lab.daemon.sh("b", "bay-ctl approvals").code, 0);
     let tries = r#"
 import http.client, socket, sys
@@ -494,7 +497,7 @@ for method, path in [("GET", "/v1/approvals"), ("GET", "/v1/approvals/" + sys.ar
 print("refused")
 "#;
     assert_eq!(lab.python("b", tries, &[&id(&card)]).ok().text().trim(), "refused");
-    assert_eq!(the_question(&lab)["id"], card["id"], "it is still open");
+    assert_eq!(the_open_approval(&lab)["id"], card["id"], "it is still open");
     let _no = lab.daemon.bay(&["approvals", "deny", &id(&card)]).ok();
 }
 
@@ -530,11 +533,11 @@ fn no_address_leads_a_bay_to_the_approver_s_side() {
     let origin = lab.echo("other.test");
     let wide = format!(
         "{}[[rule]]\nid = \"wide\"\noutcome = \"allow\"\nhost = \"*\"\nport = \"*\"\nscheme = [\"http\", \"https\"]\nmethod = \"*\"\n",
-        asked(&origin, "")
+        ask_policy(&origin, "")
     );
     lab.bay("b", &wide);
     curl(&lab, "b", "one", &origin.url("https", "/x"));
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     let tries = || {
         let (port, id) = (port.to_string(), id(&card));
         let args = [&port, &token, &id, "127.0.0.1", "localhost", "::1", "origin.test", "169.254.0.1"];
@@ -550,7 +553,7 @@ fn no_address_leads_a_bay_to_the_approver_s_side() {
     );
     lab.set("b", &led);
     assert_eq!(tries()["origin.test"], ErrorCode::Unauthorized.http_status());
-    assert_eq!(the_question(&lab)["id"], card["id"], "it is still open");
+    assert_eq!(the_open_approval(&lab)["id"], card["id"], "it is still open");
     let _no = lab.daemon.bay(&["approvals", "deny", &id(&card)]).ok();
     assert!(origin.seen.lines().is_empty());
 }
@@ -560,37 +563,37 @@ fn an_allow_is_written_with_its_rule_or_grant_or_not_at_all() {
     for (table, reach) in [("policies", &["--save"][..]), ("grants", &["--for", "10m"])] {
         let lab = lab();
         let origin = lab.echo("origin.test");
-        lab.bay("b", &asked(&origin, ""));
+        lab.bay("b", &ask_policy(&origin, ""));
         let url = origin.url("https", "/x");
         curl(&lab, "b", "one", &url);
-        let card = the_question(&lab);
+        let card = the_open_approval(&lab);
         let card_id = id(&card);
         let allow: Vec<&str> =
             ["approvals", "allow", "--any-body", &card_id].iter().chain(reach).copied().collect();
         lab.daemon.break_inserts(table, "true");
         let refused = lab.daemon.bay(&allow);
         assert!(refused.code != 0 && refused.errors().contains("broken by the test"), "{refused}");
-        assert_eq!(the_question(&lab)["id"], card["id"], "it is still open");
+        assert_eq!(the_open_approval(&lab)["id"], card["id"], "it is still open");
         assert!(lab.record("b", "approval.allowed").is_empty());
         assert!(origin.seen.lines().is_empty(), "nothing leaves without the rule that was to come with it");
         // A transaction that failed ends when the daemon begins the next one: until then nobody else may write.
         let _ran = lab.daemon.sh("b", "true").ok();
         lab.daemon.allow_inserts();
         let _allowed = lab.daemon.bay(&allow).ok();
-        assert_eq!(said(&lab, "b", "one").trim(), "200 GET /x");
+        assert_eq!(curl_result(&lab, "b", "one").trim(), "200 GET /x");
         assert_eq!(lab.get("b", &url).0, 200, "what was left behind covers the next one");
     }
 }
 
 #[test]
 fn a_question_is_found_by_a_short_id_without_reading_all_others() {
-    let lab = hasty();
+    let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let mut client = Client::new(&lab, "b", &origin);
     let ask = |client: &mut Client<'_>, path: &str| {
         assert_eq!(client.status("GET", path), 503);
-        let card = the_question(&lab);
+        let card = the_open_approval(&lab);
         let _no = lab.daemon.bay(&["approvals", "deny", &short(&card)]).ok();
         card
     };

@@ -4,10 +4,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bay_tests::lab::{Lab, READS_A_STREAM, lab};
+use bay_tests::open_approvals::{
+    Client, approvals, ask_policy, id, lab_with_short_hold, paths, the_open_approval,
+};
 use bay_tests::origin::text;
-use bay_tests::outside::Origin;
-use bay_tests::questions::{Client, approvals, asked, hasty, id, paths, the_question};
-use bay_tests::{Ran, until};
+use bay_tests::test_servers::Origin;
+use bay_tests::{CliRun, until};
 use bay_types::ErrorCode;
 use http::Response;
 use http_body_util::BodyExt;
@@ -17,7 +19,7 @@ use serde_json::{Value, json};
 fn payments(lab: &Lab) -> (Origin, Arc<Mutex<Vec<String>>>) {
     let received = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&received);
-    let origin = lab.outside.https("origin.test", move |request| {
+    let origin = lab.servers.https("origin.test", move |request| {
         let keep = Arc::clone(&keep);
         async move {
             let body = request.into_body().collect().await.unwrap().to_bytes();
@@ -28,7 +30,7 @@ fn payments(lab: &Lab) -> (Origin, Arc<Mutex<Vec<String>>>) {
     (origin, received)
 }
 
-fn allow(lab: &Lab, card: &Value, words: &[&str]) -> Ran {
+fn allow(lab: &Lab, card: &Value, words: &[&str]) -> CliRun {
     lab.daemon.bay(&[&["approvals", "allow", id(card).as_str()], words].concat())
 }
 
@@ -43,16 +45,16 @@ const MALLORY: &str = "amount=1000000&to=mallory";
 
 /// A bay `b` whose client asked for a payment to Alice and left, and the card of the question.
 fn asks_to_pay_alice<'lab>(lab: &'lab Lab, origin: &Origin) -> (Client<'lab>, Value) {
-    lab.bay("b", &asked(origin, ""));
+    lab.bay("b", &ask_policy(origin, ""));
     let mut client = Client::new(lab, "b", origin);
     assert_eq!(leave(&mut client, "/payments", ALICE), 503);
-    let card = the_question(lab);
+    let card = the_open_approval(lab);
     (client, card)
 }
 
 #[test]
 fn approval_switch_an_allow_is_for_the_body_on_the_card_also_when_its_client_has_left() {
-    let mut lab = hasty();
+    let mut lab = lab_with_short_hold();
     let (origin, received) = payments(&lab);
     let (mut client, card) = asks_to_pay_alice(&lab, &origin);
     assert_eq!(card["held"], 0, "{card:#}");
@@ -62,7 +64,7 @@ fn approval_switch_an_allow_is_for_the_body_on_the_card_also_when_its_client_has
 
     assert_eq!(leave(&mut client, "/payments", MALLORY), 503);
     assert!(received.lock().unwrap().is_empty(), "{received:?}");
-    let other = the_question(&lab);
+    let other = the_open_approval(&lab);
     assert_ne!(other["id"], card["id"]);
     assert_eq!(other["differs"]["from"], card["id"], "{other:#}");
     assert_eq!(other["differs"]["state"], "allowed");
@@ -80,7 +82,7 @@ fn approval_switch_an_allow_is_for_the_body_on_the_card_also_when_its_client_has
     lab.until_open("b");
     let mut client = Client::running(&lab, "b", sent);
     assert_eq!(leave(&mut client, "/payments", MALLORY), 503);
-    assert_eq!(the_question(&lab)["id"], other["id"]);
+    assert_eq!(the_open_approval(&lab)["id"], other["id"]);
     assert_eq!(leave(&mut client, "/payments", ALICE), 200);
     assert_eq!(*received.lock().unwrap(), [ALICE]);
     assert_eq!(lab.record("b", "approval.allowed")[0]["bound"], true);
@@ -88,7 +90,7 @@ fn approval_switch_an_allow_is_for_the_body_on_the_card_also_when_its_client_has
 
 #[test]
 fn an_allowed_request_is_found_again_by_its_client_and_by_no_other_request() {
-    let lab = hasty();
+    let lab = lab_with_short_hold();
     let (origin, received) = payments(&lab);
     let (mut client, card) = asks_to_pay_alice(&lab, &origin);
     // A client of the API that names no digest allows no more than one that does.
@@ -101,7 +103,7 @@ fn an_allowed_request_is_found_again_by_its_client_and_by_no_other_request() {
 
 #[test]
 fn allowing_any_body_is_said_on_the_card_and_in_the_ledger() {
-    let lab = hasty();
+    let lab = lab_with_short_hold();
     let (origin, received) = payments(&lab);
     let (mut client, card) = asks_to_pay_alice(&lab, &origin);
     let said = allow(&lab, &card, &["--any-body"]).ok();
@@ -124,7 +126,7 @@ fn allowing_any_body_is_said_on_the_card_and_in_the_ledger() {
 #[test]
 fn an_allow_for_an_exec_or_a_time_covers_the_same_request_only() {
     for reach in [&["--exec"][..], &["--for", "10m"]] {
-        let lab = hasty();
+        let lab = lab_with_short_hold();
         let (origin, received) = payments(&lab);
         let (mut client, card) = asks_to_pay_alice(&lab, &origin);
         let digest = card["digest"].as_str().unwrap();
@@ -133,7 +135,7 @@ fn an_allow_for_an_exec_or_a_time_covers_the_same_request_only() {
             assert_eq!(leave(&mut client, "/payments", ALICE), 200, "{reach:?}");
         }
         assert_eq!(leave(&mut client, "/payments", MALLORY), 503, "{reach:?}");
-        let other = the_question(&lab);
+        let other = the_open_approval(&lab);
         assert_eq!(other["differs"]["from"], card["id"], "{other:#}");
         assert_eq!(*received.lock().unwrap(), [ALICE, ALICE]);
         let grants = lab.daemon.bay(&["grants", "ls", "b", "--json"]).ok().json();
@@ -143,12 +145,12 @@ fn an_allow_for_an_exec_or_a_time_covers_the_same_request_only() {
 
 #[test]
 fn a_rule_is_saved_only_by_an_approver_who_allows_any_body() {
-    let lab = hasty();
+    let lab = lab_with_short_hold();
     let (origin, _received) = payments(&lab);
     let (mut client, card) = asks_to_pay_alice(&lab, &origin);
     let (message, next) = allow(&lab, &card, &["--save"]).fails_with(ErrorCode::InvalidInput);
     assert!(message.contains("cannot depend on a body") && next.contains("--any-body"), "{message}: {next}");
-    assert_eq!(the_question(&lab)["id"], card["id"], "it is still open");
+    assert_eq!(the_open_approval(&lab)["id"], card["id"], "it is still open");
     let _saved = allow(&lab, &card, &["--save", "--any-body"]).ok();
     assert_eq!(leave(&mut client, "/payments", MALLORY), 200);
 }
@@ -156,7 +158,7 @@ fn a_rule_is_saved_only_by_an_approver_who_allows_any_body() {
 #[test]
 fn a_revoked_allow_covers_nothing_more_and_ends_what_it_let_out() {
     let lab = lab();
-    let origin = lab.outside.https("origin.test", |_request| async move {
+    let origin = lab.servers.https("origin.test", |_request| async move {
         // A line every now and then, for as long as somebody listens.
         let body = futures_util::stream::unfold((), |()| async {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -165,21 +167,21 @@ fn a_revoked_allow_covers_nothing_more_and_ends_what_it_let_out() {
         });
         Response::new(http_body_util::StreamBody::new(body).boxed_unsync())
     });
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let url = origin.url("https", "/stream");
     let read = || {
         let begun = ["exec", "--detach", "b", "--", "python3", "-c", READS_A_STREAM, &url];
         let _begun = lab.daemon.bay(&begun).ok();
     };
     read();
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     let _allowed = allow(&lab, &card, &["--for", "10m"]).ok();
     until("the stream to begin", || (lab.daemon.sh("b", "test -e /tmp/begun").code == 0).then_some(()));
     let revoked = lab.daemon.bay(&["approvals", "revoke", &id(&card), "--json"]).ok().json();
     assert_eq!(revoked["state"], "revoked", "{revoked:#}");
     until("the stream to end", || (lab.daemon.sh("b", "test -e /tmp/over").code == 0).then_some(()));
     read();
-    let again = the_question(&lab);
+    let again = the_open_approval(&lab);
     assert_ne!(again["id"], card["id"]);
     assert_eq!(paths(&origin), ["/stream"]);
     assert_eq!(lab.record("b", "approval.revoked")[0]["by"], "uid 0");
@@ -190,9 +192,9 @@ fn a_revoked_allow_covers_nothing_more_and_ends_what_it_let_out() {
 
 #[test]
 fn a_client_that_counts_its_tries_finds_its_answer() {
-    let lab = hasty();
+    let lab = lab_with_short_hold();
     let (origin, received) = payments(&lab);
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let url = origin.url("https", "/payments");
     // One command: each try has another count and another span, as clients with retries and tracing have.
     let trace = |count: u32| {
@@ -215,7 +217,7 @@ fn a_client_that_counts_its_tries_finds_its_answer() {
     );
     let _begun = lab.daemon.bay(&["exec", "--detach", "b", "--", "sh", "-c", &script]).ok();
     until("its client to leave", || (lab.daemon.sh("b", "test -e /tmp/asked").code == 0).then_some(()));
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     let _allowed = allow(&lab, &card, &[]).ok();
     let _go = lab.daemon.sh("b", "touch /tmp/go").ok();
     let all = until("all three answers", || {

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use bay_tests::canary::{CANARY, everybody_is_clean, once_there, set};
 use bay_tests::lab::{Lab, READS_A_STREAM, lab};
-use bay_tests::outside::Origin;
-use bay_tests::questions::{Client, approvals, asked, curl, hasty, id, said, the_question};
+use bay_tests::open_approvals::{
+    Client, approvals, ask_policy, curl, curl_result, id, lab_with_short_hold, the_open_approval,
+};
+use bay_tests::test_servers::Origin;
 use bay_tests::wait::within;
-use bay_tests::{Ran, until};
+use bay_tests::{CliRun, until};
 use bay_types::ErrorCode;
 use serde_json::Value;
 
@@ -19,7 +21,7 @@ fn is_plain(text: &str) {
     assert!(!text.chars().any(odd), "{text:?}");
 }
 
-fn answer(lab: &Lab, card: &Value, words: &[&str]) -> Ran {
+fn answer(lab: &Lab, card: &Value, words: &[&str]) -> CliRun {
     let id = id(card);
     lab.daemon.bay(&[&["approvals", words[0], id.as_str()], &words[1..]].concat())
 }
@@ -27,7 +29,7 @@ fn answer(lab: &Lab, card: &Value, words: &[&str]) -> Ran {
 /// A bay whose requests to the origin are asked about, and that has a secret for it.
 fn with_secret(lab: &Lab) -> Origin {
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let uses = format!("GET,POST origin.test:{}/** as bearer", origin.port());
     let _set = set(lab, "TOKEN", &["--for", &uses]).ok();
     let _there = once_there(lab, "b");
@@ -40,13 +42,13 @@ fn a_card_names_the_secret_that_would_be_attached_and_the_value_is_on_none() {
     let origin = with_secret(&lab);
     let url = origin.url("https", "/pay");
     curl(&lab, "b", "one", &format!("-H \"Authorization: Bearer $TOKEN\" -d amount=1 '{url}'"));
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     assert_eq!(card["secrets"], serde_json::json!(["TOKEN"]), "{card:#}");
     let shown = lab.daemon.bay(&["approvals", "show", &id(&card)]).ok().text();
     assert!(shown.lines().any(|line| line.trim() == "secrets    TOKEN"), "{shown}");
     assert!(!card.to_string().contains(CANARY) && !shown.contains(CANARY));
     let _allowed = answer(&lab, &card, &["allow"]).ok();
-    assert!(said(&lab, "b", "one").starts_with("200"));
+    assert!(curl_result(&lab, "b", "one").starts_with("200"));
     let sent = bay_tests::canary::credentials(&origin);
     assert_eq!(sent, [format!("Bearer {CANARY}")]);
     everybody_is_clean(&lab, "b");
@@ -70,7 +72,7 @@ print(json.dumps([first, send("GET", False), send("POST", True), send("GET", Tru
 
 #[test]
 fn an_allow_that_a_client_left_behind_is_for_its_method_and_its_secret() {
-    let lab = hasty();
+    let lab = lab_with_short_hold();
     let origin = with_secret(&lab);
     let url = origin.url("https", "/pay");
     std::thread::scope(|scope| {
@@ -78,7 +80,7 @@ fn an_allow_that_a_client_left_behind_is_for_its_method_and_its_secret() {
         until("it was told to come again", || {
             (lab.daemon.sh("b", "test -e /tmp/asked").code == 0).then_some(())
         });
-        let card = the_question(&lab);
+        let card = the_open_approval(&lab);
         assert_eq!(card["held"], 0);
         let _allowed = answer(&lab, &card, &["allow"]).ok();
         let _go = lab.daemon.sh("b", "touch /tmp/go").ok();
@@ -92,7 +94,7 @@ fn an_allow_that_a_client_left_behind_is_for_its_method_and_its_secret() {
 fn a_request_with_another_header_is_another_question() {
     let lab = lab();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let url = origin.url("https", "/x");
     // Bodies are longer than what is looked at, and differ within it, or not at all.
     let body =
@@ -117,7 +119,7 @@ fn a_request_with_another_header_is_another_question() {
     for card in &open[1..] {
         let _denied = answer(&lab, card, &["deny"]).ok();
     }
-    let said = ["one", "two", "three"].map(|name| said(&lab, "b", name)[..3].to_owned());
+    let said = ["one", "two", "three"].map(|name| curl_result(&lab, "b", name)[..3].to_owned());
     assert_eq!(said.iter().filter(|status| *status == "200").count(), 1, "{said:?}");
     assert_eq!(origin.seen.lines().len(), 1);
 }
@@ -129,13 +131,13 @@ fn a_host_that_looks_like_another_is_flagged() {
     // A Cyrillic letter in it: to the eye it is the other.
     let odd = "xn--rigin-iye.test";
     let rule = |host: &str| {
-        asked(&known, "")
+        ask_policy(&known, "")
             .replace("\"origin.test\"", &format!("\"{host}\""))
             .replace("\"origin\"", &format!("\"{host}\""))
     };
     lab.bay("b", &format!("{}{}", rule("origin.test"), rule(odd)));
     curl(&lab, "b", "odd", &format!("'https://{odd}:{}/x'", known.port()));
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     assert_eq!(card["asked"]["host"], odd);
     let warnings = card["warnings"].to_string();
     assert!(warnings.contains("to the eye it is origin.test"), "{warnings}");
@@ -143,7 +145,7 @@ fn a_host_that_looks_like_another_is_flagged() {
     assert!(shown.contains("careful") && shown.contains(odd), "{shown}");
     is_plain(&shown);
     let _denied = answer(&lab, &card, &["deny"]).ok();
-    assert!(said(&lab, "b", "odd").starts_with("403"));
+    assert!(curl_result(&lab, "b", "odd").starts_with("403"));
 }
 
 /// A command line, a tool call and a body that would command the terminal of whoever reads them.
@@ -153,7 +155,7 @@ const DISGUISED: &str = "\u{1b}]0;mine\u{7}\u{1b}[2K\ry\u{202e}lop\u{200b}";
 fn no_terminal_obeys_what_a_bay_says_of_itself_wherever_it_is_shown() {
     let lab = lab();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let mut watching = lab
         .daemon
         .command(&["approvals", "--watch"])
@@ -190,7 +192,7 @@ fn no_terminal_obeys_what_a_bay_says_of_itself_wherever_it_is_shown() {
         assert!(refused.errors().contains("tool call"), "{refused}");
         let _begun = lab.daemon.bay(&line).ok();
     }
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     assert!(card["tool_call"].as_str().is_some_and(|call| call.starts_with("call_42")), "{card:#}");
     for line in
         [&["approvals"][..], &["approvals", "show", &id(&card)], &["approvals", "--json"], &["timeline", "b"]]
@@ -214,7 +216,7 @@ fn no_terminal_obeys_what_a_bay_says_of_itself_wherever_it_is_shown() {
 fn whoever_watches_sees_cards_as_they_come_and_how_they_end_over_a_restart_too() {
     let mut lab = lab();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let begin = |lab: &Lab, args: &[&str]| {
         let mut child = lab.daemon.command(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -257,11 +259,11 @@ const A_WHILE: Duration = Duration::from_secs(3);
 
 #[test]
 fn a_client_is_held_in_silence_and_one_that_is_known_to_wait_for_longer() {
-    let lab = hasty();
+    let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     curl(&lab, "b", "patient", &format!("'{}'", origin.url("https", "/patient")));
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     // Whoever does not wait is told to come again, and not a byte before.
     let raw = r#"
 import socket, ssl, sys, time
@@ -280,18 +282,18 @@ print(time.monotonic() - begun >= 0.4, first.split(b"\r\n")[0].decode())
     });
     assert!(let_go.is_none(), "curl waits for as long as it takes");
     let _allowed = answer(&lab, &card, &["allow"]).ok();
-    assert!(said(&lab, "b", "patient").starts_with("200"));
+    assert!(curl_result(&lab, "b", "patient").starts_with("200"));
 }
 
 #[test]
 fn no_grant_is_made_of_a_request_that_is_shown_in_part() {
-    let lab = hasty();
+    let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let mut client = Client::new(&lab, "b", &origin);
     let long = format!("/{}", "a".repeat(4000));
     assert_eq!(client.status("GET", &long), 503);
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     let shown = card["asked"]["request"].as_str().unwrap();
     assert!(
         shown.starts_with("GET https://origin.test")
@@ -317,7 +319,7 @@ fn what_was_allowed_without_a_secret_for_a_time_is_not_allowed_with_one() {
         &["allow", "--for", "10m", "--any-body"],
         &["allow", "--save", "--any-body"],
     ] {
-        let lab = hasty();
+        let lab = lab_with_short_hold();
         let origin = with_secret(&lab);
         let url = origin.url("https", "/thing");
         let send = |header: &str| {
@@ -325,10 +327,10 @@ fn what_was_allowed_without_a_secret_for_a_time_is_not_allowed_with_one() {
             lab.daemon.sh("b", &script).text()
         };
         assert_eq!(send(""), "503");
-        let _allowed = answer(&lab, &the_question(&lab), reach).ok();
+        let _allowed = answer(&lab, &the_open_approval(&lab), reach).ok();
         assert_eq!(send(""), "200");
         assert_eq!(send("-H \"Authorization: Bearer $TOKEN\""), "503", "the value is another matter");
-        let card = the_question(&lab);
+        let card = the_open_approval(&lab);
         assert_eq!(card["secrets"], serde_json::json!(["TOKEN"]));
         let _allowed = answer(&lab, &card, reach).ok();
         assert_eq!(send("-H \"Authorization: Bearer $TOKEN\""), "200");
@@ -339,12 +341,12 @@ fn what_was_allowed_without_a_secret_for_a_time_is_not_allowed_with_one() {
 
 #[test]
 fn a_flood_of_questions_takes_no_checkpoint_away_that_a_card_promises() {
-    let lab = hasty();
+    let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, "checkpoint = true"));
+    lab.bay("b", &ask_policy(&origin, "checkpoint = true"));
     let _clean = lab.daemon.sh("b", "echo clean > /workspace/file").ok();
     curl(&lab, "b", "one", &format!("-d amount=1 '{}'", origin.url("https", "/pay")));
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     let promised = card["checkpoint"].as_str().unwrap().to_owned();
     let _changed = lab.daemon.sh("b", "echo changed > /workspace/file").ok();
     // More automatic checkpoints than are kept, each of a question of its own; twenty may be open at a time.
@@ -364,10 +366,10 @@ fn a_flood_of_questions_takes_no_checkpoint_away_that_a_card_promises() {
     let mut client = Client::new(&lab, "b", &origin);
     let first = client.send("POST", "/pay", "1");
     assert_eq!(client.answer(first).0, 503);
-    let first = the_question(&lab);
+    let first = the_open_approval(&lab);
     let second = client.send("POST", "/pay", "2");
     assert_eq!(client.answer(second).0, 503);
-    let second = the_question(&lab);
+    let second = the_open_approval(&lab);
     assert_ne!(first["id"], second["id"]);
     assert_eq!(first["checkpoint"], second["checkpoint"]);
 }
@@ -375,7 +377,7 @@ fn a_flood_of_questions_takes_no_checkpoint_away_that_a_card_promises() {
 #[test]
 fn what_a_grant_let_out_ends_with_it() {
     let lab = lab();
-    let origin = lab.outside.https("origin.test", |_request| async move {
+    let origin = lab.servers.https("origin.test", |_request| async move {
         use http_body_util::{BodyExt, StreamBody};
         // A line every now and then, for as long as somebody listens.
         let body = futures_util::stream::unfold((), |()| async {
@@ -385,7 +387,7 @@ fn what_a_grant_let_out_ends_with_it() {
         });
         http::Response::new(StreamBody::new(body).boxed_unsync())
     });
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let url = origin.url("https", "/stream");
     let _granted = lab.daemon.bay(&["grants", "add", "b", &format!("GET {url}"), "--for", "4s"]).ok();
     let _begun = lab.daemon.bay(&["exec", "--detach", "b", "--", "python3", "-c", READS_A_STREAM, &url]).ok();
@@ -398,9 +400,9 @@ fn what_a_grant_let_out_ends_with_it() {
 
 #[test]
 fn a_login_is_shown_with_its_user_and_its_database() {
-    let lab = hasty();
+    let lab = lab_with_short_hold();
     // Whatever is behind it: nobody gets that far.
-    let origin = lab.outside.tcp("origin.test", |_stream| async {});
+    let origin = lab.servers.tcp("origin.test", |_stream| async {});
     let policy = origin.allowed("kind = \"tcp\"").replace("\"allow\"", "\"ask\"");
     lab.bay("b", &policy);
     let uses = format!("origin.test:{} as postgres", origin.port());
@@ -422,7 +424,7 @@ fn a_login_is_shown_with_its_user_and_its_database() {
     let mut digests = Vec::new();
     for (user, database) in [("app", "orders"), ("app", "payroll"), ("admin", "orders")] {
         let _begun = lab.daemon.bay(&["exec", "--detach", "p", "--", "sh", "-c", &psql(user, database)]).ok();
-        let card = the_question(&lab);
+        let card = the_open_approval(&lab);
         let login = format!("user {user} to database {database}");
         assert_eq!(card["asked"]["login"], login, "{card:#}");
         let shown = lab.daemon.bay(&["approvals", "show", &id(&card)]).ok().text();
@@ -437,12 +439,12 @@ fn a_login_is_shown_with_its_user_and_its_database() {
 
 #[test]
 fn an_allow_for_a_command_that_has_ended_is_refused_with_what_would_help() {
-    let lab = hasty();
+    let lab = lab_with_short_hold();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let url = origin.url("https", "/x");
     assert_eq!(lab.get("b", &url).0, 503, "its exec ends with that");
-    let card = the_question(&lab);
+    let card = the_open_approval(&lab);
     until("its end to be known", || {
         let exec = lab.daemon.bay(&["execs", "show", "b", "1", "--json"]).ok().json();
         (!exec["exit"].is_null()).then_some(())

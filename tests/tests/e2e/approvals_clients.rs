@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use bay_tests::Daemon;
 use bay_tests::lab::{Lab, lab_with};
 use bay_tests::origin::text;
-use bay_tests::outside::Origin;
 use bay_tests::suite::{self, Lack, Scratch};
+use bay_tests::test_servers::Origin;
 use bay_tests::tools::{self, program, toolchain};
 use bay_tests::wait::within;
 use bytes::Bytes;
@@ -75,7 +75,7 @@ fn chat(asked: &[u8]) -> (&'static str, Bytes) {
 /// Indexes of Python, cargo and npm, GitHub's API, a model, and a file.
 fn registry(lab: &Lab) -> Origin {
     let packages = packages();
-    lab.outside.https("registry.test", move |request: Request<Incoming>| {
+    lab.servers.https("registry.test", move |request: Request<Incoming>| {
         let packages = packages.clone();
         async move {
             let (head, body) = request.into_parts();

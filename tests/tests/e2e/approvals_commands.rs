@@ -276,7 +276,7 @@ fn a_webhook_that_was_down_is_told_when_it_is_back_and_its_messages_are_signed()
     let lab = lab();
     let (inbox, down): (Inbox, Arc<AtomicBool>) = (Arc::default(), Arc::new(AtomicBool::new(true)));
     let (kept, is_down) = (Arc::clone(&inbox), Arc::clone(&down));
-    let origin = lab.outside.https("origin.test", move |request: http::Request<hyper::body::Incoming>| {
+    let origin = lab.servers.https("origin.test", move |request: http::Request<hyper::body::Incoming>| {
         let (kept, is_down) = (Arc::clone(&kept), Arc::clone(&is_down));
         async move {
             let (head, body) = request.into_parts();
@@ -348,7 +348,7 @@ fn a_webhook_that_refuses_the_messages_of_one_bay_gets_those_of_another_at_once(
     // The bay and the event of each message, in the order they came in.
     let inbox: Arc<Mutex<Vec<(String, String)>>> = Arc::default();
     let kept = Arc::clone(&inbox);
-    let origin = lab.outside.https("origin.test", move |request: http::Request<hyper::body::Incoming>| {
+    let origin = lab.servers.https("origin.test", move |request: http::Request<hyper::body::Incoming>| {
         let kept = Arc::clone(&kept);
         async move {
             let body = request.into_body().collect().await.unwrap().to_bytes();

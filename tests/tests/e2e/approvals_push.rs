@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bay_tests::lab::{Lab, lab};
 use bay_tests::origin::{Body, text};
-use bay_tests::outside::Origin;
+use bay_tests::test_servers::Origin;
 use bay_tests::{suite, until};
 use http::{Request, Response};
 use http_body_util::BodyExt;
@@ -90,7 +90,7 @@ fn forge() -> Forge {
     git(&work, &[&identity[..], &["commit", "-q", "--allow-empty", "-m", "Begin"]].concat());
     git(&work, &["push", "-q", bare.to_str().unwrap(), "main"]);
     let served = Arc::new(root.join("srv"));
-    let origin = lab.outside.https("origin.test", move |request| serve_git(Arc::clone(&served), request));
+    let origin = lab.servers.https("origin.test", move |request| serve_git(Arc::clone(&served), request));
     let rule = |id: &str, outcome: &str, more: &str| {
         origin
             .allowed(more)

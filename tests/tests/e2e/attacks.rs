@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bay_tests::suite::Scratch;
-use bay_tests::{Daemon, Ran, Repository, SMALL, image, until};
+use bay_tests::{CliRun, Daemon, Repository, SMALL, image, until};
 use bay_types::ErrorCode;
 use bay_types::bay::State;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ const UNDISTURBED: Duration = Duration::from_secs(5);
 /// Longest that a bay whose guest does not answer may take to be stopped: its grace, and the slack of the daemon.
 const STOPPED_WITHIN: Duration = Duration::from_secs(30);
 
-fn python(daemon: &Daemon, bay: &str, script: &str) -> Ran {
+fn python(daemon: &Daemon, bay: &str, script: &str) -> CliRun {
     daemon.bay(&["exec", bay, "--", "python3", "-u", "-c", script])
 }
 

@@ -3,18 +3,18 @@
 
 use std::time::{Duration, Instant};
 
-use bay_tests::{Daemon, Ran, image};
+use bay_tests::{CliRun, Daemon, image};
 use serde_json::Value;
 
 /// Longest that a bay may take to answer while somebody in it misbehaves.
 const SOON: Duration = Duration::from_secs(5);
 
-fn python(daemon: &Daemon, bay: &str, script: &str) -> Ran {
+fn python(daemon: &Daemon, bay: &str, script: &str) -> CliRun {
     daemon.bay(&["exec", bay, "--", "python3", "-u", "-c", script])
 }
 
 #[track_caller]
-fn answers_soon(daemon: &Daemon, what: &[&str]) -> Ran {
+fn answers_soon(daemon: &Daemon, what: &[&str]) -> CliRun {
     let begun = Instant::now();
     let ran = daemon.bay(what).ok();
     assert!(begun.elapsed() < SOON, "{what:?} took {:?}", begun.elapsed());

@@ -1,11 +1,11 @@
 //! What a bay prepares so that its captured memory, when it goes on, gets it further than it was; and what it does to PID 1,
 //! which is ready to be captured.
 
-use bay_tests::keeper::able;
-use bay_tests::{Daemon, Ran, until};
+use bay_tests::consistency_probe::can_run;
+use bay_tests::{CliRun, Daemon, until};
 use bay_types::ErrorCode;
 
-fn captured(daemon: &Daemon, bay: &str) -> Ran {
+fn captured(daemon: &Daemon, bay: &str) -> CliRun {
     daemon.bay(&["checkpoint", bay, "--memory"])
 }
 
@@ -29,7 +29,7 @@ fn stays(daemon: &Daemon, bay: &str, argv: &[&str]) -> String {
 #[test]
 fn mounts_that_come_back_lead_nowhere_on_the_host() {
     let daemon = Daemon::start();
-    if !able(&daemon) {
+    if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");
@@ -70,7 +70,7 @@ time.sleep(1000)
 #[test]
 fn no_file_is_taken_for_the_socket_of_the_guest() {
     let daemon = Daemon::start();
-    if !able(&daemon) {
+    if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");
@@ -96,7 +96,7 @@ while True:
 #[test]
 fn a_flood_of_traps_does_not_fill_the_stack_of_pid_1() {
     let daemon = Daemon::start();
-    if !able(&daemon) {
+    if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");
@@ -154,7 +154,7 @@ time.sleep(1000)
 #[test]
 fn what_costs_a_bay_little_and_a_capture_much_does_not_fill_the_pool() {
     let daemon = Daemon::setup().own_pool(900).start();
-    if !able(&daemon) {
+    if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");

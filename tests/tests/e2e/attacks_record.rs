@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use bay_tests::{Daemon, Ran, image, leaks, until};
+use bay_tests::{CliRun, Daemon, image, leaks, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -46,7 +46,7 @@ fn outside(guest: i32, path: &str) -> PathBuf {
 }
 
 /// The objects that `bay logs --json` prints.
-fn log_lines(ran: &Ran) -> Vec<Value> {
+fn log_lines(ran: &CliRun) -> Vec<Value> {
     ran.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bay_ledger::{Bundle, EventRecord, Evidence, Frontier, Header, PublicKey, SecretKey};
-use bay_tests::chance::Chance;
+use bay_tests::seeded_random::SeededRandom;
 use bay_tests::suite::{Scratch, binary};
 use bay_tests::wait::{PATIENCE, pause, within};
-use bay_tests::{Daemon, Ran, rest};
+use bay_tests::{CliRun, Daemon, rest};
 use bay_types::ErrorCode;
 use serde_json::Value;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -25,11 +25,11 @@ impl Elsewhere {
         Self(Scratch::new())
     }
 
-    fn bay(&self, args: &[&str]) -> Ran {
+    fn bay(&self, args: &[&str]) -> CliRun {
         let mut command = Command::new(binary());
         command.env_clear().env("HOME", self.0.path()).env("BAY_NO_AUTOSTART", "1");
         command.env("BAY_DATA_DIR", self.0.join("nothing")).args(args);
-        Ran::new(args.join(" "), command.output().unwrap())
+        CliRun::new(args.join(" "), command.output().unwrap())
     }
 
     fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
@@ -374,7 +374,7 @@ fn whatever_is_done_to_the_database_is_found_on_the_live_record() {
 
 #[test]
 fn a_daemon_killed_while_it_records_leaves_a_record_that_holds() {
-    let mut chance = Chance::announced("kill -9 while events are appended");
+    let mut chance = SeededRandom::announced("kill -9 while events are appended");
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
     let mut before = 0;

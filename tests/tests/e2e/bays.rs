@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use bay_tests::leaks;
 use bay_tests::suite::Scratch;
-use bay_tests::{Daemon, Ran, Repository, SMALL, until};
+use bay_tests::{CliRun, Daemon, Repository, SMALL, until};
 use bay_types::ErrorCode;
 use bay_types::bay::State;
 
@@ -428,7 +428,7 @@ fn the_cli_starts_a_daemon_by_itself_when_none_runs() {
     daemon.kill_9();
     daemon.bay(&["ls"]).fails_with(ErrorCode::DaemonUnreachable);
     let output = daemon.command(&["ls", "--json"]).env_remove("BAY_NO_AUTOSTART").output().unwrap();
-    let bays = Ran::new("ls --json".to_owned(), output).ok().json();
+    let bays = CliRun::new("ls --json".to_owned(), output).ok().json();
     assert_eq!(bays[0]["name"], "b", "the daemon that was started by itself knows the bay");
     daemon.until_state("b", State::Running);
     assert_eq!(daemon.sh("b", "echo hello").ok().text(), "hello");
@@ -449,7 +449,7 @@ fn a_daemon_that_is_started_while_the_old_one_still_ends_is_waited_for() {
     let asking = asking.spawn().unwrap();
     until("the new daemon to meet the old one", || daemon.log().contains("data-dir-busy").then_some(()));
     drop(ending);
-    let bays = Ran::new("ls --json".to_owned(), asking.wait_with_output().unwrap()).ok().json();
+    let bays = CliRun::new("ls --json".to_owned(), asking.wait_with_output().unwrap()).ok().json();
     assert_eq!(bays[0]["name"], "b", "{bays}");
     daemon.stop_started_by_cli();
     daemon.launch();

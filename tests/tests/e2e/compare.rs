@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use bay_tests::{Daemon, Ran, until};
+use bay_tests::{CliRun, Daemon, until};
 use bay_types::ErrorCode;
 use serde_json::Value;
 
@@ -112,7 +112,7 @@ fn ctrl_c_ends_what_runs_and_shows_what_there_is() {
     until("the command in b", || running().then_some(()));
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let ran = Ran::new("compare".to_owned(), child.wait_with_output().unwrap());
+    let ran = CliRun::new("compare".to_owned(), child.wait_with_output().unwrap());
     assert_eq!(ran.code, 130, "{ran}");
     assert!(ran.text().lines().any(|line| line.starts_with('a')), "{ran}");
     until("nothing in b", || (daemon.show("b")["execs_running"] == 0).then_some(()));

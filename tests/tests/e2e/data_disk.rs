@@ -4,7 +4,7 @@
 use std::fs;
 
 use bay_tests::disk::{SmallDisk, remount};
-use bay_tests::{Daemon, Ran, suite};
+use bay_tests::{CliRun, Daemon, suite};
 use bay_types::ErrorCode;
 use serde_json::json;
 
@@ -85,7 +85,7 @@ fn a_daemon_that_starts_on_a_full_disk_says_so_and_starts_when_there_is_room() {
         })
     });
     let _ = child.kill();
-    let ran = Ran::new("serve".to_owned(), child.wait_with_output().unwrap());
+    let ran = CliRun::new("serve".to_owned(), child.wait_with_output().unwrap());
     match outcome {
         Some("ended") => assert!(ran.errors().contains("pool-full"), "{ran}"),
         Some(_) => {}
@@ -108,7 +108,7 @@ fn a_read_only_disk_below_the_data_directory_is_said_and_nothing_is_lost() {
     daemon.kill_9();
     remount(disk.path(), "ro");
     let output = daemon.serve().output().unwrap();
-    let ran = Ran::new("serve".to_owned(), output);
+    let ran = CliRun::new("serve".to_owned(), output);
     assert_eq!(ran.code, i32::from(ErrorCode::PoolReadOnly.exit_code()), "{ran}");
     assert!(ran.errors().contains("pool-read-only"), "{ran}");
     assert!(ran.errors().contains("next: "), "{ran}");

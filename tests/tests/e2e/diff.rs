@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use bay_tests::chance::rounds;
 use bay_tests::leaks;
+use bay_tests::seeded_random::rounds;
 use bay_tests::{Daemon, Repository, until};
 use bay_types::ErrorCode;
 use serde_json::Value;

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::process::Stdio;
 
 use bay_tests::wait::{PATIENCE, within};
-use bay_tests::{Daemon, Ran, until};
+use bay_tests::{CliRun, Daemon, until};
 use bay_types::{ErrorCode, ExecId};
 use serde_json::{Value, json};
 
@@ -322,7 +322,7 @@ fn an_attached_client_goes_on_across_a_daemon_restart_or_says_where_to_resume() 
     client.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     daemon.restart();
     let _go = daemon.sh("b", "touch /tmp/go").ok();
-    let rest = Ran::new("exec".to_owned(), client.wait_with_output().unwrap());
+    let rest = CliRun::new("exec".to_owned(), client.wait_with_output().unwrap());
     assert_eq!((rest.code, rest.text().as_str()), (4, "two"), "{rest}");
 }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use bay_tests::chance::{Chance, rounds};
 use bay_tests::daemon::listed;
+use bay_tests::seeded_random::{SeededRandom, rounds};
 use bay_tests::wait::{PATIENCE, pause, within};
 use bay_tests::{Daemon, SMALL, leaks, rest, until};
 use bay_types::ErrorCode;
@@ -225,7 +225,7 @@ const NAMES_OF_STATES: &[&str] = &["running", "paused", "stopped"];
 
 #[test]
 fn a_daemon_killed_at_random_moments_loses_nothing_it_acknowledged() {
-    let mut chance = Chance::announced("kill -9 of the daemon");
+    let mut chance = SeededRandom::announced("kill -9 of the daemon");
     let mut daemon = Daemon::start();
     let mut known: BTreeMap<&'static str, Known> = BTreeMap::new();
     let mut interrupted = 0;
@@ -293,7 +293,7 @@ fn a_daemon_killed_at_random_moments_loses_nothing_it_acknowledged() {
 
 #[test]
 fn a_guest_killed_at_random_moments_is_never_shown_as_running_and_the_workspace_stays() {
-    let mut chance = Chance::announced("kill -9 of the guest");
+    let mut chance = SeededRandom::announced("kill -9 of the guest");
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let mut written: Vec<String> = Vec::new();
@@ -420,7 +420,7 @@ fn a_daemon_that_dies_at_its_worst_moments_finds_everything_again() {
 
 #[test]
 fn a_daemon_killed_while_it_starts_starts_the_next_time() {
-    let mut chance = Chance::announced("kill -9 of a starting daemon");
+    let mut chance = SeededRandom::announced("kill -9 of a starting daemon");
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
     let _written = daemon.sh("b", "echo kept > note").ok();

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use bay_tests::chance::{Chance, rounds};
-use bay_tests::sound::{
+use bay_tests::checkpoint_invariants::{
     checkpoint_files, checkpoints, checkpoints_are_whole, files_at, nothing_is_left_over,
 };
+use bay_tests::seeded_random::{SeededRandom, rounds};
 use bay_tests::wait::pause;
 use bay_tests::{Daemon, rest, until};
 use rustix::process::{Pid, Signal, kill_process};
@@ -109,14 +109,14 @@ fn verify(daemon: &Daemon, captured: &mut BTreeMap<String, String>) {
 }
 
 /// A checkpoint there is, or a word that names none.
-fn some_checkpoint(chance: &mut Chance, captured: &BTreeMap<String, String>) -> String {
+fn some_checkpoint(chance: &mut SeededRandom, captured: &BTreeMap<String, String>) -> String {
     let names: Vec<&String> = captured.keys().collect();
     if names.is_empty() { "v9999".to_owned() } else { (*chance.choose(&names)).clone() }
 }
 
 #[test]
 fn a_daemon_killed_in_the_middle_leaves_whole_checkpoints_and_a_living_bay() {
-    let mut chance = Chance::announced("kill -9 of the daemon during checkpoints and forks");
+    let mut chance = SeededRandom::announced("kill -9 of the daemon during checkpoints and forks");
     let mut daemon = Daemon::start();
     daemon.empty_bay(PARENT);
     say(&daemon, PARENT, "first");
@@ -160,7 +160,7 @@ fn a_daemon_killed_in_the_middle_leaves_whole_checkpoints_and_a_living_bay() {
 
 #[test]
 fn a_guest_killed_in_the_middle_costs_neither_the_checkpoint_nor_the_files() {
-    let mut chance = Chance::announced("kill -9 of the guest during checkpoints and forks");
+    let mut chance = SeededRandom::announced("kill -9 of the guest during checkpoints and forks");
     let daemon = Daemon::start();
     daemon.empty_bay(PARENT);
     say(&daemon, PARENT, "first");

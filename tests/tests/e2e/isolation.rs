@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use bay_tests::suite::{self, Lack, Scratch};
-use bay_tests::{Daemon, Ran, Repository, SMALL, image, until};
+use bay_tests::{CliRun, Daemon, Repository, SMALL, image, until};
 
 /// Numbers of system calls that differ between architectures.
 #[cfg(target_arch = "x86_64")]
@@ -42,7 +42,7 @@ mod call {
 const IO_URING_SETUP: i32 = 425;
 
 /// Runs a python script in the bay. `None`, and the test is skipped, where the image has no python.
-fn python(daemon: &Daemon, bay: &str, script: &str) -> Option<Ran> {
+fn python(daemon: &Daemon, bay: &str, script: &str) -> Option<CliRun> {
     if !image::has_python() {
         suite::skip(Lack::Installable, "the small image has no python3: the host's is not below /usr");
         return None;

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{ChildStderr, ChildStdout, Stdio};
 
-use bay_tests::keeper::able;
+use bay_tests::consistency_probe::can_run;
 use bay_tests::{Daemon, until};
 use bay_types::ErrorCode;
 use serde_json::Value;
@@ -43,7 +43,7 @@ fn counting(daemon: &Daemon, bay: &str) -> String {
 #[test]
 fn what_runs_is_captured_and_goes_back_in_the_middle_of_what_it_did() {
     let daemon = Daemon::start();
-    if !able(&daemon) {
+    if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");
@@ -73,7 +73,7 @@ fn what_runs_is_captured_and_goes_back_in_the_middle_of_what_it_did() {
 #[test]
 fn live_children_of_one_capture_count_on_by_themselves() {
     let daemon = Daemon::start();
-    if !able(&daemon) {
+    if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("web");
@@ -110,7 +110,7 @@ fn live_children_of_one_capture_count_on_by_themselves() {
 #[test]
 fn a_bay_paused_to_disk_goes_on_after_everything_was_gone() {
     let mut daemon = Daemon::start();
-    if !able(&daemon) {
+    if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");
@@ -129,7 +129,7 @@ fn a_bay_paused_to_disk_goes_on_after_everything_was_gone() {
 #[test]
 fn a_bay_that_somebody_is_attached_to_is_captured_and_the_client_comes_back() {
     let daemon = Daemon::start();
-    if !able(&daemon) {
+    if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");
@@ -147,7 +147,7 @@ fn a_bay_that_somebody_is_attached_to_is_captured_and_the_client_comes_back() {
 #[test]
 fn services_that_failed_or_end_again_and_again_keep_no_memory_from_being_captured() {
     let daemon = Daemon::start();
-    if !able(&daemon) {
+    if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");
@@ -167,7 +167,7 @@ fn services_that_failed_or_end_again_and_again_keep_no_memory_from_being_capture
 #[test]
 fn what_cannot_be_captured_is_named_with_its_process_and_the_reason() {
     let daemon = Daemon::start();
-    if !able(&daemon) {
+    if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");
@@ -243,7 +243,7 @@ fn beyond(number: u64) -> impl Fn(&str) -> bool {
 #[test]
 fn a_watch_goes_on_over_a_capture_and_says_what_may_be_missing() {
     let daemon = Daemon::start();
-    if !able(&daemon) {
+    if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");
@@ -266,7 +266,7 @@ fn a_watch_goes_on_over_a_capture_and_says_what_may_be_missing() {
 #[test]
 fn whoever_follows_a_command_waits_while_its_bay_is_paused_on_disk() {
     let daemon = Daemon::start();
-    if !able(&daemon) {
+    if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");
@@ -302,7 +302,7 @@ fn whoever_follows_a_command_waits_while_its_bay_is_paused_on_disk() {
 #[test]
 fn what_was_paused_on_disk_does_not_come_back_after_a_stop_or_on_a_fresh_root() {
     let daemon = Daemon::start();
-    if !able(&daemon) {
+    if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");
@@ -325,7 +325,7 @@ fn what_was_paused_on_disk_does_not_come_back_after_a_stop_or_on_a_fresh_root() 
 #[test]
 fn a_bay_that_is_paused_or_stopped_says_what_can_be_done_with_it() {
     let daemon = Daemon::start();
-    if !able(&daemon) {
+    if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");

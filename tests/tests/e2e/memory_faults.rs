@@ -7,10 +7,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use bay_tests::chance::{Chance, rounds};
-use bay_tests::sound::{checkpoints, checkpoints_are_whole, nothing_is_left_over};
+use bay_tests::checkpoint_invariants::{checkpoints, checkpoints_are_whole, nothing_is_left_over};
+use bay_tests::seeded_random::{SeededRandom, rounds};
 use bay_tests::wait::{pause, within};
-use bay_tests::{Daemon, keeper, rest, until};
+use bay_tests::{Daemon, consistency_probe, rest, until};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde_json::{Value, json};
 
@@ -68,7 +68,7 @@ enum Cost {
 
 struct Rounds {
     daemon: Daemon,
-    chance: Chance,
+    chance: SeededRandom,
     /// Keepers that were lost to faults.
     lost: usize,
     /// Verbs whose caller got no answer, or a refusal.
@@ -76,15 +76,15 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// A bay with a keeper and one memory checkpoint; nothing where memory cannot be captured.
+    /// A bay with a probe and one memory checkpoint, or nothing if memory cannot be captured.
     fn begin(what: &str) -> Option<Self> {
-        let chance = Chance::announced(what);
+        let chance = SeededRandom::announced(what);
         let daemon = Daemon::start();
-        if !keeper::able(&daemon) {
+        if !consistency_probe::can_run(&daemon) {
             return None;
         }
         daemon.empty_bay(PARENT);
-        keeper::start(&daemon, PARENT);
+        consistency_probe::start(&daemon, PARENT);
         let _ = Verb::Checkpoint.ask(&daemon.socket(), "");
         Some(Self { daemon, chance, lost: 0, struck: 0 })
     }
@@ -92,7 +92,7 @@ impl Rounds {
     /// Whatever the verb needs to have something to do, and the checkpoint to go back to.
     fn prepare(&mut self, verb: Verb, round: usize) -> String {
         let socket = self.daemon.socket();
-        keeper::say(&self.daemon, PARENT, &format!("word-{round}"));
+        consistency_probe::set_word(&self.daemon, PARENT, &format!("word-{round}"));
         let of_memory = || -> Vec<String> {
             let all = checkpoints(&self.daemon, PARENT).into_iter();
             all.filter(|one| one["kind"] == "memory")
@@ -109,7 +109,7 @@ impl Rounds {
         if verb == Verb::Promote {
             let made = Verb::Fork.ask(&socket, "").unwrap();
             assert_eq!(made["checkpoint"]["kind"], "memory", "{made}");
-            keeper::say(&self.daemon, CHILD, &format!("{CHILD_WORD}{round}"));
+            consistency_probe::set_word(&self.daemon, CHILD, &format!("{CHILD_WORD}{round}"));
         }
         if verb == Verb::Resume {
             let paused = Verb::PauseToDisk.ask(&socket, "").unwrap();
@@ -163,15 +163,15 @@ impl Rounds {
                 assert!(bay["reason"].as_str().unwrap().contains("on disk as v"), "{bay}");
                 let _resumed = daemon.bay(&["resume", name]).ok();
             }
-            let word = keeper::word_in_files(daemon, name);
+            let word = consistency_probe::word_in_files(daemon, name);
             // A promotion starts the parent anew, from the child's files.
             let anew = name == PARENT && word.starts_with(CHILD_WORD);
-            match keeper::word(daemon, name) {
+            match consistency_probe::word(daemon, name) {
                 Some(kept) => assert_eq!(kept, word, "{name}"),
                 None => {
                     assert!(anew || cost == Cost::WhatRan, "what ran is lost: {}", daemon.show(name));
                     self.lost += usize::from(!anew);
-                    keeper::start(daemon, name);
+                    consistency_probe::start(daemon, name);
                 }
             }
             let known = checkpoints_are_whole(daemon, name);

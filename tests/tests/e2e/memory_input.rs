@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use bay_tests::chance::Chance;
-use bay_tests::keeper::able;
+use bay_tests::consistency_probe::can_run;
+use bay_tests::seeded_random::SeededRandom;
 use bay_tests::wait::PATIENCE;
 use bay_tests::{Daemon, until};
 
@@ -42,7 +42,7 @@ struct Conversation {
 }
 
 fn message(number: u64) -> String {
-    let length = Chance::seeded(number).below(if number.is_multiple_of(50) { 60_000 } else { 300 });
+    let length = SeededRandom::seeded(number).below(if number.is_multiple_of(50) { 60_000 } else { 300 });
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{number},\"text\":\"{}\"}}", "x".repeat(length))
 }
 
@@ -133,7 +133,7 @@ fn capture(daemon: &Daemon, bay: &str) {
 #[test]
 fn no_message_to_a_command_is_lost_or_doubled_while_memory_is_captured() {
     let daemon = Daemon::start();
-    if !able(&daemon) {
+    if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");
@@ -172,7 +172,7 @@ fn no_message_to_a_command_is_lost_or_doubled_while_memory_is_captured() {
 #[test]
 fn a_terminal_gets_every_key_and_no_text_of_ours_while_memory_is_captured() {
     let daemon = Daemon::start();
-    if !able(&daemon) {
+    if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");
@@ -205,7 +205,7 @@ fn a_terminal_gets_every_key_and_no_text_of_ours_while_memory_is_captured() {
 #[test]
 fn a_command_that_reads_nothing_of_its_input_does_not_keep_memory_from_being_captured() {
     let daemon = Daemon::start();
-    if !able(&daemon) {
+    if !can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");

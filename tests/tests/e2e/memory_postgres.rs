@@ -1,6 +1,6 @@
 //! A live database goes on in several bays at once, and each is its own.
 
-use bay_tests::{Daemon, image, keeper, until};
+use bay_tests::{Daemon, consistency_probe, image, until};
 
 const PARENT: &str = "db";
 const CHILDREN: [&str; 2] = ["try-1", "try-2"];
@@ -13,7 +13,7 @@ struct Database<'a> {
 }
 
 impl Database<'_> {
-    fn as_user(&self, bay: &str, script: &str) -> bay_tests::Ran {
+    fn as_user(&self, bay: &str, script: &str) -> bay_tests::CliRun {
         self.daemon.bay(&["exec", bay, "-u", "user", "--", "sh", "-c", script])
     }
 
@@ -22,7 +22,7 @@ impl Database<'_> {
         let _begun = self.daemon.bay(&["exec", PARENT, "-d", "-u", "user", "--", "sh", "-c", script]).ok();
     }
 
-    fn query(&self, bay: &str, sql: &str) -> bay_tests::Ran {
+    fn query(&self, bay: &str, sql: &str) -> bay_tests::CliRun {
         let bin = &self.bin;
         self.as_user(bay, &format!("{bin}/psql -h /tmp -d postgres -v ON_ERROR_STOP=1 -qAtc \"{sql}\""))
     }
@@ -67,7 +67,7 @@ impl Database<'_> {
 fn children_of_a_live_database_write_what_no_other_sees() {
     let daemon = Daemon::start();
     let (Some(directory), Some(home)) = (image::postgres(), image::postgres_home()) else { return };
-    if !keeper::able(&daemon) {
+    if !consistency_probe::can_run(&daemon) {
         return;
     }
     daemon.import(&directory, image::POSTGRES);

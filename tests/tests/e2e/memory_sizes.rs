@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use bay_tests::sound::checkpoint_files;
+use bay_tests::checkpoint_invariants::checkpoint_files;
 use bay_tests::wait::within;
-use bay_tests::{Daemon, keeper, leaks, until};
+use bay_tests::{Daemon, consistency_probe, leaks, until};
 
 /// Longest that one of these may take to come up.
 const LARGE: Duration = Duration::from_secs(120);
@@ -18,7 +18,7 @@ const MANY: &str =
 #[test]
 fn two_thousand_processes_are_captured_and_all_go_on_in_a_fork() {
     let daemon = Daemon::start();
-    if !keeper::able(&daemon) {
+    if !consistency_probe::can_run(&daemon) {
         return;
     }
     daemon.empty_bay("many");
@@ -73,7 +73,7 @@ fn a_process_of_three_gigabytes_is_captured_and_brought_back() {
     let gib = 1_u64 << 30;
     // The images of one capture, and what btrfs wants around them.
     let daemon = Daemon::setup().own_pool((GIBIBYTES + 1) << 10).start();
-    if !keeper::able(&daemon) {
+    if !consistency_probe::can_run(&daemon) {
         return;
     }
     daemon.empty_bay("large");

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use bay_tests::{Daemon, Ran, Repository, SMALL};
+use bay_tests::{CliRun, Daemon, Repository, SMALL};
 use bay_types::ErrorCode;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -34,7 +34,7 @@ fn file(text: &str) -> (TempDir, String) {
 }
 
 /// Runs `bay` as an operator with this home and no settings in the environment.
-fn as_operator(daemon: &Daemon, home: &TempDir, args: &[&str]) -> Ran {
+fn as_operator(daemon: &Daemon, home: &TempDir, args: &[&str]) -> CliRun {
     let mut command = daemon.command(args);
     for name in
         ["PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "NPM_CONFIG_REGISTRY", "npm_config_registry", "CARGO_HOME"]
@@ -42,7 +42,7 @@ fn as_operator(daemon: &Daemon, home: &TempDir, args: &[&str]) -> Ran {
         command.env_remove(name);
     }
     let output = command.env("HOME", home.path()).output().unwrap();
-    Ran::new(format!("bay {}", args.join(" ")), output)
+    CliRun::new(format!("bay {}", args.join(" ")), output)
 }
 
 #[track_caller]

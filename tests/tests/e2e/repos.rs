@@ -8,7 +8,7 @@ use bay_tests::suite::Scratch;
 use bay_tests::{Daemon, Remote, Repository, SMALL, remote};
 use bay_types::ErrorCode;
 
-fn up(daemon: &Daemon, source: &str, name: &str) -> bay_tests::Ran {
+fn up(daemon: &Daemon, source: &str, name: &str) -> bay_tests::CliRun {
     daemon.bay(&["up", source, "--name", name, "--image", SMALL])
 }
 

@@ -12,7 +12,7 @@ use bay_tests::collector::Collector;
 use bay_tests::lab::{Lab, READS_A_STREAM, lab, lab_with};
 use bay_tests::origin::text;
 use bay_tests::suite::Scratch;
-use bay_tests::{Daemon, keeper, leaks, until};
+use bay_tests::{Daemon, consistency_probe, leaks, until};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
@@ -149,7 +149,7 @@ fn a_daemon_that_crashes_leaves_no_core_with_a_secret_in_it() {
 fn a_sentinel_anywhere_else_is_refused_and_reported() {
     let lab = lab();
     let (origin, other) = (reflecting(&lab, "origin.test"), reflecting(&lab, "other.test"));
-    let plain = lab.outside.http("registry.test", |_request| async { Response::new(text("plain")) });
+    let plain = lab.servers.http("registry.test", |_request| async { Response::new(text("plain")) });
     let policy = format!(
         "{}{}{}",
         everything(&origin),
@@ -265,7 +265,7 @@ fn sentinels_are_where_tools_look_and_stay_for_the_life_of_the_bay() {
 #[test]
 fn another_value_holds_at_once_and_a_secret_that_is_gone_ends_streams() {
     let lab = lab();
-    let origin = lab.outside.https("origin.test", |request: Request<Incoming>| async move {
+    let origin = lab.servers.https("origin.test", |request: Request<Incoming>| async move {
         use http_body_util::{BodyExt, StreamBody};
         if request.uri().path() != "/api/stream" {
             return Response::new(text("short"));
@@ -303,7 +303,7 @@ fn a_fork_has_sentinels_of_its_own_and_its_parents_are_honoured_as_its() {
     let file = ["--env", "TOKEN", "--file", "/root/token", "--bay", "p"];
     let _set = set(&lab, "TOKEN", &[&["--for", &for_api(&origin)][..], &file].concat()).ok();
     let parent = once_there(&lab, "p");
-    let memory = keeper::able(&lab.daemon);
+    let memory = consistency_probe::can_run(&lab.daemon);
     if memory {
         // A process that remembers what it was given, and sends it when it is told to.
         let remembers = r#"

@@ -2,7 +2,7 @@
 
 use bay_tests::database::Database;
 use bay_tests::lab::{Lab, lab};
-use bay_tests::{Ran, image};
+use bay_tests::{CliRun, image};
 
 const CANARY: &str = "CANARY-7d1fQ9xLm2Zt7RbW4KcVd8PnJ6sY";
 const OTHER: &str = "CANARY-90abX3vTq8Hs1Jf5Gk7Nc2MwPzRd";
@@ -20,7 +20,7 @@ impl Rig {
     fn new() -> Option<Self> {
         let image = image::postgres()?;
         let lab = lab();
-        let database = Database::start(Some(lab.outside.leaf_pem(NAME)), CANARY)?;
+        let database = Database::start(Some(lab.servers.leaf_pem(NAME)), CANARY)?;
         lab.daemon.import(&image, image::POSTGRES);
         lab.daemon.bay_from(BAY, image::POSTGRES);
         let rig = Self { lab, database };
@@ -38,12 +38,12 @@ impl Rig {
         self.database.place().port()
     }
 
-    fn given(&self, value: &str, line: &[&str]) -> Ran {
+    fn given(&self, value: &str, line: &[&str]) -> CliRun {
         self.lab.daemon.bay_with_input(line, format!("{value}\n").as_bytes())
     }
 
     /// In the bay, with what its environment has, after other assignments.
-    fn query(&self, before: &str, user: &str, sql: &str) -> Ran {
+    fn query(&self, before: &str, user: &str, sql: &str) -> CliRun {
         let psql = self.database.program("psql").display().to_string();
         let port = self.port();
         let line = format!("{before} {psql} -h {NAME} -p {port} -U {user} -d app -qAtX -c \"{sql}\" 2>&1");

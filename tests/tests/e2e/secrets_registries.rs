@@ -12,10 +12,10 @@ use base64::engine::general_purpose::STANDARD;
 use bay_tests::canary::{CANARY, bay_is_clean, credentials, set};
 use bay_tests::lab::{Lab, lab};
 use bay_tests::origin::{Body, text};
-use bay_tests::outside::Origin;
 use bay_tests::suite::{self, Lack, Scratch};
+use bay_tests::test_servers::Origin;
 use bay_tests::tools::{self, program, toolchain};
-use bay_tests::{Ran, image, until};
+use bay_tests::{CliRun, image, until};
 use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json;
@@ -74,7 +74,7 @@ fn basic() -> String {
 fn serve(lab: &Lab, name: &'static str, served: impl FnOnce(&str) -> Vec<Served>) -> Origin {
     let later: Arc<OnceLock<Vec<Served>>> = Arc::default();
     let asked = Arc::clone(&later);
-    let origin = lab.outside.https(name, move |request: Request<Incoming>| {
+    let origin = lab.servers.https(name, move |request: Request<Incoming>| {
         let all = asked.get().expect("it is served");
         // One that has the file answers; the last, where none has.
         let of = all.iter().find(|one| one.files.contains_key(request.uri().path())).or(all.last());
@@ -142,7 +142,7 @@ fn client(lab: &Lab, line: &str) -> String {
     until("the sentinel in the environment", || {
         (lab.daemon.sh("b", "test -n \"$TOKEN\"").code == 0).then_some(())
     });
-    let ran: Ran = lab.daemon.sh("b", line);
+    let ran: CliRun = lab.daemon.sh("b", line);
     let said = format!("{}{}", ran.text(), ran.errors());
     assert!(!said.contains(CANARY), "{said}");
     assert_eq!(ran.code, 0, "{said}\n{:#?}", lab.record("b", "egress.refused"));

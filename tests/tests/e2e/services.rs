@@ -3,13 +3,13 @@
 use std::io::Read;
 use std::process::Stdio;
 
-use bay_tests::{Daemon, Ran, until};
+use bay_tests::{CliRun, Daemon, until};
 use bay_types::ErrorCode;
 use bay_types::bay::State;
 use serde_json::Value;
 
 /// `bay services add BAY NAME FLAGS -- sh -c SCRIPT`
-fn add(daemon: &Daemon, name: &str, flags: &[&str], script: &str) -> Ran {
+fn add(daemon: &Daemon, name: &str, flags: &[&str], script: &str) -> CliRun {
     let mut line = vec!["services", "add", "b", name];
     line.extend(flags);
     line.extend(["--", "sh", "-c", script]);

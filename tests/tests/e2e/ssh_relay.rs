@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bay_tests::forge::{SshForge, make_key};
 use bay_tests::lab::{Lab, lab_with};
-use bay_tests::{Daemon, Ran, image, suite, until};
+use bay_tests::{CliRun, Daemon, image, suite, until};
 use tokio::runtime::Runtime;
 
 /// A daemon that has a key for a forge, and the forge.
@@ -56,11 +56,11 @@ impl Rig {
         format!("ssh://git@{HOST}:{}/{path}", self.port)
     }
 
-    fn clone(&self, path: &str, to: &str) -> Ran {
+    fn clone(&self, path: &str, to: &str) -> CliRun {
         self.lab.daemon.sh("b", &format!("git clone -q {} {to}", self.url(path)))
     }
 
-    fn ssh(&self, args: &str) -> Ran {
+    fn ssh(&self, args: &str) -> CliRun {
         self.lab.daemon.sh("b", &format!("ssh -o BatchMode=yes -p {} {args} </dev/null", self.port))
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
 
-use bay_tests::{Daemon, Ran, until};
+use bay_tests::{CliRun, Daemon, until};
 use bay_types::ErrorCode;
 use bay_types::bay::State;
 use bay_types::watch::{WatchKind, WatchLine};
@@ -47,8 +47,8 @@ impl Watcher {
         }
     }
 
-    fn end(self) -> Ran {
-        Ran::new("watch".to_owned(), self.child.wait_with_output().unwrap())
+    fn end(self) -> CliRun {
+        CliRun::new("watch".to_owned(), self.child.wait_with_output().unwrap())
     }
 }
 

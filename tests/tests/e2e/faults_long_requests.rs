@@ -1,10 +1,10 @@
-//! Work that takes longer than one request, cut by the death of the daemon or of the guest: it can simply be repeated.
+//! The daemon or the guest dies during a long request. Repeating the request works.
 
 use std::fs;
 use std::time::Duration;
 
-use bay_tests::chance::{Chance, rounds};
 use bay_tests::daemon::listed;
+use bay_tests::seeded_random::{SeededRandom, rounds};
 use bay_tests::suite::Scratch;
 use bay_tests::wait::pause;
 use bay_tests::{Daemon, Repository, SMALL, until};
@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_millis(250);
 
 #[test]
 fn long_work_cut_by_a_dying_daemon_can_simply_be_repeated() {
-    let mut chance = Chance::announced("kill -9 of the daemon during long work");
+    let mut chance = SeededRandom::announced("kill -9 of the daemon during long work");
     let mut daemon = Daemon::start();
     daemon.empty_bay("b");
     let scratch = Scratch::new();
@@ -88,7 +88,7 @@ fn long_work_cut_by_a_dying_daemon_can_simply_be_repeated() {
 
 #[test]
 fn a_guest_that_dies_during_a_verb_does_not_hold_it_up() {
-    let mut chance = Chance::announced("kill -9 of the guest during verbs");
+    let mut chance = SeededRandom::announced("kill -9 of the guest during verbs");
     let daemon = Daemon::start();
     daemon.empty_bay("b");
     let _written = daemon.sh("b", "echo kept > note; sync").ok();

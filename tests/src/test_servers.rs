@@ -1,4 +1,4 @@
-//! The world outside of bays, for tests of what leaves them: servers on loopback, under names that lead there.
+//! Servers on loopback for tests of egress, under names that gateways resolve to loopback.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,12 +12,12 @@ use tokio::runtime::Runtime;
 
 use crate::origin::{self, Body, OriginAuthority, Seen};
 
-/// Names that lead to loopback.
+/// Names that gateways resolve to loopback.
 pub const NAMES: &[&str] = &["origin.test", "other.test", "blocked.test", "registry.test"];
 
-/// Servers, the authority of their certificates, and what a daemon is told of both.
+/// Servers, the authority of their certificates, and the arguments that let a daemon use both.
 #[derive(Debug)]
-pub struct Outside {
+pub struct TestServers {
     authority: OriginAuthority,
     runtime: Runtime,
     hosts: PathBuf,
@@ -38,13 +38,13 @@ impl Origin {
         self.address.port()
     }
 
-    /// A URL of it, by its name.
+    /// A URL of this server, by its name.
     #[must_use]
     pub fn url(&self, scheme: &str, path: &str) -> String {
         format!("{scheme}://{}:{}{path}", self.name, self.port())
     }
 
-    /// A policy that allows requests to it, with what is added to the rule.
+    /// A policy that allows requests to this server. `more` is added to the rule.
     #[must_use]
     pub fn allowed(&self, more: &str) -> String {
         format!(
@@ -55,17 +55,17 @@ impl Origin {
     }
 }
 
-impl Outside {
-    /// Its files lie in `dir`.
+impl TestServers {
+    /// Servers whose files are in `dir`.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self::with_names(dir, &[])
     }
 
-    /// The same with more names, each after its address.
+    /// Servers whose files are in `dir`, with further names, each after its address.
     ///
     /// # Panics
-    /// When its files cannot be written.
+    /// If the files cannot be written.
     #[must_use]
     pub fn with_names(dir: &Path, more: &[(String, &str)]) -> Self {
         let authority = OriginAuthority::default();
@@ -86,10 +86,10 @@ impl Outside {
         self.authority.leaf_pem(name)
     }
 
-    /// What `bay serve` is told.
+    /// The arguments for `bay serve`.
     ///
     /// # Panics
-    /// When paths are no text.
+    /// If a path is not UTF-8.
     #[must_use]
     pub fn arguments(&self) -> Vec<String> {
         let text = |path: &Path| path.to_str().unwrap().to_owned();

@@ -1,7 +1,7 @@
-//! Bombs: whatever an agent uses up, its own bay suffers and says why, and the daemon and the bay beside it go on.
+//! Agents that use up processes, memory, disk, descriptors or output. Only their own bay is affected, and it reports why.
 //!
-//! While a bomb goes off, another bay works: each of its commands must succeed. How fast they do is measured by
-//! `bay bench`, not here. Afterwards the bay is usable again without a restart.
+//! Meanwhile another bay runs commands, and each of them must succeed. (`bay bench` measures how fast they are.)
+//! Afterwards the affected bay is usable again without a restart.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -15,12 +15,12 @@ use bay_types::ErrorCode;
 use bay_types::bay::State;
 use serde_json::{Value, json};
 
-/// Longest that a bomb may take to have its effect, on a machine with two processors and other tests beside.
+/// Longest time until a bomb has its effect, on a machine with two processors that runs other tests too.
 const BOMB_WITHIN: Duration = Duration::from_secs(120);
-/// Most that the daemon's memory may grow while somebody else's output passes through it.
+/// Most that the memory of the daemon may grow while output of a bay passes through it.
 const DAEMON_GROWTH_KIB: u64 = 64 << 10;
 
-/// Whether the image has python. Where it has not, the test is skipped.
+/// Whether the image has python. If not, the test counts as skipped.
 fn with_python() -> bool {
     if !image::has_python() {
         suite::skip(Lack::Installable, "the small image has no python3: the host's is not below /usr");

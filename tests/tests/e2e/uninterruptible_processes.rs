@@ -1,10 +1,10 @@
-//! Processes in uninterruptible sleep, which not even KILL ends: the bay says so, and whoever asked gets an answer. The
-//! bay beside it and the daemon go on, and once the process is released everything comes right by itself.
+//! Processes in uninterruptible sleep, which not even KILL ends. The bay reports them, and every request gets an answer.
+//! Other bays and the daemon continue. Once the process is released, the bay recovers by itself.
 
 use std::time::{Duration, Instant};
 
-use bay_tests::sound::checkpoints_are_whole;
-use bay_tests::stuck::{FILE, StuckDisk};
+use bay_tests::checkpoint_invariants::checkpoints_are_whole;
+use bay_tests::hanging_filesystem::{FILE, HangingFilesystem};
 use bay_tests::suite::{self, Lack, Scratch};
 use bay_tests::{Daemon, SMALL, until};
 use bay_types::ErrorCode;
@@ -19,10 +19,10 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 
 /// A daemon with a bay `b`, in which exec 1 reads what never comes, and one that does no harm, called `other`. What is
 /// never answered is behind `scratch` and goes first.
-fn with_a_stuck_bay(test: impl FnOnce(&mut Daemon, StuckDisk)) {
+fn with_a_stuck_bay(test: impl FnOnce(&mut Daemon, HangingFilesystem)) {
     let mut daemon = Daemon::start();
     let scratch = Scratch::new();
-    let disk = match StuckDisk::mounted_at(&scratch.join("disk")) {
+    let disk = match HangingFilesystem::mounted_at(&scratch.join("disk")) {
         Ok(disk) => disk,
         Err(error) => return suite::skip(Lack::Host, &format!("no filesystem to wait for: {error}")),
     };

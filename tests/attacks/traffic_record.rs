@@ -1,4 +1,4 @@
-//! The record of a bay's traffic, and a bay that would bend it: floods, forgeries, and crowds at the door.
+//! Attacks of a bay on the record of its traffic: floods, forgeries, and many connections at once.
 
 use std::collections::BTreeSet;
 
@@ -79,7 +79,7 @@ fn attr_reset_a_request_whose_client_resets_at_once_has_its_end_on_record() {
         return;
     }
     let lab = lab();
-    let origin = lab.outside.http("origin.test", |request: Request<Incoming>| async move {
+    let origin = lab.servers.http("origin.test", |request: Request<Incoming>| async move {
         Response::new(text(request.uri().path().to_owned()))
     });
     lab.bay("hasty", &origin.allowed("scheme = \"http\""));
@@ -227,7 +227,7 @@ fn audit_noise_hosts_hide_no_host_that_was_reached_and_sums_state_how_many_they_
     let names: Vec<(String, &str)> =
         hosts.iter().map(|host| ("127.0.0.1".to_owned(), host.as_str())).collect();
     let lab = lab_with_names(Daemon::setup(), &names);
-    let origin = lab.outside.http("origin.test", |request: Request<Incoming>| async move {
+    let origin = lab.servers.http("origin.test", |request: Request<Incoming>| async move {
         // Its body is read, so that all of it was sent.
         let body = request.into_body().collect().await.unwrap().to_bytes();
         Response::new(text(body))

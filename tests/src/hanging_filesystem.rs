@@ -1,8 +1,8 @@
-//! A filesystem that takes a read and never answers it, as a dead network server does. With the first signal its reader
-//! is in uninterruptible sleep: a request that was taken is waited out, and not even KILL ends that, until the filesystem
-//! answers or goes.
+//! A filesystem that accepts a read and never answers it, as a dead network server does. After the first signal the reader
+//! is in uninterruptible sleep: the kernel waits for the answer, and not even KILL ends the wait. It ends when the
+//! filesystem answers or is unmounted.
 //!
-//! It speaks just enough of the kernel's FUSE protocol to hold one file, [`FILE`].
+//! The filesystem implements just enough of the kernel's FUSE protocol to have one file, [`FILE`].
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -13,19 +13,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-/// The one file. Whoever reads it waits for ever.
+/// The one file. A process that reads it waits for ever.
 pub const FILE: &str = "never";
 
 const ROOT_NODE: u64 = 1;
 const FILE_NODE: u64 = 2;
-/// The kernel asks for the least.
+/// The smallest value that the kernel accepts.
 const LARGEST_WRITE: u32 = 4096;
 /// Room for any request: more than the largest write.
 const REQUEST_BYTES: usize = 64 << 10;
 const HEADER_BYTES: usize = 40;
 const ENOENT: i32 = 2;
 const ENOSYS: i32 = 38;
-/// What is answered is true for so many seconds.
+/// How long the kernel may keep an answer.
 const VALID_S: u64 = 3600;
 
 mod opcode {
@@ -41,15 +41,15 @@ mod opcode {
     pub(super) const BATCH_FORGET: u32 = 42;
 }
 
-/// Mounted and served by a thread while it lives. Drop it before the daemon whose bays read from it: nothing that waits
-/// for it can end before.
+/// Mounted, and served by a thread, until it is dropped. Drop it before the daemon whose bays read from it: no process
+/// that waits for it can end before.
 #[derive(Debug)]
-pub struct StuckDisk {
+pub struct HangingFilesystem {
     path: PathBuf,
     reads: Arc<AtomicUsize>,
 }
 
-impl StuckDisk {
+impl HangingFilesystem {
     /// # Errors
     /// When this kernel has no FUSE, or none that bays can mount with owners of their own (Linux 6.12).
     ///
@@ -71,7 +71,7 @@ impl StuckDisk {
         if !init(&mut device, &request[..taken])? {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "FUSE mounts here keep their owners"));
         }
-        // Ends when the filesystem is taken away.
+        // The thread ends when the filesystem is unmounted.
         std::thread::spawn(move || {
             while let Ok(taken) = device.read(&mut request) {
                 if word(&request, 4) == opcode::READ {
@@ -90,14 +90,14 @@ impl StuckDisk {
         &self.path
     }
 
-    /// How many reads wait for ever.
+    /// How many reads wait for an answer.
     #[must_use]
     pub fn reads(&self) -> usize {
         self.reads.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for StuckDisk {
+impl Drop for HangingFilesystem {
     fn drop(&mut self) {
         // By force: everything that waits for an answer gets an error instead.
         let _ = unmount(&self.path, UnmountFlags::FORCE | UnmountFlags::DETACH);
@@ -120,7 +120,7 @@ fn answer(device: &mut File, request: &[u8], outcome: Result<&[u8], i32>) -> io:
     out.extend(outcome.err().map_or(0, |errno| -errno).to_ne_bytes());
     out.extend(long(request, 8).to_ne_bytes());
     out.extend(body);
-    // Whoever asked may be gone.
+    // The process that asked may have ended.
     match device.write(&out) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -1,19 +1,19 @@
-//! What waits for a person, and clients that wait for the answer.
+//! Open approvals, and clients in a bay that wait for the answer to one.
 
 use serde_json::Value;
 
 use crate::daemon::Daemon;
 use crate::lab::{Lab, lab_with};
-use crate::outside::Origin;
+use crate::test_servers::Origin;
 use crate::until;
 
-/// A policy that asks about everything that goes to the origin.
-pub fn asked(origin: &Origin, more: &str) -> String {
+/// A policy that asks about every request to the origin.
+pub fn ask_policy(origin: &Origin, more: &str) -> String {
     origin.allowed(&format!("method = \"*\"\n{more}")).replace("\"allow\"", "\"ask\"")
 }
 
-/// A lab whose clients are told soon to come again.
-pub fn hasty() -> Lab {
+/// A lab whose gateways hold a request only briefly before they tell the client to retry.
+pub fn lab_with_short_hold() -> Lab {
     lab_with(Daemon::setup().argument("--ask-hold").argument("500ms"))
 }
 
@@ -22,14 +22,17 @@ pub fn approvals(lab: &Lab, args: &[&str]) -> Vec<Value> {
     lab.daemon.bay(&line).ok().json().as_array().cloned().unwrap()
 }
 
-/// What the origin was asked for.
+/// The paths of the requests that the origin got.
 pub fn paths(origin: &Origin) -> Vec<String> {
     origin.seen.requests.lock().unwrap().iter().map(|head| head.uri.path().to_owned()).collect()
 }
 
-/// The one question that is open.
-pub fn the_question(lab: &Lab) -> Value {
-    let mut open = until("a question", || Some(approvals(lab, &[])).filter(|open| !open.is_empty()));
+/// The only open approval.
+///
+/// # Panics
+/// If there is none or more than one.
+pub fn the_open_approval(lab: &Lab) -> Value {
+    let mut open = until("an open approval", || Some(approvals(lab, &[])).filter(|open| !open.is_empty()));
     assert_eq!(open.len(), 1, "{open:#?}");
     open.remove(0)
 }
@@ -44,7 +47,7 @@ pub fn short(card: &Value) -> String {
     id[id.len() - 8..].to_owned()
 }
 
-/// Starts curl in the bay; what came of it is in `/tmp/NAME`: the status, a space, and the body.
+/// Starts curl in the bay. Its result appears in `/tmp/NAME`: the status, a space, and the body.
 pub fn curl(lab: &Lab, bay: &str, name: &str, args: &str) {
     let script = format!(
         "curl -sS -o /tmp/{name}.body -w '%{{http_code}}' {args} > /tmp/{name}.code 2>/tmp/{name}.err; \
@@ -54,7 +57,7 @@ pub fn curl(lab: &Lab, bay: &str, name: &str, args: &str) {
     let _begun = lab.daemon.bay(&["exec", "--detach", bay, "--", "sh", "-c", &script]).ok();
 }
 
-pub fn said(lab: &Lab, bay: &str, name: &str) -> String {
+pub fn curl_result(lab: &Lab, bay: &str, name: &str) -> String {
     until(&format!("{name} to be over"), || {
         let ran = lab.daemon.sh(bay, &format!("cat /tmp/{name} 2>/dev/null"));
         (ran.code == 0).then(|| ran.text())

@@ -1,4 +1,4 @@
-//! The list of attacks in `README.md`: whole, and true.
+//! The list of attacks in `README.md` is complete, and its tests exist.
 
 use std::fs;
 use std::path::Path;

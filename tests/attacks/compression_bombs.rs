@@ -1,4 +1,4 @@
-//! Answers that swell: the gateway opens none of them.
+//! Compressed answers that grow without bound: the gateway decompresses none of them.
 
 use std::fs;
 use std::io::Write;
@@ -50,7 +50,7 @@ fn http_decomp_bomb_a_packed_answer_passes_as_it_is_and_the_daemon_never_opens_i
     let lab = lab();
     let bomb = bomb();
     let sent = bomb.clone();
-    let origin = lab.outside.https("origin.test", move |_: Request<Incoming>| {
+    let origin = lab.servers.https("origin.test", move |_: Request<Incoming>| {
         let body = sent.clone();
         async move {
             let answer = Response::builder().header("content-encoding", "gzip");

@@ -1,5 +1,5 @@
-//! What must hold of the checkpoints of a daemon's bays, whatever was killed: what is listed is whole, and nothing is on
-//! disk or on the host that is not listed.
+//! What must hold of the checkpoints of a daemon's bays after any process was killed: every listed checkpoint is whole,
+//! and the disk and the host have nothing that is not listed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::daemon::{Daemon, listed};
 use crate::leaks;
 use crate::wait::{PATIENCE, until, within};
 
-/// Written last among the images of memory.
+/// The file that a memory checkpoint writes last.
 const WHOLE: &str = "memory/memory.json";
 
 /// The checkpoints of a bay as the daemon lists them.
@@ -42,17 +42,17 @@ pub fn files_at(files: &Path, name: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{name} is listed and has no files"))
 }
 
-/// What is in a directory; nothing where there is none.
+/// The names in a directory; empty if the directory does not exist.
 #[must_use]
 pub fn entries(dir: &Path) -> BTreeSet<String> {
     let found = fs::read_dir(dir).into_iter().flatten().flatten();
     found.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Every checkpoint of a bay that is listed is whole, and there is no other on disk. Answers their names.
+/// Asserts that every listed checkpoint of a bay is whole and that the disk has no other. Returns their names.
 ///
 /// # Panics
-/// When that is not so.
+/// If a checkpoint is not whole or not listed.
 #[must_use]
 pub fn checkpoints_are_whole(daemon: &Daemon, bay: &str) -> BTreeSet<String> {
     let files = checkpoint_files(daemon, bay);
@@ -72,10 +72,10 @@ pub fn checkpoints_are_whole(daemon: &Daemon, bay: &str) -> BTreeSet<String> {
     known
 }
 
-/// Nothing that was removed takes up room any more, and nothing on the host belongs to no bay.
+/// Asserts that removed files take up no disk any more, and that everything on the host belongs to a bay.
 ///
 /// # Panics
-/// When that does not come true.
+/// If something is still left over after a while.
 pub fn nothing_is_left_over(daemon: &Daemon) {
     let trash = leaks::corner(&daemon.pool, daemon.id()).join("trash");
     until("the trash to be empty", || entries(&trash).is_empty().then_some(()));

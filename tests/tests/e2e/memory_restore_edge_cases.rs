@@ -1,28 +1,31 @@
-//! Memory under odd circumstances: another machine, several wishes at once, an hour set back, a bay on disk that is stopped.
+//! Rare cases of memory checkpoints: another machine, several requests at once, another clock, a bay on disk that is
+//! stopped.
 
 use std::fs;
 use std::path::PathBuf;
 
-use bay_tests::sound::{checkpoint_files, checkpoints, checkpoints_are_whole, nothing_is_left_over};
-use bay_tests::{Daemon, keeper, until};
+use bay_tests::checkpoint_invariants::{
+    checkpoint_files, checkpoints, checkpoints_are_whole, nothing_is_left_over,
+};
+use bay_tests::{Daemon, consistency_probe, until};
 use bay_types::ErrorCode;
 use serde_json::{Value, json};
 
-/// A daemon with a bay `b` whose keeper says `now`; it said `then` at the memory checkpoint v1.
+/// A daemon with a bay `b` whose probe holds the word `now`; at the memory checkpoint v1 it held `then`.
 fn with_a_past() -> Option<Daemon> {
     let daemon = Daemon::start();
-    if !keeper::able(&daemon) {
+    if !consistency_probe::can_run(&daemon) {
         return None;
     }
     daemon.empty_bay("b");
-    keeper::start(&daemon, "b");
-    keeper::say(&daemon, "b", "then");
+    consistency_probe::start(&daemon, "b");
+    consistency_probe::set_word(&daemon, "b", "then");
     let _made = daemon.bay(&["checkpoint", "b", "--memory"]).ok();
-    keeper::say(&daemon, "b", "now");
+    consistency_probe::set_word(&daemon, "b", "now");
     Some(daemon)
 }
 
-/// Changes what a checkpoint says of the machine it was made on, as if it had been.
+/// Changes what a checkpoint records about the machine that made it.
 fn made_elsewhere(facts: &PathBuf, change: impl FnOnce(&mut Value)) {
     let mut all: Value = serde_json::from_slice(&fs::read(facts).unwrap()).unwrap();
     change(&mut all["machine"]);
@@ -51,7 +54,7 @@ fn memory_from_another_kernel_or_processor_is_refused_with_the_reason_and_the_fi
         assert!(what.contains(named), "{what}");
         assert!(next.contains("--files-only"), "{next}");
         assert_eq!(daemon.host_pid("b"), guest, "the bay was not stopped for it");
-        assert_eq!(keeper::word(&daemon, "b").as_deref(), Some("now"));
+        assert_eq!(consistency_probe::word(&daemon, "b").as_deref(), Some("now"));
 
         let (what, next) =
             daemon.bay(&["fork", "b", "--from", "v1"]).fails_with(ErrorCode::MemoryUnavailable);
@@ -60,10 +63,10 @@ fn memory_from_another_kernel_or_processor_is_refused_with_the_reason_and_the_fi
         assert_eq!(daemon.list().len(), 1, "nothing was made");
     }
     let _forked = daemon.bay(&["fork", "b", "--from", "v1", "--files-only"]).ok();
-    assert_eq!(keeper::word_in_files(&daemon, "b-fork-1"), "then");
+    assert_eq!(consistency_probe::word_in_files(&daemon, "b-fork-1"), "then");
     let _restored = daemon.bay(&["restore", "b", "v1", "--files-only"]).ok();
-    assert_eq!(keeper::word_in_files(&daemon, "b"), "then");
-    assert_eq!(keeper::word(&daemon, "b"), None, "it was started anew");
+    assert_eq!(consistency_probe::word_in_files(&daemon, "b"), "then");
+    assert_eq!(consistency_probe::word(&daemon, "b"), None, "it was started anew");
 }
 
 #[test]
@@ -76,7 +79,7 @@ fn a_bay_on_disk_from_another_machine_says_so_and_starts_anew_from_its_files() {
     assert!(what.contains("6.1.0-other"), "{what}");
     assert!(next.contains("bay start b"), "{next}");
     let _started = daemon.bay(&["start", "b"]).ok();
-    assert_eq!(keeper::word_in_files(&daemon, "b"), "now");
+    assert_eq!(consistency_probe::word_in_files(&daemon, "b"), "now");
 }
 
 #[test]
@@ -84,7 +87,7 @@ fn two_restores_at_once_end_in_one_whole_state() {
     let Some(daemon) = with_a_past() else { return };
     let _made = daemon.bay(&["checkpoint", "b", "--memory"]).ok();
     for _ in 0..3 {
-        keeper::say(&daemon, "b", "later");
+        consistency_probe::set_word(&daemon, "b", "later");
         let ran: Vec<_> = std::thread::scope(|scope| {
             let asked = ["v1", "v2"].map(|name| scope.spawn(|| daemon.bay(&["restore", "b", name])));
             asked.into_iter().map(|asked| asked.join().unwrap()).collect()
@@ -95,7 +98,7 @@ fn two_restores_at_once_end_in_one_whole_state() {
             let (what, _) = refused.fails_with(ErrorCode::BayState);
             assert!(what.contains("is going back to v") || what.contains("cannot be"), "{what}");
         }
-        let word = keeper::word(&daemon, "b");
+        let word = consistency_probe::word(&daemon, "b");
         assert!(matches!(word.as_deref(), Some("then" | "now")), "{word:?}");
     }
     let _names = checkpoints_are_whole(&daemon, "b");
@@ -116,7 +119,7 @@ fn a_restore_during_a_checkpoint_waits_for_it_and_both_are_whole() {
         // One that comes while the bay goes back is refused and leaves nothing.
         let more = if made.code == 0 { 2 } else { 1 };
         assert_eq!(checkpoints(&daemon, "b").len(), known + more, "{made}");
-        assert_eq!(keeper::word(&daemon, "b").as_deref(), Some("then"));
+        assert_eq!(consistency_probe::word(&daemon, "b").as_deref(), Some("then"));
         let _names = checkpoints_are_whole(&daemon, "b");
     }
     nothing_is_left_over(&daemon);
@@ -141,7 +144,7 @@ fn a_bay_that_wants_another_clock_comes_back_with_the_hosts() {
     let uptime = || daemon.sh("b", "cut -d. -f1 /proc/uptime").ok().text().parse::<u64>().unwrap();
     let before = uptime();
     let _restored = daemon.bay(&["restore", "b", "v2"]).ok();
-    assert_eq!(keeper::word(&daemon, "b").as_deref(), Some("now"));
+    assert_eq!(consistency_probe::word(&daemon, "b").as_deref(), Some("now"));
     let inside: i64 = daemon.sh("b", "date +%s").ok().text().parse().unwrap();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     assert!((inside - now.cast_signed()).abs() <= 2, "{inside}, and it is {now}");
@@ -152,7 +155,7 @@ fn a_bay_that_wants_another_clock_comes_back_with_the_hosts() {
     let (what, _) = daemon.bay(&["checkpoint", "b", "--memory"]).fails_with(ErrorCode::MemoryUnavailable);
     assert!(what.contains("python3") && what.contains("a clock"), "{what}");
     let _files = daemon.bay(&["checkpoint", "b", "--files-only"]).ok();
-    assert_eq!(keeper::word(&daemon, "b").as_deref(), Some("now"));
+    assert_eq!(consistency_probe::word(&daemon, "b").as_deref(), Some("now"));
 }
 
 #[test]
@@ -162,10 +165,10 @@ fn a_bay_on_disk_that_is_stopped_or_gets_a_fresh_root_starts_anew() {
     let _stopped = daemon.bay(&["stop", "b"]).ok();
     assert_eq!(daemon.show("b")["state"], "stopped");
     let _started = daemon.bay(&["start", "b"]).ok();
-    assert_eq!(keeper::word_in_files(&daemon, "b"), "now");
-    assert_eq!(keeper::word(&daemon, "b"), None);
+    assert_eq!(consistency_probe::word_in_files(&daemon, "b"), "now");
+    assert_eq!(consistency_probe::word(&daemon, "b"), None);
 
-    keeper::start(&daemon, "b");
+    consistency_probe::start(&daemon, "b");
     let _paused = daemon.bay(&["pause", "b", "--to-disk"]).ok();
     let _replaced = daemon.bay(&["replace", "b"]).ok();
     assert_eq!(

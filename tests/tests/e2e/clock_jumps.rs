@@ -1,5 +1,5 @@
-//! Time that jumps or stands still: a daemon that was held up for a while, as by a suspended host, declares nothing dead,
-//! and nobody in a bay can turn the host's clock.
+//! A daemon that was suspended for a while, as by a suspended host, declares nothing dead. No process in a bay can set the
+//! clock of the host.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use bay_tests::{Daemon, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Longer than the timeout of one of the commands, and than a call to a guest may take to connect.
+/// Longer than the timeout of one of the commands, and longer than connecting to a guest may take.
 const HELD_UP: Duration = Duration::from_secs(6);
 
 fn exec_view(daemon: &Daemon, exec: &str) -> Value {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// A finished run of the CLI.
 #[derive(Debug, Clone)]
-pub struct Ran {
+pub struct CliRun {
     /// The arguments, for messages.
     pub line: String,
     /// Exit code, or 128 + signal.
@@ -16,7 +16,7 @@ pub struct Ran {
     pub stderr: Vec<u8>,
 }
 
-impl Ran {
+impl CliRun {
     #[must_use]
     pub fn new(line: String, output: Output) -> Self {
         use std::os::unix::process::ExitStatusExt;
@@ -24,8 +24,10 @@ impl Ran {
         Self { line, code, stdout: output.stdout, stderr: output.stderr }
     }
 
+    /// Asserts exit code 0.
+    ///
     /// # Panics
-    /// When it did not succeed; shows everything it said.
+    /// If the command failed. The message shows all of its output.
     #[track_caller]
     #[must_use]
     pub fn ok(self) -> Self {
@@ -69,12 +71,13 @@ impl Ran {
         self.fails_as(code, i32::from(code.exit_code()))
     }
 
-    /// As [`Self::fails_with`], for verbs that have an exit code of their own for our failures.
+    /// Asserts a failure as [`Self::fails_with`] does, for verbs whose exit code for our failures differs from that of the
+    /// error.
     #[track_caller]
     pub fn fails_as(&self, code: ErrorCode, exit: i32) -> (String, String) {
         assert!(self.code == exit, "wanted {code} with exit code {exit}:\n{self}");
         let text = self.errors();
-        // Stages of long work, said while it went on, are not part of the error.
+        // Lines of progress are not part of the error.
         let said = |line: &&str| !line.trim().is_empty() && !line.ends_with('…');
         let lines: Vec<&str> = text.lines().filter(said).collect();
         let [what, next] = lines[..] else { panic!("wanted two lines for {code}:\n{self}") };
@@ -98,9 +101,9 @@ impl Ran {
     }
 }
 
-impl std::fmt::Display for Ran {
+impl std::fmt::Display for CliRun {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        /// More of a flood than this helps nobody.
+        /// A failed assertion shows at most so many bytes of each stream.
         const SHOWN: usize = 4000;
         let clip = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN)]).into_owned();
         writeln!(f, "$ bay {}  -> {}", self.line, self.code)?;

@@ -5,7 +5,7 @@ use bay_tests::canary::{
 };
 use bay_tests::lab::{Lab, lab};
 use bay_tests::origin::text;
-use bay_tests::outside::Origin;
+use bay_tests::test_servers::Origin;
 use bay_tests::until;
 use bay_types::ErrorCode;
 use http::{Request, Response};
@@ -15,7 +15,7 @@ use serde_json::json;
 /// A server that keeps the credential it was sent first, and repeats it to everybody.
 fn keeping(lab: &Lab) -> Origin {
     let kept: std::sync::Arc<std::sync::Mutex<String>> = std::sync::Arc::default();
-    lab.outside.https("origin.test", move |request: Request<Incoming>| {
+    lab.servers.https("origin.test", move |request: Request<Incoming>| {
         let kept = std::sync::Arc::clone(&kept);
         async move {
             let mut kept = kept.lock().unwrap();

@@ -1,7 +1,8 @@
 //! A process in a bay that shows whether memory and files are of one moment.
 //!
-//! It holds a word in its memory and has the same word in the workspace and in the root. It counts, too, and appends each
-//! number to a file: one that was brought back beside files of another moment leaves numbers out or writes them twice.
+//! The probe holds a word in its memory and writes the same word to the workspace and to the root. It also counts and
+//! appends each number to a file. If memory is restored beside files of another moment, the file misses numbers or has
+//! some twice.
 
 use serde_json::json;
 
@@ -33,7 +34,7 @@ while True:
         peer.close()
 "#;
 
-/// Asks it, and reads what the files say in the same breath.
+/// Asks the probe for its word, and reads both files in the same command.
 const LOOK: &str = r#"
 memory=$(echo "$1" | timeout 10 nc 127.0.0.1 7777)
 echo "memory=$memory"
@@ -42,9 +43,9 @@ echo "root=$(cat /etc/word)"
 awk '$1 != NR { print "disorder=line " NR " is " $1; exit }' /workspace/count
 "#;
 
-/// Whether this host can capture memory, and bays can run the keeper; where not, the test is skipped.
+/// Whether this host can capture memory and bays can run the probe. If not, the test counts as skipped.
 #[must_use]
-pub fn able(daemon: &Daemon) -> bool {
+pub fn can_run(daemon: &Daemon) -> bool {
     if !image::with_python() {
         return false;
     }
@@ -57,37 +58,37 @@ pub fn able(daemon: &Daemon) -> bool {
     able
 }
 
-/// Starts it in a bay where none runs.
+/// Starts the probe in a bay where none runs.
 ///
 /// # Panics
-/// When it does not answer.
+/// If the probe does not answer.
 pub fn start(daemon: &Daemon, bay: &str) {
     let _gone = daemon.sh(bay, "rm -f /workspace/count").ok();
     let _begun = daemon.bay(&["exec", bay, "-d", "--", "python3", "-c", PROGRAM]).ok();
-    until("the keeper to answer", || look(daemon, bay, "").filter(|word| word == "first"));
+    until("the probe to answer", || look(daemon, bay, "").filter(|word| word == "first"));
 }
 
-/// Gives it another word.
+/// Sets the word that the probe holds.
 ///
 /// # Panics
-/// When it does not take it.
-pub fn say(daemon: &Daemon, bay: &str, word: &str) {
+/// If the probe answers with another word.
+pub fn set_word(daemon: &Daemon, bay: &str, word: &str) {
     assert_eq!(look(daemon, bay, word).as_deref(), Some(word), "{bay}");
 }
 
-/// The word it holds, or nothing when it does not run.
+/// The word that the probe holds, or nothing if it does not run.
 ///
 /// # Panics
-/// When memory and files are of two moments.
+/// If memory and files are of two moments.
 #[must_use]
 pub fn word(daemon: &Daemon, bay: &str) -> Option<String> {
     look(daemon, bay, "")
 }
 
-/// The word as the files have it; both of them, whether the keeper runs or not.
+/// The word in both files, whether the probe runs or not.
 ///
 /// # Panics
-/// When they differ.
+/// If the files differ.
 #[must_use]
 pub fn word_in_files(daemon: &Daemon, bay: &str) -> String {
     let text = until("the bay to take a command", || {

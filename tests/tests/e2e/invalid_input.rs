@@ -1,5 +1,4 @@
-//! Input that cannot mean anything: each is refused with a stable code, in two lines, with what to do next, and leaves
-//! nothing behind.
+//! Invalid input is refused with a stable code, in two lines, with what to do next. Nothing is left behind.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

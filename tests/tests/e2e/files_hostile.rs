@@ -1,4 +1,4 @@
-//! Files as no honest program makes them, through every door for files: `bay cp`, the daemon's routes and envd's.
+//! Hostile files through every interface for files: `bay cp`, the routes of the daemon, and those of envd.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,9 +15,9 @@ use bay_tests::suite::{self, Lack, Scratch};
 use bay_tests::{Daemon, image};
 use serde_json::Value;
 
-/// How long an answer may take that does not depend on anything a bay does.
+/// Longest time for an answer that does not depend on what a bay does.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
-/// Most that the daemon's memory may grow by a file of whatever size.
+/// Most that the memory of the daemon may grow by a file of any size.
 const DAEMON_GROWTH_KIB: u64 = 64 << 10;
 /// An exbibyte.
 const EIB: u64 = 1 << 60;

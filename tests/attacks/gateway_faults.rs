@@ -1,12 +1,12 @@
-//! What breaks around the gateway: the daemon, its disk, its key, its policies, and origins that lie.
+//! Faults around the gateway: the daemon, its disk, its key, its policies, and origins that lie.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use bay_tests::chance::Chance;
 use bay_tests::disk::SmallDisk;
 use bay_tests::lab::{lab, lab_with};
+use bay_tests::seeded_random::SeededRandom;
 use bay_tests::wait::pause;
 use bay_tests::{Daemon, image, suite, until};
 use serde_json::Value;
@@ -40,7 +40,7 @@ fn a_daemon_killed_under_load_has_every_request_on_record_that_an_origin_saw() {
     if !image::with_python() {
         return;
     }
-    let mut chance = Chance::announced("kill -9 under load");
+    let mut chance = SeededRandom::announced("kill -9 under load");
     let mut lab = lab();
     let origin = lab.echo_for(&["b"]);
     let url = origin.url("https", "/n");
@@ -207,7 +207,7 @@ fn an_origin_with_a_head_of_a_hundred_megabytes_is_a_502_and_costs_the_daemon_no
         return;
     }
     let lab = lab();
-    let origin = lab.outside.tcp("origin.test", |mut stream| async move {
+    let origin = lab.servers.tcp("origin.test", |mut stream| async move {
         let _ = stream.read(&mut [0; 4096]).await;
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nX: ").await;
         let block = vec![b'y'; 1 << 20];

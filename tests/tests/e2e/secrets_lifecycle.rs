@@ -1,4 +1,5 @@
-//! The life of a secret: where values come from, where sentinels are and stay, and that the value is in nothing that is kept.
+//! The lifecycle of a secret: where its value comes from, where its sentinels are, and that nothing that is kept of a bay
+//! contains the value.
 
 use std::fs;
 
@@ -7,9 +8,9 @@ use bay_tests::canary::{
     once_there, reflecting, send, sentinel, set,
 };
 use bay_tests::lab::lab;
-use bay_tests::questions::{approvals, asked};
+use bay_tests::open_approvals::{approvals, ask_policy};
 use bay_tests::suite::Scratch;
-use bay_tests::{keeper, leaks, until};
+use bay_tests::{consistency_probe, leaks, until};
 use bay_types::ErrorCode;
 use serde_json::json;
 
@@ -120,7 +121,7 @@ fn every_slot_takes_the_value_and_every_bay_has_a_sentinel_of_its_own() {
 fn sentinels_stay_and_questions_go_when_a_bay_is_replaced_restored_or_forked() {
     let lab = lab();
     let origin = lab.echo("origin.test");
-    lab.bay("b", &asked(&origin, ""));
+    lab.bay("b", &ask_policy(&origin, ""));
     let _set = set(&lab, "TOKEN", &["--for", &for_api(&origin)]).ok();
     let own = once_there(&lab, "b");
     let _point = lab.daemon.bay(&["checkpoint", "b", "--files-only"]).ok();
@@ -178,7 +179,7 @@ while True:
         with_sentinel.iter().any(|path| path.contains("checkpoints") && path.ends_with("/root/token")),
         "{with_sentinel:?}"
     );
-    if keeper::able(&lab.daemon) {
+    if consistency_probe::can_run(&lab.daemon) {
         assert_eq!(made["kind"], "memory", "{made:#}");
         assert!(with_sentinel.iter().any(|path| path.ends_with(".img")), "{with_sentinel:?}");
     }

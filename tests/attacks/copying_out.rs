@@ -1,4 +1,4 @@
-//! What a bay does to the disk of the person who copies out of it.
+//! What a bay can do to the disk of a person who copies files out of it.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,11 +1,11 @@
-//! The agent's work leaves its bay as git: a bundle, a branch here, a branch of a remote.
+//! `bay bundle` and `bay branch`: the agent's work leaves its bay as a git bundle, a local branch or a pushed branch.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use bay_tests::repository::git;
 use bay_tests::suite::Scratch;
-use bay_tests::{Daemon, Ran, Repository, SMALL, remote};
+use bay_tests::{CliRun, Daemon, Repository, SMALL, remote};
 use bay_types::ErrorCode;
 
 /// A daemon with the bay `b` made from a repository, and a place for what comes out.
@@ -24,10 +24,10 @@ impl Scene {
     }
 
     /// `bay` in a directory, with a place for temporary files in which nothing may be left.
-    fn bay_in(&self, dir: &Path, args: &[&str]) -> Ran {
+    fn bay_in(&self, dir: &Path, args: &[&str]) -> CliRun {
         let mut command = self.daemon.command(args);
         command.current_dir(dir).env("TMPDIR", self.scratch.join("tmp"));
-        let ran = Ran::new(args.join(" "), command.output().unwrap());
+        let ran = CliRun::new(args.join(" "), command.output().unwrap());
         let left: Vec<_> = fs::read_dir(self.scratch.join("tmp")).unwrap().flatten().collect();
         assert!(left.is_empty(), "{left:?} was left by\n{ran}");
         let left = self.daemon.sh("b", "ls -d /tmp/.bay-leaving-* 2>/dev/null").text();
@@ -35,7 +35,7 @@ impl Scene {
         ran
     }
 
-    fn bay(&self, args: &[&str]) -> Ran {
+    fn bay(&self, args: &[&str]) -> CliRun {
         self.bay_in(self.scratch.path(), args)
     }
 
@@ -286,7 +286,7 @@ fn under_sudo_a_branch_is_the_persons_who_called_it() {
         let mut command = scene.daemon.command(args);
         command.current_dir(&here).env("TMPDIR", scene.scratch.join("tmp"));
         command.envs([("SUDO_USER", "nobody"), ("SUDO_UID", nobody), ("SUDO_GID", nobody)]);
-        let _ran = Ran::new(args.join(" "), command.output().unwrap()).ok();
+        let _ran = CliRun::new(args.join(" "), command.output().unwrap()).ok();
     }
     for place in [&bare, &here] {
         let others =

@@ -1,13 +1,13 @@
-//! Randomness that can be repeated: the seed is printed, and `BAY_SEED` sets it.
+//! Repeatable randomness: the seed is printed, and `BAY_SEED` sets it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// SplitMix64: small, good enough to choose verbs and moments, the same on every machine.
 #[derive(Debug, Clone)]
-pub struct Chance(u64);
+pub struct SeededRandom(u64);
 
-impl Chance {
-    /// Seeded by `BAY_SEED`, else by the clock; says which.
+impl SeededRandom {
+    /// Seeded by `BAY_SEED`, else by the clock. Prints the seed.
     #[must_use]
     pub fn announced(what: &str) -> Self {
         let seed = std::env::var("BAY_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
@@ -39,7 +39,7 @@ impl Chance {
         &from[self.below(from.len())]
     }
 
-    /// A moment up to `longest`, short ones as likely as long ones: faults are wanted at every scale.
+    /// A duration up to `longest`. Every order of magnitude is equally likely, so that faults hit at every scale.
     pub fn moment(&mut self, longest: Duration) -> Duration {
         let micros = u64::try_from(longest.as_micros()).unwrap_or(u64::MAX).max(2);
         let magnitude = 1 + self.draw() % u64::from(micros.ilog2());
@@ -59,16 +59,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_gives_the_same_order() {
-        let (mut one, mut other) = (Chance::seeded(7), Chance::seeded(7));
+    fn equal_seeds_give_equal_sequences() {
+        let (mut one, mut other) = (SeededRandom::seeded(7), SeededRandom::seeded(7));
         for _ in 0..100 {
             assert_eq!(one.draw(), other.draw());
         }
     }
 
     #[test]
-    fn a_moment_is_never_longer_than_asked() {
-        let mut chance = Chance::seeded(1);
+    fn a_moment_is_never_longer_than_its_bound() {
+        let mut chance = SeededRandom::seeded(1);
         for _ in 0..10_000 {
             assert!(chance.moment(Duration::from_millis(300)) <= Duration::from_millis(300));
         }

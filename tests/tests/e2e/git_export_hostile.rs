@@ -1,5 +1,5 @@
-//! Work leaves a bay whose git, settings and objects are the agent's own: nothing of it runs here, nothing malformed
-//! comes out, and nothing is left behind.
+//! `bay bundle` and `bay branch` when the agent controls the bay's git, its settings and its objects: nothing of it runs on
+//! the host, no malformed object leaves the bay, and nothing is left behind.
 
 use std::fs;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use bay_tests::repository::git;
 use bay_tests::suite::Scratch;
-use bay_tests::{Daemon, Ran, Repository, SMALL, until};
+use bay_tests::{CliRun, Daemon, Repository, SMALL, until};
 use bay_types::ErrorCode;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -32,8 +32,8 @@ impl Scene {
         command
     }
 
-    fn bay(&self, args: &[&str]) -> Ran {
-        let ran = Ran::new(args.join(" "), self.command(args).output().unwrap());
+    fn bay(&self, args: &[&str]) -> CliRun {
+        let ran = CliRun::new(args.join(" "), self.command(args).output().unwrap());
         self.nothing_is_left_here(&ran.to_string());
         ran
     }
@@ -121,7 +121,7 @@ fn a_hostile_git_configuration_in_the_bay_runs_nothing_on_the_host() {
     let bare = scene.scratch.join("bare");
     let _pushed = scene.bay(&["branch", "b", "--push", bare.to_str().unwrap(), "x"]).ok();
     let mut here = scene.command(&["branch", "b", "x"]);
-    let here = Ran::new("branch".into(), here.current_dir(scene.repository.path()).output().unwrap()).ok();
+    let here = CliRun::new("branch".into(), here.current_dir(scene.repository.path()).output().unwrap()).ok();
     assert!(!ran.exists(), "something of the bay's configuration ran here: {here}");
     assert_eq!(scene.repository.git(&["show", "x:hooks/pre-push"]), format!("#!/bin/sh\n{trap}"));
     let config = fs::read_to_string(scene.repository.path().join(".git/config")).unwrap();
@@ -167,7 +167,7 @@ fn malformed_objects_do_not_leave() {
         scene.refused(&format!("a commit called {name}"));
     }
     let mut here = scene.command(&["branch", "b", "x"]);
-    let here = Ran::new("branch".into(), here.current_dir(&there).output().unwrap());
+    let here = CliRun::new("branch".into(), here.current_dir(&there).output().unwrap());
     here.fails_with(ErrorCode::WorkRefused);
     assert_eq!(scene.repository.git(&["for-each-ref", "--format=%(refname)"]), "refs/heads/main");
 }
@@ -228,14 +228,14 @@ fn a_dying_daemon_or_caller_leaves_nothing_behind() {
     let child = waiting(&scene);
     scene.daemon.restart();
     let _go = scene.daemon.sh("b", "echo > /go").ok();
-    let ran = Ran::new("bundle".into(), child.wait_with_output().unwrap()).ok();
+    let ran = CliRun::new("bundle".into(), child.wait_with_output().unwrap()).ok();
     assert!(ran.stdout.starts_with(b"# v2 git bundle"));
     scene.nothing_is_left_here("a dead daemon");
     gone(&scene);
     // It dies for longer: nothing comes out, and what the bay still has goes with the next time.
     let child = waiting(&scene);
     scene.daemon.kill_9();
-    let ran = Ran::new("bundle".into(), child.wait_with_output().unwrap());
+    let ran = CliRun::new("bundle".into(), child.wait_with_output().unwrap());
     ran.fails_with(ErrorCode::DaemonUnreachable);
     assert!(ran.stdout.is_empty());
     scene.nothing_is_left_here("a dead daemon");
@@ -246,7 +246,7 @@ fn a_dying_daemon_or_caller_leaves_nothing_behind() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let child = waiting(&scene);
         kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), signal).unwrap();
-        let ran = Ran::new("bundle".into(), child.wait_with_output().unwrap());
+        let ran = CliRun::new("bundle".into(), child.wait_with_output().unwrap());
         ran.fails_as(ErrorCode::Interrupted, code);
         scene.nothing_is_left_here("a signal");
         gone(&scene);
@@ -254,6 +254,6 @@ fn a_dying_daemon_or_caller_leaves_nothing_behind() {
     // And then it simply works.
     let child = waiting(&scene);
     let _go = scene.daemon.sh("b", "echo > /go").ok();
-    let ran = Ran::new("bundle".into(), child.wait_with_output().unwrap()).ok();
+    let ran = CliRun::new("bundle".into(), child.wait_with_output().unwrap()).ok();
     assert!(ran.stdout.starts_with(b"# v2 git bundle"));
 }

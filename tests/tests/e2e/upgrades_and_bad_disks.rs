@@ -1,5 +1,5 @@
-//! What bays live through: upgrades, reboots, second daemons, and disks and databases in every bad state. Each of the
-//! latter is a clear error, and nothing is lost.
+//! Bays survive upgrades, reboots and second daemons. Disks and databases in bad states are clear errors, and nothing is
+//! lost.
 
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use bay_tests::disk::{SmallDisk, remount};
 use bay_tests::wait::within;
-use bay_tests::{Daemon, Ran, leaks, until};
+use bay_tests::{CliRun, Daemon, leaks, until};
 use bay_types::ErrorCode;
 use bay_types::bay::State;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ fn serve_refuses(daemon: &Daemon, code: ErrorCode) -> (String, String) {
     if ended.is_none() {
         child.kill().unwrap();
     }
-    let ran = Ran::new("serve".to_owned(), child.wait_with_output().unwrap());
+    let ran = CliRun::new("serve".to_owned(), child.wait_with_output().unwrap());
     assert!(ended.is_some(), "`bay serve` went on where it should refuse with {code}: {ran}");
     assert_eq!(ran.code, i32::from(code.exit_code()), "{ran}");
     // Log lines may come before; the last two are the error.
@@ -342,7 +342,7 @@ fn a_disk_too_small_for_a_pool_is_said_before_anything_is_made() {
     let daemon = Daemon::setup().pool_at(disk.path().join("pool"), 4096).unstarted();
     let ran = {
         let output = daemon.serve().output().unwrap();
-        Ran::new("serve".to_owned(), output)
+        CliRun::new("serve".to_owned(), output)
     };
     assert_ne!(ran.code, 0, "{ran}");
     assert!(ran.errors().contains("not-enough") || ran.errors().contains("pool-full"), "{ran}");

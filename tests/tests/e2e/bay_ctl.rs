@@ -1,4 +1,4 @@
-//! What a bay knows about itself (`bay-ctl`), and what is seen of its inside (`bay ports`).
+//! What `bay-ctl` answers inside a bay, and `bay ports` outside.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;

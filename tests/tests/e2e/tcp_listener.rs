@@ -1,15 +1,15 @@
-//! The API over loopback TCP: who shows the token by the right name comes in, nobody else.
+//! The API over loopback TCP: a caller needs the token and a loopback name.
 
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 
 use bay_tests::rest::{Answer, request_tcp};
-use bay_tests::{Daemon, Ran, until};
+use bay_tests::{CliRun, Daemon, until};
 use bay_types::ErrorCode;
 use serde_json::json;
 
-/// Where the daemon says that it listens.
+/// The address that the daemon logs.
 fn address(daemon: &Daemon) -> SocketAddr {
     until("the daemon to say where it listens", || {
         let log = daemon.log();
@@ -70,7 +70,7 @@ fn tcp_callers_need_the_token_a_loopback_name_and_no_web_page() {
 #[test]
 fn an_address_that_others_can_reach_is_refused() {
     let daemon = Daemon::setup().argument("--listen").argument("0.0.0.0:0").unstarted();
-    let ran = Ran::new("serve".to_owned(), daemon.serve().output().unwrap());
+    let ran = CliRun::new("serve".to_owned(), daemon.serve().output().unwrap());
     assert_ne!(ran.code, 0, "{ran}");
     assert!(ran.errors().contains("loopback only") && ran.errors().contains("next: "), "{ran}");
 }

@@ -134,7 +134,7 @@ impl Machine {
         self.plant_modules(tree);
         fs::write(tree.join("script"), script).unwrap();
         let init = tree.join("init");
-        fs::write(&init, include_str!("machine/init.sh")).unwrap();
+        fs::write(&init, include_str!("virtual_machine/init.sh")).unwrap();
         fs::set_permissions(&init, fs::Permissions::from_mode(0o755)).unwrap();
     }
 

@@ -1,11 +1,11 @@
-//! Hosts unlike this machine, in virtual machines: the kernel's own answers to every limit under each cgroup layout, and a
-//! clock that jumps.
+//! Hosts that differ from this machine, as virtual machines: how each limit acts under each layout of control groups, and
+//! a clock that jumps.
 
-use bay_tests::machine::{Cgroups, Machine, Said};
+use bay_tests::virtual_machine::{Cgroups, Machine, Said};
 use serde_json::Value;
 
-const LIMITS: &str = include_str!("hosts/limits.sh");
-const CLOCK: &str = include_str!("hosts/clock.sh");
+const LIMITS: &str = include_str!("virtual_machine_hosts/limits.sh");
+const CLOCK: &str = include_str!("virtual_machine_hosts/clock.sh");
 /// Exit code of a command that SIGKILL ended.
 const KILLED: i64 = 128 + 9;
 
@@ -24,7 +24,7 @@ fn state(bay: &Value) -> &str {
     bay["state"].as_str().unwrap_or_default()
 }
 
-/// What holds on every host, whatever its layout.
+/// What holds on every host, under any layout.
 #[track_caller]
 fn assert_limits_bite_and_nothing_is_left(said: &Said) {
     let console = said.console();

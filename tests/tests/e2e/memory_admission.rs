@@ -1,24 +1,24 @@
-//! What runs comes back only where the host has memory for it: refused before anything is captured, stopped or made, and
-//! never at the cost of the host.
+//! Memory is captured, forked and restored only if the host has room for it. A refusal comes before anything is captured,
+//! stopped or made.
 
 use std::time::Duration;
 
+use bay_tests::checkpoint_invariants::{checkpoints, checkpoints_are_whole};
 use bay_tests::disk::SmallDisk;
-use bay_tests::sound::{checkpoints, checkpoints_are_whole};
 use bay_tests::suite::Scratch;
 use bay_tests::wait::within;
-use bay_tests::{Daemon, keeper, until};
+use bay_tests::{Daemon, consistency_probe, until};
 use bay_types::ErrorCode;
 use bay_types::checkpoint::MAX_FORKS;
 
-/// More than any machine has: nothing is left for bays.
+/// A reserve larger than the memory of any machine: nothing is left for bays.
 const EVERYTHING_MIB: &str = "1000000000";
 
-/// A disk that a pool can just be made on: two GiB stay with the host.
+/// A disk that is just large enough for a pool: two GiB are reserved for the host.
 const DISK_MIB: u64 = 2048 + 640;
 const POOL_MIB: u64 = 512;
 
-/// Holds so many MiB.
+/// Allocates so many MiB and keeps them.
 const LARGE: &str = r#"
 import sys, time
 held = b"x" * (int(sys.argv[1]) << 20)
@@ -29,7 +29,7 @@ time.sleep(100000)
 #[test]
 fn a_fork_storm_beyond_the_hosts_memory_is_refused_before_anything_is_captured() {
     let daemon = Daemon::start();
-    if !keeper::able(&daemon) {
+    if !consistency_probe::can_run(&daemon) {
         return;
     }
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
@@ -59,11 +59,11 @@ fn memory_that_the_pool_has_no_room_for_is_refused_before_anything_stops_and_the
     let scratch = Scratch::new();
     let disk = SmallDisk::mounted_at(&scratch.join("disk"), DISK_MIB);
     let daemon = Daemon::setup().pool_at(disk.path().join("pool"), POOL_MIB).start();
-    if !keeper::able(&daemon) {
+    if !consistency_probe::can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");
-    keeper::start(&daemon, "b");
+    consistency_probe::start(&daemon, "b");
     let mib = POOL_MIB.to_string();
     let _begun = daemon.bay(&["exec", "b", "-d", "--", "python3", "-c", LARGE, &mib]).ok();
     until("it to hold more than the pool", || (daemon.sh("b", "test -e held").code == 0).then_some(()));
@@ -73,7 +73,7 @@ fn memory_that_the_pool_has_no_room_for_is_refused_before_anything_stops_and_the
     let made = daemon.bay(&["checkpoint", "b", "--json"]).ok().json();
     assert_eq!(made["kind"], "files", "{made}");
     assert!(made["without_memory"][0].as_str().unwrap().contains("too full"), "{made}");
-    assert_eq!(keeper::word(&daemon, "b").as_deref(), Some("first"));
+    assert_eq!(consistency_probe::word(&daemon, "b").as_deref(), Some("first"));
     assert_eq!(checkpoints_are_whole(&daemon, "b").len(), 1);
     // The disk goes after what is on it.
     drop(daemon);
@@ -83,14 +83,14 @@ fn memory_that_the_pool_has_no_room_for_is_refused_before_anything_stops_and_the
 #[test]
 fn a_host_that_keeps_its_memory_to_itself_lets_nothing_come_back_and_loses_nothing() {
     let mut daemon = Daemon::start();
-    if !keeper::able(&daemon) {
+    if !consistency_probe::can_run(&daemon) {
         return;
     }
     daemon.empty_bay("b");
     daemon.empty_bay("asleep");
     for bay in ["b", "asleep"] {
-        keeper::start(&daemon, bay);
-        keeper::say(&daemon, bay, "before");
+        consistency_probe::start(&daemon, bay);
+        consistency_probe::set_word(&daemon, bay, "before");
     }
     let _made = daemon.bay(&["checkpoint", "b", "--memory"]).ok();
     let _paused = daemon.bay(&["pause", "asleep", "--to-disk"]).ok();
@@ -117,12 +117,12 @@ fn a_host_that_keeps_its_memory_to_itself_lets_nothing_come_back_and_loses_nothi
 
     // The files need no room.
     let _forked = daemon.bay(&["fork", "b", "--from", "v1", "--files-only"]).ok();
-    assert_eq!(keeper::word_in_files(&daemon, "b-fork-1"), "before");
+    assert_eq!(consistency_probe::word_in_files(&daemon, "b-fork-1"), "before");
 
     daemon.set_environment(&[]);
     daemon.restart();
     let _resumed = daemon.bay(&["resume", "asleep"]).ok();
-    assert_eq!(keeper::word(&daemon, "asleep").as_deref(), Some("before"));
+    assert_eq!(consistency_probe::word(&daemon, "asleep").as_deref(), Some("before"));
     let _restored = daemon.bay(&["restore", "b", "v1"]).ok();
-    assert_eq!(keeper::word(&daemon, "b").as_deref(), Some("before"));
+    assert_eq!(consistency_probe::word(&daemon, "b").as_deref(), Some("before"));
 }
