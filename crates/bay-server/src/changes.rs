@@ -14,16 +14,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bay_pool::{Flush, Pool, Window, file_clock};
-use bay_store::{Draft, ExecRow};
+use bay_store::{Draft, ExecRow, Store};
 use bay_types::event::exec::ExecFiles;
 use bay_types::timeline::FileChanges;
 use bay_types::{BayId, ExecId};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Notify;
 
+use crate::background::blocking;
 use crate::channel::plain_text;
-use crate::daemon::{Daemon, blocking};
-use crate::registry::BayHandle;
 
 /// Rest between two rounds: so often at most is the pool asked to write out what waits.
 const ROUND_EVERY: Duration = Duration::from_secs(1);
@@ -78,8 +77,8 @@ impl Changes {
     }
 
     /// Notes where the workspace's history is. Off the path of the exec: without it a look only takes longer.
-    pub(crate) fn exec_began(&self, pool: &Pool, handle: &BayHandle, id: ExecId) {
-        if let Ok(generation) = pool.workspace_generation(handle.id)
+    pub(crate) fn exec_began(&self, pool: &Pool, bay: BayId, id: ExecId) {
+        if let Ok(generation) = pool.workspace_generation(bay)
             && let Some(began) = hold(&self.began).get_mut(&id)
         {
             began.generation = generation;
@@ -105,21 +104,22 @@ impl Changes {
 }
 
 /// Rounds for as long as the daemon lives.
-pub(crate) async fn watch(daemon: Arc<Daemon>) {
+pub(crate) async fn watch(all: Arc<Changes>, store: Store, pool: Pool) {
     loop {
-        daemon.changes.wake.notified().await;
-        let waiting = std::mem::take(&mut *hold(&daemon.changes.waiting));
-        round(&daemon, waiting).await;
+        all.wake.notified().await;
+        let waiting = std::mem::take(&mut *hold(&all.waiting));
+        round(&store, &pool, waiting).await;
         tokio::time::sleep(ROUND_EVERY).await;
     }
 }
 
-async fn round(daemon: &Arc<Daemon>, waiting: HashMap<BayId, Vec<Waiting>>) {
+async fn round(store: &Store, pool: &Pool, waiting: HashMap<BayId, Vec<Waiting>>) {
     let began = Instant::now();
-    let flushed = daemon.with_pool(|pool| {
-        let small = pool.unwritten_bytes().is_ok_and(|bytes| bytes < SMALL_WRITE);
+    let flushing = pool.clone();
+    let flushed = blocking(move || {
+        let small = flushing.unwritten_bytes().is_ok_and(|bytes| bytes < SMALL_WRITE);
         let flush = if small { Flush::All } else { Flush::Names };
-        pool.flush(flush).map(|()| flush)
+        flushing.flush(flush).map(|()| flush).map_err(|e| e.to_api())
     });
     let flush = match flushed.await {
         Ok(flush) => flush,
@@ -130,7 +130,7 @@ async fn round(daemon: &Arc<Daemon>, waiting: HashMap<BayId, Vec<Waiting>>) {
     };
     let written_out = began.elapsed();
     for (bay, windows) in waiting {
-        let Ok(pool) = daemon.pool() else { return };
+        let pool = pool.clone();
         let looked = blocking(move || {
             let since = windows.iter().map(|one| one.since).min().unwrap_or(0);
             let only: Vec<Window> = windows.iter().map(|one| one.window).collect();
@@ -141,7 +141,7 @@ async fn round(daemon: &Arc<Daemon>, waiting: HashMap<BayId, Vec<Waiting>>) {
             Ok(found) => {
                 for (exec, mut changes) in found.into_iter().filter(|(_, changes)| !changes.is_empty()) {
                     changes.at_least |= flush == Flush::Names;
-                    tell(daemon, bay, &exec, changes).await;
+                    tell(store, bay, &exec, changes).await;
                 }
             }
             // A bay that was removed meanwhile has no workspace to look at.
@@ -151,7 +151,7 @@ async fn round(daemon: &Arc<Daemon>, waiting: HashMap<BayId, Vec<Waiting>>) {
     tracing::debug!(?flush, ?written_out, all = ?began.elapsed(), "looked at what execs changed");
 }
 
-async fn tell(daemon: &Daemon, bay: BayId, exec: &Waiting, mut changes: FileChanges) {
+async fn tell(store: &Store, bay: BayId, exec: &Waiting, mut changes: FileChanges) {
     for name in &mut changes.names {
         *name = plain_text(name);
     }
@@ -164,7 +164,7 @@ async fn tell(daemon: &Daemon, bay: BayId, exec: &Waiting, mut changes: FileChan
         at_least: changes.at_least,
         names: changes.names,
     });
-    if let Err(error) = daemon.store.event_append(Some(bay), &event).await {
+    if let Err(error) = store.event_append(Some(bay), &event).await {
         tracing::warn!(%bay, %error, "what an exec changed could not be recorded");
     }
 }

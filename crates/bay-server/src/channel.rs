@@ -27,7 +27,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{OwnedRwLockWriteGuard, RwLock, watch};
 
 use crate::byte_stream::{self, ByteStream, StreamError};
-use crate::line::Line;
+use crate::guest_connection::GuestConnection;
 
 /// How long a guest may take to accept a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -234,7 +234,7 @@ impl GuestChannel {
             .map_err(|e| self.unreachable(&e.to_string()))?;
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(READ_BUFFER)
-            .handshake(TokioIo::new(Line::new(stream, self.cuts.subscribe())))
+            .handshake(TokioIo::new(GuestConnection::new(stream, self.cuts.subscribe())))
             .await
             .map_err(|e| self.unreachable(&bay_types::error::chain(&e)))?;
         // The task ends with the connection: when the guest goes, or when its sender is dropped.

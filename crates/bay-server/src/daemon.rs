@@ -8,24 +8,25 @@ use bay_backend::Seen;
 use bay_pool::{Pool, PoolError};
 use bay_store::Store;
 use bay_types::bay::{BayView, Desired, State};
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{ApiError, CheckpointName, ErrorCode};
 use jiff::Timestamp;
 use tokio::sync::{Mutex, RwLock, RwLockWriteGuard, Semaphore, SemaphorePermit};
 
 use crate::admission::Admission;
 use crate::approvals::Approvals;
 use crate::backends::Backends;
+use crate::background::blocking;
 use crate::changes::Changes;
-use crate::egress::Egress;
 use crate::fault::Fault;
+use crate::gateway_settings::GatewaySettings;
+use crate::host_size::HostSize;
+use crate::last_usage::LastUsage;
 use crate::ledger::Ledger;
 use crate::notify::Notify;
-use crate::reconcile::paused_on;
+use crate::policies::Policies;
 use crate::registry::{BayHandle, Registry};
 use crate::secrets::Vault;
-use crate::service::policy::Policies;
 use crate::telemetry::Telemetry;
-use crate::top::Looks;
 
 /// Bundles uploaded at once. The pool's own work needs blocking threads too, and there are not endlessly many.
 pub(crate) const MAX_UPLOADS: usize = 32;
@@ -37,13 +38,15 @@ const ALONE_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Daemon {
     pub(crate) store: Store,
-    pub(crate) ledger: Ledger,
-    pub(crate) egress: Egress,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) egress: Arc<GatewaySettings>,
     pub(crate) secrets: Vault,
     /// Set once the pool is open; whatever needs disk before that is told to come back.
     pub(crate) pool: OnceLock<Pool>,
     pub(crate) backends: Backends,
     pub(crate) bays: Registry,
+    /// Starts the reconciler of a bay. Verbs stand below the reconcilers and do not name them.
+    pub(crate) start_reconciler: fn(Arc<Daemon>, Arc<BayHandle>),
     pub(crate) fault: Fault,
     pub(crate) host: HostSize,
     /// Lets bays in that go on from their memory.
@@ -56,35 +59,16 @@ pub(crate) struct Daemon {
     /// Read while a bay is made from an image and a repository, written while one of those is removed.
     pub(crate) making: RwLock<()>,
     /// What all bays used a moment ago.
-    pub(crate) looks: Looks,
+    pub(crate) last_usage: LastUsage,
     /// Each upload of a bundle holds a blocking thread for as long as its sender takes.
     pub(crate) uploads: Semaphore,
     /// Each comparison of trees holds a blocking thread, a snapshot and much memory.
     pub(crate) diffs: Arc<Semaphore>,
     pub(crate) telemetry: Telemetry,
-    pub(crate) changes: Changes,
+    pub(crate) changes: Arc<Changes>,
     pub(crate) policies: Policies,
     pub(crate) approvals: Approvals,
     pub(crate) notify: Notify,
-}
-
-/// What the host has to give.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct HostSize {
-    pub(crate) memory_mib: u64,
-    pub(crate) cpus: u64,
-    /// What the pool can come to hold.
-    pub(crate) disk_mib: u64,
-}
-
-impl HostSize {
-    pub(crate) fn here() -> Self {
-        let memory = rustix::system::sysinfo();
-        let bytes = u64::from(memory.mem_unit).saturating_mul(memory.totalram as u64);
-        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-        // The pool grows and its disk fills up, so its size is asked for when it matters.
-        Self { memory_mib: bytes >> 20, cpus, disk_mib: u64::MAX }
-    }
 }
 
 impl Daemon {
@@ -194,20 +178,7 @@ impl Daemon {
     }
 }
 
-/// Runs blocking work; a panic in it becomes an error of ours, not the end of the daemon.
-pub(crate) async fn blocking<T, F>(work: F) -> Result<T, ApiError>
-where
-    T: Send + 'static,
-    F: FnOnce() -> Result<T, ApiError> + Send + 'static,
-{
-    tokio::task::spawn_blocking(work).await.map_err(|e| ApiError::internal(&e))?
-}
-
-/// Runs work to its end even when the caller hangs up in the middle.
-pub(crate) async fn to_the_end<T, F>(work: F) -> Result<T, ApiError>
-where
-    T: Send + 'static,
-    F: Future<Output = Result<T, ApiError>> + Send + 'static,
-{
-    tokio::spawn(work).await.map_err(|e| ApiError::internal(&e))?
+/// Why a bay is paused whose processes are all in a checkpoint.
+pub(crate) fn paused_on(checkpoint: CheckpointName) -> String {
+    format!("on disk as {checkpoint}; it outlives a reboot")
 }

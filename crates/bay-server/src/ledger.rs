@@ -23,8 +23,8 @@ use bay_types::{ApiError, ErrorCode};
 use jiff::Timestamp;
 use tokio::sync::Mutex;
 
-use crate::ServeError;
-use crate::daemon::{Daemon, blocking};
+use crate::background::blocking;
+use crate::serve_error::ServeError;
 
 /// The kept head is at most this much older than the record.
 const HEAD_EVERY: Duration = Duration::from_secs(1);
@@ -142,7 +142,7 @@ impl Ledger {
         blocking(move || {
             write_private(&path, &note).map_err(|error| {
                 ApiError::new(
-                    crate::io_code(&error),
+                    crate::serve_error::io_code(&error),
                     format!("the ledger's head {} could not be kept: {error}", path.display()),
                     "check that the disk of the data directory is writable and not full",
                 )
@@ -155,11 +155,11 @@ impl Ledger {
 }
 
 /// Keeps the head near the end of the record.
-pub(crate) async fn keep_heads(daemon: Arc<Daemon>) {
-    let mut told = daemon.store.events_told();
+pub(crate) async fn keep_heads(ledger: Arc<Ledger>, store: Store) {
+    let mut told = store.events_told();
     let mut said = false;
     loop {
-        match daemon.ledger.sign().await {
+        match ledger.sign().await {
             Ok(_) => said = false,
             // Once per stretch of trouble.
             Err(error) if !said => {

@@ -32,7 +32,6 @@
 //! Tests can make the daemon or the runtime helper die at named points: see `fault`.
 #![forbid(unsafe_code)]
 
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -41,10 +40,10 @@ use std::time::Duration;
 use bay_backend::Backend;
 use bay_backend_gvisor::Gvisor;
 use bay_backend_local::{Local, LocalConfig};
-use bay_pool::{Pool, PoolError, PoolOptions};
-use bay_store::{Store, StoreError};
+use bay_pool::{Pool, PoolOptions};
+use bay_store::Store;
+use bay_types::ApiError;
 use bay_types::backend::BackendName;
-use bay_types::{ApiError, ErrorCode};
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
@@ -56,6 +55,7 @@ mod api;
 mod approvals;
 mod authorize;
 mod backends;
+mod background;
 mod byte_stream;
 mod changes;
 mod channel;
@@ -64,32 +64,41 @@ mod daemon;
 mod egress;
 mod fault;
 mod follow;
+mod followers;
+mod gateway_files;
+mod gateway_settings;
+mod guest_connection;
+mod host_size;
 mod idle;
 mod keyring;
+mod last_usage;
 mod ledger;
-mod line;
 mod listen;
-mod news;
 mod notify;
 mod outgoing_http;
+mod policies;
 mod reconcile;
 mod registry;
 mod restarts;
 mod secrets;
+mod serve_error;
 mod service;
 mod spool;
 mod startup;
 mod step;
 mod telemetry;
-mod top;
 mod validate;
+mod wishes;
 
 pub use approvals::ApprovalsConfig;
 use backends::Backends;
-use daemon::{Daemon, HostSize, blocking};
-pub use egress::{EgressConfig, SshKey};
+use background::blocking;
+use daemon::Daemon;
 use fault::Fault;
+pub use gateway_settings::{EgressConfig, SshKey};
+use host_size::HostSize;
 pub use keyring::look as look_at_keys;
+pub use serve_error::ServeError;
 pub use telemetry::Collector;
 use telemetry::Telemetry;
 
@@ -131,120 +140,6 @@ pub struct ServerConfig {
     pub fault: Option<String>,
 }
 
-/// Why a daemon could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    #[error("the data directory cannot be used at {}", path.display())]
-    DataDir {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    #[error("the data directory {} belongs to the user with the id {owner}, not to the one the daemon runs as", path.display())]
-    Foreign { path: PathBuf, owner: u32 },
-    #[error("another daemon{} has the data directory {}", holder(*pid), path.display())]
-    Busy { path: PathBuf, pid: Option<u32> },
-    #[error("the executable {} could not be copied into the data directory", path.display())]
-    Executable {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Pool(#[from] PoolError),
-    #[error("what an earlier daemon left could not be put in order: {0}")]
-    Adopt(ApiError),
-    #[error("listening at {place} failed")]
-    Listen {
-        place: String,
-        #[source]
-        source: io::Error,
-    },
-    #[error("{address} can be reached by others: the API listens on loopback only")]
-    NotLoopback { address: SocketAddr },
-    #[error("the ledger's key {} cannot be used: {why}", path.display())]
-    LedgerKey { path: PathBuf, why: String },
-    #[error("{} cannot be used for the gateway: {why}", path.display())]
-    Gateway { path: PathBuf, why: String },
-    #[error("there is no backend {name} here")]
-    Backend { name: BackendName, known: String },
-    #[error("the fault cannot be injected: {0}")]
-    Fault(String),
-    #[error("signals cannot be received")]
-    Signals(#[source] io::Error),
-}
-
-fn holder(pid: Option<u32>) -> String {
-    pid.map_or_else(String::new, |pid| format!(" (process {pid})"))
-}
-
-impl ServeError {
-    /// The error as a person sees it.
-    #[must_use]
-    pub fn to_api(&self) -> ApiError {
-        let (code, next) = match self {
-            Self::Store(error) => return error.to_api(),
-            Self::Pool(error) => return error.to_api(),
-            Self::Adopt(error) => {
-                return ApiError { message: self.to_string(), ..error.clone() };
-            }
-            Self::DataDir { source, .. } => (
-                io_code(source),
-                "check that the disk is there, writable and not full, or give another --data-dir".to_owned(),
-            ),
-            Self::Foreign { .. } => (
-                ErrorCode::InvalidInput,
-                "give another --data-dir; what is in a directory of somebody else's is theirs to change"
-                    .to_owned(),
-            ),
-            Self::Busy { .. } => (
-                ErrorCode::DataDirBusy,
-                "use that daemon, stop it first, or give another --data-dir".to_owned(),
-            ),
-            Self::Executable { source, .. } => {
-                (io_code(source), "check the disk of the data directory".to_owned())
-            }
-            Self::Listen { .. } => (
-                ErrorCode::InvalidInput,
-                "give another place with BAY_SOCKET or --listen; a socket's path has at most 107 bytes"
-                    .to_owned(),
-            ),
-            Self::NotLoopback { address } => (
-                ErrorCode::InvalidInput,
-                format!("use --listen 127.0.0.1:{}, and a tunnel to reach it from elsewhere", address.port()),
-            ),
-            Self::LedgerKey { path, .. } => (
-                ErrorCode::LedgerBroken,
-                format!(
-                    "restore the file from a backup; moving the directory {} away begins with a new key, which everybody who verifies must be given",
-                    path.parent().unwrap_or(path).display()
-                ),
-            ),
-            Self::Gateway { .. } => (
-                ErrorCode::InvalidInput,
-                "fix the file that --gateway-hosts or --gateway-ca names, or leave it out".to_owned(),
-            ),
-            Self::Backend { known, .. } => {
-                (ErrorCode::InvalidInput, format!("the backends on this host are: {known}"))
-            }
-            Self::Fault(_) => (ErrorCode::InvalidInput, "write runtime:STEP or daemon:POINT".to_owned()),
-            Self::Signals(_) => return ApiError::internal(self),
-        };
-        ApiError::new(code, bay_types::error::chain(self), next)
-    }
-}
-
-fn io_code(error: &io::Error) -> ErrorCode {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorCode::PoolFull,
-        io::ErrorKind::ReadOnlyFilesystem => ErrorCode::PoolReadOnly,
-        io::ErrorKind::PermissionDenied => ErrorCode::NotRoot,
-        _ => ErrorCode::InvalidInput,
-    }
-}
-
 /// Runs a daemon until SIGTERM or SIGINT.
 ///
 /// # Errors
@@ -261,10 +156,14 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     startup::harden();
 
     let store = Store::open(&config.data_dir.join("bay.db")).await?;
-    let ledger = ledger::Ledger::open(&config.data_dir, &store).await?;
+    let ledger = Arc::new(ledger::Ledger::open(&config.data_dir, &store).await?);
     let keys = keyring::Keyring::open(config.egress.key_file.as_deref(), &store).await?;
     let keys = Arc::new(keys);
-    let egress = egress::Egress::new(&config.egress, &config.data_dir, Arc::clone(&keys))?;
+    let egress = Arc::new(gateway_settings::GatewaySettings::new(
+        &config.egress,
+        &config.data_dir,
+        Arc::clone(&keys),
+    )?);
     let secrets = secrets::Vault::open(&config.data_dir, keys);
     let guest = {
         let (data_dir, executable) = (config.data_dir.clone(), config.executable.clone());
@@ -289,6 +188,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         pool: OnceLock::from(pool),
         backends,
         bays: registry::Registry::default(),
+        start_reconciler: reconcile::spawn,
         fault,
         admission: admission::Admission::new(config.memory_reserve_mib, host.memory_mib),
         host,
@@ -297,17 +197,17 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         started_at: Timestamp::now(),
         importing: Mutex::default(),
         making: RwLock::default(),
-        looks: top::Looks::default(),
+        last_usage: last_usage::LastUsage::default(),
         uploads: Semaphore::new(daemon::MAX_UPLOADS),
         diffs: Arc::new(Semaphore::new(service::diff::MAX_DIFFS)),
         telemetry,
-        changes: changes::Changes::default(),
-        policies: service::policy::Policies::default(),
+        changes: Arc::default(),
+        policies: policies::Policies::default(),
         approvals: approvals::Approvals::new(config.approvals),
         notify: notify::Notify::new(&config.data_dir),
     });
     daemon.approvals.restore(&daemon.store).await?;
-    notify::restore(&daemon).await;
+    notify::restore(&daemon.notify, &daemon.egress).await;
     adopt::adopt(&daemon).await.map_err(ServeError::Adopt)?;
     startup::drop_old_copies(&current);
 
@@ -346,13 +246,15 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         std::future::pending::<()>().await;
     });
     tokio::spawn(grow_pool(Arc::clone(&daemon)));
-    tokio::spawn(ledger::keep_heads(Arc::clone(&daemon)));
+    tokio::spawn(ledger::keep_heads(Arc::clone(&daemon.ledger), daemon.store.clone()));
     tokio::spawn(approvals::sweep(Arc::clone(&daemon)));
-    tokio::spawn(secrets::record_refreshes(Arc::clone(&daemon)));
-    tokio::spawn(notify::follow(Arc::clone(&daemon)));
-    tokio::spawn(changes::watch(Arc::clone(&daemon)));
-    tokio::spawn(telemetry::cost::watch(Arc::clone(&daemon)));
-    tokio::spawn(telemetry::cost::watch_disks(Arc::clone(&daemon)));
+    tokio::spawn(service::secrets::record_refreshes(Arc::clone(&daemon)));
+    tokio::spawn(service::webhooks::follow(Arc::clone(&daemon)));
+    if let Some(pool) = daemon.pool.get() {
+        tokio::spawn(changes::watch(Arc::clone(&daemon.changes), daemon.store.clone(), pool.clone()));
+    }
+    tokio::spawn(service::costs::watch(Arc::clone(&daemon)));
+    tokio::spawn(service::costs::watch_disks(Arc::clone(&daemon)));
     listen::serve(api::router(Arc::clone(&daemon)), unix, tcp, ending).await;
     socket.remove();
     // Whoever is held is told to come again, by a connection that is still there.
@@ -363,7 +265,7 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     for handle in bays {
         handle.close_egress().await;
     }
-    telemetry::cost::save(&daemon).await;
+    service::costs::save(&daemon).await;
     if let Some(spans) = &daemon.telemetry.spans {
         spans.flush(FLUSH_WITHIN).await;
     }

@@ -27,8 +27,8 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::ServeError;
 use crate::api::Failure;
+use crate::serve_error::ServeError;
 
 /// Callers at once; the next ones wait.
 const MAX_CONNECTIONS: usize = 4096;

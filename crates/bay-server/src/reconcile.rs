@@ -12,10 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bay_backend::Seen;
-use bay_pool::WorkspaceFrom;
 use bay_store::{BayRow, Draft};
-use bay_types::bay::{Desired, Source, State};
-use bay_types::checkpoint::{CheckpointName, Point as CheckpointPoint};
+use bay_types::bay::{Desired, State};
 use bay_types::event::bay::{
     BayCleared, BayDeleted, BayDeleting, BayFailed, BayGuestMoved, BayLost, BayPaused, BayReplaced,
     BayRestored, BayResumed, BayRunning, BayStart, BayStopped, BayStopping,
@@ -32,21 +30,19 @@ use tokio::time::Instant;
 
 use crate::backends::{refusal, without_driver};
 use crate::channel::plain_text;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, paused_on};
 use crate::egress::BayEgress;
 use crate::fault::Point;
 use crate::follow;
 use crate::idle;
 use crate::registry::{BayHandle, Settled};
 use crate::restarts::{MAX_RESTARTS, RESTART_WINDOW, Restarts};
-use crate::service::{execs, policy};
+use crate::service::start_spec::begins_from;
+use crate::service::{costs, execs, policy};
 use crate::step::{Look, Step, next_step};
-use crate::telemetry::cost;
 
 mod settings;
 mod thaw;
-
-pub(crate) use thaw::start_spec;
 
 /// How often a bay is looked at when nothing happens.
 const RECHECK: Duration = Duration::from_secs(30);
@@ -395,7 +391,7 @@ impl Reconciler {
         self.follower = None;
         self.idler = None;
         self.handle.guest.reset();
-        cost::close(&self.daemon, &self.handle).await;
+        costs::close(&self.daemon, &self.handle).await;
         self.handle.execs_outlive(self.handle.backend.limit_events(self.handle.id));
         self.handle.backend.clear(self.handle.id).await.map_err(|e| refusal(&e))
     }
@@ -729,11 +725,6 @@ impl Reconciler {
     }
 }
 
-/// Why a bay is paused whose processes are all in a checkpoint.
-pub(crate) fn paused_on(checkpoint: CheckpointName) -> String {
-    format!("on disk as {checkpoint}; it outlives a reboot")
-}
-
 /// A bay's PID 1 is gone without anybody asking: the record says so, what it left is cleared, its execs are closed.
 /// Returns the reason as it was written down.
 pub(crate) async fn note_loss(daemon: &Daemon, handle: &BayHandle, reason: &str) -> Result<String, ApiError> {
@@ -751,27 +742,10 @@ pub(crate) async fn note_loss(daemon: &Daemon, handle: &BayHandle, reason: &str)
             row.reason.clone_from(&reason);
         })
         .await?;
-    cost::close(daemon, handle).await;
+    costs::close(daemon, handle).await;
     handle.backend.clear(handle.id).await.map_err(|e| refusal(&e))?;
     // Only now is nothing left of it: a daemon that dies before this line clears again.
     handle.update(&daemon.store, None, |row| row.runtime = None).await?;
     execs::close_all(daemon, handle, EndReason::Lost).await;
     Ok(reason)
-}
-
-/// What the files of a bay begin as.
-pub(crate) fn begins_from(row: &BayRow) -> WorkspaceFrom {
-    match (&row.forked_from, &row.spec.source, &row.origin) {
-        (Some(from), _, _) => WorkspaceFrom::Checkpoint {
-            point: CheckpointPoint { bay: from.bay, checkpoint: from.checkpoint },
-            state: row.thaw_from.is_some(),
-        },
-        (None, Source::Kept { workspace }, _) => WorkspaceFrom::Kept { workspace: workspace.clone() },
-        (None, _, None) => WorkspaceFrom::Empty,
-        (None, _, Some(origin)) => WorkspaceFrom::Checkout {
-            repo: origin.repo,
-            commit: origin.commit.clone(),
-            branch: origin.branch.clone(),
-        },
-    }
 }

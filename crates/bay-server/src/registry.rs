@@ -2,21 +2,23 @@
 //! here after its commit, so that lookups and waiting cost nothing.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bay_backend::{Backend, LimitEvents};
 use bay_store::{BayRow, CheckpointNew, CheckpointRow, Draft, Store};
 use bay_types::bay::STOP_GRACE_S;
+use bay_types::traffic::DroppedPackets;
 use bay_types::{ApiError, BayId, BayName, CheckpointName, ErrorCode, ExecId};
 use tokio::sync::{Notify, watch};
 
 use crate::backends::{Backends, BayBackend, without_driver};
 use crate::channel::GuestChannel;
-use crate::egress::BayEgress;
-use crate::service::inside::Wishes;
+use crate::wishes::Wishes;
 
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(STOP_GRACE_S);
 /// The longest grace a caller may ask for.
@@ -30,6 +32,25 @@ pub(crate) struct Settled {
     pub(crate) error: Option<ApiError>,
     pub(crate) deleted: bool,
     pub(crate) kept_workspace: Option<PathBuf>,
+}
+
+/// The open way out of one bay, as far as others than its gateway use it.
+#[async_trait]
+pub(crate) trait OpenEgress: fmt::Debug + Send + Sync {
+    /// Packets that went nowhere since the bay started.
+    fn dropped(&self) -> DroppedPackets;
+
+    /// Numbers of the decisions by which something was let out that is not over.
+    fn under_way(&self) -> HashSet<u64>;
+
+    /// An exec of the bay has begun: it is known who opens connections later, also when the exec is over by then.
+    fn exec_began(&self);
+
+    /// Has what was asked answered, as far as that takes no longer.
+    async fn finish(&self, within: Duration);
+
+    /// Lets nothing more out, writes down what was only counted so far, and has the names on disk.
+    async fn close(&self);
 }
 
 /// One bay: its row, its guest, and the signals between verbs and its reconciler.
@@ -50,7 +71,7 @@ pub(crate) struct BayHandle {
     /// What its own processes ask for.
     pub(crate) wishes: Wishes,
     /// The way out, while it runs.
-    egress: Mutex<Option<Arc<BayEgress>>>,
+    egress: Mutex<Option<Arc<dyn OpenEgress>>>,
     row: watch::Sender<BayRow>,
     /// Keeps the order of commits and of what is shown here the same.
     edit: tokio::sync::Mutex<()>,
@@ -138,7 +159,7 @@ impl BayHandle {
         self.driver_missing.as_ref().map_or(Ok(()), |why| Err(without_driver(&self.name, why)))
     }
 
-    pub(crate) fn egress(&self) -> Option<Arc<BayEgress>> {
+    pub(crate) fn egress(&self) -> Option<Arc<dyn OpenEgress>> {
         self.egress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -149,7 +170,7 @@ impl BayHandle {
         }
     }
 
-    pub(crate) fn set_egress(&self, open: Arc<BayEgress>) {
+    pub(crate) fn set_egress(&self, open: Arc<dyn OpenEgress>) {
         *self.egress.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
     }
 

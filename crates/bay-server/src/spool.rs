@@ -14,7 +14,7 @@ use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
 use tokio::sync::mpsc;
 
-use crate::daemon::blocking;
+use crate::background::blocking;
 
 /// Pieces on their way to a slow reader; each is at most one frame.
 const IN_FLIGHT: usize = 4;

@@ -9,7 +9,7 @@ use bay_text::hex;
 use rustix::fs::FlockOperation;
 use sha2::{Digest, Sha256};
 
-use crate::ServeError;
+use crate::serve_error::ServeError;
 
 /// Digits of the hash that name a copy of the executable.
 const NAME_DIGITS: usize = 16;

@@ -6,7 +6,7 @@ use std::path::{Component, Path};
 use bay_types::bay::{BayCreate, Limits, Mount};
 use bay_types::{ApiError, BayName, ErrorCode};
 
-use crate::daemon::HostSize;
+use crate::host_size::HostSize;
 
 /// Mounts one bay may have.
 const MAX_MOUNTS: usize = 64;

@@ -8,7 +8,7 @@ use futures_util::TryStreamExt;
 use http::{StatusCode, header};
 use serde::Deserialize;
 
-use super::hearing_out;
+use super::drain_body_before_close;
 use super::{Caller, Failure, Json, Shared, lines, octets};
 use crate::channel::Answer;
 use crate::service::files::{self, Place, Upload};
@@ -72,10 +72,10 @@ where
 {
     let length = request.headers().get(header::CONTENT_LENGTH);
     let length = length.and_then(|value| value.to_str().ok()?.parse().ok());
-    let (body, returned) = hearing_out::lend(request.into_body());
+    let (body, returned) = drain_body_before_close::lend(request.into_body());
     let bytes = Box::pin(body.into_data_stream().map_err(Into::into));
     verb(Upload { length, bytes }).await.map_err(|error| {
-        returned.hear_out();
+        returned.drain();
         Failure(error)
     })
 }

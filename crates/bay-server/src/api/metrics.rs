@@ -2,8 +2,7 @@ use axum::extract::State;
 use http::header;
 
 use super::{Caller, Failure, NoQuery, Shared};
-use crate::service::bays;
-use crate::telemetry::METRICS_TYPE;
+use crate::service::metrics;
 
 /// For Prometheus and whatever reads its format.
 pub(super) async fn metrics(
@@ -11,5 +10,5 @@ pub(super) async fn metrics(
     State(daemon): Shared,
     Caller(who): Caller,
 ) -> Result<([(header::HeaderName, &'static str); 1], String), Failure> {
-    Ok(([(header::CONTENT_TYPE, METRICS_TYPE)], bays::metrics(&daemon, &who).await?))
+    Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::read(&daemon, &who).await?))
 }

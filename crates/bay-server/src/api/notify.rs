@@ -4,14 +4,14 @@ use axum::extract::{Path, State};
 use bay_types::notify::{Delivery, Webhook, WebhookAdd, WebhookMade};
 
 use super::{Caller, Failure, Input, Json, NoQuery, Shared};
-use crate::notify;
+use crate::service::webhooks;
 
 pub(super) async fn list(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
 ) -> Result<Json<Vec<Webhook>>, Failure> {
-    Ok(Json(notify::list(&daemon, &who)?))
+    Ok(Json(webhooks::list(&daemon, &who)?))
 }
 
 pub(super) async fn add(
@@ -20,7 +20,7 @@ pub(super) async fn add(
     Caller(who): Caller,
     Input(wanted): Input<WebhookAdd>,
 ) -> Result<Json<WebhookMade>, Failure> {
-    Ok(Json(notify::add(&daemon, &who, wanted).await?))
+    Ok(Json(webhooks::add(&daemon, &who, wanted).await?))
 }
 
 pub(super) async fn remove(
@@ -29,7 +29,7 @@ pub(super) async fn remove(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<Json<Webhook>, Failure> {
-    Ok(Json(notify::delete(&daemon, &who, id).await?))
+    Ok(Json(webhooks::delete(&daemon, &who, id).await?))
 }
 
 pub(super) async fn test(
@@ -38,5 +38,5 @@ pub(super) async fn test(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<Json<Delivery>, Failure> {
-    Ok(Json(notify::test(&daemon, &who, &id).await?))
+    Ok(Json(webhooks::test(&daemon, &who, &id).await?))
 }

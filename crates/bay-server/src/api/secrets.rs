@@ -4,14 +4,14 @@ use axum::extract::{Path, State};
 use bay_types::secret::{SecretRotate, SecretSet, SecretView};
 
 use super::{Caller, Failure, Input, Json, NoQuery, Shared};
-use crate::secrets::verbs;
+use crate::service::secrets;
 
 pub(super) async fn list(
     _: NoQuery,
     State(daemon): Shared,
     Caller(who): Caller,
 ) -> Result<Json<Vec<SecretView>>, Failure> {
-    Ok(Json(verbs::list(&daemon, &who)?))
+    Ok(Json(secrets::list(&daemon, &who)?))
 }
 
 pub(super) async fn show(
@@ -20,7 +20,7 @@ pub(super) async fn show(
     Caller(who): Caller,
     Path(secret): Path<String>,
 ) -> Result<Json<SecretView>, Failure> {
-    Ok(Json(verbs::show(&daemon, &who, &secret)?))
+    Ok(Json(secrets::show(&daemon, &who, &secret)?))
 }
 
 pub(super) async fn set(
@@ -30,7 +30,7 @@ pub(super) async fn set(
     Path(secret): Path<String>,
     Input(wanted): Input<SecretSet>,
 ) -> Result<Json<SecretView>, Failure> {
-    Ok(Json(verbs::set(&daemon, &who, secret, wanted).await?))
+    Ok(Json(secrets::set(&daemon, &who, secret, wanted).await?))
 }
 
 pub(super) async fn rotate(
@@ -40,7 +40,7 @@ pub(super) async fn rotate(
     Path(secret): Path<String>,
     Input(wanted): Input<SecretRotate>,
 ) -> Result<Json<SecretView>, Failure> {
-    Ok(Json(verbs::rotate(&daemon, &who, secret, wanted).await?))
+    Ok(Json(secrets::rotate(&daemon, &who, secret, wanted).await?))
 }
 
 pub(super) async fn remove(
@@ -49,5 +49,5 @@ pub(super) async fn remove(
     Caller(who): Caller,
     Path(secret): Path<String>,
 ) -> Result<Json<SecretView>, Failure> {
-    Ok(Json(verbs::delete(&daemon, &who, secret).await?))
+    Ok(Json(secrets::delete(&daemon, &who, secret).await?))
 }

@@ -33,8 +33,8 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::backends::Backends;
-use crate::daemon::HostSize;
 use crate::fault::Fault;
+use crate::host_size::HostSize;
 use crate::registry::{BayHandle, Registry};
 use crate::{follow, reconcile};
 
@@ -151,11 +151,17 @@ async fn rig_in(dir: TempDir) -> Rig {
         defect: Arc::clone(&defect),
         oom_kills: Arc::clone(&oom_kills),
     };
-    let ledger = crate::ledger::Ledger::open(dir.path(), &store).await.unwrap();
+    let ledger = Arc::new(crate::ledger::Ledger::open(dir.path(), &store).await.unwrap());
     let keys = crate::keyring::Keyring::open(Some(&dir.path().join("key")), &store).await.unwrap();
     let keys = Arc::new(keys);
-    let egress =
-        crate::egress::Egress::new(&crate::EgressConfig::default(), dir.path(), Arc::clone(&keys)).unwrap();
+    let egress = Arc::new(
+        crate::gateway_settings::GatewaySettings::new(
+            &crate::EgressConfig::default(),
+            dir.path(),
+            Arc::clone(&keys),
+        )
+        .unwrap(),
+    );
     let daemon = Arc::new(Daemon {
         store,
         ledger,
@@ -164,6 +170,7 @@ async fn rig_in(dir: TempDir) -> Rig {
         pool: OnceLock::new(),
         backends: Backends::new(vec![Arc::new(backend)], "script".into()).unwrap(),
         bays: Registry::default(),
+        start_reconciler: reconcile::spawn,
         fault: Fault::default(),
         admission: crate::admission::Admission::new(None, 1024),
         host: HostSize { memory_mib: 1024, cpus: 2, disk_mib: 4096 },
@@ -172,12 +179,12 @@ async fn rig_in(dir: TempDir) -> Rig {
         started_at: jiff::Timestamp::now(),
         importing: tokio::sync::Mutex::default(),
         making: tokio::sync::RwLock::default(),
-        looks: crate::top::Looks::default(),
+        last_usage: crate::last_usage::LastUsage::default(),
         uploads: tokio::sync::Semaphore::new(crate::daemon::MAX_UPLOADS),
         diffs: Arc::new(tokio::sync::Semaphore::new(crate::service::diff::MAX_DIFFS)),
         telemetry: crate::telemetry::Telemetry::default(),
-        changes: crate::changes::Changes::default(),
-        policies: crate::service::policy::Policies::default(),
+        changes: Arc::default(),
+        policies: crate::policies::Policies::default(),
         approvals: crate::approvals::Approvals::new(crate::ApprovalsConfig::default()),
         notify: crate::notify::Notify::new(dir.path()),
     });

@@ -35,7 +35,8 @@ use bay_types::{ApiError, ApprovalId, BayId, CheckpointName, ExecId};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Notify, broadcast, watch};
 
-use crate::daemon::{Daemon, to_the_end};
+use crate::background::to_the_end;
+use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 use crate::service::{inside, policy};
 

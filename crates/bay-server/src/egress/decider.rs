@@ -20,10 +20,10 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 
 use super::caller::{Callers, Opener};
-use super::home::NamesFile;
 use super::record::{NotRecorded, Recorder};
 use crate::approvals::Question;
 use crate::daemon::Daemon;
+use crate::gateway_files::NamesFile;
 use crate::registry::BayHandle;
 
 /// Of all a request says, as much is put on record.

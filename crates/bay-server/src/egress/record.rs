@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use super::floods::{Floods, Kind, Say, WINDOW};
 use super::pace::Pace;
-use super::room::Room;
+use super::record_quota::Room;
 use super::spans;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::Message;
-use crate::daemon::Daemon;
+use crate::gateway_settings::GatewaySettings;
 use crate::outgoing_http::{Trouble, post_json};
 
 /// How long one attempt may take, from the look-up to the answer.
@@ -28,18 +28,18 @@ const MAX_ADDRESSES: usize = 4;
 
 /// Where messages go.
 #[derive(Debug, Clone)]
-pub(super) struct Target {
+pub(crate) struct Target {
     tls: bool,
     host: Host,
     port: u16,
     target: String,
     authority: String,
     /// Special addresses that the operator named.
-    pub(super) addresses: Vec<IpAddr>,
+    pub(crate) addresses: Vec<IpAddr>,
 }
 
 impl Target {
-    pub(super) fn parse(url: &str) -> Result<Self, String> {
+    pub(crate) fn parse(url: &str) -> Result<Self, String> {
         let uri: Uri = url.parse().map_err(|error| format!("{url:?} is not a URL: {error}"))?;
         let (tls, usual_port) = match uri.scheme_str() {
             Some("https") => (true, 443),
@@ -66,14 +66,14 @@ impl Target {
     }
 }
 
-pub(super) async fn post(
-    daemon: &Daemon,
+pub(crate) async fn post(
+    settings: &GatewaySettings,
     target: &Target,
     secret: &str,
     message: &Message,
 ) -> Result<StatusCode, Trouble> {
     let posting = async {
-        let stream = connect(daemon, target).await?;
+        let stream = connect(settings, target).await?;
         let (authority, path) = (&target.authority, &target.target);
         let (headers, body) = (signed(secret, message)?, message.body.clone());
         if !target.tls {
@@ -83,7 +83,7 @@ pub(super) async fn post(
             Host::Name(name) => ServerName::try_from(name.to_string()).map_err(Trouble::passing)?,
             Host::Address(address) => ServerName::IpAddress((*address).into()),
         };
-        let connector = TlsConnector::from(Arc::new(tls(daemon)?));
+        let connector = TlsConnector::from(Arc::new(tls(settings)?));
         let stream = connector.connect(name, stream).await.map_err(Trouble::passing)?;
         post_json(stream, authority, path, headers, body).await
     };
@@ -103,17 +103,17 @@ pub(super) async fn post(
     }
 }
 
-fn tls(daemon: &Daemon) -> Result<ClientConfig, Trouble> {
+fn tls(settings: &GatewaySettings) -> Result<ClientConfig, Trouble> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     Ok(ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(Trouble::passing)?
-        .with_root_certificates(daemon.egress.roots().clone())
+        .with_root_certificates(settings.roots().clone())
         .with_no_client_auth())
 }
 
-async fn connect(daemon: &Daemon, target: &Target) -> Result<TcpStream, Trouble> {
-    let network = daemon.egress.network();
+async fn connect(settings: &GatewaySettings, target: &Target) -> Result<TcpStream, Trouble> {
+    let network = settings.network();
     let found = match &target.host {
         Host::Address(address) => vec![*address],
         Host::Name(name) => network

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::Message;
 
 /// Most messages of one bay that wait for one webhook. Later ones are lost, and no other bay loses any.
-pub(super) const MAX_OF_BAY: usize = 64;
+pub(crate) const MAX_OF_BAY: usize = 64;
 /// Waits between attempts: each is twice as long as the one before.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MOST: Duration = Duration::from_secs(60);
@@ -22,10 +22,10 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(15 * 60);
 
 /// A message, and the question of which bay it is about.
 #[derive(Debug, Clone)]
-pub(super) struct AboutApproval {
-    pub(super) bay: BayId,
-    pub(super) approval: ApprovalId,
-    pub(super) message: Message,
+pub(crate) struct AboutApproval {
+    pub(crate) bay: BayId,
+    pub(crate) approval: ApprovalId,
+    pub(crate) message: Message,
 }
 
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl OfBay {
 
 /// All messages that wait for one webhook.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     /// Bays with messages; the one whose last turn is longest ago comes first.
     bays: VecDeque<OfBay>,
 }
@@ -63,7 +63,7 @@ pub(super) struct Waiting {
 impl Waiting {
     /// Adds a message; false if the bay has as many as it may have, and the message is lost.
     #[must_use]
-    pub(super) fn add(&mut self, about: AboutApproval, now: Instant) -> bool {
+    pub(crate) fn add(&mut self, about: AboutApproval, now: Instant) -> bool {
         let bay = about.bay;
         let queued = Queued { about, due: now, wait: RETRY_FIRST, give_up_at: now + GIVE_UP_AFTER };
         match self.bays.iter_mut().find(|of| of.bay == bay) {
@@ -75,7 +75,7 @@ impl Waiting {
     }
 
     /// The next message to send, if one is due. Its bay sends no other until [`Self::arrived`] or [`Self::failed`].
-    pub(super) fn take(&mut self, now: Instant) -> Option<AboutApproval> {
+    pub(crate) fn take(&mut self, now: Instant) -> Option<AboutApproval> {
         let is_ready = |of: &OfBay| !of.sending && of.next().is_some_and(|queued| queued.due <= now);
         let at = self.bays.iter().position(is_ready)?;
         let mut of = self.bays.remove(at)?;
@@ -86,18 +86,18 @@ impl Waiting {
     }
 
     /// When the next message is due, of all bays that have none under way.
-    pub(super) fn next_due(&self) -> Option<Instant> {
+    pub(crate) fn next_due(&self) -> Option<Instant> {
         let idle = self.bays.iter().filter(|of| !of.sending);
         idle.filter_map(OfBay::next).map(|queued| queued.due).min()
     }
 
-    pub(super) fn arrived(&mut self, about: &AboutApproval) {
+    pub(crate) fn arrived(&mut self, about: &AboutApproval) {
         self.delivery_ended(about, |_| false);
     }
 
     /// Schedules a message again that did not arrive; false if it is given up instead.
     #[must_use]
-    pub(super) fn failed(&mut self, about: &AboutApproval, may_pass: bool, now: Instant) -> bool {
+    pub(crate) fn failed(&mut self, about: &AboutApproval, may_pass: bool, now: Instant) -> bool {
         self.delivery_ended(about, |queued| {
             queued.due = now + queued.wait;
             queued.wait = (queued.wait * 2).min(RETRY_MOST);

@@ -18,6 +18,7 @@ use http::Method;
 
 use super::Reconciler;
 use crate::backends::refusal;
+use crate::service::start_spec::started_with;
 
 /// How long a guest may take to note its limits; somebody waits for the change.
 const TOLD_WITHIN: Duration = Duration::from_secs(2);
@@ -101,13 +102,6 @@ impl Reconciler {
         let spec = LimitSpec { bay: row.id, id_base: row.id_base, limits: limits.clone(), io_devices };
         self.handle.backend.set_limits(&spec).await.map_err(|e| refusal(&e))
     }
-}
-
-/// What is in force for the limits of a bay: nobody gets more processes than the default by not asking.
-pub(super) fn started_with(limits: &Limits) -> Limits {
-    let mut limits = limits.clone();
-    limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
-    limits
 }
 
 /// Below the reconciler a bay is known by its id; its name is what a person knows.

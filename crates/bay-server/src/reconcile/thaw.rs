@@ -9,47 +9,16 @@ use bay_types::exec::EndReason;
 use bay_types::runtime::RuntimeHandle;
 use bay_types::{ApiError, ErrorCode};
 
-use super::{Reconciler, settings};
+use super::Reconciler;
 use crate::admission::Admitted;
 use crate::backends::refusal;
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
+use crate::service::start_spec::start_spec;
 use crate::service::{execs, policy};
 
 /// How much a woken guest may say of what went wrong.
 const MAX_NOTES: usize = 4;
-
-/// What a bay is started with, or was.
-pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpec, ApiError> {
-    let limits = settings::started_with(&row.spec.limits);
-    let (id, bounded) = (row.id, limits.io_read_mibps.is_some() || limits.io_write_mibps.is_some());
-    let io_devices = daemon
-        .with_pool(move |pool| {
-            // A bay of an earlier release has no such directory.
-            pool.checkpoints_shown(id)?;
-            if bounded { pool.devices() } else { Ok(Vec::new()) }
-        })
-        .await?;
-    let secrets = daemon.secrets.delivered(row).unwrap_or_else(|error| {
-        tracing::error!(bay = %row.name, message = %error.message, "a bay starts without its secrets");
-        Vec::new()
-    });
-    Ok(StartSpec {
-        bay: row.id,
-        name: row.name.clone(),
-        machine_id: row.machine_id.clone(),
-        author: row.spec.author.clone(),
-        certificate: daemon.egress.certificate(row).await,
-        ssh: daemon.egress.ssh(row).await,
-        secrets,
-        disk: daemon.pool()?.bay_disk(row.id),
-        mounts: row.spec.mounts.clone(),
-        id_base: row.id_base,
-        fork_index: row.forked_from.as_ref().map(|from| from.index),
-        limits,
-        io_devices,
-    })
-}
 
 impl Reconciler {
     /// PID 1 of a bay that begins anew, or goes on from where it was.

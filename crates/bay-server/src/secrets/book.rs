@@ -26,17 +26,17 @@ const MAX_ANCESTORS: usize = 64;
 const TRIES: usize = 16;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Book {
+pub(crate) struct Book {
     /// The nearest first.
-    pub(super) ancestors: Vec<BayId>,
+    pub(crate) ancestors: Vec<BayId>,
     /// By the name of the secret; also of those that are gone.
-    pub(super) own: BTreeMap<String, String>,
+    pub(crate) own: BTreeMap<String, String>,
     /// The nearest first.
-    pub(super) inherited: BTreeMap<String, Vec<String>>,
+    pub(crate) inherited: BTreeMap<String, Vec<String>>,
 }
 
 fn path(data_dir: &Path, bay: BayId) -> PathBuf {
-    crate::egress::dir(data_dir, bay).join(FILE)
+    crate::gateway_files::dir(data_dir, bay).join(FILE)
 }
 
 fn broken(path: &Path, error: &dyn std::fmt::Display) -> ApiError {
@@ -49,7 +49,7 @@ fn broken(path: &Path, error: &dyn std::fmt::Display) -> ApiError {
 
 impl Book {
     /// The bay's book; that of a fork is begun with its parent's.
-    pub(super) fn open(
+    pub(crate) fn open(
         data_dir: &Path,
         bay: BayId,
         parent: Option<BayId>,
@@ -75,7 +75,7 @@ impl Book {
         }
     }
 
-    pub(super) fn keep(&self, data_dir: &Path, bay: BayId, keys: &Keyring) -> Result<(), ApiError> {
+    pub(crate) fn keep(&self, data_dir: &Path, bay: BayId, keys: &Keyring) -> Result<(), ApiError> {
         let path = path(data_dir, bay);
         if let Some(dir) = path.parent() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| broken(dir, &e))?;
@@ -99,7 +99,7 @@ impl Book {
 
     /// Whether the bay has a sentinel of its own for this secret; makes one for a value where it has none. Says whether the
     /// book has to be kept.
-    pub(super) fn add(&mut self, name: &str, value: &str) -> std::io::Result<bool> {
+    pub(crate) fn add(&mut self, name: &str, value: &str) -> std::io::Result<bool> {
         if self.own.contains_key(name) {
             return Ok(false);
         }
@@ -115,13 +115,13 @@ impl Book {
     }
 
     /// All that stand for this secret in the bay, its own first.
-    pub(super) fn all(&self, name: &str) -> Vec<String> {
+    pub(crate) fn all(&self, name: &str) -> Vec<String> {
         let own = self.own.get(name).into_iter();
         own.chain(self.inherited.get(name).into_iter().flatten()).cloned().collect()
     }
 
     /// Every secret that the bay ever had a sentinel of.
-    pub(super) fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.own.keys().chain(self.inherited.keys()).cloned().collect();
         names.sort();
         names.dedup();

@@ -11,12 +11,12 @@ use bay_types::{ApiError, BayId};
 use secrecy::SecretString;
 
 use super::former::Former;
-use super::{DIR, Secret, Vault, kept};
+use super::{DIR, Secret, Vault, stored};
 use crate::keyring::Keyring;
 
 impl Secret {
     /// The hosts that it is for, with those that rules of policies made its own.
-    pub(super) fn hosts(&self, former: &Former) -> Vec<String> {
+    pub(crate) fn hosts(&self, former: &Former) -> Vec<String> {
         let mut hosts: Vec<String> = Vec::new();
         for named in &self.named {
             match named {
@@ -31,12 +31,12 @@ impl Secret {
 }
 
 impl Vault {
-    pub(super) fn former(&self) -> std::sync::MutexGuard<'_, Former> {
+    pub(crate) fn former(&self) -> std::sync::MutexGuard<'_, Former> {
         self.former.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has answers of a secret's hosts scrubbed of its value also when it is no secret any more.
-    pub(super) fn remember(&self, secret: &Secret) -> Result<(), ApiError> {
+    pub(crate) fn remember(&self, secret: &Secret) -> Result<(), ApiError> {
         let mut former = self.former();
         let hosts = secret.hosts(&former);
         let place = (self.data_dir.as_path(), &*self.keys);
@@ -44,7 +44,7 @@ impl Vault {
     }
 
     /// Remembers what a secret was, if another value or fewer hosts take its place.
-    pub(super) fn remember_before(&self, after: &Secret) -> Result<(), ApiError> {
+    pub(crate) fn remember_before(&self, after: &Secret) -> Result<(), ApiError> {
         let before = self.secrets().get(&after.kept.name).cloned();
         let Some(before) = before else { return Ok(()) };
         let fewer = {
@@ -56,7 +56,7 @@ impl Vault {
     }
 
     /// Takes note of hosts that rules of a bay's policy make a secret's: answers of them are scrubbed for every bay.
-    pub(super) fn note_rule_hosts(
+    pub(crate) fn note_rule_hosts(
         &self,
         all: &[Arc<Secret>],
         policy: &CompiledPolicy,
@@ -78,7 +78,7 @@ impl Vault {
     }
 
     /// Every value that there is or was, with its hosts: what a server keeps of one, it may repeat to any bay.
-    pub(super) fn covered(&self, bay: BayId, held: &[Held]) -> Vec<Covered> {
+    pub(crate) fn covered(&self, bay: BayId, held: &[Held]) -> Vec<Covered> {
         let all: Vec<Arc<Secret>> = self.secrets().values().cloned().collect();
         let former = self.former();
         let own = |name: &str| held.iter().find(|held| held.name == name);
@@ -105,7 +105,7 @@ impl Vault {
     }
 
     /// How often this bay was seen guessing this value; another value is guessed anew.
-    pub(super) fn guesses(&self, bay: BayId, name: &str, value: Option<&SecretText>) -> Arc<Guesses> {
+    pub(crate) fn guesses(&self, bay: BayId, name: &str, value: Option<&SecretText>) -> Arc<Guesses> {
         let mut all = self.guesses.lock().unwrap_or_else(PoisonError::into_inner);
         let of = all.entry((bay, name.to_owned())).or_default();
         if value.is_some() && of.0.as_ref() != value {
@@ -116,7 +116,7 @@ impl Vault {
 }
 
 /// Has values remembered that an earlier release kept with their secret.
-pub(super) fn remember_earlier(
+pub(crate) fn remember_earlier(
     former: &mut Former,
     secret: &Secret,
     earlier: Vec<SecretText>,
@@ -130,7 +130,7 @@ pub(super) fn remember_earlier(
     }
     let (data_dir, keys) = place;
     if let Some(error) =
-        kept.then(|| kept::write(&data_dir.join(DIR), &secret.kept, keys)).and_then(Result::err)
+        kept.then(|| stored::write(&data_dir.join(DIR), &secret.kept, keys)).and_then(Result::err)
     {
         tracing::error!(message = %error.message, "a secret could not be written as this release has it");
     }

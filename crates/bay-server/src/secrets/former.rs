@@ -20,11 +20,11 @@ use super::{sentinel, strength, text};
 use crate::keyring::Keyring;
 
 /// How long a value is remembered after it was last a secret's.
-pub(super) const REMEMBERED_FOR: SignedDuration = SignedDuration::from_hours(30 * 24);
+pub(crate) const REMEMBERED_FOR: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// Most values of one name that are remembered, and most of all together; the oldest go first. Every one of them is looked for in
 /// answers of its hosts, and a command can give another value every ten seconds.
-pub(super) const MAX_OF_ONE: usize = 8;
-pub(super) const MAX_REMEMBERED: usize = 256;
+pub(crate) const MAX_OF_ONE: usize = 8;
+pub(crate) const MAX_REMEMBERED: usize = 256;
 /// Most hosts that rules of policies made a secret's.
 const MAX_RULE_HOSTS: usize = 256;
 /// Longest text of all that is remembered: less than the key's files may have.
@@ -33,13 +33,13 @@ const FILE: &str = "former-secrets.age";
 
 /// One value that is remembered.
 #[derive(Clone)]
-pub(super) struct FormerValue {
-    pub(super) name: String,
-    pub(super) value: Arc<SecretString>,
-    pub(super) hosts: Vec<String>,
-    pub(super) until: Timestamp,
-    pub(super) public: usize,
-    pub(super) weak: bool,
+pub(crate) struct FormerValue {
+    pub(crate) name: String,
+    pub(crate) value: Arc<SecretString>,
+    pub(crate) hosts: Vec<String>,
+    pub(crate) until: Timestamp,
+    pub(crate) public: usize,
+    pub(crate) weak: bool,
 }
 
 /// As it is kept.
@@ -61,7 +61,7 @@ struct KeptFormer {
 
 /// All that is remembered.
 #[derive(Default)]
-pub(super) struct Former {
+pub(crate) struct Former {
     /// The newest last.
     values: Vec<FormerValue>,
     /// Hosts that `rule:ID` stood for under some bay's policy, by the name of the secret: other bays have other policies.
@@ -85,7 +85,7 @@ impl FormerValue {
 
 impl Former {
     /// What was kept, as far as its time is not over.
-    pub(super) fn open(data_dir: &Path, keys: &Keyring) -> Result<Self, ApiError> {
+    pub(crate) fn open(data_dir: &Path, keys: &Keyring) -> Result<Self, ApiError> {
         let path = path(data_dir);
         let Some(read) = keys.read(&path)? else { return Ok(Self::default()) };
         // What is wrong in the text could have a value in it.
@@ -124,7 +124,7 @@ impl Former {
     }
 
     /// Remembers a value of a secret, and the hosts that may have it. It is remembered in memory also where it cannot be kept.
-    pub(super) fn remember(
+    pub(crate) fn remember(
         &mut self,
         name: &str,
         value: &Arc<SecretString>,
@@ -153,18 +153,18 @@ impl Former {
     }
 
     /// What is still remembered.
-    pub(super) fn values(&self) -> impl Iterator<Item = &FormerValue> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = &FormerValue> {
         let now = Timestamp::now();
         self.values.iter().filter(move |one| one.until > now)
     }
 
     /// The hosts that rules made this secret's.
-    pub(super) fn rule_hosts(&self, name: &str) -> impl Iterator<Item = &String> {
+    pub(crate) fn rule_hosts(&self, name: &str) -> impl Iterator<Item = &String> {
         self.rule_hosts.get(name).into_iter().flatten()
     }
 
     /// Takes note of hosts that a rule stands for. Whether they are new.
-    pub(super) fn note_rule_hosts(
+    pub(crate) fn note_rule_hosts(
         &mut self,
         name: &str,
         hosts: impl IntoIterator<Item = String>,

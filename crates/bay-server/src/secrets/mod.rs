@@ -37,18 +37,16 @@ use crate::keyring::Keyring;
 
 mod book;
 mod covering;
+pub(crate) mod definition;
 mod former;
-mod given;
-mod kept;
 mod sentinel;
-mod source;
-mod strength;
-pub(crate) mod verbs;
+pub(crate) mod source;
+pub(crate) mod stored;
+pub(crate) mod strength;
 
 use book::Book;
 use former::Former;
-use kept::Kept;
-pub(crate) use verbs::record_refreshes;
+use stored::Kept;
 
 /// How long a source that failed is left alone.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
@@ -56,8 +54,8 @@ const AGAIN_AFTER: Duration = Duration::from_secs(30);
 const DIR: &str = "secrets";
 
 /// One secret, as it is now.
-struct Secret {
-    kept: Kept,
+pub(crate) struct Secret {
+    pub(crate) kept: Kept,
     named: Vec<Named>,
     value: Arc<SecretString>,
     /// So many bytes of its beginning are no secret.
@@ -124,11 +122,11 @@ impl Secret {
 
     /// Whether this bay has it.
     fn is_of(&self, bay: BayId, ancestors: &[BayId]) -> bool {
-        let meant = |one: &kept::KeptBay| one.id == bay || ancestors.contains(&one.id);
+        let meant = |one: &stored::KeptBay| one.id == bay || ancestors.contains(&one.id);
         self.kept.bays.is_empty() || self.kept.bays.iter().any(meant)
     }
 
-    fn view(&self) -> SecretView {
+    pub(crate) fn view(&self) -> SecretView {
         let kept = &self.kept;
         let now = Timestamp::now();
         let problem = match self.problem() {
@@ -170,12 +168,12 @@ fn keep_from_swap(value: &str) {
 /// All secrets of this daemon.
 pub(crate) struct Vault {
     data_dir: PathBuf,
-    keys: Arc<Keyring>,
+    pub(crate) keys: Arc<Keyring>,
     secrets: RwLock<BTreeMap<String, Arc<Secret>>>,
     books: Mutex<HashMap<BayId, Book>>,
     changes: watch::Sender<u64>,
     /// Held by whoever changes one.
-    changing: tokio::sync::Mutex<()>,
+    pub(crate) changing: tokio::sync::Mutex<()>,
     /// Held by whoever has a command run: for each secret one at a time.
     refreshing: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// What commands were run for, which is to be on record.
@@ -202,7 +200,7 @@ impl Vault {
             tracing::error!(message = %error.message, "values that secrets had are not known any more");
             Former::default()
         });
-        match kept::read_all(&data_dir.join(DIR), &keys) {
+        match stored::read_all(&data_dir.join(DIR), &keys) {
             Ok((all, problems)) => {
                 for problem in problems {
                     tracing::error!(%problem, "a secret cannot be used");
@@ -239,15 +237,15 @@ impl Vault {
         }
     }
 
-    fn dir(&self) -> PathBuf {
+    pub(crate) fn dir(&self) -> PathBuf {
         self.data_dir.join(DIR)
     }
 
-    fn secrets(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, Arc<Secret>>> {
+    pub(crate) fn secrets(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, Arc<Secret>>> {
         self.secrets.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, name: &str) -> Result<Arc<Secret>, ApiError> {
+    pub(crate) fn find(&self, name: &str) -> Result<Arc<Secret>, ApiError> {
         self.keys.check()?;
         self.secrets().get(name).cloned().ok_or_else(|| {
             ApiError::new(
@@ -286,12 +284,12 @@ impl Vault {
         secret
     }
 
-    fn take_out(&self, name: &str) {
+    pub(crate) fn take_out(&self, name: &str) {
         self.secrets.write().unwrap_or_else(PoisonError::into_inner).remove(name);
         self.changes.send_modify(|changes| *changes += 1);
     }
 
-    fn has_room(&self, name: &str) -> Result<(), ApiError> {
+    pub(crate) fn has_room(&self, name: &str) -> Result<(), ApiError> {
         let all = self.secrets();
         if all.len() < MAX_SECRETS || all.contains_key(name) {
             return Ok(());
@@ -462,11 +460,11 @@ impl Vault {
     }
 
     /// Writes a secret down and has it hold.
-    async fn keep(&self, kept: Kept) -> Result<Arc<Secret>, String> {
+    pub(crate) async fn keep(&self, kept: Kept) -> Result<Arc<Secret>, String> {
         let secret = Secret::new(kept)?;
         self.remember_before(&secret).map_err(|error| error.message)?;
         let (dir, keys, copy) = (self.dir(), Arc::clone(&self.keys), secret.kept.clone());
-        let written = crate::daemon::blocking(move || kept::write(&dir, &copy, &keys)).await;
+        let written = crate::background::blocking(move || stored::write(&dir, &copy, &keys)).await;
         written.map_err(|error| error.message)?;
         Ok(self.put(secret))
     }
@@ -480,8 +478,8 @@ fn deliver(secret: &Secret, sentinel: &str) -> Delivered {
         .iter()
         .map(|file| SecretFile { path: file.path.clone(), text: file.text.replace(SENTINEL_MARK, sentinel) });
     let git = kept.git.iter().filter_map(|text| {
-        let (user, place) = given::git_place(text);
-        let header = given::git_slot(place, &secret.named)?.header_line(user, sentinel)?;
+        let (user, place) = definition::git_place(text);
+        let header = definition::git_slot(place, &secret.named)?.header_line(user, sentinel)?;
         Some(GitHeader { url: format!("https://{place}/"), header })
     });
     Delivered {
@@ -493,7 +491,7 @@ fn deliver(secret: &Secret, sentinel: &str) -> Delivered {
     }
 }
 
-fn text(value: &str) -> SecretText {
+pub(crate) fn text(value: &str) -> SecretText {
     SecretText::new(value.to_owned())
 }
 

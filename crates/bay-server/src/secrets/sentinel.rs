@@ -44,12 +44,12 @@ const PREFIXES: &[&str] = &[
     "sk-",
 ];
 /// Characters of a sentinel that chance has to choose, at least: whoever guesses at one finds none.
-pub(super) const MIN_CHANCE: usize = 8;
+pub(crate) const MIN_CHANCE: usize = 8;
 /// Names of claims that clients look at, and that are no secret.
 const OPEN_CLAIMS: [&str; 3] = ["exp", "iat", "nbf"];
 
 /// How many bytes of a value's beginning its sentinel shows: they say what kind of credential it is.
-pub(super) fn public_prefix(value: &str) -> usize {
+pub(crate) fn public_prefix(value: &str) -> usize {
     let prefix = if let Some((header, _)) = value.split_once('.')
         && read_part(header).is_some_and(|head| head.get("alg").is_some())
         && value.split('.').count() == 3
@@ -68,7 +68,7 @@ fn read_part(part: &str) -> Option<Value> {
 }
 
 /// Makes a sentinel for a value.
-pub(super) fn make(value: &str) -> io::Result<String> {
+pub(crate) fn make(value: &str) -> io::Result<String> {
     let mut chance = Chance::default();
     if let Some(token) = web_token(value, &mut chance)? {
         return Ok(token);

@@ -12,7 +12,7 @@ use tokio::process::Command;
 use zeroize::Zeroizing;
 
 /// How long a command may take.
-pub(super) const WITHIN: Duration = Duration::from_secs(15);
+pub(crate) const WITHIN: Duration = Duration::from_secs(15);
 /// Longest output that is read: a value in JSON, with every byte escaped.
 const MAX_OUTPUT: usize = 6 * MAX_SECRET_BYTES + 1024;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -21,9 +21,9 @@ const MAX_USERS: usize = 1 << 20;
 
 /// What a command printed.
 #[derive(Debug)]
-pub(super) struct Fetched {
-    pub(super) value: SecretText,
-    pub(super) expires: Option<Timestamp>,
+pub(crate) struct Fetched {
+    pub(crate) value: SecretText,
+    pub(crate) expires: Option<Timestamp>,
 }
 
 /// The form of output that tells more than the value.
@@ -36,7 +36,7 @@ struct Told {
 }
 
 /// Runs a command and reads what it prints, or says why there is no value.
-pub(super) async fn fetch(line: &str, uid: u32, within: Duration) -> Result<Fetched, String> {
+pub(crate) async fn fetch(line: &str, uid: u32, within: Duration) -> Result<Fetched, String> {
     let user = user(uid)?;
     let mut command = Command::new("/bin/sh");
     command
@@ -106,7 +106,7 @@ fn read(output: &[u8]) -> Result<Fetched, String> {
 }
 
 /// Whether this can be a value: printable ASCII in one piece, neither too short nor too long.
-pub(super) fn fits(value: &str) -> Result<(), String> {
+pub(crate) fn fits(value: &str) -> Result<(), String> {
     if value.len() < MIN_SECRET_BYTES {
         return Err(format!("it is shorter than {MIN_SECRET_BYTES} characters"));
     }

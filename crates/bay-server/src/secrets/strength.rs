@@ -20,7 +20,7 @@ use super::sentinel;
 
 /// Fewest bits of a value that is taken. At two million candidates in a second, which a database was measured to repeat, half of
 /// them take more than five hundred years.
-pub(super) const MIN_BITS: f64 = 56.0;
+pub(crate) const MIN_BITS: f64 = 56.0;
 /// One of the words below, in some spelling.
 const KNOWN_BITS: f64 = 7.0;
 /// A letter within a word of a language: a list of two thousand words has eleven bits for five letters.
@@ -154,7 +154,7 @@ const FOLLOWERS: [&str; 26] = [
 ];
 
 /// Why a value is easy to guess; nothing if it is not.
-pub(super) fn weakness(value: &str) -> Option<String> {
+pub(crate) fn weakness(value: &str) -> Option<String> {
     let bits = bits(value);
     (bits < MIN_BITS).then(|| {
         format!(

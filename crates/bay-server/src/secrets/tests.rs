@@ -18,7 +18,7 @@ fn secret(name: &str, value: &str, command: Option<(&str, u64)>) -> Kept {
         value_since: now,
         earlier: Vec::new(),
         expires: None,
-        command: command.map(|(line, refresh_s)| kept::KeptCommand {
+        command: command.map(|(line, refresh_s)| stored::KeptCommand {
             line: text(line),
             refresh_s,
             uid: rustix::process::geteuid().as_raw(),
@@ -150,7 +150,7 @@ async fn cred_rotated_former_values_are_known_to_the_next_daemon_for_a_while_and
     let mut kept = secret("TOKEN", "value-number-0", None);
     // As an earlier release kept it.
     kept.earlier = vec![text("value-before-0")];
-    kept::write(&vault.dir(), &kept, &keys).unwrap();
+    stored::write(&vault.dir(), &kept, &keys).unwrap();
     let vault = Vault::open(temp.path(), Arc::clone(&keys));
     assert_eq!(remembered(&vault), ["value-before-0"]);
     kept.earlier.clear();

@@ -21,10 +21,11 @@ use super::policy::PreparedGrant;
 use super::{checkpoints, ends_id, is_id_end, policy};
 use crate::approvals::{Question, Settling, Stand, is_exec};
 use crate::authorize::Verb;
+use crate::background::to_the_end;
 use crate::byte_stream::{self, ByteStream};
 use crate::channel::plain_text;
-use crate::daemon::{Daemon, to_the_end};
-use crate::news::IN_FLIGHT;
+use crate::daemon::Daemon;
+use crate::followers::IN_FLIGHT;
 
 /// Approvals that are open, or all that are kept, oldest first.
 pub(crate) async fn list(

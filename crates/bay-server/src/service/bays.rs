@@ -14,11 +14,12 @@ use bay_types::top::Top;
 use bay_types::{ApiError, BayName, ErrorCode, ImageId};
 
 use super::checkpoints::{self, Wanted};
+use super::{costs, top};
 use crate::authorize::Verb;
-use crate::daemon::{Daemon, to_the_end};
+use crate::background::to_the_end;
+use crate::daemon::Daemon;
 use crate::fault::Point;
 use crate::registry::{BayHandle, MAX_STOP_GRACE, STOP_GRACE};
-use crate::telemetry;
 
 /// How long a caller waits for a bay to get somewhere, besides the grace of a stop. The work goes on after that.
 pub(super) const VERB_WITHIN: Duration = Duration::from_secs(120);
@@ -40,17 +41,11 @@ pub(crate) fn health(daemon: &Daemon, who: &Principal) -> Result<Health, ApiErro
     })
 }
 
-/// The daemon's metrics in the exposition format of Prometheus.
-pub(crate) async fn metrics(daemon: &Daemon, who: &Principal) -> Result<String, ApiError> {
-    daemon.permit(who, Verb::MetricsRead)?;
-    telemetry::metrics_text(daemon).await
-}
-
 /// What all bays and the host use, or one bay of them.
 pub(crate) async fn top(daemon: &Arc<Daemon>, who: &Principal, only: Option<&str>) -> Result<Top, ApiError> {
     daemon.permit(who, Verb::TopShow)?;
     let only = only.map(|given| daemon.bays.find(given)).transpose()?;
-    let mut top = Top::clone(&*crate::top::top(daemon).await);
+    let mut top = Top::clone(&*top::top(daemon).await);
     if let Some(handle) = only {
         top.bays.retain(|bay| bay.id == handle.id);
     }
@@ -69,7 +64,7 @@ pub(crate) async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<BayView
 /// One bay with what it cost by now, not some seconds ago.
 pub(crate) async fn show(daemon: &Daemon, who: &Principal, bay: &str) -> Result<BayView, ApiError> {
     let handle = daemon.bay_for(who, Verb::BayShow, bay)?;
-    telemetry::cost::look(daemon, &handle).await;
+    costs::look(daemon, &handle).await;
     Ok(daemon.view_now(&handle).await)
 }
 

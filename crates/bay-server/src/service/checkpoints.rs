@@ -27,7 +27,8 @@ use super::bays::{VERB_WITHIN, misfit, not_deleting, reach};
 use super::{memory, thinning};
 use crate::authorize::Verb;
 use crate::backends::refusal;
-use crate::daemon::{Daemon, to_the_end};
+use crate::background::to_the_end;
+use crate::daemon::Daemon;
 use crate::fault::Point;
 use crate::registry::BayHandle;
 

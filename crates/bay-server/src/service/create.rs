@@ -23,10 +23,11 @@ use jiff::Timestamp;
 use super::fetch::{bring, refuse_local};
 use crate::authorize::Verb;
 use crate::backends::refusal;
-use crate::daemon::{Daemon, blocking, to_the_end};
-use crate::news::Teller;
+use crate::background::{blocking, to_the_end};
+use crate::daemon::Daemon;
+use crate::followers::Teller;
 use crate::registry::BayHandle;
-use crate::{reconcile, service};
+use crate::service;
 
 /// Longest URL of a repository.
 const MAX_URL: usize = 4096;
@@ -180,7 +181,7 @@ async fn make(
     let mut teller = teller;
     teller.stage("starting the bay");
     let asked = handle.first_ask();
-    reconcile::spawn(Arc::clone(daemon), Arc::clone(&handle));
+    (daemon.start_reconciler)(Arc::clone(daemon), Arc::clone(&handle));
     service::bays::reach(daemon, &handle, asked, State::Running, std::time::Duration::ZERO).await
 }
 

@@ -21,10 +21,11 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::authorize::Verb;
-use crate::daemon::{Daemon, blocking};
-use crate::news::{IN_FLIGHT, TELL_EVERY, Teller};
-use crate::reconcile::begins_from;
+use crate::background::blocking;
+use crate::daemon::Daemon;
+use crate::followers::{IN_FLIGHT, TELL_EVERY, Teller};
 use crate::registry::BayHandle;
+use crate::service::start_spec::begins_from;
 use crate::service::{bays, checkpoints};
 
 /// How long a reader may leave lines unread, a person in a pager perhaps, before its place is given to others.

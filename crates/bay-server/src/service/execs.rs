@@ -246,7 +246,7 @@ fn note_beginning(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: ExecId) {
     tokio::spawn(async move {
         handle.exec_began(id, handle.backend.limit_events(handle.id));
         if let Some(pool) = daemon.pool.get() {
-            daemon.changes.exec_began(pool, &handle, id);
+            daemon.changes.exec_began(pool, handle.id, id);
         }
     });
 }

@@ -4,7 +4,7 @@
 use bay_pool::{Pool, PoolError};
 use bay_types::{ApiError, ErrorCode, RepoId};
 
-use crate::news::Teller;
+use crate::followers::Teller;
 
 /// How often a repository may be found removed by somebody else, until something is odd.
 const ATTEMPTS: usize = 5;

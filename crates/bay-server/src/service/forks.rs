@@ -14,8 +14,8 @@ use bay_types::{ApiError, BayName, ErrorCode};
 use super::checkpoints::{self, Wanted};
 use super::{bays, memory};
 use crate::authorize::Verb;
-use crate::daemon::{Daemon, to_the_end};
-use crate::reconcile;
+use crate::background::to_the_end;
+use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
 /// What the children of a bay are called when nobody says otherwise.
@@ -214,7 +214,7 @@ async fn child(
     let handle = Arc::new(BayHandle::of(row, &daemon.backends));
     daemon.bays.insert(Arc::clone(&handle));
     let asked = handle.first_ask();
-    reconcile::spawn(Arc::clone(daemon), Arc::clone(&handle));
+    (daemon.start_reconciler)(Arc::clone(daemon), Arc::clone(&handle));
     Ok((handle, asked))
 }
 

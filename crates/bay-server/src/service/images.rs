@@ -10,8 +10,9 @@ use bay_types::{ApiError, ErrorCode, ImageId};
 
 use super::ends_id;
 use crate::authorize::Verb;
-use crate::daemon::{Daemon, blocking, to_the_end};
-use crate::news::Teller;
+use crate::background::{blocking, to_the_end};
+use crate::daemon::Daemon;
+use crate::followers::Teller;
 
 /// Directories `--add` may name in one import.
 const MAX_ADD: usize = 64;

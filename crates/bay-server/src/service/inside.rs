@@ -3,8 +3,8 @@
 //! daemon also decides by the rules on commands whether a bay may define a service.
 //!
 //! The guest is hostile and can ask as often as it likes. The daemon answers one question of a bay at a time, with a
-//! [`PAUSE`] between two changes, works for it no more than its [`WorkShare`], and changes nothing that does not fit into
-//! its [`RecordShare`]. What processes change with the guest alone is only written down here: [`NOTES`] within
+//! [`PAUSE`] between two changes, works for it no more than its share of a processor, and changes nothing that does not fit
+//! into its share of the record (both in [`crate::wishes`]). What processes change with the guest alone is only written down here: [`NOTES`] within
 //! [`NOTES_WITHIN`]; the rest is counted, and the count is one event.
 
 use std::ops::ControlFlow;
@@ -22,7 +22,7 @@ use bay_types::principal::{INSIDE, Principal};
 use bay_types::{ApiError, ErrorCode};
 use http::Method;
 use serde_json::Value;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::diff::Found;
@@ -31,15 +31,9 @@ use crate::authorize::Verb;
 use crate::channel::ANSWER_WITHIN;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
+use crate::wishes::record_share::used_up;
+use crate::wishes::{Noted, cost};
 
-mod record_share;
-mod work_share;
-
-use record_share::{RecordShare, used_up};
-use work_share::{WorkShare, cost};
-
-/// Wishes of a bay that are known at once.
-const MAX_WAITING: usize = 4;
 /// Between two changes of one bay that it asked for itself.
 const PAUSE: Duration = Duration::from_millis(500);
 /// What a process has, after it was told that the bay goes back, to say so.
@@ -57,44 +51,6 @@ const DIFF_WITHIN: Duration = Duration::from_secs(60);
 static DIFFS: Semaphore = Semaphore::const_new(super::diff::MAX_DIFFS / 2);
 /// Checkpoints made from inside that a bay may have. An operator's own have room besides.
 const MAX_FROM_INSIDE: usize = 200;
-
-/// Wishes of one bay, waiting for their turn.
-#[derive(Debug)]
-pub(crate) struct Wishes {
-    room: Arc<Semaphore>,
-    /// The last one that was done, and what they cost. Held while one is answered.
-    served: Mutex<Served>,
-    record: RecordShare,
-    noted: Mutex<Noted>,
-}
-
-#[derive(Debug, Default)]
-struct Served {
-    last: Option<Instant>,
-    share: WorkShare,
-}
-
-/// Changes of a bay's own that were written down.
-#[derive(Debug, Default)]
-struct Noted {
-    since: Option<Instant>,
-    written: u32,
-    /// Those beyond [`NOTES`] that no event speaks of yet.
-    left_out: u64,
-    /// That the bay's part of the record is used up is on record.
-    full: bool,
-}
-
-impl Default for Wishes {
-    fn default() -> Self {
-        Self {
-            room: Arc::new(Semaphore::new(MAX_WAITING)),
-            served: Mutex::default(),
-            record: RecordShare::default(),
-            noted: Mutex::default(),
-        }
-    }
-}
 
 /// Takes a wish up, unless too many wait already. Says whether it is.
 pub(crate) fn heard(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: u64, ask: Ask) -> bool {
@@ -272,7 +228,7 @@ async fn compare(
     let Ok(Ok(_turn)) = turn else { return Err(late()) };
     let comparison = super::diff::prepare(daemon, who, bay, ask).await?;
     let (part, patch) = (ask.part, ask.patch);
-    crate::daemon::blocking(move || {
+    crate::background::blocking(move || {
         let _clock = ThreadClock::begin(worked);
         let begin =
             DiffLine::Begin { bay: comparison.bay.clone(), from: comparison.from, to: comparison.to, part };

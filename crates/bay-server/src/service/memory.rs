@@ -13,8 +13,8 @@ use bay_types::{ApiError, ErrorCode};
 use crate::backends::refusal;
 use crate::daemon::Daemon;
 use crate::fault::Point;
-use crate::reconcile::start_spec;
 use crate::registry::BayHandle;
+use crate::service::start_spec::start_spec;
 
 /// Obstacles that are told; the first ones are enough to act on.
 const MAX_TOLD: usize = 20;

@@ -13,6 +13,7 @@ pub(crate) mod approvals;
 pub(crate) mod audit;
 pub(crate) mod bays;
 pub(crate) mod checkpoints;
+pub(crate) mod costs;
 pub(crate) mod create;
 pub(crate) mod diff;
 pub(crate) mod events;
@@ -24,15 +25,20 @@ mod gate;
 pub(crate) mod images;
 pub(crate) mod inside;
 pub(crate) mod memory;
+pub(crate) mod metrics;
 pub(crate) mod policy;
 pub(crate) mod ports;
 pub(crate) mod record_stream;
 pub(crate) mod repos;
+pub(crate) mod secrets;
 pub(crate) mod services;
 pub(crate) mod settings;
+pub(crate) mod start_spec;
 mod thinning;
 pub(crate) mod timeline;
+mod top;
 pub(crate) mod traffic;
+pub(crate) mod webhooks;
 pub(crate) mod workspaces;
 
 impl Daemon {

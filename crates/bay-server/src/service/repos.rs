@@ -15,9 +15,10 @@ use tokio::sync::mpsc;
 use super::ends_id;
 use super::fetch::{Fetched, bring, is_local, is_remote, refuse_local};
 use crate::authorize::Verb;
+use crate::background::{blocking, to_the_end};
 use crate::byte_stream::ByteStream;
-use crate::daemon::{Daemon, blocking, to_the_end};
-use crate::news::Teller;
+use crate::daemon::Daemon;
+use crate::followers::Teller;
 use crate::service::images::some;
 
 /// Longest bundle: far beyond the largest repository, far below a disk.

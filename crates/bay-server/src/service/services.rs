@@ -16,9 +16,10 @@ use tokio::sync::mpsc;
 
 use super::{execs, gate};
 use crate::authorize::Verb;
+use crate::background::to_the_end;
 use crate::byte_stream::{self, ByteStream};
 use crate::channel::{ANSWER_WITHIN, plain_text};
-use crate::daemon::{Daemon, to_the_end};
+use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 use crate::spool;
 

@@ -9,7 +9,8 @@ use bay_types::principal::Principal;
 use bay_types::{ApiError, ErrorCode};
 
 use crate::authorize::Verb;
-use crate::daemon::{Daemon, to_the_end};
+use crate::background::to_the_end;
+use crate::daemon::Daemon;
 
 pub(crate) async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<WorkspaceView>, ApiError> {
     daemon.permit(who, Verb::WorkspaceList)?;

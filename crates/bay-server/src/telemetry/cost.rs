@@ -1,13 +1,11 @@
-//! What bays cost: one task looks at every running bay's groups every few seconds, from the host's side.
+//! What bays cost, added up from look to look.
 //!
 //! Processor time is a counter that the kernel keeps for as long as a runtime lives: differences are added up, and the
 //! last value is stored beside the sum, so that a daemon that was away loses none. Memory and disk have no such counter:
 //! they are summed up from look to look, and are not counted while nobody looks.
-//!
-//! A look is about ten reads of small files. For 100 bays that is some 10 ms every [`LOOK_EVERY`].
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bay_store::CostRow;
@@ -16,18 +14,6 @@ use bay_types::stats::{BayCost, BayStats};
 use bay_types::usage::{gib_seconds, seconds};
 use jiff::Timestamp;
 use tokio::time::Instant;
-
-use crate::daemon::Daemon;
-use crate::registry::BayHandle;
-
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How often sums go to the store. A daemon that is killed loses at most this much of memory and disk.
-const SAVE_EVERY: Duration = Duration::from_secs(60);
-/// How old a bay's disk usage may be.
-const DISK_EVERY: Duration = Duration::from_secs(60);
-/// Counting a disk without quotas reads its extents. After each count the counter rests for this many times as long as
-/// it took: never more than a hundredth of one processor.
-const DISK_REST: u32 = 100;
 
 /// Accounts of all bays.
 #[derive(Debug, Default)]
@@ -132,108 +118,42 @@ impl Costs {
         self.accounts().remove(&bay);
     }
 
-    fn unsaved(&self) -> Vec<CostRow> {
+    /// Adds up what a bay's runtime used by now; without a runtime nothing is used. `runtime` tells one runtime of a bay from
+    /// the next.
+    pub(crate) fn looked(&self, bay: BayId, since: Timestamp, runtime: Option<(&str, BayStats)>) {
+        self.with(bay, since, |account| match runtime {
+            Some((identity, stats)) => account.looked(identity, stats, Instant::now()),
+            None => (account.memory, account.stats) = (None, None),
+        });
+    }
+
+    /// Whether a bay's disk was looked at within this time.
+    pub(crate) fn disk_is_fresh(&self, bay: BayId, since: Timestamp, within: Duration) -> bool {
+        self.with(bay, since, |account| account.disk_looked.is_some_and(|looked| looked.elapsed() < within))
+    }
+
+    pub(crate) fn disk_looked(&self, bay: BayId, since: Timestamp, bytes: u64) {
+        self.with(bay, since, |account| account.disk_looked(bytes, Instant::now()));
+    }
+
+    /// Forgets all bays but these.
+    pub(crate) fn keep_only(&self, known: &HashSet<BayId>) {
+        self.accounts().retain(|bay, _| known.contains(bay));
+    }
+
+    /// Accounts that the store does not have as they are.
+    pub(crate) fn unsaved(&self) -> Vec<CostRow> {
         let changed = |account: &&Account| account.saved.as_ref() != Some(&account.row);
         self.accounts().values().filter(changed).map(|account| account.row.clone()).collect()
     }
 
-    fn saved(&self, rows: Vec<CostRow>) {
+    /// Notes that the store has these.
+    pub(crate) fn saved(&self, rows: Vec<CostRow>) {
         let mut accounts = self.accounts();
         for row in rows {
             if let Some(account) = accounts.get_mut(&row.bay) {
                 account.saved = Some(row);
             }
-        }
-    }
-}
-
-/// Looks at one bay now.
-pub(crate) async fn look(daemon: &Daemon, handle: &BayHandle) {
-    let row = handle.row();
-    let costs = &daemon.telemetry.costs;
-    match &row.runtime {
-        // Nobody can measure it here; what was counted stays.
-        Some(_) if handle.driver_missing.is_some() => {}
-        Some(record) => {
-            let stats = handle.backend.stats(row.id, record).await;
-            let runtime = handle.backend.facts(record).identity;
-            costs.with(row.id, row.created_at, |account| account.looked(&runtime, stats, Instant::now()));
-        }
-        None => costs.with(row.id, row.created_at, |account| {
-            (account.memory, account.stats) = (None, None);
-        }),
-    }
-}
-
-/// The last look at a runtime that is about to be cleared: its counters go with it.
-pub(crate) async fn close(daemon: &Daemon, handle: &BayHandle) {
-    if handle.row().runtime.is_none() {
-        return;
-    }
-    look(daemon, handle).await;
-    daemon.telemetry.costs.with(handle.id, handle.row().created_at, |account| {
-        (account.memory, account.stats) = (None, None);
-    });
-    save(daemon).await;
-}
-
-/// Writes down what changed.
-pub(crate) async fn save(daemon: &Daemon) {
-    let costs = &daemon.telemetry.costs;
-    let rows = costs.unsaved();
-    if rows.is_empty() {
-        return;
-    }
-    match daemon.store.cost_save(&rows).await {
-        Ok(()) => costs.saved(rows),
-        Err(error) => tracing::warn!(%error, "what bays cost could not be written down"),
-    }
-}
-
-/// Looks at all bays for ever.
-pub(crate) async fn watch(daemon: Arc<Daemon>) {
-    let mut saved = Instant::now();
-    loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        for handle in daemon.bays.list() {
-            look(&daemon, &handle).await;
-            // The reads do not wait for anything, so others would have to.
-            tokio::task::yield_now().await;
-        }
-        let known: HashSet<BayId> = daemon.bays.list().iter().map(|handle| handle.id).collect();
-        daemon.telemetry.costs.accounts().retain(|bay, _| known.contains(bay));
-        if saved.elapsed() >= SAVE_EVERY {
-            saved = Instant::now();
-            save(&daemon).await;
-        }
-    }
-}
-
-/// Looks at the disks of all bays for ever, one at a time.
-pub(crate) async fn watch_disks(daemon: Arc<Daemon>) {
-    loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        for handle in daemon.bays.list() {
-            let row = handle.row();
-            let costs = &daemon.telemetry.costs;
-            let fresh = |account: &mut Account| {
-                account.disk_looked.is_some_and(|looked| looked.elapsed() < DISK_EVERY)
-            };
-            if !row.disk_ready || costs.with(row.id, row.created_at, fresh) {
-                continue;
-            }
-            let began = Instant::now();
-            let id = row.id;
-            match daemon.with_pool(move |pool| pool.bay_usage(id)).await {
-                Ok(usage) => costs.with(row.id, row.created_at, |account| {
-                    account.disk_looked(usage.own_bytes, Instant::now());
-                }),
-                // It may be going at this moment.
-                Err(error) => {
-                    tracing::debug!(bay = %row.name, message = %error.message, "a disk was not counted");
-                }
-            }
-            tokio::time::sleep(began.elapsed() * DISK_REST).await;
         }
     }
 }

@@ -19,16 +19,13 @@ use bay_types::trace::{ExecTrace, SpanId, TraceId, Traceparent};
 use bay_types::{ApiError, BayName};
 use jiff::Timestamp;
 
-pub(crate) mod cost;
-mod counters;
-mod exposition;
-mod metrics;
+mod cost;
+pub(crate) mod counters;
+pub(crate) mod exposition;
 mod otlp;
 
 pub(crate) use cost::Costs;
 pub(crate) use counters::Counters;
-pub(crate) use exposition::CONTENT_TYPE as METRICS_TYPE;
-pub(crate) use metrics::text as metrics_text;
 pub use otlp::Collector;
 use otlp::text;
 pub(crate) use otlp::{Requested, Span, Spans};

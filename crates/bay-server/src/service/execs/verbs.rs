@@ -13,9 +13,10 @@ use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 
 use crate::authorize::Verb;
+use crate::background::to_the_end;
 use crate::byte_stream::{self, ByteStream};
 use crate::channel::FrameStream;
-use crate::daemon::{Daemon, to_the_end};
+use crate::daemon::Daemon;
 use crate::registry::Attached;
 use crate::service::{execs, gate};
 use crate::{checked_output, spool};

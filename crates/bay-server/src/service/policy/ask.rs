@@ -15,9 +15,11 @@ use bay_types::policy::{
 use jiff::Timestamp;
 
 use super::set::{self, Prepared};
-use super::{compile, recall, view};
+use super::{recall, view};
+use crate::background::blocking;
 use crate::channel::plain_text;
-use crate::daemon::{Daemon, blocking};
+use crate::daemon::Daemon;
+use crate::policies::compile;
 use crate::registry::BayHandle;
 
 /// Requests of the past that are decided anew for a comparison.

@@ -19,8 +19,9 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::ask;
+use crate::background::blocking;
 use crate::channel::plain_text;
-use crate::daemon::{Daemon, blocking};
+use crate::daemon::Daemon;
 use crate::registry::BayHandle;
 
 /// Refusals that can be learned from at once, the newest.

@@ -17,9 +17,11 @@ use bay_types::principal::Principal;
 use bay_types::{ApiError, BayName, ErrorCode};
 use jiff::{SignedDuration, Timestamp};
 
-use super::{compile, places, view};
+use super::view;
+use crate::background::blocking;
 use crate::channel::plain_text;
-use crate::daemon::{Daemon, blocking};
+use crate::daemon::Daemon;
+use crate::policies::{compile, places};
 use crate::registry::BayHandle;
 use crate::service::bays::not_deleting;
 

@@ -13,8 +13,9 @@ use bay_types::{ApiError, ErrorCode};
 
 use super::{ask, inside, recall, set};
 use crate::authorize::Verb;
+use crate::background::to_the_end;
 use crate::channel::plain_text;
-use crate::daemon::{Daemon, to_the_end};
+use crate::daemon::Daemon;
 
 /// Which layer a verb is about: the host's, or that of the project that a bay belongs to.
 #[derive(Debug, Clone, Copy)]

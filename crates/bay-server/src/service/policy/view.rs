@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::compile::Effective;
+use crate::policies::Effective;
 use bay_text::shell::quoted;
 
 /// What `bay-policy` says, in the words of the API. Both are JSON of the same shape, which tests hold.

@@ -2,10 +2,9 @@
 //! no more than one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use bay_types::BayId;
 use bay_types::bay::State;
 use bay_types::stats::{Pressure, Pressures};
 use bay_types::top::{BayUse, DiskUse, HostUse, ProcessorTime, Top};
@@ -19,22 +18,9 @@ const FRESH_FOR: Duration = Duration::from_millis(200);
 /// Counting a bay's disk without quotas goes through all its extents, so it is done this seldom, one bay at a time.
 const DISK_EVERY: Duration = Duration::from_secs(15);
 
-#[derive(Debug, Default)]
-pub(crate) struct Looks {
-    last: tokio::sync::Mutex<Option<(Instant, Arc<Top>)>>,
-    disks: Mutex<Disks>,
-}
-
-#[derive(Debug, Default)]
-struct Disks {
-    counting: bool,
-    counted_at: Option<Instant>,
-    of: HashMap<BayId, DiskUse>,
-}
-
 /// All bays and the host, as they are or were a moment ago.
-pub(crate) async fn top(daemon: &Arc<Daemon>) -> Arc<Top> {
-    let mut last = daemon.looks.last.lock().await;
+pub(super) async fn top(daemon: &Arc<Daemon>) -> Arc<Top> {
+    let mut last = daemon.last_usage.last.lock().await;
     if let Some((at, top)) = &*last
         && at.elapsed() < FRESH_FOR
     {
@@ -68,20 +54,14 @@ async fn one(daemon: &Daemon, handle: &BayHandle) -> BayUse {
         limits: row.spec.limits,
         execs_running: handle.execs_open() as u64,
         stats,
-        disk: daemon.looks.disks().of.get(&row.id).copied(),
-    }
-}
-
-impl Looks {
-    fn disks(&self) -> std::sync::MutexGuard<'_, Disks> {
-        self.disks.lock().unwrap_or_else(PoisonError::into_inner)
+        disk: daemon.last_usage.disks().of.get(&row.id).copied(),
     }
 }
 
 /// Counts what the bays hold, in the background, when that has not been done for a while.
 fn count_disks(daemon: &Arc<Daemon>) {
     {
-        let mut disks = daemon.looks.disks();
+        let mut disks = daemon.last_usage.disks();
         let fresh = disks.counted_at.is_some_and(|at| at.elapsed() < DISK_EVERY);
         if disks.counting || fresh {
             return;
@@ -102,10 +82,10 @@ fn count_disks(daemon: &Arc<Daemon>) {
                 let disk = DiskUse { own_bytes: usage.own_bytes, shared_bytes: shared };
                 counted.insert(id, disk);
                 // Shown as soon as known: the whole round may take a while.
-                daemon.looks.disks().of.insert(id, disk);
+                daemon.last_usage.disks().of.insert(id, disk);
             }
         }
-        let mut disks = daemon.looks.disks();
+        let mut disks = daemon.last_usage.disks();
         disks.of = counted;
         disks.counted_at = Some(Instant::now());
         disks.counting = false;

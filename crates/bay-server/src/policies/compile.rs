@@ -16,7 +16,7 @@ use super::places;
 use crate::channel::plain_text;
 
 /// What a bay has that was given no policy.
-pub(super) const DEFAULT: Preset = Preset::Closed;
+pub(crate) const DEFAULT: Preset = Preset::Closed;
 /// How much of what is wrong with a policy is told to whoever is refused for it.
 const MAX_PROBLEM_CHARS: usize = 200;
 
@@ -24,22 +24,22 @@ const MAX_PROBLEM_CHARS: usize = 200;
 #[derive(Debug)]
 pub(crate) struct Effective {
     pub(crate) policy: Arc<CompiledPolicy>,
-    pub(super) sources: Vec<Source>,
-    pub(super) grants: Vec<GrantRow>,
+    pub(crate) sources: Vec<Source>,
+    pub(crate) grants: Vec<GrantRow>,
 }
 
 /// Where a layer comes from.
 #[derive(Debug)]
-pub(super) struct Source {
-    pub(super) layer: Layer,
+pub(crate) struct Source {
+    pub(crate) layer: Layer,
     /// Nothing for the bay that was given no policy.
-    pub(super) set: Option<(Timestamp, String)>,
-    pub(super) problems: Vec<String>,
+    pub(crate) set: Option<(Timestamp, String)>,
+    pub(crate) problems: Vec<String>,
 }
 
 impl Effective {
     /// Nobody can tell what was allowed, so nothing is.
-    pub(super) fn unreadable(why: &str) -> Self {
+    pub(crate) fn unreadable(why: &str) -> Self {
         let problems = vec![format!("the policy could not be read: {why}")];
         let closed = closed(Layer::Bay, "unreadable", &problems);
         let policy = CompiledPolicy::new(Layers { bay: Some(closed), ..Layers::default() });
@@ -52,11 +52,11 @@ impl Effective {
 }
 
 /// The project a bay belongs to: the repository that its workspace began from.
-pub(super) fn project(row: &BayRow) -> Option<String> {
+pub(crate) fn project(row: &BayRow) -> Option<String> {
     row.origin.as_ref().map(|origin| origin.location.clone())
 }
 
-pub(super) fn sha256(text: &str) -> String {
+pub(crate) fn sha256(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());
     hex::encode(digest)
 }
@@ -85,7 +85,7 @@ fn closed(layer: Layer, name: &str, problems: &[String]) -> LayerPolicy {
 }
 
 /// Reads the text of a layer, or says everything that is wrong with it.
-pub(super) fn read(
+pub(crate) fn read(
     layer: Layer,
     name: &str,
     text: &str,
@@ -96,7 +96,7 @@ pub(super) fn read(
 }
 
 /// The layer of a row; one that cannot be read denies everything.
-pub(super) fn layer_of(layer: Layer, row: &PolicyRow, forge: Option<&Place>) -> (LayerPolicy, Vec<String>) {
+pub(crate) fn layer_of(layer: Layer, row: &PolicyRow, forge: Option<&Place>) -> (LayerPolicy, Vec<String>) {
     let read = match serde_json::from_str::<FoundPlaces>(&row.places) {
         Ok(found) => read(layer, &row.name, &row.text, &places::places(&found, forge)),
         Err(error) => Err(vec![format!("the places kept with it cannot be read: {error}")]),
@@ -107,18 +107,18 @@ pub(super) fn layer_of(layer: Layer, row: &PolicyRow, forge: Option<&Place>) -> 
     }
 }
 
-pub(super) fn default_layer() -> LayerPolicy {
+pub(crate) fn default_layer() -> LayerPolicy {
     DEFAULT.load(Layer::Bay, &Places::default()).unwrap_or_else(|problems| {
         closed(Layer::Bay, DEFAULT.name(), &[format!("the preset cannot be read: {problems}")])
     })
 }
 
 /// The grants of a row: one, unless its text cannot be read any more.
-pub(super) fn grants_of(row: &GrantRow) -> Result<Vec<Grant>, Vec<String>> {
+pub(crate) fn grants_of(row: &GrantRow) -> Result<Vec<Grant>, Vec<String>> {
     read(Layer::Bay, &format!("grant {}", row.id), &row.text, &Places::default()).map(|layer| layer.grants)
 }
 
-pub(super) fn compile(texts: &PolicyTexts, forge: Option<&Place>) -> Effective {
+pub(crate) fn compile(texts: &PolicyTexts, forge: Option<&Place>) -> Effective {
     let mut sources = Vec::new();
     let mut read = |layer: Layer, row: Option<&PolicyRow>| {
         let row = row?;

@@ -15,33 +15,33 @@ const SAVED_UP: Duration = Duration::from_secs(10);
 
 /// What is charged for each answer beside what it is measured to cost, in processor time of the daemon and of the kernel's
 /// own threads. Estimates, not measurements.
-pub(super) mod cost {
+pub(crate) mod cost {
     use std::time::Duration;
 
     /// A list, or a refusal.
-    pub(in super::super) const LOOK: Duration = Duration::from_millis(20);
+    pub(crate) const LOOK: Duration = Duration::from_millis(20);
     /// A snapshot of the bay's subvolumes, and the removal of one that is thinned.
-    pub(in super::super) const SNAPSHOT: Duration = Duration::from_millis(200);
+    pub(crate) const SNAPSHOT: Duration = Duration::from_millis(200);
     /// A snapshot, the end of everything that runs, fresh subvolumes and a start.
-    pub(in super::super) const RESTORE: Duration = Duration::from_millis(400);
+    pub(crate) const RESTORE: Duration = Duration::from_millis(400);
 }
 
 /// The share of one bay.
 #[derive(Debug, Default)]
-pub(super) struct WorkShare {
+pub(crate) struct WorkShare {
     /// When all work that was done for the bay is paid back.
     paid: Option<Instant>,
 }
 
 impl WorkShare {
     /// How long the bay has to wait before the daemon works for it again; zero where it may ask now.
-    pub(super) fn wait(&self, now: Instant) -> Duration {
+    pub(crate) fn wait(&self, now: Instant) -> Duration {
         let owed = self.paid.map_or(Duration::ZERO, |paid| paid.saturating_duration_since(now));
         owed.saturating_sub(SAVED_UP * PART)
     }
 
     /// Charges for work that is done.
-    pub(super) fn charge(&mut self, now: Instant, took: Duration) {
+    pub(crate) fn charge(&mut self, now: Instant, took: Duration) {
         self.paid = Some(self.paid.map_or(now, |paid| paid.max(now)) + took * PART);
     }
 }

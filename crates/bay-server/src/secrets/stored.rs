@@ -21,53 +21,53 @@ const EXTENSION: &str = "age";
 
 /// A secret as it is kept.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Kept {
-    pub(super) name: String,
+pub(crate) struct Kept {
+    pub(crate) name: String,
     /// When it was first set, in microseconds: another one of the same name is another secret.
-    pub(super) incarnation: u64,
-    pub(super) value: SecretText,
-    pub(super) value_since: Timestamp,
+    pub(crate) incarnation: u64,
+    pub(crate) value: SecretText,
+    pub(crate) value_since: Timestamp,
     /// Values before it, where an earlier release kept them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) earlier: Vec<SecretText>,
+    pub(crate) earlier: Vec<SecretText>,
     #[serde(default)]
-    pub(super) expires: Option<Timestamp>,
+    pub(crate) expires: Option<Timestamp>,
     #[serde(default)]
-    pub(super) command: Option<KeptCommand>,
-    pub(super) uses: Vec<String>,
+    pub(crate) command: Option<KeptCommand>,
+    pub(crate) uses: Vec<String>,
     #[serde(default)]
-    pub(super) env: Vec<String>,
+    pub(crate) env: Vec<String>,
     #[serde(default)]
-    pub(super) files: Vec<SecretFile>,
+    pub(crate) files: Vec<SecretFile>,
     #[serde(default)]
-    pub(super) git: Vec<String>,
+    pub(crate) git: Vec<String>,
     #[serde(default)]
-    pub(super) bays: Vec<KeptBay>,
-    pub(super) managed: bool,
-    pub(super) literal_bodies: bool,
+    pub(crate) bays: Vec<KeptBay>,
+    pub(crate) managed: bool,
+    pub(crate) literal_bodies: bool,
     /// Values that are easy to guess are taken: somebody insisted.
     #[serde(default)]
-    pub(super) allow_weak: bool,
-    pub(super) set_at: Timestamp,
+    pub(crate) allow_weak: bool,
+    pub(crate) set_at: Timestamp,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct KeptCommand {
-    pub(super) line: SecretText,
-    pub(super) refresh_s: u64,
-    pub(super) uid: u32,
+pub(crate) struct KeptCommand {
+    pub(crate) line: SecretText,
+    pub(crate) refresh_s: u64,
+    pub(crate) uid: u32,
 }
 
 /// A bay that a secret is limited to, and what it was called.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct KeptBay {
-    pub(super) id: BayId,
-    pub(super) name: String,
+pub(crate) struct KeptBay {
+    pub(crate) id: BayId,
+    pub(crate) name: String,
 }
 
 impl Kept {
     /// Gives it another value. The one that it had is remembered when this is kept.
-    pub(super) fn replace_value(&mut self, value: SecretText) {
+    pub(crate) fn replace_value(&mut self, value: SecretText) {
         self.value = value;
         self.value_since = Timestamp::now();
     }
@@ -85,14 +85,14 @@ fn path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.{EXTENSION}"))
 }
 
-pub(super) fn write(dir: &Path, kept: &Kept, keys: &Keyring) -> Result<(), ApiError> {
+pub(crate) fn write(dir: &Path, kept: &Kept, keys: &Keyring) -> Result<(), ApiError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| failed("making", dir, &e))?;
     let path = path(dir, &kept.name);
     let text = serde_json::to_vec(kept).map_err(|e| failed("writing", &path, &e))?;
     keys.write(&path, &Zeroizing::new(text))
 }
 
-pub(super) fn remove(dir: &Path, name: &str) -> Result<(), ApiError> {
+pub(crate) fn remove(dir: &Path, name: &str) -> Result<(), ApiError> {
     let path = path(dir, name);
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("removing", &path, &error)),
@@ -101,7 +101,7 @@ pub(super) fn remove(dir: &Path, name: &str) -> Result<(), ApiError> {
 }
 
 /// All that there are; a file that cannot be read is told, and the others are read all the same.
-pub(super) fn read_all(dir: &Path, keys: &Keyring) -> Result<(Vec<Kept>, Vec<String>), ApiError> {
+pub(crate) fn read_all(dir: &Path, keys: &Keyring) -> Result<(Vec<Kept>, Vec<String>), ApiError> {
     let (mut all, mut problems) = (Vec::new(), Vec::new());
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,

@@ -36,7 +36,7 @@ fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> ApiError {
 }
 
 /// The bay's authority, made when there is none.
-pub(super) fn authority(
+pub(crate) fn authority(
     data_dir: &Path,
     bay: BayId,
     forked_from: Option<BayId>,
@@ -92,7 +92,7 @@ pub(super) fn remove(data_dir: &Path, bay: BayId) -> io::Result<()> {
 
 /// The list of names on disk, to which new ones are added.
 #[derive(Debug)]
-pub(super) struct NamesFile {
+pub(crate) struct NamesFile {
     held: Mutex<Held>,
 }
 
@@ -115,7 +115,7 @@ impl Held {
 
 impl NamesFile {
     /// The names so far. A last line that was cut short by a crash was never answered, and is written over.
-    pub(super) fn open(data_dir: &Path, bay: BayId) -> Result<(Self, Names), ApiError> {
+    pub(crate) fn open(data_dir: &Path, bay: BayId) -> Result<(Self, Names), ApiError> {
         let path = dir(data_dir, bay).join(NAMES);
         let open = || -> io::Result<(File, String)> {
             let file = OpenOptions::new()
@@ -144,7 +144,7 @@ impl NamesFile {
 
     /// Adds a name. It outlives the daemon when this returns; where it fails, the name must not be used until
     /// [`NamesFile::settle`] says so.
-    pub(super) fn add(&self, name: &str) -> io::Result<()> {
+    pub(crate) fn add(&self, name: &str) -> io::Result<()> {
         let mut held = self.held();
         held.unwritten.push_str(name);
         held.unwritten.push('\n');
@@ -152,13 +152,13 @@ impl NamesFile {
     }
 
     /// Writes what could not be written before.
-    pub(super) fn settle(&self) -> io::Result<()> {
+    pub(crate) fn settle(&self) -> io::Result<()> {
         let mut held = self.held();
         if held.unwritten.is_empty() { Ok(()) } else { held.write() }
     }
 
     /// Has it on disk, for memory that outlives the host's next start.
-    pub(super) fn sync(&self) -> io::Result<()> {
+    pub(crate) fn sync(&self) -> io::Result<()> {
         self.held().file.sync_data()
     }
 }

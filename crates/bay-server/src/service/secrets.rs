@@ -9,12 +9,13 @@ use bay_types::secret::{SecretRotate, SecretSet, SecretSource, SecretText, Secre
 use bay_types::{ApiError, ErrorCode};
 use jiff::Timestamp;
 
-use super::given::{self, wrong};
-use super::kept::{Kept, KeptBay, KeptCommand};
-use super::source::{self, Fetched};
-use super::{Refreshed, kept, strength, text};
 use crate::authorize::{Verb, authorize};
-use crate::daemon::{Daemon, blocking, to_the_end};
+use crate::background::{blocking, to_the_end};
+use crate::daemon::Daemon;
+use crate::secrets::definition::{self, wrong};
+use crate::secrets::source::{self, Fetched};
+use crate::secrets::stored::{Kept, KeptBay, KeptCommand};
+use crate::secrets::{Refreshed, stored, strength, text};
 
 /// How often a command may be run at most, and at least.
 const REFRESH_S: std::ops::RangeInclusive<u64> = 10..=30 * 24 * 3600;
@@ -107,9 +108,9 @@ async fn set_secret(
 ) -> Result<SecretView, ApiError> {
     let vault = &daemon.secrets;
     vault.keys.check()?;
-    given::name(&name)?;
-    given::expand(&name, &mut wanted);
-    given::check(&wanted)?;
+    definition::name(&name)?;
+    definition::expand(&name, &mut wanted);
+    definition::check(&wanted)?;
     let mut bays = Vec::new();
     for bay in &wanted.bays {
         let handle = daemon.bays.find(bay)?;
@@ -249,7 +250,7 @@ async fn remove_secret(daemon: Arc<Daemon>, name: String, caller: Principal) -> 
     vault.take_out(&name);
     let (dir, view) = (vault.dir(), secret.view());
     let removed = name.clone();
-    blocking(move || kept::remove(&dir, &removed)).await?;
+    blocking(move || stored::remove(&dir, &removed)).await?;
     remembered.map_err(|error| {
         ApiError::new(
             ErrorCode::Internal,

@@ -11,13 +11,13 @@ use tokio::sync::watch;
 type Cut = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Reads as ended and writes as broken once it is cut; whoever has it then lets go of it.
-pub(crate) struct Line {
+pub(crate) struct GuestConnection {
     /// Closed as soon as it is cut: whoever has the line may hold on to it for as long as its own caller stays.
     stream: Option<BoxedStream>,
     cut: Cut,
 }
 
-impl Line {
+impl GuestConnection {
     /// `cuts` counts how often all lines were cut.
     pub(crate) fn new(stream: BoxedStream, mut cuts: watch::Receiver<u64>) -> Self {
         let before = *cuts.borrow();
@@ -37,7 +37,7 @@ impl Line {
     }
 }
 
-impl AsyncRead for Line {
+impl AsyncRead for GuestConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -50,7 +50,7 @@ impl AsyncRead for Line {
     }
 }
 
-impl AsyncWrite for Line {
+impl AsyncWrite for GuestConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -81,7 +81,7 @@ mod tests {
     async fn a_line_that_is_cut_wakes_its_reader_and_takes_no_more() {
         let cuts = watch::Sender::new(0);
         let (near, mut far) = UnixStream::pair().unwrap();
-        let mut line = Line::new(Box::new(near), cuts.subscribe());
+        let mut line = GuestConnection::new(Box::new(near), cuts.subscribe());
         far.write_all(b"x").await.unwrap();
         assert_eq!(line.read_u8().await.unwrap(), b'x');
         let reading = tokio::spawn(async move {

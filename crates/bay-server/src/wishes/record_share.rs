@@ -15,14 +15,14 @@ const AFTER_RESTORE: u64 = 4096;
 
 /// The part of the record that one bay has.
 #[derive(Debug, Default)]
-pub(super) struct RecordShare {
+pub(crate) struct RecordShare {
     /// Bytes up to an event, and its number.
     counted: Mutex<(u64, u64)>,
 }
 
 impl RecordShare {
     /// Whether there is room for one more event.
-    pub(super) async fn has_room(&self, store: &Store, bay: BayId) -> Result<bool, StoreError> {
+    pub(crate) async fn has_room(&self, store: &Store, bay: BayId) -> Result<bool, StoreError> {
         let mut counted = self.counted.lock().await;
         let (bytes, since) = &mut *counted;
         let (more, last) = store.events_caused_bytes(bay, *since, BESIDE, AFTER_RESTORE).await?;
@@ -33,7 +33,7 @@ impl RecordShare {
 }
 
 /// What a bay is told that has used up its part.
-pub(super) fn used_up() -> ApiError {
+pub(crate) fn used_up() -> ApiError {
     ApiError::new(
         ErrorCode::NotEnough,
         format!(

@@ -10,7 +10,7 @@ use crate::channel::plain_text;
 const MAX_FROM: usize = 200;
 
 /// What a caller found, checked and in one form. Credentials in a place are refused, so none is ever kept.
-pub(super) fn checked(found: &FoundPlaces) -> Result<FoundPlaces, ApiError> {
+pub(crate) fn checked(found: &FoundPlaces) -> Result<FoundPlaces, ApiError> {
     let list = |places: &[FoundPlace]| -> Result<Vec<FoundPlace>, ApiError> {
         if places.len() > MAX_PLACES {
             return Err(ApiError::new(
@@ -46,7 +46,7 @@ fn one(given: &FoundPlace) -> Result<FoundPlace, ApiError> {
 }
 
 /// What rules refer to. A place that cannot be read any more is no place.
-pub(super) fn places(found: &FoundPlaces, forge: Option<&Place>) -> Places {
+pub(crate) fn places(found: &FoundPlaces, forge: Option<&Place>) -> Places {
     let list = |places: &[FoundPlace]| {
         let read = |found: &FoundPlace| {
             Some(Place::parse(&found.url).ok()?.leading_to(found.addresses.iter().copied()))

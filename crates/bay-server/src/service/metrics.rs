@@ -6,13 +6,15 @@ use std::sync::Arc;
 use bay_store::BayRow;
 use bay_types::ApiError;
 use bay_types::bay::State;
+use bay_types::principal::Principal;
 use bay_types::stats::{BayStats, Pressure, Stall};
 use bay_types::usage::seconds;
 
-use super::counters::{BOUNDS, Counter, DECISIONS, EgressCounters, REASONS, REFUSALS};
-use super::exposition::{Exposition, Kind, number};
+use crate::authorize::Verb;
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
+use crate::telemetry::counters::{BOUNDS, Counter, DECISIONS, EgressCounters, REASONS, REFUSALS};
+use crate::telemetry::exposition::{self, Exposition, Kind, number};
 
 /// Bays that have series of their own, oldest first.
 const MAX_BAYS: usize = 1000;
@@ -37,7 +39,12 @@ struct Bay {
     cost: bay_types::stats::BayCost,
 }
 
-pub(crate) async fn text(daemon: &Daemon) -> Result<String, ApiError> {
+/// The format that the numbers are in.
+pub(crate) const CONTENT_TYPE: &str = exposition::CONTENT_TYPE;
+
+/// The daemon's numbers in the exposition format of Prometheus.
+pub(crate) async fn read(daemon: &Daemon, who: &Principal) -> Result<String, ApiError> {
+    daemon.permit(who, Verb::MetricsRead)?;
     let handles = daemon.bays.list();
     let rows: Vec<BayRow> = handles.iter().map(|handle| handle.row()).collect();
     let running: usize = handles.iter().map(|handle| handle.execs_open()).sum();

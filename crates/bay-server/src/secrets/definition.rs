@@ -19,7 +19,7 @@ const OURS: [&str; 8] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "IFS", "ENV
 /// Where nothing of a bay's own lies, and where the work lies that is brought home.
 const NOT_THERE: [&str; 5] = ["/.bay", "/proc", "/sys", "/dev", "/workspace"];
 /// Whom git says it is where nobody said otherwise; forges take any name with a token.
-pub(super) const GIT_USER: &str = "x-access-token";
+pub(crate) const GIT_USER: &str = "x-access-token";
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -30,12 +30,12 @@ struct Preset {
     literal_bodies: bool,
 }
 
-pub(super) fn wrong(message: impl Into<String>, next: impl Into<String>) -> ApiError {
+pub(crate) fn wrong(message: impl Into<String>, next: impl Into<String>) -> ApiError {
     ApiError::new(ErrorCode::SecretInvalid, message, next)
 }
 
 /// Whether this can be the name of a secret.
-pub(super) fn name(name: &str) -> Result<(), ApiError> {
+pub(crate) fn name(name: &str) -> Result<(), ApiError> {
     let letters = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
     if begins && name.len() <= MAX_SECRET_NAME && name.bytes().all(letters) {
@@ -54,7 +54,7 @@ fn presets() -> std::collections::BTreeMap<String, Preset> {
 }
 
 /// Puts presets into the place of their names, and what is to be had by default where nothing was said.
-pub(super) fn expand(name: &str, set: &mut SecretSet) {
+pub(crate) fn expand(name: &str, set: &mut SecretSet) {
     let presets = presets();
     let mut uses = Vec::new();
     let mut delivered = !(set.env.is_empty() && set.files.is_empty() && set.git.is_empty());
@@ -78,7 +78,7 @@ pub(super) fn expand(name: &str, set: &mut SecretSet) {
 }
 
 /// Everything that was asked for can be done.
-pub(super) fn check(set: &SecretSet) -> Result<Vec<Named>, ApiError> {
+pub(crate) fn check(set: &SecretSet) -> Result<Vec<Named>, ApiError> {
     if set.uses.is_empty() {
         let known = presets().into_keys().collect::<Vec<_>>().join(", ");
         return Err(wrong(
@@ -164,7 +164,7 @@ fn file(file: &SecretFile) -> Result<(), String> {
 }
 
 /// `[USER@]HOST[:PORT]`, in parts.
-pub(super) fn git_place(text: &str) -> (&str, &str) {
+pub(crate) fn git_place(text: &str) -> (&str, &str) {
     text.split_once('@').unwrap_or((GIT_USER, text))
 }
 
@@ -189,7 +189,7 @@ fn git(text: &str, named: &[Named]) -> Result<(), ApiError> {
 }
 
 /// What git is to send a secret as.
-pub(super) fn git_slot<'a>(place: &str, named: &'a [Named]) -> Option<&'a Slot> {
+pub(crate) fn git_slot<'a>(place: &str, named: &'a [Named]) -> Option<&'a Slot> {
     let fits = |one: &&'a Named| match one {
         Named::Place(one) => one.is_at(place),
         Named::Rule { .. } => false,

@@ -12,8 +12,8 @@ use hyper::body::{Frame, SizeHint};
 use tokio::sync::oneshot;
 
 /// How much more of a refused upload is taken in, and for how long.
-const HEARD_OUT_BYTES: usize = 1 << 30;
-const HEARD_OUT_WITHIN: Duration = Duration::from_secs(10);
+const DRAINED_BYTES: usize = 1 << 30;
+const DRAINED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Lends a request's body to whoever passes it on; what that one leaves of it comes back.
 pub(super) fn lend(body: Body) -> (Body, Returned) {
@@ -25,11 +25,11 @@ pub(super) struct Returned(oneshot::Receiver<Body>);
 
 impl Returned {
     /// Takes in the rest, while the answer is on its way already.
-    pub(super) fn hear_out(self) {
+    pub(super) fn drain(self) {
         tokio::spawn(async move {
             let heard = async {
                 let Ok(mut body) = self.0.await else { return };
-                let mut left = HEARD_OUT_BYTES;
+                let mut left = DRAINED_BYTES;
                 while let Some(Ok(frame)) = body.frame().await {
                     left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
                     if left == 0 {
@@ -37,7 +37,7 @@ impl Returned {
                     }
                 }
             };
-            let _ = tokio::time::timeout(HEARD_OUT_WITHIN, heard).await;
+            let _ = tokio::time::timeout(DRAINED_WITHIN, heard).await;
         });
     }
 }
@@ -91,7 +91,7 @@ mod tests {
         sender.send(Ok(Bytes::from_static(b"first"))).await.unwrap();
         assert_eq!(lent.frame().await.unwrap().unwrap().into_data().unwrap(), "first");
         drop(lent);
-        returned.hear_out();
+        returned.drain();
         for _ in 0..100 {
             sender.send(Ok(Bytes::from_static(b"more"))).await.unwrap();
         }

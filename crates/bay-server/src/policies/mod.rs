@@ -1,0 +1,75 @@
+//! The policies of all bays: texts made into what decides, and kept until a change.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bay_types::BayId;
+use tokio::sync::watch;
+
+pub(crate) mod compile;
+pub(crate) mod places;
+
+pub(crate) use compile::Effective;
+
+/// The policies of all bays, made ready.
+#[derive(Debug, Default)]
+pub(crate) struct Policies {
+    bays: Mutex<HashMap<BayId, Entry>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// How often it was changed, as far as this daemon knows.
+    changes: watch::Sender<u64>,
+    /// As of that number of changes.
+    ready: Option<(u64, Arc<Effective>)>,
+}
+
+impl Default for Entry {
+    fn default() -> Self {
+        Self { changes: watch::Sender::new(0), ready: None }
+    }
+}
+
+impl Policies {
+    fn bays(&self) -> MutexGuard<'_, HashMap<BayId, Entry>> {
+        self.bays.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that grows whenever the policy of the bay is not what it was. Closed when the bay is gone.
+    pub(crate) fn subscribe(&self, bay: BayId) -> watch::Receiver<u64> {
+        self.bays().entry(bay).or_default().changes.subscribe()
+    }
+
+    /// To be called after the commit of a change.
+    pub(crate) fn touch(&self, bay: BayId) {
+        if let Some(entry) = self.bays().get_mut(&bay) {
+            entry.ready = None;
+            entry.changes.send_modify(|changes| *changes += 1);
+        }
+    }
+
+    /// Nobody asks for this bay any more.
+    pub(crate) fn forget(&self, bay: BayId) {
+        self.bays().remove(&bay);
+    }
+
+    /// What is ready, or the number of changes that whatever is made now is of.
+    pub(crate) fn ready(&self, bay: BayId) -> Result<Arc<Effective>, u64> {
+        let mut bays = self.bays();
+        let entry = bays.entry(bay).or_default();
+        let changes = *entry.changes.borrow();
+        match &entry.ready {
+            Some((of, effective)) if *of == changes => Ok(Arc::clone(effective)),
+            _ => Err(changes),
+        }
+    }
+
+    /// Keeps a policy as the one of so many changes.
+    pub(crate) fn keep(&self, bay: BayId, of: u64, effective: &Arc<Effective>) {
+        // One that was removed meanwhile is not brought back by this.
+        if let Some(entry) = self.bays().get_mut(&bay) {
+            entry.ready = Some((of, Arc::clone(effective)));
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What a bay is started with, and what its files begin as.
+
+use bay_backend::StartSpec;
+use bay_pool::WorkspaceFrom;
+use bay_store::BayRow;
+use bay_types::ApiError;
+use bay_types::bay::{Limits, Source};
+use bay_types::checkpoint::Point;
+
+use crate::daemon::Daemon;
+
+/// What a bay is started with, or was.
+pub(crate) async fn start_spec(daemon: &Daemon, row: &BayRow) -> Result<StartSpec, ApiError> {
+    let limits = started_with(&row.spec.limits);
+    let (id, bounded) = (row.id, limits.io_read_mibps.is_some() || limits.io_write_mibps.is_some());
+    let io_devices = daemon
+        .with_pool(move |pool| {
+            // A bay of an earlier release has no such directory.
+            pool.checkpoints_shown(id)?;
+            if bounded { pool.devices() } else { Ok(Vec::new()) }
+        })
+        .await?;
+    let secrets = daemon.secrets.delivered(row).unwrap_or_else(|error| {
+        tracing::error!(bay = %row.name, message = %error.message, "a bay starts without its secrets");
+        Vec::new()
+    });
+    Ok(StartSpec {
+        bay: row.id,
+        name: row.name.clone(),
+        machine_id: row.machine_id.clone(),
+        author: row.spec.author.clone(),
+        certificate: daemon.egress.certificate(row).await,
+        ssh: daemon.egress.ssh(row).await,
+        secrets,
+        disk: daemon.pool()?.bay_disk(row.id),
+        mounts: row.spec.mounts.clone(),
+        id_base: row.id_base,
+        fork_index: row.forked_from.as_ref().map(|from| from.index),
+        limits,
+        io_devices,
+    })
+}
+
+/// What is in force for the limits of a bay: nobody gets more processes than the default by not asking.
+pub(crate) fn started_with(limits: &Limits) -> Limits {
+    let mut limits = limits.clone();
+    limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
+    limits
+}
+
+/// What the files of a bay begin as.
+pub(crate) fn begins_from(row: &BayRow) -> WorkspaceFrom {
+    match (&row.forked_from, &row.spec.source, &row.origin) {
+        (Some(from), _, _) => WorkspaceFrom::Checkpoint {
+            point: Point { bay: from.bay, checkpoint: from.checkpoint },
+            state: row.thaw_from.is_some(),
+        },
+        (None, Source::Kept { workspace }, _) => WorkspaceFrom::Kept { workspace: workspace.clone() },
+        (None, _, None) => WorkspaceFrom::Empty,
+        (None, _, Some(origin)) => WorkspaceFrom::Checkout {
+            repo: origin.repo,
+            commit: origin.commit.clone(),
+            branch: origin.branch.clone(),
+        },
+    }
+}
