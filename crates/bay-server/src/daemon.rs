@@ -66,7 +66,7 @@ pub(crate) struct Daemon {
     pub(crate) diffs: Arc<Semaphore>,
     pub(crate) telemetry: Telemetry,
     pub(crate) changes: Arc<Changes>,
-    pub(crate) policies: Policies,
+    pub(crate) policies: Arc<Policies>,
     pub(crate) approvals: Approvals,
     pub(crate) notify: Notify,
 }

@@ -180,6 +180,8 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     let telemetry = Telemetry::new(config.otlp.clone(), store.daemon_id());
     telemetry.costs.restore(store.cost_list().await?);
     let host = HostSize::here();
+    let policies = Arc::<policies::Policies>::default();
+    let approvals = approvals::Approvals::new(config.approvals, store.clone(), Arc::clone(&policies));
     let daemon = Arc::new(Daemon {
         store,
         ledger,
@@ -202,11 +204,11 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
         diffs: Arc::new(Semaphore::new(service::diff::MAX_DIFFS)),
         telemetry,
         changes: Arc::default(),
-        policies: policies::Policies::default(),
-        approvals: approvals::Approvals::new(config.approvals),
+        approvals,
+        policies,
         notify: notify::Notify::new(&config.data_dir),
     });
-    daemon.approvals.restore(&daemon.store).await?;
+    daemon.approvals.restore().await?;
     notify::restore(&daemon.notify, &daemon.egress).await;
     adopt::adopt(&daemon).await.map_err(ServeError::Adopt)?;
     startup::drop_old_copies(&current);
@@ -247,7 +249,8 @@ pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
     });
     tokio::spawn(grow_pool(Arc::clone(&daemon)));
     tokio::spawn(ledger::keep_heads(Arc::clone(&daemon.ledger), daemon.store.clone()));
-    tokio::spawn(approvals::sweep(Arc::clone(&daemon)));
+    let swept = Arc::clone(&daemon);
+    tokio::spawn(async move { swept.approvals.sweep().await });
     tokio::spawn(service::secrets::record_refreshes(Arc::clone(&daemon)));
     tokio::spawn(service::webhooks::follow(Arc::clone(&daemon)));
     if let Some(pool) = daemon.pool.get() {

@@ -165,11 +165,7 @@ impl Reconciler {
                 Ok(Pass::Deleted { kept_workspace }) => {
                     self.daemon.bays.remove(self.handle.id);
                     self.daemon.policies.forget(self.handle.id);
-                    let dropped = self
-                        .daemon
-                        .approvals
-                        .drop_all(&self.daemon, self.handle.id, "the bay was removed")
-                        .await;
+                    let dropped = self.daemon.approvals.drop_all(self.handle.id, "the bay was removed").await;
                     self.daemon.approvals.forget_bay(self.handle.id);
                     if let Err(error) = dropped {
                         tracing::error!(bay = %self.handle.name, message = %error.message, "questions of a removed bay stay open");

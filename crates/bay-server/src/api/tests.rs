@@ -162,6 +162,9 @@ async fn rig_in(dir: TempDir) -> Rig {
         )
         .unwrap(),
     );
+    let policies = Arc::<crate::policies::Policies>::default();
+    let config = crate::ApprovalsConfig::default();
+    let approvals = crate::approvals::Approvals::new(config, store.clone(), Arc::clone(&policies));
     let daemon = Arc::new(Daemon {
         store,
         ledger,
@@ -184,8 +187,8 @@ async fn rig_in(dir: TempDir) -> Rig {
         diffs: Arc::new(tokio::sync::Semaphore::new(crate::service::diff::MAX_DIFFS)),
         telemetry: crate::telemetry::Telemetry::default(),
         changes: Arc::default(),
-        policies: crate::policies::Policies::default(),
-        approvals: crate::approvals::Approvals::new(crate::ApprovalsConfig::default()),
+        approvals,
+        policies,
         notify: crate::notify::Notify::new(dir.path()),
     });
     let router = TowerToHyperService::new(router(Arc::clone(&daemon)));

@@ -1,8 +1,6 @@
 //! What a person is shown, made from what was held. Everything in it that a bay said is bounded and has nothing in it that
 //! a terminal would obey.
 
-use std::sync::Arc;
-
 use bay_gateway::{Beginning, Sight};
 use bay_policy::canonical::{HostWarning, Http};
 use bay_policy::learn::exactly_this;
@@ -12,21 +10,19 @@ use bay_policy::{CanonicalRequest, Explanation, Layer, Outcome, Rule, RuleHead};
 use bay_store::Draft;
 use bay_text::invisible::misleads;
 use bay_text::{clip, escape, hex};
+use bay_types::ApprovalId;
 use bay_types::approval::{
     Approval, ApprovalState, Asked, AskedRequest, AskingRule, BodySeen, Push, RefChange,
 };
 use bay_types::egress::Who;
 use bay_types::event::approval::{ApprovalAsked, AskedBody};
 use bay_types::policy::Origin;
-use bay_types::{ApiError, ApprovalId, CheckpointName};
 use http::HeaderMap;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use super::{Key, Parts, Wish, pack};
-use crate::daemon::Daemon;
+use super::{Approvals, Key, Parts, Wish, pack};
 use crate::registry::BayHandle;
-use crate::service::checkpoints;
 use bay_text::shell::quoted;
 
 /// How much of a body is shown.
@@ -70,7 +66,7 @@ pub(crate) struct AboutRequest<'a> {
 
 impl AboutRequest<'_> {
     /// The question, with the beginning of the body, which is waited for.
-    pub(crate) async fn wish(self, daemon: &Daemon, handle: &BayHandle, sight: &mut Sight<'_>) -> Wish {
+    pub(crate) async fn wish(self, approvals: &Approvals, handle: &BayHandle, sight: &mut Sight<'_>) -> Wish {
         let Self { request, explanation, who, secrets, checkpoint } = self;
         let beginning = sight.beginning().await;
         let line = request.to_string();
@@ -91,7 +87,7 @@ impl AboutRequest<'_> {
         let key = Key::request(&behind(who), &secrets, &format!("{line}{login}"));
         let asked_at = Timestamp::now();
         let exec = match who.and_then(|who| who.exec) {
-            Some(exec) => daemon.store.exec_get(handle.id, exec).await.ok().flatten(),
+            Some(exec) => approvals.store.exec_get(handle.id, exec).await.ok().flatten(),
             None => None,
         };
         let rule = explanation.rule.as_ref().map(|rule| AskingRule {
@@ -109,7 +105,7 @@ impl AboutRequest<'_> {
             bay_name: handle.name.to_string(),
             state: ApprovalState::Open,
             asked_at,
-            expires: daemon.approvals.until(asked_at),
+            expires: approvals.until(asked_at),
             asked: Asked::Request(AskedRequest {
                 request: shown,
                 host: request.host().to_string(),
@@ -366,17 +362,6 @@ pub(super) fn asked(card: &Approval) -> Draft {
     };
     // A bay chooses how long its command lines are: they must not push the request out of the record.
     Draft::of(event).shortened()
-}
-
-/// Keeps the files of the bay from before it was asked.
-pub(super) async fn checkpoint(
-    daemon: &Arc<Daemon>,
-    handle: &Arc<BayHandle>,
-    card: &Approval,
-) -> Result<CheckpointName, ApiError> {
-    let why = format!("before asking about {}", line(card));
-    let made = checkpoints::create_before_asking(daemon, handle, why).await?;
-    Ok(made.name)
 }
 
 #[cfg(test)]

@@ -33,12 +33,10 @@ use bay_types::event::approval::{
 use bay_types::principal::INSIDE;
 use bay_types::{ApiError, ApprovalId, BayId, CheckpointName, ExecId};
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::{Notify, broadcast, watch};
+use tokio::sync::{Notify, OwnedMutexGuard, broadcast, watch};
 
-use crate::background::to_the_end;
-use crate::daemon::Daemon;
+use crate::policies::{Policies, too_many_grants};
 use crate::registry::BayHandle;
-use crate::service::{inside, policy};
 
 pub(crate) mod card;
 mod difference;
@@ -90,6 +88,8 @@ struct OfBay {
 /// All questions that are open, or whose answers may still be used.
 #[derive(Debug)]
 pub(crate) struct Approvals {
+    store: Store,
+    policies: Arc<Policies>,
     timeout: Duration,
     hold: Duration,
     bays: Mutex<HashMap<BayId, OfBay>>,
@@ -142,8 +142,10 @@ pub(crate) enum Verdict {
 }
 
 impl Approvals {
-    pub(crate) fn new(config: ApprovalsConfig) -> Self {
+    pub(crate) fn new(config: ApprovalsConfig, store: Store, policies: Arc<Policies>) -> Self {
         Self {
+            store,
+            policies,
             timeout: config.timeout.unwrap_or(TIMEOUT),
             hold: config.hold.unwrap_or(patience::HOLD),
             bays: Mutex::default(),
@@ -154,9 +156,9 @@ impl Approvals {
     }
 
     /// Takes up what an earlier daemon left.
-    pub(crate) async fn restore(&self, store: &Store) -> Result<(), StoreError> {
+    pub(crate) async fn restore(&self) -> Result<(), StoreError> {
         let (now, wall) = (Instant::now(), Timestamp::now());
-        for ApprovalRow { key, card, .. } in store.approval_list(true).await? {
+        for ApprovalRow { key, card, .. } in self.store.approval_list(true).await? {
             let left = |until: Timestamp, most: Duration| {
                 // A clock that was set back makes no time longer.
                 Duration::try_from(until.duration_since(wall)).unwrap_or_default().min(most)
@@ -235,7 +237,7 @@ impl Approvals {
     }
 
     /// One like it: allowed and not used up, denied a moment ago, or open.
-    fn like(&self, handle: &BayHandle, wish: &Wish) -> Option<Arc<Question>> {
+    pub(crate) fn like(&self, handle: &BayHandle, wish: &Wish) -> Option<Arc<Question>> {
         let now = Instant::now();
         let bays = self.bays();
         let questions = &bays.get(&handle.id)?.questions;
@@ -257,7 +259,7 @@ impl Approvals {
     }
 
     /// The newest answered question of this bay that the request would match but for its headers or body, else an open one.
-    fn unlike(&self, wish: &Wish) -> Option<Differs> {
+    pub(crate) fn unlike(&self, wish: &Wish) -> Option<Differs> {
         let now = Instant::now();
         let bays = self.bays();
         let near = |question: &&Arc<Question>| {
@@ -277,111 +279,83 @@ impl Approvals {
         Some(Differs { from: earlier.id, state, how })
     }
 
-    /// Asks, and waits for an answer until `hold_until`.
-    pub(crate) async fn ask(
+    /// Whether the daemon is about to end: nothing new is asked.
+    pub(crate) fn is_closing(&self) -> bool {
+        *self.closing.borrow()
+    }
+
+    /// The turn to ask something new about a bay, so that the same is asked once.
+    pub(crate) async fn asking_turn(&self, bay: BayId) -> OwnedMutexGuard<()> {
+        let asking = Arc::clone(&self.bays().entry(bay).or_default().asking);
+        asking.lock_owned().await
+    }
+
+    /// Waits for the answer to a question until `hold_until`, or until the policy that asks changes.
+    pub(crate) async fn wait(
         &self,
-        daemon: &Arc<Daemon>,
-        handle: &Arc<BayHandle>,
-        wish: &Wish,
+        question: Arc<Question>,
+        mut policy: watch::Receiver<u64>,
         hold_until: Instant,
-    ) -> Result<Verdict, ApiError> {
-        let mut policy = daemon.policies.subscribe(handle.id);
-        let question = match self.like(handle, wish) {
-            Some(question) => question,
-            None if *self.closing.borrow() => return Ok(Verdict::Ending),
-            None => {
-                // To its end, also where the bay goes away meanwhile: what is on record must be here too.
-                let (daemon, handle, wish) = (Arc::clone(daemon), Arc::clone(handle), wish.clone());
-                let made = to_the_end(async move { daemon.approvals.make(&daemon, &handle, &wish).await });
-                match made.await? {
-                    Ok(question) => question,
-                    Err(why) => return Ok(Verdict::Denied(why)),
-                }
-            }
-        };
+    ) -> Verdict {
         let _held = Held::new(&question);
         let (mut stand, mut closing) = (question.stand.subscribe(), self.closing.subscribe());
         loop {
             match &*stand.borrow_and_update() {
                 Stand::Open => {}
-                Stand::Allowed { .. } => return Ok(Verdict::Allowed(Arc::clone(&question))),
+                Stand::Allowed { .. } => return Verdict::Allowed(Arc::clone(&question)),
                 Stand::Denied { by, why } => {
                     let why = why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-                    return Ok(Verdict::Denied(format!("{by} denied it ({}){why}", question.id)));
+                    return Verdict::Denied(format!("{by} denied it ({}){why}", question.id));
                 }
                 Stand::Expired => {
-                    let why = format!("nobody answered {} in time, which is a denial", question.id);
-                    return Ok(Verdict::Denied(why));
+                    return Verdict::Denied(format!(
+                        "nobody answered {} in time, which is a denial",
+                        question.id
+                    ));
                 }
                 Stand::Dropped(why) => {
-                    return Ok(Verdict::Denied(format!("{} was dropped: {why}", question.id)));
+                    return Verdict::Denied(format!("{} was dropped: {why}", question.id));
                 }
                 Stand::Revoked { by } => {
-                    return Ok(Verdict::Denied(format!("{by} revoked the allow {}", question.id)));
+                    return Verdict::Denied(format!("{by} revoked the allow {}", question.id));
                 }
             }
             tokio::select! {
                 told = stand.changed() => if told.is_err() {
-                    return Ok(Verdict::Waiting(Arc::clone(&question)));
+                    return Verdict::Waiting(Arc::clone(&question));
                 },
                 changed = policy.changed() => if changed.is_ok() {
-                    return Ok(Verdict::Reconsider);
+                    return Verdict::Reconsider;
                 },
-                () = tokio::time::sleep_until(hold_until.into()) => return Ok(Verdict::Waiting(Arc::clone(&question))),
-                _ = closing.wait_for(|closing| *closing) => return Ok(Verdict::Waiting(Arc::clone(&question))),
+                () = tokio::time::sleep_until(hold_until.into()) => return Verdict::Waiting(Arc::clone(&question)),
+                _ = closing.wait_for(|closing| *closing) => return Verdict::Waiting(Arc::clone(&question)),
             }
         }
     }
 
-    /// Writes a new question down, and has it on the disk before anybody hears of it. The error is why it is not asked.
-    async fn make(
+    /// Writes a new question down. It is on the disk before anybody can see it.
+    pub(crate) async fn add(
         &self,
-        daemon: &Arc<Daemon>,
-        handle: &Arc<BayHandle>,
-        wish: &Wish,
-    ) -> Result<Result<Arc<Question>, String>, ApiError> {
-        let asking = Arc::clone(&self.bays().entry(handle.id).or_default().asking);
-        let _asking = asking.lock().await;
-        // The same may have been asked meanwhile.
-        if let Some(question) = self.like(handle, wish) {
-            return Ok(Ok(question));
-        }
-        let differs = self.unlike(wish);
-        let before = self.supersede(daemon, wish).await?;
-        if let Some(why) = self.no_room(handle.id, is_of_bay(&wish.card)) {
-            return Ok(Err(why));
-        }
-        if is_of_bay(&wish.card)
-            && let Err(error) = inside::has_record_room(daemon, handle).await
-        {
-            return Ok(Err(format!("it is to be asked about, and {}", error.message)));
-        }
-        let mut card = Approval { differs, ..wish.card.clone() };
-        if wish.checkpoint && before.is_some() {
-            // The same was asked before: what the bay was then is what a denial goes back to.
-            card.checkpoint = before;
-        } else if wish.checkpoint {
-            match card::checkpoint(daemon, handle, &card).await {
-                Ok(name) => card.checkpoint = Some(name),
-                Err(error) => card.warnings.push(format!("no checkpoint could be made: {}", error.message)),
-            }
-        }
+        key: Key,
+        card: Approval,
+        parts: Parts,
+    ) -> Result<Arc<Question>, ApiError> {
         let event = card::asked(&card);
-        let row = ApprovalRow { key: wish.key.0.clone(), card: card.clone(), uses_left: None };
-        let seq = daemon.store.approval_add(&row, &event).await.map_err(|e| e.to_api())?;
-        daemon.store.event_durable(seq).await.map_err(|e| e.to_api())?;
-        let deadline = Instant::now() + self.timeout;
-        let mut question = Question::new(wish.key.clone(), card, deadline, Stand::Open);
-        question.parts = Some(wish.parts.clone());
+        let row = ApprovalRow { key: key.0.clone(), card: card.clone(), uses_left: None };
+        let seq = self.store.approval_add(&row, &event).await.map_err(|e| e.to_api())?;
+        self.store.event_durable(seq).await.map_err(|e| e.to_api())?;
+        let bay = card.bay;
+        let mut question = Question::new(key, card, Instant::now() + self.timeout, Stand::Open);
+        question.parts = Some(parts);
         let question = Arc::new(question);
-        self.bays().entry(handle.id).or_default().questions.push(Arc::clone(&question));
+        self.bays().entry(bay).or_default().questions.push(Arc::clone(&question));
         self.opened.notify_one();
         self.tell(question.id);
-        Ok(Ok(question))
+        Ok(question)
     }
 
     /// Nobody waits for an older one of the same kind any more, and whoever answers shall see what is held.
-    async fn supersede(&self, daemon: &Daemon, wish: &Wish) -> Result<Option<CheckpointName>, ApiError> {
+    pub(crate) async fn supersede(&self, wish: &Wish) -> Result<Option<CheckpointName>, ApiError> {
         let old = {
             let bays = self.bays();
             let questions = bays.get(&wish.card.bay).map(|of| of.questions.as_slice()).unwrap_or_default();
@@ -394,12 +368,12 @@ impl Approvals {
         let why = "the same was asked again with other headers or another body".to_owned();
         let stand = Stand::Dropped(why.clone());
         let settling = Settling { why: Some(why), ..Settling::new(stand, "superseded") };
-        self.settle(daemon, &old, settling).await?;
+        self.settle(&old, settling).await?;
         Ok(old.card.checkpoint)
     }
 
     /// Why nothing more is asked, where that is so.
-    fn no_room(&self, bay: BayId, of_bay: bool) -> Option<String> {
+    pub(crate) fn no_room(&self, bay: BayId, of_bay: bool) -> Option<String> {
         let mut bays = self.bays();
         // Neither the operator nor a bay takes the other's room.
         let open = |of: &OfBay| {
@@ -430,7 +404,6 @@ impl Approvals {
     /// somebody was faster.
     pub(crate) async fn settle(
         &self,
-        daemon: &Daemon,
         question: &Arc<Question>,
         settling: Settling,
     ) -> Result<bool, ApiError> {
@@ -448,18 +421,18 @@ impl Approvals {
         let answer = Answer { by, at, after_ms, reach, bound, any_body, until, why };
         let (id, bay) = (question.id, question.card.bay);
         let event = Draft::of(answered(&question.card, stand.state(), &answer));
-        let store = &daemon.store;
+        let store = &self.store;
         let settled =
             store.approval_answer(id, bay, stand.state(), &answer, uses, lasting.as_ref(), &event).await;
         let seq = match settled.map_err(|e| e.to_api())? {
             Answered::Yes(seq) => seq,
             Answered::TooLate => return Ok(false),
-            Answered::NoRoomForGrant => return Err(policy::too_many_grants(&question.card.bay_name)),
+            Answered::NoRoomForGrant => return Err(too_many_grants(&question.card.bay_name)),
         };
-        daemon.store.event_durable(seq).await.map_err(|e| e.to_api())?;
+        self.store.event_durable(seq).await.map_err(|e| e.to_api())?;
         *question.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
         if lasting.is_some() {
-            daemon.policies.touch(bay);
+            self.policies.touch(bay);
         }
         let over = matches!(stand, Stand::Expired | Stand::Dropped(_));
         question.stand.send_replace(stand);
@@ -471,23 +444,22 @@ impl Approvals {
     }
 
     /// Ends an allow that could still be used, and what was let out by it. `false` if there is none.
-    pub(crate) async fn revoke(&self, daemon: &Daemon, card: &Approval, by: &str) -> Result<bool, ApiError> {
+    pub(crate) async fn revoke(&self, card: &Approval, by: &str) -> Result<bool, ApiError> {
         let event = Draft::of(ApprovalRevoked {
             approval: card.id.into(),
             digest: card.digest.clone(),
             request: card::line(card),
             by: by.to_owned(),
         });
-        let revoked =
-            daemon.store.approval_revoke(card.id, card.bay, &event).await.map_err(|e| e.to_api())?;
+        let revoked = self.store.approval_revoke(card.id, card.bay, &event).await.map_err(|e| e.to_api())?;
         let Some(seq) = revoked else { return Ok(false) };
-        daemon.store.event_durable(seq).await.map_err(|e| e.to_api())?;
+        self.store.event_durable(seq).await.map_err(|e| e.to_api())?;
         if let Some(question) = self.find(card.id) {
             question.stand.send_replace(Stand::Revoked { by: by.to_owned() });
             self.forget(&question);
         }
         // What it let out is looked at again.
-        daemon.policies.touch(card.bay);
+        self.policies.touch(card.bay);
         self.tell(card.id);
         Ok(true)
     }
@@ -500,8 +472,8 @@ impl Approvals {
     }
 
     /// What its questions were about is gone: the bay was stopped, or begins anew.
-    pub(crate) async fn drop_all(&self, daemon: &Daemon, bay: BayId, why: &str) -> Result<(), ApiError> {
-        let dropped = daemon.store.approvals_drop(bay, why).await.map_err(|e| e.to_api())?;
+    pub(crate) async fn drop_all(&self, bay: BayId, why: &str) -> Result<(), ApiError> {
+        let dropped = self.store.approvals_drop(bay, why).await.map_err(|e| e.to_api())?;
         // The rate and what was denied stay: a bay can restore itself, and would ask without bounds.
         let denied = |question: &Arc<Question>| matches!(*question.stand.borrow(), Stand::Denied { .. });
         let gone = self.bays().get_mut(&bay).map(|of| {
@@ -565,40 +537,38 @@ impl Approvals {
         };
         Instant::now() + time
     }
-}
 
-/// Has time answer what nobody did.
-pub(crate) async fn sweep(daemon: Arc<Daemon>) {
-    loop {
-        let approvals = &daemon.approvals;
-        let questions = approvals.all();
-        if questions.is_empty() {
-            approvals.opened.notified().await;
-            continue;
-        }
-        let now = Instant::now();
-        for question in questions {
-            let stand = question.stand.borrow().clone();
-            match stand {
-                Stand::Open if now >= question.deadline => {
-                    let settling = Settling::new(Stand::Expired, "timeout");
-                    let settled = approvals.settle(&daemon, &question, settling).await;
-                    if let Err(error) = settled {
-                        tracing::error!(message = %error.message, "the end of a question is not on record");
-                    }
-                }
-                Stand::Allowed { until, reach, .. } if now >= until => {
-                    approvals.forget(&question);
-                    if reach == Reach::For {
-                        // Streams that it let out end with it.
-                        daemon.policies.touch(question.card.bay);
-                    }
-                }
-                Stand::Denied { .. } if now >= question.deadline => approvals.forget(&question),
-                _ => {}
+    /// Ends, for as long as the daemon runs, what nobody answered in time and what is no longer allowed.
+    pub(crate) async fn sweep(&self) {
+        loop {
+            let questions = self.all();
+            if questions.is_empty() {
+                self.opened.notified().await;
+                continue;
             }
+            let now = Instant::now();
+            for question in questions {
+                let stand = question.stand.borrow().clone();
+                match stand {
+                    Stand::Open if now >= question.deadline => {
+                        let settling = Settling::new(Stand::Expired, "timeout");
+                        if let Err(error) = self.settle(&question, settling).await {
+                            tracing::error!(message = %error.message, "the end of a question is not on record");
+                        }
+                    }
+                    Stand::Allowed { until, reach, .. } if now >= until => {
+                        self.forget(&question);
+                        if reach == Reach::For {
+                            // Streams that it let out end with it.
+                            self.policies.touch(question.card.bay);
+                        }
+                    }
+                    Stand::Denied { .. } if now >= question.deadline => self.forget(&question),
+                    _ => {}
+                }
+            }
+            tokio::time::sleep(SWEEP_EVERY).await;
         }
-        tokio::time::sleep(SWEEP_EVERY).await;
     }
 }
 
@@ -608,7 +578,7 @@ pub(crate) fn is_exec(card: &Approval) -> bool {
 }
 
 /// Whether processes of a bay cause the question: requests, and commands of services that they define themselves.
-fn is_of_bay(card: &Approval) -> bool {
+pub(crate) fn is_of_bay(card: &Approval) -> bool {
     match &card.asked {
         Asked::Request(_) => true,
         Asked::Exec(asked) => asked.by == INSIDE,

@@ -52,9 +52,9 @@ async fn a_clock_that_jumps_makes_no_time_longer_and_ends_nothing_that_has_time_
     for row in &rows {
         store.approval_add(row, &Draft::of(OtherEvent::new("approval.asked", json!({})))).await.unwrap();
     }
-    let approvals =
-        Approvals::new(ApprovalsConfig { timeout: Some(Duration::from_secs(15 * 60)), hold: None });
-    approvals.restore(&store).await.unwrap();
+    let config = ApprovalsConfig { timeout: Some(Duration::from_secs(15 * 60)), hold: None };
+    let approvals = Approvals::new(config, store, Arc::default());
+    approvals.restore().await.unwrap();
     let left = |row: &ApprovalRow| {
         let question = approvals.find(row.card.id).unwrap();
         assert!(question.is_open());
@@ -80,8 +80,8 @@ async fn an_allow_that_an_earlier_release_left_unbound_covers_only_its_digest() 
     let (id, state) = (row.card.id, ApprovalState::Allowed);
     let event = Draft::of(OtherEvent::new("approval.allowed", json!({})));
     let _seq = store.approval_answer(id, bay, state, &answer, Some(1), None, &event).await.unwrap();
-    let approvals = Approvals::new(ApprovalsConfig::default());
-    approvals.restore(&store).await.unwrap();
+    let approvals = Approvals::new(ApprovalsConfig::default(), store, Arc::default());
+    approvals.restore().await.unwrap();
     let question = approvals.find(id).unwrap();
     let key = Key(row.key.clone());
     assert!(question.covers(&key, &"a".repeat(64), Instant::now()));

@@ -15,7 +15,7 @@ use super::decider::{BayDecider, decided, unrecorded, who, with_explanation};
 use super::record::NotRecorded;
 use crate::approvals::card::AboutRequest;
 use crate::approvals::{RETRY_AFTER, Verdict};
-use crate::service::policy;
+use crate::service::{policy, questions};
 
 impl BayDecider {
     /// Has a person asked. `None` where the policy has another word by now than to ask.
@@ -53,9 +53,9 @@ impl BayDecider {
             secrets: sight.secrets().to_vec(),
             checkpoint: decision.rule().is_some_and(|rule| rule.checkpoint),
         };
-        let wish = about.wish(&daemon, &handle, sight).await;
+        let wish = about.wish(&daemon.approvals, &handle, sight).await;
         loop {
-            let verdict = daemon.approvals.ask(&daemon, &handle, &wish, hold_until).await;
+            let verdict = questions::ask(&daemon, &handle, &wish, hold_until).await;
             let body = |decision: &Decision, approval: ApprovalId| {
                 let event = decided(who.as_ref(), request, decision, sight.secrets());
                 EgressDecided { approval: Some(approval), ..event }

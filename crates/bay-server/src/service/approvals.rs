@@ -238,7 +238,7 @@ async fn allow_request(
     };
     let stand = Stand::Allowed { reach: wanted.reach, until, any_body: wanted.any_body };
     let settling = Settling { uses, lasting, ..Settling::new(stand, caller.by()) };
-    if !daemon.approvals.settle(&daemon, &question, settling).await? {
+    if !daemon.approvals.settle(&question, settling).await? {
         return Err(answered(&find(&daemon, &card.id.to_string()).await?));
     }
     // How many waited when it was answered: they are on their way by now.
@@ -335,7 +335,7 @@ async fn deny_request(
     };
     let stand = Stand::Denied { by: caller.by(), why: wanted.why.clone() };
     let settling = Settling { why: wanted.why, ..Settling::new(stand, caller.by()) };
-    if !daemon.approvals.settle(&daemon, &question, settling).await? {
+    if !daemon.approvals.settle(&question, settling).await? {
         return Err(answered(&find(&daemon, &card.id.to_string()).await?));
     }
     let view = question.view();
@@ -347,7 +347,7 @@ async fn deny_request(
 
 async fn revoke_allow(daemon: Arc<Daemon>, given: String, caller: Principal) -> Result<Approval, ApiError> {
     let card = find(&daemon, &given).await?;
-    if daemon.approvals.revoke(&daemon, &card, &caller.by()).await? {
+    if daemon.approvals.revoke(&card, &caller.by()).await? {
         return find(&daemon, &card.id.to_string()).await;
     }
     let (id, now) = (card.id, find(&daemon, &card.id.to_string()).await?);

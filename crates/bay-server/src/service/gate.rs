@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::{execs, policy};
+use super::{execs, policy, questions};
 use crate::approvals::{Key, Parts, Question, Verdict, Wish};
 use crate::daemon::Daemon;
 use crate::registry::BayHandle;
@@ -221,7 +221,7 @@ async fn decide(
         command.fits_on_a_card(caller)?;
         execs::must_run(handle)?;
         let wish = wish(daemon, handle, command, rule.as_ref(), caller);
-        match daemon.approvals.ask(daemon, handle, &wish, Instant::now() + held_for).await? {
+        match questions::ask(daemon, handle, &wish, Instant::now() + held_for).await? {
             Verdict::Allowed(question) => return Ok(Decision::Allowed(question)),
             Verdict::Denied(why) => {
                 return Err(ApiError::new(

@@ -28,6 +28,7 @@ pub(crate) mod memory;
 pub(crate) mod metrics;
 pub(crate) mod policy;
 pub(crate) mod ports;
+pub(crate) mod questions;
 pub(crate) mod record_stream;
 pub(crate) mod repos;
 pub(crate) mod secrets;

@@ -21,8 +21,8 @@ use std::sync::Arc;
 use bay_policy::{CompiledPolicy, Place};
 
 pub(super) use ask::replaced;
+pub(crate) use set::drop_grants;
 pub(super) use set::{PreparedGrant, prepare, prepare_grant, set_event};
-pub(crate) use set::{drop_grants, too_many_grants};
 
 use crate::daemon::Daemon;
 use crate::policies::{Effective, compile};

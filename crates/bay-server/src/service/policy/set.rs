@@ -21,7 +21,7 @@ use super::view;
 use crate::background::blocking;
 use crate::channel::plain_text;
 use crate::daemon::Daemon;
-use crate::policies::{compile, places};
+use crate::policies::{compile, places, too_many_grants};
 use crate::registry::BayHandle;
 use crate::service::bays::not_deleting;
 
@@ -311,14 +311,6 @@ pub(crate) async fn grant_add(
         .map_or_else(|| view::unreadable_grant(&row), |grant| view::grant(grant, Some(&row), row.created_at)))
 }
 
-pub(crate) fn too_many_grants(bay: &str) -> ApiError {
-    ApiError::new(
-        ErrorCode::NotEnough,
-        format!("{bay} has {MAX_GRANTS} grants, and no bay may have more"),
-        format!("`bay grants rm {bay} ID` takes one back; what is needed often is a rule"),
-    )
-}
-
 /// As precise as the store keeps it.
 fn rounded(time: Timestamp) -> Timestamp {
     time.round(jiff::Unit::Microsecond).unwrap_or(time)
@@ -353,5 +345,5 @@ pub(crate) async fn drop_grants(daemon: &Daemon, handle: &BayHandle, why: &str) 
     if daemon.store.grants_drop(handle.id, why).await.map_err(|e| e.to_api())? {
         daemon.policies.touch(handle.id);
     }
-    daemon.approvals.drop_all(daemon, handle.id, why).await
+    daemon.approvals.drop_all(handle.id, why).await
 }
