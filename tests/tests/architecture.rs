@@ -32,7 +32,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bay-backend-gvisor", &["bay-types", "bay-backend", "bay-backend-local"]),
     ("bay-guest", &["bay-types", "bay-text", "bay-sys"]),
     (
-        "bay-server",
+        "bay-core",
         &[
             "bay-types",
             "bay-text",
@@ -45,9 +45,22 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "bay-pool",
             "bay-runtime",
             "bay-backend",
+            "bay-guest",
+        ],
+    ),
+    ("bay-front-rest", &["bay-types", "bay-core"]),
+    (
+        "bay-daemon",
+        &[
+            "bay-types",
+            "bay-text",
+            "bay-store",
+            "bay-pool",
+            "bay-backend",
             "bay-backend-local",
             "bay-backend-gvisor",
-            "bay-guest",
+            "bay-core",
+            "bay-front-rest",
         ],
     ),
     ("bay-client", &["bay-types", "bay-text"]),
@@ -71,7 +84,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "bay-backend",
             "bay-guest",
             "bay-diff",
-            "bay-server",
+            "bay-daemon",
         ],
     ),
     ("bay-tests", &["bay-types", "bay-text", "bay-sys"]),
@@ -208,39 +221,42 @@ fn every_file_of_end_to_end_tests_is_a_module_of_their_binary() {
     }
 }
 
-/// What a front has no business with: everything that must hold for every door holds in the verbs, and a front that reached
-/// below them could leave a step out.
-const BELOW_THE_VERBS: &[&str] =
-    &[".store", "bay_store", "bay_pool", "bay_backend", ".guest", ".backend", ".pool", ".bays", "Draft"];
-
-/// The fronts of the daemon: directories of modules that only parse, call a verb and encode.
-const FRONTS: &[&str] = &["crates/bay-server/src/api"];
+/// What a front may use of the core. Its fields and inner modules are closed to other crates by the compiler.
+const OPEN_TO_FRONTS: &[&str] = &["Answer", "Daemon", "Teller", "byte_stream", "plain_text", "verbs"];
 
 #[test]
 fn fronts_name_nothing_below_the_verbs() {
-    let mut wrong = Vec::new();
-    for front in FRONTS {
-        let directory = format!("{}/../{front}", env!("CARGO_MANIFEST_DIR"));
-        let mut seen = 0;
-        for entry in fs::read_dir(&directory).unwrap().map(Result::unwrap) {
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for package in metadata().packages.iter().filter(|package| package.name.starts_with("bay-front-")) {
+        let ours = package.dependencies.iter().filter(|dependency| {
+            dependency.kind == DependencyKind::Normal
+                && dependency.name.starts_with("bay-")
+                && !["bay-types", "bay-text", "bay-core"].contains(&dependency.name.as_str())
+        });
+        wrong.extend(ours.map(|dependency| format!("{} depends on {}", package.name, dependency.name)));
+        let source = package.manifest_path.parent().unwrap().join("src");
+        for entry in fs::read_dir(&source).unwrap().map(Result::unwrap) {
             let name = entry.file_name().into_string().unwrap();
             if !name.ends_with(".rs") || name == "tests.rs" {
                 continue;
             }
             seen += 1;
             let text = fs::read_to_string(entry.path()).unwrap();
-            for (at, line) in text.lines().enumerate() {
-                let code = line.split("//").next().unwrap();
-                let named = BELOW_THE_VERBS.iter().filter(|word| code.contains(**word));
-                wrong.extend(named.map(|word| format!("{front}/{name}:{}: `{word}`", at + 1)));
+            for (at, _) in text.match_indices("bay_core::") {
+                let rest = &text[at + "bay_core::".len()..];
+                let path: String = rest.chars().take_while(|c| !matches!(c, ';' | '(' | '<')).collect();
+                let first = path.trim_start_matches('{').split("::").next().unwrap();
+                let names = first.split(',').map(|name| name.trim().trim_end_matches('}'));
+                let closed = names.filter(|name| !name.is_empty() && !OPEN_TO_FRONTS.contains(name));
+                wrong.extend(closed.map(|closed| format!("{}/{name} uses bay_core::{closed}", package.name)));
             }
         }
-        assert!(seen > 0, "{front} has no files");
     }
+    assert!(seen > 0, "there is no front");
     assert!(
         wrong.is_empty(),
-        "fronts may only parse, call a verb of `service` and encode. Move what needs these into a verb, so that it \
-         holds for every door:\n{}",
+        "a front may only parse, call a verb of `bay_core::verbs` and encode. Move what needs these into a verb, so that \
+         it holds for every door:\n{}",
         wrong.join("\n")
     );
 }

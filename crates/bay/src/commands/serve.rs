@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bay_client::local;
 use bay_pool::{GIT_VARIABLES, PoolOptions};
-use bay_server::{ApprovalsConfig, Collector, EgressConfig, ServerConfig, SshKey};
+use bay_daemon::{ApprovalsConfig, Collector, EgressConfig, ServerConfig, SshKey};
 use bay_types::backend::BackendName;
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
@@ -140,7 +140,7 @@ impl Serve {
             .enable_all()
             .build()
             .map_err(|e| local("starting up", &e))?;
-        let served = runtime.block_on(bay_server::serve(config));
+        let served = runtime.block_on(bay_daemon::serve(config));
         runtime.shutdown_background();
         served.map_err(|error| error.to_api())?;
         Ok(0)

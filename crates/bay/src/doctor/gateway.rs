@@ -31,7 +31,7 @@ pub(super) fn key(root: bool) -> Check {
         mend: "put the key back, owned by root and with mode 600; or name another with BAY_KEY_FILE",
     };
     let given = std::env::var_os("BAY_KEY_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
-    match bay_server::look_at_keys(given.as_deref()) {
+    match bay_daemon::look_at_keys(given.as_deref()) {
         Ok(found) => subject.ok(found),
         Err(_) if !root => subject.unknown("only root may look"),
         Err(why) => subject.missing(why),

@@ -1,0 +1,186 @@
+//! The core as a whole: made from its parts, at work, and brought to its end.
+//!
+//! [`Daemon::assemble`] puts together what the caller opened. [`Daemon::begin`] takes up what an earlier daemon left and
+//! starts what runs in the background. [`Daemon::finish`] comes after the last front is closed.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bay_backend::Backend;
+use bay_pool::Pool;
+use bay_store::Store;
+use bay_types::backend::BackendName;
+use futures_util::future::join_all;
+use jiff::Timestamp;
+use tokio::sync::{Mutex, RwLock, Semaphore};
+
+use crate::admission::Admission;
+use crate::approvals::{Approvals, ApprovalsConfig};
+use crate::backends::Backends;
+use crate::daemon::{Daemon, MAX_UPLOADS};
+use crate::fault::Fault;
+use crate::gateway_settings::{EgressConfig, GatewaySettings};
+use crate::host_size::HostSize;
+use crate::keyring::Keyring;
+use crate::ledger::Ledger;
+use crate::notify::Notify;
+use crate::open_error::OpenError;
+use crate::policies::Policies;
+use crate::registry::Registry;
+use crate::secrets::Vault;
+use crate::telemetry::{Collector, Telemetry};
+use crate::verbs::diff::MAX_DIFFS;
+use crate::{adopt, changes, ledger, notify, reconcile, verbs};
+
+/// How often the pool is checked for free space.
+const GROW_EVERY: Duration = Duration::from_secs(5);
+/// How long a daemon that ends waits until the clients of held requests have their answer.
+const LET_GO_WITHIN: Duration = Duration::from_secs(2);
+/// How long a daemon that ends waits for answers that are under way to reach the bays.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// How long a daemon that ends waits for the collector to take its last spans.
+const FLUSH_WITHIN: Duration = Duration::from_secs(1);
+
+/// What the core works with.
+#[derive(Debug)]
+pub struct Parts {
+    pub store: Store,
+    /// Without a pool, every verb that needs a disk is refused.
+    pub pool: Option<Pool>,
+    pub backends: Vec<Arc<dyn Backend>>,
+    /// The backend of new bays whose creator names none.
+    pub backend: BackendName,
+    pub data_dir: PathBuf,
+    pub pool_dir: PathBuf,
+    pub host: HostSize,
+    /// Memory that stays free on the host when bays resume from a memory checkpoint, instead of a share of it.
+    pub memory_reserve_mib: Option<u64>,
+    /// Where spans of execs are sent.
+    pub otlp: Option<Collector>,
+    pub egress: EgressConfig,
+    pub approvals: ApprovalsConfig,
+    /// Tests: where to die.
+    pub fault: Fault,
+}
+
+impl Daemon {
+    /// Puts the parts together. Nothing runs yet.
+    ///
+    /// # Errors
+    /// If a key, a file of the gateway or the store cannot be used, or the default backend is not among `backends`.
+    pub async fn assemble(parts: Parts) -> Result<Arc<Self>, OpenError> {
+        let Parts { store, data_dir, host, .. } = parts;
+        let ledger = Arc::new(Ledger::open(&data_dir, &store).await?);
+        let keys = Arc::new(Keyring::open(parts.egress.key_file.as_deref(), &store).await?);
+        let egress = Arc::new(GatewaySettings::new(&parts.egress, &data_dir, Arc::clone(&keys))?);
+        let backends = Backends::new(parts.backends, parts.backend.clone())
+            .map_err(|known| OpenError::Backend { name: parts.backend, known })?;
+        let telemetry = Telemetry::new(parts.otlp, store.daemon_id());
+        telemetry.costs.restore(store.cost_list().await?);
+        let policies = Arc::<Policies>::default();
+        let approvals = Approvals::new(parts.approvals, store.clone(), Arc::clone(&policies));
+        Ok(Arc::new(Self {
+            store,
+            ledger,
+            egress,
+            secrets: Vault::open(&data_dir, keys),
+            pool: parts.pool.map_or_else(OnceLock::new, OnceLock::from),
+            backends,
+            bays: Registry::default(),
+            start_reconciler: reconcile::spawn,
+            fault: parts.fault,
+            host,
+            admission: Admission::new(parts.memory_reserve_mib, host.memory_mib),
+            notify: Notify::new(&data_dir),
+            data_dir,
+            pool_dir: parts.pool_dir,
+            started_at: Timestamp::now(),
+            importing: Mutex::default(),
+            making: RwLock::default(),
+            last_usage: crate::last_usage::LastUsage::default(),
+            uploads: Semaphore::new(MAX_UPLOADS),
+            diffs: Arc::new(Semaphore::new(MAX_DIFFS)),
+            telemetry,
+            changes: Arc::default(),
+            policies,
+            approvals,
+        }))
+    }
+
+    /// Takes up what an earlier daemon left, and starts what runs in the background.
+    ///
+    /// # Errors
+    /// If the store cannot be read, or what an earlier daemon left cannot be put in order.
+    pub async fn begin(self: &Arc<Self>) -> Result<(), OpenError> {
+        self.approvals.restore().await?;
+        notify::restore(&self.notify, &self.egress).await;
+        adopt::adopt(self).await.map_err(OpenError::Adopt)?;
+        tokio::spawn(grow_pool(Arc::clone(self)));
+        tokio::spawn(ledger::keep_heads(Arc::clone(&self.ledger), self.store.clone()));
+        let daemon = Arc::clone(self);
+        tokio::spawn(async move { daemon.approvals.sweep().await });
+        tokio::spawn(verbs::secrets::record_refreshes(Arc::clone(self)));
+        tokio::spawn(verbs::webhooks::follow(Arc::clone(self)));
+        if let Some(pool) = self.pool.get() {
+            tokio::spawn(changes::watch(Arc::clone(&self.changes), self.store.clone(), pool.clone()));
+        }
+        tokio::spawn(verbs::costs::watch(Arc::clone(self)));
+        tokio::spawn(verbs::costs::watch_disks(Arc::clone(self)));
+        Ok(())
+    }
+
+    /// How many bays there are.
+    #[must_use]
+    pub fn bay_count(&self) -> usize {
+        self.bays.list().len()
+    }
+
+    /// Asks nobody anything more, and sends the clients of held requests away to repeat them later. The daemon's end does
+    /// not wait for a person.
+    pub async fn stop_asking(&self) {
+        self.approvals.close(Duration::ZERO).await;
+    }
+
+    /// Ends the work after the last front is closed. Bays go on.
+    pub async fn finish(&self) {
+        // The gateways are still open here: each client of a held request gets its answer by the connection it has.
+        self.approvals.close(LET_GO_WITHIN).await;
+        let bays = self.bays.list();
+        let open: Vec<_> = bays.iter().filter_map(|handle| handle.egress()).collect();
+        join_all(open.iter().map(|egress| egress.finish(ANSWER_WITHIN))).await;
+        for handle in bays {
+            handle.close_egress().await;
+        }
+        verbs::costs::save(self).await;
+        if let Some(spans) = &self.telemetry.spans {
+            spans.flush(FLUSH_WITHIN).await;
+        }
+        if let Err(error) = self.ledger.sign().await {
+            tracing::warn!(message = %error.message, "the last head of the ledger was not kept");
+        }
+        self.store.close().await;
+    }
+}
+
+/// Agents fill the pool without asking; it grows ahead of them while the host's disk has room.
+async fn grow_pool(daemon: Arc<Daemon>) {
+    let mut is_reported = false;
+    loop {
+        tokio::time::sleep(GROW_EVERY).await;
+        match daemon.with_pool(Pool::grow_if_needed).await {
+            Ok(grew) => {
+                if grew {
+                    tracing::info!("the pool grew");
+                }
+                is_reported = false;
+            }
+            // Once per stretch of trouble, not every few seconds.
+            Err(error) if !is_reported => {
+                tracing::warn!(message = %error.message, "the pool cannot grow");
+                is_reported = true;
+            }
+            Err(_) => {}
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Bytes of any length on their way to or from a client, at the pace of whoever reads them.
+
+use std::pin::Pin;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::sync::mpsc;
+
+/// Why a stream broke off. Nobody decides by it: it is logged, and the reader sees the stream end early.
+pub type StreamError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Bytes in pieces. A stream that ends with an error was cut short.
+pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, StreamError>> + Send>>;
+
+/// The values that come out of a channel, until its senders are gone.
+pub fn received<T>(from: mpsc::Receiver<T>) -> impl Stream<Item = T> {
+    futures_util::stream::unfold(from, |mut from| async move { from.recv().await.map(|value| (value, from)) })
+}
+
+/// The bytes that come out of a channel.
+pub(crate) fn received_bytes(from: mpsc::Receiver<Bytes>) -> ByteStream {
+    Box::pin(received(from).map(Ok))
+}
+
+/// One piece.
+pub(crate) fn whole(bytes: Vec<u8>) -> ByteStream {
+    Box::pin(futures_util::stream::once(async { Ok(Bytes::from(bytes)) }))
+}
+
+/// The body of a guest's answer.
+pub(crate) fn body(body: Incoming) -> ByteStream {
+    Box::pin(body.into_data_stream().map_err(Into::into))
+}
+
+/// Each value as one line of JSON.
+pub fn json_lines<T: serde::Serialize + Send + 'static>(
+    values: impl Stream<Item = T> + Send + 'static,
+) -> ByteStream {
+    Box::pin(values.map(|value| Ok(json_line(&value))))
+}
+
+/// A value as one line of JSON.
+pub(crate) fn json_line<T: serde::Serialize>(value: &T) -> Bytes {
+    let mut line = serde_json::to_vec(value).unwrap_or_default();
+    line.push(b'\n');
+    line.into()
+}

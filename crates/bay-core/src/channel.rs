@@ -1,0 +1,396 @@
+//! The daemon's side of the guest protocol.
+//!
+//! Nothing a guest says is believed: bodies and lines are bounded, every wait has a deadline, error texts are cut and
+//! stripped of control characters before anybody sees them. A guest can only make its own bay look odd.
+//!
+//! Plain requests share a few warm connections; a stale one is replaced once without the caller noticing, which is
+//! harmless because every request of the protocol may be repeated. Streams and upgrades get a connection of their own.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bay_backend::Backend;
+use bay_text::foreign;
+use bay_types::frame::{INPUT, UPGRADE};
+use bay_types::{ApiError, BayId, ErrorCode, InputId};
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, Limited, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use tokio::sync::{OwnedRwLockWriteGuard, RwLock, watch};
+
+use crate::byte_stream::{self, ByteStream, StreamError};
+use crate::guest_connection::GuestConnection;
+
+/// How long a guest may take to accept a connection.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long a connection waits while there may be none.
+const GATE_WITHIN: Duration = Duration::from_secs(60);
+/// How long a guest may take to answer a plain request.
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// Longest answer to a plain request: one exec's status with its arguments escaped at their worst.
+const MAX_ANSWER: usize = 8 << 20;
+/// Longest answer to an upload.
+const MAX_WRITE_ANSWER: usize = 64 * 1024;
+/// Longest error body.
+const MAX_ERROR: usize = 64 * 1024;
+/// Characters of a guest's error text that are passed on.
+const MAX_ERROR_TEXT: usize = 1000;
+/// Longest head (status line and headers) of an answer, and how much hyper reads at once.
+const READ_BUFFER: usize = 256 * 1024;
+/// Warm connections kept per bay.
+const MAX_IDLE: usize = 4;
+
+/// What is sent to a guest.
+type Body = UnsyncBoxBody<Bytes, StreamError>;
+
+type Sender = SendRequest<Body>;
+
+fn body_of(bytes: Bytes) -> Body {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// An answer of any length.
+pub struct Answer {
+    /// How long it is, if the guest reported it.
+    pub length: Option<u64>,
+    pub bytes: ByteStream,
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer").field("length", &self.length).finish_non_exhaustive()
+    }
+}
+
+/// The way to one bay's guest.
+pub(crate) struct GuestChannel {
+    backend: Arc<dyn Backend>,
+    bay: BayId,
+    idle: Mutex<Vec<Sender>>,
+    /// Read while a connection is made, written for as long as there may be none.
+    gate: Arc<RwLock<()>>,
+    /// How often all connections were cut.
+    cuts: watch::Sender<u64>,
+}
+
+/// Nobody is connected to the guest until this is dropped.
+pub(crate) type Closed = OwnedRwLockWriteGuard<()>;
+
+impl fmt::Debug for GuestChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GuestChannel").field("bay", &self.bay).finish_non_exhaustive()
+    }
+}
+
+/// One request that may be sent again.
+#[derive(Clone)]
+struct Plain<'a> {
+    method: Method,
+    path: &'a str,
+    body: Bytes,
+    upgrade: Option<Frames>,
+}
+
+/// A request for frames, and what the client calls its input.
+#[derive(Debug, Clone, Copy)]
+struct Frames {
+    input: Option<InputId>,
+}
+
+/// Frames both ways with one exec.
+#[derive(Debug)]
+pub(crate) struct FrameStream {
+    pub(crate) upgraded: Upgraded,
+    /// Bytes of the client's input that the guest has received on earlier connections. Absent if the client did not ask,
+    /// or the guest is of an earlier release.
+    pub(crate) received: Option<u64>,
+}
+
+impl Plain<'_> {
+    fn request(&self) -> Result<Request<Body>, ApiError> {
+        let mut builder = Request::builder()
+            .method(self.method.clone())
+            .uri(self.path)
+            .header(header::HOST, "guest")
+            .header(header::CONTENT_LENGTH, self.body.len());
+        if let Some(frames) = self.upgrade {
+            builder = builder.header(header::CONNECTION, "Upgrade").header(header::UPGRADE, UPGRADE);
+            if let Some(input) = frames.input {
+                builder = builder.header(INPUT, input.to_string());
+            }
+        }
+        builder.body(body_of(self.body.clone())).map_err(|e| ApiError::internal(&e))
+    }
+}
+
+impl GuestChannel {
+    pub(crate) fn new(backend: Arc<dyn Backend>, bay: BayId) -> Self {
+        Self { backend, bay, idle: Mutex::default(), gate: Arc::default(), cuts: watch::Sender::new(0) }
+    }
+
+    /// Forgets warm connections: the guest they led to is gone.
+    pub(crate) fn reset(&self) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Ends every connection, and holds up new ones until what it returns is dropped. Requests that were on their way are
+    /// sent again then; streams end, and whoever follows one comes back.
+    pub(crate) async fn close(&self) -> Closed {
+        let closed = Arc::clone(&self.gate).write_owned().await;
+        self.cuts.send_modify(|count| *count += 1);
+        self.reset();
+        closed
+    }
+
+    /// A plain request with a JSON answer.
+    pub(crate) async fn json<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        within: Duration,
+    ) -> Result<T, ApiError> {
+        let bytes = self.bytes(method, path, body, within).await?;
+        serde_json::from_slice(&bytes)
+            .map_err(|e| self.odd(&format!("its answer to {path} is not what it should be: {e}")))
+    }
+
+    /// A plain request whose answer is taken whole.
+    pub(crate) async fn bytes(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        within: Duration,
+    ) -> Result<Bytes, ApiError> {
+        let plain = Plain { method, path, body, upgrade: None };
+        let cuts = *self.cuts.borrow();
+        let exchanged = tokio::time::timeout(within, self.exchange(&plain)).await;
+        if !matches!(exchanged, Ok(Ok(_))) && *self.cuts.borrow() != cuts {
+            // Every request of the protocol may be repeated, and this one was not the guest's fault.
+            drop(self.gate.read().await);
+            let again = tokio::time::timeout(within, self.exchange(&plain)).await;
+            return again.map_err(|_| self.silent(path, within))?;
+        }
+        exchanged.map_err(|_| self.silent(path, within))?
+    }
+
+    async fn exchange(&self, plain: &Plain<'_>) -> Result<Bytes, ApiError> {
+        let (response, sender) = self.send(plain).await?;
+        let (parts, body) = response.into_parts();
+        if !parts.status.is_success() {
+            return Err(self.refusal(parts.status, body).await);
+        }
+        let bytes = Limited::new(body, MAX_ANSWER)
+            .collect()
+            .await
+            .map_err(|e| self.odd(&format!("its answer to {} broke off: {e}", plain.path)))?
+            .to_bytes();
+        self.keep(sender);
+        Ok(bytes)
+    }
+
+    /// Sends over a warm connection, or over a fresh one when the warm one turns out dead.
+    async fn send(&self, plain: &Plain<'_>) -> Result<(Response<Incoming>, Sender), ApiError> {
+        while let Some(mut sender) = self.warm() {
+            if let Ok(response) = sender.send_request(plain.request()?).await {
+                return Ok((response, sender));
+            }
+        }
+        let mut sender = self.connect().await?;
+        let response = sender
+            .send_request(plain.request()?)
+            .await
+            .map_err(|e| self.unreachable(&bay_types::error::chain(&e)))?;
+        Ok((response, sender))
+    }
+
+    fn warm(&self) -> Option<Sender> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(sender) = idle.pop() {
+            if sender.is_ready() {
+                return Some(sender);
+            }
+        }
+        None
+    }
+
+    fn keep(&self, sender: Sender) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if !sender.is_closed() && idle.len() < MAX_IDLE {
+            idle.push(sender);
+        }
+    }
+
+    async fn connect(&self) -> Result<Sender, ApiError> {
+        let _open = tokio::time::timeout(GATE_WITHIN, self.gate.read())
+            .await
+            .map_err(|_| self.silent("anything: its memory is being captured", GATE_WITHIN))?;
+        let stream = tokio::time::timeout(CONNECT_WITHIN, self.backend.connect(self.bay))
+            .await
+            .map_err(|_| self.silent("a connection", CONNECT_WITHIN))?
+            .map_err(|e| self.unreachable(&e.to_string()))?;
+        let (sender, connection) = http1::Builder::new()
+            .max_buf_size(READ_BUFFER)
+            .handshake(TokioIo::new(GuestConnection::new(stream, self.cuts.subscribe())))
+            .await
+            .map_err(|e| self.unreachable(&bay_types::error::chain(&e)))?;
+        // The task ends with the connection: when the guest goes, or when its sender is dropped.
+        tokio::spawn(async move {
+            let _ = connection.with_upgrades().await;
+        });
+        Ok(sender)
+    }
+
+    /// Asks for an answer of any length, on a connection of its own. The deadline is for the answer's head; the bytes come at
+    /// the guest's pace, and end when the reader goes away.
+    pub(crate) async fn read(&self, path: &str) -> Result<Answer, ApiError> {
+        let request = Request::get(path).body(body_of(Bytes::new())).map_err(|e| ApiError::internal(&e))?;
+        let response = self.stream(request, Some(ANSWER_WITHIN)).await?;
+        let length = response.headers().get(header::CONTENT_LENGTH);
+        let length = length.and_then(|value| value.to_str().ok()?.parse().ok());
+        Ok(Answer { length, bytes: byte_stream::body(response.into_body()) })
+    }
+
+    /// Sends bytes of any length, on a connection of its own, and returns the answer. There is no deadline for the answer's
+    /// head: it comes after the last byte, and the sender sets the pace. An answer that does not come whole is empty.
+    pub(crate) async fn write(
+        &self,
+        path: &str,
+        length: Option<u64>,
+        bytes: ByteStream,
+    ) -> Result<Bytes, ApiError> {
+        let body = StreamBody::new(bytes.map_ok(Frame::data)).boxed_unsync();
+        let mut request = Request::put(path).body(body).map_err(|e| ApiError::internal(&e))?;
+        if let Some(length) = length {
+            request.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+        }
+        let response = self.stream(request, None).await?;
+        let rest = Limited::new(response.into_body(), MAX_WRITE_ANSWER).collect();
+        let rest = tokio::time::timeout(ANSWER_WITHIN, rest).await;
+        Ok(rest.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default())
+    }
+
+    async fn stream(
+        &self,
+        mut request: Request<Body>,
+        head_within: Option<Duration>,
+    ) -> Result<Response<Incoming>, ApiError> {
+        request.headers_mut().insert(header::HOST, http::HeaderValue::from_static("guest"));
+        let path = request.uri().path().to_owned();
+        let mut sender = self.connect().await?;
+        let sent = sender.send_request(request);
+        let response = match head_within {
+            Some(within) => {
+                tokio::time::timeout(within, sent).await.map_err(|_| self.silent(&path, within))?
+            }
+            None => sent.await,
+        };
+        let response = response.map_err(|e| self.unreachable(&bay_types::error::chain(&e)))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let (parts, body) = response.into_parts();
+        Err(self.refusal(parts.status, body).await)
+    }
+
+    /// Turns a connection into a stream of frames. `input` is what the client calls its input.
+    pub(crate) async fn upgrade(
+        &self,
+        path: &str,
+        body: Bytes,
+        input: Option<InputId>,
+    ) -> Result<FrameStream, ApiError> {
+        let plain = Plain { method: Method::POST, path, body, upgrade: Some(Frames { input }) };
+        let cuts = *self.cuts.borrow();
+        let upgraded = self.upgrade_once(&plain).await;
+        if upgraded.is_err() && *self.cuts.borrow() != cuts {
+            // As for a plain request: an exec that was started already is found by its id.
+            drop(self.gate.read().await);
+            return self.upgrade_once(&plain).await;
+        }
+        upgraded
+    }
+
+    async fn upgrade_once(&self, plain: &Plain<'_>) -> Result<FrameStream, ApiError> {
+        let path = plain.path;
+        let sent = tokio::time::timeout(ANSWER_WITHIN, self.send(plain));
+        let (response, _sender) = sent.await.map_err(|_| self.silent(path, ANSWER_WITHIN))??;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let (parts, body) = response.into_parts();
+            return Err(self.refusal(parts.status, body).await);
+        }
+        let received = response.headers().get(INPUT).and_then(|value| value.to_str().ok()?.parse().ok());
+        let upgraded = tokio::time::timeout(ANSWER_WITHIN, hyper::upgrade::on(response))
+            .await
+            .map_err(|_| self.silent(path, ANSWER_WITHIN))?
+            .map_err(|e| self.unreachable(&bay_types::error::chain(&e)))?;
+        Ok(FrameStream { upgraded, received })
+    }
+
+    /// The guest's own error, made safe to show.
+    async fn refusal(&self, status: StatusCode, body: Incoming) -> ApiError {
+        let read = tokio::time::timeout(ANSWER_WITHIN, Limited::new(body, MAX_ERROR).collect()).await;
+        let said = match read {
+            Ok(Ok(collected)) => serde_json::from_slice::<ApiError>(&collected.to_bytes()).ok(),
+            _ => None,
+        };
+        match said {
+            Some(error) => ApiError {
+                code: error.code,
+                message: plain_text(&error.message),
+                next: plain_text(&error.next),
+            },
+            None => self.odd(&format!("it answered {status} without saying why")),
+        }
+    }
+
+    fn unreachable(&self, why: &str) -> ApiError {
+        ApiError::new(
+            ErrorCode::GuestUnreachable,
+            format!("the guest of this bay cannot be reached: {why}"),
+            "`bay show NAME` tells its state; `bay stop NAME` and `bay start NAME` give it a new guest",
+        )
+    }
+
+    fn silent(&self, path: &str, within: Duration) -> ApiError {
+        self.unreachable(&format!("no answer to {path} within {} s", within.as_secs()))
+    }
+
+    fn odd(&self, why: &str) -> ApiError {
+        // Parsers quote what they did not understand: megabytes of it would fill the log.
+        let why = plain_text(why);
+        tracing::warn!(bay = %self.bay, why, "a guest broke the protocol");
+        ApiError::new(
+            ErrorCode::GuestUnreachable,
+            format!("the guest of this bay does not keep to the protocol: {why}"),
+            "`bay stop NAME` and `bay start NAME` give it a new guest",
+        )
+    }
+}
+
+/// Text of unknown origin as a message quotes it: at most [`MAX_ERROR_TEXT`] characters, safe to display.
+pub fn plain_text(text: &str) -> String {
+    foreign::marked(text, MAX_ERROR_TEXT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_s_words_cannot_move_the_cursor_or_fill_the_screen() {
+        let text = plain_text(&format!("\x1b]52;c;x\x07\r{}", "y".repeat(5000)));
+        assert!(!text.chars().any(char::is_control));
+        assert_eq!(text.chars().count(), MAX_ERROR_TEXT + 1);
+        assert_eq!(plain_text("a\u{2060}\u{e0041}\u{202e}b"), "a\\u{2060}\\u{e0041}\\u{202e}b");
+    }
+}

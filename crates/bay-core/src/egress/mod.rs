@@ -1,0 +1,251 @@
+//! The way out of each bay: a gateway on the sockets of its gateway namespace, as long as it runs.
+//!
+//! ```text
+//!   bay ──► sockets in its gateway namespace (bay-backend) ──► bay_gateway::Gateway ──► host's network
+//!                                                                  │ asks
+//!                                     policy ◄── BayDecider ◄──────┘
+//!                          record (floods added up) ◄──┘
+//! ```
+//! It is opened when a bay starts, or is found again by a new daemon, and closed when the bay's runtime goes. While no
+//! daemon runs there is nobody at the sockets, and the kernel refuses what the bay sends.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bay_backend::{Dropped, EgressCounters, EgressPort};
+use bay_gateway::secrets::Secrets;
+use bay_gateway::{Gateway, Own, Settings, Timeouts, Upstream};
+use bay_policy::CompiledPolicy;
+use bay_store::BayRow;
+use bay_types::guest::{DNS_PORT, GATEWAY_V4, GATEWAY_V6, PROXY_PORT};
+use bay_types::traffic::DroppedPackets;
+use bay_types::{ApiError, ErrorCode};
+use http::Method;
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::daemon::Daemon;
+use crate::gateway_files::NamesFile;
+use crate::registry::{BayHandle, OpenEgress};
+use crate::verbs::policy;
+
+mod asking;
+mod caller;
+mod decider;
+mod floods;
+mod pace;
+mod port;
+mod record;
+mod record_quota;
+mod spans;
+
+use caller::{Callers, OwnExecs};
+use decider::BayDecider;
+use port::{PortConnections, PortDatagrams};
+use record::Recorder;
+
+/// How long a guest has to put sentinels into their places, and when it is told again if it did not.
+const TOLD_WITHIN: Duration = Duration::from_secs(10);
+const TELL_AGAIN: Duration = Duration::from_secs(3);
+/// How often it is seen at least whether a rule or a grant has ended.
+const LOOK_AT_ENDS: Duration = Duration::from_secs(60);
+
+/// The open way out of one bay. Dropping it closes the way.
+pub(crate) struct BayEgress {
+    gateway: Gateway,
+    decider: Arc<BayDecider>,
+    counters: Box<dyn EgressCounters>,
+    /// All that is to end with this.
+    serving: Mutex<JoinSet<()>>,
+}
+
+impl std::fmt::Debug for BayEgress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BayEgress").finish_non_exhaustive()
+    }
+}
+
+impl BayEgress {
+    pub(crate) async fn open(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>) -> Result<Arc<Self>, ApiError> {
+        let (egress, row) = (&daemon.egress, &handle.row());
+        // Before the policy is read: a change in between is noticed.
+        let changes = (daemon.policies.subscribe(row.id), daemon.secrets.subscribe());
+        let policy = policy::effective(daemon, handle).await;
+        let secrets = secrets_of(daemon, row, &policy);
+        let authority = egress.authority(row).await?;
+        let (names_file, names) = NamesFile::open(egress.data_dir(), row.id)?;
+        let recorder = Recorder::open(daemon, handle).await.map_err(|e| e.to_api())?;
+        let recorder = Arc::new(recorder);
+        let found = row.runtime.as_ref().map(|record| handle.backend.attribution(row.id, record));
+        let attribution = match found {
+            Some(Err(error)) => {
+                tracing::warn!(bay = %row.name, %error, "who is behind a connection of this bay stays unknown");
+                None
+            }
+            found => found.and_then(Result::ok),
+        };
+        let decider = Arc::new(BayDecider {
+            recorder: Arc::clone(&recorder),
+            names: names_file,
+            callers: Callers::new(attribution, OwnExecs::new(handle, daemon.store.clone())),
+            policy: std::sync::RwLock::new(policy),
+            secrets: std::sync::RwLock::new(secrets),
+            approved: Mutex::default(),
+            daemon: Arc::downgrade(daemon),
+            handle: Arc::downgrade(handle),
+        });
+        let settings =
+            Settings { authority, names, roots: egress.roots().clone(), timeouts: Timeouts::default() };
+        let network: Arc<dyn Upstream> = Arc::new(egress.network());
+        let gateway = Gateway::new(settings, decider.clone(), network)
+            .map_err(|error| closed(&bay_types::error::chain(&error)))?;
+
+        let EgressPort { connections, questions, counters } =
+            handle.backend.egress(row.id).await.map_err(|error| closed(&error.to_string()))?;
+        let mut serving = JoinSet::new();
+        let own = Own {
+            addresses: vec![GATEWAY_V4.into(), GATEWAY_V6.into()],
+            dns_port: DNS_PORT,
+            proxy_port: PROXY_PORT,
+        };
+        serving.spawn(gateway.serve_any(PortConnections(connections), own));
+        for datagrams in questions {
+            serving.spawn(gateway.serve_dns_udp(PortDatagrams(datagrams)));
+        }
+        serving.spawn(async move { recorder.tell_sums().await });
+        serving.spawn(decider.callers.clone().note_execs());
+        let open = Arc::new(Self { gateway, decider, counters, serving: Mutex::new(serving) });
+        let following = follow(Arc::clone(daemon), Arc::clone(handle), Arc::downgrade(&open), changes);
+        open.serving.lock().unwrap_or_else(PoisonError::into_inner).spawn(following);
+        Ok(open)
+    }
+
+    /// From now on this holds, also for what is under way.
+    fn set(&self, policy: Arc<CompiledPolicy>, secrets: Arc<Secrets>) {
+        self.decider.set_policy(policy);
+        self.decider.set_secrets(secrets);
+        self.gateway.policy_changed();
+    }
+
+    /// Whether a rule or a grant has ended since then; from now on it is looked at from now.
+    fn has_ends_since(&self, then: &mut Timestamp) -> bool {
+        let now = Timestamp::now();
+        let since = std::mem::replace(then, now);
+        self.decider.policy().next_end(since).is_some_and(|end| end <= now)
+    }
+}
+
+#[async_trait]
+impl OpenEgress for BayEgress {
+    fn dropped(&self) -> DroppedPackets {
+        let Dropped { udp, icmp, other } = self.counters.dropped().unwrap_or_default();
+        DroppedPackets { udp, icmp, other, dns: self.gateway.dns_dropped() }
+    }
+
+    fn under_way(&self) -> HashSet<u64> {
+        self.decider.recorder.under_way()
+    }
+
+    fn exec_began(&self) {
+        self.decider.callers.began();
+    }
+
+    async fn finish(&self, within: Duration) {
+        self.gateway.finish(within).await;
+    }
+
+    async fn close(&self) {
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+        self.decider.recorder.turn(true).await;
+        if let Err(error) = self.decider.names.sync() {
+            tracing::warn!(%error, "names and their addresses could not be flushed");
+        }
+    }
+}
+
+/// The secrets of a bay, as its gateway is to know them. A daemon that cannot read them has none to give.
+fn secrets_of(daemon: &Daemon, row: &BayRow, policy: &CompiledPolicy) -> Arc<Secrets> {
+    daemon.secrets.of_bay(row, policy).unwrap_or_else(|error| {
+        tracing::error!(bay = %row.name, message = %error.message, "a bay goes without its secrets");
+        Arc::new(Secrets::none())
+    })
+}
+
+/// Has every change of the policy and of secrets hold at once, and tells the guest of the latter.
+async fn follow(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    open: Weak<BayEgress>,
+    (mut policies, mut secrets): (watch::Receiver<u64>, watch::Receiver<u64>),
+) {
+    // A guest that an earlier daemon started may not know the newest.
+    let mut untold = true;
+    let mut looked_at = Timestamp::now();
+    loop {
+        let Some(next_end) = open.upgrade().map(|open| until_next_end(&open.decider.policy())) else {
+            return;
+        };
+        tokio::select! {
+            // What a grant let out ends with it.
+            () = tokio::time::sleep(next_end) => {
+                let ended = open.upgrade().is_some_and(|open| open.has_ends_since(&mut looked_at));
+                if !ended {
+                    continue;
+                }
+            }
+            changed = policies.changed() => if changed.is_err() { return },
+            changed = secrets.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                untold = true;
+            }
+            () = tokio::time::sleep(TELL_AGAIN), if untold => {
+                untold = !tell_guest(&daemon, &handle).await;
+                continue;
+            }
+        }
+        let policy = policy::effective(&daemon, &handle).await;
+        let secrets = secrets_of(&daemon, &handle.row(), &policy);
+        let Some(open) = open.upgrade() else { return };
+        open.set(policy, secrets);
+        drop(open);
+        if untold {
+            untold = !tell_guest(&daemon, &handle).await;
+        }
+    }
+}
+
+/// How long it takes until a rule or a grant ends, by the wall clock; looked at again from time to time, because that is set.
+fn until_next_end(policy: &CompiledPolicy) -> Duration {
+    let now = Timestamp::now();
+    let left =
+        policy.next_end(now).map(|end| Duration::try_from(end.duration_since(now)).unwrap_or_default());
+    left.map_or(LOOK_AT_ENDS, |left| left.min(LOOK_AT_ENDS))
+}
+
+/// Has sentinels be where tools look for them. One that does not take the news is told again.
+async fn tell_guest(daemon: &Daemon, handle: &BayHandle) -> bool {
+    let delivered = match daemon.secrets.delivered(&handle.row()) {
+        Ok(delivered) => delivered,
+        // Without the key there is nothing to tell, and nothing to take away.
+        Err(_) => return true,
+    };
+    let body = serde_json::to_vec(&delivered).unwrap_or_default();
+    let told = handle.guest.bytes(Method::PUT, "/v1/secrets", body.into(), TOLD_WITHIN).await;
+    if let Err(error) = &told {
+        tracing::debug!(bay = %handle.name, message = %error.message, "a bay was not told its sentinels");
+    }
+    told.is_ok()
+}
+
+fn closed(why: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::HostUnfit,
+        format!("the way out of the bay could not be opened: {why}"),
+        "nothing leaves the bay until it is; `bay doctor` tells what this host lacks",
+    )
+}

@@ -1,0 +1,121 @@
+//! Reads the events of a running guest: the ends of execs arrive here.
+//!
+//! A guest is asked once which protocol it speaks: one that an older release left running may speak another, and then
+//! its bay says so. After each connect the open execs are asked for one by one, so that what ended while nobody listened
+//! is written down too. A guest that sends nonsense is read slowly, one that sends endless lines is cut off; neither costs anybody else.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bay_store::Draft;
+use bay_text::lines::LineBuffer;
+use bay_types::bay::State;
+use bay_types::event::bay::BayProtocol;
+use bay_types::guest::{GuestEvent, GuestInfo, PROTOCOL};
+use bay_types::service::ServiceSpec;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use http::Method;
+use tokio::sync::watch;
+
+use crate::channel::ANSWER_WITHIN;
+use crate::daemon::Daemon;
+use crate::registry::BayHandle;
+use crate::verbs::{execs, inside};
+
+/// Longest line of the event stream: the longest definition of a service, and what is around it.
+const MAX_LINE: usize = ServiceSpec::MAX_BYTES + 64 * 1024;
+/// Lines that meant nothing after which a guest has to wait.
+const NOISE: u32 = 256;
+const NOISE_PAUSE: Duration = Duration::from_millis(200);
+/// Waits between attempts to connect.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MOST: Duration = Duration::from_secs(10);
+
+/// Returns when its owner says that the guest is gone, and everything was read that the guest had sent by then.
+pub async fn follow(daemon: Arc<Daemon>, handle: Arc<BayHandle>, mut gone: watch::Receiver<bool>) {
+    let mut wait = RETRY_FIRST;
+    let mut understood = false;
+    loop {
+        let began = Instant::now();
+        let ended = async {
+            if !understood {
+                same_protocol(&daemon, &handle).await?;
+                understood = true;
+            }
+            listen(&daemon, &handle).await
+        }
+        .await;
+        tracing::debug!(bay = %handle.name, why = ended.err().as_deref(), "the event stream of a guest ended");
+        // A stream that lived is worth coming back to at once; one that breaks off each time is not.
+        wait = if began.elapsed() > RETRY_MOST { RETRY_FIRST } else { (wait * 2).min(RETRY_MOST) };
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            // Also when the owner is.
+            _ = gone.wait_for(|gone| *gone) => return,
+        }
+    }
+}
+
+/// A bay whose guest speaks another protocol goes on, and says what to do about it.
+async fn same_protocol(daemon: &Daemon, handle: &BayHandle) -> Result<(), String> {
+    let info = handle.guest.json::<GuestInfo>(Method::GET, "/v1/info", Bytes::new(), ANSWER_WITHIN);
+    let found = info.await.map_err(|e| e.message)?.protocol;
+    if found == PROTOCOL {
+        return Ok(());
+    }
+    let reason = format!(
+        "its guest speaks protocol {found}, this daemon {PROTOCOL}: `bay stop {0}` and `bay start {0}` give it a new one",
+        handle.name
+    );
+    if handle.row().reason != reason {
+        let event = Draft::of(BayProtocol { guest: found.into(), daemon: PROTOCOL.into() });
+        let change = |row: &mut bay_store::BayRow| {
+            if row.state == State::Running {
+                row.reason.clone_from(&reason);
+            }
+        };
+        handle.update(&daemon.store, Some(event), change).await.map_err(|e| e.message)?;
+    }
+    Err(reason)
+}
+
+async fn listen(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>) -> Result<(), String> {
+    let mut events = handle.guest.read("/v1/events").await.map_err(|e| e.message)?.bytes;
+    let mut lines = LineBuffer::default();
+    let mut noise = 0;
+    let mut greeted = false;
+    while let Some(data) = events.next().await {
+        lines.push(&data.map_err(|e| e.to_string())?);
+        while let Some(line) = lines.next_line() {
+            if !heard(daemon, handle, &line, &mut greeted).await {
+                noise += 1;
+                if noise % NOISE == 0 {
+                    tokio::time::sleep(NOISE_PAUSE).await;
+                }
+            }
+        }
+        if lines.unfinished() > MAX_LINE {
+            return Err("a line has no end".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// Whether the line meant something.
+async fn heard(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, line: &[u8], greeted: &mut bool) -> bool {
+    match serde_json::from_slice(line) {
+        Ok(GuestEvent::Hello) if !*greeted => {
+            *greeted = true;
+            execs::refresh_all(daemon, handle).await;
+            true
+        }
+        Ok(GuestEvent::ExecEnded { id, exit, end }) if handle.exec_is_open(id) => {
+            execs::ended(daemon, handle, id, exit, end.map(|end| *end)).await;
+            true
+        }
+        Ok(GuestEvent::Asked { id, ask }) => inside::heard(daemon, handle, id, ask),
+        Ok(GuestEvent::Changed { change }) => inside::changed(daemon, handle, change).await,
+        Ok(GuestEvent::Hello | GuestEvent::ExecEnded { .. }) | Err(_) => false,
+    }
+}

@@ -1,0 +1,86 @@
+//! The core: every verb, the reconcilers that make wishes true, and the record of both.
+//!
+//! ```text
+//!   a front ──► verbs (may the principal? policy, approval, limits)
+//!                 │ one transaction: the desired state and its event
+//!                 ▼
+//!   bay-store ◄───────────────── registry (rows in memory)
+//!                                   │ wakes
+//!                     step (pure: desired and real ─► what next)
+//!                                   ▼
+//!   bay-pool, bay-backend, guest ◄─ reconcile, one task for each bay
+//!                                   ▲
+//!   guest events ──► follow ──► ends of execs           └── timer, death of PID 1, idle
+//!                        ├──► telemetry: counters, costs, spans
+//!                        └──► changes: which files changed meanwhile
+//!   held requests ──► approvals: asked, answered by a person, used; all of it on record
+//!   a bay's connections ──► egress (policy, who, record) ──► the world; verbs/traffic reads that record for people
+//! ```
+//!
+//! Everything that must hold for every door holds here. A front parses a request, calls one verb with the principal that
+//! sent it, and encodes the outcome; it can reach nothing else.
+//!
+//! Failure paths:
+//! * **The daemon is killed** at any line: every wish is in the store before anything is done about it, every step may
+//!   be repeated, and `adopt` finds what is half done by the bay's id.
+//! * **A guest dies**: the bay's state says so at once; the reconciler starts it again a few times, then reports it failed.
+//! * **A guest lies, floods or stalls**: bounded bodies, lines and waits (`channel`, `follow`).
+//! * **A caller hangs up**: what it asked for is done all the same.
+//! * **The disk is full or read-only, the database or the pool damaged**: an [`OpenError`] or an error answer that says
+//!   what to do; nothing is deleted or overwritten.
+//!
+//! Tests can make the daemon or the runtime helper die at named points: see `fault`.
+#![forbid(unsafe_code)]
+
+mod admission;
+mod adopt;
+mod approvals;
+mod assemble;
+mod authorize;
+mod backends;
+mod background;
+pub mod byte_stream;
+mod changes;
+mod channel;
+mod checked_output;
+mod daemon;
+mod egress;
+mod fault;
+mod follow;
+mod followers;
+mod gateway_files;
+mod gateway_settings;
+mod guest_connection;
+mod host_size;
+mod idle;
+mod keyring;
+mod last_usage;
+mod ledger;
+mod notify;
+mod open_error;
+mod outgoing_http;
+mod policies;
+mod reconcile;
+mod registry;
+mod restarts;
+mod secrets;
+mod spool;
+mod step;
+mod telemetry;
+#[doc(hidden)]
+pub mod testing;
+mod validate;
+pub mod verbs;
+mod wishes;
+
+pub use approvals::ApprovalsConfig;
+pub use assemble::Parts;
+pub use channel::{Answer, plain_text};
+pub use daemon::Daemon;
+pub use fault::Fault;
+pub use followers::Teller;
+pub use gateway_settings::{EgressConfig, SshKey};
+pub use host_size::HostSize;
+pub use keyring::look as look_at_keys;
+pub use open_error::{OpenError, io_code};
+pub use telemetry::Collector;

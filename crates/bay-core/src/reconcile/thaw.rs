@@ -1,0 +1,114 @@
+//! Starting a bay: from nothing, or from what ran at a checkpoint.
+
+use std::sync::Arc;
+
+use bay_backend::StartSpec;
+use bay_store::BayRow;
+use bay_types::checkpoint::Point;
+use bay_types::exec::EndReason;
+use bay_types::runtime::RuntimeHandle;
+use bay_types::{ApiError, ErrorCode};
+
+use super::Reconciler;
+use crate::admission::Admitted;
+use crate::backends::refusal;
+use crate::channel::plain_text;
+use crate::daemon::Daemon;
+use crate::verbs::start_spec::start_spec;
+use crate::verbs::{execs, policy};
+
+/// How much a woken guest may say of what went wrong.
+const MAX_NOTES: usize = 4;
+
+impl Reconciler {
+    /// PID 1 of a bay that begins anew, or goes on from where it was.
+    pub(super) async fn begin(&mut self, row: &BayRow) -> Result<RuntimeHandle, ApiError> {
+        // Whatever was granted was granted to what ran before.
+        policy::drop_grants(&self.daemon, &self.handle, "the bay begins anew").await?;
+        let spec = start_spec(&self.daemon, row).await?;
+        let Some(from) = row.thaw_from else {
+            return self.handle.backend.start(&spec).await.map_err(|e| refusal(&e));
+        };
+        let daemon = Arc::clone(&self.daemon);
+        let _room = self.room(&daemon, row, from).await?;
+        // What goes on changes files at once. Whoever has to begin again, because this daemon died before it had written
+        // down what runs, gives it the files of its moment first.
+        self.handle.update(&self.daemon.store, None, |row| row.restore_wanted = Some(from)).await?;
+        match self.thaw(row, &spec, from).await {
+            Ok(record) => Ok(record),
+            Err(error) => {
+                // The files are in place: the next start is an ordinary one.
+                self.handle
+                    .update(&self.daemon.store, None, |row| {
+                        row.thaw_from = None;
+                        row.restore_wanted = None;
+                    })
+                    .await?;
+                execs::close_all(&self.daemon, &self.handle, EndReason::Lost).await;
+                Err(ApiError::new(
+                    if error.code == ErrorCode::BayFailed {
+                        ErrorCode::MemoryUnavailable
+                    } else {
+                        error.code
+                    },
+                    format!("what ran at {} could not be brought back: {}", from.checkpoint, error.message),
+                    match from.bay == row.id {
+                        true => format!(
+                            "its files are in place: `bay start {0}` starts it anew from them; `bay restore {0} {1}` tries again",
+                            row.name, from.checkpoint
+                        ),
+                        false => {
+                            format!(
+                                "its files are in place: `bay start {}` starts it anew from them",
+                                row.name
+                            )
+                        }
+                    },
+                ))
+            }
+        }
+    }
+
+    /// Waits for its turn where others come back too.
+    async fn room<'a>(
+        &self,
+        daemon: &'a Daemon,
+        row: &BayRow,
+        from: Point,
+    ) -> Result<Admitted<'a>, ApiError> {
+        let needed = daemon.with_pool(move |pool| pool.checkpoint_memory_bytes(from)).await?;
+        if let Ok(room) = daemon.admission.enter(needed) {
+            return Ok(room);
+        }
+        let reason = format!("waits until there are {} MiB of memory for what ran", needed.div_ceil(1 << 20));
+        self.handle.update(&daemon.store, None, |row| row.reason = reason).await?;
+        daemon.admission.enter_in_turn(needed).await.map_err(|shortage| {
+            let what = format!("what ran in {} at {}", row.name, from.checkpoint);
+            let next = format!(
+                "it stays on disk: stop other bays, then `bay resume {0}`; `bay stop {0}` and `bay start {0}` start it anew from its files",
+                row.name
+            );
+            shortage.refusal(&what, next)
+        })
+    }
+
+    async fn thaw(&mut self, row: &BayRow, spec: &StartSpec, from: Point) -> Result<RuntimeHandle, ApiError> {
+        let images = self.daemon.pool()?.checkpoint_memory(from);
+        // Whoever goes back to its own past stays who it is.
+        let index = (from.bay != row.id).then(|| row.forked_from.as_ref().map_or(0, |from| from.index));
+        let restored = self.handle.backend.restore(spec, &images, index).await.map_err(|e| refusal(&e))?;
+        if self.why.is_empty() {
+            self.why = format!("resumed from {}", from.checkpoint);
+        }
+        for note in restored.notes.iter().take(MAX_NOTES) {
+            self.why.push_str("; ");
+            self.why.push_str(&plain_text(note));
+        }
+        let revived = self.daemon.store.execs_revive(row.id, from).await.map_err(|e| e.to_api())?;
+        for exec in revived {
+            self.handle.exec_opened(exec);
+            self.handle.exec_began(exec, self.handle.backend.limit_events(row.id));
+        }
+        Ok(restored.runtime)
+    }
+}

@@ -1,0 +1,454 @@
+//! The bays the daemon knows, in memory. The store is the truth on disk; every change goes there first and is shown
+//! here after its commit, so that lookups and waiting cost nothing.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bay_backend::{Backend, LimitEvents};
+use bay_store::{BayRow, CheckpointNew, CheckpointRow, Draft, Store};
+use bay_types::bay::STOP_GRACE_S;
+use bay_types::traffic::DroppedPackets;
+use bay_types::{ApiError, BayId, BayName, CheckpointName, ErrorCode, ExecId};
+use tokio::sync::{Notify, watch};
+
+use crate::backends::{Backends, BayBackend, without_driver};
+use crate::channel::GuestChannel;
+use crate::wishes::Wishes;
+
+pub(crate) const STOP_GRACE: Duration = Duration::from_secs(STOP_GRACE_S);
+/// The longest grace a caller may ask for.
+pub(crate) const MAX_STOP_GRACE: Duration = Duration::from_secs(600);
+
+/// What came of the newest wish.
+#[derive(Debug, Clone, Default)]
+pub struct Settled {
+    /// The wish up to which this is the answer.
+    pub asked: u64,
+    pub error: Option<ApiError>,
+    pub deleted: bool,
+    pub kept_workspace: Option<PathBuf>,
+}
+
+/// The open way out of one bay, as far as others than its gateway use it.
+#[async_trait]
+pub(crate) trait OpenEgress: fmt::Debug + Send + Sync {
+    /// Packets that went nowhere since the bay started.
+    fn dropped(&self) -> DroppedPackets;
+
+    /// Numbers of the decisions by which something was let out that is not over.
+    fn under_way(&self) -> HashSet<u64>;
+
+    /// An exec of the bay has begun: it is known who opens connections later, also when the exec is over by then.
+    fn exec_began(&self);
+
+    /// Has what was asked answered, as far as that takes no longer.
+    async fn finish(&self, within: Duration);
+
+    /// Lets nothing more out, writes down what was only counted so far, and has the names on disk.
+    async fn close(&self);
+}
+
+/// One bay: its row, its guest, and the signals between verbs and its reconciler.
+#[derive(Debug)]
+pub struct BayHandle {
+    pub id: BayId,
+    pub name: BayName,
+    /// The driver that runs it.
+    pub backend: Arc<dyn Backend>,
+    /// Why `backend` can do nothing: this daemon does not have the driver.
+    pub(crate) driver_missing: Option<String>,
+    pub(crate) guest: GuestChannel,
+    /// Wakes the reconciler.
+    pub(crate) wake: Notify,
+    /// Held by whoever changes what the bay is made of, or needs it to stand still: one pass of the reconciler, the
+    /// taking of a checkpoint.
+    pub at_work: tokio::sync::Mutex<()>,
+    /// What its own processes ask for.
+    pub(crate) wishes: Wishes,
+    /// The way out, while it runs.
+    egress: Mutex<Option<Arc<dyn OpenEgress>>>,
+    row: watch::Sender<BayRow>,
+    /// Keeps the order of commits and of what is shown here the same.
+    edit: tokio::sync::Mutex<()>,
+    asked: AtomicU64,
+    settled: watch::Sender<Settled>,
+    grace_ms: AtomicU64,
+    execs: Mutex<Execs>,
+    /// Connections of callers to execs of the bay.
+    clients: AtomicU64,
+    /// Execs and attachments there ever were.
+    uses: AtomicU64,
+    /// Told whenever an exec is known to be over.
+    exec_over: Notify,
+}
+
+/// Execs that have not ended as far as is known.
+#[derive(Debug, Default)]
+struct Execs {
+    open: HashSet<ExecId>,
+    /// Written down, but the guest has not answered yet: its not knowing them means nothing. With how many are at it:
+    /// the same start may be asked for twice at once.
+    starting: HashMap<ExecId, usize>,
+    /// How often the bay had been held to its limits when they began.
+    began: HashMap<ExecId, LimitEvents>,
+    /// The same when the bay's groups went away under them, and the counters with them.
+    last: HashMap<ExecId, LimitEvents>,
+}
+
+/// A caller that is attached until dropped.
+#[derive(Debug)]
+pub(crate) struct Attached(Arc<BayHandle>);
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.0.clients.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Marks an exec as being started until dropped.
+#[derive(Debug)]
+pub struct Starting {
+    handle: Arc<BayHandle>,
+    pub id: ExecId,
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        let mut execs = self.handle.execs();
+        if let Some(count) = execs.starting.get_mut(&self.id) {
+            *count -= 1;
+            if *count == 0 {
+                execs.starting.remove(&self.id);
+            }
+        }
+    }
+}
+
+impl BayHandle {
+    pub(crate) fn of(row: BayRow, backends: &Backends) -> Self {
+        let BayBackend { driver, missing } = backends.of(&row.backend);
+        Self {
+            id: row.id,
+            name: row.name.clone(),
+            guest: GuestChannel::new(Arc::clone(&driver), row.id),
+            backend: driver,
+            driver_missing: missing,
+            wake: Notify::new(),
+            at_work: tokio::sync::Mutex::default(),
+            wishes: Wishes::default(),
+            egress: Mutex::default(),
+            row: watch::Sender::new(row),
+            edit: tokio::sync::Mutex::default(),
+            asked: AtomicU64::new(0),
+            settled: watch::Sender::new(Settled::default()),
+            grace_ms: AtomicU64::new(millis(STOP_GRACE)),
+            execs: Mutex::default(),
+            clients: AtomicU64::new(0),
+            uses: AtomicU64::new(0),
+            exec_over: Notify::new(),
+        }
+    }
+
+    /// Refuses what needs the bay's driver where this daemon does not have it.
+    pub(crate) fn require_driver(&self) -> Result<(), ApiError> {
+        self.driver_missing.as_ref().map_or(Ok(()), |why| Err(without_driver(&self.name, why)))
+    }
+
+    pub(crate) fn egress(&self) -> Option<Arc<dyn OpenEgress>> {
+        self.egress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// An exec was started by the guest.
+    pub(crate) fn exec_runs(&self) {
+        if let Some(open) = self.egress() {
+            open.exec_began();
+        }
+    }
+
+    pub(crate) fn set_egress(&self, open: Arc<dyn OpenEgress>) {
+        *self.egress.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
+    }
+
+    /// Nothing leaves from here on; what was only counted is written down.
+    pub(crate) async fn close_egress(&self) {
+        let open = self.egress.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(open) = open {
+            open.close().await;
+        }
+    }
+
+    pub fn row(&self) -> BayRow {
+        self.row.borrow().clone()
+    }
+
+    /// Changes the bay in the store, then here.
+    pub(crate) async fn update(
+        &self,
+        store: &Store,
+        event: Option<Draft>,
+        change: impl FnOnce(&mut BayRow),
+    ) -> Result<BayRow, ApiError> {
+        let _order = self.edit.lock().await;
+        let row = store.bay_update(self.id, event, change).await.map_err(|e| e.to_api())?;
+        self.row.send_replace(row.clone());
+        Ok(row)
+    }
+
+    /// Writes a checkpoint down that is whole on disk.
+    pub(crate) async fn checkpointed(
+        &self,
+        store: &Store,
+        new: CheckpointNew,
+        event: impl FnOnce(&CheckpointRow) -> Draft,
+    ) -> Result<CheckpointRow, ApiError> {
+        let _order = self.edit.lock().await;
+        let (made, row) = store.checkpoint_add(new, event).await.map_err(|e| e.to_api())?;
+        self.row.send_replace(row);
+        Ok(made)
+    }
+
+    /// Forgets a checkpoint, before its files go.
+    pub(crate) async fn checkpoint_forgotten(
+        &self,
+        store: &Store,
+        gone: CheckpointName,
+        event: &Draft,
+    ) -> Result<(), ApiError> {
+        let _order = self.edit.lock().await;
+        let row = store.checkpoint_remove(self.id, gone, event).await.map_err(|e| e.to_api())?;
+        self.row.send_replace(row);
+        Ok(())
+    }
+
+    /// Writes a wish down when `fits` allows it in the state the bay is in, and wakes the reconciler. Returns the
+    /// wish's number for [`Self::outcome`].
+    pub(crate) async fn ask(
+        &self,
+        store: &Store,
+        fits: impl FnOnce(&BayRow) -> Result<(), ApiError>,
+        event: Draft,
+        change: impl FnOnce(&mut BayRow),
+    ) -> Result<u64, ApiError> {
+        self.require_driver()?;
+        let _order = self.edit.lock().await;
+        fits(&self.row.borrow())?;
+        let row = store.bay_update(self.id, Some(event), change).await.map_err(|e| e.to_api())?;
+        self.row.send_replace(row);
+        // After the row: whoever reads this number reads a row at least as new.
+        let asked = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        self.wake.notify_one();
+        Ok(asked)
+    }
+
+    /// The number of the wish a new bay is born with.
+    pub fn first_ask(&self) -> u64 {
+        self.asked.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    pub(crate) fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    /// A wish that failed stays so: another pass may follow at once and find nothing to do, before whoever asked has
+    /// looked.
+    pub(crate) fn settle(&self, settled: Settled) {
+        self.settled.send_if_modified(|last| {
+            let failed_before = last.asked == settled.asked && last.error.is_some() && !settled.deleted;
+            if !failed_before {
+                *last = settled;
+            }
+            !failed_before
+        });
+    }
+
+    /// Waits until the reconciler has dealt with the wish.
+    pub async fn outcome(&self, asked: u64, within: Duration) -> Result<Settled, ApiError> {
+        let mut settled = self.settled.subscribe();
+        let outcome = tokio::time::timeout(within, settled.wait_for(|s| s.asked >= asked || s.deleted)).await;
+        match outcome {
+            Ok(Ok(settled)) => Ok(settled.clone()),
+            Ok(Err(_)) | Err(_) => Err(ApiError::new(
+                ErrorCode::Interrupted,
+                format!("the bay {} is still on its way after {} s", self.name, within.as_secs()),
+                format!("the work goes on; `bay show {}` tells how far it is", self.name),
+            )),
+        }
+    }
+
+    pub(crate) fn set_grace(&self, grace: Duration) {
+        self.grace_ms.store(millis(grace), Ordering::Relaxed);
+    }
+
+    /// The grace for the stop at hand; the next one has the usual again.
+    pub(crate) fn take_grace(&self) -> Duration {
+        Duration::from_millis(self.grace_ms.swap(millis(STOP_GRACE), Ordering::Relaxed))
+    }
+
+    fn execs(&self) -> std::sync::MutexGuard<'_, Execs> {
+        self.execs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn client_attached(self: &Arc<Self>) -> Attached {
+        self.clients.fetch_add(1, Ordering::Relaxed);
+        self.uses.fetch_add(1, Ordering::Relaxed);
+        Attached(Arc::clone(self))
+    }
+
+    pub(crate) fn clients_attached(&self) -> u64 {
+        self.clients.load(Ordering::Relaxed)
+    }
+
+    pub fn exec_starting(self: &Arc<Self>, id: ExecId) -> Starting {
+        *self.execs().starting.entry(id).or_default() += 1;
+        Starting { handle: Arc::clone(self), id }
+    }
+
+    pub fn execs_starting(&self) -> HashSet<ExecId> {
+        self.execs().starting.keys().copied().collect()
+    }
+
+    /// Grows whenever somebody uses the bay.
+    pub(crate) fn uses(&self) -> u64 {
+        self.uses.load(Ordering::Relaxed)
+    }
+
+    pub fn exec_opened(&self, id: ExecId) {
+        self.uses.fetch_add(1, Ordering::Relaxed);
+        self.execs().open.insert(id);
+    }
+
+    /// Notes how often the bay was held to its limits when an open exec began.
+    pub fn exec_began(&self, id: ExecId, events: LimitEvents) {
+        let mut execs = self.execs();
+        if execs.open.contains(&id) {
+            execs.began.entry(id).or_insert(events);
+        }
+    }
+
+    /// What was noted then, when somebody did.
+    pub(crate) fn exec_beginning(&self, id: ExecId) -> Option<LimitEvents> {
+        self.execs().began.get(&id).copied()
+    }
+
+    /// The bay's groups are about to go: the counters stand for all execs that are open now.
+    pub(crate) fn execs_outlive(&self, events: LimitEvents) {
+        let execs = &mut *self.execs();
+        execs.last.extend(execs.open.iter().map(|id| (*id, events)));
+    }
+
+    /// What was noted then, for an exec that was open.
+    pub(crate) fn exec_last(&self, id: ExecId) -> Option<LimitEvents> {
+        self.execs().last.get(&id).copied()
+    }
+
+    pub(crate) fn exec_ended(&self, id: ExecId) {
+        let mut execs = self.execs();
+        execs.open.remove(&id);
+        execs.began.remove(&id);
+        execs.last.remove(&id);
+        drop(execs);
+        self.exec_over.notify_waiters();
+    }
+
+    /// Waits until an exec is known to be over, for so long.
+    pub(crate) async fn exec_is_over(&self, id: ExecId, within: Duration) {
+        let over = async {
+            loop {
+                let told = self.exec_over.notified();
+                tokio::pin!(told);
+                // Before the look: an end in between is not missed.
+                told.as_mut().enable();
+                if !self.exec_is_open(id) {
+                    return;
+                }
+                told.await;
+            }
+        };
+        let _ = tokio::time::timeout(within, over).await;
+    }
+
+    pub fn exec_is_open(&self, id: ExecId) -> bool {
+        self.execs().open.contains(&id)
+    }
+
+    pub fn execs_open(&self) -> usize {
+        self.execs().open.len()
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// All bays, by id.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    bays: RwLock<HashMap<BayId, Arc<BayHandle>>>,
+}
+
+impl Registry {
+    pub(crate) fn insert(&self, handle: Arc<BayHandle>) {
+        self.bays.write().unwrap_or_else(PoisonError::into_inner).insert(handle.id, handle);
+    }
+
+    pub(crate) fn remove(&self, id: BayId) {
+        self.bays.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// Oldest first.
+    pub(crate) fn list(&self) -> Vec<Arc<BayHandle>> {
+        let mut all: Vec<_> =
+            self.bays.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        all.sort_by_key(|handle| handle.id);
+        all
+    }
+
+    /// By name or id.
+    pub(crate) fn find(&self, given: &str) -> Result<Arc<BayHandle>, ApiError> {
+        let bays = self.bays.read().unwrap_or_else(PoisonError::into_inner);
+        let found = match given.parse::<BayId>() {
+            Ok(id) => bays.get(&id),
+            Err(_) => bays.values().find(|handle| handle.name.as_str() == given),
+        };
+        found.cloned().ok_or_else(|| {
+            let shown: String = given.chars().take(BayName::MAX_LEN * 2).collect();
+            let names = bays.values().map(|handle| handle.name.as_str());
+            let next = match closest(&shown, names) {
+                Some(name) => format!("did you mean {name}? `bay ls` shows the bays there are"),
+                None => "`bay ls` shows the bays there are; `bay up --name NAME` makes one".to_owned(),
+            };
+            ApiError::new(ErrorCode::BayNotFound, format!("there is no bay {shown:?}"), next)
+        })
+    }
+}
+
+/// The name that was probably meant: a slip or two away, and not more than a third of what was given.
+fn closest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    const SLIPS: usize = 2;
+    let bound = SLIPS.min(given.chars().count().div_ceil(3));
+    let near = names.map(|name| (strsim::damerau_levenshtein(given, name), name));
+    near.filter(|(slips, _)| *slips <= bound).min().map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::closest;
+
+    #[test]
+    fn a_slip_of_the_keyboard_finds_the_name_that_was_meant() {
+        let all = ["web", "web-2", "api", "billing"];
+        let meant = |given: &str| closest(given, all.into_iter());
+        assert_eq!(meant("wbe"), Some("web"));
+        assert_eq!(meant("biling"), Some("billing"));
+        assert_eq!(meant("web2"), Some("web"));
+        assert_eq!(meant("apl"), Some("api"));
+        for far in ["", "x", "nope", "bay_0190000000007000800000000000abcd", "weblog"] {
+            assert_eq!(meant(far), None, "{far}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What tests of a front need beyond the verbs: bays that no backend made, and the state that verbs leave behind.
+//!
+//! Nothing but tests may use this; the architecture test sees to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bay_policy::CompiledPolicy;
+use bay_store::BayRow;
+use bay_types::exec::{EndReason, Exit};
+use bay_types::frame::Frame;
+use bay_types::{ApiError, BayId, ExecId};
+use tokio::sync::watch;
+
+pub use crate::follow::follow;
+pub use crate::reconcile::spawn as start_reconciler;
+pub use crate::registry::{BayHandle, Settled, Starting};
+
+use crate::daemon::Daemon;
+use crate::verbs::{execs, policy};
+
+/// Makes a bay known that is in the store already.
+pub fn add_bay(daemon: &Daemon, row: BayRow) -> Arc<BayHandle> {
+    let handle = Arc::new(BayHandle::of(row, &daemon.backends));
+    daemon.bays.insert(Arc::clone(&handle));
+    handle
+}
+
+/// Looks at an exec that was being started, once more.
+pub async fn look_later(daemon: Arc<Daemon>, handle: Arc<BayHandle>, starting: Starting, wait: Duration) {
+    execs::look_later(daemon, handle, starting, wait).await;
+}
+
+/// Writes the end of an exec down, as the guest reported it.
+pub async fn ended(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit: Exit) {
+    execs::ended(daemon, handle, id, exit, None).await;
+}
+
+/// The last frame of an attached exec.
+///
+/// # Errors
+/// If the store cannot be read.
+pub async fn end_of(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> Result<Frame, ApiError> {
+    execs::end_of(daemon, handle, id).await
+}
+
+/// Ends every open exec of a bay.
+pub async fn close_all(daemon: &Daemon, handle: &BayHandle, why: EndReason) {
+    execs::close_all(daemon, handle, why).await;
+}
+
+/// The policy that holds for a bay.
+pub async fn effective(daemon: &Daemon, handle: &BayHandle) -> Arc<CompiledPolicy> {
+    policy::effective(daemon, handle).await
+}
+
+/// Ends what was granted to a bay.
+///
+/// # Errors
+/// If the store cannot be written.
+pub async fn drop_grants(daemon: &Daemon, handle: &BayHandle, why: &str) -> Result<(), ApiError> {
+    policy::drop_grants(daemon, handle, why).await
+}
+
+/// The number of changes of a bay's policy.
+pub fn policy_changes(daemon: &Daemon, bay: BayId) -> watch::Receiver<u64> {
+    daemon.policies.subscribe(bay)
+}
+
+/// Forgets the prepared policy of a bay, as a new daemon would.
+pub fn forget_policy(daemon: &Daemon, bay: BayId) {
+    daemon.policies.forget(bay);
+}

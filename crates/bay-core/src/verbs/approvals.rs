@@ -1,0 +1,388 @@
+//! Questions as whoever answers them sees them.
+
+use std::sync::Arc;
+
+use bay_policy::{CanonicalRequest, Layer, Outcome, decide};
+use bay_store::{ApprovalRow, Lasting, Scope};
+use bay_types::approval::{
+    Allow, Answer, Approval, ApprovalState, Asked, Deny, MAX_ALLOW_S, MAX_WHY_BYTES, Reach,
+};
+use bay_types::checkpoint::Restore;
+use bay_types::policy::{GrantAdd, MAX_GRANTS, PolicySet};
+use bay_types::principal::Principal;
+use bay_types::{ApiError, ApprovalId, ErrorCode};
+use bytes::Bytes;
+use jiff::Timestamp;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc;
+
+use super::bays::not_deleting;
+use super::policy::PreparedGrant;
+use super::{checkpoints, ends_id, is_id_end, policy};
+use crate::approvals::{Question, Settling, Stand, is_exec};
+use crate::authorize::Verb;
+use crate::background::to_the_end;
+use crate::byte_stream::{self, ByteStream};
+use crate::channel::plain_text;
+use crate::daemon::Daemon;
+use crate::followers::IN_FLIGHT;
+
+/// Approvals that are open, or all that are kept, oldest first.
+pub async fn list(
+    daemon: &Daemon,
+    who: &Principal,
+    all: bool,
+    bay: Option<&str>,
+) -> Result<Vec<Approval>, ApiError> {
+    daemon.permit(who, Verb::ApprovalList)?;
+    cards(daemon, all, bay).await
+}
+
+pub async fn show(daemon: &Daemon, who: &Principal, given: &str) -> Result<Approval, ApiError> {
+    daemon.permit(who, Verb::ApprovalShow)?;
+    find(daemon, given).await
+}
+
+/// Every approval that is open, and each whenever it changes, as lines of JSON.
+pub fn watch(daemon: &Arc<Daemon>, who: &Principal) -> Result<ByteStream, ApiError> {
+    daemon.permit(who, Verb::ApprovalWatch)?;
+    Ok(byte_stream::received_bytes(changes(Arc::clone(daemon))))
+}
+
+pub async fn allow(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    given: String,
+    wanted: Allow,
+) -> Result<Approval, ApiError> {
+    daemon.permit(who, Verb::ApprovalAllow)?;
+    to_the_end(allow_request(Arc::clone(daemon), given, wanted, *who)).await
+}
+
+pub async fn deny(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    given: String,
+    wanted: Deny,
+) -> Result<Approval, ApiError> {
+    daemon.permit(who, Verb::ApprovalDeny)?;
+    to_the_end(deny_request(Arc::clone(daemon), given, wanted, *who)).await
+}
+
+/// Ends an allow that could still be used.
+pub async fn revoke(daemon: &Arc<Daemon>, who: &Principal, given: String) -> Result<Approval, ApiError> {
+    daemon.permit(who, Verb::ApprovalRevoke)?;
+    to_the_end(revoke_allow(Arc::clone(daemon), given, *who)).await
+}
+
+async fn cards(daemon: &Daemon, all: bool, bay: Option<&str>) -> Result<Vec<Approval>, ApiError> {
+    let of = |card: &Approval| {
+        bay.is_none_or(|bay| card.bay_name == bay || card.bay.to_string() == bay || ends_id(&card.bay, bay))
+    };
+    let mut found: Vec<Approval> = if all {
+        let rows = daemon.store.approval_list(false).await.map_err(|e| e.to_api())?;
+        rows.into_iter().map(|row| now(daemon, row)).collect()
+    } else {
+        return Ok(daemon.approvals.open(of));
+    };
+    found.retain(of);
+    Ok(found)
+}
+
+/// A kept question as it is at this moment. How it stands is the store's word: what is in memory may be behind by the time
+/// that a disk takes.
+fn now(daemon: &Daemon, row: ApprovalRow) -> Approval {
+    let held = daemon.approvals.find(row.card.id).map_or(0, |question| question.view().held);
+    Approval { held, ..row.card }
+}
+
+/// A question by its id, or by the end of it.
+pub(crate) async fn find(daemon: &Daemon, given: &str) -> Result<Approval, ApiError> {
+    let unknown = || {
+        ApiError::new(
+            ErrorCode::ApprovalNotFound,
+            format!("there is no question {:?}", plain_text(given)),
+            "`bay approvals` lists those that are open, `bay approvals --all` those that were",
+        )
+    };
+    if let Ok(id) = given.parse::<ApprovalId>() {
+        let row = daemon.store.approval_get(id).await.map_err(|e| e.to_api())?;
+        return row.map(|row| now(daemon, row)).ok_or_else(unknown);
+    }
+    if !is_id_end(given) {
+        return Err(unknown());
+    }
+    let mut found = daemon.store.approval_by_suffix(given).await.map_err(|e| e.to_api())?;
+    match (found.pop(), found.is_empty()) {
+        (Some(row), true) => Ok(now(daemon, row)),
+        (None, _) => Err(unknown()),
+        _ => Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("more than one question ends with {given}"),
+            "give more of its id",
+        )),
+    }
+}
+
+/// The question, if it can still be answered.
+async fn open(daemon: &Daemon, given: &str) -> Result<Arc<Question>, ApiError> {
+    let card = find(daemon, given).await?;
+    if card.state != ApprovalState::Open {
+        return Err(answered(&card));
+    }
+    daemon.approvals.find(card.id).ok_or_else(|| answered(&card))
+}
+
+/// What is said to whoever comes too late.
+fn answered(card: &Approval) -> ApiError {
+    let id = card.id;
+    let message = match (&card.state, &card.answer) {
+        (ApprovalState::Allowed, Some(Answer { by, .. })) => format!("{id} was allowed by {by} already"),
+        (ApprovalState::Denied, Some(Answer { by, why, .. })) => {
+            let why = why.as_ref().map(|why| format!(": {}", plain_text(why))).unwrap_or_default();
+            format!("{id} was denied by {by} already{why}")
+        }
+        (ApprovalState::Expired, _) => format!("nobody answered {id} in time, which was a denial"),
+        (ApprovalState::Revoked, _) => format!("{id} was allowed, and the allow was revoked"),
+        (_, Some(Answer { why: Some(why), .. })) => format!("{id} was dropped: {why}"),
+        _ => format!("{id} was dropped: what it was about is gone"),
+    };
+    let next = match card.state {
+        ApprovalState::Allowed => "nothing is left to do",
+        _ => "what is still wanted is asked about again when it is sent again",
+    };
+    ApiError::new(ErrorCode::ApprovalAnswered, message, next)
+}
+
+fn invalid(message: impl Into<String>, next: impl Into<String>) -> ApiError {
+    ApiError::new(ErrorCode::InvalidInput, message, next)
+}
+
+async fn allow_request(
+    daemon: Arc<Daemon>,
+    given: String,
+    wanted: Allow,
+    caller: Principal,
+) -> Result<Approval, ApiError> {
+    let question = open(&daemon, &given).await?;
+    let card = question.view();
+    if let Some(digest) = &wanted.digest
+        && *digest != card.digest
+    {
+        return Err(invalid(
+            format!("{} is not what was looked at: its digest is {}", card.id, card.digest),
+            format!("`bay approvals show {}` shows what is held", card.id),
+        ));
+    }
+    let for_s = checked_time(&wanted)?;
+    if wanted.any_body && is_exec(&card) {
+        return Err(invalid("a command has no body that could be another one", "allow it without any_body"));
+    }
+    if wanted.reach == Reach::Save && !wanted.any_body && !is_exec(&card) {
+        return Err(invalid(
+            "a rule cannot depend on a body or on headers: it would allow any of them",
+            "save it with --any-body if that is what you want, or allow exactly this for a time with --for",
+        ));
+    }
+    if wanted.reach == Reach::For && wanted.any_body && card.saved_as.is_none() {
+        return Err(invalid(
+            "no grant can cover this request alone",
+            "allow exactly this for a time (without --any-body), or write a rule yourself",
+        ));
+    }
+    if wanted.reach == Reach::Exec && question.exec().is_none() {
+        return Err(invalid(
+            "which exec is behind it is not known",
+            "allow it once, or for a time with --for",
+        ));
+    }
+    let ended = |exec| daemon.bays.find(&card.bay.to_string()).is_ok_and(|handle| !handle.exec_is_open(exec));
+    if matches!(wanted.reach, Reach::Once | Reach::Exec)
+        && card.held == 0
+        && let (Some(exec), Asked::Request(_)) = (question.exec(), &card.asked)
+        && ended(exec)
+    {
+        let which = card.exec_number.map_or_else(|| exec.to_string(), |number| format!("exec {number}"));
+        return Err(invalid(
+            format!("{which} has ended, and an allow for it is for nobody"),
+            "allow it for a time with --for 10m: then the same request of any command in this bay goes on",
+        ));
+    }
+    // Looked at before anything is decided, so that whoever wants it saved is not left with half of it.
+    // With any body, later requests are covered by a grant or by a rule: this allow is for the one that waits.
+    let granted = wanted.reach == Reach::For && wanted.any_body;
+    let lasting = match (wanted.reach, &card.asked, for_s) {
+        (Reach::Save, ..) => Some(saved(&daemon, &card, caller).await?),
+        (Reach::For, Asked::Request(asked), Some(for_s)) if granted => {
+            let handle = daemon.bays.find(&card.bay.to_string())?;
+            let add = GrantAdd {
+                request: asked.request.clone(),
+                for_s,
+                id: Some(format!("ask-{}", card.id.short())),
+                secrets: Some(card.secrets.clone()),
+            };
+            let PreparedGrant { row, event, .. } = policy::prepare_grant(&handle, add, caller)?;
+            Some(Lasting::Grant(row, MAX_GRANTS, event))
+        }
+        _ => None,
+    };
+    let until = daemon.approvals.allowed_until(wanted.reach, for_s);
+    let uses = match wanted.reach {
+        Reach::Once | Reach::Save => Some(1),
+        Reach::For if granted => Some(1),
+        Reach::Exec | Reach::For => None,
+    };
+    let stand = Stand::Allowed { reach: wanted.reach, until, any_body: wanted.any_body };
+    let settling = Settling { uses, lasting, ..Settling::new(stand, caller.by()) };
+    if !daemon.approvals.settle(&question, settling).await? {
+        return Err(answered(&find(&daemon, &card.id.to_string()).await?));
+    }
+    // How many waited when it was answered: they are on their way by now.
+    Ok(Approval { held: card.held, ..question.view() })
+}
+
+/// For how long, where that was asked for.
+fn checked_time(wanted: &Allow) -> Result<Option<u64>, ApiError> {
+    match (wanted.reach, wanted.for_s) {
+        (Reach::For, Some(seconds)) if (1..=MAX_ALLOW_S).contains(&seconds) => Ok(Some(seconds)),
+        (Reach::For, _) => Err(invalid(
+            "it is to be allowed for a time, and that is none, or too long",
+            format!("give 1 to {MAX_ALLOW_S} s; what is to last is a rule (--save)"),
+        )),
+        (_, Some(_)) => Err(invalid("a time was given to an allow that has none", "use the reach \"for\"")),
+        (_, None) => Ok(None),
+    }
+}
+
+/// The bay's policy with a rule for exactly this, if that rule would allow it.
+async fn saved(daemon: &Arc<Daemon>, card: &Approval, caller: Principal) -> Result<Lasting, ApiError> {
+    let refuse = |why: String| invalid(why, "allow it once or for a time, or write a rule yourself");
+    let (Asked::Request(asked), Some(rule)) = (&card.asked, &card.saved_as) else {
+        return Err(refuse("no rule can cover exactly this request".to_owned()));
+    };
+    let request = CanonicalRequest::from_line(&asked.request)
+        .map_err(|refusal| refuse(format!("no rule can cover exactly this request: {refusal}")))?
+        .with_secrets(card.secrets.clone());
+    let handle = daemon.bays.find(&card.bay.to_string())?;
+    not_deleting(&handle.row(), "given a policy")?;
+    let set = daemon.store.policy_get(&Scope::Bay(handle.id)).await.map_err(|e| e.to_api())?;
+    let rule = rule.replacen("id = \"approved\"", &format!("id = \"{}\"", card.id), 1);
+    let mut wanted = PolicySet { name: "saved.toml".to_owned(), ..PolicySet::default() };
+    let text = match set {
+        Some(row) => {
+            wanted.places = serde_json::from_str(&row.places).map_err(|error| ApiError::internal(&error))?;
+            match row.name.strip_prefix("preset:") {
+                // A preset is not edited: the policy begins with it from now on.
+                Some(preset) => format!("extends = \"{preset}\"\n"),
+                None => {
+                    wanted.name = row.name;
+                    row.text
+                }
+            }
+        }
+        None => String::new(),
+    };
+    wanted.text =
+        Some(format!("{}\n\n# Allowed by a person at {}.\n{rule}", text.trim_end(), Timestamp::now()));
+    let location = handle.row().origin.map(|origin| origin.location);
+    let prepared = policy::prepare(Layer::Bay, wanted, location).await?;
+    let compiled = policy::replaced(daemon, &handle, prepared.layer.clone()).await?;
+    let decision = decide(&compiled, &request, Timestamp::now());
+    if decision.outcome != Outcome::Allow {
+        let by =
+            decision.rule().map(|rule| format!(": rule {} at {}", rule.id, rule.origin)).unwrap_or_default();
+        return Err(refuse(format!(
+            "a rule of the bay would not allow it, because another has the last word{by}"
+        )));
+    }
+    let event = policy::set_event(&prepared, &Scope::Bay(handle.id), caller);
+    Ok(Lasting::Policy(prepared.new, event))
+}
+
+async fn deny_request(
+    daemon: Arc<Daemon>,
+    given: String,
+    wanted: Deny,
+    caller: Principal,
+) -> Result<Approval, ApiError> {
+    let question = open(&daemon, &given).await?;
+    let card = question.view();
+    let odd = |why: &String| why.len() > MAX_WHY_BYTES || why.chars().any(char::is_control);
+    if wanted.why.as_ref().is_some_and(odd) {
+        return Err(invalid(
+            format!("the reason is longer than {MAX_WHY_BYTES} bytes, or has control characters"),
+            "write one line",
+        ));
+    }
+    let back = match (wanted.rollback, card.checkpoint) {
+        (false, _) => None,
+        (true, Some(checkpoint)) => {
+            let handle = daemon.bays.find(&card.bay.to_string())?;
+            // Before anything is on record: whoever wants to go back is not left with half of it.
+            checkpoints::find(&daemon, &handle, checkpoint).await?;
+            Some((handle, checkpoint))
+        }
+        (true, None) => {
+            return Err(invalid(
+                format!("no checkpoint was made before {} was asked", card.id),
+                "write checkpoint = true into the rule that asks; `bay restore` goes back to any other checkpoint",
+            ));
+        }
+    };
+    let stand = Stand::Denied { by: caller.by(), why: wanted.why.clone() };
+    let settling = Settling { why: wanted.why, ..Settling::new(stand, caller.by()) };
+    if !daemon.approvals.settle(&question, settling).await? {
+        return Err(answered(&find(&daemon, &card.id.to_string()).await?));
+    }
+    let view = question.view();
+    if let Some((handle, checkpoint)) = back {
+        checkpoints::restore_to(daemon, handle, Restore { checkpoint, files_only: true }, caller).await?;
+    }
+    Ok(view)
+}
+
+async fn revoke_allow(daemon: Arc<Daemon>, given: String, caller: Principal) -> Result<Approval, ApiError> {
+    let card = find(&daemon, &given).await?;
+    if daemon.approvals.revoke(&card, &caller.by()).await? {
+        return find(&daemon, &card.id.to_string()).await;
+    }
+    let (id, now) = (card.id, find(&daemon, &card.id.to_string()).await?);
+    let (message, next) = match now.state {
+        ApprovalState::Open => (
+            format!("{id} is not answered yet"),
+            format!("refuse it with `bay approvals deny {}`", id.short()),
+        ),
+        ApprovalState::Allowed => (
+            format!("the allow {id} is used up: there is nothing left of it to revoke"),
+            "a grant is revoked with `bay grants rm`, a saved rule with `bay policy`".to_owned(),
+        ),
+        state => (format!("{id} is {state}, not allowed"), "nothing is left to do".to_owned()),
+    };
+    Err(ApiError::new(ErrorCode::ApprovalAnswered, message, next))
+}
+
+fn changes(daemon: Arc<Daemon>) -> mpsc::Receiver<Bytes> {
+    let (to, lines) = mpsc::channel(IN_FLIGHT);
+    let mut changed = daemon.approvals.watch();
+    tokio::spawn(async move {
+        let mut cards = daemon.approvals.open(|_| true);
+        loop {
+            for card in cards.drain(..) {
+                if to.send(byte_stream::json_line(&card)).await.is_err() {
+                    return;
+                }
+            }
+            let id = tokio::select! {
+                () = to.closed() => return,
+                id = changed.recv() => id,
+            };
+            match id {
+                Ok(id) => cards.extend(find(&daemon, &id.to_string()).await),
+                // Too much came at once: all that is open is told anew.
+                Err(RecvError::Lagged(_)) => cards = daemon.approvals.open(|_| true),
+                Err(RecvError::Closed) => return,
+            }
+        }
+    });
+    lines
+}

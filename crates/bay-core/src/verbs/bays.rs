@@ -1,0 +1,349 @@
+//! The verbs on a bay that exists. Each writes the wish and an event in one transaction, wakes the reconciler, and
+//! waits for what comes of it. Work that has begun goes to its end, also when the client leaves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bay_store::{BayRow, Draft};
+use bay_types::bay::{BayDeleted, BayView, Desired, Health, State};
+use bay_types::event::bay::{
+    BayDeleteAsked, BayPauseAsked, BayReplaceAsked, BayResumeAsked, BayStartAsked, BayStopAsked,
+};
+use bay_types::principal::Principal;
+use bay_types::top::Top;
+use bay_types::{ApiError, BayName, ErrorCode, ImageId};
+
+use super::checkpoints::{self, Wanted};
+use super::{costs, top};
+use crate::authorize::Verb;
+use crate::background::to_the_end;
+use crate::daemon::Daemon;
+use crate::fault::Point;
+use crate::registry::{BayHandle, MAX_STOP_GRACE, STOP_GRACE};
+
+/// How long a caller waits for a bay to get somewhere, besides the grace of a stop. The work goes on after that.
+pub(super) const VERB_WITHIN: Duration = Duration::from_secs(120);
+
+/// The name of the bay that was meant, for messages about it.
+pub fn name_of(daemon: &Daemon, given: &str) -> Option<BayName> {
+    daemon.bays.find(given).ok().map(|handle| handle.name.clone())
+}
+
+/// What the daemon is, and since when it runs.
+pub fn health(daemon: &Daemon, who: &Principal) -> Result<Health, ApiError> {
+    daemon.permit(who, Verb::HealthShow)?;
+    Ok(Health {
+        version: bay_types::VERSION.to_owned(),
+        pid: std::process::id(),
+        data_dir: daemon.data_dir.clone(),
+        pool: daemon.pool_dir.clone(),
+        started_at: daemon.started_at,
+    })
+}
+
+/// What all bays and the host use, or one bay of them.
+pub async fn top(daemon: &Arc<Daemon>, who: &Principal, only: Option<&str>) -> Result<Top, ApiError> {
+    daemon.permit(who, Verb::TopShow)?;
+    let only = only.map(|given| daemon.bays.find(given)).transpose()?;
+    let mut top = Top::clone(&*top::top(daemon).await);
+    if let Some(handle) = only {
+        top.bays.retain(|bay| bay.id == handle.id);
+    }
+    Ok(top)
+}
+
+pub async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<BayView>, ApiError> {
+    daemon.permit(who, Verb::BayList)?;
+    let mut views = Vec::new();
+    for handle in daemon.bays.list() {
+        views.push(daemon.view_now(&handle).await);
+    }
+    Ok(views)
+}
+
+/// One bay with what it cost by now, not some seconds ago.
+pub async fn show(daemon: &Daemon, who: &Principal, bay: &str) -> Result<BayView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayShow, bay)?;
+    costs::look(daemon, &handle).await;
+    Ok(daemon.view_now(&handle).await)
+}
+
+pub async fn start(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<BayView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayStart, bay)?;
+    to_the_end(start_bay(Arc::clone(daemon), handle, *who)).await
+}
+
+/// Stops a bay. `grace` is how long its processes have to end by themselves; the usual if it is not given.
+pub async fn stop(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    grace: Option<Duration>,
+) -> Result<BayView, ApiError> {
+    daemon.permit(who, Verb::BayStop)?;
+    let grace = grace.unwrap_or(STOP_GRACE);
+    if grace > MAX_STOP_GRACE {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("a grace of {} s is too long", grace.as_secs()),
+            format!("give at most {} s", MAX_STOP_GRACE.as_secs()),
+        ));
+    }
+    let handle = daemon.bay_for(who, Verb::BayStop, bay)?;
+    to_the_end(stop_bay(Arc::clone(daemon), handle, grace, *who)).await
+}
+
+/// Freezes what runs in a bay. With `to_disk` its memory goes to disk, and nothing of it stays in the host's memory.
+pub async fn pause(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    to_disk: bool,
+) -> Result<BayView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayPause, bay)?;
+    if to_disk {
+        return to_the_end(checkpoints::pause_to_disk(Arc::clone(daemon), handle, *who)).await;
+    }
+    to_the_end(pause_bay(Arc::clone(daemon), handle, *who)).await
+}
+
+pub async fn resume(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<BayView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayResume, bay)?;
+    to_the_end(resume_bay(Arc::clone(daemon), handle, *who)).await
+}
+
+/// Gives a bay a fresh root from the newest image of its name; the workspace stays.
+pub async fn replace(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<BayView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayReplace, bay)?;
+    to_the_end(replace_root(Arc::clone(daemon), handle, *who)).await
+}
+
+pub async fn delete(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    keep_workspace: bool,
+) -> Result<BayDeleted, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayDelete, bay)?;
+    to_the_end(delete_bay(Arc::clone(daemon), handle, keep_workspace, *who)).await
+}
+
+pub(super) fn misfit(row: &BayRow, verb: &str, next: String) -> ApiError {
+    ApiError::new(
+        ErrorCode::BayState,
+        format!("the bay {} is {} ({}): it cannot be {verb}", row.name, row.state, row.reason),
+        next,
+    )
+}
+
+pub(super) fn not_deleting(row: &BayRow, verb: &str) -> Result<(), ApiError> {
+    if row.desired == Desired::Deleted {
+        return Err(misfit(row, verb, "`bay up` makes a new one".to_owned()));
+    }
+    Ok(())
+}
+
+/// Waits for a wish, and says what came of it.
+pub(super) async fn reach(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    asked: u64,
+    wanted: State,
+    grace: Duration,
+) -> Result<BayView, ApiError> {
+    daemon.fault.at(Point::AfterIntent);
+    let settled = handle.outcome(asked, VERB_WITHIN + grace).await?;
+    if let Some(error) = settled.error {
+        return Err(error);
+    }
+    let view = daemon.view(handle);
+    if settled.deleted || view.state != wanted {
+        return Err(ApiError::new(
+            ErrorCode::BayState,
+            format!("the bay {} did not become {wanted}, it is {}: {}", view.name, view.state, view.reason),
+            format!("`bay show {}` tells more", view.name),
+        ));
+    }
+    daemon.fault.at(Point::BeforeAck);
+    Ok(view)
+}
+
+async fn start_bay(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    caller: Principal,
+) -> Result<BayView, ApiError> {
+    if handle.row().state == State::Running && handle.row().desired == Desired::Running {
+        // It may have died this moment; then it is started like any other.
+        let view = daemon.view_now(&handle).await;
+        if view.state == State::Running {
+            return Ok(view);
+        }
+    }
+    let fits = |row: &BayRow| {
+        not_deleting(row, "started")?;
+        match row.state {
+            State::Paused => Err(misfit(row, "started", format!("`bay resume {}` thaws it", row.name))),
+            _ => Ok(()),
+        }
+    };
+    let asked = handle
+        .ask(&daemon.store, fits, Draft::of(BayStartAsked { by: caller.by() }), |row| {
+            row.desired = Desired::Running;
+            row.stop_why = None;
+            // A failed state would keep the reconciler from trying; any other is its own business.
+            if matches!(row.state, State::Failed | State::Stopped) {
+                row.state = if row.disk_ready { State::Starting } else { State::Creating };
+                row.reason = format!("start asked by {}", caller.by());
+            }
+        })
+        .await?;
+    reach(&daemon, &handle, asked, State::Running, Duration::ZERO).await
+}
+
+async fn stop_bay(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    grace: Duration,
+    caller: Principal,
+) -> Result<BayView, ApiError> {
+    if handle.row().state == State::Stopped && handle.row().desired == Desired::Stopped {
+        return Ok(daemon.view(&handle));
+    }
+    handle.set_grace(grace);
+    let asked = handle
+        .ask(
+            &daemon.store,
+            |row| not_deleting(row, "stopped"),
+            Draft::of(BayStopAsked { by: caller.by() }),
+            |row| {
+                row.desired = Desired::Stopped;
+                row.stop_why = None;
+                // What is kept on disk ends like what runs.
+                row.thaw_from = None;
+            },
+        )
+        .await?;
+    reach(&daemon, &handle, asked, State::Stopped, grace).await
+}
+
+async fn pause_bay(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    caller: Principal,
+) -> Result<BayView, ApiError> {
+    let fits = |row: &BayRow| {
+        not_deleting(row, "paused")?;
+        match row.state {
+            State::Running | State::Paused => Ok(()),
+            State::Stopped | State::Failed => {
+                Err(misfit(row, "paused", format!("`bay start {}` starts it", row.name)))
+            }
+            _ => Err(misfit(row, "paused", "repeat the command in a moment".to_owned())),
+        }
+    };
+    let asked = handle
+        .ask(&daemon.store, fits, Draft::of(BayPauseAsked { to_disk: None, by: caller.by() }), |row| {
+            row.desired = Desired::Paused;
+        })
+        .await?;
+    reach(&daemon, &handle, asked, State::Paused, Duration::ZERO).await
+}
+
+async fn resume_bay(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    caller: Principal,
+) -> Result<BayView, ApiError> {
+    let fits = |row: &BayRow| {
+        not_deleting(row, "resumed")?;
+        match row.state {
+            State::Running | State::Paused => Ok(()),
+            State::Stopped | State::Failed => {
+                Err(misfit(row, "resumed", format!("`bay start {}` starts it", row.name)))
+            }
+            _ => Err(misfit(row, "resumed", "repeat the command in a moment".to_owned())),
+        }
+    };
+    let asked = handle
+        .ask(&daemon.store, fits, Draft::of(BayResumeAsked { by: caller.by() }), |row| {
+            row.desired = Desired::Running;
+        })
+        .await?;
+    reach(&daemon, &handle, asked, State::Running, Duration::ZERO).await
+}
+
+async fn replace_root(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    caller: Principal,
+) -> Result<BayView, ApiError> {
+    let row = handle.row();
+    not_deleting(&row, "replaced")?;
+    if row.disk_ready {
+        // A fresh root is the way out of much, so it is not refused for want of a way back.
+        let why = Wanted::automatic("before its root was replaced".to_owned());
+        if let Err(error) = checkpoints::take(&daemon, &handle, why, caller).await {
+            tracing::warn!(bay = %row.name, message = %error.message, "a root is replaced without a checkpoint before");
+        }
+    }
+    // Held until the row names the image: from then on it counts as used.
+    let making = daemon.making.read().await;
+    let wanted = row.spec.image.clone();
+    let newest = daemon.with_pool(move |pool| pool.image_find(&wanted)).await?;
+    let image: ImageId = newest.map_or(row.image_id, |image| image.id);
+    // A bay that was asked to be stopped stays so; memory of a paused one is gone with its root.
+    let wanted = if row.desired == Desired::Stopped { State::Stopped } else { State::Running };
+    let draft = Draft::of(BayReplaceAsked { image: image.into(), by: caller.by() });
+    let asked = handle
+        .ask(
+            &daemon.store,
+            |row| not_deleting(row, "replaced"),
+            draft,
+            |row| {
+                row.replace_with = Some(image);
+                // What was kept on disk ran on the root that goes.
+                row.thaw_from = None;
+                if row.desired == Desired::Paused {
+                    row.desired = Desired::Running;
+                }
+                if row.state == State::Failed {
+                    row.state = State::Stopped;
+                    row.reason = format!("replace asked by {}", caller.by());
+                }
+            },
+        )
+        .await?;
+    drop(making);
+    reach(&daemon, &handle, asked, wanted, STOP_GRACE).await
+}
+
+async fn delete_bay(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    keep_workspace: bool,
+    caller: Principal,
+) -> Result<BayDeleted, ApiError> {
+    let draft = Draft::of(BayDeleteAsked { keep_workspace, by: caller.by() });
+    let asked = handle
+        .ask(
+            &daemon.store,
+            |_| Ok(()),
+            draft,
+            |row| {
+                // Whoever asked to keep it is heard, also when somebody else asked first.
+                row.keep_workspace |= keep_workspace;
+                row.desired = Desired::Deleted;
+                row.state = State::Deleting;
+                row.reason = format!("removal asked by {}", caller.by());
+            },
+        )
+        .await?;
+    daemon.fault.at(Point::AfterIntent);
+    let settled = handle.outcome(asked, VERB_WITHIN).await?;
+    if let Some(error) = settled.error {
+        return Err(error);
+    }
+    daemon.fault.at(Point::BeforeAck);
+    Ok(BayDeleted { id: handle.id, name: handle.name.clone(), kept_workspace: settled.kept_workspace })
+}

@@ -1,0 +1,273 @@
+//! `bay up`: from a request to a running bay.
+//!
+//! ```text
+//!  validate ──► image and commit made ready (imported, fetched, checked out: only what is missing)
+//!           ──► one transaction: the bay's row, wanted running, and its event   ◄── from here on the bay exists
+//!           ──► reconciler: disk, runtime, guest answers
+//! ```
+//! A caller that hangs up changes nothing: the work goes to its end.
+
+use std::sync::Arc;
+
+use bay_policy::Layer;
+use bay_pool::{Pool, PoolError};
+use bay_store::{BayNew, Draft, NameChoice};
+use bay_types::bay::{BayCreate, BayView, Limits, Origin, Source, State};
+use bay_types::event;
+use bay_types::image::{ImageImport, ImageView};
+use bay_types::principal::Principal;
+use bay_types::trace::Traceparent;
+use bay_types::{ApiError, BayName, ErrorCode};
+use jiff::Timestamp;
+
+use super::fetch::{bring, refuse_local};
+use super::{bays, images, policy, workspaces};
+use crate::authorize::Verb;
+use crate::backends::refusal;
+use crate::background::{blocking, to_the_end};
+use crate::daemon::Daemon;
+use crate::followers::Teller;
+use crate::registry::BayHandle;
+
+/// Longest URL of a repository.
+const MAX_URL: usize = 4096;
+
+/// A bay that can be made, as far as its request tells.
+#[derive(Debug)]
+pub struct Creation {
+    daemon: Arc<Daemon>,
+    create: BayCreate,
+    name: Option<BayName>,
+    parent: Option<Traceparent>,
+    who: Principal,
+}
+
+/// Accepts a request for a bay, or says what is wrong with it before any work.
+pub fn begin(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    create: BayCreate,
+    parent: Option<Traceparent>,
+) -> Result<Creation, ApiError> {
+    daemon.permit(who, Verb::BayCreate)?;
+    let name = check(daemon, &create)?;
+    Ok(Creation { daemon: Arc::clone(daemon), create, name, parent, who: *who })
+}
+
+impl Creation {
+    /// Makes the bay and waits until it runs.
+    pub async fn run(self, teller: Teller) -> Result<BayView, ApiError> {
+        let Self { daemon, create: wanted, name, parent, who } = self;
+        to_the_end(create(daemon, wanted, name, parent, who, teller)).await
+    }
+}
+
+/// Everything that can be said about a request before any work.
+fn check(daemon: &Daemon, create: &BayCreate) -> Result<Option<BayName>, ApiError> {
+    let name = crate::validate::create(create, daemon.room())?;
+    let (_, backend) = daemon.backends.choose(create.backend.as_deref())?;
+    backend.can_keep(&create.limits).map_err(|e| refusal(&e))?;
+    if let Some(name) = &name
+        && let Ok(taken) = daemon.bays.find(name.as_str())
+    {
+        return Err(bay_store::StoreError::NameTaken(taken.name.clone()).to_api());
+    }
+    if let Source::Remote { url, .. } = &create.source {
+        if url.is_empty() || url.len() > MAX_URL || url.starts_with('-') || url.chars().any(char::is_control)
+        {
+            return Err(ApiError::new(
+                ErrorCode::InvalidInput,
+                "the repository's URL is empty, too long, or holds characters no URL has",
+                "give a URL such as https://host/path.git",
+            ));
+        }
+        refuse_local(url)?;
+    }
+    Ok(name)
+}
+
+async fn create(
+    daemon: Arc<Daemon>,
+    create: BayCreate,
+    name: Option<BayName>,
+    parent: Option<Traceparent>,
+    caller: Principal,
+    teller: Teller,
+) -> Result<BayView, ApiError> {
+    let began = Timestamp::now();
+    let mut prepared = None;
+    let made = make(&daemon, create, name, caller, teller, &mut prepared).await;
+    if let Some(trace) = daemon.telemetry.place(parent) {
+        daemon.telemetry.bay_made(trace, began, prepared, made.as_ref());
+    }
+    made
+}
+
+/// `prepared` becomes the moment from which on only the bay itself is made.
+async fn make(
+    daemon: &Arc<Daemon>,
+    mut create: BayCreate,
+    name: Option<BayName>,
+    caller: Principal,
+    teller: Teller,
+    prepared: &mut Option<Timestamp>,
+) -> Result<BayView, ApiError> {
+    create.limits.pids.get_or_insert(Limits::DEFAULT_PIDS);
+    let (backend, _) = daemon.backends.choose(create.backend.take().as_deref())?;
+    // A mistake is told before anything is fetched for the bay.
+    let location = match &create.source {
+        Source::Remote { url, .. } => Some(url.clone()),
+        _ => None,
+    };
+    let policy = match create.policy.take() {
+        Some(given) => Some((policy::prepare(Layer::Bay, given.clone(), location.clone()).await?, given)),
+        None => None,
+    };
+    // Held until the row names image and repository: from then on they count as used.
+    let making = daemon.making.read().await;
+    if let Source::Kept { workspace } = &mut create.source {
+        let kept = workspaces::find(daemon, workspace).await?;
+        *workspace = kept.name;
+    }
+    let (image, origin, teller) = prepare(daemon, &create, caller, teller).await?;
+    let policy = match policy {
+        // The repository has turned out to be another one, as far as rules about it go.
+        Some((_, given)) if origin.as_ref().map(|origin| &origin.location) != location.as_ref() => {
+            let location = origin.as_ref().map(|origin| origin.location.clone());
+            Some(policy::prepare(Layer::Bay, given, location).await?)
+        }
+        Some((prepared, _)) => Some(prepared),
+        None => None,
+    };
+    let told = policy.as_ref().map(|policy| policy.summary.clone());
+    *prepared = Some(Timestamp::now());
+    let choice = match name {
+        Some(name) => NameChoice::Exact(name),
+        None => NameChoice::Derived(derived_name(&create.source, origin.as_ref())),
+    };
+    let by = caller.by();
+    let new = BayNew {
+        name: choice,
+        spec: create,
+        image_id: image.id,
+        origin,
+        forked_from: None,
+        backend,
+        policy: policy.map(|policy| policy.new),
+        reason: "its disk is being made".to_owned(),
+    };
+    let row = daemon
+        .store
+        .bay_create(new, |row| {
+            Draft::of(event::bay::BayCreate {
+                name: row.name.clone().into(),
+                image: row.image_id.into(),
+                origin: Some(row.origin.clone()),
+                limits: Some(row.spec.limits.clone()),
+                mounts: Some(row.spec.mounts.clone()),
+                policy: Some(told),
+                forked_from: None,
+                backend: Some(row.backend.to_string()),
+                by,
+            })
+        })
+        .await
+        .map_err(|e| e.to_api())?;
+    let handle = Arc::new(BayHandle::of(row, &daemon.backends));
+    daemon.bays.insert(Arc::clone(&handle));
+    drop(making);
+    let mut teller = teller;
+    teller.stage("starting the bay");
+    let asked = handle.first_ask();
+    (daemon.start_reconciler)(Arc::clone(daemon), Arc::clone(&handle));
+    bays::reach(daemon, &handle, asked, State::Running, std::time::Duration::ZERO).await
+}
+
+/// Makes image and commit ready. One hop to a blocking thread when all is cached.
+async fn prepare(
+    daemon: &Arc<Daemon>,
+    create: &BayCreate,
+    caller: Principal,
+    mut teller: Teller,
+) -> Result<(ImageView, Option<Origin>, Teller), ApiError> {
+    let pool = daemon.pool()?;
+    let source = create.source.clone();
+    let wanted = create.image.clone();
+    let (found, origin, mut teller) = blocking(move || {
+        let found = pool.image_find(&wanted).map_err(|e| e.to_api())?;
+        let origin = origin(&pool, &source, &mut teller)?;
+        Ok((found, origin, teller))
+    })
+    .await?;
+    if let Some(image) = found {
+        return Ok((image, origin, teller));
+    }
+    if create.image != "host" && !create.image.starts_with("dir:") && !create.image.starts_with("tar:") {
+        return Err(ApiError::new(
+            ErrorCode::ImageNotFound,
+            format!("there is no image {:?}", create.image),
+            "`bay images ls` shows the images there are; `bay images import` brings one in",
+        ));
+    }
+    teller.stage("importing the image");
+    let import = ImageImport { source: create.image.clone(), name: None, add: Vec::new(), force: false };
+    let (image, teller) = images::import_image(daemon, import, caller, teller).await?;
+    Ok((image, origin, teller))
+}
+
+/// The commit a workspace begins from, checked out and ready to be snapshotted.
+fn origin(pool: &Pool, source: &Source, teller: &mut Teller) -> Result<Option<Origin>, ApiError> {
+    let api = |e: PoolError| e.to_api();
+    let (repo, commit, branch) = match source {
+        Source::Empty | Source::Kept { .. } => return Ok(None),
+        Source::Cached { repo, commit, branch } => {
+            if !pool.repo_has_commit(*repo, commit).map_err(api)? {
+                return Err(ApiError::new(
+                    ErrorCode::RefNotFound,
+                    "the commit is not in the cache",
+                    "run `bay up PATH` again: it brings the commit along",
+                ));
+            }
+            (*repo, commit.clone(), branch.clone())
+        }
+        Source::Remote { url, reference } => {
+            let resolve = |repo| pool.repo_resolve(repo, reference.as_deref());
+            let (repo, resolved) = bring(pool, url, teller, |repo, _| resolve(repo).map(Some))?;
+            (repo, resolved.commit, resolved.branch)
+        }
+    };
+    pool.repo_checkout(repo, &commit, branch.as_deref(), &mut |p| teller.progress(p)).map_err(api)?;
+    let location = pool.repo_view(repo).map_err(api)?.location;
+    Ok(Some(Origin { repo, location, commit, branch }))
+}
+
+/// A name from where the workspace comes from.
+fn derived_name(source: &Source, origin: Option<&Origin>) -> BayName {
+    let location = match (source, origin) {
+        (Source::Remote { url, .. }, _) => url.as_str(),
+        (Source::Kept { workspace }, _) => workspace.as_str(),
+        (_, Some(origin)) => origin.location.as_str(),
+        (_, None) => "",
+    };
+    let trimmed = location.trim_end_matches('/');
+    let last = trimmed.rsplit(['/', ':']).next().unwrap_or("");
+    BayName::slug(last.strip_suffix(".git").unwrap_or(last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bay_is_named_after_the_last_part_of_its_source() {
+        let named = |url: &str| {
+            let source = Source::Remote { url: url.to_owned(), reference: None };
+            derived_name(&source, None).to_string()
+        };
+        assert_eq!(named("https://example.org/team/My.Project.git"), "my-project");
+        assert_eq!(named("git@example.org:tool.git"), "tool");
+        assert_eq!(named("file:///srv/repo/"), "repo");
+        assert_eq!(named("///"), "bay");
+        assert_eq!(derived_name(&Source::Empty, None).as_str(), "bay");
+    }
+}

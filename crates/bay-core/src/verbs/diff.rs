@@ -1,0 +1,359 @@
+//! What differs between two moments of a bay's life, and what of it needs a person's eye.
+//!
+//! ```text
+//!  moments named ──► a turn ──► both trees opened (now: a snapshot for this only) ──► compared on a blocking thread
+//!                                                                    caller hangs up ──► given up at the next path
+//! ```
+//! Nothing of a bay is changed and no program runs; a stopped bay is compared like a running one.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bay_diff::review::Reviewer;
+use bay_diff::{DiffError, Hear, Options, Told};
+use bay_pool::{DiffSide, Pool, Side, WorkspaceFrom};
+use bay_types::diff::{Change, DiffAsk, DiffLine, DiffSummary, Moment, PackageChange, Part, Review};
+use bay_types::principal::Principal;
+use bay_types::progress::Progress;
+use bay_types::{ApiError, ErrorCode};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use crate::authorize::Verb;
+use crate::background::blocking;
+use crate::daemon::Daemon;
+use crate::followers::{IN_FLIGHT, TELL_EVERY, Teller};
+use crate::registry::BayHandle;
+use crate::verbs::start_spec::begins_from;
+use crate::verbs::{bays, checkpoints};
+
+/// How long a reader may leave lines unread, a person in a pager perhaps, before its place is given to others.
+const READ_WITHIN: Duration = Duration::from_secs(15 * 60);
+/// Comparisons at once. Each may take a few hundred MiB for names and paths where a bay is hostile.
+pub(crate) const MAX_DIFFS: usize = 4;
+/// How long one more waits for its turn.
+const TURN_WITHIN: Duration = Duration::from_secs(60);
+
+/// A comparison that may begin.
+#[derive(Debug)]
+pub(crate) struct Comparison {
+    pub(crate) bay: String,
+    pub(crate) from: Moment,
+    pub(crate) to: Moment,
+    part: Part,
+    before: Wanted,
+    after: Wanted,
+    pool: Pool,
+    _turn: OwnedSemaphorePermit,
+}
+
+/// One side of it.
+#[derive(Debug)]
+struct Wanted {
+    bay: bay_types::BayId,
+    side: Side,
+}
+
+/// Compares two moments of a bay's life, and sends what differs while it is found. A reader that goes away ends the work.
+pub async fn diff(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    ask: &DiffAsk,
+) -> Result<mpsc::Receiver<DiffLine>, ApiError> {
+    let comparison = prepare(daemon, who, bay, ask).await?;
+    let (to, from) = mpsc::channel(IN_FLIGHT);
+    let (part, options) = (ask.part, shown(ask.part, ask.patch));
+    tokio::spawn(async move {
+        let lines = Lines { to: to.clone(), runtime: Handle::current(), told: None };
+        let last = match blocking(move || lines.send(&comparison, part, &options)).await {
+            Ok(summary) => DiffLine::Done(summary),
+            Err(error) => DiffLine::Failed { error },
+        };
+        let _ = to.send_timeout(last, READ_WITHIN).await;
+    });
+    Ok(from)
+}
+
+/// Where lines of a comparison go, at the pace of whoever reads them.
+struct Lines {
+    to: mpsc::Sender<DiffLine>,
+    runtime: Handle,
+    told: Option<Instant>,
+}
+
+impl Lines {
+    fn send(
+        mut self,
+        comparison: &Comparison,
+        part: Part,
+        options: &Options,
+    ) -> Result<DiffSummary, ApiError> {
+        let (bay, from, to) = (comparison.bay.clone(), comparison.from, comparison.to);
+        let _ = self.line(DiffLine::Begin { bay, from, to, part });
+        run(comparison, options, &mut |found| match found {
+            Found::Package(change) => self.line(DiffLine::Package(change)),
+            Found::Ignored => ControlFlow::Continue(()),
+            Found::Told(Told::Entry(entry)) => self.line(DiffLine::Entry(entry)),
+            Found::Told(Told::Progress(progress)) => {
+                if self.told.is_some_and(|at| at.elapsed() < TELL_EVERY) {
+                    return ControlFlow::Continue(());
+                }
+                self.told = Some(Instant::now());
+                match self.to.try_send(DiffLine::Progress(progress)) {
+                    Err(mpsc::error::TrySendError::Closed(_)) => ControlFlow::Break(()),
+                    // A full channel holds things of more weight.
+                    Err(mpsc::error::TrySendError::Full(_)) | Ok(()) => ControlFlow::Continue(()),
+                }
+            }
+        })
+    }
+
+    fn line(&self, told: DiffLine) -> ControlFlow<()> {
+        match self.runtime.block_on(self.to.send_timeout(told, READ_WITHIN)) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    }
+}
+
+/// A review that can be made. Only the workspace leaves a bay, and all that was done in it: from its beginning, unless the
+/// request says otherwise.
+pub async fn begin_review(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    ask: DiffAsk,
+) -> Result<ReviewBegun, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayReview, bay)?;
+    let ask = DiffAsk { part: Part::Workspace, ..ask };
+    prepare_for(daemon, &handle, &ask, Some(Moment::Base)).await.map(ReviewBegun)
+}
+
+/// A review before its work.
+#[derive(Debug)]
+pub struct ReviewBegun(Comparison);
+
+impl ReviewBegun {
+    /// Reads everything that changed, and reports what a person should know before it leaves the bay.
+    pub async fn run(self, teller: Teller) -> Result<Review, ApiError> {
+        review(self.0, teller).await
+    }
+}
+
+/// A comparison that a principal asks for, once it has its turn.
+pub(super) async fn prepare(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    ask: &DiffAsk,
+) -> Result<Comparison, ApiError> {
+    let handle = daemon.bay_for(who, Verb::BayDiff, bay)?;
+    prepare_for(daemon, &handle, ask, None).await
+}
+
+/// Finds out what is to be compared, and waits for a turn. `unless` is where to begin when nobody says.
+async fn prepare_for(
+    daemon: &Daemon,
+    handle: &Arc<BayHandle>,
+    ask: &DiffAsk,
+    unless: Option<Moment>,
+) -> Result<Comparison, ApiError> {
+    let row = handle.row();
+    bays::not_deleting(&row, "compared")?;
+    if !row.disk_ready {
+        return Err(ApiError::new(
+            ErrorCode::BayState,
+            format!("the bay {} has no files yet: it is {} ({})", row.name, row.state, row.reason),
+            "repeat the command when it runs",
+        ));
+    }
+    let from = match ask.from.or(unless) {
+        Some(from) => from,
+        None => newest(daemon, handle).await?,
+    };
+    let to = ask.to.unwrap_or(Moment::Now);
+    let begins_from = begins_from(&row);
+    let mut wanted = Vec::with_capacity(2);
+    for moment in [from, to] {
+        let side = match moment {
+            Moment::Now => Side::Now,
+            Moment::Base => Side::Base { image: row.image_id, workspace: begins_from.clone() },
+            Moment::Checkpoint(name) => {
+                checkpoints::find(daemon, handle, name).await?;
+                Side::Checkpoint(name)
+            }
+        };
+        wanted.push(Wanted { bay: row.id, side });
+    }
+    let turn = tokio::time::timeout(TURN_WITHIN, Arc::clone(&daemon.diffs).acquire_owned()).await;
+    let Ok(Ok(turn)) = turn else {
+        return Err(ApiError::new(
+            ErrorCode::Interrupted,
+            format!("{MAX_DIFFS} comparisons are going on already"),
+            "repeat the command when one of them is done",
+        ));
+    };
+    let (Some(after), Some(before)) = (wanted.pop(), wanted.pop()) else {
+        return Err(ApiError::internal(&DiffError::Stopped));
+    };
+    let bay = row.name.to_string();
+    Ok(Comparison { bay, from, to, part: ask.part, before, after, pool: daemon.pool()?, _turn: turn })
+}
+
+/// The checkpoint that what the bay is now descends from; what it began from where there is none.
+async fn newest(daemon: &Daemon, handle: &BayHandle) -> Result<Moment, ApiError> {
+    let known = daemon.store.checkpoint_list(handle.id).await.map_err(|e| e.to_api())?;
+    let current = handle.row().checkpoint.filter(|name| known.iter().any(|row| row.name == *name));
+    let name = current.or_else(|| known.last().map(|row| row.name));
+    Ok(name.map_or(Moment::Base, Moment::Checkpoint))
+}
+
+/// How a comparison is made for somebody who reads it.
+pub(super) fn shown(part: Part, patch: bool) -> Options {
+    let git = match part {
+        Part::Workspace => bay_diff::GitDirectories::LeftOut,
+        Part::Root => bay_diff::GitDirectories::All,
+    };
+    Options { git, ..Options::shown(patch) }
+}
+
+/// What is told of a comparison.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Package(PackageChange),
+    Told(Told),
+    /// A new file that the repository ignores; told by comparisons for a review alone.
+    Ignored,
+}
+
+/// Compares on the calling thread, which may take long. [`ControlFlow::Break`] gives it up.
+pub(super) fn run(
+    comparison: &Comparison,
+    options: &Options,
+    hear: &mut dyn FnMut(Found) -> ControlFlow<()>,
+) -> Result<DiffSummary, ApiError> {
+    let stage = |stage: &str| {
+        Found::Told(Told::Progress(Progress { stage: stage.to_owned(), ..Progress::default() }))
+    };
+    let stopped = || failed(&DiffError::Stopped);
+    if hear(stage("opening both sides")).is_break() {
+        return Err(stopped());
+    }
+    let open = |wanted: &Wanted, hear: &mut dyn FnMut(Found) -> ControlFlow<()>| {
+        open(&comparison.pool, wanted, comparison.part, hear)
+    };
+    // What lives is captured first: making an old checkout again may take a while.
+    let (before, after);
+    if matches!(comparison.after.side, Side::Now) {
+        after = open(&comparison.after, hear)?;
+        before = open(&comparison.before, hear)?;
+    } else {
+        before = open(&comparison.before, hear)?;
+        after = open(&comparison.after, hear)?;
+    }
+    let settled_before = [before.settled_before(), after.settled_before()].into_iter().flatten().min();
+    let options = Options { settled_before, ..options.clone() };
+    if comparison.part == Part::Root {
+        let installed = |side: &DiffSide| {
+            bay_diff::packages::installed(side.top()).unwrap_or_else(|error| {
+                tracing::info!(bay = comparison.bay, %error, "a list of packages cannot be read");
+                bay_diff::packages::Packages::default()
+            })
+        };
+        for change in bay_diff::packages::changes(&installed(&before), &installed(&after)) {
+            if hear(Found::Package(change)).is_break() {
+                return Err(stopped());
+            }
+        }
+    }
+    let reviewing = options.git == bay_diff::GitDirectories::WhatRuns;
+    let mut ignored = bay_diff::ignored::Ignored::new(before.top());
+    let listen: Hear<'_> = &mut |told| match told {
+        Told::Entry(entry) if reviewing && entry.change == Change::Added && ignored.has(&entry.path) => {
+            hear(Found::Ignored)
+        }
+        told => hear(Found::Told(told)),
+    };
+    let summary = bay_diff::compare(before.top(), after.top(), &options, listen).map_err(|e| failed(&e))?;
+    for (side, moment) in [(&before, comparison.from), (&after, comparison.to)] {
+        if !side.is_whole() {
+            return Err(ApiError::new(
+                ErrorCode::Interrupted,
+                format!("{moment} of {} was removed while it was compared", comparison.bay),
+                format!("`bay checkpoints ls {}` shows what is left to compare with", comparison.bay),
+            ));
+        }
+    }
+    Ok(summary)
+}
+
+/// Opens a side. A checkout that was dropped to save space is made again from the cached repository.
+fn open(
+    pool: &Pool,
+    wanted: &Wanted,
+    part: Part,
+    hear: &mut dyn FnMut(Found) -> ControlFlow<()>,
+) -> Result<DiffSide, ApiError> {
+    if let Side::Base { workspace: WorkspaceFrom::Checkout { repo, commit, branch }, .. } = &wanted.side
+        && part == Part::Workspace
+    {
+        let report = &mut |progress| {
+            let _ = hear(Found::Told(Told::Progress(progress)));
+        };
+        pool.repo_checkout(*repo, commit, branch.as_deref(), report).map_err(|e| e.to_api())?;
+    }
+    pool.diff_side(wanted.bay, &wanted.side, part).map_err(|e| {
+        let mut error = e.to_api();
+        if matches!(wanted.side, Side::Base { .. }) {
+            error.message = format!("what the bay began from is gone: {}", error.message);
+            "compare with a checkpoint instead: `--from v1`".clone_into(&mut error.next);
+        }
+        error
+    })
+}
+
+fn failed(error: &DiffError) -> ApiError {
+    match error {
+        DiffError::Stopped => ApiError::new(
+            ErrorCode::Interrupted,
+            "the comparison was given up because nobody listened",
+            "repeat the command",
+        ),
+        DiffError::Top(_) => ApiError::internal(error),
+    }
+}
+
+async fn review(comparison: Comparison, mut teller: Teller) -> Result<Review, ApiError> {
+    blocking(move || {
+        reviewed(comparison, &mut |progress| {
+            teller.progress(progress);
+            if teller.is_heard() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })
+    })
+    .await
+}
+
+/// The same on the calling thread, for whatever lets work leave a bay.
+pub(crate) fn reviewed(
+    comparison: Comparison,
+    hear: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Result<Review, ApiError> {
+    let mut reviewer = Reviewer::default();
+    let mut ignored = 0;
+    let summary = run(&comparison, &Options::reviewed(), &mut |found| match found {
+        Found::Told(Told::Progress(progress)) => hear(progress),
+        Found::Told(Told::Entry(entry)) => {
+            reviewer.look(&entry);
+            ControlFlow::Continue(())
+        }
+        Found::Ignored => {
+            ignored += 1;
+            ControlFlow::Continue(())
+        }
+        Found::Package(_) => ControlFlow::Continue(()),
+    })?;
+    let Comparison { bay, from, to, .. } = comparison;
+    Ok(Review { bay, from, to, found: reviewer.finish(), ignored, summary })
+}

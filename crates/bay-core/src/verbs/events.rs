@@ -1,0 +1,56 @@
+//! The record as it is, for somebody who reads all of it or checks it here.
+
+use bay_store::Verdict;
+use bay_types::event::{Event, EventsVerified};
+use bay_types::principal::Principal;
+use bay_types::{ApiError, BayId};
+
+use crate::authorize::Verb;
+use crate::daemon::Daemon;
+
+/// Events after a number, of one bay if one is named.
+pub async fn list(
+    daemon: &Daemon,
+    who: &Principal,
+    since: u64,
+    bay: Option<&str>,
+) -> Result<Vec<Event>, ApiError> {
+    daemon.permit(who, Verb::EventList)?;
+    // A removed bay is known by its id only.
+    let bay = match bay {
+        None => None,
+        Some(given) => match given.parse::<BayId>() {
+            Ok(id) => Some(id),
+            Err(_) => Some(daemon.bays.find(given)?.id),
+        },
+    };
+    daemon.store.events_list(since, bay).await.map_err(|e| e.to_api())
+}
+
+/// Walks the whole record and checks every hash, and that it continues the head that was signed last.
+pub async fn verify(daemon: &Daemon, who: &Principal) -> Result<EventsVerified, ApiError> {
+    daemon.permit(who, Verb::EventVerify)?;
+    let verdict = daemon.store.events_verify().await.map_err(|e| e.to_api())?;
+    Ok(match verdict {
+        Verdict::Intact { events, root } => match daemon.ledger.sound().await {
+            Ok(()) => {
+                let head_hash = Some(root.to_string());
+                EventsVerified { ok: true, events, head_hash, first_bad: None, why: None }
+            }
+            Err(error) => EventsVerified {
+                ok: false,
+                events: 0,
+                head_hash: None,
+                first_bad: None,
+                why: Some(error.message),
+            },
+        },
+        Verdict::Broken { seq, why } => EventsVerified {
+            ok: false,
+            events: seq.saturating_sub(1),
+            head_hash: None,
+            first_bad: Some(seq),
+            why: Some(why),
+        },
+    })
+}

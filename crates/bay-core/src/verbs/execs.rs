@@ -1,0 +1,591 @@
+//! Execs: started by the guest, written down by the daemon before they start and after they end.
+//!
+//! ```text
+//!  row + event ──► guest starts it ──► running ──► the guest's event, its status when asked, or its last answer ──► ended
+//!                       │ refuses                  │ no guest is left that saw its end: "stopped" or "lost"
+//!                       ▼                          ▼
+//!                     ended                       ended
+//! ```
+//!
+//! An end is taken from the process that saw it, over its connection, and from nothing else. The bay's disk has a record of
+//! every exec too, but root in the bay can write there: it is never read for how an exec ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bay_store::{Draft, ExecRow, Inserted};
+use bay_types::bay::State;
+use bay_types::event;
+use bay_types::exec::{
+    EndReason, ExecEnd, ExecSpec, ExecStatus, ExecView, Exit, LimitHit, Reporter, SignalRequest, Signalled,
+    duration_s,
+};
+use bay_types::frame::Frame;
+use bay_types::guest::{ExecEnded, ShutdownReport};
+use bay_types::output::MAX_OUTPUT_HASHES;
+use bay_types::principal::Principal;
+use bay_types::trace::{TRACEPARENT_VARIABLE, Traceparent};
+use bay_types::usage::ExecCost;
+use bay_types::{ApiError, ErrorCode, ExecId, InputId};
+use bytes::Bytes;
+use http::Method;
+
+use crate::channel::{ANSWER_WITHIN, FrameStream};
+use crate::daemon::Daemon;
+use crate::registry::{BayHandle, Starting};
+
+pub mod verbs;
+
+/// Finished execs kept per bay; older ones are forgotten with their output.
+const KEPT: u32 = 1000;
+/// How often, in execs, old ones are looked for.
+const PRUNE_EVERY: u64 = 64;
+/// How long one question about an open exec may take, and all of them together where somebody waits for the answers.
+const REFRESH_WITHIN: Duration = Duration::from_secs(3);
+/// For so long after a start that got no answer the guest may still come to it: its not knowing the exec means nothing.
+const UNSURE_FOR: Duration = Duration::from_secs(60);
+/// How long somebody who follows an exec waits for its end to be written down when its bay has just gone.
+const END_WITHIN: Duration = Duration::from_secs(10);
+/// Bytes of a command line that go into the event.
+const EVENT_ARGV_BYTES: usize = 4096;
+
+/// An exec of which nobody saw the end.
+fn unseen(reason: EndReason) -> Exit {
+    Exit { reason, code: None, signal: None }
+}
+
+/// What a shell reports for a command that could not be run, or was not found.
+fn not_started(error: &ApiError) -> Exit {
+    let code = match error.code {
+        ErrorCode::CommandNotFound => error.code.exit_code(),
+        _ => ErrorCode::ExecStart.exit_code(),
+    };
+    Exit { reason: EndReason::Exited, code: Some(i32::from(code)), signal: None }
+}
+
+fn path(id: ExecId, rest: &str) -> String {
+    format!("/v1/execs/{id}{rest}")
+}
+
+/// As much of a command as an event holds, and how many arguments it leaves out.
+pub(super) fn event_argv(argv: &[String]) -> (Vec<String>, usize) {
+    let mut left = EVENT_ARGV_BYTES;
+    let kept: Vec<String> = argv
+        .iter()
+        .map_while(|argument| {
+            left = left.checked_sub(argument.len())?;
+            Some(argument.clone())
+        })
+        .collect();
+    let left_out = argv.len() - kept.len();
+    (kept, left_out)
+}
+
+fn started_event(spec: &ExecSpec, caller: Principal) -> Draft {
+    let (argv, left_out) = event_argv(&spec.argv);
+    Draft::of(event::exec::ExecStart {
+        exec: spec.id.into(),
+        // The store gives it.
+        number: None,
+        argv,
+        arguments_left_out: left_out,
+        user: spec.user.clone(),
+        tty: spec.tty.is_some(),
+        tool_call: spec.tool_call.clone(),
+        by: caller.by(),
+    })
+}
+
+fn ended_event(
+    id: ExecId,
+    exit: Exit,
+    end: Option<&ExecEnd>,
+    by: Reporter,
+    limits_hit: &[LimitHit],
+) -> Draft {
+    Draft::of(event::exec::ExecEnd {
+        exec: id.into(),
+        // What its row has, the store adds.
+        number: None,
+        tty: None,
+        exit: exit.into(),
+        reported_by: Some(by),
+        duration_s: None,
+        usage: end.map(|end| end.usage.bounded()),
+        output_bytes: end.map(|end| end.output_bytes),
+        output_hashes: end.and_then(|end| end.output_hashes.clone()),
+        limits_hit: limits_hit.to_vec(),
+    })
+}
+
+/// The bay must be running for its guest to be asked.
+pub(crate) fn must_run(handle: &BayHandle) -> Result<(), ApiError> {
+    let row = handle.row();
+    let name = &handle.name;
+    let next = match row.state {
+        State::Running => return Ok(()),
+        State::Paused => format!("`bay resume {name}` thaws it"),
+        State::Stopped | State::Failed => format!("`bay start {name}` starts it"),
+        State::Deleting => "`bay up` makes a new one".to_owned(),
+        State::Creating | State::Starting | State::Stopping => "repeat the command in a moment".to_owned(),
+    };
+    Err(ApiError::new(
+        ErrorCode::BayState,
+        format!("the bay {name} is {}, not running: {}", row.state, row.reason),
+        next,
+    ))
+}
+
+/// Writes an exec down and starts it without anybody attached. Repeating it is harmless.
+pub(super) async fn start(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    spec: &ExecSpec,
+    parent: Option<Traceparent>,
+    caller: Principal,
+) -> Result<ExecView, ApiError> {
+    spec.check()?;
+    if let Some(known) = known(daemon, handle, spec).await? {
+        return Ok(known);
+    }
+    must_run(handle)?;
+    let starting = handle.exec_starting(spec.id);
+    let row = insert(daemon, handle, spec, parent, caller).await?;
+    if row.ended_at.is_some() {
+        return Ok(row.view());
+    }
+    let body = body(spec, &row)?;
+    let answer = handle.guest.bytes(Method::PUT, &path(spec.id, ""), body, ANSWER_WITHIN).await;
+    match answer {
+        Ok(_) => {
+            handle.exec_runs();
+            Ok(row.view())
+        }
+        Err(error) => Err(refused(daemon, handle, starting, error).await),
+    }
+}
+
+/// Writes an exec down, starts it and hands over the stream of its frames, in one question to the guest.
+pub(super) async fn start_attached(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    spec: &ExecSpec,
+    input: Option<InputId>,
+    parent: Option<Traceparent>,
+    caller: Principal,
+) -> Result<FrameStream, ApiError> {
+    spec.check()?;
+    must_run(handle)?;
+    let starting = handle.exec_starting(spec.id);
+    let row = insert(daemon, handle, spec, parent, caller).await?;
+    // An exec that is over is only looked at again: a body would let the guest start it anew.
+    let body = if row.ended_at.is_some() { Bytes::new() } else { body(spec, &row)? };
+    match handle.guest.upgrade(&path(spec.id, "/attach?since=0"), body, input).await {
+        Ok(stream) => {
+            handle.exec_runs();
+            Ok(stream)
+        }
+        Err(error) => Err(refused(daemon, handle, starting, error).await),
+    }
+}
+
+/// The stream of an exec that exists, from a byte of its output on.
+pub(super) async fn attach(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    exec: &str,
+    since: u64,
+    input: Option<InputId>,
+) -> Result<FrameStream, ApiError> {
+    let row = find(daemon, handle, exec).await?;
+    must_run(handle)?;
+    handle.guest.upgrade(&path(row.id, &format!("/attach?since={since}")), Bytes::new(), input).await
+}
+
+/// An exec that is over is answered from memory alone, also when its bay no longer runs.
+async fn known(daemon: &Daemon, handle: &BayHandle, spec: &ExecSpec) -> Result<Option<ExecView>, ApiError> {
+    if handle.row().state == State::Running {
+        return Ok(None);
+    }
+    let row = daemon.store.exec_get(handle.id, spec.id).await.map_err(|e| e.to_api())?;
+    let Some(row) = row.filter(|row| row.ended_at.is_some()) else { return Ok(None) };
+    let mut same = spec.clone();
+    same.env.clear();
+    if same != row.spec {
+        return Err(bay_store::StoreError::ExecConflict(spec.id).to_api());
+    }
+    Ok(Some(row.view()))
+}
+
+/// What the guest is asked to run: as it was asked for, in the trace that was written down with it. A repeated request
+/// so asks for the very same.
+fn body(spec: &ExecSpec, row: &ExecRow) -> Result<Bytes, ApiError> {
+    let bytes = match in_trace(spec, row) {
+        Some(traced) => serde_json::to_vec(&traced),
+        None => serde_json::to_vec(spec),
+    };
+    bytes.map(Bytes::from).map_err(|e| ApiError::internal(&e))
+}
+
+/// The same with the trace in its environment, unless the caller chose one, or there is no room for it.
+fn in_trace(spec: &ExecSpec, row: &ExecRow) -> Option<ExecSpec> {
+    let inside = row.trace?.inside()?;
+    if spec.env.iter().any(|(name, _)| name == TRACEPARENT_VARIABLE) {
+        return None;
+    }
+    let mut traced = spec.clone();
+    traced.env.push((TRACEPARENT_VARIABLE.to_owned(), inside.to_string()));
+    traced.check().is_ok().then_some(traced)
+}
+
+/// Notes the bay's counters while the guest is being asked: nobody waits for it, and a command needs longer than this to
+/// reach a limit.
+fn note_beginning(daemon: &Arc<Daemon>, handle: &Arc<BayHandle>, id: ExecId) {
+    daemon.changes.exec_begins(id);
+    let (daemon, handle) = (Arc::clone(daemon), Arc::clone(handle));
+    tokio::spawn(async move {
+        handle.exec_began(id, handle.backend.limit_events(handle.id));
+        if let Some(pool) = daemon.pool.get() {
+            daemon.changes.exec_began(pool, handle.id, id);
+        }
+    });
+}
+
+/// Limits that were reached while an exec ran. One that succeeded is not looked at but for what its guest said.
+fn limits_hit(handle: &BayHandle, id: ExecId, exit: Exit, end: Option<&ExecEnd>) -> Vec<LimitHit> {
+    let mut hit = Vec::new();
+    let began = handle.exec_beginning(id).filter(|_| exit.code != Some(0));
+    if let Some(began) = began {
+        let now = handle.exec_last(id).unwrap_or_else(|| handle.backend.limit_events(handle.id));
+        hit.extend((now.oom_kills > began.oom_kills).then_some(LimitHit::Memory));
+        hit.extend((now.forks_refused > began.forks_refused).then_some(LimitHit::Pids));
+    }
+    hit.extend(end.is_some_and(|end| end.refused_bytes > 0).then_some(LimitHit::Disk));
+    hit
+}
+
+async fn insert(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    spec: &ExecSpec,
+    parent: Option<Traceparent>,
+    caller: Principal,
+) -> Result<ExecRow, ApiError> {
+    let trace = daemon.telemetry.place(parent);
+    let inserted = daemon
+        .store
+        .exec_insert(handle.id, spec, trace, &started_event(spec, caller))
+        .await
+        .map_err(|e| e.to_api())?;
+    match inserted {
+        Inserted::New(row) => {
+            daemon.telemetry.counters.execs_started.add(1);
+            handle.exec_opened(row.id);
+            note_beginning(daemon, handle, row.id);
+            Ok(row)
+        }
+        Inserted::Known(row) => Ok(row),
+    }
+}
+
+/// A guest that names a reason why a command cannot start has started nothing: the exec is over. After any other error, or
+/// none, it may have started: the exec stays open, and a later look at the guest decides. Root in the bay can cause errors in
+/// the guest after a command has begun, and the record would say that it never ran.
+async fn refused(
+    daemon: &Arc<Daemon>,
+    handle: &Arc<BayHandle>,
+    starting: Starting,
+    error: ApiError,
+) -> ApiError {
+    match error.code {
+        ErrorCode::GuestUnreachable | ErrorCode::Interrupted | ErrorCode::Internal => {
+            // Why it does not answer is the reconciler's to find out.
+            handle.wake.notify_one();
+            tokio::spawn(look_later(Arc::clone(daemon), Arc::clone(handle), starting, UNSURE_FOR));
+        }
+        ErrorCode::ExecConflict => {}
+        _ => drop(record(daemon, handle, starting.id, not_started(&error), None, Reporter::Guest).await),
+    }
+    error
+}
+
+/// Keeps the mark of a start that got no answer for a while, then asks the guest.
+pub(crate) async fn look_later(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    starting: Starting,
+    wait: Duration,
+) {
+    tokio::time::sleep(wait).await;
+    let id = starting.id;
+    drop(starting);
+    if handle.exec_is_open(id) && must_run(&handle).is_ok() {
+        let _ = refresh(&daemon, &handle, id).await;
+    }
+}
+
+/// Writes the end of an exec down.
+async fn record(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    id: ExecId,
+    exit: Exit,
+    mut end: Option<ExecEnd>,
+    by: Reporter,
+) -> Option<ExecRow> {
+    if let Some(hashes) = end.as_mut().and_then(|end| end.output_hashes.as_mut()) {
+        hashes.truncate(MAX_OUTPUT_HASHES);
+    }
+    let hit = limits_hit(handle, id, exit, end.as_ref());
+    let event = ended_event(id, exit, end.as_ref(), by, &hit);
+    match daemon.store.exec_end(handle.id, id, exit, end.as_ref(), &hit, &event).await {
+        Ok(row) => {
+            handle.exec_ended(id);
+            if daemon.approvals.allows_exec(handle.id, id) {
+                // Streams that were allowed for this exec end with it.
+                daemon.policies.touch(handle.id);
+            }
+            if let Some(row) = &row {
+                daemon.telemetry.exec_over(&handle.name, row, daemon.host.cpus);
+                daemon.changes.exec_ended(row);
+            }
+            row
+        }
+        // It stays open, and the next refresh tries again.
+        Err(error) => {
+            tracing::error!(bay = %handle.name, exec = %id, %error, "the end of an exec could not be recorded");
+            None
+        }
+    }
+}
+
+/// The guest said that an exec ended. One of an earlier release has to be asked for the rest.
+pub(crate) async fn ended(daemon: &Daemon, handle: &BayHandle, id: ExecId, exit: Exit, end: Option<ExecEnd>) {
+    let end = match end {
+        Some(end) => Some(end),
+        None => guest_status(handle, id).await.ok().and_then(|status| status.end()),
+    };
+    if let Some(row) = record(daemon, handle, id, exit, end, Reporter::Guest).await {
+        prune(daemon, handle, &row).await;
+    }
+}
+
+/// The last answer of a guest that was asked to shut down: how the execs ended that ran until then.
+pub(crate) async fn ended_with_bay(daemon: &Daemon, handle: &BayHandle, answer: &[u8]) {
+    // The guest of an earlier release answers nothing.
+    let Ok(report) = serde_json::from_slice::<ShutdownReport>(answer) else { return };
+    for ExecEnded { id, exit, end } in report.ended {
+        if handle.exec_is_open(id) {
+            record(daemon, handle, id, exit, Some(end), Reporter::Guest).await;
+        }
+    }
+}
+
+/// Keeps the list of old execs, and their output, from growing for ever.
+async fn prune(daemon: &Daemon, handle: &BayHandle, row: &ExecRow) {
+    if !row.number.is_multiple_of(PRUNE_EVERY) {
+        return;
+    }
+    match daemon.store.exec_prune(handle.id, KEPT).await {
+        Ok(old) => {
+            for id in old {
+                let gone =
+                    handle.guest.bytes(Method::DELETE, &path(id, ""), Bytes::new(), ANSWER_WITHIN).await;
+                if let Err(error) = gone {
+                    tracing::debug!(bay = %handle.name, exec = %id, message = %error.message, "old output stays");
+                }
+            }
+        }
+        Err(error) => tracing::warn!(bay = %handle.name, %error, "old execs could not be forgotten"),
+    }
+}
+
+async fn guest_status(handle: &BayHandle, id: ExecId) -> Result<ExecStatus, ApiError> {
+    let status: ExecStatus =
+        handle.guest.json(Method::GET, &path(id, ""), Bytes::new(), REFRESH_WITHIN).await?;
+    if status.spec.id == id {
+        return Ok(status);
+    }
+    Err(ApiError::new(ErrorCode::GuestUnreachable, "the guest answered for another exec", ""))
+}
+
+/// Asks the guest about open execs and writes down what ended. Bounded in time, for somebody who waits.
+pub(crate) async fn refresh_open(daemon: &Daemon, handle: &BayHandle) {
+    let _ = tokio::time::timeout(REFRESH_WITHIN, refresh_all(daemon, handle)).await;
+}
+
+/// Asks the guest about every open exec: what ended while nobody listened is told by no event.
+pub(crate) async fn refresh_all(daemon: &Daemon, handle: &BayHandle) {
+    let Ok(open) = daemon.store.exec_list_open(handle.id).await else { return };
+    // Taken after the list and before any question: whatever is in the list and not in here has been answered for by
+    // the guest, so its not knowing it means that it is lost.
+    let starting = handle.execs_starting();
+    for row in open.into_iter().filter(|row| !starting.contains(&row.id)) {
+        let _ = refresh(daemon, handle, row.id).await;
+    }
+}
+
+/// What ends the kept output for somebody who follows an exec that was not over when the guest could not tell.
+pub(crate) async fn end_of(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> Result<Frame, ApiError> {
+    match must_run(handle) {
+        // It may have become lost just now.
+        Ok(()) if !handle.execs_starting().contains(&id) => drop(refresh(daemon, handle, id).await),
+        Ok(()) => {}
+        // It stands still with its bay, or is about to go on: no end of it is near.
+        Err(_) if matches!(handle.row().state, State::Paused | State::Starting) => {}
+        Err(_) => handle.exec_is_over(id, END_WITHIN).await,
+    }
+    let row = daemon.store.exec_get(handle.id, id).await.map_err(|e| e.to_api())?;
+    if let Some(exit) = row.and_then(|row| row.exit) {
+        return Ok(Frame::Exit(exit, None));
+    }
+    // On the way to or from running, whoever follows comes back; anything else will not change by waiting.
+    let passing =
+        matches!(handle.row().state, State::Running | State::Creating | State::Starting | State::Stopping);
+    Ok(Frame::Error(match must_run(handle) {
+        Err(error) if !passing => error,
+        _ => ApiError::new(
+            ErrorCode::Interrupted,
+            format!("the guest of the bay {} cannot be followed right now", handle.name),
+            "repeat the command in a moment",
+        ),
+    }))
+}
+
+/// Asks the guest about one open exec, and writes its end down when there is one. An end that the guest did not see itself is
+/// from the bay's disk: the guest that ran the exec died without reporting it.
+async fn refresh(daemon: &Daemon, handle: &BayHandle, id: ExecId) -> Option<ExecStatus> {
+    match guest_status(handle, id).await {
+        Ok(status) => {
+            match status.exit {
+                Some(exit) if status.witnessed => {
+                    record(daemon, handle, id, exit, status.end(), Reporter::Guest).await;
+                }
+                Some(_) => {
+                    record(daemon, handle, id, unseen(EndReason::Lost), None, Reporter::Daemon).await;
+                }
+                None => {}
+            }
+            Some(status)
+        }
+        Err(error) if error.code == ErrorCode::ExecNotFound => {
+            record(daemon, handle, id, unseen(EndReason::Lost), None, Reporter::Daemon).await;
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+/// No guest is left, and none reported how its open execs ended: they ended for this reason.
+pub(crate) async fn close_all(daemon: &Daemon, handle: &BayHandle, why: EndReason) {
+    let open = match daemon.store.exec_list_open(handle.id).await {
+        Ok(open) => open,
+        Err(error) => {
+            tracing::error!(bay = %handle.name, %error, "open execs could not be closed");
+            return;
+        }
+    };
+    for row in open {
+        record(daemon, handle, row.id, unseen(why), None, Reporter::Daemon).await;
+    }
+}
+
+/// By id, number, or the end of an id.
+pub(super) async fn find(daemon: &Daemon, handle: &BayHandle, given: &str) -> Result<ExecRow, ApiError> {
+    let missing = |message: String| {
+        ApiError::new(
+            ErrorCode::ExecNotFound,
+            message,
+            format!("`bay execs ls {}` shows the execs there are", handle.name),
+        )
+    };
+    let shown: String = given.chars().take(64).collect();
+    let store = &daemon.store;
+    if let Ok(id) = given.parse::<ExecId>() {
+        let found = store.exec_get(handle.id, id).await.map_err(|e| e.to_api())?;
+        return found.ok_or_else(|| missing(format!("the bay {} has no exec {id}", handle.name)));
+    }
+    if let Ok(number) = given.parse::<u64>()
+        && let Some(found) = store.exec_by_number(handle.id, number).await.map_err(|e| e.to_api())?
+    {
+        return Ok(found);
+    }
+    let is_suffix =
+        (4..=32).contains(&given.len()) && given.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    if !is_suffix {
+        return Err(missing(format!("the bay {} has no exec {shown:?}", handle.name)));
+    }
+    let mut found = store.exec_by_suffix(handle.id, given).await.map_err(|e| e.to_api())?;
+    match (found.pop(), found.is_empty()) {
+        (Some(row), true) => Ok(row),
+        (Some(_), false) => Err(missing(format!("more than one exec of {} ends in {shown:?}", handle.name))),
+        (None, _) => Err(missing(format!("the bay {} has no exec {shown:?}", handle.name))),
+    }
+}
+
+/// One exec as it is now.
+pub(super) async fn show(daemon: &Daemon, handle: &BayHandle, exec: &str) -> Result<ExecView, ApiError> {
+    let row = find(daemon, handle, exec).await?;
+    let starting = handle.execs_starting().contains(&row.id);
+    if row.ended_at.is_some() || starting || handle.row().state != State::Running {
+        return Ok(row.view());
+    }
+    let status = refresh(daemon, handle, row.id).await;
+    let row = daemon.store.exec_get(handle.id, row.id).await.map_err(|e| e.to_api())?.unwrap_or(row);
+    let mut view = row.view();
+    if let Some(status) = status.filter(|_| row.ended_at.is_none()) {
+        view.usage = status.usage.bounded();
+        view.output_bytes = status.output_bytes;
+        let so_far = duration_s(row.started_at, jiff::Timestamp::now());
+        view.cost = ExecCost::of(&view.usage, Some(so_far));
+    }
+    Ok(view)
+}
+
+pub(super) async fn list(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<ExecView>, ApiError> {
+    if handle.execs_open() > 0 && handle.row().state == State::Running {
+        refresh_open(daemon, handle).await;
+    }
+    let rows = daemon.store.exec_list(handle.id).await.map_err(|e| e.to_api())?;
+    Ok(rows.iter().map(ExecRow::view).collect())
+}
+
+pub(super) async fn signal(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    exec: &str,
+    signal: SignalRequest,
+    caller: Principal,
+) -> Result<Signalled, ApiError> {
+    if !(1..=64).contains(&signal.signal) {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("{} is no signal", signal.signal),
+            "`kill -l` lists the signals",
+        ));
+    }
+    let row = find(daemon, handle, exec).await?;
+    let over = row.ended_at.is_some();
+    // What an ended exec left running is in a group of its own, and ends with its bay.
+    let left = signal.tree && row.usage.processes_left != Some(0) && must_run(handle).is_ok();
+    if over && !left {
+        return Ok(Signalled::default());
+    }
+    must_run(handle)?;
+    let event = Draft::of(event::exec::ExecSignal {
+        exec: row.id.into(),
+        number: row.number,
+        signal: signal.signal,
+        tree: signal.tree,
+        by: caller.by(),
+    });
+    daemon.store.event_append(Some(handle.id), &event).await.map_err(|e| e.to_api())?;
+    let body = serde_json::to_vec(&signal).map_err(|e| ApiError::internal(&e))?;
+    let answer: Result<Signalled, ApiError> =
+        handle.guest.json(Method::POST, &path(row.id, "/signal"), body.into(), ANSWER_WITHIN).await;
+    match answer {
+        // It was forgotten with everything it left, or ran under an earlier guest, which ended with all its processes.
+        Err(error) if over && error.code == ErrorCode::ExecNotFound => Ok(Signalled::default()),
+        answer => answer,
+    }
+}

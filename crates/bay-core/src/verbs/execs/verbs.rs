@@ -1,0 +1,170 @@
+//! The verbs on commands, as a front calls them. A command is decided on by the rules, and by a person if they say so, before
+//! it is written down and started. Once it is started, it runs to its end, also when the client leaves.
+
+use std::sync::Arc;
+
+use bay_types::bay::State;
+use bay_types::exec::{ExecSpec, ExecView, LimitHit, SignalRequest, Signalled};
+use bay_types::frame::{Frame, Gap, GapReason};
+use bay_types::principal::Principal;
+use bay_types::trace::Traceparent;
+use bay_types::{ApiError, ErrorCode, InputId};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+
+use crate::authorize::Verb;
+use crate::background::to_the_end;
+use crate::byte_stream::{self, ByteStream};
+use crate::channel::FrameStream;
+use crate::daemon::Daemon;
+use crate::registry::Attached;
+use crate::verbs::{execs, gate};
+use crate::{checked_output, spool};
+
+/// The frames of a command, both ways, for as long as a client is attached to it.
+#[derive(Debug)]
+pub struct Frames {
+    pub stream: TokioIo<Upgraded>,
+    /// Bytes of the client's input that the guest has received on earlier connections. Absent if the client did not ask,
+    /// or the guest is of an earlier release.
+    pub received: Option<u64>,
+    /// Counts as a use of the bay until the client leaves.
+    _attached: Attached,
+}
+
+/// A bay's commands as they are now.
+pub async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<ExecView>, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ExecList, bay)?;
+    execs::list(daemon, &handle).await
+}
+
+/// One command as it is now, by its id, its number, or the end of its id.
+pub async fn show(daemon: &Daemon, who: &Principal, bay: &str, exec: &str) -> Result<ExecView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ExecShow, bay)?;
+    execs::show(daemon, &handle, exec).await
+}
+
+/// Starts a command without a client attached to it. Repeating it is harmless. A client that leaves while a person is asked
+/// wants the command no more.
+pub async fn start(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    spec: ExecSpec,
+    parent: Option<Traceparent>,
+) -> Result<ExecView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ExecStart, bay)?;
+    gate::pass(daemon, &handle, &spec, false, *who).await?;
+    let (daemon, who) = (Arc::clone(daemon), *who);
+    to_the_end(async move { execs::start(&daemon, &handle, &spec, parent, who).await }).await
+}
+
+/// Starts a command with the client attached to it from its first byte on.
+pub async fn start_attached(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    spec: ExecSpec,
+    input: Option<InputId>,
+    parent: Option<Traceparent>,
+) -> Result<Frames, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ExecStart, bay)?;
+    gate::pass(daemon, &handle, &spec, false, *who).await?;
+    let attached = handle.client_attached();
+    let (daemon, who) = (Arc::clone(daemon), *who);
+    let guest =
+        to_the_end(async move { execs::start_attached(&daemon, &handle, &spec, input, parent, who).await })
+            .await?;
+    Ok(frames(guest, attached))
+}
+
+/// Returns when a person has let a command through; a person is asked in any case. The command is not started.
+pub async fn ask(daemon: &Arc<Daemon>, who: &Principal, bay: &str, spec: &ExecSpec) -> Result<(), ApiError> {
+    let handle = daemon.bay_for(who, Verb::ExecStart, bay)?;
+    gate::pass(daemon, &handle, spec, true, *who).await
+}
+
+/// Attaches to a command that exists, from a byte of its output on.
+pub async fn attach(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    exec: &str,
+    since: u64,
+    input: Option<InputId>,
+) -> Result<Frames, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ExecAttach, bay)?;
+    let attached = handle.client_attached();
+    let guest = execs::attach(daemon, &handle, exec, since, input).await?;
+    Ok(frames(guest, attached))
+}
+
+fn frames(guest: FrameStream, attached: Attached) -> Frames {
+    let FrameStream { upgraded, received } = guest;
+    Frames { stream: TokioIo::new(upgraded), received, _attached: attached }
+}
+
+/// The output of a command from a byte on, as frames: from the guest while there is one, from what it kept on disk
+/// otherwise.
+pub async fn output(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    exec: &str,
+    since: u64,
+    follow: bool,
+) -> Result<ByteStream, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ExecOutput, bay)?;
+    let row = execs::find(daemon, &handle, exec).await?;
+    let waits = follow && row.exit.is_none();
+    let runs = execs::must_run(&handle);
+    if waits && handle.row().state == State::Paused {
+        // Nothing comes for as long as it is frozen.
+        runs?;
+    } else if runs.is_ok() {
+        let path = format!("/v1/execs/{}/output?since={since}&follow={follow}", row.id);
+        match handle.guest.read(&path).await {
+            // An exec that is over as far as is known is held against the record; of others the guest knows more.
+            Ok(answer) if row.exit.is_some() => {
+                return Ok(checked_output::checked(answer.bytes, &row, since));
+            }
+            Ok(answer) => return Ok(answer.bytes),
+            // It may have ended before this guest began, or the guest may just have gone.
+            Err(error) if matches!(error.code, ErrorCode::ExecNotFound | ErrorCode::GuestUnreachable) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let state = daemon.pool()?.bay_disk(handle.id).state;
+    let last = if waits {
+        Some(execs::end_of(daemon, &handle, row.id).await?)
+    } else {
+        row.exit.map(|exit| Frame::Exit(exit, None))
+    };
+    match spool::output(state, row.id, since, last.clone()).await {
+        Ok(frames) => {
+            let row = daemon.store.exec_get(handle.id, row.id).await.map_err(|e| e.to_api())?.unwrap_or(row);
+            Ok(checked_output::checked(byte_stream::received_bytes(frames), &row, since))
+        }
+        // There was not even room for the record of it.
+        Err(_) if row.limits_hit.contains(&LimitHit::Disk) => {
+            let dropped = row.output_bytes.saturating_sub(since);
+            let mut frames = Frame::Gap(Gap { dropped, why: GapReason::DiskFull }).to_bytes();
+            frames.extend(last.iter().flat_map(Frame::to_bytes));
+            Ok(byte_stream::whole(frames))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Sends a signal to a command, or to everything it started.
+pub async fn signal(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    exec: String,
+    signal: SignalRequest,
+) -> Result<Signalled, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ExecSignal, bay)?;
+    let (daemon, who) = (Arc::clone(daemon), *who);
+    to_the_end(async move { execs::signal(&daemon, &handle, &exec, signal, who).await }).await
+}

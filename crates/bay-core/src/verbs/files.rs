@@ -1,0 +1,184 @@
+//! Files in and out of a running bay, and what changes there. The guest resolves every path safely inside.
+
+use std::fmt::{self, Write};
+
+use bay_store::Draft;
+use bay_text::percent::path_value;
+use bay_types::event::file::FileWrite;
+use bay_types::guest::FileStat;
+use bay_types::principal::Principal;
+use bay_types::{ApiError, ErrorCode};
+use bytes::Bytes;
+use http::Method;
+
+use super::execs;
+use crate::authorize::Verb;
+use crate::byte_stream::ByteStream;
+use crate::channel::{ANSWER_WITHIN, Answer};
+use crate::daemon::Daemon;
+use crate::validate;
+
+/// Longest name of a user.
+const MAX_USER: usize = 256;
+/// Most digits of permission bits in octal.
+const MAX_MODE: usize = 5;
+
+/// A file or directory of a bay, and what is wanted of it.
+#[derive(Debug, Default)]
+pub struct Place {
+    pub path: String,
+    /// Permission bits in octal.
+    pub mode: Option<String>,
+    pub user: Option<String>,
+    /// Of an archive: holes of files are left out of it.
+    pub sparse: Option<bool>,
+    /// Of a stat: what a link leads to.
+    pub follow: Option<bool>,
+}
+
+impl Place {
+    fn check(&self) -> Result<(), ApiError> {
+        validate::bay_path(&self.path)?;
+        let odd_mode = self.mode.as_ref().is_some_and(|mode| {
+            mode.is_empty() || mode.len() > MAX_MODE || !mode.bytes().all(|b| matches!(b, b'0'..=b'7'))
+        });
+        let odd_user = self.user.as_ref().is_some_and(|user| user.is_empty() || user.len() > MAX_USER);
+        if odd_mode || odd_user {
+            return Err(ApiError::new(
+                ErrorCode::InvalidInput,
+                "the mode is not octal, or the user's name is empty or too long",
+                "give a mode such as 644 and a user of the bay",
+            ));
+        }
+        Ok(())
+    }
+
+    fn uri(&self, noun: &str) -> String {
+        let mut uri = format!("/v1/{noun}?path={}", path_value(self.path.as_bytes()));
+        for (key, value) in [("mode", &self.mode), ("user", &self.user)] {
+            if let Some(value) = value {
+                let _ = write!(uri, "&{key}={}", path_value(value.as_bytes()));
+            }
+        }
+        for (key, flag) in [("sparse", self.sparse), ("follow", self.follow)] {
+            if flag == Some(true) {
+                let _ = write!(uri, "&{key}=true");
+            }
+        }
+        uri
+    }
+}
+
+/// Bytes on their way into a bay.
+pub struct Upload {
+    /// How many, if the client said so.
+    pub length: Option<u64>,
+    pub bytes: ByteStream,
+}
+
+impl fmt::Debug for Upload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Upload").field("length", &self.length).finish_non_exhaustive()
+    }
+}
+
+/// What a path of a bay is.
+pub async fn stat(daemon: &Daemon, who: &Principal, bay: &str, place: &Place) -> Result<FileStat, ApiError> {
+    daemon.permit(who, Verb::FileRead)?;
+    place.check()?;
+    let handle = daemon.bay_for(who, Verb::FileRead, bay)?;
+    execs::must_run(&handle)?;
+    handle.guest.json(Method::GET, &place.uri("stat"), Bytes::new(), ANSWER_WITHIN).await
+}
+
+/// Reads one file.
+pub async fn read(daemon: &Daemon, who: &Principal, bay: &str, place: &Place) -> Result<Answer, ApiError> {
+    send_out(daemon, who, bay, place, "files").await
+}
+
+/// Reads a directory with all below it, as an archive.
+pub async fn read_archive(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    place: &Place,
+) -> Result<Answer, ApiError> {
+    send_out(daemon, who, bay, place, "archive").await
+}
+
+/// Writes one file.
+pub async fn write(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    place: &Place,
+    upload: Upload,
+) -> Result<FileStat, ApiError> {
+    let said = take_in(daemon, who, bay, place, "files", upload).await?;
+    serde_json::from_slice(&said).map_err(|e| {
+        ApiError::new(
+            ErrorCode::GuestUnreachable,
+            format!("the guest of this bay did not say what it wrote: {e}"),
+            "`bay stop NAME` and `bay start NAME` give it a new guest",
+        )
+    })
+}
+
+/// Unpacks an archive into a directory.
+pub async fn write_archive(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    place: &Place,
+    upload: Upload,
+) -> Result<(), ApiError> {
+    take_in(daemon, who, bay, place, "archive", upload).await.map(drop)
+}
+
+/// What changes below a directory, as lines of JSON: as the guest writes them, at the pace of the reader. What waits, waits
+/// in the bay.
+pub async fn watch(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    path: &str,
+    recursive: bool,
+) -> Result<ByteStream, ApiError> {
+    daemon.permit(who, Verb::FileWatch)?;
+    validate::bay_path(path)?;
+    let handle = daemon.bay_for(who, Verb::FileWatch, bay)?;
+    execs::must_run(&handle)?;
+    let uri = format!("/v1/watch?path={}&recursive={recursive}", path_value(path.as_bytes()));
+    Ok(handle.guest.read(&uri).await?.bytes)
+}
+
+/// Only the length and the bytes of the guest's answer go on: none of its headers does.
+async fn send_out(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    place: &Place,
+    noun: &str,
+) -> Result<Answer, ApiError> {
+    daemon.permit(who, Verb::FileRead)?;
+    place.check()?;
+    let handle = daemon.bay_for(who, Verb::FileRead, bay)?;
+    execs::must_run(&handle)?;
+    handle.guest.read(&place.uri(noun)).await
+}
+
+async fn take_in(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    place: &Place,
+    noun: &str,
+    upload: Upload,
+) -> Result<Bytes, ApiError> {
+    let handle = daemon.bay_for(who, Verb::FileWrite, bay)?;
+    place.check()?;
+    execs::must_run(&handle)?;
+    let event = Draft::of(FileWrite { path: place.path.clone(), archive: noun == "archive", by: who.by() });
+    daemon.store.event_append(Some(handle.id), &event).await.map_err(|e| e.to_api())?;
+    handle.guest.write(&place.uri(noun), upload.length, upload.bytes).await
+}

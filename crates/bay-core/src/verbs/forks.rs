@@ -1,0 +1,227 @@
+//! New bays from a point in another one's life. All children of one fork come from one capture.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bay_store::{BayNew, Draft, NameChoice};
+use bay_types::bay::{BayCreate, BayView, State};
+use bay_types::checkpoint::{CheckpointKind, ForkCreate, Forked, Lineage, MAX_FORKS, Point, SHOWN_INSIDE};
+use bay_types::event;
+use bay_types::event::bay::BayForked;
+use bay_types::principal::Principal;
+use bay_types::{ApiError, BayName, ErrorCode};
+
+use super::checkpoints::{self, Wanted};
+use super::{bays, memory};
+use crate::authorize::Verb;
+use crate::background::to_the_end;
+use crate::daemon::Daemon;
+use crate::registry::BayHandle;
+
+/// What the children of a bay are called when nobody says otherwise.
+const SUFFIX: &str = "-fork";
+/// Numbers that are tried for a free name.
+const MOST_TRIED: u32 = 9999;
+
+/// Makes new bays from a point in a bay's life.
+pub async fn fork(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    wanted: ForkCreate,
+) -> Result<Forked, ApiError> {
+    let parent = daemon.bay_for(who, Verb::BayFork, bay)?;
+    to_the_end(make_children(Arc::clone(daemon), parent, wanted, *who)).await
+}
+
+async fn make_children(
+    daemon: Arc<Daemon>,
+    parent: Arc<BayHandle>,
+    wanted: ForkCreate,
+    caller: Principal,
+) -> Result<Forked, ApiError> {
+    if !(1..=MAX_FORKS).contains(&wanted.count) {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("{} is not a number of bays that a fork can make", wanted.count),
+            format!("give one from 1 to {MAX_FORKS}"),
+        ));
+    }
+    parent.require_driver()?;
+    let prefix = match &wanted.name {
+        Some(given) => crate::validate::name(given)?,
+        None => with_suffix(&parent.name),
+    };
+    if wanted.from.is_none()
+        && !wanted.files_only
+        && parent.backend.require_memory().is_ok()
+        && let Some(held) = parent.backend.memory_held(parent.id).await
+    {
+        // Before anything is captured: afterwards it is known exactly.
+        has_room(&daemon, &parent, held, wanted.count)?;
+    }
+    let point = match wanted.from {
+        Some(name) => {
+            let current = parent.row().checkpoint;
+            let all = checkpoints::views(&daemon, &parent).await?;
+            let shown = all.len().saturating_sub(SHOWN_INSIDE);
+            checkpoints::find(&daemon, &parent, name)
+                .await?
+                .view(current, all.iter().skip(shown).any(|other| other.name == name))
+        }
+        None => {
+            let automatic = Some(format!("to fork {prefix} from"));
+            let kind = wanted.files_only.then_some(CheckpointKind::Files);
+            checkpoints::take(
+                &daemon,
+                &parent,
+                Wanted { kind, message: None, automatic, spared: None },
+                caller,
+            )
+            .await?
+        }
+    };
+    let live = point.kind == CheckpointKind::Memory && !wanted.files_only;
+    if live {
+        let at = Point { bay: parent.id, checkpoint: point.name };
+        let each = memory::comes_back(&daemon, &parent, at).await?;
+        has_room(&daemon, &parent, each, wanted.count)?;
+    }
+    let (mut children, mut not_made) = (Vec::new(), None);
+    let mut number = 0_u32;
+    for index in 0..wanted.count {
+        let name = loop {
+            number += 1;
+            let name = BayName::slug(&format!("{prefix}-{number}"));
+            // Somebody may take it in between; then the store adds a number of its own.
+            if daemon.bays.find(name.as_str()).is_err() || number > MOST_TRIED {
+                break name;
+            }
+        };
+        let lineage = Lineage {
+            bay: parent.id,
+            name: parent.name.clone(),
+            checkpoint: point.name,
+            index,
+            memory: live,
+        };
+        match child(&daemon, &parent, name.clone(), lineage, caller).await {
+            Ok(made) => children.push(made),
+            Err(error) => {
+                not_made = Some((name, error));
+                break;
+            }
+        }
+    }
+    if !children.is_empty() {
+        let names: Vec<BayName> = children.iter().map(|(handle, _)| handle.name.clone()).collect();
+        let event = Draft::of(BayForked { checkpoint: point.name.into(), children: names, by: caller.by() });
+        daemon.store.event_append(Some(parent.id), &event).await.map_err(|e| e.to_api())?;
+    }
+    let (mut bays, mut failed): (Vec<BayView>, Vec<(BayName, ApiError)>) = (Vec::new(), Vec::new());
+    for (handle, asked) in &children {
+        match bays::reach(&daemon, handle, *asked, State::Running, Duration::ZERO).await {
+            Ok(view) => bays.push(view),
+            Err(error) => failed.push((handle.name.clone(), error)),
+        }
+    }
+    let mut errors = failed.iter().chain(&not_made).map(|(_, error)| error);
+    let Some(first) = errors.next().cloned() else {
+        return Ok(Forked { checkpoint: point, bays });
+    };
+    match wanted.count {
+        1 => Err(first),
+        count => Err(incomplete(count, &bays, &failed, not_made.as_ref(), &first)),
+    }
+}
+
+/// The error of a fork of which not all children run: which do, which are there and do not, and why.
+fn incomplete(
+    count: u32,
+    running: &[BayView],
+    failed: &[(BayName, ApiError)],
+    not_made: Option<&(BayName, ApiError)>,
+    first: &ApiError,
+) -> ApiError {
+    let mut parts = Vec::new();
+    if let Some((name, error)) = not_made {
+        parts.push(format!("{name} could not be made: {}", error.message));
+    }
+    parts.extend(
+        failed.iter().map(|(name, error)| format!("{name} was made and does not run: {}", error.message)),
+    );
+    let names: Vec<&str> = running.iter().map(|bay| bay.name.as_str()).collect();
+    parts.push(match names.as_slice() {
+        [] => "none of the children runs".to_owned(),
+        names => format!("{} of {count} children run: {}", names.len(), names.join(", ")),
+    });
+    let left: Vec<&str> = names.into_iter().chain(failed.iter().map(|(name, _)| name.as_str())).collect();
+    let next = match left.as_slice() {
+        [] => first.next.clone(),
+        left => format!("`bay rm {}` removes those that were made; {}", left.join(" "), first.next),
+    };
+    ApiError::new(first.code, parts.join("; "), next)
+}
+
+/// Refuses children that this host has no memory for, before there is any of them.
+fn has_room(daemon: &Daemon, parent: &BayHandle, each: u64, count: u32) -> Result<(), ApiError> {
+    daemon.admission.fits(each.saturating_mul(u64::from(count))).map_err(|shortage| {
+        let what = match count {
+            1 => format!("a fork of the running {}", parent.name),
+            _ => format!("{count} bays that go on from {}", parent.name),
+        };
+        let next = "make fewer, or stop other bays; `--files-only` makes bays that start anew from the files";
+        shortage.refusal(&what, next.to_owned())
+    })
+}
+
+/// The child's row, and its reconciler at work.
+async fn child(
+    daemon: &Arc<Daemon>,
+    parent: &BayHandle,
+    name: BayName,
+    lineage: Lineage,
+    caller: Principal,
+) -> Result<(Arc<BayHandle>, u64), ApiError> {
+    let row = parent.row();
+    let by = caller.by();
+    let new = BayNew {
+        name: NameChoice::Derived(name),
+        spec: BayCreate { name: None, ..row.spec },
+        image_id: row.image_id,
+        origin: row.origin,
+        reason: format!("its disk is being made from {} of {}", lineage.checkpoint, lineage.name),
+        forked_from: Some(lineage),
+        backend: row.backend,
+        policy: None,
+    };
+    let made = daemon.store.bay_create(new, |row| {
+        Draft::of(event::bay::BayCreate {
+            name: row.name.clone().into(),
+            image: row.image_id.into(),
+            origin: None,
+            limits: None,
+            mounts: None,
+            policy: None,
+            forked_from: row.forked_from.clone(),
+            backend: Some(row.backend.to_string()),
+            by,
+        })
+    });
+    let row = made.await.map_err(|e| e.to_api())?;
+    // As long as the parent is there: what runs in the child remembers the parent's sentinels.
+    daemon.secrets.fork(row.id, parent.id);
+    let handle = Arc::new(BayHandle::of(row, &daemon.backends));
+    daemon.bays.insert(Arc::clone(&handle));
+    let asked = handle.first_ask();
+    (daemon.start_reconciler)(Arc::clone(daemon), Arc::clone(&handle));
+    Ok((handle, asked))
+}
+
+/// `web-fork`, shortened where the whole would leave no room for a number.
+fn with_suffix(name: &BayName) -> BayName {
+    const NUMBER: usize = 4;
+    let room = BayName::MAX_LEN.saturating_sub(SUFFIX.len() + NUMBER);
+    let short: String = name.as_str().chars().take(room).collect();
+    BayName::slug(&format!("{short}{SUFFIX}"))
+}

@@ -1,0 +1,186 @@
+//! Images: what roots are made from.
+
+use std::sync::Arc;
+
+use bay_store::Draft;
+use bay_types::event::pool::{ImageImported, ImageRemoved};
+use bay_types::image::{ImageImport, ImageView};
+use bay_types::principal::Principal;
+use bay_types::{ApiError, ErrorCode, ImageId};
+
+use super::ends_id;
+use crate::authorize::Verb;
+use crate::background::{blocking, to_the_end};
+use crate::daemon::Daemon;
+use crate::followers::Teller;
+
+/// Directories `--add` may name in one import.
+const MAX_ADD: usize = 64;
+
+fn bays_of(daemon: &Daemon, image: ImageId) -> Vec<String> {
+    daemon
+        .bays
+        .list()
+        .iter()
+        .filter(|handle| {
+            let row = handle.row();
+            row.image_id == image || row.replace_with == Some(image)
+        })
+        .map(|handle| handle.name.to_string())
+        .collect()
+}
+
+fn counted(daemon: &Daemon, mut image: ImageView) -> ImageView {
+    // The pool may know of bays of other daemons.
+    image.bays = image.bays.max(bays_of(daemon, image.id).len() as u64);
+    image
+}
+
+pub async fn list(daemon: &Daemon, who: &Principal) -> Result<Vec<ImageView>, ApiError> {
+    daemon.permit(who, Verb::ImageList)?;
+    let images = daemon.with_pool(bay_pool::Pool::image_list).await?;
+    Ok(images.into_iter().map(|image| counted(daemon, image)).collect())
+}
+
+pub async fn import(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    import: ImageImport,
+    teller: Teller,
+) -> Result<ImageView, ApiError> {
+    daemon.permit(who, Verb::ImageImport)?;
+    let (daemon, who) = (Arc::clone(daemon), *who);
+    to_the_end(async move { Ok(import_image(&daemon, import, who, teller).await?.0) }).await
+}
+
+/// Removes an image that no bay names.
+pub async fn remove(daemon: &Arc<Daemon>, who: &Principal, given: &str) -> Result<(), ApiError> {
+    daemon.permit(who, Verb::ImageDelete)?;
+    let (daemon, who, given) = (Arc::clone(daemon), *who, given.to_owned());
+    to_the_end(async move { remove_image(&daemon, given, who).await }).await
+}
+
+/// Imports an image and reports progress; the teller comes back for what follows.
+pub(super) async fn import_image(
+    daemon: &Arc<Daemon>,
+    import: ImageImport,
+    caller: Principal,
+    mut teller: Teller,
+) -> Result<(ImageView, Teller), ApiError> {
+    let host_or_path =
+        import.source == "host" || ["dir:/", "tar:/"].iter().any(|kind| import.source.starts_with(kind));
+    if !host_or_path || import.source.contains('\0') || import.add.len() > MAX_ADD {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            "an image comes from `host`, `dir:/path` or `tar:/path`",
+            "`bay images import host` takes this host's own tools",
+        ));
+    }
+    let pool = daemon.pool()?;
+    // One at a time: two imports of the same thing would only slow each other down.
+    let _turn = match daemon.importing.try_lock() {
+        Ok(turn) => turn,
+        Err(_) => {
+            teller.stage("waiting for another import");
+            daemon.importing.lock().await
+        }
+    };
+    let event = Draft::of(ImageImported {
+        source: import.source.clone(),
+        name: import.name.clone(),
+        add: import.add.clone(),
+        by: caller.by(),
+    });
+    daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
+    let (image, teller) = blocking(move || {
+        let image =
+            pool.image_import(&import, caller.uid(), &mut |p| teller.progress(p)).map_err(|e| e.to_api())?;
+        Ok((image, teller))
+    })
+    .await?;
+    tracing::info!(image = %image.id, name = %image.name, files = image.files, bytes = image.bytes, "image ready");
+    Ok((counted(daemon, image), teller))
+}
+
+/// By id, name or source, the newest of several; or by the end of an id that only one has.
+fn pick(images: Vec<ImageView>, given: &str) -> Result<ImageView, ApiError> {
+    let named = images
+        .iter()
+        .filter(|image| image.id.to_string() == given || image.name == given || image.source == given)
+        .max_by_key(|image| image.created_at);
+    if let Some(image) = named {
+        return Ok(image.clone());
+    }
+    let shown: String = given.chars().take(100).collect();
+    let missing = |message: String| {
+        ApiError::new(ErrorCode::ImageNotFound, message, "`bay images ls` shows the images there are")
+    };
+    let mut ending = images.into_iter().filter(|image| ends_id(&image.id, given));
+    match (ending.next(), ending.next()) {
+        (Some(image), None) => Ok(image),
+        (Some(_), Some(_)) => Err(missing(format!("the ids of more than one image end in {shown:?}"))),
+        (None, _) => Err(missing(format!("there is no image {shown:?}"))),
+    }
+}
+
+async fn remove_image(daemon: &Daemon, given: String, caller: Principal) -> Result<(), ApiError> {
+    let _alone = daemon.alone().await?;
+    let image = pick(daemon.with_pool(bay_pool::Pool::image_list).await?, &given)?;
+    let bays = bays_of(daemon, image.id);
+    if !bays.is_empty() {
+        return Err(ApiError::new(
+            ErrorCode::ImageInUse,
+            format!("the image {} is used by {}", image.name, some(&bays)),
+            "remove those bays first",
+        ));
+    }
+    let event = Draft::of(ImageRemoved { image: image.id.into(), name: image.name.clone(), by: caller.by() });
+    daemon.store.event_append(None, &event).await.map_err(|e| e.to_api())?;
+    daemon.with_pool(move |pool| pool.image_remove(image.id)).await
+}
+
+/// A few names for a message.
+pub(crate) fn some(names: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let head = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(SHOWN) {
+        Some(more) if more > 0 => format!("{head} and {more} more"),
+        _ => head,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(name: &str, seconds: i64) -> ImageView {
+        ImageView {
+            id: ImageId::generate(),
+            name: name.to_owned(),
+            source: "host".to_owned(),
+            key: String::new(),
+            created_at: jiff::Timestamp::from_second(seconds).unwrap(),
+            files: 0,
+            bytes: 0,
+            add: vec![],
+            left_out: String::new(),
+            bays: 0,
+        }
+    }
+
+    #[test]
+    fn an_image_is_found_by_what_the_list_shows_of_it() {
+        let (old, new) = (image("host", 1), image("host", 2));
+        let all = vec![new.clone(), old.clone()];
+        let id = |given: &str| pick(all.clone(), given).map(|image| image.id).map_err(|e| e.code);
+        assert_eq!(id("host"), Ok(new.id));
+        assert_eq!(id(&old.id.to_string()), Ok(old.id));
+        assert_eq!(id(&old.id.short()), Ok(old.id));
+        assert_eq!(id(&old.id.short()[2..]), Ok(old.id));
+        for unknown in ["", "other", &old.id.short()[3..], "gggggggg"] {
+            assert_eq!(id(unknown), Err(ErrorCode::ImageNotFound), "{unknown}");
+        }
+        let twins = vec![old.clone(), ImageView { name: "twin".to_owned(), ..old.clone() }];
+        assert!(pick(twins, &old.id.short()).is_err());
+    }
+}

@@ -1,0 +1,132 @@
+//! Capturing what runs in a bay, and its files of the same moment.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bay_backend::{Backend, BackendError, CaptureOrder, Seen};
+use bay_store::BayRow;
+use bay_types::bay::State;
+use bay_types::checkpoint::Point as At;
+use bay_types::runtime::RuntimeHandle;
+use bay_types::{ApiError, ErrorCode};
+
+use crate::backends::refusal;
+use crate::daemon::Daemon;
+use crate::fault::Point;
+use crate::registry::BayHandle;
+use crate::verbs::start_spec::start_spec;
+
+/// Obstacles that are told; the first ones are enough to act on.
+const MAX_TOLD: usize = 20;
+
+/// Why there will be no memory in a checkpoint: one line for each obstacle.
+#[derive(Debug)]
+pub(super) struct Obstacles(pub(super) Vec<String>);
+
+impl Obstacles {
+    fn one(why: impl Into<String>) -> Self {
+        Self(vec![why.into()])
+    }
+
+    /// For a caller who will have nothing else: a checkpoint, or with `hold` a pause.
+    pub(super) fn refusal(&self, bay: &BayHandle, hold: bool) -> ApiError {
+        let instead = if hold {
+            format!("`bay pause {}` freezes it in memory", bay.name)
+        } else {
+            "`--files-only` captures the files".to_owned()
+        };
+        ApiError::new(
+            ErrorCode::MemoryUnavailable,
+            format!("what runs in {} cannot be captured: {}", bay.name, self.0.join("; ")),
+            format!("end what is named and try again; {instead}; `bay doctor` tells what this host can do"),
+        )
+    }
+}
+
+/// What has to be known to capture the memory of a bay, with nothing stopped so far.
+pub(super) async fn order(
+    daemon: &Daemon,
+    backend: &dyn Backend,
+    row: &BayRow,
+) -> Result<CaptureOrder, Obstacles> {
+    let (Some(record), State::Running) = (&row.runtime, row.state) else {
+        return Err(Obstacles::one(format!("it is {}", row.state)));
+    };
+    match backend.inspect(row.id, record).await {
+        Seen::Running => {}
+        Seen::Paused => return Err(Obstacles::one("it stands still")),
+        Seen::Gone => return Err(Obstacles::one("its guest has just died")),
+    }
+    backend.require_memory().map_err(|error| Obstacles::one(error.to_string()))?;
+    let order = order_for(daemon, row, record).await.map_err(|error| Obstacles::one(error.message))?;
+    let held = backend.memory_held(row.id).await.unwrap_or(0);
+    let room = daemon.with_pool(move |pool| pool.checkpoint_make_room(held)).await;
+    room.map_err(|error| Obstacles::one(error.message))?;
+    match backend.examine(&order).await {
+        Ok(obstacles) if obstacles.is_empty() => Ok(order),
+        Ok(obstacles) => Err(Obstacles(obstacles.iter().take(MAX_TOLD).map(ToString::to_string).collect())),
+        Err(error) => Err(Obstacles::one(error.to_string())),
+    }
+}
+
+async fn order_for(daemon: &Daemon, row: &BayRow, runtime: &RuntimeHandle) -> Result<CaptureOrder, ApiError> {
+    Ok(CaptureOrder {
+        bay: start_spec(daemon, row).await?,
+        runtime: runtime.clone(),
+        images: daemon.pool()?.checkpoint_new_memory(row.id),
+        end: false,
+    })
+}
+
+/// Whether an earlier daemon ended in the middle of a capture of this bay.
+pub(crate) fn was_cut_short(daemon: &Daemon, row: &BayRow) -> bool {
+    let images = daemon.pool().map(|pool| pool.checkpoint_new_memory(row.id));
+    row.runtime.is_some() && images.is_ok_and(|images| images.exists())
+}
+
+/// Returns when nobody works any more at the capture that was cut short, and what ran goes on.
+pub(crate) async fn abandon(daemon: &Daemon, handle: &BayHandle, row: &BayRow) -> Result<(), ApiError> {
+    let Some(record) = &row.runtime else { return Ok(()) };
+    let order = order_for(daemon, row, record).await?;
+    handle.backend.abandon(&order).await.map_err(|e| refusal(&e))
+}
+
+/// How many bytes of memory come back from a checkpoint, when this machine can bring them back at all.
+pub(super) async fn comes_back(daemon: &Daemon, handle: &BayHandle, point: At) -> Result<u64, ApiError> {
+    let images = daemon.pool()?.checkpoint_memory(point);
+    handle.backend.can_restore(&images).await.map_err(|e| refusal(&e))?;
+    daemon.with_pool(move |pool| pool.checkpoint_memory_bytes(point)).await
+}
+
+/// Captures memory and files of one moment. With `hold` the bay stands still afterwards too.
+pub(super) async fn capture(
+    daemon: &Arc<Daemon>,
+    handle: &BayHandle,
+    order: &CaptureOrder,
+    hold: bool,
+) -> Result<Duration, Obstacles> {
+    let id = handle.id;
+    let told = |error: ApiError| Obstacles::one(error.message);
+    daemon.with_pool(move |pool| pool.checkpoint_prepare(id)).await.map_err(told)?;
+    let closed = handle.guest.close().await;
+    let files = async {
+        daemon.fault.at(Point::BayStandsStill);
+        daemon.with_pool(move |pool| pool.checkpoint_take(id)).await.map_err(|e| e.message)?;
+        if hold {
+            handle.backend.pause(id).await.map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    };
+    let captured = handle.backend.capture(order, Box::pin(files)).await;
+    if captured.is_err() && hold {
+        let _ = handle.backend.resume(id).await;
+    }
+    drop(closed);
+    match captured {
+        Ok(captured) => Ok(captured.pause),
+        Err(BackendError::Obstacles(obstacles)) => {
+            Err(Obstacles(obstacles.iter().take(MAX_TOLD).map(ToString::to_string).collect()))
+        }
+        Err(error) => Err(Obstacles::one(bay_types::error::chain(&error))),
+    }
+}

@@ -1,0 +1,349 @@
+//! Changes, each a transaction with its event; and what there is.
+
+use std::sync::Arc;
+
+use bay_policy::learn::grant_for;
+use bay_policy::rule::Origin;
+use bay_policy::write::grant_to_toml;
+use bay_policy::{CanonicalRequest, Grant, Layer, Outcome, Place, Preset};
+use bay_store::{Draft, GrantRow, PolicyNew, PolicyRow, Scope};
+use bay_types::event;
+use bay_types::event::policy::{PolicySummary, RuleCounts};
+use bay_types::policy::{
+    GrantAdd, GrantView, LayerSet, LayerText, MAX_GRANT_S, MAX_GRANTS, MAX_NAME_BYTES, MAX_POLICY_BYTES,
+    MAX_REQUEST_BYTES, PolicySet, PolicyView,
+};
+use bay_types::principal::Principal;
+use bay_types::{ApiError, BayName, ErrorCode};
+use jiff::{SignedDuration, Timestamp};
+
+use super::view;
+use crate::background::blocking;
+use crate::channel::plain_text;
+use crate::daemon::Daemon;
+use crate::policies::{compile, places, too_many_grants};
+use crate::registry::BayHandle;
+use crate::verbs::bays::not_deleting;
+
+/// Problems of one file that an answer tells.
+const MAX_TOLD: usize = 10;
+/// Longest id of a grant.
+const MAX_ID: usize = 64;
+/// Digits of an id that nobody chose.
+const ID_DIGITS: usize = 8;
+
+/// A policy that can be read, ready to be kept, and what to write down about it.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) new: PolicyNew,
+    /// Its name, hash and numbers of rules, for the record.
+    pub(crate) summary: PolicySummary,
+    pub(crate) layer: bay_policy::LayerPolicy,
+}
+
+/// Reads a policy as it will be read for bays of this origin. Nothing that cannot be read is ever kept.
+pub(crate) async fn prepare(
+    layer: Layer,
+    given: PolicySet,
+    location: Option<String>,
+) -> Result<Prepared, ApiError> {
+    let forge = location.as_deref().and_then(Place::of_repository);
+    blocking(move || prepare_now(layer, given, forge.as_ref())).await
+}
+
+fn prepare_now(layer: Layer, given: PolicySet, forge: Option<&Place>) -> Result<Prepared, ApiError> {
+    let refuse = |message: String, next: &str| Err(ApiError::new(ErrorCode::InvalidInput, message, next));
+    let odd = |c: char| c.is_control();
+    if given.name.is_empty() || given.name.len() > MAX_NAME_BYTES || given.name.chars().any(odd) {
+        return refuse(
+            "the policy's name is empty, too long, or has control characters".to_owned(),
+            "give a preset or a file",
+        );
+    }
+    let (name, text) = match (given.text, Preset::named(&given.name)) {
+        (Some(text), _) => (given.name, text),
+        (None, Some(preset)) => (format!("preset:{}", preset.name()), preset.text().to_owned()),
+        (None, None) => {
+            let known = Preset::ALL.map(Preset::name).join(", ");
+            return refuse(
+                format!("there is no preset {:?}", plain_text(&given.name)),
+                &format!("the presets are {known}"),
+            );
+        }
+    };
+    if text.len() > MAX_POLICY_BYTES {
+        return refuse(
+            format!("the policy has {} bytes", text.len()),
+            &format!("at most {MAX_POLICY_BYTES} are read; use wider rules"),
+        );
+    }
+    let found = places::checked(&given.places)?;
+    let read = compile::read(layer, &name, &text, &places::places(&found, forge));
+    let policy = read.map_err(|problems| invalid(&problems))?;
+    let count = |outcome| policy.rules.iter().filter(|rule| rule.outcome == outcome).count() as u64;
+    let rules =
+        RuleCounts { allow: count(Outcome::Allow), ask: count(Outcome::Ask), deny: count(Outcome::Deny) };
+    let summary = PolicySummary { name: name.clone(), sha256: compile::sha256(&text), rules };
+    let places = serde_json::to_string(&found).map_err(|error| ApiError::internal(&error))?;
+    Ok(Prepared { new: PolicyNew { name, text, places }, summary, layer: policy })
+}
+
+/// What is wrong with a file, as far as it is told at once.
+fn invalid(problems: &[String]) -> ApiError {
+    let mut message = problems.iter().take(MAX_TOLD).cloned().collect::<Vec<_>>().join("\n");
+    if problems.len() > MAX_TOLD {
+        message.push_str(&format!("\nand {} more", problems.len() - MAX_TOLD));
+    }
+    ApiError::new(
+        ErrorCode::PolicyInvalid,
+        message,
+        "correct the file; nothing was changed. docs/policy.md tells how rules are written",
+    )
+}
+
+/// The scope of the project that a bay belongs to.
+pub(crate) fn scope_of_project(handle: &BayHandle) -> Result<Scope, ApiError> {
+    compile::project(&handle.row()).map(Scope::Project).ok_or_else(|| {
+        ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("{} was made from no repository, so it belongs to no project", handle.name),
+            format!("`bay policy set {} FILE` sets a policy for this bay alone", handle.name),
+        )
+    })
+}
+
+fn layer_of(scope: &Scope) -> Layer {
+    match scope {
+        Scope::Host => Layer::Host,
+        Scope::Project(_) => Layer::Project,
+        Scope::Bay(_) => Layer::Bay,
+    }
+}
+
+/// Whether a change of the scope is one for this bay.
+fn concerns(scope: &Scope, handle: &BayHandle) -> bool {
+    match scope {
+        Scope::Host => true,
+        Scope::Project(location) => compile::project(&handle.row()).as_ref() == Some(location),
+        Scope::Bay(bay) => *bay == handle.id,
+    }
+}
+
+fn touch(daemon: &Daemon, scope: &Scope) {
+    for handle in daemon.bays.list().iter().filter(|handle| concerns(scope, handle)) {
+        daemon.policies.touch(handle.id);
+    }
+}
+
+/// The repository whose policy this will be, if it is of one.
+fn location_of(daemon: &Daemon, scope: &Scope) -> Option<String> {
+    match scope {
+        Scope::Host => None,
+        Scope::Project(location) => Some(location.clone()),
+        Scope::Bay(bay) => compile::project(&daemon.bays.find(&bay.to_string()).ok()?.row()),
+    }
+}
+
+pub(crate) async fn set_layer(
+    daemon: Arc<Daemon>,
+    scope: Scope,
+    given: PolicySet,
+    caller: Principal,
+) -> Result<(), ApiError> {
+    if let Scope::Bay(bay) = &scope {
+        not_deleting(&daemon.bays.find(&bay.to_string())?.row(), "given a policy")?;
+    }
+    let prepared = prepare(layer_of(&scope), given, location_of(&daemon, &scope)).await?;
+    let event = set_event(&prepared, &scope, caller);
+    daemon.store.policy_set(&scope, &prepared.new, &event).await.map_err(|e| e.to_api())?;
+    touch(&daemon, &scope);
+    Ok(())
+}
+
+/// What records that a policy was set.
+pub(crate) fn set_event(prepared: &Prepared, scope: &Scope, caller: Principal) -> Draft {
+    let summary = prepared.summary.clone();
+    Draft::of(event::policy::PolicySet {
+        scope: scope.to_string(),
+        name: Some(summary.name),
+        sha256: Some(summary.sha256),
+        rules: Some(summary.rules),
+        by: caller.by(),
+    })
+}
+
+/// A bay without one has the preset `closed`; a host or project without one says nothing.
+pub(crate) async fn unset_layer(
+    daemon: Arc<Daemon>,
+    scope: Scope,
+    caller: Principal,
+) -> Result<(), ApiError> {
+    let event = Draft::of(event::policy::PolicySet {
+        scope: scope.to_string(),
+        name: None,
+        sha256: None,
+        rules: None,
+        by: caller.by(),
+    });
+    daemon.store.policy_unset(&scope, &event).await.map_err(|e| e.to_api())?;
+    touch(&daemon, &scope);
+    Ok(())
+}
+
+/// One layer, as it was set.
+pub(crate) async fn layer(daemon: &Daemon, scope: &Scope) -> Result<LayerSet, ApiError> {
+    let row = daemon.store.policy_get(scope).await.map_err(|e| e.to_api())?;
+    let forge = location_of(daemon, scope).as_deref().and_then(Place::of_repository);
+    let told = |row: PolicyRow| {
+        let (_, problems) = compile::layer_of(layer_of(scope), &row, forge.as_ref());
+        LayerText {
+            places: serde_json::from_str(&row.places).unwrap_or_default(),
+            sha256: compile::sha256(&row.text),
+            name: row.name,
+            text: row.text,
+            set_at: row.set_at,
+            problems,
+        }
+    };
+    Ok(LayerSet { scope: scope.to_string(), set: row.map(told) })
+}
+
+pub(crate) async fn show(daemon: &Daemon, handle: &BayHandle) -> PolicyView {
+    let effective = super::effective_with_origins(daemon, handle).await;
+    view::policy(&handle.name, &effective, Timestamp::now())
+}
+
+pub(super) fn request(line: &str) -> Result<CanonicalRequest, ApiError> {
+    if line.len() > MAX_REQUEST_BYTES {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("the request has {} bytes", line.len()),
+            format!("at most {MAX_REQUEST_BYTES} are read"),
+        ));
+    }
+    CanonicalRequest::from_line(line).map_err(|refusal| {
+        ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("such a request is never sent: {refusal}"),
+            "write METHOD https://HOST/PATH, FETCH ssh://HOST/REPOSITORY, tcp://HOST:PORT or tls://HOST",
+        )
+    })
+}
+
+/// A grant that can be read, ready to be kept.
+#[derive(Debug)]
+pub(crate) struct PreparedGrant {
+    pub(crate) row: GrantRow,
+    /// What records it.
+    pub(crate) event: Draft,
+    read: Vec<Grant>,
+}
+
+pub(crate) fn prepare_grant(
+    handle: &BayHandle,
+    wanted: GrantAdd,
+    caller: Principal,
+) -> Result<PreparedGrant, ApiError> {
+    not_deleting(&handle.row(), "granted anything")?;
+    if wanted.for_s == 0 || wanted.for_s > MAX_GRANT_S {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("a grant for {} s is none, or one without an end", wanted.for_s),
+            format!("give 1 to {MAX_GRANT_S} s; what is to last is a rule of the policy"),
+        ));
+    }
+    let request = request(&wanted.request)?;
+    let created_at = rounded(Timestamp::now());
+    let expires = created_at + SignedDuration::from_secs(i64::try_from(wanted.for_s).unwrap_or(1));
+    let id = match wanted.id {
+        Some(id) => id,
+        None => {
+            format!("g-{}", &compile::sha256(&format!("{} {request} {created_at}", handle.id))[..ID_DIGITS])
+        }
+    };
+    let letters = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if id.is_empty() || id.len() > MAX_ID || !id.bytes().all(letters) {
+        return Err(ApiError::new(
+            ErrorCode::InvalidName,
+            format!("{:?} is not an id of a grant", plain_text(&id)),
+            format!("use up to {MAX_ID} letters, digits, hyphens, dots and underscores"),
+        ));
+    }
+    let origin = Origin { layer: Layer::Bay, file: format!("grant {id}"), line: 1 };
+    let mut grant: Grant = grant_for(&request, &id, origin, expires).ok_or_else(|| {
+        ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("no rule can cover exactly {request}"),
+            "write a rule into the bay's policy instead",
+        )
+    })?;
+    grant.matcher.secrets = wanted.secrets.map(|mut names| {
+        names.sort_unstable();
+        names
+    });
+    let row = GrantRow { id, text: grant_to_toml(&grant), expires, created_at };
+    // What is kept must be what will be read.
+    let read = compile::grants_of(&row).map_err(|problems| invalid(&problems))?;
+    let event = Draft::of(event::policy::GrantAdd {
+        id: row.id.clone(),
+        request: request.to_string(),
+        expires: expires.into(),
+        sha256: compile::sha256(&row.text),
+        by: caller.by(),
+    });
+    Ok(PreparedGrant { row, event, read })
+}
+
+pub(crate) async fn grant_add(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    wanted: GrantAdd,
+    caller: Principal,
+) -> Result<GrantView, ApiError> {
+    let PreparedGrant { row, event, read } = prepare_grant(&handle, wanted, caller)?;
+    let added = daemon.store.grant_add(handle.id, &row, MAX_GRANTS, &event).await.map_err(|e| e.to_api())?;
+    if added.is_none() {
+        return Err(too_many_grants(handle.name.as_str()));
+    }
+    daemon.policies.touch(handle.id);
+    Ok(read
+        .first()
+        .map_or_else(|| view::unreadable_grant(&row), |grant| view::grant(grant, Some(&row), row.created_at)))
+}
+
+/// As precise as the store keeps it.
+fn rounded(time: Timestamp) -> Timestamp {
+    time.round(jiff::Unit::Microsecond).unwrap_or(time)
+}
+
+pub(crate) async fn grant_rm(
+    daemon: Arc<Daemon>,
+    handle: Arc<BayHandle>,
+    id: String,
+    caller: Principal,
+) -> Result<GrantView, ApiError> {
+    let event =
+        Draft::of(event::policy::GrantRemove { ids: vec![id.clone()], why: None, by: Some(caller.by()) });
+    let gone = daemon.store.grant_rm(handle.id, &id, &event).await.map_err(|e| e.to_api())?;
+    let row = gone.ok_or_else(|| no_grant(&handle.name, &id))?;
+    daemon.policies.touch(handle.id);
+    let now = Timestamp::now();
+    let read = compile::grants_of(&row).unwrap_or_default();
+    Ok(read.first().map_or_else(|| view::unreadable_grant(&row), |grant| view::grant(grant, Some(&row), now)))
+}
+
+fn no_grant(bay: &BayName, id: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::GrantNotFound,
+        format!("{bay} has no grant {:?}", plain_text(id)),
+        format!("`bay grants ls {bay}` shows those it has; one in the bay's policy file goes with that file"),
+    )
+}
+
+/// What grants were given to is gone: what runs next is to ask again.
+pub(crate) async fn drop_grants(daemon: &Daemon, handle: &BayHandle, why: &str) -> Result<(), ApiError> {
+    if daemon.store.grants_drop(handle.id, why).await.map_err(|e| e.to_api())? {
+        daemon.policies.touch(handle.id);
+    }
+    daemon.approvals.drop_all(handle.id, why).await
+}

@@ -1,0 +1,179 @@
+//! The verbs on policies and grants, as a front calls them.
+
+use std::sync::Arc;
+
+use bay_store::Scope;
+use bay_types::policy::{
+    Check, Explained, Finding, GrantAdd, GrantView, LayerSet, Lesson, PolicyChange, PolicySet, PolicyView,
+    Recalled,
+};
+use bay_types::principal::Principal;
+use bay_types::traffic::InsideEgress;
+use bay_types::{ApiError, ErrorCode};
+
+use super::{ask, inside, recall, set};
+use crate::authorize::Verb;
+use crate::background::to_the_end;
+use crate::channel::plain_text;
+use crate::daemon::Daemon;
+
+/// Which layer a verb is about: the host's, or that of the project that a bay belongs to.
+#[derive(Debug, Clone, Copy)]
+pub enum LayerName<'a> {
+    Host,
+    ProjectOf(&'a str),
+}
+
+impl LayerName<'_> {
+    fn scope(self, daemon: &Daemon, who: &Principal, host: Verb, project: Verb) -> Result<Scope, ApiError> {
+        match self {
+            Self::Host => daemon.permit(who, host).map(|()| Scope::Host),
+            Self::ProjectOf(bay) => set::scope_of_project(&*daemon.bay_for(who, project, bay)?),
+        }
+    }
+}
+
+/// The policy that holds for a bay, with its layers and grants.
+pub async fn show(daemon: &Daemon, who: &Principal, bay: &str) -> Result<PolicyView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::PolicyShow, bay)?;
+    Ok(set::show(daemon, &handle).await)
+}
+
+/// Sets the policy of one bay.
+pub async fn set(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    given: PolicySet,
+) -> Result<PolicyView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::PolicySet, bay)?;
+    to_the_end(set::set_layer(Arc::clone(daemon), Scope::Bay(handle.id), given, *who)).await?;
+    Ok(set::show(daemon, &handle).await)
+}
+
+/// Takes the policy of one bay away, which leaves it closed.
+pub async fn unset(daemon: &Arc<Daemon>, who: &Principal, bay: &str) -> Result<PolicyView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::PolicyUnset, bay)?;
+    to_the_end(set::unset_layer(Arc::clone(daemon), Scope::Bay(handle.id), *who)).await?;
+    Ok(set::show(daemon, &handle).await)
+}
+
+/// The policy of the host or of a project, as it was set.
+pub async fn show_layer(
+    daemon: &Daemon,
+    who: &Principal,
+    layer: LayerName<'_>,
+) -> Result<LayerSet, ApiError> {
+    let scope = layer.scope(daemon, who, Verb::HostPolicyShow, Verb::ProjectPolicyShow)?;
+    set::layer(daemon, &scope).await
+}
+
+/// Sets the policy of the host or of a project.
+pub async fn set_layer(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    layer: LayerName<'_>,
+    given: PolicySet,
+) -> Result<LayerSet, ApiError> {
+    let scope = layer.scope(daemon, who, Verb::HostPolicySet, Verb::ProjectPolicySet)?;
+    to_the_end(set::set_layer(Arc::clone(daemon), scope.clone(), given, *who)).await?;
+    set::layer(daemon, &scope).await
+}
+
+/// Takes the policy of the host or of a project away.
+pub async fn unset_layer(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    layer: LayerName<'_>,
+) -> Result<LayerSet, ApiError> {
+    let scope = layer.scope(daemon, who, Verb::HostPolicyUnset, Verb::ProjectPolicyUnset)?;
+    to_the_end(set::unset_layer(Arc::clone(daemon), scope.clone(), *who)).await?;
+    set::layer(daemon, &scope).await
+}
+
+/// What a bay's policy decides about a request that is not sent, and why.
+pub async fn check(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    asked: &Check,
+) -> Result<Explained, ApiError> {
+    let handle = daemon.bay_for(who, Verb::PolicyCheck, bay)?;
+    ask::check(daemon, &handle, &asked.request).await
+}
+
+/// Why a decision on record was made.
+pub async fn explain(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    decision: &str,
+) -> Result<Recalled, ApiError> {
+    let handle = daemon.bay_for(who, Verb::PolicyExplain, bay)?;
+    let number = decision.parse().map_err(|_| {
+        ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("{:?} is not the number of a decision", plain_text(decision)),
+            "`bay egress NAME` shows the decisions there are, each with its number",
+        )
+    })?;
+    recall::explain(daemon, &handle, number).await
+}
+
+/// What looks like a mistake in a bay's policy.
+pub async fn lint(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<Finding>, ApiError> {
+    let handle = daemon.bay_for(who, Verb::PolicyLint, bay)?;
+    ask::lint(daemon, &handle).await
+}
+
+/// What would change if a bay's own layer were another.
+pub async fn diff(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    given: PolicySet,
+) -> Result<PolicyChange, ApiError> {
+    let handle = daemon.bay_for(who, Verb::PolicyDiff, bay)?;
+    ask::diff(daemon, &handle, given).await
+}
+
+/// A policy that would allow what a bay asked for and was refused.
+pub async fn learn(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Lesson, ApiError> {
+    let handle = daemon.bay_for(who, Verb::PolicyLearn, bay)?;
+    recall::learn(daemon, &handle).await
+}
+
+pub async fn grant_list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<GrantView>, ApiError> {
+    let handle = daemon.bay_for(who, Verb::GrantList, bay)?;
+    Ok(set::show(daemon, &handle).await.grants)
+}
+
+pub async fn grant_add(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    wanted: GrantAdd,
+) -> Result<GrantView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::GrantAdd, bay)?;
+    to_the_end(set::grant_add(Arc::clone(daemon), handle, wanted, *who)).await
+}
+
+pub async fn grant_delete(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    grant: String,
+) -> Result<GrantView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::GrantDelete, bay)?;
+    to_the_end(set::grant_rm(Arc::clone(daemon), handle, grant, *who)).await
+}
+
+/// The rules that hold for a bay, as its own processes may see them.
+pub(crate) async fn inside_rules(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+) -> Result<InsideEgress, ApiError> {
+    let handle = daemon.bay_for(who, Verb::EgressRules, bay)?;
+    Ok(inside::inside(daemon, &handle).await)
+}

@@ -1,0 +1,286 @@
+//! Services: owned by the guest, asked for through here. What is asked for is written down before it is passed on; how a
+//! service does is not, because the guest is the one who knows.
+
+use std::sync::Arc;
+
+use bay_store::Draft;
+use bay_types::bay::State;
+use bay_types::event::ServiceEvent;
+use bay_types::event::service::{ServiceDefine, ServiceRemove, ServiceRestart, ServiceStart, ServiceStop};
+use bay_types::principal::Principal;
+use bay_types::service::{MAX_SERVICES, ServiceName, ServiceSpec, ServiceVerb, ServiceView};
+use bay_types::{ApiError, ErrorCode};
+use bytes::Bytes;
+use http::Method;
+use tokio::sync::mpsc;
+
+use super::{execs, gate};
+use crate::authorize::Verb;
+use crate::background::to_the_end;
+use crate::byte_stream::{self, ByteStream};
+use crate::channel::{ANSWER_WITHIN, plain_text};
+use crate::daemon::Daemon;
+use crate::registry::BayHandle;
+use crate::spool;
+
+/// The name as it stands in a path.
+fn name(given: &str) -> Result<ServiceName, ApiError> {
+    given.parse().map_err(|e: bay_types::id::ParseIdError| {
+        ApiError::new(
+            ErrorCode::InvalidInput,
+            plain_text(&e.to_string()),
+            "`bay services ls NAME` lists the services there are",
+        )
+    })
+}
+
+fn at_rest(handle: &BayHandle) -> bool {
+    matches!(handle.row().state, State::Stopped | State::Failed)
+}
+
+fn path(name: &ServiceName, rest: &str) -> String {
+    format!("/v1/services/{name}{rest}")
+}
+
+/// A guest's word, fit to be passed on: it is about the service that was asked for, and its text is plain.
+fn tame(mut view: ServiceView) -> ServiceView {
+    view.reason = plain_text(&view.reason);
+    view
+}
+
+fn about(view: ServiceView, name: &ServiceName) -> Result<ServiceView, ApiError> {
+    if view.name == *name {
+        return Ok(tame(view));
+    }
+    Err(ApiError::new(
+        ErrorCode::GuestUnreachable,
+        "the guest answered for another service",
+        "`bay stop NAME` and `bay start NAME` give the bay a new guest",
+    ))
+}
+
+async fn note(daemon: &Daemon, handle: &BayHandle, event: ServiceEvent) -> Result<(), ApiError> {
+    let event = Draft::of(event);
+    daemon.store.event_append(Some(handle.id), &event).await.map_err(|e| e.to_api())?;
+    Ok(())
+}
+
+/// A bay's services: from the guest while there is one, from what it kept on disk in a bay that is stopped.
+pub async fn list(daemon: &Daemon, who: &Principal, bay: &str) -> Result<Vec<ServiceView>, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ServiceList, bay)?;
+    views(daemon, &handle).await
+}
+
+pub async fn show(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    service: &str,
+) -> Result<ServiceView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ServiceShow, bay)?;
+    view(daemon, &handle, &name(service)?).await
+}
+
+/// Defines a service or replaces its definition, once the rules on commands, and a person if they say so, let its commands
+/// through. Repeating it is harmless. A client that leaves while a person is asked wants the service no more.
+pub async fn define(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    service: &str,
+    spec: ServiceSpec,
+) -> Result<ServiceView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ServiceDefine, bay)?;
+    let name = name(service)?;
+    spec.check()?;
+    gate::pass_service(daemon, &handle, &name, &spec, *who).await?;
+    let (daemon, who) = (Arc::clone(daemon), *who);
+    to_the_end(async move { set_definition(&daemon, &handle, &name, &spec, who).await }).await
+}
+
+/// Decides whether the guest of a bay may define a service that the bay's own processes asked it for.
+pub(crate) async fn propose(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    name: &ServiceName,
+    spec: &ServiceSpec,
+) -> Result<(), ApiError> {
+    let handle = daemon.bay_for(who, Verb::ServicePropose, bay)?;
+    spec.check()?;
+    gate::pass_service(daemon, &handle, name, spec, *who).await
+}
+
+/// Starts, stops or restarts a service.
+pub async fn control(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    service: &str,
+    verb: &str,
+) -> Result<ServiceView, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ServiceControl, bay)?;
+    let name = name(service)?;
+    let verb: ServiceVerb = verb.parse().map_err(|_| {
+        ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("a service cannot be asked to {:?}", plain_text(verb)),
+            "ask it to start, stop or restart",
+        )
+    })?;
+    let (daemon, who) = (Arc::clone(daemon), *who);
+    to_the_end(async move { ask(&daemon, &handle, &name, verb, who).await }).await
+}
+
+/// Asks for the end and the removal of a service; returns its view for as long as it is not gone.
+pub async fn delete(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    service: &str,
+) -> Result<Option<ServiceView>, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ServiceDelete, bay)?;
+    let name = name(service)?;
+    let (daemon, who) = (Arc::clone(daemon), *who);
+    to_the_end(async move { remove(&daemon, &handle, &name, who).await }).await
+}
+
+/// The log of a service from an offset on, as frames: from the guest while there is one, from what it kept on disk
+/// otherwise.
+pub async fn output(
+    daemon: &Daemon,
+    who: &Principal,
+    bay: &str,
+    service: &str,
+    since: u64,
+    follow: bool,
+) -> Result<ByteStream, ApiError> {
+    let handle = daemon.bay_for(who, Verb::ServiceOutput, bay)?;
+    let name = name(service)?;
+    if let Err(error) = execs::must_run(&handle) {
+        let row = handle.row();
+        let kept = row.disk_ready && row.state != State::Deleting;
+        // Nothing more comes that could be followed.
+        if follow || !kept {
+            return Err(error);
+        }
+        return kept_log(daemon, &handle, &name, since).await.map(byte_stream::received_bytes);
+    }
+    let path = path(&name, &format!("/output?since={since}&follow={follow}"));
+    Ok(handle.guest.read(&path).await?.bytes)
+}
+
+pub(super) async fn views(daemon: &Daemon, handle: &BayHandle) -> Result<Vec<ServiceView>, ApiError> {
+    if at_rest(handle) {
+        let all = spool::services(daemon.pool()?.bay_disk(handle.id).state).await?;
+        return Ok(all.into_iter().map(tame).collect());
+    }
+    execs::must_run(handle)?;
+    let all: Vec<ServiceView> =
+        handle.guest.json(Method::GET, "/v1/services", Bytes::new(), ANSWER_WITHIN).await?;
+    Ok(all.into_iter().take(MAX_SERVICES).map(tame).collect())
+}
+
+async fn view(daemon: &Daemon, handle: &BayHandle, name: &ServiceName) -> Result<ServiceView, ApiError> {
+    if at_rest(handle) {
+        let found = views(daemon, handle).await?.into_iter().find(|view| view.name == *name);
+        return found.ok_or_else(|| missing(handle, name));
+    }
+    execs::must_run(handle)?;
+    let view = handle.guest.json(Method::GET, &path(name, ""), Bytes::new(), ANSWER_WITHIN).await?;
+    about(view, name)
+}
+
+/// The log from an offset on, as kept on the disk of a bay that does not run.
+async fn kept_log(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    name: &ServiceName,
+    since: u64,
+) -> Result<mpsc::Receiver<Bytes>, ApiError> {
+    let state = daemon.pool()?.bay_disk(handle.id).state;
+    let view = spool::services(state.clone()).await?.into_iter().find(|view| view.name == *name);
+    let view = view.ok_or_else(|| missing(handle, name))?;
+    if since > view.log_end {
+        return Err(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("the log was asked for from byte {since}, but there are {}", view.log_end),
+            "ask from an earlier byte",
+        ));
+    }
+    spool::log(state, view.runs, since).await
+}
+
+fn missing(handle: &BayHandle, name: &ServiceName) -> ApiError {
+    ApiError::new(
+        ErrorCode::ServiceNotFound,
+        format!("there is no service {name} in the bay {}", handle.name),
+        format!("`bay services ls {}` lists them", handle.name),
+    )
+}
+
+async fn set_definition(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    name: &ServiceName,
+    spec: &ServiceSpec,
+    caller: Principal,
+) -> Result<ServiceView, ApiError> {
+    spec.check()?;
+    execs::must_run(handle)?;
+    let (argv, left_out) = execs::event_argv(&spec.argv);
+    let event = ServiceEvent::Define(ServiceDefine {
+        service: name.clone().into(),
+        argv,
+        arguments_left_out: left_out,
+        user: Some(spec.user.clone()),
+        needs: Some(spec.needs.clone()),
+        restart: Some(spec.restart),
+        by: caller.by(),
+    });
+    note(daemon, handle, event).await?;
+    let body = serde_json::to_vec(spec).map_err(|e| ApiError::internal(&e))?;
+    let view = handle.guest.json(Method::PUT, &path(name, ""), body.into(), ANSWER_WITHIN).await?;
+    about(view, name)
+}
+
+/// The event of a verb that somebody asked for.
+pub(super) fn asked(name: ServiceName, verb: ServiceVerb, by: String) -> ServiceEvent {
+    let service = name.into();
+    match verb {
+        ServiceVerb::Start => ServiceEvent::Start(ServiceStart { service, by }),
+        ServiceVerb::Stop => ServiceEvent::Stop(ServiceStop { service, by }),
+        ServiceVerb::Restart => ServiceEvent::Restart(ServiceRestart { service, by }),
+    }
+}
+
+async fn ask(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    name: &ServiceName,
+    verb: ServiceVerb,
+    caller: Principal,
+) -> Result<ServiceView, ApiError> {
+    execs::must_run(handle)?;
+    note(daemon, handle, asked(name.clone(), verb, caller.by())).await?;
+    let path = path(name, &format!("/{verb}"));
+    let view = handle.guest.json(Method::POST, &path, Bytes::new(), ANSWER_WITHIN).await?;
+    about(view, name)
+}
+
+async fn remove(
+    daemon: &Daemon,
+    handle: &BayHandle,
+    name: &ServiceName,
+    caller: Principal,
+) -> Result<Option<ServiceView>, ApiError> {
+    execs::must_run(handle)?;
+    let event = ServiceRemove { service: name.clone().into(), by: caller.by() };
+    note(daemon, handle, ServiceEvent::Remove(event)).await?;
+    let answer = handle.guest.bytes(Method::DELETE, &path(name, ""), Bytes::new(), ANSWER_WITHIN).await?;
+    // Nothing, or what a later version says, means that it is gone.
+    match serde_json::from_slice::<ServiceView>(&answer) {
+        Ok(view) => about(view, name).map(Some),
+        Err(_) => Ok(None),
+    }
+}

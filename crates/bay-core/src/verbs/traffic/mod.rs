@@ -1,0 +1,272 @@
+//! `bay egress`: what a bay sent and tried to send, entry by entry, from its record.
+//!
+//! Something that was let out has two events, its decision and its end, and is one entry: told when it is over, or as under
+//! way when nothing else is left to tell. Pages are read as they are sent, as for a timeline; what is begun and not over is
+//! kept up to [`MAX_BEGUN`], and beyond that told at once.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use bay_store::{Begin, TrafficWanted};
+use bay_types::principal::Principal;
+use bay_types::timeline::TimelineEnd;
+use bay_types::traffic::{EgressEntry, EgressNews, EgressOutcome, EgressState};
+use bay_types::{ApiError, BayId};
+use bytes::Bytes;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::mpsc;
+
+use super::record_stream::{self, IN_FLIGHT, PAGE, wait_for_more};
+use crate::authorize::Verb;
+use crate::byte_stream::{self, ByteStream};
+use crate::daemon::Daemon;
+
+mod entry;
+mod names;
+#[cfg(test)]
+mod tests;
+
+use entry::Meaning;
+pub(crate) use names::ExecNames;
+
+/// Things let out whose end was not come to yet.
+const MAX_BEGUN: usize = 1024;
+/// Somebody who follows hears of what takes longer than this before it is over.
+const LONG: SignedDuration = SignedDuration::from_secs(2);
+/// A decision so young may not be known as under way yet.
+const YOUNG: SignedDuration = SignedDuration::from_secs(5);
+
+/// What part of the traffic is wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    pub range: record_stream::Wanted,
+    /// Only what was refused.
+    pub refused: bool,
+    /// Look-ups of names as well.
+    pub look_ups: bool,
+}
+
+impl Wanted {
+    fn part(&self) -> TrafficWanted {
+        TrafficWanted { refused: self.refused, look_ups: self.look_ups }
+    }
+}
+
+/// Whether anything can leave a bay now, and how much of its traffic was not recorded one by one.
+pub fn show(daemon: &Daemon, who: &Principal, bay: &str) -> Result<EgressState, ApiError> {
+    let open = daemon.bay_for(who, Verb::EgressShow, bay)?.egress();
+    let dropped = open.as_ref().map(|open| open.dropped()).unwrap_or_default();
+    Ok(EgressState { open: open.is_some(), dropped })
+}
+
+/// What a bay sent and tried to send as lines of JSON, read from the record at the pace of the reader. Errors of the request
+/// come before the first line.
+pub async fn read(
+    daemon: &Arc<Daemon>,
+    who: &Principal,
+    bay: &str,
+    wanted: Wanted,
+) -> Result<ByteStream, ApiError> {
+    let bay = record_stream::find(daemon, who, Verb::EgressShow, bay, wanted.range.limit).await?;
+    Ok(byte_stream::received_bytes(open(Arc::clone(daemon), bay, wanted).await?))
+}
+
+async fn open(daemon: Arc<Daemon>, bay: BayId, wanted: Wanted) -> Result<mpsc::Receiver<Bytes>, ApiError> {
+    let store = &daemon.store;
+    let failed = |e: bay_store::StoreError| e.to_api();
+    let since = wanted.range.begins_after(store, bay).await.map_err(failed)?;
+    let begin = match wanted.range.limit {
+        Some(limit) => store.traffic_begin(bay, since, wanted.part(), limit).await.map_err(failed)?,
+        None => Begin { after: since, older: false },
+    };
+    let (to, from) = mpsc::channel(IN_FLIGHT);
+    tokio::spawn(async move {
+        let teller = Teller {
+            daemon: &daemon,
+            bay,
+            wanted,
+            to,
+            names: ExecNames::default(),
+            begun: BTreeMap::new(),
+            under_way: HashSet::new(),
+            left: wanted.range.most(),
+        };
+        match teller.tell(begin).await {
+            Ok(()) | Err(Stop::Unheard) => {}
+            // The reader sees a stream without an end, and comes back.
+            Err(Stop::Store(error)) => tracing::warn!(%bay, %error, "the tale of a bay's traffic broke off"),
+        }
+    });
+    Ok(from)
+}
+
+/// Something that was let out, and is not over as far as was read.
+#[derive(Debug)]
+struct Begun {
+    entry: Box<EgressEntry>,
+    told: bool,
+}
+
+/// Why nothing more is told.
+enum Stop {
+    /// Whoever listened has left.
+    Unheard,
+    Store(bay_store::StoreError),
+}
+
+impl From<bay_store::StoreError> for Stop {
+    fn from(error: bay_store::StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// One reader's way through the record.
+struct Teller<'a> {
+    daemon: &'a Daemon,
+    bay: BayId,
+    wanted: Wanted,
+    to: mpsc::Sender<Bytes>,
+    names: ExecNames,
+    begun: BTreeMap<u64, Begun>,
+    /// What the gateway said to be under way, before the last page was read.
+    under_way: HashSet<u64>,
+    /// Entries that may still be told.
+    left: Option<u32>,
+}
+
+impl Teller<'_> {
+    async fn tell(mut self, begin: Begin) -> Result<(), Stop> {
+        let mut newest = self.daemon.store.events_told();
+        newest.mark_unchanged();
+        let mut after = begin.after;
+        let mut caught_up = false;
+        loop {
+            // Both asked before the page is read: the last event of a bay is written before it is forgotten, and the end
+            // of a request before it is not under way any more.
+            let handle = self.daemon.bays.find(&self.bay.to_string()).ok();
+            let open = handle.as_ref().and_then(|handle| handle.egress());
+            self.under_way = open.map(|open| open.under_way()).unwrap_or_default();
+            let page = self.daemon.store.traffic_page(self.bay, after, self.wanted.part(), PAGE).await?;
+            for event in &page {
+                if self.left == Some(0) {
+                    break;
+                }
+                after = event.seq;
+                match entry::meaning(event) {
+                    Meaning::Nothing => {}
+                    Meaning::Whole(entry) => self.say(*entry).await?,
+                    Meaning::Begun(entry) => self.begin(entry).await?,
+                    Meaning::Over(of) => {
+                        let begun = match self.begun.remove(&of) {
+                            Some(begun) => Some(begun.entry),
+                            None => self.recall(of).await?,
+                        };
+                        self.say(entry::over(begun, of, event)).await?;
+                    }
+                }
+            }
+            if page.len() == PAGE as usize && self.left != Some(0) {
+                continue;
+            }
+            if !caught_up && !self.wanted.refused {
+                self.recall_older(begin.after).await?;
+            }
+            // A list has all that is not over; somebody who follows is told what takes long.
+            let at_once = !self.wanted.range.follow || !caught_up;
+            caught_up = true;
+            let now = Timestamp::now();
+            self.say_under_way(|entry| at_once || now.duration_since(entry.at) >= LONG, now).await?;
+
+            let Some(end) = self.wanted.range.end(handle.is_none()) else {
+                // An entry that has become long meanwhile is found then too: the wait is shorter than `LONG`.
+                if !wait_for_more(&mut newest, &self.to).await {
+                    return Ok(());
+                }
+                continue;
+            };
+            let last = EgressNews::End(TimelineEnd { end, older: begin.older });
+            return self.to.send(byte_stream::json_line(&last)).await.map_err(|_| Stop::Unheard);
+        }
+    }
+
+    async fn say(&mut self, mut entry: EgressEntry) -> Result<(), Stop> {
+        if let Some(exec) = entry.by.as_ref().and_then(|who| who.exec)
+            && let Some((number, argv)) = self.names.of(&self.daemon.store, self.bay, exec).await?
+        {
+            (entry.exec_number, entry.exec_argv) = (Some(number), argv);
+        }
+        self.left = self.left.map(|left| left.saturating_sub(1));
+        let line = byte_stream::json_line(&EgressNews::Entry(Box::new(entry)));
+        self.to.send(line).await.map_err(|_| Stop::Unheard)
+    }
+
+    async fn begin(&mut self, entry: Box<EgressEntry>) -> Result<(), Stop> {
+        self.begun.insert(entry.id, Begun { entry, told: false });
+        if self.begun.len() > MAX_BEGUN
+            && let Some((_, oldest)) = self.begun.pop_first()
+            && !oldest.told
+        {
+            let entry = self.not_over(&oldest.entry, Timestamp::now());
+            self.say(entry).await?;
+        }
+        Ok(())
+    }
+
+    /// A decision that came before the part that is read.
+    async fn recall(&self, id: u64) -> Result<Option<Box<EgressEntry>>, Stop> {
+        let event = self.daemon.store.event_of(self.bay, id).await?;
+        Ok(event.as_ref().map(entry::meaning).and_then(|meaning| match meaning {
+            Meaning::Begun(entry) => Some(entry),
+            Meaning::Whole(_) | Meaning::Over(_) | Meaning::Nothing => None,
+        }))
+    }
+
+    /// What was let out before that part, and is still under way.
+    async fn recall_older(&mut self, after: u64) -> Result<(), Stop> {
+        if self.wanted.range.since > 0 || self.wanted.range.from.is_some() {
+            return Ok(());
+        }
+        let older: Vec<u64> =
+            self.under_way.iter().copied().filter(|id| *id <= after).take(MAX_BEGUN).collect();
+        for id in older {
+            if let Some(entry) = self.recall(id).await? {
+                self.begun.insert(id, Begun { entry, told: false });
+            }
+        }
+        Ok(())
+    }
+
+    async fn say_under_way(
+        &mut self,
+        due: impl Fn(&EgressEntry) -> bool,
+        now: Timestamp,
+    ) -> Result<(), Stop> {
+        let due: Vec<u64> = self
+            .begun
+            .iter()
+            .filter(|(_, begun)| !begun.told && due(&begun.entry))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            let Some(begun) = self.begun.get_mut(&id) else { continue };
+            begun.told = true;
+            let entry = begun.entry.clone();
+            let entry = self.not_over(&entry, now);
+            if entry.outcome == EgressOutcome::EndUnknown {
+                self.begun.remove(&id);
+            }
+            self.say(entry).await?;
+        }
+        Ok(())
+    }
+
+    fn not_over(&self, entry: &EgressEntry, now: Timestamp) -> EgressEntry {
+        let young = now.duration_since(entry.at) < YOUNG;
+        let outcome = if young || self.under_way.contains(&entry.id) {
+            EgressOutcome::UnderWay
+        } else {
+            EgressOutcome::EndUnknown
+        };
+        EgressEntry { outcome, ..entry.clone() }
+    }
+}

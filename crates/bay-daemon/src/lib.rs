@@ -1,0 +1,191 @@
+//! The daemon: opens what the core works with, listens, and ends in order.
+//!
+//! ```text
+//!   caller ──► listen (who is it) ──► bay-front-rest (parse, encode) ──► bay-core (verbs)
+//! ```
+//!
+//! **Start**: lock the data directory, copy the executable, open store and pool, find the drivers, let the core take up
+//! what an earlier daemon left, then listen. **End** (SIGTERM, SIGINT): stop accepting, finish requests, exit; bays go
+//! on, and the next daemon adopts them.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bay_backend::Backend;
+use bay_backend_gvisor::Gvisor;
+use bay_backend_local::{Local, LocalConfig};
+pub use bay_core::{ApprovalsConfig, Collector, EgressConfig};
+use bay_core::{Daemon, Fault, HostSize, OpenError, Parts};
+use bay_pool::{Pool, PoolOptions};
+use bay_store::Store;
+use bay_types::ApiError;
+use bay_types::backend::BackendName;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+mod listen;
+mod serve_error;
+mod startup;
+
+pub use bay_core::{SshKey, look_at_keys};
+pub use serve_error::ServeError;
+
+/// How a daemon is set up; parsed by the caller from flags and environment.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Lock, database, socket, run directories and the executable's copy live here.
+    pub data_dir: PathBuf,
+    pub pool_dir: PathBuf,
+    /// Where the API listens.
+    pub socket: PathBuf,
+    /// Loopback TCP beside it, for callers with the token.
+    pub listen: Option<SocketAddr>,
+    /// The executable that is copied and run as guest and runtime helper: this one.
+    pub executable: PathBuf,
+    pub pool_options: PoolOptions,
+    /// Where spans of execs go.
+    pub otlp: Option<Collector>,
+    /// The backend of new bays for which nobody names one.
+    pub backend: BackendName,
+    /// The runsc to run bays inside gVisor with, instead of the first that is found.
+    pub runsc: Option<PathBuf>,
+    /// The CRIU to keep memory with, instead of the first that is found.
+    pub criu: Option<PathBuf>,
+    /// Memory that bays which go on from theirs leave to the host, instead of a share of it.
+    pub memory_reserve_mib: Option<u64>,
+    pub egress: EgressConfig,
+    pub approvals: ApprovalsConfig,
+    /// Tests: where to die.
+    pub fault: Option<String>,
+}
+
+/// Runs a daemon until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When it cannot start; see [`ServeError`].
+pub async fn serve(config: ServerConfig) -> Result<(), ServeError> {
+    let fault = Fault::parse(config.fault.as_deref()).map_err(ServeError::Fault)?;
+    // Before anything is touched: an address that cannot be used is a slip of the keyboard.
+    let tcp = match config.listen {
+        Some(address) => Some(listen::tcp(address).await?),
+        None => None,
+    };
+    startup::data_dir(&config.data_dir)?;
+    let _lock = startup::lock(&config.data_dir)?;
+    startup::harden();
+
+    let store = Store::open(&config.data_dir.join("bay.db")).await?;
+    let (data_dir, executable) = (config.data_dir.clone(), config.executable.clone());
+    let guest = off_the_async_threads(move || startup::guest_copy(&data_dir, &executable)).await?;
+    let on_record = !store.bay_list().await?.is_empty();
+    let pool = open_pool(&config, store.daemon_id().to_owned(), on_record).await?;
+    let backends = drivers(&config, store.daemon_id(), guest.clone(), &fault).await;
+    let daemon = Daemon::assemble(Parts {
+        store,
+        pool: Some(pool),
+        backends,
+        backend: config.backend.clone(),
+        data_dir: config.data_dir.clone(),
+        pool_dir: config.pool_dir.clone(),
+        host: HostSize::here(),
+        memory_reserve_mib: config.memory_reserve_mib,
+        otlp: config.otlp.clone(),
+        egress: config.egress.clone(),
+        approvals: config.approvals,
+        fault,
+    })
+    .await?;
+    daemon.begin().await?;
+    startup::drop_old_copies(&guest);
+
+    let tcp = match tcp {
+        Some(listener) => {
+            let port = listener.local_addr().map_or(0, |address| address.port());
+            let gate = listen::Gate::new(&startup::token(&config.data_dir)?, port);
+            Some((listener, gate))
+        }
+        None => None,
+    };
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+    let (unix, socket) = listen::unix(&config.socket)?;
+    tracing::info!(
+        version = bay_types::VERSION,
+        pid = std::process::id(),
+        socket = %config.socket.display(),
+        listen = ?tcp.as_ref().and_then(|(listener, _)| listener.local_addr().ok()),
+        bays = daemon.bay_count(),
+        "ready"
+    );
+
+    let (end, ending) = watch::channel(false);
+    let asked_to_end = Arc::clone(&daemon);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("asked to end; bays go on");
+        let _ = end.send(true);
+        asked_to_end.stop_asking().await;
+        // The sender lives until the process ends, so that nobody takes its end for a signal.
+        std::future::pending::<()>().await;
+    });
+    listen::serve(bay_front_rest::router(Arc::clone(&daemon)), unix, tcp, ending).await;
+    socket.remove();
+    daemon.finish().await;
+    Ok(())
+}
+
+/// The drivers that this host can run bays with.
+async fn drivers(
+    config: &ServerConfig,
+    daemon_id: &str,
+    guest: PathBuf,
+    fault: &Fault,
+) -> Vec<Arc<dyn Backend>> {
+    let local = Local::open(LocalConfig {
+        run_dir: config.data_dir.join("run"),
+        cgroup: PathBuf::from("workbay").join(daemon_id),
+        helper: guest.clone(),
+        guest,
+        criu: config.criu.clone(),
+        die_before: fault.runtime.clone(),
+    });
+    let local = Arc::new(local.await);
+    let mut drivers: Vec<Arc<dyn Backend>> = vec![local.clone()];
+    match Gvisor::open(local, config.runsc.clone()).await {
+        Ok(gvisor) => drivers.push(Arc::new(gvisor)),
+        Err(why) => tracing::info!(why, "there is no backend gvisor"),
+    }
+    drivers
+}
+
+/// Opening may make, mount, check or grow the pool, which takes long: the log reports each stage.
+async fn open_pool(config: &ServerConfig, corner: String, must_exist: bool) -> Result<Pool, ServeError> {
+    let dir = config.pool_dir.clone();
+    let options = PoolOptions { must_exist, ..config.pool_options.clone() };
+    let open = move || {
+        let mut stage = String::new();
+        let opened = Pool::open(&dir, &corner, &options, &mut |progress| {
+            if progress.stage != stage {
+                tracing::info!(stage = progress.stage, "opening the pool");
+                stage = progress.stage;
+            }
+        });
+        opened.map_err(ServeError::from)
+    };
+    off_the_async_threads(open).await
+}
+
+/// Runs blocking work. A panic in it is an error like any other.
+async fn off_the_async_threads<T, F>(work: F) -> Result<T, ServeError>
+where
+    T: Send + 'static,
+    F: FnOnce() -> Result<T, ServeError> + Send + 'static,
+{
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|panic| OpenError::Adopt(ApiError::internal(&panic)))?
+}

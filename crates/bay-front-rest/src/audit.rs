@@ -1,0 +1,63 @@
+//! The ledger for people who do not take the daemon's word for it.
+
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use bay_types::event::{LedgerHead, LedgerKey};
+use serde::Deserialize;
+
+use super::{Caller, Failure, Json, NoQuery, Shared, lines};
+use bay_core::verbs::audit;
+
+pub(super) async fn key(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+) -> Result<Json<LedgerKey>, Failure> {
+    Ok(Json(audit::key(&daemon, &who)?))
+}
+
+pub(super) async fn head(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+) -> Result<Json<LedgerHead>, Failure> {
+    Ok(Json(audit::head(&daemon, &who).await?))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExportQuery {
+    from: Option<u64>,
+    to: Option<u64>,
+}
+
+pub(super) async fn export(
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Query(query): Query<ExportQuery>,
+) -> Result<Response, Failure> {
+    Ok(lines(audit::export(&daemon, &who, query.from, query.to).await?))
+}
+
+pub(super) async fn proof(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(event): Path<u64>,
+) -> Result<Response, Failure> {
+    Ok(lines(audit::proof(&daemon, &who, event).await?))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ConsistencyQuery {
+    old: u64,
+}
+
+pub(super) async fn consistency(
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Query(query): Query<ConsistencyQuery>,
+) -> Result<Response, Failure> {
+    Ok(lines(audit::consistency(&daemon, &who, query.old).await?))
+}

@@ -1,0 +1,29 @@
+//! `GET /v1/bays/{bay}/diff` and `…/review`: lines while trees are compared.
+
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use bay_types::diff::DiffAsk;
+
+use super::{Caller, Failure, Shared, lines, progress_then_result};
+use bay_core::byte_stream::{json_lines, received};
+use bay_core::verbs::diff;
+
+pub(super) async fn diff(
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+    Query(ask): Query<DiffAsk>,
+) -> Result<Response, Failure> {
+    let found = diff::diff(&daemon, &who, &bay, &ask).await?;
+    Ok(lines(json_lines(received(found))))
+}
+
+pub(super) async fn review(
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+    Query(ask): Query<DiffAsk>,
+) -> Result<Response, Failure> {
+    let review = diff::begin_review(&daemon, &who, &bay, ask).await?;
+    Ok(progress_then_result(|teller| review.run(teller)))
+}

@@ -1,0 +1,48 @@
+//! The way out of a bay: how it is now, and what left by it.
+
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use bay_types::traffic::EgressState;
+use jiff::Timestamp;
+use serde::Deserialize;
+
+use super::{Caller, Failure, Json, NoQuery, Shared, lines};
+use bay_core::verbs::record_stream;
+use bay_core::verbs::traffic::{self, Wanted};
+
+pub(super) async fn state(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+) -> Result<Json<EgressState>, Failure> {
+    Ok(Json(traffic::show(&daemon, &who, &bay)?))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EntriesQuery {
+    #[serde(default)]
+    since: u64,
+    from: Option<Timestamp>,
+    limit: Option<u32>,
+    #[serde(default)]
+    follow: bool,
+    #[serde(default)]
+    denied: bool,
+    #[serde(default)]
+    lookups: bool,
+}
+
+/// Entries as they are read from the record, at the pace of whoever reads them.
+pub(super) async fn entries(
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+    Query(query): Query<EntriesQuery>,
+) -> Result<Response, Failure> {
+    let EntriesQuery { since, from, limit, follow, denied, lookups } = query;
+    let range = record_stream::Wanted { since, from, limit, follow };
+    let wanted = Wanted { range, refused: denied, look_ups: lookups };
+    Ok(lines(traffic::read(&daemon, &who, &bay, wanted).await?))
+}

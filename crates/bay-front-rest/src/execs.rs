@@ -1,0 +1,186 @@
+//! Execs. An attached one is two upgraded connections with the daemon between them, moving bytes it does not look at.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{FromRequest, Path, Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use bay_types::exec::{ExecSpec, ExecView, SignalRequest, Signalled};
+use bay_types::frame::{INPUT, UPGRADE};
+use bay_types::{ApiError, ErrorCode, InputId};
+use http::{HeaderMap, StatusCode, header};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+
+use super::{Caller, Failure, Input, Json, NoQuery, Parent, Shared, octets};
+use bay_core::verbs::execs::verbs::{self, Frames};
+
+/// Bytes moved at once between caller and guest, per direction.
+const SPLICE_BUFFER: usize = 256 * 1024;
+/// Input is typed or piped in smaller pieces than output.
+const SPLICE_INPUT_BUFFER: usize = 64 * 1024;
+/// How long a caller may take to switch protocols after it was told to.
+const SWITCH_WITHIN: Duration = Duration::from_secs(10);
+
+pub(super) async fn list(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+) -> Result<Json<Vec<ExecView>>, Failure> {
+    Ok(Json(verbs::list(&daemon, &who, &bay).await?))
+}
+
+pub(super) async fn show(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path((bay, exec)): Path<(String, String)>,
+) -> Result<Json<ExecView>, Failure> {
+    Ok(Json(verbs::show(&daemon, &who, &bay, &exec).await?))
+}
+
+pub(super) async fn start(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Parent(parent): Parent,
+    Path(bay): Path<String>,
+    Input(spec): Input<ExecSpec>,
+) -> Result<(StatusCode, Json<ExecView>), Failure> {
+    let view = verbs::start(&daemon, &who, &bay, spec, parent).await?;
+    Ok((StatusCode::CREATED, Json(view)))
+}
+
+pub(super) async fn start_attached(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Parent(parent): Parent,
+    Path(bay): Path<String>,
+    mut request: Request,
+) -> Result<Response, Failure> {
+    let switch = switch(&mut request)?;
+    let input = named_input(&request)?;
+    let Input(spec) = Input::<ExecSpec>::from_request(request, &()).await?;
+    Ok(splice(switch, verbs::start_attached(&daemon, &who, &bay, spec, input, parent).await?))
+}
+
+/// Holds whoever wants to run a command until a person has let it through.
+pub(super) async fn ask(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+    Input(spec): Input<ExecSpec>,
+) -> Result<Json<()>, Failure> {
+    Ok(Json(verbs::ask(&daemon, &who, &bay, &spec).await?))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AttachQuery {
+    #[serde(default)]
+    since: u64,
+}
+
+pub(super) async fn attach(
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path((bay, exec)): Path<(String, String)>,
+    Query(query): Query<AttachQuery>,
+    mut request: Request,
+) -> Result<Response, Failure> {
+    let switch = switch(&mut request)?;
+    let input = named_input(&request)?;
+    Ok(splice(switch, verbs::attach(&daemon, &who, &bay, &exec, query.since, input).await?))
+}
+
+fn switch(request: &mut Request) -> Result<OnUpgrade, Failure> {
+    let asked = |headers: &HeaderMap, name, token: &str| {
+        headers
+            .get_all(name)
+            .iter()
+            .filter_map(|v| v.to_str().ok())
+            .any(|value| value.split(',').any(|part| part.trim().eq_ignore_ascii_case(token)))
+    };
+    let fits = asked(request.headers(), header::UPGRADE, UPGRADE)
+        && asked(request.headers(), header::CONNECTION, "upgrade");
+    match request.extensions_mut().remove::<OnUpgrade>() {
+        Some(switch) if fits => Ok(switch),
+        _ => Err(Failure(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("attaching needs the headers `Connection: Upgrade` and `Upgrade: {UPGRADE}`"),
+            "`GET …/output` gives the same frames without an upgrade",
+        ))),
+    }
+}
+
+/// What the client calls its input, if it wants to know how much of it the guest has received.
+fn named_input(request: &Request) -> Result<Option<InputId>, Failure> {
+    let Some(value) = request.headers().get(INPUT) else { return Ok(None) };
+    let id = value.to_str().ok().and_then(|text| text.parse().ok());
+    id.map(Some).ok_or_else(|| {
+        Failure(ApiError::new(
+            ErrorCode::InvalidInput,
+            format!("the header `{INPUT}` names no input"),
+            "send `input_` and 32 lower-case hexadecimal digits, the same ones each time the client attaches",
+        ))
+    })
+}
+
+/// Answers 101 and moves bytes both ways until either side ends.
+fn splice(switch: OnUpgrade, frames: Frames) -> Response {
+    let received = frames.received;
+    tokio::spawn(async move {
+        // The task owns all of it, not only the stream: the bay counts as used until the rest is dropped.
+        let mut frames = frames;
+        let Ok(Ok(caller)) = tokio::time::timeout(SWITCH_WITHIN, switch).await else { return };
+        let mut caller = TokioIo::new(caller);
+        let moved = tokio::io::copy_bidirectional_with_sizes(
+            &mut caller,
+            &mut frames.stream,
+            SPLICE_INPUT_BUFFER,
+            SPLICE_BUFFER,
+        );
+        // A broken pipe is how callers leave; the exec goes on and its output is kept.
+        if let Err(error) = moved.await {
+            tracing::trace!(%error, "an attached connection ended");
+        }
+    });
+    let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, UPGRADE)];
+    let mut response = (StatusCode::SWITCHING_PROTOCOLS, headers, Body::empty()).into_response();
+    if let Some(received) = received {
+        response.headers_mut().insert(INPUT, received.into());
+    }
+    response
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OutputQuery {
+    #[serde(default)]
+    since: u64,
+    #[serde(default)]
+    follow: bool,
+}
+
+pub(super) async fn output(
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path((bay, exec)): Path<(String, String)>,
+    Query(query): Query<OutputQuery>,
+) -> Result<Response, Failure> {
+    Ok(octets(verbs::output(&daemon, &who, &bay, &exec, query.since, query.follow).await?))
+}
+
+pub(super) async fn signal(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path((bay, exec)): Path<(String, String)>,
+    Input(signal): Input<SignalRequest>,
+) -> Result<Json<Signalled>, Failure> {
+    Ok(Json(verbs::signal(&daemon, &who, &bay, exec, signal).await?))
+}

@@ -1,0 +1,125 @@
+//! Files in and out of a running bay.
+
+use axum::extract::{Path, Query, Request, State};
+use axum::response::Response;
+use bay_types::ApiError;
+use bay_types::guest::FileStat;
+use futures_util::TryStreamExt;
+use http::{StatusCode, header};
+use serde::Deserialize;
+
+use super::drain_body_before_close;
+use super::{Caller, Failure, Json, Shared, lines, octets};
+use bay_core::Answer;
+use bay_core::verbs::files::{self, Place, Upload};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PathQuery {
+    path: String,
+    mode: Option<String>,
+    user: Option<String>,
+    sparse: Option<bool>,
+    follow: Option<bool>,
+}
+
+impl From<PathQuery> for Place {
+    fn from(query: PathQuery) -> Self {
+        let PathQuery { path, mode, user, sparse, follow } = query;
+        Self { path, mode, user, sparse, follow }
+    }
+}
+
+pub(super) async fn stat(
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+    Query(query): Query<PathQuery>,
+) -> Result<Json<FileStat>, Failure> {
+    Ok(Json(files::stat(&daemon, &who, &bay, &query.into()).await?))
+}
+
+fn bytes(answer: Answer) -> Response {
+    let mut response = octets(answer.bytes);
+    if let Some(length) = answer.length {
+        response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    }
+    response
+}
+
+pub(super) async fn read(
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+    Query(query): Query<PathQuery>,
+) -> Result<Response, Failure> {
+    Ok(bytes(files::read(&daemon, &who, &bay, &query.into()).await?))
+}
+
+pub(super) async fn pack(
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+    Query(query): Query<PathQuery>,
+) -> Result<Response, Failure> {
+    Ok(bytes(files::read_archive(&daemon, &who, &bay, &query.into()).await?))
+}
+
+/// Hands the bytes of a request to a verb. What a refusal leaves of them is read while its answer is on the way.
+async fn upload<T, F>(request: Request, verb: impl FnOnce(Upload) -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, ApiError>>,
+{
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    let length = length.and_then(|value| value.to_str().ok()?.parse().ok());
+    let (body, returned) = drain_body_before_close::lend(request.into_body());
+    let bytes = Box::pin(body.into_data_stream().map_err(Into::into));
+    verb(Upload { length, bytes }).await.map_err(|error| {
+        returned.drain();
+        Failure(error)
+    })
+}
+
+pub(super) async fn write(
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+    Query(query): Query<PathQuery>,
+    request: Request,
+) -> Result<Json<FileStat>, Failure> {
+    let place = query.into();
+    Ok(Json(upload(request, |upload| files::write(&daemon, &who, &bay, &place, upload)).await?))
+}
+
+pub(super) async fn unpack(
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+    Query(query): Query<PathQuery>,
+    request: Request,
+) -> Result<StatusCode, Failure> {
+    let place = query.into();
+    upload(request, |upload| files::write_archive(&daemon, &who, &bay, &place, upload)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WatchQuery {
+    path: String,
+    #[serde(default = "yes")]
+    recursive: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+pub(super) async fn watch(
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+    Query(query): Query<WatchQuery>,
+) -> Result<Response, Failure> {
+    Ok(lines(files::watch(&daemon, &who, &bay, &query.path, query.recursive).await?))
+}

@@ -1,0 +1,166 @@
+//! Policies and grants.
+
+use axum::extract::{Path, State};
+use bay_types::policy::{
+    Check, Explained, Finding, GrantAdd, GrantView, LayerSet, Lesson, PolicyChange, PolicySet, PolicyView,
+    Recalled,
+};
+
+use super::{Caller, Failure, Input, Json, NoQuery, Shared};
+use bay_core::verbs::policy::verbs::{self, LayerName};
+
+pub(super) async fn show(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+) -> Result<Json<PolicyView>, Failure> {
+    Ok(Json(verbs::show(&daemon, &who, &bay).await?))
+}
+
+pub(super) async fn set(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+    Input(given): Input<PolicySet>,
+) -> Result<Json<PolicyView>, Failure> {
+    Ok(Json(verbs::set(&daemon, &who, &bay, given).await?))
+}
+
+pub(super) async fn unset(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+) -> Result<Json<PolicyView>, Failure> {
+    Ok(Json(verbs::unset(&daemon, &who, &bay).await?))
+}
+
+pub(super) async fn host(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+) -> Result<Json<LayerSet>, Failure> {
+    Ok(Json(verbs::show_layer(&daemon, &who, LayerName::Host).await?))
+}
+
+pub(super) async fn set_host(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Input(given): Input<PolicySet>,
+) -> Result<Json<LayerSet>, Failure> {
+    Ok(Json(verbs::set_layer(&daemon, &who, LayerName::Host, given).await?))
+}
+
+pub(super) async fn unset_host(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+) -> Result<Json<LayerSet>, Failure> {
+    Ok(Json(verbs::unset_layer(&daemon, &who, LayerName::Host).await?))
+}
+
+pub(super) async fn project(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+) -> Result<Json<LayerSet>, Failure> {
+    Ok(Json(verbs::show_layer(&daemon, &who, LayerName::ProjectOf(&bay)).await?))
+}
+
+pub(super) async fn set_project(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+    Input(given): Input<PolicySet>,
+) -> Result<Json<LayerSet>, Failure> {
+    Ok(Json(verbs::set_layer(&daemon, &who, LayerName::ProjectOf(&bay), given).await?))
+}
+
+pub(super) async fn unset_project(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+) -> Result<Json<LayerSet>, Failure> {
+    Ok(Json(verbs::unset_layer(&daemon, &who, LayerName::ProjectOf(&bay)).await?))
+}
+
+pub(super) async fn check(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+    Input(asked): Input<Check>,
+) -> Result<Json<Explained>, Failure> {
+    Ok(Json(verbs::check(&daemon, &who, &bay, &asked).await?))
+}
+
+pub(super) async fn explain(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path((bay, decision)): Path<(String, String)>,
+) -> Result<Json<Recalled>, Failure> {
+    Ok(Json(verbs::explain(&daemon, &who, &bay, &decision).await?))
+}
+
+pub(super) async fn lint(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+) -> Result<Json<Vec<Finding>>, Failure> {
+    Ok(Json(verbs::lint(&daemon, &who, &bay).await?))
+}
+
+pub(super) async fn diff(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+    Input(given): Input<PolicySet>,
+) -> Result<Json<PolicyChange>, Failure> {
+    Ok(Json(verbs::diff(&daemon, &who, &bay, given).await?))
+}
+
+pub(super) async fn learn(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+) -> Result<Json<Lesson>, Failure> {
+    Ok(Json(verbs::learn(&daemon, &who, &bay).await?))
+}
+
+pub(super) async fn grants(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+) -> Result<Json<Vec<GrantView>>, Failure> {
+    Ok(Json(verbs::grant_list(&daemon, &who, &bay).await?))
+}
+
+pub(super) async fn grant_add(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+    Input(wanted): Input<GrantAdd>,
+) -> Result<Json<GrantView>, Failure> {
+    Ok(Json(verbs::grant_add(&daemon, &who, &bay, wanted).await?))
+}
+
+pub(super) async fn grant_rm(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path((bay, grant)): Path<(String, String)>,
+) -> Result<Json<GrantView>, Failure> {
+    Ok(Json(verbs::grant_delete(&daemon, &who, &bay, grant).await?))
+}

@@ -1,0 +1,57 @@
+//! Cached repositories.
+
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use bay_types::repo::{RepoOffer, RepoOffered, RepoSync, RepoView};
+use futures_util::TryStreamExt;
+use http::StatusCode;
+
+use super::{Caller, Failure, Input, Json, NoQuery, Shared, progress_then_result};
+use bay_core::verbs::repos;
+
+pub(super) async fn list(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+) -> Result<Json<Vec<RepoView>>, Failure> {
+    Ok(Json(repos::list(&daemon, &who).await?))
+}
+
+pub(super) async fn offer(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Input(offer): Input<RepoOffer>,
+) -> Result<Json<RepoOffered>, Failure> {
+    Ok(Json(repos::offer(&daemon, &who, offer).await?))
+}
+
+pub(super) async fn bundle(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(repo): Path<String>,
+    request: Request,
+) -> Result<Json<RepoView>, Failure> {
+    let bundle = Box::pin(request.into_body().into_data_stream().map_err(Into::into));
+    Ok(Json(repos::upload(&daemon, &who, &repo, bundle).await?))
+}
+
+pub(super) async fn sync(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Input(sync): Input<RepoSync>,
+) -> Response {
+    progress_then_result(|teller| async move { repos::sync(&daemon, &who, &sync.repo, teller).await })
+}
+
+pub(super) async fn remove(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(repo): Path<String>,
+) -> Result<StatusCode, Failure> {
+    repos::remove(&daemon, &who, &repo).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

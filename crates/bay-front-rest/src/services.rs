@@ -1,0 +1,74 @@
+//! Services of a bay. Their log is passed through as the guest sends it, like the output of execs.
+
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use bay_types::service::{ServiceSpec, ServiceView};
+use serde::Deserialize;
+
+use super::{Caller, Failure, Input, Json, NoQuery, Shared, octets};
+use bay_core::verbs::services;
+
+pub(super) async fn list(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path(bay): Path<String>,
+) -> Result<Json<Vec<ServiceView>>, Failure> {
+    Ok(Json(services::list(&daemon, &who, &bay).await?))
+}
+
+pub(super) async fn show(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path((bay, service)): Path<(String, String)>,
+) -> Result<Json<ServiceView>, Failure> {
+    Ok(Json(services::show(&daemon, &who, &bay, &service).await?))
+}
+
+pub(super) async fn define(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path((bay, service)): Path<(String, String)>,
+    Input(spec): Input<ServiceSpec>,
+) -> Result<Json<ServiceView>, Failure> {
+    Ok(Json(services::define(&daemon, &who, &bay, &service, spec).await?))
+}
+
+pub(super) async fn control(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path((bay, service, verb)): Path<(String, String, String)>,
+) -> Result<Json<ServiceView>, Failure> {
+    Ok(Json(services::control(&daemon, &who, &bay, &service, &verb).await?))
+}
+
+/// The view while its processes are ending, `null` when it is gone.
+pub(super) async fn remove(
+    _: NoQuery,
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path((bay, service)): Path<(String, String)>,
+) -> Result<Json<Option<ServiceView>>, Failure> {
+    Ok(Json(services::delete(&daemon, &who, &bay, &service).await?))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OutputQuery {
+    #[serde(default)]
+    since: u64,
+    #[serde(default)]
+    follow: bool,
+}
+
+pub(super) async fn output(
+    State(daemon): Shared,
+    Caller(who): Caller,
+    Path((bay, service)): Path<(String, String)>,
+    Query(query): Query<OutputQuery>,
+) -> Result<Response, Failure> {
+    Ok(octets(services::output(&daemon, &who, &bay, &service, query.since, query.follow).await?))
+}
