@@ -5,7 +5,8 @@ use axum::response::Response;
 use bay_types::approval::{Allow, Approval, Deny};
 use serde::Deserialize;
 
-use super::{Caller, Failure, Input, Json, NoQuery, Shared, lines};
+use crate::request::{Caller, Input, NoQuery, Shared};
+use crate::response::{Failure, Json, lines};
 use bay_core::verbs::approvals;
 
 #[derive(Debug, Deserialize)]

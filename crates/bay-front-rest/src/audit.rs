@@ -5,7 +5,8 @@ use axum::response::Response;
 use bay_types::event::{LedgerHead, LedgerKey};
 use serde::Deserialize;
 
-use super::{Caller, Failure, Json, NoQuery, Shared, lines};
+use crate::request::{Caller, NoQuery, Shared};
+use crate::response::{Failure, Json, lines};
 use bay_core::verbs::audit;
 
 pub(super) async fn key(

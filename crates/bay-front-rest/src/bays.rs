@@ -10,7 +10,8 @@ use bay_types::settings::BaySet;
 use bay_types::top::Top;
 use serde::Deserialize;
 
-use super::{Caller, Failure, Input, Json, NoQuery, Parent, Shared, progress_then_result};
+use crate::request::{Caller, Input, NoQuery, Parent, Shared};
+use crate::response::{Failure, Json, progress_then_result};
 use bay_core::verbs::{bays, create, events, settings};
 
 pub(super) async fn health(

@@ -5,7 +5,8 @@ use bay_types::checkpoint::{
     CheckpointCreate, CheckpointView, ForkCreate, Forked, Promote, Restore, Restored,
 };
 
-use super::{Caller, Failure, Input, Json, NoQuery, Shared};
+use crate::request::{Caller, Input, NoQuery, Shared};
+use crate::response::{Failure, Json};
 use bay_core::verbs::{checkpoints, forks};
 
 pub(super) async fn list(

@@ -4,7 +4,8 @@ use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use bay_types::diff::DiffAsk;
 
-use super::{Caller, Failure, Shared, lines, progress_then_result};
+use crate::request::{Caller, Shared};
+use crate::response::{Failure, lines, progress_then_result};
 use bay_core::byte_stream::{json_lines, received};
 use bay_core::verbs::diff;
 

@@ -6,7 +6,8 @@ use bay_types::traffic::EgressState;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::{Caller, Failure, Json, NoQuery, Shared, lines};
+use crate::request::{Caller, NoQuery, Shared};
+use crate::response::{Failure, Json, lines};
 use bay_core::verbs::record_stream;
 use bay_core::verbs::traffic::{self, Wanted};
 

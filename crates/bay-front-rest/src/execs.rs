@@ -13,7 +13,8 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 
-use super::{Caller, Failure, Input, Json, NoQuery, Parent, Shared, octets};
+use crate::request::{Caller, Input, NoQuery, Parent, Shared};
+use crate::response::{Failure, Json, octets};
 use bay_core::verbs::execs::verbs::{self, Frames};
 
 /// Bytes moved at once between caller and guest, per direction.

@@ -8,8 +8,9 @@ use futures_util::TryStreamExt;
 use http::{StatusCode, header};
 use serde::Deserialize;
 
-use super::drain_body_before_close;
-use super::{Caller, Failure, Json, Shared, lines, octets};
+use crate::drain_body_before_close;
+use crate::request::{Caller, Shared};
+use crate::response::{Failure, Json, lines, octets};
 use bay_core::Answer;
 use bay_core::verbs::files::{self, Place, Upload};
 

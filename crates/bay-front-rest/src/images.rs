@@ -3,7 +3,8 @@ use axum::response::Response;
 use bay_types::image::{ImageImport, ImageView};
 use http::StatusCode;
 
-use super::{Caller, Failure, Input, Json, NoQuery, Shared, progress_then_result};
+use crate::request::{Caller, Input, NoQuery, Shared};
+use crate::response::{Failure, Json, progress_then_result};
 use bay_core::verbs::images;
 
 pub(super) async fn list(

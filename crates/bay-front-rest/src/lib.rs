@@ -5,24 +5,13 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, patch, post};
-use bay_types::principal::Principal;
-use bay_types::progress::News;
-use bay_types::trace::{TRACEPARENT, Traceparent};
+use bay_core::{Daemon, plain_text};
 use bay_types::{ApiError, ErrorCode};
-use futures_util::StreamExt;
-use http::{HeaderValue, StatusCode, header, request::Parts};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
-use bay_core::Daemon;
-use bay_core::Teller;
-use bay_core::byte_stream::{ByteStream, json_lines, received};
-use bay_core::plain_text;
+use http::{HeaderValue, StatusCode, header};
 
 mod approvals;
 mod audit;
@@ -39,19 +28,21 @@ mod notify;
 mod policy;
 mod ports;
 mod repos;
+mod request;
+mod response;
 mod secrets;
 mod services;
 mod timeline;
 mod workspaces;
 
-/// Longest JSON body: a command line with every byte escaped.
-const MAX_JSON: usize = 8 << 20;
+use request::{MAX_JSON, Shared};
+pub use response::Failure;
+use response::Json;
+
 /// Longest body of an error.
 const MAX_ERROR: usize = 64 << 10;
 /// Longest body of the router's own that is turned into an [`ApiError`].
 const MAX_PLAIN_ERROR: usize = 4096;
-
-type Shared = State<Arc<Daemon>>;
 
 /// Everything the daemon answers to.
 pub fn router(daemon: Arc<Daemon>) -> Router {
@@ -148,148 +139,6 @@ pub fn router(daemon: Arc<Daemon>) -> Router {
         .layer(axum::middleware::map_response(plain_to_json))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&daemon), name_in_hints))
         .with_state(daemon)
-}
-
-/// An [`ApiError`] on its way out.
-#[derive(Debug)]
-pub struct Failure(pub ApiError);
-
-impl From<ApiError> for Failure {
-    fn from(error: ApiError) -> Self {
-        Self(error)
-    }
-}
-
-impl IntoResponse for Failure {
-    fn into_response(self) -> Response {
-        let status =
-            StatusCode::from_u16(self.0.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (status, Json(self.0)).into_response()
-    }
-}
-
-/// A JSON answer.
-#[derive(Debug)]
-pub(crate) struct Json<T>(pub(crate) T);
-
-impl<T: Serialize> IntoResponse for Json<T> {
-    fn into_response(self) -> Response {
-        match serde_json::to_vec(&self.0) {
-            Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
-            Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-        }
-    }
-}
-
-/// A JSON body. The error says where it does not fit.
-#[derive(Debug)]
-pub(crate) struct Input<T>(pub(crate) T);
-
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
-    type Rejection = Failure;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
-        let bytes = bytes::Bytes::from_request(request, state).await.map_err(|e| {
-            Failure(ApiError::new(
-                ErrorCode::InvalidInput,
-                format!("the request's body could not be read: {}", e.body_text()),
-                format!("a body is JSON of at most {MAX_JSON} bytes"),
-            ))
-        })?;
-        serde_json::from_slice(&bytes).map(Self).map_err(|e| {
-            Failure(ApiError::new(
-                ErrorCode::InvalidInput,
-                format!("the request's body does not fit: {}", plain_text(&e.to_string())),
-                "the CLI and the daemon may be of different releases; compare `bay --version` on both",
-            ))
-        })
-    }
-}
-
-/// For handlers that take no query: a key that is ignored would be a wish that is.
-#[derive(Debug)]
-pub(crate) struct NoQuery;
-
-impl<S: Send + Sync> FromRequestParts<S> for NoQuery {
-    type Rejection = Failure;
-
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
-        match parts.uri.query() {
-            None | Some("") => Ok(Self),
-            Some(query) => Err(Failure(ApiError::new(
-                ErrorCode::InvalidInput,
-                format!(
-                    "{} takes no query, and {:?} was given",
-                    plain_text(parts.uri.path()),
-                    plain_text(query)
-                ),
-                "the CLI and the daemon may be of different releases; compare `bay --version` on both",
-            ))),
-        }
-    }
-}
-
-/// Who sent the request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Caller(pub(crate) Principal);
-
-impl<S: Send + Sync> FromRequestParts<S> for Caller {
-    type Rejection = Failure;
-
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
-        // Put there by the listener for every connection; without it nobody is trusted.
-        parts.extensions.get::<Principal>().copied().map(Self).ok_or_else(|| {
-            Failure(ApiError::new(
-                ErrorCode::NotRoot,
-                "the caller is not known",
-                "connect through the daemon's socket",
-            ))
-        })
-    }
-}
-
-/// Where in a trace the caller is. A context that is none is as good as none: the standard asks for a new trace then.
-#[derive(Debug)]
-pub(crate) struct Parent(pub(crate) Option<Traceparent>);
-
-impl<S: Send + Sync> FromRequestParts<S> for Parent {
-    type Rejection = Failure;
-
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
-        let given = parts.headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
-        Ok(Self(given.and_then(|text| text.trim().parse().ok())))
-    }
-}
-
-/// Answers with bytes as they come.
-fn octets(bytes: ByteStream) -> Response {
-    ([(header::CONTENT_TYPE, "application/octet-stream")], Body::from_stream(bytes)).into_response()
-}
-
-/// Answers with lines of JSON as they come.
-fn lines(lines: ByteStream) -> Response {
-    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
-}
-
-/// Answers with lines about the progress of long work, and then with its result. The work does not wait for the reader.
-fn progress_then_result<T, W, F>(work: W) -> Response
-where
-    T: Serialize + Send + 'static,
-    W: FnOnce(Teller) -> F,
-    F: Future<Output = Result<T, ApiError>> + Send + 'static,
-{
-    let (teller, progress) = Teller::new();
-    // In a task of its own, so that a panic in it is an answer too.
-    let work = tokio::spawn(work(teller));
-    let last = async {
-        match work.await {
-            Ok(Ok(result)) => News::Done { result },
-            Ok(Err(error)) => News::Failed { error },
-            Err(panic) => News::Failed { error: ApiError::internal(&panic) },
-        }
-    };
-    let progress = received(progress).map(News::<T>::Progress);
-    lines(json_lines(progress.chain(futures_util::stream::once(last))))
 }
 
 /// Much of what goes wrong in a bay is told by those who do not know what it is called; they write `NAME`.

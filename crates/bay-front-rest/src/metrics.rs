@@ -1,7 +1,8 @@
 use axum::extract::State;
 use http::header;
 
-use super::{Caller, Failure, NoQuery, Shared};
+use crate::request::{Caller, NoQuery, Shared};
+use crate::response::Failure;
 use bay_core::verbs::metrics;
 
 /// For Prometheus and whatever reads its format.

@@ -3,7 +3,8 @@
 use axum::extract::{Path, State};
 use bay_types::notify::{Delivery, Webhook, WebhookAdd, WebhookMade};
 
-use super::{Caller, Failure, Input, Json, NoQuery, Shared};
+use crate::request::{Caller, Input, NoQuery, Shared};
+use crate::response::{Failure, Json};
 use bay_core::verbs::webhooks;
 
 pub(super) async fn list(

@@ -6,7 +6,8 @@ use bay_types::policy::{
     Recalled,
 };
 
-use super::{Caller, Failure, Input, Json, NoQuery, Shared};
+use crate::request::{Caller, Input, NoQuery, Shared};
+use crate::response::{Failure, Json};
 use bay_core::verbs::policy::verbs::{self, LayerName};
 
 pub(super) async fn show(

@@ -3,7 +3,8 @@
 use axum::extract::{Path, State};
 use bay_types::inside::Port;
 
-use super::{Caller, Failure, Json, NoQuery, Shared};
+use crate::request::{Caller, NoQuery, Shared};
+use crate::response::{Failure, Json};
 use bay_core::verbs::ports;
 
 pub(super) async fn list(

@@ -6,7 +6,8 @@ use bay_types::repo::{RepoOffer, RepoOffered, RepoSync, RepoView};
 use futures_util::TryStreamExt;
 use http::StatusCode;
 
-use super::{Caller, Failure, Input, Json, NoQuery, Shared, progress_then_result};
+use crate::request::{Caller, Input, NoQuery, Shared};
+use crate::response::{Failure, Json, progress_then_result};
 use bay_core::verbs::repos;
 
 pub(super) async fn list(

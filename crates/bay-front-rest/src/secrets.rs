@@ -3,7 +3,8 @@
 use axum::extract::{Path, State};
 use bay_types::secret::{SecretRotate, SecretSet, SecretView};
 
-use super::{Caller, Failure, Input, Json, NoQuery, Shared};
+use crate::request::{Caller, Input, NoQuery, Shared};
+use crate::response::{Failure, Json};
 use bay_core::verbs::secrets;
 
 pub(super) async fn list(

@@ -5,7 +5,8 @@ use axum::response::Response;
 use bay_types::service::{ServiceSpec, ServiceView};
 use serde::Deserialize;
 
-use super::{Caller, Failure, Input, Json, NoQuery, Shared, octets};
+use crate::request::{Caller, Input, NoQuery, Shared};
+use crate::response::{Failure, Json, octets};
 use bay_core::verbs::services;
 
 pub(super) async fn list(

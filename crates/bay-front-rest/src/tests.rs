@@ -18,6 +18,7 @@ use bay_types::bay::{BayCreate, BayView, Desired, Isolation, Limits, Source, Sta
 use bay_types::event::OtherEvent;
 use bay_types::exec::{EndReason, ExecSpec, ExecView, Exit};
 use bay_types::guest::PROTOCOL;
+use bay_types::principal::Principal;
 use bay_types::runtime::RuntimeHandle;
 use bay_types::{BayId, ExecId, ImageId};
 use http_body_util::BodyExt;

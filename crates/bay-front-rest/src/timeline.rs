@@ -5,7 +5,8 @@ use axum::response::Response;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::{Caller, Failure, Shared, lines};
+use crate::request::{Caller, Shared};
+use crate::response::{Failure, lines};
 use bay_core::verbs::record_stream::Wanted;
 use bay_core::verbs::timeline;
 

@@ -2,7 +2,8 @@ use axum::extract::{Path, State};
 use bay_types::bay::WorkspaceView;
 use http::StatusCode;
 
-use super::{Caller, Failure, Json, NoQuery, Shared};
+use crate::request::{Caller, NoQuery, Shared};
+use crate::response::{Failure, Json};
 use bay_core::verbs::workspaces;
 
 pub(super) async fn list(

@@ -4,6 +4,7 @@
 use bay_policy::{CanonicalRequest, decide};
 use bay_store::{GrantRow, PolicyNew, Scope};
 use bay_types::policy::{Explained, Finding, Lesson, PolicyView, Recalled};
+use serde::de::DeserializeOwned;
 
 use super::*;
 
