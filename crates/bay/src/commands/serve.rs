@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bay_client::local;
-use bay_pool::{GIT_VARIABLES, PoolOptions};
 use bay_daemon::{ApprovalsConfig, Collector, EgressConfig, ServerConfig, SshKey};
+use bay_pool::{GIT_VARIABLES, PoolOptions};
 use bay_types::backend::BackendName;
 use bay_types::{ApiError, ErrorCode};
 use clap::Args;
