@@ -15,29 +15,7 @@ const ROOT: &str = "(root)";
 /// Cycles that are still there, each with all of its modules. The list only ever gets shorter: untie a module, and take it
 /// off.
 const KNOWN: &[(&str, &[&str])] = &[
-    ("bay-diff", &["(root)", "compare", "content", "renames", "walk"]),
     ("bay-pool", &["(root)", "backing", "changes", "checkpoint", "diff", "image", "pool", "repo", "sysfs"]),
-    (
-        "bay-store",
-        &[
-            "(root)",
-            "append",
-            "approval",
-            "bay",
-            "checkpoint",
-            "cost",
-            "durable",
-            "event",
-            "exec",
-            "ledger",
-            "policy",
-            "schema",
-            "timeline",
-            "traffic",
-            "write",
-        ],
-    ),
-    ("bay-types", &["bay", "checkpoint"]),
 ];
 
 type Graph = BTreeMap<String, BTreeSet<String>>;

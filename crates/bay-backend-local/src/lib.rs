@@ -16,7 +16,7 @@ use bay_backend::{
 };
 use bay_runtime::sockets::Callers;
 use bay_runtime::{
-    Counters, Failure, GUEST_SOCKET, GatewaySockets, Hierarchies, Placing, guest_socket, limit_events,
+    Counters, Failure, GUEST_SOCKET, GatewaySockets, Hierarchies, LimitContext, guest_socket, limit_events,
     network_use, process_start_ticks,
 };
 use bay_types::BayId;
@@ -280,7 +280,7 @@ impl Backend for Local {
         let (group, spec) = (self.place(spec.bay).cgroup, spec.clone());
         // Taking memory back may take its time.
         let set = tokio::task::spawn_blocking(move || {
-            let placing = Placing { turn: spec.id_base / ID_RANGE, devices: &spec.io_devices };
+            let placing = LimitContext { turn: spec.id_base / ID_RANGE, devices: &spec.io_devices };
             groups.set_limits(&group, &spec.limits, placing, false)
         });
         match set.await {
@@ -408,7 +408,7 @@ impl Attribution for LocalAttribution {
     }
 
     fn note(&self) {
-        self.0.note();
+        self.0.remember_present();
     }
 }
 

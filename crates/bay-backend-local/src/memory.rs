@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bay_backend::{BackendError, CaptureOrder, Captured, Restored, WhileStopped};
-use bay_runtime::{PROGRAM, find_criu, goes_on_here};
+use bay_runtime::{PROGRAM, can_restore_here, find_criu};
 use bay_types::backend::Support;
 use bay_types::runtime::{
     CaptureSpec, Criu, GO_ON, Obstacle, RestoreSpec, RuntimeReply, RuntimeRequest, RuntimeSpec,
@@ -113,7 +113,7 @@ impl Memory {
 
     pub(crate) async fn can_restore(&self, images: &Path) -> Result<(), BackendError> {
         let (criu, images) = (self.criu()?, images.to_owned());
-        let checked = tokio::task::spawn_blocking(move || goes_on_here(&images, &criu)).await;
+        let checked = tokio::task::spawn_blocking(move || can_restore_here(&images, &criu)).await;
         match checked {
             Ok(Ok(())) => Ok(()),
             Ok(Err(failure)) => {

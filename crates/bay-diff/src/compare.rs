@@ -1,97 +1,107 @@
-//! From what looks changed to entries: held back until renames are paired, then read and told in the order of paths.
+//! Turning candidates into entries: candidates are held until renames are paired, then read and reported in the
+//! order of paths.
 
 use std::os::fd::BorrowedFd;
 
 use bay_types::diff::{Change, Content, DiffEntry, DiffSummary, NodeKind};
 
 use crate::content::{Contents, FileSide};
-use crate::tree::{Meta, read_link};
-use crate::walk::{Suspect, walk};
-use crate::{Hear, Options, Result, Talk, Told, Tree, renames};
+use crate::options::Options;
+use crate::renames;
+use crate::report::{Hear, Reporter, Result, Told};
+use crate::tree::{Meta, Tree, read_link};
+use crate::walk::{Candidate, walk};
 
-/// Changes that are held back. Beyond that they are told as they are found, without looking for renames.
+/// Most candidates that are held. Beyond that, each is reported as it is found, without looking for renames.
 const MAX_HELD: usize = 200_000;
-/// Bytes of paths that are held back.
+/// Most bytes of paths of held candidates.
 const MAX_HELD_BYTES: usize = 64 << 20;
-/// Entries between two pieces of news.
-const NEWS_EVERY: u64 = 64;
+/// Entries between two reports of progress.
+const PROGRESS_EVERY: u64 = 64;
 
-/// Compares two trees and tells every difference. What was counted is returned at the end.
+/// Compares two trees and reports every difference. Returns the counts at the end.
 ///
 /// # Errors
-/// When the listener wants no more, or the top of a tree cannot be read. Trouble further down is told as an entry.
+/// When the caller cancels, or when the top of a tree cannot be read. Errors further down become entries.
 pub fn compare(before: Tree<'_>, after: Tree<'_>, options: &Options, hear: Hear<'_>) -> Result<DiffSummary> {
-    let mut talk = Talk::new(hear);
-    let mut teller = Teller {
+    let mut reporter = Reporter::new(hear);
+    let mut comparison = Comparison {
         before,
         after,
         contents: Contents::new(options),
         held: Some(Vec::new()),
         held_bytes: 0,
-        told: 0,
+        reported: 0,
     };
-    walk(before, after, options, &mut talk, &mut |suspect, talk| teller.take(suspect, talk))?;
-    teller.release(&mut talk)?;
-    Ok(talk.summary)
+    walk(before, after, options, &mut reporter, &mut |candidate, reporter| {
+        comparison.take(candidate, reporter)
+    })?;
+    comparison.release(&mut reporter)?;
+    Ok(reporter.summary)
 }
 
-struct Teller<'a> {
+struct Comparison<'a> {
     before: Tree<'a>,
     after: Tree<'a>,
     contents: Contents<'a>,
-    /// Nothing once there was too much to hold.
-    held: Option<Vec<Suspect>>,
+    /// `None` after there were too many to hold.
+    held: Option<Vec<Candidate>>,
     held_bytes: usize,
-    told: u64,
+    reported: u64,
 }
 
-impl Teller<'_> {
-    fn take(&mut self, suspect: Suspect, talk: &mut Talk<'_>) -> Result<()> {
-        let Some(held) = &mut self.held else { return self.tell(&suspect, None, talk) };
-        self.held_bytes += suspect.path.len();
-        held.push(suspect);
+impl Comparison<'_> {
+    fn take(&mut self, candidate: Candidate, reporter: &mut Reporter<'_>) -> Result<()> {
+        let Some(held) = &mut self.held else { return self.report(&candidate, None, reporter) };
+        self.held_bytes += candidate.path.len();
+        held.push(candidate);
         if held.len() >= MAX_HELD || self.held_bytes >= MAX_HELD_BYTES {
-            talk.summary.renames_incomplete = true;
-            self.release(talk)?;
+            reporter.summary.renames_incomplete = true;
+            self.release(reporter)?;
         }
         Ok(())
     }
 
-    fn release(&mut self, talk: &mut Talk<'_>) -> Result<()> {
+    fn release(&mut self, reporter: &mut Reporter<'_>) -> Result<()> {
         let Some(held) = self.held.take() else { return Ok(()) };
-        let pairs = renames::pair(&held, self.before, self.after, talk)?;
+        let pairs = renames::pair(&held, self.before, self.after, reporter)?;
         let moved: std::collections::HashSet<usize> = pairs.values().copied().collect();
-        for (at, suspect) in held.iter().enumerate() {
+        for (at, candidate) in held.iter().enumerate() {
             if !moved.contains(&at) {
-                self.tell(suspect, pairs.get(&at).map(|from| &held[*from]), talk)?;
+                self.report(candidate, pairs.get(&at).map(|from| &held[*from]), reporter)?;
             }
         }
         Ok(())
     }
 
-    /// Tells one suspect, unless its contents turn out to be the same. `from` is the other half of a rename.
-    fn tell(&mut self, suspect: &Suspect, from: Option<&Suspect>, talk: &mut Talk<'_>) -> Result<()> {
-        self.told += 1;
-        if self.told.is_multiple_of(NEWS_EVERY) {
-            talk.progress("reading what changed", self.told, None, "files")?;
+    /// Reports one candidate, unless its contents are equal. `from` is the other half of a rename.
+    fn report(
+        &mut self,
+        candidate: &Candidate,
+        from: Option<&Candidate>,
+        reporter: &mut Reporter<'_>,
+    ) -> Result<()> {
+        self.reported += 1;
+        if self.reported.is_multiple_of(PROGRESS_EVERY) {
+            reporter.progress("reading what changed", self.reported, None, "files")?;
         }
-        let Some(entry) = self.entry(suspect, from, talk)? else { return Ok(()) };
-        count(&mut talk.summary, &entry);
-        talk.tell(Told::Entry(Box::new(entry)))
+        let Some(entry) = self.entry(candidate, from, reporter)? else { return Ok(()) };
+        count(&mut reporter.summary, &entry);
+        reporter.report(Told::Entry(Box::new(entry)))
     }
 
     fn entry(
         &mut self,
-        suspect: &Suspect,
-        from: Option<&Suspect>,
-        talk: &mut Talk<'_>,
+        candidate: &Candidate,
+        from: Option<&Candidate>,
+        reporter: &mut Reporter<'_>,
     ) -> Result<Option<DiffEntry>> {
-        if let Some(why) = &suspect.unread {
+        if let Some(why) = &candidate.unread {
             let content = Content::Unread { why: why.clone() };
-            return Ok(Some(self.made(Change::Unread, suspect, from, content)));
+            return Ok(Some(self.made(Change::Unread, candidate, from, content)));
         }
-        let old = from.unwrap_or(suspect);
-        let (before, after) = (old.before.as_ref(), suspect.after.as_ref());
+        let old = from.unwrap_or(candidate);
+        let (before, after) = (old.before.as_ref(), candidate.after.as_ref());
         let change = match (from, before, after) {
             (Some(_), _, _) => Change::Renamed,
             (None, Some(_), None) => Change::Deleted,
@@ -99,7 +109,7 @@ impl Teller<'_> {
             (None, Some(before), Some(after)) if before.kind == after.kind => Change::Modified,
             (None, Some(_), Some(_)) => Change::Replaced,
         };
-        let content = self.content(old, suspect, talk)?;
+        let content = self.content(old, candidate, reporter)?;
         let same_rights = match (before, after) {
             (Some(before), Some(after)) => before.same_rights(after),
             _ => false,
@@ -107,26 +117,26 @@ impl Teller<'_> {
         let same_device = before.map(|meta| meta.device) == after.map(|meta| meta.device);
         if change == Change::Modified && content == Content::Same && same_rights && same_device {
             let same_target = || {
-                let target = |top, suspect: &Suspect, meta| link(top, &suspect.path, meta);
-                target(self.before, old, before) == target(self.after, suspect, after)
+                let target = |top, candidate: &Candidate, meta| link(top, &candidate.path, meta);
+                target(self.before, old, before) == target(self.after, candidate, after)
             };
             if after.is_none_or(|meta| meta.kind != NodeKind::Symlink) || same_target() {
                 return Ok(None);
             }
         }
-        Ok(Some(self.made(change, suspect, from, content)))
+        Ok(Some(self.made(change, candidate, from, content)))
     }
 
-    fn content(&mut self, old: &Suspect, new: &Suspect, talk: &mut Talk<'_>) -> Result<Content> {
-        fn file<'a>(top: Tree<'a>, suspect: &'a Suspect, meta: Option<&'a Meta>) -> FileSide<'a> {
+    fn content(&mut self, old: &Candidate, new: &Candidate, reporter: &mut Reporter<'_>) -> Result<Content> {
+        fn file<'a>(top: Tree<'a>, candidate: &'a Candidate, meta: Option<&'a Meta>) -> FileSide<'a> {
             let meta = meta.filter(|meta| meta.kind == NodeKind::File)?;
-            Some((top?, &suspect.path, meta))
+            Some((top?, &candidate.path, meta))
         }
         let before = file(self.before, old, old.before.as_ref());
         let after = file(self.after, new, new.after.as_ref());
         let moved_only = match (&before, &after) {
             (None, None) => true,
-            // One thing that nobody touched but for its name. Equal times alone do not say so: see `settled_before`.
+            // The same file under another name. Equal times alone do not prove that: see `settled_before`.
             (Some((_, _, before)), Some((_, _, after))) => {
                 before.untouched(after, self.contents.settled_before())
             }
@@ -135,18 +145,24 @@ impl Teller<'_> {
         if moved_only {
             return Ok(Content::Same);
         }
-        self.contents.compare(before, after, talk)
+        self.contents.compare(before, after, reporter)
     }
 
-    fn made(&self, change: Change, suspect: &Suspect, from: Option<&Suspect>, content: Content) -> DiffEntry {
-        let old = from.unwrap_or(suspect);
+    fn made(
+        &self,
+        change: Change,
+        candidate: &Candidate,
+        from: Option<&Candidate>,
+        content: Content,
+    ) -> DiffEntry {
+        let old = from.unwrap_or(candidate);
         let node = |top: Tree<'_>, path: &[u8], meta: Option<&Meta>| {
             let target = link(top, path, meta);
             meta.map(|meta| meta.node(target.as_deref()))
         };
         let before = node(self.before, &old.path, old.before.as_ref());
-        let after = node(self.after, &suspect.path, suspect.after.as_ref());
-        let entry = DiffEntry::new(change, &suspect.path, before, after, content);
+        let after = node(self.after, &candidate.path, candidate.after.as_ref());
+        let entry = DiffEntry::new(change, &candidate.path, before, after, content);
         match from {
             Some(from) => entry.renamed_from(&from.path),
             None => entry,
@@ -154,7 +170,7 @@ impl Teller<'_> {
     }
 }
 
-/// The target of what is a link.
+/// The target of a symbolic link.
 fn link(top: Option<BorrowedFd<'_>>, path: &[u8], meta: Option<&Meta>) -> Option<Vec<u8>> {
     meta.filter(|meta| meta.kind == NodeKind::Symlink)?;
     read_link(top?, path).ok()
@@ -190,8 +206,8 @@ mod tests {
 
     use super::*;
 
-    /// The entries of one file of which both sides have the same inode and times, as a snapshot and a write within one
-    /// tick of the filesystem's clock make it.
+    /// The entries of a file that has the same inode and times on both sides, as after a snapshot and a write
+    /// within one tick of the filesystem's clock.
     fn same_times(before: &str, after: &str, settled_before: Option<(i64, u32)>) -> Vec<DiffEntry> {
         let tops = [before, after].map(|text| {
             let top = tempfile::tempdir().unwrap();
@@ -200,8 +216,8 @@ mod tests {
         });
         let [before, after] = tops.each_ref().map(|top| fs::File::open(top.path()).unwrap());
         let meta = Meta::at(before.as_fd(), c"f").unwrap();
-        let suspect =
-            |path: &[u8], before, after| Suspect { path: path.to_vec(), before, after, unread: None };
+        let candidate =
+            |path: &[u8], before, after| Candidate { path: path.to_vec(), before, after, unread: None };
         let options = Options { settled_before, ..Options::shown(true) };
         let mut entries = Vec::new();
         let mut hear = |told| {
@@ -210,18 +226,18 @@ mod tests {
             }
             ControlFlow::Continue(())
         };
-        let mut talk = Talk::new(&mut hear);
-        let mut teller = Teller {
+        let mut reporter = Reporter::new(&mut hear);
+        let mut comparison = Comparison {
             before: Some(before.as_fd()),
             after: Some(after.as_fd()),
             contents: Contents::new(&options),
             held: None,
             held_bytes: 0,
-            told: 0,
+            reported: 0,
         };
-        teller.tell(&suspect(b"f", Some(meta), Some(meta)), None, &mut talk).unwrap();
-        let (new, old) = (suspect(b"f", None, Some(meta)), suspect(b"f", Some(meta), None));
-        teller.tell(&new, Some(&old), &mut talk).unwrap();
+        comparison.report(&candidate(b"f", Some(meta), Some(meta)), None, &mut reporter).unwrap();
+        let (new, old) = (candidate(b"f", None, Some(meta)), candidate(b"f", Some(meta), None));
+        comparison.report(&new, Some(&old), &mut reporter).unwrap();
         entries
     }
 

@@ -1,4 +1,4 @@
-//! Comparing contents: holes are skipped, a file is in memory only when it is to be shown as text.
+//! Comparing contents. Holes are skipped, and a file is read into memory only to compare it as text.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,21 +11,22 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
+use crate::options::Options;
 use crate::patch::{self, Patch};
+use crate::report::{Reporter, Result};
 use crate::tree::{Meta, open_file};
-use crate::{Options, Result, Talk};
 
-/// Read at once.
+/// Bytes per read.
 const CHUNK: usize = 1 << 20;
-/// How long the best edit script of one file is looked for; then a longer one does.
+/// How long to search for the shortest edit script of one file. After that a longer script is accepted.
 const SCRIPT_WITHIN: Duration = Duration::from_millis(250);
-/// The same for all files of a comparison together.
+/// How long to search for edit scripts in the whole comparison.
 const SCRIPTS_WITHIN: Duration = Duration::from_secs(20);
 
-/// One side of a comparison: a file, or nothing.
+/// One side of a comparison: a file, or `None`.
 pub(crate) type FileSide<'a> = Option<(BorrowedFd<'a>, &'a [u8], &'a Meta)>;
 
-/// Compares contents, and remembers how much time it has spent on it.
+/// Compares contents within a time budget.
 #[derive(Debug)]
 pub(crate) struct Contents<'a> {
     options: &'a Options,
@@ -37,7 +38,7 @@ impl<'a> Contents<'a> {
         Self { options, spent: Duration::ZERO }
     }
 
-    /// Files that changed later are read, also where inode and times are the same.
+    /// See [`Options::settled_before`].
     pub(crate) fn settled_before(&self) -> Option<(i64, u32)> {
         self.options.settled_before
     }
@@ -46,19 +47,19 @@ impl<'a> Contents<'a> {
         &mut self,
         before: FileSide<'_>,
         after: FileSide<'_>,
-        talk: &mut Talk<'_>,
+        reporter: &mut Reporter<'_>,
     ) -> Result<Content> {
         let size = |side: &FileSide<'_>| side.map_or(0, |(_, _, meta)| meta.size);
         let read = size(&before).max(size(&after)) <= self.options.max_file_bytes;
         let compared = if read {
-            self.as_text(before, after, talk)
+            self.as_text(before, after, reporter)
         } else if size(&before) != size(&after) {
             Ok(Ok(Content::TooLarge))
         } else {
-            same_bytes(before, after, talk)
+            same_bytes(before, after, reporter)
                 .map(|same| same.map(|same| if same { Content::Same } else { Content::TooLarge }))
         };
-        // Twice a result: of the comparison, which may be given up, and of reading.
+        // The outer result is an error of the comparison, the inner one of reading.
         Ok(compared?.unwrap_or_else(|error| Content::Unread { why: format!("it cannot be read: {error}") }))
     }
 
@@ -66,14 +67,14 @@ impl<'a> Contents<'a> {
         &mut self,
         before: FileSide<'_>,
         after: FileSide<'_>,
-        talk: &mut Talk<'_>,
+        reporter: &mut Reporter<'_>,
     ) -> Result<io::Result<Content>> {
         let (old, new) = match (self.whole(before), self.whole(after)) {
             (Ok(Some(old)), Ok(Some(new))) => (old, new),
             (Ok(_), Ok(_)) => return Ok(Ok(Content::TooLarge)),
             (Err(error), _) | (_, Err(error)) => return Ok(Err(error)),
         };
-        talk.read(old.len() + new.len())?;
+        reporter.read(old.len() + new.len())?;
         if old == new {
             return Ok(Ok(Content::Same));
         }
@@ -93,7 +94,7 @@ impl<'a> Contents<'a> {
         Ok(Ok(Content::Text { added, removed, patch, lossy }))
     }
 
-    /// A whole file; nothing when it has grown beyond what is read.
+    /// The whole file; `None` if it grew beyond the limit.
     fn whole(&self, side: FileSide<'_>) -> io::Result<Option<Vec<u8>>> {
         let Some((top, path, meta)) = side else { return Ok(Some(Vec::new())) };
         if meta.size == 0 {
@@ -106,8 +107,13 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// Whether two files of one size hold the same, however large they are: only where one has data is it read.
-fn same_bytes(before: FileSide<'_>, after: FileSide<'_>, talk: &mut Talk<'_>) -> Result<io::Result<bool>> {
+/// Whether two files of the same size have equal contents, whatever their size. Reads only where one of them has
+/// data.
+fn same_bytes(
+    before: FileSide<'_>,
+    after: FileSide<'_>,
+    reporter: &mut Reporter<'_>,
+) -> Result<io::Result<bool>> {
     let (Some((old_top, old_path, meta)), Some((new_top, new_path, _))) = (before, after) else {
         return Ok(Ok(before.is_none() && after.is_none()));
     };
@@ -131,7 +137,7 @@ fn same_bytes(before: FileSide<'_>, after: FileSide<'_>, talk: &mut Talk<'_>) ->
                 return Ok(Err(error));
             }
         }
-        talk.read(2 * len)?;
+        reporter.read(2 * len)?;
         if left[..len] != right[..len] {
             return Ok(Ok(false));
         }
@@ -139,7 +145,7 @@ fn same_bytes(before: FileSide<'_>, after: FileSide<'_>, talk: &mut Talk<'_>) ->
     }
 }
 
-/// Where data begins at or after `at`; the end where there is none.
+/// Where data begins at or after `at`, or `end` if there is none.
 fn next_data(file: &File, at: u64, end: u64) -> io::Result<u64> {
     if at >= end {
         return Ok(end);
@@ -147,13 +153,13 @@ fn next_data(file: &File, at: u64, end: u64) -> io::Result<u64> {
     match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(next) => Ok(next),
         Err(Errno::NXIO) => Ok(end),
-        // A filesystem that knows no holes.
+        // The filesystem does not report holes.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(at),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// A fingerprint of a small file, for finding what was copied and deleted.
+/// A hash of a small file, for detecting files that were copied and deleted.
 pub(crate) fn fingerprint(top: BorrowedFd<'_>, path: &[u8], size: u64) -> io::Result<[u8; 32]> {
     let mut digest = Sha256::new();
     let mut file = open_file(top, path)?.take(size);

@@ -1,7 +1,7 @@
-//! What a repository ignores, by the rules it had before: an agent that adds a rule hides nothing with it.
+//! Which new files a repository ignores, by the rules that it had before: a rule that an agent adds hides nothing.
 //!
-//! Only files that came can be ignored; what was there before is what the repository holds. Such files do not leave with the
-//! work, and what does leave is looked at again when it does.
+//! Only new files can be ignored, because files from before are in the repository. Ignored files do not leave with
+//! the work, and the work that does leave is reviewed again.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -9,16 +9,15 @@ use std::io::Read;
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
-use crate::Tree;
-use crate::tree::open_file;
+use crate::tree::{Tree, open_file};
 
 const RULES: &str = ".gitignore";
-/// Longest file of rules that is read; of a longer one nothing is taken.
+/// Longest file of rules. A longer one is ignored completely.
 const MAX_RULES_BYTES: u64 = 64 << 10;
-/// Directories whose rules are remembered. Beyond that nothing more is ignored.
+/// Most directories whose rules are cached. Beyond that nothing is ignored.
 const MAX_DIRECTORIES: usize = 10_000;
 
-/// Rules of a tree, read as they are needed.
+/// The rules of a tree, read when needed.
 #[derive(Debug)]
 pub struct Ignored<'a> {
     before: Tree<'a>,
@@ -31,12 +30,12 @@ impl<'a> Ignored<'a> {
         Self { before, rules: HashMap::new() }
     }
 
-    /// Whether a new file at this path, from the top of the tree, is ignored. Never what is git's own.
+    /// Whether a new file at this path, relative to the top of the tree, is ignored. Never true inside `.git`.
     pub fn has(&mut self, path: &str) -> bool {
         if path.split('/').any(|part| part == ".git" || part.is_empty() || part == "..") {
             return false;
         }
-        // The nearest rules are asked first.
+        // The rules of the nearest directory come first.
         let mut end = path.len();
         while let Some(at) = path[..end].rfind('/') {
             match self.ask(&path[..at], &path[at + 1..]) {
@@ -75,7 +74,7 @@ impl<'a> Ignored<'a> {
         }
         let mut rules = GitignoreBuilder::new("");
         for line in String::from_utf8_lossy(&text).lines() {
-            // A line that is no rule is none.
+            // Invalid lines are skipped.
             let _ = rules.add_line(None, line);
         }
         rules.build().ok()
@@ -90,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_repository_ignored_before_is_ignored_and_nothing_of_gits_own() {
+    fn files_that_the_repository_ignored_before_are_ignored_but_none_in_git_directories() {
         let tree = tempfile::tempdir().unwrap();
         fs::write(tree.path().join(RULES), "*.log\n!keep.log\n/build/\n.*\n").unwrap();
         fs::create_dir(tree.path().join("sub")).unwrap();
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_are_no_text_or_too_long_are_none() {
+    fn invalid_rules_are_skipped_and_too_long_files_ignored() {
         let tree = tempfile::tempdir().unwrap();
         let top = fs::File::open(tree.path()).unwrap();
         fs::write(tree.path().join(RULES), [b"\xff[\n{a\n\\\n***\n!\n".as_slice(), b"*.o"].concat()).unwrap();

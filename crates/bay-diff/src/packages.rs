@@ -1,19 +1,18 @@
-//! Packages of the distribution on both sides, read from dpkg's own list. The list is a file in an agent's tree: it may
-//! say anything, and is only ever shown.
+//! Installed packages of the distribution, read from dpkg's list. The list is a file in an agent's tree: it may
+//! contain anything, and is only ever displayed.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 
 use bay_types::diff::PackageChange;
 
-use crate::Tree;
-use crate::tree::open_file;
+use crate::tree::{Tree, open_file};
 
-/// Where dpkg keeps what is installed.
+/// Dpkg's list of packages.
 const STATUS: &[u8] = b"var/lib/dpkg/status";
-/// Longest list that is read: a full desktop has a tenth of this.
+/// Longest list that is read. A full desktop's is a tenth of this.
 const MAX_STATUS_BYTES: u64 = 64 << 20;
-/// Packages that are told apart.
+/// Most packages that are read.
 const MAX_PACKAGES: usize = 100_000;
 /// Longest name or version.
 const MAX_WORD: usize = 200;
@@ -21,7 +20,7 @@ const MAX_WORD: usize = 200;
 /// Installed packages and their versions.
 pub type Packages = BTreeMap<String, String>;
 
-/// What a tree has installed; nothing where there is no list.
+/// The packages installed in a tree; empty if there is no list.
 ///
 /// # Errors
 /// When there is a list that cannot be read, or that is too long to be one.
@@ -47,7 +46,7 @@ pub fn installed(tree: Tree<'_>) -> io::Result<Packages> {
 pub fn parse(status: &[u8]) -> Packages {
     let mut packages = Packages::new();
     let (mut name, mut architecture, mut version, mut is_installed) = (None, None, None, false);
-    // One more empty line ends the last paragraph.
+    // The added empty line ends the last paragraph.
     for line in status.split(|byte| *byte == b'\n').chain([&b""[..]]) {
         if line.is_empty() {
             if let (Some(name), Some(version), true) = (name.take(), version.take(), is_installed)
@@ -73,14 +72,14 @@ pub fn parse(status: &[u8]) -> Packages {
     packages
 }
 
-/// A name or version as dpkg allows them; anything else is not one.
+/// A name or version as dpkg allows it; `None` for other text.
 fn word(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes.trim_ascii()).ok()?;
     let plain = |c: char| c.is_ascii_alphanumeric() || ".+-~:_".contains(c);
     (!text.is_empty() && text.len() <= MAX_WORD && text.chars().all(plain)).then(|| text.to_owned())
 }
 
-/// What came, went, or has another version, sorted by name.
+/// Packages that were installed, removed or changed version, sorted by name.
 #[must_use]
 pub fn changes(before: &Packages, after: &Packages) -> Vec<PackageChange> {
     let mut all: BTreeMap<&str, (Option<&String>, Option<&String>)> = BTreeMap::new();
@@ -114,7 +113,7 @@ mod tests {
         Package: new\nVersion: 2:1.0~rc1\nStatus: install ok installed\n";
 
     #[test]
-    fn packages_that_came_went_and_changed_are_told() {
+    fn packages_that_were_installed_removed_or_upgraded_are_listed() {
         let told: Vec<_> = changes(&parse(BEFORE), &parse(AFTER))
             .into_iter()
             .map(|change| (change.name, change.before.unwrap_or_default(), change.after.unwrap_or_default()))
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_package_has_is_not_one() {
+    fn an_invalid_name_is_not_a_package() {
         let odd = b"Package: a\x1b[31m\nStatus: install ok installed\nVersion: 1\n";
         assert!(parse(odd).is_empty());
     }

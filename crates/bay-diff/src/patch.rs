@@ -1,4 +1,4 @@
-//! Unified patches of bytes. A line ends with `\n` and with nothing else, as git has it.
+//! Unified patches of bytes. A line ends with `\n` only, as in git.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -10,16 +10,16 @@ use similar::{Algorithm, DiffOp};
 /// Unchanged lines shown around a change.
 const CONTEXT: usize = 3;
 
-/// How one text became another.
+/// The difference of two texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Patch {
     pub added: u64,
     pub removed: u64,
-    /// The hunks; nothing when not wanted or too long.
+    /// The hunks; `None` if not wanted or too long.
     pub text: Option<Vec<u8>>,
 }
 
-/// The hunks that make `new` of `old`, at most `limit` bytes of them. A shorter edit script is looked for until `deadline`.
+/// Compares two texts; the hunks take at most `limit` bytes. The search for a short edit script ends at `deadline`.
 #[must_use]
 pub fn unified(old: &[u8], new: &[u8], limit: Option<usize>, deadline: Instant) -> Patch {
     let (old, new) = (lines(old), lines(new));
@@ -33,9 +33,9 @@ pub fn unified(old: &[u8], new: &[u8], limit: Option<usize>, deadline: Instant) 
     Patch { added, removed, text }
 }
 
-/// What is to be done to the old lines, one after the other.
+/// The edit script from the old lines to the new ones.
 fn script(old: &[&[u8]], new: &[&[u8]], deadline: Instant) -> Vec<DiffOp> {
-    // A whole file that came or went needs no search.
+    // An added or deleted file needs no search.
     match (old.len(), new.len()) {
         (0, 0) => return Vec::new(),
         (0, new_len) => return vec![DiffOp::Insert { old_index: 0, new_index: 0, new_len }],
@@ -51,7 +51,7 @@ fn lines(text: &[u8]) -> Vec<&[u8]> {
     text.split_inclusive(|byte| *byte == b'\n').collect()
 }
 
-/// Each line as a number: the same number for the same line.
+/// Numbers the lines: equal lines get equal numbers.
 fn numbered<'a>(lines: &[&'a [u8]], numbers: &mut HashMap<&'a [u8], u32>) -> Vec<u32> {
     let number = |line: &&'a [u8]| {
         let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
@@ -87,7 +87,7 @@ fn hunks(ops: Vec<DiffOp>, old: &[&[u8]], new: &[&[u8]], limit: usize) -> Option
     Some(out)
 }
 
-/// `start,length` as patches have it: counted from one, the line before where nothing is there.
+/// `start,length` as in a patch: counted from one; for an empty range, the line before it.
 fn place(range: Range<usize>) -> String {
     match range.len() {
         0 => format!("{},0", range.start),
@@ -106,7 +106,7 @@ fn push(out: &mut Vec<u8>, mark: u8, lines: &[&[u8]]) {
     }
 }
 
-/// What a line of a patch is.
+/// The kind of a line in a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LineKind {
     Same,
@@ -118,12 +118,12 @@ pub enum LineKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PatchLine<'a> {
     pub kind: LineKind,
-    /// In the file as it is after the patch; before it for removed lines.
+    /// Line number in the new file; for a removed line, in the old file.
     pub number: u64,
     pub text: &'a str,
 }
 
-/// The lines of a patch that [`unified`] made. What does not look like one is passed over.
+/// The lines of a patch that [`unified`] made. Other lines are skipped.
 pub fn patch_lines(patch: &str) -> impl Iterator<Item = PatchLine<'_>> {
     let (mut old, mut new) = (1_u64, 1_u64);
     patch.split('\n').filter_map(move |line| {
@@ -196,7 +196,7 @@ mod tests {
         );
     }
 
-    /// Applies hunks as `patch` does, trusting only what they say.
+    /// Applies hunks as `patch` does, using only their contents.
     fn apply(old: &[u8], patch: &[u8]) -> Vec<u8> {
         let old = lines(old);
         let (mut out, mut at) = (Vec::new(), 0);
@@ -245,7 +245,7 @@ mod tests {
         }
 
         #[test]
-        fn without_time_it_is_longer_and_still_right(old in some_text(), new in some_text()) {
+        fn without_time_a_patch_is_longer_and_still_right(old in some_text(), new in some_text()) {
             let patch = unified(&old, &new, Some(1 << 20), Instant::now()).text.unwrap();
             prop_assert_eq!(apply(&old, &patch), new);
         }

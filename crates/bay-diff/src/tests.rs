@@ -1,6 +1,6 @@
 //! Trees on a real filesystem, compared.
 
-mod odd;
+mod hostile_trees;
 mod trees;
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! Opening, listing and looking at what lies below a directory, none of it trusted.
+//! Opening and listing files below a directory, none of which is trusted.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -10,16 +10,19 @@ use bay_types::diff::{Node, NodeKind};
 use rustix::fs::{AtFlags, Dir, FileType, OFlags, ResolveFlags, Statx, StatxFlags, statx};
 use rustix::io::Errno;
 
-/// Longest path that is handed to the kernel in one piece; its own limit is 4096 with the NUL.
+/// A tree: its top directory, or `None` for an empty tree.
+pub type Tree<'a> = Option<BorrowedFd<'a>>;
+
+/// Longest path that is passed to the kernel in one call. The kernel's limit is 4096 with the NUL.
 const MAX_PIECE: usize = 4000;
-/// What a name costs in a listing beside its bytes.
+/// Memory of a name in a listing besides its bytes.
 const PER_NAME: usize = size_of::<Name>();
 
 fn resolve() -> ResolveFlags {
     ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV
 }
 
-/// Opens a path below `top`, however long it is.
+/// Opens a path of any length below `top`.
 fn open(top: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     let mut rest = path;
     let mut held: Option<OwnedFd> = None;
@@ -33,7 +36,7 @@ fn open(top: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> 
     Ok(open_below(at, rest, flags | OFlags::NOFOLLOW, resolve())?)
 }
 
-/// Opens a regular file for reading. Anything else is refused before it could have an effect.
+/// Opens a regular file for reading. Another kind of file is refused before opening it could have an effect.
 pub(crate) fn open_file(top: BorrowedFd<'_>, path: &[u8]) -> io::Result<File> {
     let seen = open(top, path, OFlags::PATH)?;
     let kind = |fd: BorrowedFd<'_>| {
@@ -44,33 +47,33 @@ pub(crate) fn open_file(top: BorrowedFd<'_>, path: &[u8]) -> io::Result<File> {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
     let file = open(top, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
-    // In a tree that is not a snapshot the name may have changed hands between the two.
+    // In a tree that is not a snapshot, the name may have been replaced between the two calls.
     if kind(file.as_fd())? != FileType::RegularFile {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
     Ok(file.into())
 }
 
-/// Where a symbolic link points, as bytes.
+/// The target of a symbolic link, as bytes.
 pub(crate) fn read_link(top: BorrowedFd<'_>, path: &[u8]) -> io::Result<Vec<u8>> {
     let link = open(top, path, OFlags::PATH)?;
     Ok(rustix::fs::readlinkat(link, c"", Vec::new())?.into_bytes())
 }
 
-/// What the kernel says about one path.
+/// The metadata of one path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub(crate) kind: NodeKind,
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Names in a directory, once it was listed.
+    /// Size of a file, or number of names in a directory once it is listed.
     pub(crate) size: u64,
     pub(crate) inode: u64,
     pub(crate) born: (i64, u32),
     changed: (i64, u32),
     modified: (i64, u32),
-    /// Numbers of a device.
+    /// Major and minor number of a device.
     pub(crate) device: (u32, u32),
 }
 
@@ -105,12 +108,12 @@ impl Meta {
         }
     }
 
-    /// Whether the two are one thing that nobody touched. Nobody in a bay can set the time of a change.
+    /// Whether both are the same unchanged file. No process in a bay can set the change time.
     pub(crate) fn untouched(&self, other: &Self, settled_before: Option<(i64, u32)>) -> bool {
         self == other && settled_before.is_none_or(|moment| self.changed < moment)
     }
 
-    /// Whether the two are one thing, perhaps changed. Numbers of inodes may be used again, with another birth.
+    /// What identifies a file, changed or not. Inode numbers can be reused, but with another birth time.
     pub(crate) fn identity(&self) -> (NodeKind, u64, (i64, u32)) {
         (self.kind, self.inode, self.born)
     }
@@ -149,7 +152,7 @@ pub(crate) struct Listing {
     names: Vec<Name>,
 }
 
-/// Why a directory is not listed.
+/// Why a directory could not be listed.
 #[derive(Debug)]
 pub(crate) enum Unlisted {
     TooLarge,
@@ -175,7 +178,7 @@ impl Listing {
         Self::read(again, budget, |_| true)
     }
 
-    /// One of its directories. Names that `wanted` refuses are not there.
+    /// A directory inside it, without the names that `wanted` rejects.
     pub(crate) fn below(
         &self,
         name: &CStr,
@@ -210,7 +213,7 @@ impl Listing {
         self.names.len()
     }
 
-    /// What it takes of the budget.
+    /// Its part of the memory budget.
     pub(crate) fn cost(&self) -> usize {
         self.bytes.len() + self.names.len() * PER_NAME
     }

@@ -1,29 +1,30 @@
-//! Both trees side by side, in the order of names.
+//! Walking both trees side by side, in the order of names.
 //!
-//! A directory is one frame: the sorted names of both sides and a place in each. Frames are on a stack of our own, so
-//! that depth costs memory and not the thread's stack; all listings on it together fit into [`MAX_LISTED_BYTES`].
+//! Each open directory is a frame: the sorted names of both sides and a position in each. Frames are on an explicit
+//! stack, so deep nesting uses heap memory and not the thread's stack. All listings on it together fit into
+//! [`MAX_LISTED_BYTES`].
 
 use std::cmp::Ordering;
 use std::ffi::{CStr, CString};
 
 use bay_types::diff::NodeKind;
 
-use crate::tree::{Listing, Meta, Unlisted};
-use crate::{DiffError, GitDirectories, Options, Result, Talk, Tree};
+use crate::options::{GitDirectories, Options};
+use crate::report::{DiffError, Reporter, Result};
+use crate::tree::{Listing, Meta, Tree, Unlisted};
 
-/// Memory for the names of the directories that are open at one moment, both sides together. A directory of two million
-/// names fits.
+/// Memory for the names in all open directories of both sides. A directory of two million names fits.
 pub(crate) const MAX_LISTED_BYTES: usize = 256 << 20;
-/// Directories inside each other. Each holds two descriptors while it is walked.
+/// Deepest nesting of directories. Each open one holds two descriptors.
 pub(crate) const MAX_DEPTH: usize = 512;
 
-/// What looks changed under one path. With both sides the same kind, contents may still turn out to be equal.
+/// A path that may have changed. If both sides have the same kind, their contents may still be equal.
 #[derive(Debug)]
-pub(crate) struct Suspect {
+pub(crate) struct Candidate {
     pub(crate) path: Vec<u8>,
     pub(crate) before: Option<Meta>,
     pub(crate) after: Option<Meta>,
-    /// Set where it could not be compared.
+    /// Why it could not be compared.
     pub(crate) unread: Option<String>,
 }
 
@@ -32,7 +33,7 @@ struct Frame {
     before: Option<Listing>,
     after: Option<Listing>,
     at: (usize, usize),
-    /// Bytes of the path up to here, without a slash at its end.
+    /// Length of the path up to here, without a trailing slash.
     path: usize,
 }
 
@@ -58,13 +59,13 @@ impl Frame {
     }
 }
 
-/// Walks both trees and hands on whatever looks changed.
+/// Walks both trees and passes each candidate to `found`.
 pub(crate) fn walk(
     before: Tree<'_>,
     after: Tree<'_>,
     options: &Options,
-    talk: &mut Talk<'_>,
-    found: &mut dyn FnMut(Suspect, &mut Talk<'_>) -> Result<()>,
+    reporter: &mut Reporter<'_>,
+    found: &mut dyn FnMut(Candidate, &mut Reporter<'_>) -> Result<()>,
 ) -> Result<()> {
     let top = |tree: Tree<'_>| match tree.map(|top| Listing::top(top, MAX_LISTED_BYTES / 2)).transpose() {
         Ok(listing) => Ok(Ok(listing)),
@@ -74,8 +75,8 @@ pub(crate) fn walk(
     let (before, after) = match (top(before)?, top(after)?) {
         (Ok(before), Ok(after)) => (before, after),
         (Err(why), _) | (_, Err(why)) => {
-            let suspect = Suspect { path: b".".to_vec(), before: None, after: None, unread: Some(why) };
-            return found(suspect, talk);
+            let candidate = Candidate { path: b".".to_vec(), before: None, after: None, unread: Some(why) };
+            return found(candidate, reporter);
         }
     };
     let mut walk = Walk { options, path: Vec::new(), listed: 0, frames: Vec::new() };
@@ -90,7 +91,7 @@ pub(crate) fn walk(
             walk.path.push(b'/');
         }
         walk.path.extend_from_slice(name.to_bytes());
-        walk.look(&name, in_before, in_after, talk, found)?;
+        walk.look(&name, in_before, in_after, reporter, found)?;
     }
     Ok(())
 }
@@ -98,7 +99,7 @@ pub(crate) fn walk(
 struct Walk<'a> {
     options: &'a Options,
     path: Vec<u8>,
-    /// What the listings on the stack take.
+    /// Memory of the listings on the stack.
     listed: usize,
     frames: Vec<Frame>,
 }
@@ -120,16 +121,16 @@ impl Walk<'_> {
         name: &CStr,
         in_before: bool,
         in_after: bool,
-        talk: &mut Talk<'_>,
-        found: &mut dyn FnMut(Suspect, &mut Talk<'_>) -> Result<()>,
+        reporter: &mut Reporter<'_>,
+        found: &mut dyn FnMut(Candidate, &mut Reporter<'_>) -> Result<()>,
     ) -> Result<()> {
-        talk.compared()?;
+        reporter.compared()?;
         let Some(frame) = self.frames.last() else { return Ok(()) };
         let meta = |listing: &Option<Listing>, there: bool| match listing.as_ref().filter(|_| there) {
             None => Ok(None),
             Some(listing) => match listing.meta(name) {
                 Ok(meta) => Ok(Some(meta)),
-                // Gone since it was listed, which in a snapshot it cannot be.
+                // Removed after it was listed, which cannot happen in a snapshot.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
                 Err(error) => Err(error),
             },
@@ -138,13 +139,16 @@ impl Walk<'_> {
             (Ok(before), Ok(after)) => (before, after),
             (Err(error), _) | (_, Err(error)) => {
                 let unread = Some(format!("it cannot be looked at: {error}"));
-                return found(Suspect { path: self.path.clone(), before: None, after: None, unread }, talk);
+                return found(
+                    Candidate { path: self.path.clone(), before: None, after: None, unread },
+                    reporter,
+                );
             }
         };
         let directory = |meta: &Option<Meta>| meta.is_some_and(|meta| meta.kind == NodeKind::Directory);
         let is_git = name.to_bytes() == b".git" && (directory(&before) || directory(&after));
         if is_git && self.options.git == GitDirectories::LeftOut {
-            talk.summary.git_left_out += 1;
+            reporter.summary.git_left_out += 1;
             before = before.filter(|meta| meta.kind != NodeKind::Directory);
             after = after.filter(|meta| meta.kind != NodeKind::Directory);
         }
@@ -166,7 +170,7 @@ impl Walk<'_> {
             }
         }
         if unread.is_some() || self.looks_changed(before.as_ref(), after.as_ref()) {
-            found(Suspect { path: self.path.clone(), before, after, unread }, talk)?;
+            found(Candidate { path: self.path.clone(), before, after, unread }, reporter)?;
         }
         if let Some(Ok(frame)) = below {
             self.push(frame);
@@ -186,7 +190,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The frame of a directory, or why there is none.
+    /// The frame of a directory, or why it cannot be listed.
     fn descend(
         &self,
         name: &CStr,

@@ -87,7 +87,7 @@ impl Confinement {
 
     fn give_up(&self) -> io::Result<()> {
         // Without it (a host that forbids namespaces) a helper of the program may outlive it by a moment.
-        if let Err(error) = bay_sys::identity::children_end_with_the_first() {
+        if let Err(error) = bay_sys::identity::next_child_starts_pid_namespace() {
             tracing::debug!(%error, "no PID namespace for a confined program");
         }
         for capability in CapabilitySet::all().iter() {

@@ -24,8 +24,8 @@ type Configure = fn() -> io::Result<(Config, UnixListener)>;
 
 /// PID 1 of a bay, from its beginning to its end.
 pub(crate) fn run(configure: Configure) -> ExitCode {
-    let begun = bay_sys::signals::withstand()
-        .and_then(|()| bay_sys::signals::work_apart(move || as_first_process(configure)));
+    let begun = bay_sys::signals::handle_ending_signals()
+        .and_then(|()| bay_sys::signals::run_in_worker_thread(move || as_first_process(configure)));
     let Err(error) = begun;
     log::log_failed_start(&error);
     ExitCode::FAILURE
@@ -67,7 +67,7 @@ pub(crate) fn from_descriptors() -> io::Result<(Config, UnixListener)> {
     File::from(bay_sys::descriptors::inherited_fd(fd::CONFIG)?).take(MAX_CONFIG).read_to_end(&mut text)?;
     // `inherited_fd` duplicates a descriptor. Left open, these numbers would keep the socket and the group in use.
     for number in [fd::LISTENER, fd::EXEC_CGROUP, fd::CONFIG] {
-        let _ = bay_sys::descriptors::let_go_of_inherited(number);
+        let _ = bay_sys::descriptors::close_inherited(number);
     }
     Ok((config_of_bay(serde_json::from_slice(&text)?, cgroup), listener))
 }

@@ -62,7 +62,7 @@ async fn one(execs: &Execs, name: &str, index: u32, within: Duration) -> Option<
     spec.cwd = Some("/".to_owned());
     match execs.run_unrecorded(&spec, within).await {
         Err(error) => Some(format!("could not be run: {}", error.message)),
-        Ok(probed) => probed.trouble(within).map(|why| format!("failed: {why}")),
+        Ok(probed) => probed.failure(within).map(|why| format!("failed: {why}")),
     }
 }
 

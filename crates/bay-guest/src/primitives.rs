@@ -65,8 +65,8 @@ impl Primitives {
         let execs = Arc::new(Execs::new(context, Arc::clone(&reaper)));
         log.line("guest.started", format_args!("version={VERSION}"));
         tokio::spawn(async move { reaper.run(child_signal).await });
-        let tidy = Arc::clone(&execs);
-        tokio::spawn(async move { tidy.tidy_leaves().await });
+        let cleaner = Arc::clone(&execs);
+        tokio::spawn(async move { cleaner.remove_empty_leaves().await });
         let adopt = Arc::clone(&execs);
         tokio::task::spawn_blocking(move || adopt.adopt_from_disk());
         Ok(Self { execs, files: Arc::new(Files::new(root.into())), log })

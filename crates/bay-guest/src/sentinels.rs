@@ -69,14 +69,14 @@ pub(crate) fn install<'a>(new: &'a [Delivered], old: &'a [Delivered], root: Borr
     attempt(GIT_SETTINGS, write_git(root, new));
 }
 
-fn divided(path: &str) -> (&str, &str) {
+fn split_path(path: &str) -> (&str, &str) {
     let path = path.trim_start_matches('/');
     path.rsplit_once('/').unwrap_or(("", path))
 }
 
 /// Writes a file that only its owner can read, with the owner of its directory. Some tools refuse other files.
 fn write(tree: &Tree<'_>, path: &str, text: &[u8]) -> io::Result<()> {
-    let (parent, name) = divided(path);
+    let (parent, name) = split_path(path);
     let directory = tree.make_directory(parent)?;
     let of = rustix::fs::fstat(&directory)?;
     let owner = (Uid::from_raw(of.st_uid), Gid::from_raw(of.st_gid));
@@ -105,7 +105,7 @@ fn is_ours(directory: BorrowedFd<'_>, name: &str, text: &[u8]) -> io::Result<boo
 }
 
 fn remove(tree: &Tree<'_>, path: &str, text: &[u8]) -> io::Result<()> {
-    let (parent, name) = divided(path);
+    let (parent, name) = split_path(path);
     match tree.directory(parent) {
         Ok(directory) if !is_ours(directory.as_fd(), name, text)? => Ok(()),
         Ok(directory) => remove_in(directory.as_fd(), name),

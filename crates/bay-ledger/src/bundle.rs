@@ -1,5 +1,5 @@
-//! Events on their way to another machine. A bundle is lines of JSON: a header with a signed head and what ties the events
-//! to it, then the events. It can be checked in one pass with nothing but the public key, in memory that does not grow.
+//! Exported events. A bundle is lines of JSON: a header with a signed head and the proof that the events belong to
+//! it, then the events. A verifier needs only the public key, one pass, and constant memory.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,29 +11,30 @@ use crate::tree::{Frontier, MAX_SIZE, subtrees};
 
 /// Longest line: the largest event with every byte escaped.
 pub const MAX_LINE: usize = 256 << 10;
-/// The form described here.
+/// The version of this format.
 const VERSION: u32 = 1;
 
 /// The first line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
-    /// Says what the file is, and in which version of this form.
+    /// Identifies the file format and its version.
     pub workbay_ledger: u32,
-    /// The signed head that everything is checked against.
+    /// The signed head.
     pub head: String,
     pub evidence: Evidence,
 }
 
-/// What ties the events, or an older head, to the signed one. Numbers are those of events, from 1.
+/// The proof that the events, or an older head, belong to the signed head. Numbers of events count from 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Evidence {
-    /// The events `from` to `to`, with the full subtrees before and behind them. `to` below `from` is no event at all.
+    /// The events `from` to `to`, with the full subtrees before and after them. If `to` is below `from`, there are
+    /// no events.
     Range { from: u64, to: u64, before: Vec<Hash>, behind: Vec<Hash> },
     /// One event, with its inclusion proof.
     Inclusion { event: u64, path: Vec<Hash> },
-    /// No event: the head continues an older one of this size.
+    /// No events: the head continues an older one of size `old`.
     Consistency { old: u64, path: Vec<Hash> },
 }
 
@@ -44,7 +45,7 @@ impl Header {
     }
 }
 
-/// Why a bundle, or a record, does not hold.
+/// Why a bundle or a record does not verify.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
     #[error("line {line} is not what a bundle has there: {why}")]
@@ -67,25 +68,25 @@ pub enum Flaw {
     Behind { size: u64, known: u64, time: jiff::Timestamp },
 }
 
-/// How a bundle stands to a head that was known before.
+/// How a bundle relates to a head that the verifier already knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// It continues that head, or is the same.
+    /// The bundle's head continues it, or is the same.
     Continues,
-    /// It is older: whether that head continues it cannot be told from here.
+    /// The bundle is older: it cannot prove that the known head continues it.
     Older,
-    /// It does not hold the events that would tell.
+    /// The bundle lacks the events that would show it.
     Unknown,
 }
 
-/// What a bundle proved.
+/// The result of a successful verification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
     pub head: Head,
-    /// Numbers of the first and the last event, when there is any.
+    /// Numbers of the first and the last event; `None` without events.
     pub events: Option<(u64, u64)>,
-    /// In the order in which the heads were given.
+    /// One per known head, in the given order.
     pub standing: Vec<Standing>,
 }
 
@@ -97,14 +98,14 @@ impl Bundle {
     /// A header or an event as a line of a bundle.
     #[must_use]
     pub fn line<T: Serialize>(value: &T) -> Vec<u8> {
-        // Only maps with keys that are no text, and failing writers, fail; there are neither.
+        // Serialization fails only for maps with other keys than strings; there are none.
         let mut line = serde_json::to_vec(value).unwrap_or_default();
         line.push(b'\n');
         line
     }
 }
 
-/// Checks a bundle line by line.
+/// Verifies a bundle line by line.
 #[derive(Debug)]
 pub struct Verifier {
     key: PublicKey,
@@ -117,26 +118,26 @@ pub struct Verifier {
 struct Begun {
     head: Head,
     evidence: Evidence,
-    /// Everything up to the last event seen.
+    /// The tree up to the last event read.
     frontier: Frontier,
-    /// The number that the next event must have, and the last there is.
+    /// The expected number of the next event, and the number of the last one.
     next: u64,
     to: u64,
     leaf: Option<Hash>,
 }
 
 impl Verifier {
-    /// `known` are heads of the same log that were seen before and must not be contradicted.
+    /// `known` are heads of the same log from earlier; the bundle must not contradict them.
     #[must_use]
     pub fn new(key: PublicKey, known: Vec<Head>) -> Self {
         let known = known.into_iter().map(|head| (head, Standing::Unknown)).collect();
         Self { key, known, lines: 0, begun: None }
     }
 
-    /// Takes the next line, with or without its end.
+    /// Reads the next line, with or without its line break.
     ///
     /// # Errors
-    /// The first thing that does not hold.
+    /// The first flaw.
     pub fn line(&mut self, line: &[u8]) -> Result<(), Flaw> {
         self.lines += 1;
         let number = self.lines;
@@ -174,7 +175,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// Compares with the known heads whatever can be compared at this point.
+    /// Compares with those known heads that can be compared at this point.
     fn look(&mut self, at_header: bool) -> Result<(), Flaw> {
         let Some(begun) = &self.begun else { return Ok(()) };
         let ranged = matches!(begun.evidence, Evidence::Range { .. });
@@ -199,7 +200,7 @@ impl Verifier {
     }
 
     /// # Errors
-    /// When something is missing, or the whole does not lead to the signed root.
+    /// When something is missing, or when the events do not lead to the signed root.
     pub fn finish(mut self) -> Result<Verified, Flaw> {
         let Some(begun) = self.begun.take() else {
             return Err(Flaw::Malformed { line: 1, why: "it is empty".to_owned() });

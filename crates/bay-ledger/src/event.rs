@@ -2,29 +2,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::hash::{Hash, leaf_hash};
 
-/// Names the encoding, so that another one can never give the same bytes.
+/// Begins every encoding, so that another encoding never produces the same bytes.
 const ENCODING: &[u8] = b"workbay event 1";
 
-/// An event as it is kept and hashed: text as it was written, not what it means.
+/// An event as it is stored and hashed: the texts as they were written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventRecord {
-    /// Counts from 1 without gaps: the leaf's place in the tree, and one more.
+    /// Counts from 1 without gaps. The leaf's index in the tree is one less.
     pub seq: u64,
     pub at: String,
     /// Empty for an event of no bay.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub bay: String,
     pub kind: String,
-    /// JSON text. Parsed and written again it could be other bytes.
+    /// JSON text. Parsing and writing it again could change its bytes.
     pub body: String,
-    /// The leaf's hash as it was kept: it tells which event was touched, where the root tells only that one was.
+    /// The stored hash of the leaf. It shows which event was changed; the root only shows that one was.
     pub hash: Hash,
 }
 
 impl EventRecord {
-    /// The hash of what it says. Each part has its length in front, as a big-endian `u64`, so that nothing inside one
-    /// part can look like the beginning of another.
+    /// The hash of its contents. Each part is preceded by its length as a big-endian `u64`, so that parts cannot be
+    /// confused.
     #[must_use]
     pub fn leaf(&self) -> Hash {
         Self::leaf_of(self.seq, &self.at, &self.bay, &self.kind, &self.body)

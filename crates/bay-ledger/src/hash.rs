@@ -3,7 +3,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-/// A SHA-256 hash; hexadecimal wherever it is text.
+/// A SHA-256 hash; as text, hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Hash([u8; Hash::BYTES]);
 
@@ -26,7 +26,7 @@ impl Hash {
         Self(Sha256::digest([]).into())
     }
 
-    /// Reads 64 hexadecimal digits of lower case: one text per hash.
+    /// Parses 64 lower-case hexadecimal digits: each hash has one text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let digit = |c: u8| match c {
@@ -73,7 +73,7 @@ impl<'de> Deserialize<'de> for Hash {
     }
 }
 
-/// The prefix keeps leaves and nodes apart: no event can be passed off as a node, or the other way round.
+/// Prefixes that keep leaves and nodes apart: no event can be presented as a node, or a node as an event.
 const LEAF: [u8; 1] = [0];
 const NODE: [u8; 1] = [1];
 

@@ -11,9 +11,9 @@
 //!       e1    e2  e3    e4   an append touches nothing else
 //! ```
 //!
-//! Heads are notes in the checkpoint form of C2SP (`tlog-checkpoint`), keys are its `vkey` lines, so that other people's
-//! verifiers can read them. Everything parsed here may come from an attacker: sizes are bounded, nothing panics, and what
-//! is checked is what was decoded, never what a line claims about itself.
+//! Heads are notes in the checkpoint format of C2SP (`tlog-checkpoint`), and keys are its `vkey` lines, so that
+//! other verifiers can read them. All parsed input may come from an attacker: sizes are bounded, nothing panics,
+//! and every check uses the decoded bytes, never a line's claim about itself.
 #![forbid(unsafe_code)]
 
 mod bundle;

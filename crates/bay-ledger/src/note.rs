@@ -6,7 +6,7 @@
 //! pN0m…=                                        root
 //! time 2026-01-02T03:04:05Z
 //!
-//! — workbay/0a1b2c3d4e5f6071 7RcZ…=             who signed, first bytes of the key's hash, signature
+//! — workbay/0a1b2c3d4e5f6071 7RcZ…=             signer, first bytes of the key's hash, signature
 //! ```
 
 use std::fmt;
@@ -24,7 +24,7 @@ use crate::tree::MAX_SIZE;
 pub const MAX_NOTE: usize = 4096;
 /// Longest name of a log.
 const MAX_NAME: usize = 128;
-/// Signatures that are looked at: others may have signed too.
+/// Most signatures that are read, because others may sign too.
 const MAX_SIGNATURES: usize = 16;
 /// Ed25519, in the numbering of signed notes.
 const ALGORITHM: u8 = 1;
@@ -47,7 +47,7 @@ pub enum NoteError {
     WrongSignature(String),
 }
 
-/// How large a log was at some time, and the root over all of it.
+/// The size of a log at a time, and the root over all its events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
     pub log: String,
@@ -56,7 +56,7 @@ pub struct Head {
     pub time: Timestamp,
 }
 
-/// Whatever names a log stands in lines of their own and between plus signs and spaces.
+/// Whether a text can name a log: it must fit into a line of a note, and between plus signs and spaces.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= MAX_NAME && name.bytes().all(|b| b.is_ascii_graphic() && b != b'+')
 }
@@ -70,7 +70,7 @@ fn key_id(name: &str, key: &VerifyingKey) -> [u8; KEY_ID] {
     [digest[0], digest[1], digest[2], digest[3]]
 }
 
-/// Name, key id and the 32 bytes behind the algorithm's.
+/// Splits a key into name, key id and the 32 bytes after the algorithm byte.
 fn parts(text: &str) -> Option<(&str, [u8; KEY_ID], [u8; 32])> {
     let (name, rest) = text.split_once('+')?;
     let (id, key) = rest.split_once('+')?;
@@ -87,7 +87,7 @@ fn joined(name: &str, key: &VerifyingKey, bytes: &[u8; 32]) -> String {
     format!("{name}+{:08x}+{}", u32::from_be_bytes(key_id(name, key)), BASE64.encode(tagged))
 }
 
-/// Checks heads of one log. As text it is one line that may be known to all.
+/// The key that verifies heads of one log. Its text is one line and public.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PublicKey {
     name: String,
@@ -96,7 +96,7 @@ pub struct PublicKey {
 
 impl PublicKey {
     /// # Errors
-    /// When the line is no key, or was miscopied.
+    /// When the line is not a key, or was copied with an error.
     pub fn parse(text: &str) -> Result<Self, NoteError> {
         let line = text.trim();
         if line.starts_with(SECRET) {
@@ -112,7 +112,7 @@ impl PublicKey {
         Ok(Self { name: name.to_owned(), key })
     }
 
-    /// The log whose heads it checks.
+    /// The log whose heads it verifies.
     #[must_use]
     pub fn log(&self) -> &str {
         &self.name
@@ -131,14 +131,14 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// Signs heads of one log. Never shown by accident.
+/// The key that signs heads of one log. It has no `Display`, and `Debug` hides it.
 pub struct SecretKey {
     name: String,
     key: SigningKey,
 }
 
 impl SecretKey {
-    /// A key of this log from fresh randomness.
+    /// Makes a key of this log from random bytes.
     ///
     /// # Errors
     /// When the name cannot stand in a note.
@@ -162,7 +162,7 @@ impl SecretKey {
         Ok(Self { name: name.to_owned(), key })
     }
 
-    /// For the one file that holds it.
+    /// Its text, for the file that stores it.
     #[must_use]
     pub fn to_secret_text(&self) -> String {
         format!("{SECRET}{}", joined(&self.name, &self.key.verifying_key(), self.key.as_bytes()))
@@ -190,10 +190,10 @@ impl fmt::Debug for SecretKey {
 }
 
 impl Head {
-    /// What a note says, believed only after its signature was checked.
+    /// Verifies the signature of a note, then parses it.
     ///
     /// # Errors
-    /// When it is no head, of another log, or not signed by this key.
+    /// When it is not a head, belongs to another log, or is not signed by this key.
     pub fn open(note: &str, key: &PublicKey) -> Result<Self, NoteError> {
         if note.len() > MAX_NOTE {
             return Err(NoteError::Malformed("it is too long"));
@@ -205,7 +205,7 @@ impl Head {
         if head.log != key.name {
             return Err(NoteError::OtherLog { found: head.log, expected: key.name.clone() });
         }
-        // What is signed ends with its last line's end.
+        // The signed text includes the end of its last line.
         let signed = &note[..=text.len()];
         let own = key_id(&key.name, &key.key);
         let mut found = false;
@@ -240,7 +240,7 @@ impl Head {
             return Err(NoteError::Malformed("the log has no proper name"));
         }
         let size: u64 = size_text.parse().map_err(|_| NoteError::Malformed("the size is no number"))?;
-        // One text per number.
+        // Each number has one text.
         if size > MAX_SIZE || size.to_string() != size_text {
             return Err(NoteError::Malformed("the size is no proper number"));
         }

@@ -1,17 +1,17 @@
-//! The two proofs of RFC 6962, section 2.1. To make one is to name ranges of leaves whose hashes are wanted; to check one
-//! is to arrive at a root. Proofs may be anything: whatever does not fit gives no root.
+//! The two proofs of RFC 6962, section 2.1. Making a proof means to list ranges of leaves whose hashes it needs;
+//! checking one means to compute a root. A proof is untrusted: if it does not fit, there is no root.
 
 use std::ops::Range;
 
 use crate::hash::{Hash, node_hash};
 
-/// Where a tree of more than one leaf is split: the largest power of two below its size.
+/// Where a tree of more than one leaf splits: the largest power of two below its size.
 fn split(size: u64) -> u64 {
     1 << (size - 1).ilog2()
 }
 
-/// The ranges whose hashes prove that leaf `index` is in the tree of `size` leaves, lowest first. None when it has no
-/// such leaf.
+/// The ranges whose hashes prove that leaf `index` is in the tree of `size` leaves, lowest first. `None` if the
+/// tree has no such leaf.
 #[must_use]
 pub fn inclusion_ranges(index: u64, size: u64) -> Option<Vec<Range<u64>>> {
     if index >= size {
@@ -32,7 +32,7 @@ pub fn inclusion_ranges(index: u64, size: u64) -> Option<Vec<Range<u64>>> {
     Some(ranges)
 }
 
-/// The root that an inclusion proof leads to from `leaf`.
+/// The root that an inclusion proof computes from `leaf`.
 #[must_use]
 pub fn root_by_inclusion(index: u64, size: u64, leaf: Hash, proof: &[Hash]) -> Option<Hash> {
     let ranges = inclusion_ranges(index, size)?;
@@ -45,8 +45,8 @@ pub fn root_by_inclusion(index: u64, size: u64, leaf: Hash, proof: &[Hash]) -> O
     Some(ranges.into_iter().zip(proof).fold(leaf, fold))
 }
 
-/// The ranges whose hashes prove that the tree of `new` leaves continues the one of `old`, in the order of the RFC. None
-/// when it cannot: there is nothing before the first leaf, nor after the last.
+/// The ranges whose hashes prove that the tree of `new` leaves continues the tree of `old` leaves, in the order of
+/// the RFC. `None` if `old` is zero or above `new`.
 #[must_use]
 pub fn consistency_ranges(old: u64, new: u64) -> Option<Vec<Range<u64>>> {
     if old == 0 || old > new {
@@ -64,7 +64,7 @@ pub fn consistency_ranges(old: u64, new: u64) -> Option<Vec<Range<u64>>> {
             whole = false;
         }
     }
-    // The old tree itself, when it is one whole subtree, is known to whoever asks.
+    // If the old tree is one full subtree, the verifier knows its hash already.
     if !whole {
         ranges.push(within);
     }
@@ -72,8 +72,8 @@ pub fn consistency_ranges(old: u64, new: u64) -> Option<Vec<Range<u64>>> {
     Some(ranges)
 }
 
-/// The old and the new root that a consistency proof leads to. `old_root` is where it begins when the old tree is one
-/// full subtree; otherwise the proof brings its own beginning.
+/// The old and the new root that a consistency proof computes. `old_root` is its first hash if the old tree is one
+/// full subtree; otherwise the proof has its own.
 #[must_use]
 pub fn roots_by_consistency(old: u64, new: u64, old_root: Hash, proof: &[Hash]) -> Option<(Hash, Hash)> {
     let ranges = consistency_ranges(old, new)?;
@@ -82,7 +82,7 @@ pub fn roots_by_consistency(old: u64, new: u64, old_root: Hash, proof: &[Hash]) 
     }
     let mut steps = ranges.into_iter().zip(proof).peekable();
     let begin = match steps.peek() {
-        // Only a range that ends where the old tree does is its own last subtree.
+        // Only a range that ends with the old tree is its last subtree.
         Some((range, hash)) if range.end == old && range.start > 0 => {
             let hash = **hash;
             steps.next();

@@ -1,9 +1,9 @@
 //! The shape of the tree. A tree of `n` leaves is a row of full subtrees, one per bit of `n`, the largest first: the
 //! frontier. Appending merges from its right end.
 //!
-//! What is kept of the inside are the rows at every [`TILE_HEIGHT`]th level: every other node is folded from at most
-//! `2^(TILE_HEIGHT - 1)` hashes of the row below it. So an append writes one hash in 256 more than its leaf, and a proof
-//! reads a bounded number of hashes per row, of which there are `log256 n`.
+//! Of the inner nodes, only the rows at every [`TILE_HEIGHT`]th level are stored: any other node is folded from at
+//! most `2^(TILE_HEIGHT - 1)` hashes of the row below it. So an append stores on average one hash per 256 leaves
+//! besides its leaf, and a proof reads a bounded number of hashes in each of `log256 n` rows.
 
 use std::ops::Range;
 
@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::hash::{Hash, node_hash};
 
-/// Most leaves of a tree: sums of sizes stay within a `u64`, and numbers within a signed one.
+/// Most leaves of a tree: sums of sizes fit into a `u64`, and numbers into an `i64`.
 pub const MAX_SIZE: u64 = 1 << 62;
-/// Rows that are kept are this many levels apart.
+/// Stored rows are this many levels apart.
 pub const TILE_HEIGHT: u32 = 8;
 
 /// A full subtree: `2^level` leaves from `index * 2^level` on.
@@ -23,7 +23,7 @@ pub struct Node {
     pub index: u64,
 }
 
-/// Neighbours in a row that is kept, of which a node is folded. Row 0 is the leaves.
+/// Adjacent hashes of a stored row, from which a node is folded. Row 0 is the leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
     pub level: u32,
@@ -32,21 +32,21 @@ pub struct Row {
 }
 
 impl Node {
-    /// What is kept of this node.
+    /// The stored hashes of this node.
     #[must_use]
     pub fn row(self) -> Row {
         let above = self.level % TILE_HEIGHT;
         Row { level: self.level - above, first: self.index << above, count: 1 << above }
     }
 
-    /// Whether it is one of those that are kept beside the leaves.
+    /// Whether it is a stored inner node.
     #[must_use]
     pub fn is_kept(self) -> bool {
         self.level > 0 && self.level.is_multiple_of(TILE_HEIGHT)
     }
 }
 
-/// The full subtrees at the right edge: all that is needed to append, and to know the root.
+/// The roots of the full subtrees: enough to append, and to compute the root.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Frontier {
     size: u64,
@@ -54,8 +54,8 @@ pub struct Frontier {
 }
 
 impl Frontier {
-    /// The frontier of `size` leaves, from the roots of its full subtrees, largest first. None when there are more or
-    /// fewer than such a tree has.
+    /// The frontier of `size` leaves, from the roots of its full subtrees, largest first. `None` if their number is
+    /// wrong.
     #[must_use]
     pub fn new(size: u64, peaks: Vec<Hash>) -> Option<Self> {
         (size <= MAX_SIZE && peaks.len() == size.count_ones() as usize).then_some(Self { size, peaks })
@@ -76,13 +76,14 @@ impl Frontier {
         fold_subtrees(&self.peaks)
     }
 
-    /// Appends a leaf and tells of every node that it completes. Returns false, and does nothing, when the tree is full.
+    /// Appends a leaf and passes each completed node to `completed`. Returns false, and does nothing, if the tree
+    /// is full.
     #[must_use]
     pub fn push(&mut self, leaf: Hash, completed: impl FnMut(Node, Hash)) -> bool {
         self.push_full(0, leaf, completed)
     }
 
-    /// Appends a full subtree of `2^level` leaves, where one can begin. Returns false, and does nothing, where it cannot.
+    /// Appends a full subtree of `2^level` leaves. Returns false, and does nothing, if none can begin here.
     #[must_use]
     pub fn push_full(&mut self, level: u32, hash: Hash, mut completed: impl FnMut(Node, Hash)) -> bool {
         let Some(leaves) = 1_u64.checked_shl(level) else { return false };
@@ -115,7 +116,7 @@ pub fn subtrees(range: Range<u64>) -> Vec<Node> {
     found
 }
 
-/// The hash over full subtrees of falling size, as a tree has them at its right edge.
+/// The hash over full subtrees of decreasing size, as at the right edge of a tree.
 #[must_use]
 pub fn fold_subtrees(hashes: &[Hash]) -> Hash {
     let mut right_to_left = hashes.iter().rev();
@@ -125,7 +126,7 @@ pub fn fold_subtrees(hashes: &[Hash]) -> Hash {
     }
 }
 
-/// The hash over a power of two of neighbours in a row; none when there is no such number of them.
+/// The hash over a row whose length is a power of two; `None` for other lengths.
 #[must_use]
 pub fn fold_full(mut row: Vec<Hash>) -> Option<Hash> {
     if !row.len().is_power_of_two() {

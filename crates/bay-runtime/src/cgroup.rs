@@ -1,17 +1,17 @@
-//! Control groups on hosts with version 2, version 1, or both at once (hybrid).
+//! Control groups on hosts with version 2, version 1, or both (hybrid).
 //!
-//! Version 2 is always needed: it kills and freezes a tree as a whole and gives every exec its own leaf. Where the host
-//! has not mounted it the helper does ([`crate::own_v2`]). The bay's group in it has two children, so that controllers
-//! may be enabled below it (a group with children holds no processes itself):
+//! Version 2 is always needed: it kills and freezes a tree as a whole and gives every exec its own leaf. If the host has
+//! not mounted it, the helper does ([`crate::cgroup2_mount`]). The bay's group in it has two children, because a group
+//! below which controllers are enabled may contain no processes itself:
 //!
 //! ```text
 //! <v2>/workbay/<daemon>/<bay>           limits (owned by the host's root) · root of the bay's cgroup namespace
 //!                       ├── guest       PID 1
 //!                       └── execs/<id>  one per exec, made by the guest
-//! <v1>/<controller>/workbay/<daemon>/<bay>   limits, where the controllers still live in version 1
+//! <v1>/<controller>/workbay/<daemon>/<bay>   limits, if the controllers are still in version 1
 //! ```
 //!
-//! The bay may make groups of its own below its group and move its processes there; the limit files stay the host's.
+//! The bay may make groups below its group and move its processes to them. The limit files belong to the host.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -26,20 +26,20 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Uid, chownat, openat, unlinkat};
 use rustix::io::Errno;
 
+use crate::cgroup2_mount::{self, CGROUP2_MOUNT};
 use crate::failure::{Failure, Try};
-use crate::own_v2::{self, OWN_V2};
 
 mod first_process;
-mod hanging;
 mod limits;
 mod processors;
 mod stats;
+mod stuck_processes;
 
-pub use limits::Placing;
+pub use limits::LimitContext;
 
 const STEP: &str = "cgroups";
-/// Version 1 controllers. A bay joins a group of its own in every hierarchy that is mounted, also where it is not
-/// limited: the hierarchy then begins at that group for whoever mounts it inside, and shows nothing of the host.
+/// Version 1 controllers. A bay joins a group of its own in every mounted hierarchy, even in those without a limit: if
+/// the bay mounts the hierarchy, it begins at that group and shows nothing of the host.
 const V1_CONTROLLERS: [&str; 14] = [
     "cpu",
     "cpuacct",
@@ -56,17 +56,17 @@ const V1_CONTROLLERS: [&str; 14] = [
     "rdma",
     "misc",
 ];
-/// Those that programs read to size themselves by.
+/// The controllers that programs read to adapt to their limits.
 const V1_SHOWN: [&str; 6] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "blkio"];
-/// And how a hierarchy without any controller is called.
+/// How the name of a hierarchy without a controller begins.
 const V1_NAMED: &str = "name=";
-/// Version 2 controllers enabled for bays, where the host offers them.
+/// Version 2 controllers that are enabled for bays if the host offers them.
 const V2_CONTROLLERS: [&str; 5] = ["cpu", "memory", "pids", "io", "cpuset"];
-/// Groups a bay may have below its own, and how deep: room for nested containers, while each group costs the host memory
-/// that no limit of the bay's accounts for.
+/// Groups that a bay may have below its own, and their depth: enough for nested containers. Each group costs the host
+/// memory that no limit of the bay counts.
 pub(crate) const MAX_GROUPS: u32 = 4096;
 pub(crate) const MAX_GROUP_DEPTH: u32 = 32;
-/// How long killed processes may take to be gone. Uninterruptible sleep on a slow disk is the only thing that takes long.
+/// How long killed processes may take to end. Only uninterruptible sleep on a slow disk takes long.
 const KILL_DEADLINE: Duration = Duration::from_secs(20);
 /// How long freezing may take.
 const FREEZE_DEADLINE: Duration = Duration::from_secs(10);
@@ -75,31 +75,33 @@ const FREEZE_DEADLINE: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchies {
     pub v2: PathBuf,
-    /// Controller (or `name=…`) and mount point; several may share one.
+    /// Controller (or `name=…`) and mount point. Several controllers may share a mount point.
     pub v1: Vec<(String, PathBuf)>,
 }
 
 impl Hierarchies {
-    /// Reads the mount table; `None` where nobody has mounted version 2 yet. Changes nothing: the daemon may ask.
+    /// Reads the mount table. None if version 2 is not mounted. Changes nothing, so the daemon may call it too.
     ///
     /// # Errors
-    /// When there is no mount table to read.
+    /// If the mount table cannot be read.
     pub fn mounted() -> Result<Option<Self>, Failure> {
         let table = fs::read_to_string("/proc/self/mountinfo")
             .at(STEP, || "could not read the mount table".to_owned())?;
         Ok(Self::from_mountinfo(&table))
     }
 
-    /// The same for the helper, which mounts version 2 where it is missing.
+    /// The hierarchies of this host. Mounts version 2 if nobody has.
     pub(crate) fn ready() -> Result<Self, Failure> {
         if let Some(mounted) = Self::mounted()? {
             return Ok(mounted);
         }
-        own_v2::mount_unless(|| Ok(Self::mounted()?.is_some()))?;
+        cgroup2_mount::mount_unless(|| Ok(Self::mounted()?.is_some()))?;
         Self::mounted()?.ok_or_else(|| {
             Failure::new(
                 STEP,
-                format!("the cgroup version 2 hierarchy mounted at {OWN_V2} is not in the mount table"),
+                format!(
+                    "the cgroup version 2 hierarchy mounted at {CGROUP2_MOUNT} is not in the mount table"
+                ),
                 io::Error::from(io::ErrorKind::NotFound),
             )
         })
@@ -130,12 +132,12 @@ impl Hierarchies {
         Some(Self { v2: v2?, v1 })
     }
 
-    /// Makes the bay's groups, owned so that the bay may work below them, and sets its limits.
+    /// Makes the bay's groups, with an owner so that the bay may make groups below them, and sets its limits.
     pub(crate) fn make(
         &self,
         group: &Path,
         limits: &Limits,
-        placing: Placing<'_>,
+        placing: LimitContext<'_>,
         owner: u32,
     ) -> Result<(), Failure> {
         let v2 = self.v2.join(group);
@@ -156,25 +158,25 @@ impl Hierarchies {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(Failure::new(STEP, format!("could not make {}", path.display()), error));
                 }
-                _ => give(&path, owner)?,
+                _ => delegate(&path, owner)?,
             }
         }
-        give(&v2, owner)
+        delegate(&v2, owner)
     }
 
-    /// Makes a group below the bay's own, for the bay to use; its parent is there. Nothing happens when it is too.
+    /// Makes a group for the bay below the bay's own. The parent must exist; the group may.
     pub(crate) fn make_leaf(&self, group: &Path, leaf: &Path, owner: u32) -> Result<(), Failure> {
         let path = self.v2.join(group).join(leaf);
         match fs::create_dir(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 Err(Failure::new(STEP, format!("could not make {}", path.display()), error))
             }
-            _ => give(&path, owner),
+            _ => delegate(&path, owner),
         }
     }
 
-    /// Freezes every group of the bay but the guest's, each for itself, so that one made later runs. Answers which. What
-    /// is not stopped yet freezes as soon as it would run.
+    /// Freezes every group of the bay except the guest's, each one by itself, so that groups that are made later run.
+    /// Returns the frozen groups. A process that is not stopped yet stops as soon as it would run.
     pub(crate) fn freeze_leaves(&self, group: &Path) -> Result<Vec<PathBuf>, Failure> {
         let bay = self.v2.join(group);
         let below = |dir: &Path| -> Vec<PathBuf> {
@@ -194,7 +196,7 @@ impl Hierarchies {
     pub(crate) fn thaw_leaves(&self, leaves: &[PathBuf]) -> Result<(), Failure> {
         for leaf in leaves {
             match fs::write(leaf.join("cgroup.freeze"), "0") {
-                // The guest takes empty ones away.
+                // The guest removes empty groups.
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(Failure::new(STEP, format!("could not thaw {}", leaf.display()), error));
                 }
@@ -215,8 +217,8 @@ impl Hierarchies {
         self.v1.iter().map(move |(controller, root)| (controller.as_str(), root.join(group)))
     }
 
-    /// The version 1 hierarchies that programs in a bay read, each with all its controllers: only together can they be
-    /// mounted.
+    /// The version 1 hierarchies that programs in a bay read, each with all of its controllers, because these can only
+    /// be mounted together.
     pub(crate) fn v1_for_bays(&self) -> Vec<Vec<&str>> {
         let of = |root: &PathBuf| -> Vec<&str> {
             self.v1.iter().filter(|(_, at)| at == root).map(|(name, _)| name.as_str()).collect()
@@ -228,7 +230,7 @@ impl Hierarchies {
         self.v1.iter().find(|(name, _)| name == controller).map(|(_, root)| root.as_path())
     }
 
-    /// Best effort: a controller that the host keeps for itself is one limit less, which `bay doctor` tells.
+    /// Best effort: if the host does not share a controller, that limit is missing, and `bay doctor` reports it.
     fn enable_controllers_down_to(&self, group: &Path) {
         let mut at = self.v2.clone();
         for part in group {
@@ -237,14 +239,14 @@ impl Hierarchies {
         }
     }
 
-    /// Lets the guest's leaves be told apart by the controllers. Only possible once no process is in the bay's own group.
+    /// Enables the controllers for each exec's leaf. Possible only when no process is in the bay's own group.
     pub(crate) fn enable_for_leaves(&self, group: &Path) {
         let bay = self.v2.join(group);
         enable_controllers(&bay);
         enable_controllers(&bay.join("execs"));
     }
 
-    /// A descriptor of the bay's version 2 group, or of a part of it, for a clone straight into it.
+    /// A descriptor of the bay's version 2 group, or of a group below it, to clone a process into it.
     pub(crate) fn open(&self, group: &Path, part: &str) -> Result<OwnedFd, Failure> {
         let path = self.v2.join(group).join(part);
         openat(CWD, &path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -259,7 +261,7 @@ impl Hierarchies {
         Ok(())
     }
 
-    /// Kills everything in the bay's group and waits until it is gone.
+    /// Kills everything in the bay's group and waits until it has ended.
     pub(crate) fn kill(&self, group: &Path) -> Result<(), Failure> {
         let dir = self.v2.join(group);
         match fs::write(dir.join("cgroup.kill"), "1") {
@@ -267,7 +269,7 @@ impl Hierarchies {
             other => other.at(STEP, || format!("could not kill {}", dir.display()))?,
         }
         wait_for_event(&dir, "populated 0", KILL_DEADLINE)
-            .at(STEP, || format!("the bay's processes do not end: {}", hanging::told(&dir)))
+            .at(STEP, || format!("the bay's processes do not end: {}", stuck_processes::describe(&dir)))
     }
 
     pub(crate) fn freeze(&self, group: &Path, frozen: bool) -> Result<(), Failure> {
@@ -278,29 +280,30 @@ impl Hierarchies {
             .at(step, || format!("could not {step} {}", dir.display()))?;
         let event = if frozen { "frozen 1" } else { "frozen 0" };
         let outcome = wait_for_event(&dir, event, FREEZE_DEADLINE)
-            .at(step, || format!("the bay does not {step}: {}", hanging::told(&dir)));
+            .at(step, || format!("the bay does not {step}: {}", stuck_processes::describe(&dir)));
         if frozen && outcome.is_err() {
-            // A bay that is half frozen, its guest included, is neither paused nor of any use.
+            // Some processes are frozen, possibly including the guest, so the bay is neither paused nor usable. Thaw
+            // it.
             let _ = fs::write(dir.join("cgroup.freeze"), "0");
         }
         outcome
     }
 
-    /// Whether the bay's group is frozen at this moment.
+    /// Whether the bay's group is frozen now.
     #[must_use]
     pub fn is_frozen(&self, group: &Path) -> bool {
         fs::read_to_string(self.v2.join(group).join("cgroup.events"))
             .is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
     }
 
-    /// Removes the bay's groups in every hierarchy, and the groups above that are ours and now empty. Their processes
-    /// must be gone.
+    /// Removes the bay's groups in every hierarchy, and Workbay's groups above them that are now empty. The processes
+    /// in them must have ended.
     pub(crate) fn remove(&self, group: &Path) -> Result<(), Failure> {
         for root in self.v1_roots().chain([&self.v2]) {
             let path = root.join(group);
             remove_tree(&path).at(STEP, || format!("could not remove {}", path.display()))?;
             for above in group.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
-                // In use by another bay or another daemon: theirs to remove.
+                // Another bay or another daemon still uses it and will remove it.
                 if fs::remove_dir(root.join(above)).is_err() {
                     break;
                 }
@@ -327,7 +330,8 @@ impl Hierarchies {
     }
 }
 
-/// Like `create_dir_all`, but another helper may remove the empty groups above at the same moment.
+/// Makes a directory and its parents. Unlike `create_dir_all`, this works while another helper removes the same empty
+/// parents.
 fn make_path(path: &Path) -> io::Result<()> {
     const TRIES: usize = 100;
     for _ in 1..TRIES {
@@ -348,8 +352,8 @@ fn enable_controllers(dir: &Path) {
     }
 }
 
-/// Lets the bay's root make groups below `dir` and move its processes among them, and nothing else.
-fn give(dir: &Path, owner: u32) -> Result<(), Failure> {
+/// Lets the bay's root make groups below `dir` and move its processes between them, and nothing else.
+fn delegate(dir: &Path, owner: u32) -> Result<(), Failure> {
     let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
     for file in ["", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"] {
         let path = dir.join(file);
@@ -359,7 +363,7 @@ fn give(dir: &Path, owner: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until `cgroup.events` of `dir` has the line; the kernel signals each change of that file.
+/// Waits until `cgroup.events` of `dir` has the line. The kernel notifies about each change of that file.
 fn wait_for_event(dir: &Path, line: &str, within: Duration) -> io::Result<()> {
     let file = fs::File::open(dir.join("cgroup.events"))?;
     let until = Instant::now() + within;
@@ -376,15 +380,15 @@ fn wait_for_event(dir: &Path, line: &str, within: Duration) -> io::Result<()> {
                 format!("{line:?} did not come within {within:?}"),
             ));
         }
-        // A change between the read and the poll is not lost, but a short round costs nothing and trusts less.
+        // The kernel loses no change between the read and the poll; the short timeout is only a precaution.
         let round = Timespec::try_from(left.min(Duration::from_millis(50)))
             .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let _ = poll(&mut [PollFd::new(&file, PollFlags::PRI)], Some(&round));
     }
 }
 
-/// Removes a group and everything below it. The groups below are the agent's: deeper than any path is long, perhaps, so
-/// this goes down and up by descriptor, with one open at a time.
+/// Removes a group and everything below it. The agent made the groups below, possibly deeper than a path can be long.
+/// So this walks by descriptor, with one open at a time.
 fn remove_tree(dir: &Path) -> io::Result<()> {
     let (Some(above), Some(name)) = (dir.parent(), dir.file_name()) else {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
@@ -393,7 +397,7 @@ fn remove_tree(dir: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other?,
     };
-    // The groups from `above` down to the one to remove next; `at` is the parent of the last.
+    // The groups from `above` down to the next one to remove; `at` is the parent of the last.
     let mut way = vec![name.to_owned()];
     while let Some(name) = way.last() {
         let group = match open_group(at.as_fd(), Path::new(name)) {
@@ -433,7 +437,7 @@ fn first_child(group: &OwnedFd) -> io::Result<Option<OsString>> {
     Ok(None)
 }
 
-/// Removes one empty group. A group whose last process was reaped a moment ago can still be busy.
+/// Removes one empty group. The group may be busy for a moment after its last process was reaped.
 fn remove_group(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     let until = Instant::now() + KILL_DEADLINE;
     loop {
@@ -474,17 +478,17 @@ mod tests {
     }
 
     #[test]
-    fn a_version_1_host_with_our_own_mount_is_understood() {
+    fn a_version_1_host_with_the_helpers_mount_is_understood() {
         let table = "\
 31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu
 40 25 0:35 / /run/workbay/cgroup2 rw,nosuid - cgroup2 workbay rw,nsdelegate";
         let found = Hierarchies::from_mountinfo(table).unwrap();
-        assert_eq!(found.v2, Path::new(OWN_V2));
+        assert_eq!(found.v2, Path::new(CGROUP2_MOUNT));
         assert_eq!(found.v1, [("cpu".to_owned(), "/sys/fs/cgroup/cpu".into())]);
     }
 
     #[test]
-    fn a_host_without_version_2_is_seen_to_lack_it() {
+    fn a_host_without_version_2_is_detected() {
         assert_eq!(Hierarchies::from_mountinfo("31 30 0:27 / /c rw - cgroup cgroup rw,cpu"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The one error of the helper: which step, what it tried, and what the kernel said.
+//! The one error of the helper: the step, what it tried, and what the kernel reported.
 
 use std::io;
 
@@ -17,7 +17,7 @@ impl Failure {
     }
 }
 
-/// Says what was being tried when a call failed.
+/// Adds the step and what was tried to the error of a system call.
 pub(crate) trait Try<T> {
     fn at(self, step: &'static str, what: impl FnOnce() -> String) -> Result<T, Failure>;
 }

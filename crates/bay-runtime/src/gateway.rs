@@ -1,7 +1,7 @@
-//! The gateway's end of a bay's network: sockets that live in the bay's gateway namespace and belong to the daemon.
+//! The gateway's end of a bay's network: sockets in the bay's gateway namespace that belong to the daemon.
 //!
-//! They are made by a thread that enters the namespace and ends: nobody stays there. When the daemon ends they are gone
-//! with it, and the kernel refuses what the bay sends until the next daemon opens them anew.
+//! A thread enters the namespace, makes the sockets and ends. When the daemon ends, the sockets are closed, and the
+//! kernel refuses the bay's connections until the next daemon opens new sockets.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,15 +16,15 @@ use bay_types::guest::{DNS_PORT, GATEWAY_V4, GATEWAY_V6};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::place;
+use crate::run_directory;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// What the gateway of one bay listens at.
+/// The sockets on which the gateway of one bay listens.
 #[derive(Debug)]
 pub struct GatewaySockets {
-    /// Accepts every TCP connection of the bay; the local end of each is where the bay wanted to go.
+    /// Accepts every TCP connection of the bay. The local address of each is the address that the bay wanted to reach.
     pub tcp: TcpListener,
     /// One for each address of the resolver.
     pub dns: Vec<UdpSocket>,
@@ -32,7 +32,7 @@ pub struct GatewaySockets {
     namespace: OwnedFd,
 }
 
-/// What is needed to look at the counters later.
+/// Access to the namespace's packet counters.
 #[derive(Debug)]
 pub struct Counters {
     namespace: OwnedFd,
@@ -40,18 +40,18 @@ pub struct Counters {
 }
 
 impl GatewaySockets {
-    /// Opens them for a bay that runs.
+    /// Opens the sockets of a running bay.
     ///
     /// # Errors
-    /// When there is no such namespace, or the kernel does not let its connections be steered.
+    /// If the namespace does not exist, or the kernel does not allow steering its connections.
     pub fn open(run_dir: &Path) -> io::Result<Self> {
-        let namespace: OwnedFd = File::open(place::gateway_handle(run_dir))?.into();
+        let namespace: OwnedFd = File::open(run_directory::gateway_handle(run_dir))?.into();
         let (tcp, dns) = inside(&namespace, || Ok((listener()?, resolvers()?)))?;
         let steering = steer(&namespace, &tcp)?;
         Ok(Self { tcp, dns, steering, namespace })
     }
 
-    /// The sockets, and what keeps them useful.
+    /// The sockets, and access to the counters.
     #[must_use]
     pub fn into_parts(self) -> (TcpListener, Vec<UdpSocket>, Counters) {
         (self.tcp, self.dns, Counters { namespace: self.namespace, _steering: self.steering })
@@ -59,10 +59,10 @@ impl GatewaySockets {
 }
 
 impl Counters {
-    /// What was dropped so far.
+    /// What the kernel has dropped so far.
     ///
     /// # Errors
-    /// When the namespace cannot be entered.
+    /// If the namespace cannot be entered.
     pub fn dropped(&self) -> io::Result<Dropped> {
         inside(&self.namespace, || {
             let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/net/{file}"));
@@ -71,10 +71,10 @@ impl Counters {
     }
 }
 
-/// Tries to steer connections, in a network namespace of its own that ends with the attempt.
+/// Tries to steer connections, in a new network namespace that ends with the attempt.
 ///
 /// # Errors
-/// What the kernel says where it does not let this be done.
+/// The error of the kernel, if it does not allow this.
 pub fn can_steer() -> io::Result<()> {
     let attempt = std::thread::spawn(|| {
         leave_namespaces(flags::NET)?;
@@ -85,7 +85,7 @@ pub fn can_steer() -> io::Result<()> {
     attempt.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
 }
 
-/// Runs `work` in a thread that has entered the network namespace and ends there.
+/// Runs `work` in a thread that enters the network namespace and then ends.
 fn inside<T: Send>(namespace: &OwnedFd, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let entered = scope.spawn(|| {
@@ -96,7 +96,7 @@ fn inside<T: Send>(namespace: &OwnedFd, work: impl FnOnce() -> io::Result<T> + S
     })
 }
 
-/// Bound to a port that the kernel chooses: connections are steered to it, whatever their port.
+/// Bound to a port that the kernel chooses. Connections to every port are steered to it.
 fn listener() -> io::Result<TcpListener> {
     let open = |family, address: IpAddr| {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -108,12 +108,12 @@ fn listener() -> io::Result<TcpListener> {
         listen(&socket, BACKLOG)?;
         io::Result::Ok(TcpListener::from(socket))
     };
-    // A host without IPv6 has bays without IPv6.
+    // On a host without IPv6, bays have no IPv6.
     open(AddressFamily::INET6, Ipv6Addr::UNSPECIFIED.into())
         .or_else(|_| open(AddressFamily::INET, Ipv4Addr::UNSPECIFIED.into()))
 }
 
-/// Each has the address that questions are sent to: an answer has to come from there.
+/// Each is bound to an address to which queries are sent, because answers must come from it.
 fn resolvers() -> io::Result<Vec<UdpSocket>> {
     let open = |address: IpAddr| {
         let socket = UdpSocket::bind((address, DNS_PORT))?;
@@ -125,7 +125,7 @@ fn resolvers() -> io::Result<Vec<UdpSocket>> {
     Ok(all)
 }
 
-/// Reads the kernel's tables: two lines for each protocol in the first, a line for each counter in the second.
+/// Reads the kernel's tables: the first has two lines for each protocol, the second a line for each counter.
 fn dropped(v4: &str, v6: &str) -> Dropped {
     let table = |protocol: &str, counter: &str| {
         let mut rows = v4.lines().filter_map(|line| line.strip_prefix(protocol)?.strip_prefix(": "));
@@ -156,7 +156,7 @@ mod tests {
     use crate::network;
 
     #[test]
-    fn every_port_of_every_address_comes_to_one_listener_until_it_is_closed() {
+    fn connections_to_every_port_and_address_reach_one_listener_until_it_is_closed() {
         let lab = std::thread::spawn(|| {
             leave_namespaces(flags::NET).unwrap();
             network::prepare_gateway().unwrap();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_nowhere_is_read_from_both_tables() {
+    fn dropped_packets_are_read_from_both_tables() {
         let v4 = "Ip: Forwarding InUnknownProtos\nIp: 2 3\nIcmp: InMsgs InEchos\nIcmp: 9 5\n\
                   IcmpMsg: InType8\nIcmpMsg: 5\nUdp: InDatagrams NoPorts\nUdp: 1 7\nUdpLite: NoPorts\nUdpLite: 8\n";
         let v6 = "Ip6InUnknownProtos\t1\nIcmp6InEchos\t2\nUdp6NoPorts\t30\n";

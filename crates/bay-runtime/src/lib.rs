@@ -1,7 +1,7 @@
-//! The runtime helper, `bay __runtime`: one thread, one request, one answer, and it is gone.
+//! The runtime helper, `bay __runtime`: a process with one thread that serves one request and exits.
 //!
-//! It turns three subvolumes into a running machine. What it starts does not depend on it or on the daemon: PID 1 of a
-//! bay is nobody's child but init's.
+//! It turns three subvolumes into a running machine. What it starts does not depend on it or on the daemon: the parent of
+//! a bay's PID 1 is the host's init.
 //!
 //! # Start, step by step
 //!
@@ -22,37 +22,37 @@
 //!
 //! # What protects the host
 //!
-//! * Every mount that needs the host's rights is made by the helper in a mount namespace owned by the host; the bay
-//!   gets a *copy* of that namespace, owned by its own user namespace. The kernel then locks read-only, nodev and the
-//!   mounts themselves: root in the bay can neither lift them nor look below them.
-//! * After its first start the root filesystem is the agent's. Every path in it is opened with `openat2` below its own
+//! * The helper makes every mount that needs the host's rights in a mount namespace that the host owns. The bay gets a
+//!   *copy* of that namespace, owned by its own user namespace. The kernel then locks read-only, nodev and the mounts
+//!   themselves: root in the bay can neither change them nor look below them.
+//! * After its first start, the agent controls the root filesystem. Every path in it is opened with `openat2` below its own
 //!   directory, without following a link, and mounted by descriptor.
-//! * The guest's executable is not readable inside the bay, so that the kernel refuses to let the bay's root trace it.
+//! * The guest's executable is not readable inside the bay. So the kernel does not let the bay's root trace the guest.
 //!
 //! # Failure paths
 //!
 //! * A step fails: the helper clears what it made and answers `Failed` with the step's name.
-//! * The helper is killed: PID 1 waits for a byte that never comes, reads end-of-file and exits; the rest (groups,
-//!   namespace handle, socket) lies where [`RuntimePlace`](bay_types::runtime::RuntimePlace) says, and the next `Start`
-//!   or `Clear` for that bay removes it.
+//! * The helper is killed: PID 1 waits for a byte that never comes, reads end-of-file and exits. The rest (groups, namespace
+//!   handle, socket) stays at the paths in [`RuntimePlace`](bay_types::runtime::RuntimePlace), and the next `Start` or
+//!   `Clear` for that bay removes it.
 //! * Two helpers for one bay: the second waits for a lock on the run directory.
 #![forbid(unsafe_code)]
 
-mod attempt;
 mod cgroup;
+mod cgroup2_mount;
 mod clear;
 mod failure;
-mod filter;
 mod gateway;
-mod inner;
 mod limit_events;
 mod memory;
 mod mounts;
-mod netuse;
+mod namespace_check;
 mod network;
-mod own_v2;
-mod place;
+mod network_use;
+mod pid1_setup;
+mod run_directory;
 mod sandbox;
+mod seccomp_filter;
 pub mod sockets;
 mod start;
 
@@ -61,19 +61,19 @@ use std::process::ExitCode;
 
 use bay_types::runtime::{RuntimeReply, RuntimeRequest};
 
-pub use attempt::{ATTEMPT_MADE, ATTEMPT_NAMESPACES};
-pub use cgroup::{Hierarchies, Placing};
+pub use cgroup::{Hierarchies, LimitContext};
+pub use cgroup2_mount::{CGROUP2_MOUNT, detached_v2};
 pub use failure::Failure;
 pub use gateway::{Counters, GatewaySockets, can_steer};
 pub use limit_events::limit_events;
-pub use memory::{CRIU_FLOOR, CRIU_PLACES, PROGRAM, find_criu, goes_on_here};
-pub use netuse::network_use;
+pub use memory::{CRIU_FLOOR, CRIU_PLACES, PROGRAM, can_restore_here, find_criu};
+pub use namespace_check::{ATTEMPT_MADE, ATTEMPT_NAMESPACES};
 pub use network::own_addresses;
-pub use own_v2::{OWN_V2, detached_v2};
-pub use place::{GUEST_SOCKET, guest_socket, process_start_ticks};
+pub use network_use::network_use;
+pub use run_directory::{GUEST_SOCKET, guest_socket, process_start_ticks};
 pub use start::STEPS;
 
-/// Longest request accepted.
+/// Longest request that is accepted.
 const MAX_REQUEST_BYTES: u64 = 1 << 20;
 
 /// Entry of `bay __runtime`: reads a request from standard input and answers on standard output.
@@ -84,11 +84,12 @@ pub fn run() -> ExitCode {
             println!("{}", STEPS.join("\n"));
             return ExitCode::SUCCESS;
         }
-        Some(ATTEMPT_NAMESPACES) => return attempt::attempt_namespaces(),
+        Some(ATTEMPT_NAMESPACES) => return namespace_check::attempt_namespaces(),
         _ => {}
     }
     let mut text = String::new();
-    // Not in the match: its lock must end before the request is served, which may read on.
+    // A statement of its own, so that the lock of standard input ends before the request is served, which may read
+    // more.
     let read = io::stdin().lock().take(MAX_REQUEST_BYTES).read_line(&mut text);
     let reply = match read {
         Err(error) => failed("request", &error.to_string()),
@@ -98,7 +99,7 @@ pub fn run() -> ExitCode {
         },
     };
     let ok = !matches!(reply, RuntimeReply::Failed { .. } | RuntimeReply::Hangs { .. });
-    // The daemon may be gone; what was done stays done, and the next one finds it.
+    // An error means that the daemon is gone. What was done stays done, and the next daemon finds it.
     if let Ok(mut line) = serde_json::to_vec(&reply) {
         line.push(b'\n');
         let _ = io::stdout().write_all(&line);
@@ -119,7 +120,7 @@ fn handle(request: &RuntimeRequest) -> RuntimeReply {
         RuntimeRequest::Clear(place) => clear::clear(place),
         RuntimeRequest::Freeze(place) => Hierarchies::ready().and_then(|h| h.freeze(&place.cgroup, true)),
         RuntimeRequest::Thaw(place) => Hierarchies::ready().and_then(|h| h.freeze(&place.cgroup, false)),
-        RuntimeRequest::Mend(spec) => memory::mend(spec),
+        RuntimeRequest::Mend(spec) => memory::undo_failed(spec),
         RuntimeRequest::Examine(spec) => match memory::examine(spec) {
             Ok(obstacles) => return RuntimeReply::Examined { obstacles },
             Err(failure) => Err(failure),

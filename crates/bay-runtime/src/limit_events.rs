@@ -1,4 +1,4 @@
-//! How often the kernel held a bay to its limits, as its groups tell the host. A bay cannot write these files.
+//! How often the kernel enforced a bay's limits, from the host's side of its groups. A bay cannot write these files.
 
 use std::fs;
 use std::path::Path;
@@ -7,14 +7,14 @@ use bay_types::stats::LimitEvents;
 
 use crate::cgroup::Hierarchies;
 
-/// Reads the counters of a bay's group. What this host does not count is zero.
+/// Reads the counters of a bay's group. A counter that this host does not have is zero.
 #[must_use]
 pub fn limit_events(groups: &Hierarchies, group: &Path) -> LimitEvents {
     let v1 = |controller: &str| groups.v1.iter().find(|(name, _)| name == controller).map(|(_, root)| root);
     let read = |controller: &str, v1_file: &str, v2_file: &str, key: &str| {
         let in_v1 = v1(controller).map(|root| root.join(group).join(v1_file));
         let in_v2 = groups.v2.join(group).join(v2_file);
-        // Where the controller lives decides which of them exists.
+        // Which of the files exists depends on where the controller is.
         in_v1
             .into_iter()
             .chain([in_v2])
@@ -27,7 +27,7 @@ pub fn limit_events(groups: &Hierarchies, group: &Path) -> LimitEvents {
     }
 }
 
-/// The number behind a key in a file of `key number` lines.
+/// The number after a key, in a file of `key number` lines.
 fn value(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse().ok())
 }

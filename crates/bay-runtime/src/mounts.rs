@@ -1,7 +1,7 @@
-//! The bay's file tree, put together with the host's rights in a mount namespace that nobody else sees.
+//! Builds the bay's file tree, with the host's rights, in a mount namespace that no other process uses.
 //!
-//! The root filesystem belongs to the agent: any name in it may be a link to anywhere. So every mount point is looked
-//! up below the root's own descriptor without following links, and mounts move from descriptor to descriptor.
+//! The agent controls the root filesystem, so any name in it may be a link to anywhere. Every mount point is looked up
+//! below the root's own descriptor without following links, and mounts are moved from descriptor to descriptor.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,21 +20,21 @@ use rustix::mount::{
 };
 
 use crate::failure::{Failure, Try};
-use crate::place;
+use crate::run_directory;
 
 const STEP: &str = "mounts";
 
-/// Where the kernel's own filesystems go; PID 1 mounts them from inside.
+/// Mount points for the kernel's own filesystems, which PID 1 mounts from inside.
 pub(crate) const INNER_MOUNT_POINTS: [&str; 4] = ["proc", "sys", "dev", "run"];
 
 /// Leaves the host's mount namespace and builds the tree at the staging directory of the new one.
 pub(crate) fn build(spec: &RuntimeSpec, user_namespace: BorrowedFd<'_>) -> Result<(), Failure> {
     leave_namespaces(flags::MOUNT).at(STEP, || "could not leave the host's mount namespace".to_owned())?;
-    // Nothing mounted from here on may appear on the host.
+    // No later mount may appear on the host.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .at(STEP, || "could not make the mounts private".to_owned())?;
 
-    let outer = outer(spec)?;
+    let outer = host_mounts(spec)?;
     let root = open_dir(&spec.root)?;
     for point in INNER_MOUNT_POINTS {
         make_mount_point(&root, Path::new(point), FileType::Directory)?;
@@ -43,7 +43,7 @@ pub(crate) fn build(spec: &RuntimeSpec, user_namespace: BorrowedFd<'_>) -> Resul
         make_mount_point(&root, &mount.point, source_kind(&mount.source)?)?;
     }
 
-    let staging = place::staging_dir(&spec.place.run_dir);
+    let staging = run_directory::staging_dir(&spec.place.run_dir);
     std::fs::create_dir_all(&staging).at(STEP, || format!("could not make {}", staging.display()))?;
     let staging_dir = open_dir(&staging)?;
     attach(root_tree(spec, user_namespace)?, staging_dir.as_fd(), &spec.root)?;
@@ -62,16 +62,16 @@ pub(crate) fn root_tree(spec: &RuntimeSpec, user_namespace: BorrowedFd<'_>) -> R
 }
 
 /// Something of the host or the pool that is mounted below the bay's root.
-pub(crate) struct Outer {
+pub(crate) struct HostMount {
     pub(crate) source: PathBuf,
-    /// Below the root, without a leading slash.
+    /// Relative to the root, without a leading slash.
     pub(crate) point: PathBuf,
     attributes: u64,
-    /// Whether the bay's ids own what is in it. Otherwise nobody's do.
+    /// Whether the bay's ids own the content. Otherwise it belongs to ids that the bay does not have.
     shifted: bool,
 }
 
-impl Outer {
+impl HostMount {
     pub(crate) fn tree(&self, user_namespace: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
         if self.shifted {
             tree(&self.source, self.attributes, user_namespace)
@@ -82,9 +82,9 @@ impl Outer {
 }
 
 /// All of them, in the order in which they are mounted.
-pub(crate) fn outer(spec: &RuntimeSpec) -> Result<Vec<Outer>, Failure> {
+pub(crate) fn host_mounts(spec: &RuntimeSpec) -> Result<Vec<HostMount>, Failure> {
     let inert = mount_attr::NO_DEV | mount_attr::NO_SUID;
-    let shifted = |source: &Path, point: &Path, attributes| Outer {
+    let shifted = |source: &Path, point: &Path, attributes| HostMount {
         source: source.to_owned(),
         point: point.to_owned(),
         attributes,
@@ -97,7 +97,7 @@ pub(crate) fn outer(spec: &RuntimeSpec) -> Result<Vec<Outer>, Failure> {
         shifted(&spec.checkpoints, Path::new(relative(checkpoint::INSIDE)), inert | mount_attr::READ_ONLY),
     ];
     if let Some(program) = &spec.ctl {
-        all.push(Outer {
+        all.push(HostMount {
             source: program.clone(),
             point: PathBuf::from(relative(inside::CTL)),
             attributes: inert | mount_attr::READ_ONLY,
@@ -110,7 +110,7 @@ pub(crate) fn outer(spec: &RuntimeSpec) -> Result<Vec<Outer>, Failure> {
     Ok(all)
 }
 
-/// A mount of its own of a directory or file, not attached anywhere yet.
+/// A detached mount of a directory or file.
 fn tree(source: &Path, attributes: u64, user_namespace: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
     let mount = open_tree(CWD, source, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
         .at(STEP, || format!("could not take {}", source.display()))?;
@@ -123,8 +123,8 @@ fn tree(source: &Path, attributes: u64, user_namespace: BorrowedFd<'_>) -> Resul
     Ok(mount)
 }
 
-/// The guest's executable, which is `bay-ctl` under that name. Its owner is left as it is, one that the bay has no id
-/// for: it can be executed inside, and never read, changed or traced.
+/// The guest's executable, which is also `bay-ctl`. Its owner is an id that the bay does not have, so inside it can be
+/// executed, but not read, changed or traced.
 fn own_program(program: &Path) -> Result<OwnedFd, Failure> {
     let mount = open_tree(CWD, program, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
         .at(STEP, || format!("could not take {}", program.display()))?;
@@ -145,7 +145,7 @@ pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd, Failure> {
         .at(STEP, || format!("could not open {}", path.display()))
 }
 
-/// Looks a mount point up below `root`, following nothing.
+/// Opens a mount point below `root` without following links.
 pub(crate) fn look_up(root: impl AsFd, point: &Path) -> Result<OwnedFd, Failure> {
     let strict = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
     open_below(root, point, OFlags::PATH | OFlags::NOFOLLOW, strict).at(STEP, || {
@@ -156,7 +156,7 @@ pub(crate) fn look_up(root: impl AsFd, point: &Path) -> Result<OwnedFd, Failure>
     })
 }
 
-/// Makes the directories that lead to a mount point, and the point itself, where they are missing.
+/// Makes a mount point and the directories that lead to it, if they do not exist.
 pub(crate) fn make_mount_point(root: &OwnedFd, point: &Path, kind: FileType) -> Result<(), Failure> {
     let mut at = rustix::io::dup(root).at(STEP, || "could not copy a descriptor".to_owned())?;
     let mut parts = point.components().peekable();

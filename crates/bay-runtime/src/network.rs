@@ -1,7 +1,7 @@
 //! A network with one neighbour: the bay's gateway namespace, which has no link to the host.
 //!
-//! Every address is local to the gateway namespace (AnyIP), so whatever the bay connects to is answered there: by the
-//! gateway where it listens, by a refusal at once where nobody does.
+//! Every address is local to the gateway namespace (AnyIP). So whatever address the bay connects to, the gateway
+//! namespace answers: with the gateway if it listens, otherwise with an immediate refusal.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -26,26 +26,27 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 /// `lo` is the first device of every network namespace.
 const LOOPBACK_INDEX: u32 = 1;
-/// Both ends of the veth pair get this index, chosen so that nothing has to be looked up.
+/// The index of both ends of the veth pair. It is fixed, so that no lookup is needed.
 pub(crate) const LINK_INDEX: u32 = 2;
-/// `RT_TABLE_LOCAL`: consulted before every other table.
+/// `RT_TABLE_LOCAL`, which the kernel consults before every other table.
 const LOCAL_TABLE: u8 = 255;
 const V4_PREFIX: u8 = 24;
 const V6_PREFIX: u8 = 64;
-/// The same in every bay, so that a forked machine finds its own address unchanged.
+/// The same in every bay, so that a fork finds its own address unchanged.
 const GATEWAY_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 const BAY_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x02];
 
-/// Seconds for which a socket that its process has left tells who that was, when nothing else is to come on it.
-pub(crate) const ORPHANS_TELL: u32 = 3;
-/// The kernel keeps a socket whose process is gone whole for as long as this is more than a minute; below that it keeps the
-/// ends alone. In seconds.
-const FIN_TIMEOUT: u32 = 60 + ORPHANS_TELL;
+/// For how many seconds a socket that its process has closed still shows who opened it, when nothing else is to come on
+/// it.
+pub(crate) const ORPHANS_KEPT_S: u32 = 3;
+/// In seconds. While this is more than a minute, the kernel keeps a socket without a process whole for the time above a
+/// minute. Below that, it keeps only the two addresses.
+const FIN_TIMEOUT: u32 = 60 + ORPHANS_KEPT_S;
 
 /// Called in the gateway namespace before the bay exists.
 pub(crate) fn prepare_gateway() -> io::Result<()> {
-    // AnyIP would answer pings for every address of the Internet. What the bay says of routers, routes and addresses is
-    // not believed.
+    // AnyIP would answer pings to every address of the Internet. And the gateway namespace must not accept routers,
+    // routes or addresses that the bay announces.
     for (switch, value) in [
         ("net/ipv4/icmp_echo_ignore_all", "1"),
         ("net/ipv4/ip_forward", "0"),
@@ -65,13 +66,13 @@ pub(crate) fn prepare_gateway() -> io::Result<()> {
     Route::open()?.link_up(LOOPBACK_INDEX)
 }
 
-/// Called in the gateway namespace once PID 1 of the bay exists in its own: joins the two.
+/// Called in the gateway namespace when the bay's PID 1 exists in its own namespace. Connects the two.
 pub(crate) fn join(bay_pid: u32) -> io::Result<()> {
     let mut route = Route::open()?;
     route.veth(bay_pid)?;
     route.address(GATEWAY_V4.into(), V4_PREFIX)?;
     route.link_up(LINK_INDEX)?;
-    // Everything is ours, except the bay itself, which is over the link.
+    // Every address is local, except that of the bay, which is over the link.
     route.route(RouteKind::Local, IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)?;
     route.route(RouteKind::Over, BAY_V4.into(), 32)?;
     route.neighbour(BAY_V4.into(), BAY_MAC)?;
@@ -89,10 +90,10 @@ pub(crate) fn make_all_local() -> io::Result<()> {
     v6(route.route(RouteKind::Local, IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0))
 }
 
-/// Every address that this host has, in the namespace of whoever asks.
+/// Every address of the network namespace of the caller.
 ///
 /// # Errors
-/// When the kernel does not tell.
+/// If the kernel does not list them.
 pub fn own_addresses() -> io::Result<Vec<IpAddr>> {
     let mut route = Route::open()?;
     route.sequence += 1;
@@ -138,13 +139,14 @@ pub(crate) fn configure_bay() -> io::Result<()> {
     route.link_up(LINK_INDEX)?;
     route.neighbour(GATEWAY_V4.into(), GATEWAY_MAC)?;
     v6(route.neighbour(GATEWAY_V6.into(), GATEWAY_MAC))?;
-    // Without it, who ended right after sending may be unknown; nothing else depends on it.
+    // If this fails, the owner of a socket may be unknown when its process ends right after sending. Nothing else
+    // depends on it.
     let _ = std::fs::write("/proc/sys/net/ipv4/tcp_fin_timeout", FIN_TIMEOUT.to_string());
     route.route(RouteKind::Default(GATEWAY_V4.into()), IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)?;
     v6(route.route(RouteKind::Default(GATEWAY_V6.into()), IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0))
 }
 
-/// A host without IPv6 makes bays without IPv6.
+/// On a host without IPv6, bays have no IPv6.
 fn v6(done: io::Result<()>) -> io::Result<()> {
     match done {
         Err(error)
@@ -160,13 +162,13 @@ fn v6(done: io::Result<()>) -> io::Result<()> {
 enum RouteKind {
     /// Delivered here, whatever the address (table `local`).
     Local,
-    /// Directly over the link (table `local`, where it beats the wider local route).
+    /// Directly over the link (table `local`, where it takes precedence over the wider local route).
     Over,
-    /// By way of a gateway (table `main`).
+    /// Through a gateway (table `main`).
     Default(IpAddr),
 }
 
-/// A connection to the kernel's routing tables in the namespace it was opened in.
+/// A connection to the kernel's routing tables, in the network namespace in which it was opened.
 struct Route {
     socket: Socket,
     sequence: u32,
@@ -217,14 +219,14 @@ impl Route {
         message.attributes.push(AddressAttribute::Address(address));
         match address {
             IpAddr::V4(_) => message.attributes.push(AddressAttribute::Local(address)),
-            // Nobody else can have the address: waiting for a conflict would only delay the first connection.
+            // No other host can have the address. Checking for a conflict would only delay the first connection.
             IpAddr::V6(_) => message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad)),
         }
         self.ask(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Says for ever who has an address on the link. Nothing has to be asked for, and nothing is lost where another bay
-    /// fills the kernel's table of neighbours, which all namespaces share: what is permanent is not counted there.
+    /// Adds a permanent entry for an address on the link. So no lookup is needed, and another bay cannot displace it by
+    /// filling the kernel's neighbour table, which all namespaces share: permanent entries do not count there.
     fn neighbour(&mut self, address: IpAddr, mac: [u8; 6]) -> io::Result<()> {
         let mut message = NeighbourMessage::default();
         message.header.family = family(address);

@@ -1,4 +1,4 @@
-//! Starting a runtime inside gVisor: the bay's own network namespace, and in it `runsc` with our guest as PID 1.
+//! Starts a runtime inside gVisor: the bay's own network namespace, and in it `runsc` with the guest as PID 1.
 //!
 //! ```text
 //!  helper (root of the host)                       what exists afterwards
@@ -8,12 +8,12 @@
 //!  network   veth pair, then the launcher's end    a bay that reaches its gateway namespace
 //!  release   the launcher becomes `runsc run`      the sandbox; the guest listens
 //! ```
-//! runsc takes the interface of the namespace over: packets of the bay leave its own network stack as frames on that veth
-//! pair, so the gateway namespace sees what it sees of any bay. Sandbox and file server stay in the bay's groups: limits,
-//! freezing, measuring and clearing are the same as without gVisor.
+//! runsc takes over the interface of the namespace: packets leave its own network stack as frames on that veth pair. So
+//! for the gateway namespace, the bay is like any other. Sandbox and file server stay in the bay's groups, so limits,
+//! freezing, measuring and clearing work as without gVisor.
 //!
-//! The guest makes its socket in a directory shared with it, before any other process runs in the bay. The helper then moves
-//! the socket into the run directory, which no bay sees: nothing inside can put another one in its place.
+//! The guest makes its socket in a directory that it shares with the host, before any other process runs in the bay.
+//! The helper then moves the socket into the run directory, which no bay sees, so nothing inside can replace it.
 
 use std::fs;
 use std::io::{self, Write};
@@ -38,19 +38,19 @@ use serde_json::json;
 use crate::cgroup::Hierarchies;
 use crate::clear::clear_locked;
 use crate::failure::{Failure, Try};
-use crate::{mounts, network, place, start};
+use crate::{mounts, network, run_directory, start};
 
-/// The container's name for runsc, whose state is in the bay's own run directory.
+/// The container's name in runsc, whose state is in the bay's own run directory.
 const CONTAINER: &str = "bay";
 /// How long the guest may take until it listens.
 const LISTENS_WITHIN: Duration = Duration::from_secs(20);
-/// How often it is looked whether it does: nothing tells the helper.
+/// How often the helper checks whether the guest listens. There is no notification.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
-/// Characters of what runsc says that are reported.
+/// Characters of runsc's output that are reported.
 const MAX_SAID: usize = 600;
 
-/// What root in the bay may do, inside the sandbox's own kernel. Without `CAP_SYS_PTRACE` it cannot trace the guest, which
-/// has made itself undumpable.
+/// What root in the bay may do, inside the sandbox's own kernel. Without `CAP_SYS_PTRACE` it cannot trace the guest,
+/// which is not dumpable.
 const CAPABILITIES: [&str; 17] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -73,7 +73,7 @@ const CAPABILITIES: [&str; 17] = [
 
 pub(crate) fn start(spec: &SandboxSpec) -> Result<RuntimeRecord, Failure> {
     let place = &spec.runtime.place;
-    let lock = place::lock(place)?;
+    let lock = run_directory::lock(place)?;
     let started = start_locked(spec);
     if started.is_err()
         && let Ok(Some(groups)) = Hierarchies::mounted()
@@ -128,7 +128,7 @@ fn start_locked(spec: &SandboxSpec) -> Result<RuntimeRecord, Failure> {
     let ended = waitpid(Pid::from_raw(launcher), WaitOptions::empty());
     let well = matches!(&ended, Ok(Some((_, status))) if status.exit_status() == Some(0));
     if !well {
-        let why = io::Error::other(bundle.said());
+        let why = io::Error::other(bundle.output_end());
         return Err(Failure::new("release", "runsc did not start the sandbox", why));
     }
     let record = bundle.record()?;
@@ -136,10 +136,10 @@ fn start_locked(spec: &SandboxSpec) -> Result<RuntimeRecord, Failure> {
     Ok(record)
 }
 
-/// What runsc is given, in the bay's run directory.
+/// The files for runsc, in the bay's run directory.
 struct Bundle {
     dir: PathBuf,
-    /// What the guest sees at [`boot::SHARED`].
+    /// The directory that the guest sees at [`boot::SHARED`].
     shared: PathBuf,
 }
 
@@ -165,8 +165,8 @@ impl Bundle {
         Ok(bundle)
     }
 
-    /// The bundle's `config.json`, with every mount point made in the root before: that is the agent's, so any name in it
-    /// may be a link.
+    /// The bundle's `config.json`. Also makes every mount point in the root. The agent controls the root, so any name
+    /// in it may be a link.
     fn oci(&self, spec: &SandboxSpec) -> Result<serde_json::Value, Failure> {
         const STEP: &str = "mounts";
         let runtime = &spec.runtime;
@@ -222,7 +222,7 @@ impl Bundle {
             "linux": {
                 "namespaces": [
                     { "type": "pid" }, { "type": "ipc" }, { "type": "uts" }, { "type": "mount" },
-                    // The launcher's.
+                    // The launcher's namespace.
                     { "type": "network", "path": "/proc/self/ns/net" },
                 ],
             },
@@ -236,9 +236,9 @@ impl Bundle {
         command
             .arg(format!("--root={}", self.dir.join("state").display()))
             .args(["--platform=systrap", "--network=sandbox", "--overlay2=none", "--ignore-cgroups"])
-            // Everything that is written is on the pool at once: a snapshot does not wait for a kernel that we cannot ask.
+            // So that all writes are on the pool at once: a snapshot cannot ask the sandbox's kernel to flush.
             .args(["--file-access=shared", "--file-access-mounts=shared"])
-            // The guest makes its socket in the shared directory. Sockets of the host cannot be connected to.
+            // The guest may make its socket in the shared directory. Connecting to sockets of the host is not allowed.
             .args(["--host-uds=create", "--net-raw"])
             .args(["run", "--detach"])
             .arg(format!("--bundle={}", self.dir.display()))
@@ -252,8 +252,8 @@ impl Bundle {
         Ok(command)
     }
 
-    /// The end of what runsc said.
-    fn said(&self) -> String {
+    /// The end of runsc's output.
+    fn output_end(&self) -> String {
         let text = fs::read(self.dir.join("said")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let text: Vec<char> = text.trim().chars().collect();
@@ -263,29 +263,30 @@ impl Bundle {
     fn record(&self) -> Result<RuntimeRecord, Failure> {
         let read = || {
             let text = fs::read_to_string(self.dir.join("pid"))?;
-            place::record_of(text.trim().parse().map_err(io::Error::other)?)
+            run_directory::record_of(text.trim().parse().map_err(io::Error::other)?)
         };
-        read().at("release", || format!("the sandbox is gone: {}", self.said()))
+        read().at("release", || format!("the sandbox is gone: {}", self.output_end()))
     }
 
-    /// Waits until the guest listens, and takes its socket out of the bay's sight.
+    /// Waits until the guest listens, and moves its socket to where the bay cannot see it.
     fn take_socket(&self, run_dir: &Path, record: &RuntimeRecord) -> Result<(), Failure> {
         const STEP: &str = "release";
         let began = Instant::now();
         while !self.shared.join(boot::LISTENS).exists() {
-            let lives = place::process_start_ticks(record.pid).is_ok_and(|ticks| ticks == record.start_ticks);
+            let lives =
+                run_directory::process_start_ticks(record.pid).is_ok_and(|ticks| ticks == record.start_ticks);
             if !lives || began.elapsed() > LISTENS_WITHIN {
-                let why = io::Error::other(self.said());
+                let why = io::Error::other(self.output_end());
                 return Err(Failure::new(STEP, "the guest does not listen", why));
             }
             let _ = poll(&mut [], Some(&LOOK_EVERY));
         }
-        let socket = place::guest_socket(run_dir);
+        let socket = run_directory::guest_socket(run_dir);
         let taken = || -> io::Result<()> {
             fs::rename(self.shared.join(boot::SOCKET), &socket)?;
             fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))?;
-            // The marker stays: it is seen here before the guest's own call that makes it has returned, and the sandbox fails
-            // that call, and with it the guest, if the file is gone by then.
+            // The marker stays. It is visible here before the guest's own call that makes it has returned. If the file
+            // were gone by then, the sandbox would fail that call, and the guest would end.
             fs::remove_file(self.shared.join(boot::CONFIG))
         };
         taken().at(STEP, || "could not take the guest's socket".to_owned())
@@ -302,29 +303,29 @@ fn launch(spec: &SandboxSpec, groups: &Hierarchies, bundle: &Bundle, go: &OwnedF
         .and_then(|()| bundle.command(spec))
         .map_or_else(|error| error, |mut command| command.exec());
     let _ = fs::write(bundle.dir.join("said"), error.to_string());
-    leave()
+    exit_clone()
 }
 
 fn prepare(spec: &SandboxSpec, groups: &Hierarchies, go: &OwnedFd) -> io::Result<()> {
     let runtime = &spec.runtime;
     groups.join_v1(&runtime.place.cgroup)?;
     groups.take_affinity(&runtime.place.cgroup, runtime.limits.cpus, start::placing(runtime).turn)?;
-    // A byte means go; end-of-file means that the helper is gone.
+    // A byte means: continue. End-of-file means that the helper is gone.
     if rustix::io::read(go, &mut [0])? != 1 {
         return Err(io::ErrorKind::BrokenPipe.into());
     }
     network::configure_bay()?;
-    // Nothing mounted here may appear on the host.
+    // No mount from here on may appear on the host.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    // Versions of runsc up to 2024 take a namespace for the host's own where this directory has `rmem_default`, which since
-    // Linux 6.10 every namespace has; they refuse to use the network of the host's own.
+    // If this directory has `rmem_default`, versions of runsc up to 2024 take the namespace for the host's own and
+    // refuse to use its network. Since Linux 6.10 every namespace has that file.
     mount("none", "/proc/sys/net/core", "tmpfs", MountFlags::RDONLY, None::<&std::ffi::CStr>)?;
     rustix::process::setsid()?;
     Ok(())
 }
 
-/// Ends the clone without running the destructors it shares with the helper.
+/// Ends the clone without running the destructors that it shares with the helper.
 #[allow(clippy::disallowed_methods, reason = "a clone must not run its parent's destructors")]
-fn leave() -> ! {
+fn exit_clone() -> ! {
     std::process::exit(1)
 }

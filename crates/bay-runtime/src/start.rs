@@ -1,4 +1,4 @@
-//! Starting a runtime. The order is in the crate's overview.
+//! Starts a runtime. The order of the steps is in the crate's overview.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -18,26 +18,26 @@ use rustix::thread::{
     set_thread_res_uid,
 };
 
-use crate::cgroup::{Hierarchies, Placing};
+use crate::cgroup::{Hierarchies, LimitContext};
 use crate::clear::clear_locked;
 use crate::failure::{Failure, Try};
-use crate::inner::{self, Prepared};
-use crate::{filter, mounts, network, place};
+use crate::pid1_setup::{self, Prepared};
+use crate::{mounts, network, run_directory, seccomp_filter};
 
-/// The steps of a start, in order. A test may have the helper die before any of them.
+/// The steps of a start, in order. A test may let the helper die before any of them.
 pub const STEPS: [&str; 8] =
     ["clear", "cgroups", "gateway", "user-ns", "mounts", "clone", "network", "release"];
 
-/// When the host runs out of memory, what runs in a bay goes before the daemon and the host's own services. Written with
-/// the host's rights, it is also the lowest that anything in the bay can set.
+/// If the host runs out of memory, the kernel should kill processes of a bay before the daemon and the host's services.
+/// Because the helper writes this value with the host's rights, processes in the bay cannot set a lower one.
 const OOM_SCORE_ADJ: &str = "500";
 
 pub(crate) fn start(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
-    let lock = place::lock(&spec.place)?;
+    let lock = run_directory::lock(&spec.place)?;
     let started = start_locked(spec);
     if started.is_err() {
-        // The helper may be in the gateway and mount namespaces of its own by now, where the host's handle cannot be
-        // unmounted: the daemon clears with a fresh helper. The processes at least can be ended here.
+        // The helper may already be in the gateway namespace and in a mount namespace of its own, where the host's
+        // handle cannot be unmounted. A new helper clears that. This one can at least end the processes.
         if let Ok(Some(groups)) = Hierarchies::mounted() {
             let _ = groups.kill(&spec.place.cgroup);
         }
@@ -69,12 +69,13 @@ fn start_locked(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
     let bay_group = groups.open(group, "")?;
     let user_namespace = user_namespace(spec, &bay_group)?;
 
-    // The last look at the host: what PID 1 needs of it is opened now.
+    // This is the last access to the host's files: what PID 1 needs of them is opened now.
     let guest = openat(CWD, &spec.guest, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .at("clone", || format!("could not open {}", spec.guest.display()))?;
     let guest_group = groups.open(group, "guest")?;
     let config = config_pipe(spec)?;
-    let filters = filter::compile().at("clone", || "could not compile the system call filters".to_owned())?;
+    let filters =
+        seccomp_filter::compile().at("clone", || "could not compile the system call filters".to_owned())?;
 
     at("mounts");
     mounts::build(spec, user_namespace.as_fd())?;
@@ -107,12 +108,14 @@ fn start_locked(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
     network::join(pid.unsigned_abs())
         .at("network", || "could not join the bay to its gateway namespace".to_owned())?;
 
-    // Before it is let go: afterwards it may end, and its number may be another's.
-    let record = place::record_of(pid).at("release", || format!("could not read /proc/{pid}/stat"))?;
+    // Before it is released: afterwards it may end, and another process may get its pid.
+    let record =
+        run_directory::record_of(pid).at("release", || format!("could not read /proc/{pid}/stat"))?;
 
     at("release");
     rustix::io::write(&go_writer, b"g").at("release", || "PID 1 is gone".to_owned())?;
-    let report = inner::read_report(report_reader).at("release", || "PID 1 did not report".to_owned())?;
+    let report =
+        pid1_setup::read_report(report_reader).at("release", || "PID 1 did not report".to_owned())?;
     if report.is_empty() {
         Ok(record)
     } else {
@@ -120,26 +123,26 @@ fn start_locked(spec: &RuntimeSpec) -> Result<RuntimeRecord, Failure> {
     }
 }
 
-pub(crate) fn placing(spec: &RuntimeSpec) -> Placing<'_> {
-    Placing { turn: spec.id_base / ID_RANGE, devices: &spec.io_devices }
+pub(crate) fn placing(spec: &RuntimeSpec) -> LimitContext<'_> {
+    LimitContext { turn: spec.id_base / ID_RANGE, devices: &spec.io_devices }
 }
 
-/// A network namespace without a link to anything, kept alive by a handle in the run directory.
+/// Makes a network namespace without links, which a handle in the run directory keeps alive.
 pub(crate) fn gateway(run_dir: &Path) -> Result<(), Failure> {
     const STEP: &str = "gateway";
-    let handle = place::gateway_handle(run_dir);
+    let handle = run_directory::gateway_handle(run_dir);
     File::create(&handle).at(STEP, || format!("could not make {}", handle.display()))?;
     leave_namespaces(flags::NET).at(STEP, || "could not make the gateway namespace".to_owned())?;
     mount_bind("/proc/self/ns/net", &handle).at(STEP, || format!("could not mount {}", handle.display()))?;
     network::prepare_gateway().at(STEP, || "could not prepare the gateway namespace".to_owned())
 }
 
-/// A user namespace with the bay's id maps. The process it was made with is gone when this returns; the descriptor
+/// Makes a user namespace with the bay's id maps. The process that made it has ended when this returns; the descriptor
 /// keeps it alive.
 ///
-/// It belongs to the bay's first id, not to the host's root: what the kernel counts per user (inotify instances and
-/// watches, namespaces, pending signals) it counts against the owner of each user namespace too. Were that root, one bay
-/// could use up what root and all other bays share.
+/// Its owner is the bay's first id and not the host's root. The kernel counts resources of users (inotify instances and
+/// watches, namespaces, pending signals) also for the owner of each user namespace. If that were root, one bay could use
+/// up what root and all other bays share.
 pub(crate) fn user_namespace(spec: &RuntimeSpec, group: &OwnedFd) -> Result<OwnedFd, Failure> {
     const STEP: &str = "user-ns";
     let pipe = || pipe_with(PipeFlags::CLOEXEC).at(STEP, || "could not make a pipe".to_owned());
@@ -154,7 +157,7 @@ pub(crate) fn user_namespace(spec: &RuntimeSpec, group: &OwnedFd) -> Result<Owne
             let said =
                 leave_user_namespace_as(spec.id_base).map_or_else(|e| e.to_string(), |()| MADE.to_owned());
             let _ = rustix::io::write(&made_writer, said.as_bytes());
-            // Ends when the helper lets go, or dies.
+            // Ends when the helper closes its end, or dies.
             let _ = rustix::io::read(&wait, &mut [0]);
             leave()
         }
@@ -177,19 +180,19 @@ pub(crate) fn user_namespace(spec: &RuntimeSpec, group: &OwnedFd) -> Result<Owne
     made
 }
 
-/// What the process that makes the user namespace says when it has.
+/// What the process that makes the user namespace reports when it has.
 const MADE: &str = "made";
 
-/// The effective user at this moment is the owner of the new namespace. The capabilities stay: some hosts let only the
-/// privileged make user namespaces.
+/// The effective user becomes the owner of the new namespace. The capabilities stay, because some hosts allow only
+/// privileged processes to make user namespaces.
 fn leave_user_namespace_as(owner: u32) -> io::Result<()> {
     set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP)?;
     set_thread_res_uid(Uid::ROOT, Uid::from_raw(owner), Uid::ROOT)?;
     leave_namespaces(flags::USER)
 }
 
-/// The process between helper and PID 1: enters the groups that are entered by writing, and the user namespace, so that
-/// everything PID 1 gets new belongs to the bay. Its own cgroup becomes the root of the bay's cgroup namespace.
+/// The process between helper and PID 1. It enters the groups that are entered by writing, and the user namespace, so
+/// that every new namespace of PID 1 belongs to the bay. Its own cgroup becomes the root of the bay's cgroup namespace.
 fn clone_pid_1(
     spec: &RuntimeSpec,
     groups: &Hierarchies,
@@ -198,21 +201,21 @@ fn clone_pid_1(
     prepared: Prepared,
     pid_writer: &OwnedFd,
 ) -> ! {
-    // Best effort: a host that refuses this only loses an order of who goes first.
+    // Best effort: without it, the kernel chooses freely what it kills.
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
     let cloned = groups
         .join_v1(&spec.place.cgroup)
         .and_then(|()| groups.take_affinity(&spec.place.cgroup, spec.limits.cpus, placing(spec).turn))
         .and_then(|()| Ok(move_into_link_name_space(user_namespace.as_fd(), Some(LinkNameSpaceType::User))?))
-        // Not with the clone: that would root the namespace at the guest's leaf, and on hosts that delegate by namespace
-        // the guest could then not start execs in the leaves beside its own.
+        // Not as a flag of the clone: the root of the namespace would be the guest's leaf. On hosts that delegate by
+        // namespace, the guest could then not start execs in other leaves.
         .and_then(|()| leave_namespaces(flags::CGROUP))
         .and_then(|()| {
             let rest = flags::PID | flags::NET | flags::MOUNT | flags::UTS | flags::IPC | flags::TIME;
             clone_process(rest, Some(guest_group.as_fd()))
         });
     match cloned {
-        Ok(Cloned::Child) => inner::become_guest(spec, groups, prepared),
+        Ok(Cloned::Child) => pid1_setup::become_guest(spec, groups, prepared),
         Ok(Cloned::Parent { pid, .. }) => {
             let _ = rustix::io::write(pid_writer, &pid.to_ne_bytes());
         }
@@ -234,7 +237,7 @@ fn read_pid(reader: OwnedFd) -> io::Result<i32> {
     Ok(i32::from_ne_bytes(bytes))
 }
 
-/// Prefers what the clone said over the end-of-file that the helper saw.
+/// Returns the error that the clone reported, if any; the helper saw only end-of-file.
 fn explain(failure: Failure, report: &OwnedFd) -> Failure {
     let mut text = [0; 512];
     match rustix::io::read(report, &mut text) {
@@ -246,7 +249,7 @@ fn explain(failure: Failure, report: &OwnedFd) -> Failure {
     }
 }
 
-/// What the guest is told about itself.
+/// What the guest gets to know about itself.
 pub(crate) fn guest_config(spec: &RuntimeSpec) -> GuestConfig {
     GuestConfig {
         bay_id: spec.place.bay_id.to_string(),
@@ -269,7 +272,7 @@ fn config_pipe(spec: &RuntimeSpec) -> Result<OwnedFd, Failure> {
     let config = guest_config(spec);
     let write = || -> io::Result<OwnedFd> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-        // Far below the capacity of a pipe, so this does not wait for a reader.
+        // Much smaller than the capacity of a pipe, so this does not wait for a reader.
         File::from(writer).write_all(&serde_json::to_vec(&config)?)?;
         Ok(reader)
     };

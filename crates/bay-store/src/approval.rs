@@ -1,5 +1,5 @@
-//! Questions to a person, and what was answered. Whoever answers first is the one who answered: every step is one
-//! transaction that looks at how the question stands, with the event that records it.
+//! The table of approvals: questions to a person, and their answers. Only the first answer counts. Each step is one
+//! transaction that checks the approval's state and appends the event that records it.
 
 use bay_types::approval::{Answer, Approval, ApprovalState};
 use bay_types::event::Field;
@@ -10,42 +10,46 @@ use jiff::Timestamp;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use crate::event::{Draft, now, to_i64};
+use crate::column::{now, to_i64};
+use crate::draft::Draft;
+use crate::error::{Result, StoreError};
 use crate::policy::{self, GrantRow, PolicyNew, Scope};
-use crate::{Result, Store, StoreError};
+use crate::store::Store;
 
-/// Questions that are over and can still be looked at, of one bay and of all: no bay pushes another's out. The ledger has all of them.
+/// Closed approvals that are kept, per bay and in total. The limit per bay keeps one bay from displacing the
+/// approvals of others. The ledger has all of them.
 const KEPT_OF_BAY: u32 = 200;
 const KEPT: u32 = 10_000;
-/// How often an allow may be used that has no such bound.
+/// The value of `uses_left` of an allow without a limit.
 const UNBOUNDED: i64 = -1;
 
-/// A question as it is kept.
+/// A stored approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalRow {
-    /// What a later request is matched by.
+    /// The key that a later request is compared with.
     pub key: String,
-    /// The question with its answer; `held` is nobody's here.
+    /// The approval with its answer. `held` is not set here.
     pub card: Approval,
-    /// How often an allow may still be used; nothing where there is no such bound.
+    /// How often an allow may still be used; `None` without a limit.
     pub uses_left: Option<u64>,
 }
 
-/// What an answer leaves beyond what it was asked about. Written with the answer, or neither is.
+/// A lasting change that an answer makes besides deciding the request. It is stored together with the answer, or
+/// neither is.
 #[derive(Debug, Clone)]
 pub enum Lasting {
-    /// The policy of the bay with one more rule, and the event that records it.
+    /// The bay's policy with one more rule, and the event that records it.
     Policy(PolicyNew, Draft),
-    /// A grant for the bay that has at most so many, and the event that records it.
+    /// A grant, the most grants the bay may have, and the event that records it.
     Grant(GrantRow, usize, Draft),
 }
 
-/// What came of an answer.
+/// The result of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answered {
-    /// With the number of the last event.
+    /// Stored; has the number of the last event.
     Yes(u64),
-    /// The question is not open any more.
+    /// The approval is not open any more.
     TooLate,
     /// The bay has as many grants as it may have.
     NoRoomForGrant,
@@ -77,17 +81,17 @@ fn row(row: &SqliteRow) -> Result<ApprovalRow> {
     Ok(ApprovalRow { key: row.try_get(0).map_err(column)?, card, uses_left: u64::try_from(uses_left).ok() })
 }
 
-/// Of a bay that is removed nothing is left to be answered.
+/// Closes the approvals of a bay that is removed.
 pub(crate) async fn forget(connection: &mut SqliteConnection, bay: BayId) -> sqlx::Result<()> {
     let dropped = sqlx::query("UPDATE approvals SET state = 'dropped' WHERE bay = $1 AND state = 'open'");
     dropped.bind(bay.to_string()).execute(&mut *connection).await?;
-    // What was allowed was allowed, and is not any more.
+    // An allow stays recorded as allowed, but cannot be used any more.
     let over = sqlx::query("UPDATE approvals SET uses_left = 0 WHERE bay = $1 AND state = 'allowed'");
     over.bind(bay.to_string()).execute(connection).await.map(drop)
 }
 
 impl Store {
-    /// Writes a question down. Returns the number of its event.
+    /// Adds an approval. Returns the number of its event.
     ///
     /// # Errors
     /// When the database cannot be written.
@@ -126,7 +130,8 @@ impl Store {
         transaction.commit_with(Some(card.bay), event).await
     }
 
-    /// Answers an open question, with what the answer leaves. `uses` says how often an allow may be used.
+    /// Answers an open approval, and makes the lasting change of the answer. `uses` limits how often an allow may
+    /// be used.
     ///
     /// # Errors
     /// [`StoreError::BayUnknown`], or when the database cannot be written.
@@ -183,8 +188,8 @@ impl Store {
         transaction.commit_with_all(Some(bay), &events).await.map(Answered::Yes)
     }
 
-    /// Uses an allow, with the event of the act that it is used for. Its number, and whether that was the last use; `None`
-    /// where it is used up or gone.
+    /// Uses an allow once, and appends the event of the act. Returns the number of the event and whether this was
+    /// the last use, or `None` if the allow is used up or gone.
     ///
     /// # Errors
     /// When the database cannot be written.
@@ -214,7 +219,7 @@ impl Store {
         Ok(Some((seq, left == 0)))
     }
 
-    /// Ends an allow that could still be used. `None` if there is none: it is used up, gone, or was never given.
+    /// Ends an allow that could still be used. Returns `None` if there is none.
     ///
     /// # Errors
     /// When the database cannot be written.
@@ -238,13 +243,14 @@ impl Store {
         transaction.commit_with(Some(bay), event).await.map(Some)
     }
 
-    /// Drops everything that is open or allowed of a bay, because what it was about is gone. The ids of what was.
+    /// Drops all open approvals and allows of a bay, because the state that they were about is gone. Returns their
+    /// ids.
     ///
     /// # Errors
     /// When the database cannot be written.
     pub async fn approvals_drop(&self, bay: BayId, why: &str) -> Result<Vec<ApprovalId>> {
         let failed = self.failed("dropping the questions of a bay");
-        // Most bays have none, and need not wait for the pen to be told so.
+        // Most bays have none, and need not wait for the writer.
         let live = sqlx::query_scalar::<_, String>(LIVE_OF_BAY).bind(bay.to_string());
         if live.fetch_optional(&self.inner.readers).await.map_err(&failed)?.is_none() {
             return Ok(Vec::new());
@@ -286,7 +292,7 @@ impl Store {
         found.as_ref().map(row).transpose()
     }
 
-    /// Questions whose ids end with this, at most two of them.
+    /// Approvals whose id ends with `suffix`, at most two.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -299,7 +305,7 @@ impl Store {
         rows.iter().map(row).collect()
     }
 
-    /// The questions that are kept, oldest first; only those that are open or may still be used where `live`.
+    /// All stored approvals, oldest first. With `live`, only those that are open or may still be used.
     ///
     /// # Errors
     /// When the database cannot be read.

@@ -1,11 +1,11 @@
-//! Bays.
+//! The table of bays.
 
 use std::collections::HashSet;
 
 use bay_text::hex;
 use bay_types::backend::BackendName;
-use bay_types::bay::{BayCreate, Desired, Origin, State};
-use bay_types::checkpoint::{Lineage, Point};
+use bay_types::bay::{BayCreate, Desired, Lineage, Origin, State};
+use bay_types::checkpoint::Point;
 use bay_types::runtime::RuntimeHandle;
 use bay_types::settings::Settings;
 use bay_types::{BayId, BayName, CheckpointName, ImageId};
@@ -13,20 +13,23 @@ use jiff::Timestamp;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use crate::event::{Draft, now};
+use crate::column::now;
+use crate::draft::Draft;
+use crate::error::{Result, StoreError};
 use crate::policy::{self, PolicyNew, Scope};
-use crate::{Result, Store, StoreError, approval, ids, meta_get, meta_set, random_bytes};
+use crate::store::{Store, random_bytes};
+use crate::{approval, id_ranges, meta};
 
 const ID_CURSOR: &str = "id_cursor";
 /// How many suffixed names are tried before giving up on deriving one.
 const MAX_NAME_SUFFIX: u32 = 9999;
 
-/// Everything the daemon knows of a bay.
+/// A bay as the daemon stores it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BayRow {
     pub id: BayId,
     pub name: BayName,
-    /// As it was asked for, with the settings that hold now.
+    /// The request that made it, with the settings in force.
     pub spec: BayCreate,
     pub desired: Desired,
     pub state: State,
@@ -42,36 +45,36 @@ pub struct BayRow {
     pub machine_id: String,
     /// The driver that runs it, for its whole life.
     pub backend: BackendName,
-    /// What the backend finds the runtime by, while one is believed to run.
+    /// The backend's handle of the runtime, while the daemon believes that one runs.
     pub runtime: Option<RuntimeHandle>,
-    /// The pool holds the bay's subvolumes. Until then there is nothing that could be lost.
+    /// The pool holds the bay's subvolumes. Until then the bay has no data to lose.
     pub disk_ready: bool,
-    /// The root filesystem is to be made anew from this image.
+    /// The next start makes the root filesystem anew from this image.
     pub replace_with: Option<ImageId>,
-    /// Asked for when the bay was deleted.
+    /// The deletion was requested with the workspace kept.
     pub keep_workspace: bool,
-    /// Settings that are to hold instead of those in `spec`, and are not applied yet.
+    /// Requested settings that are not applied yet.
     pub settings_wanted: Option<Settings>,
-    /// Why the bay is to be stopped, when it is not a caller who asked for it.
+    /// Why the daemon stops the bay, if no caller requested it.
     pub stop_why: Option<String>,
-    /// The checkpoint that what the bay is now descends from.
+    /// The checkpoint that the bay's present state descends from.
     pub checkpoint: Option<CheckpointName>,
-    /// What the next checkpoint will be called.
+    /// The name of the next checkpoint.
     pub next_checkpoint: CheckpointName,
-    /// The checkpoint of another bay that its files began as.
+    /// The checkpoint of another bay that this bay began as.
     pub forked_from: Option<Lineage>,
-    /// Its files are to become those of this checkpoint.
+    /// The checkpoint to restore the files from.
     pub restore_wanted: Option<Point>,
-    /// The next start brings back what ran at this checkpoint.
+    /// The next start restores the processes of this checkpoint.
     pub thaw_from: Option<Point>,
 }
 
 /// How a new bay gets its name.
 #[derive(Debug, Clone)]
 pub enum NameChoice {
-    /// This one or none.
+    /// This name, or the creation fails.
     Exact(BayName),
-    /// This one, or with the first free number behind it.
+    /// This name, or this name with the first free number appended.
     Derived(BayName),
 }
 
@@ -84,7 +87,7 @@ pub struct BayNew {
     pub origin: Option<Origin>,
     pub forked_from: Option<Lineage>,
     pub backend: BackendName,
-    /// What may leave it. A fork without one has its parent's.
+    /// Its egress policy. A fork without one inherits its parent's.
     pub policy: Option<PolicyNew>,
     pub reason: String,
 }
@@ -159,7 +162,7 @@ fn row(row: &SqliteRow) -> Result<BayRow> {
 }
 
 impl BayRow {
-    /// The settings that hold, or will as soon as they are applied.
+    /// The settings in force, or the ones about to be applied.
     #[must_use]
     pub fn settings(&self) -> Settings {
         self.settings_wanted.clone().unwrap_or_else(|| Settings {
@@ -170,7 +173,7 @@ impl BayRow {
 }
 
 impl Store {
-    /// Makes the row of a new bay, wanted running, with its event.
+    /// Adds a new bay, with the desired state running, and its event.
     ///
     /// # Errors
     /// [`StoreError::NameTaken`], [`StoreError::IdsExhausted`], or when the database cannot be written.
@@ -178,7 +181,7 @@ impl Store {
         let failed = self.failed("recording a new bay");
         let mut machine = [0_u8; 16];
         random_bytes(&mut machine)
-            .map_err(|source| StoreError::Reach { path: self.inner.desk.path.clone(), source })?;
+            .map_err(|source| StoreError::Reach { path: self.path().to_owned(), source })?;
 
         let mut writer = self.writer().await;
         let mut transaction = writer.begin().await?;
@@ -251,7 +254,7 @@ impl Store {
         Ok(made)
     }
 
-    /// A range of ids that no live bay has; the cursor moves on so that a freed one rests before it is used again.
+    /// A range of ids that no existing bay has. The cursor moves on, so that a freed range is not used again soon.
     async fn id_base(&self, connection: &mut SqliteConnection) -> Result<u32> {
         let failed = self.failed("choosing a range of ids");
         let rows =
@@ -261,15 +264,17 @@ impl Store {
             .map(|row| row.try_get::<i64, _>(0).map(|base| u32::try_from(base).unwrap_or(0)))
             .collect::<sqlx::Result<_>>()
             .map_err(&failed)?;
-        let cursor = meta_get(connection, ID_CURSOR)
+        let cursor = meta::get(connection, ID_CURSOR)
             .await
             .map_err(&failed)?
             .and_then(|text| text.parse().ok())
             .unwrap_or(self.inner.first_slot);
-        let slot =
-            ids::choose(cursor, &taken, &self.inner.reserved).ok_or(StoreError::IdsExhausted(ids::SLOTS))?;
-        meta_set(connection, ID_CURSOR, &((slot + 1) % ids::SLOTS).to_string()).await.map_err(&failed)?;
-        Ok(ids::base_of(slot))
+        let slot = id_ranges::choose(cursor, &taken, &self.inner.reserved)
+            .ok_or(StoreError::IdsExhausted(id_ranges::SLOTS))?;
+        meta::set(connection, ID_CURSOR, &((slot + 1) % id_ranges::SLOTS).to_string())
+            .await
+            .map_err(&failed)?;
+        Ok(id_ranges::base_of(slot))
     }
 
     /// All bays, oldest first.
@@ -284,8 +289,8 @@ impl Store {
         rows.iter().map(row).collect()
     }
 
-    /// Changes a bay and records why, in one transaction. `since` follows a change of state by itself; identity (id,
-    /// name, id range) cannot be changed.
+    /// Changes a bay and appends the event, in one transaction. A change of `state` sets `since`. Id, name and id
+    /// range cannot be changed.
     ///
     /// # Errors
     /// [`StoreError::BayUnknown`], or when the database cannot be written.
@@ -305,7 +310,7 @@ impl Store {
         Ok(changed)
     }
 
-    /// The same inside somebody's transaction.
+    /// Changes a bay within the caller's transaction.
     pub(crate) async fn bay_change(
         &self,
         connection: &mut SqliteConnection,
@@ -354,7 +359,7 @@ impl Store {
         Ok(changed)
     }
 
-    /// Forgets a bay and its execs. Its events stay.
+    /// Deletes a bay and its execs. Its events stay.
     ///
     /// # Errors
     /// When the database cannot be written.
@@ -389,7 +394,7 @@ impl Store {
     }
 }
 
-/// The name to use, or the one that is taken.
+/// The free name to use, or the wanted name as an error if it is taken.
 async fn free_name(
     connection: &mut SqliteConnection,
     choice: NameChoice,
@@ -416,7 +421,7 @@ async fn free_name(
     Ok(Err(wanted))
 }
 
-/// `name-2`, with the name shortened where the whole would be too long.
+/// `name-2`; the name is shortened if the result would be too long.
 fn with_number(name: &BayName, number: u32) -> BayName {
     let suffix = format!("-{number}");
     let keep = name.as_str().len().min(BayName::MAX_LEN - suffix.len());

@@ -1,5 +1,5 @@
-//! Checkpoints of bays. A row is added when everything of the checkpoint is on disk, and goes before any of it does: what
-//! is listed is whole.
+//! The table of checkpoints. A row is added after all files of the checkpoint are on disk and deleted before any of
+//! them is, so a listed checkpoint is complete.
 
 use bay_types::checkpoint::{CheckpointKind, CheckpointView};
 use bay_types::id::ParseIdError;
@@ -8,11 +8,13 @@ use jiff::Timestamp;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use crate::bay::checkpoint_name;
-use crate::event::{Draft, now, to_i64, to_u64};
-use crate::{BayRow, Result, Store, StoreError};
+use crate::bay::{BayRow, checkpoint_name};
+use crate::column::{now, to_i64, to_u64};
+use crate::draft::Draft;
+use crate::error::{Result, StoreError};
+use crate::store::Store;
 
-/// One checkpoint as the daemon knows it.
+/// A checkpoint as the daemon stores it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckpointRow {
     pub bay: BayId,
@@ -21,9 +23,9 @@ pub struct CheckpointRow {
     pub kind: CheckpointKind,
     pub message: Option<String>,
     pub by: String,
-    /// Why it was made when nobody asked for it.
+    /// Why the daemon made it, if nobody requested it.
     pub automatic: Option<String>,
-    /// The newest exec there was.
+    /// The newest exec at that time.
     pub after_exec: Option<ExecId>,
     pub created_at: Timestamp,
     pub pause_us: u64,
@@ -34,7 +36,7 @@ pub struct CheckpointRow {
 #[derive(Debug, Clone)]
 pub struct CheckpointNew {
     pub bay: BayId,
-    /// The number that the bay's row had for the next one.
+    /// The bay's `next_checkpoint`.
     pub name: CheckpointName,
     pub kind: CheckpointKind,
     pub message: Option<String>,
@@ -45,7 +47,8 @@ pub struct CheckpointNew {
 }
 
 impl CheckpointRow {
-    /// `current` is what the bay descends from, `shown` whether the bay sees it.
+    /// `current` is the checkpoint that the bay's state descends from; `shown` says whether the bay can see this
+    /// one.
     #[must_use]
     pub fn view(&self, current: Option<CheckpointName>, shown: bool) -> CheckpointView {
         #[allow(clippy::cast_precision_loss, reason = "a pause is far below what a float holds")]
@@ -62,7 +65,7 @@ impl CheckpointRow {
             after_exec: self.after_exec,
             current: current == Some(self.name),
             shown_inside: shown,
-            // The store knows of rows; what lies on disk, the pool.
+            // Only the pool knows what is on disk.
             memory_bytes: None,
             without_memory: self.without_memory.clone(),
         }
@@ -101,7 +104,7 @@ const SELECT: &str = "SELECT bay, number, parent, kind, message, author, automat
                       without_memory FROM checkpoints WHERE bay = $1 ORDER BY number";
 
 impl Store {
-    /// Writes down a checkpoint that is whole, as what the bay now descends from.
+    /// Adds a complete checkpoint. The bay's state descends from it from now on.
     ///
     /// # Errors
     /// [`StoreError::BayUnknown`], or when the database cannot be written.
@@ -183,7 +186,7 @@ impl Store {
         rows.iter().map(row).collect()
     }
 
-    /// Forgets a checkpoint. What descended from it descends from its parent then.
+    /// Deletes a checkpoint. Its descendants then descend from its parent.
     ///
     /// # Errors
     /// When the database cannot be written.

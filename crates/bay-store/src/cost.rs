@@ -1,14 +1,16 @@
-//! What bays cost so far. The sums are kept in memory by whoever measures and brought here now and then; a counter that
-//! the kernel keeps per runtime is stored with them, so that what was used while no daemon ran can be added later.
+//! The accumulated usage of bays. The daemon keeps the sums in memory and saves them here from time to time. Each
+//! row also has the last value of the kernel's CPU counter of the runtime, so that the daemon can later add what
+//! the bay used while no daemon ran.
 
 use bay_types::BayId;
 use jiff::Timestamp;
 use sqlx::Row;
 
-use crate::event::{to_i64, to_u64};
-use crate::{Result, Store, StoreError};
+use crate::column::{to_i64, to_u64};
+use crate::error::{Result, StoreError};
+use crate::store::Store;
 
-/// The account of one bay.
+/// The accumulated usage of one bay.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CostRow {
     pub bay: BayId,
@@ -18,7 +20,7 @@ pub struct CostRow {
     pub disk_gib_s: f64,
     pub disk_bytes: Option<u64>,
     pub since: Timestamp,
-    /// The runtime whose counter was read last, and where it stood.
+    /// The runtime whose CPU counter was read last, with its value in `runtime_cpu_us`.
     pub runtime: Option<String>,
     pub runtime_cpu_us: u64,
 }
@@ -54,7 +56,7 @@ impl Store {
             .collect()
     }
 
-    /// Writes accounts down, all in one transaction. A bay that is gone meanwhile has none.
+    /// Saves accounts, all in one transaction. An account of a deleted bay is skipped.
     ///
     /// # Errors
     /// When the database cannot be written.

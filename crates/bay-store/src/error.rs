@@ -1,11 +1,11 @@
-//! Why the store could not do what was asked.
+//! Errors of the store.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use bay_types::{ApiError, BayName, ErrorCode, ExecId};
 
-/// Primary result codes of SQLite that mean something to a person.
+/// Primary result codes of SQLite that have an error of their own here.
 mod code {
     pub(super) const BUSY: i32 = 5;
     pub(super) const LOCKED: i32 = 6;
@@ -17,10 +17,10 @@ mod code {
     pub(super) const NOT_A_DATABASE: i32 = 26;
 }
 
-/// Less room than this and SQLite cannot extend its index, which it reports as an error of the disk.
+/// With less free space than this, SQLite cannot extend its index and reports an I/O error instead of a full disk.
 const NO_ROOM: u64 = 64 * 1024;
 
-/// What is known of the disk below the database.
+/// The state of the disk that holds the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Disk {
     Fine,
@@ -29,12 +29,12 @@ enum Disk {
 }
 
 impl Disk {
-    /// By the directory: the file itself may be what is missing.
+    /// Looks at the directory, because the file itself may be missing.
     fn of(database: &Path) -> Self {
         let Some(dir) = database.parent() else { return Self::Fine };
         match rustix::fs::statvfs(dir) {
             Ok(stat) if stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) => Self::ReadOnly,
-            // Filesystems without a fixed number of inodes report none at all.
+            // Filesystems without a fixed number of inodes report zero inodes in total.
             Ok(stat)
                 if stat.f_bavail.saturating_mul(stat.f_frsize) < NO_ROOM
                     || (stat.f_files > 0 && stat.f_favail == 0) =>
@@ -57,7 +57,8 @@ enum Meaning {
     Defect,
 }
 
-/// The lower byte of a code is its kind; the disk tells apart what SQLite calls by one name.
+/// The lower byte of a code is its primary code. SQLite reports several disk problems as one code; the state of the
+/// disk separates them.
 fn meaning(code: i32, disk: impl FnOnce() -> Disk) -> Meaning {
     match code & 0xff {
         code::CORRUPT | code::NOT_A_DATABASE => Meaning::Damaged,
@@ -72,6 +73,8 @@ fn meaning(code: i32, disk: impl FnOnce() -> Disk) -> Meaning {
         _ => Meaning::Defect,
     }
 }
+
+pub(crate) type Result<T> = std::result::Result<T, StoreError>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -151,7 +154,7 @@ impl StoreError {
         Self::Column { what, source: source.into() }
     }
 
-    /// The error as a caller sees it.
+    /// The error as the API returns it.
     #[must_use]
     pub fn to_api(&self) -> ApiError {
         let (code, next) = match self {
@@ -200,12 +203,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sick_disk_is_not_called_a_defect_of_ours() {
+    fn an_error_of_the_disk_is_not_reported_as_a_defect_of_the_program() {
         for (code, disk, expected) in [
             (14, Disk::Fine, Meaning::Reach),
             (14, Disk::ReadOnly, Meaning::ReadOnly),
             (10, Disk::Fine, Meaning::Reach),
-            // Extending the index of the log on a full disk.
+            // SQLite extends the index of its log on a full disk.
             (10 | 19 << 8, Disk::Full, Meaning::Full),
             (10 | 3 << 8, Disk::Fine, Meaning::Reach),
             (5, Disk::Fine, Meaning::Busy),

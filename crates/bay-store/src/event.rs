@@ -1,163 +1,88 @@
-//! Events as they are written and read. How they are hashed and tied together is in [`crate::ledger`].
+//! Appending events that record no change of a row, waiting until events are on the disk, and reading events.
 
+use std::io;
+
+use bay_ledger::Frontier;
 use bay_types::BayId;
 use bay_types::event::bay::BayRestoreAsked;
-use bay_types::event::{Event, EventBody, EventColumns, Recorded};
-use jiff::Timestamp;
-use serde_json::Value;
+use bay_types::event::{Event, Recorded};
 use sqlx::Row;
-use sqlx::sqlite::SqliteRow;
 
-use crate::{Result, Store, StoreError};
-
-/// Longest body of an event. More is replaced by its size: the record must not grow by what a caller sends.
-pub const MAX_BODY: usize = 16 * 1024;
-/// Events given out in one answer.
-pub(crate) const PAGE: u32 = 1000;
-
-/// Fields of an event that a bay can make as long as it likes, least important first.
-const LEAST_IMPORTANT: [&str; 6] =
-    ["/explanation", "/by/process/argv", "/warnings", "/differs/how", "/by/process", "/by"];
-/// The field that names the last of those that was emptied.
-const LEFT_OUT: &str = "left_out";
-
-/// An event about to be written: the store adds number, time and hash.
-#[derive(Debug, Clone)]
-pub struct Draft {
-    kind: String,
-    body: Value,
-    columns: EventColumns,
-}
-
-/// An event in the form in which it is kept, but for what comes from its place in the record.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) bay: Option<String>,
-    pub(crate) kind: String,
-    pub(crate) body: String,
-    pub(crate) columns: EventColumns,
-}
-
-impl Draft {
-    #[must_use]
-    pub fn of(event: impl Into<EventBody>) -> Self {
-        let event = event.into();
-        let (kind, body) = (event.kind().to_owned(), event.body());
-        let columns = match event {
-            EventBody::Other(_) => columns(&kind, &body),
-            known => EventColumns::of(&known, &body),
-        };
-        Self { kind, body, columns }
-    }
-
-    /// Empties fields until the record takes the body, least important first. What was asked for and what was decided
-    /// stays.
-    #[must_use]
-    pub fn shortened(mut self) -> Self {
-        for field in LEAST_IMPORTANT {
-            if self.body_bytes() <= MAX_BODY {
-                break;
-            }
-            if let Some(long) = self.body.pointer_mut(field) {
-                *long = if long.is_array() { Value::Array(Vec::new()) } else { Value::Null };
-                self.body[LEFT_OUT] = field.into();
-            }
-        }
-        self
-    }
-
-    /// How long its body is.
-    #[must_use]
-    pub fn body_bytes(&self) -> usize {
-        self.body.to_string().len()
-    }
-
-    #[must_use]
-    pub fn body(&self) -> &Value {
-        &self.body
-    }
-
-    /// It as it is kept.
-    pub(crate) fn entry(&self, bay: Option<BayId>) -> Entry {
-        let (bay, kind) = (bay.map(|bay| bay.to_string()), self.kind.clone());
-        let body = self.body.to_string();
-        if body.len() > MAX_BODY {
-            let instead = serde_json::json!({ "left_out_bytes": body.len() });
-            let columns = columns(&kind, &instead);
-            return Entry { bay, kind, body: instead.to_string(), columns };
-        }
-        Entry { bay, kind, body, columns: self.columns }
-    }
-
-    /// The same with something more in its body: what only the store knows.
-    pub(crate) fn with(&self, key: &str, value: impl Into<Value>) -> Self {
-        let mut draft = self.clone();
-        if let Some(body) = draft.body.as_object_mut() {
-            body.insert(key.to_owned(), value.into());
-        }
-        draft
-    }
-}
-
-fn columns(kind: &str, body: &Value) -> EventColumns {
-    EventColumns::of(&EventBody::read(kind, body), body)
-}
-
-/// A timestamp as it is stored and hashed.
-pub(crate) fn now() -> Timestamp {
-    // Microseconds are what every database can hold.
-    Timestamp::now().round(jiff::Unit::Microsecond).unwrap_or_else(|_| Timestamp::now())
-}
-
-pub(crate) fn to_i64(n: u64) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
-}
-
-pub(crate) fn to_u64(n: i64) -> u64 {
-    u64::try_from(n).unwrap_or(0)
-}
-
-pub(crate) struct Raw {
-    pub(crate) seq: u64,
-    pub(crate) at: String,
-    pub(crate) bay: Option<String>,
-    pub(crate) kind: String,
-    pub(crate) body: String,
-    pub(crate) hash: String,
-}
-
-pub(crate) fn raw(row: &SqliteRow) -> sqlx::Result<Raw> {
-    Ok(Raw {
-        seq: to_u64(row.try_get(0)?),
-        at: row.try_get(1)?,
-        bay: row.try_get(2)?,
-        kind: row.try_get(3)?,
-        body: row.try_get(4)?,
-        hash: row.try_get(5)?,
-    })
-}
-
-impl Raw {
-    /// What the columns beside it have to hold. A body that is no JSON says nothing.
-    pub(crate) fn columns(&self) -> EventColumns {
-        columns(&self.kind, &serde_json::from_str(&self.body).unwrap_or_default())
-    }
-
-    pub(crate) fn event(self) -> Result<Event> {
-        let bad = |e: &dyn std::error::Error| StoreError::column("events", e.to_string());
-        Ok(Event {
-            seq: self.seq,
-            at: self.at.parse().map_err(|e: jiff::Error| bad(&e))?,
-            bay: self.bay.map(|b| b.parse()).transpose().map_err(|e: bay_types::id::ParseIdError| bad(&e))?,
-            kind: self.kind,
-            body: serde_json::from_str(&self.body).map_err(|e| bad(&e))?,
-            hash: self.hash,
-        })
-    }
-}
+use crate::column::{to_i64, to_u64};
+use crate::draft::Draft;
+use crate::error::{Result, StoreError};
+use crate::event_row::{PAGE, event_row};
+use crate::store::Store;
+use crate::sync::Durable;
+use crate::tree;
 
 impl Store {
-    /// Events after `since`, oldest first, at most a page of them.
+    /// Writes an event that records no change of a row, such as an import or a decision. When this returns, the
+    /// event survives the end of the daemon; it survives a power cut after [`Store::event_durable`]. The event is
+    /// written even if the caller drops this future.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub async fn event_append(&self, bay: Option<BayId>, draft: &Draft) -> Result<u64> {
+        self.inner.appends.append(draft.entry(bay)).await
+    }
+
+    /// Writes an event that only reports what was done, and may therefore be stored some milliseconds late.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    pub async fn event_append_later(&self, bay: Option<BayId>, draft: &Draft) -> Result<u64> {
+        self.inner.appends.append_later(draft.entry(bay)).await
+    }
+
+    /// Waits until the event is on the disk, for acts that must not happen without a record. This does not wait for
+    /// more commits, and shares one fdatasync with all callers that ask at the same time.
+    ///
+    /// # Errors
+    /// When a flush of the log failed, now or earlier in the life of this daemon.
+    pub async fn event_durable(&self, seq: u64) -> Result<()> {
+        self.durable_frontier(seq).await.map(drop)
+    }
+
+    /// Waits until event `seq` is on the disk, and returns the end of the record that is on the disk then.
+    ///
+    /// # Errors
+    /// See [`Store::event_durable`].
+    pub async fn durable_frontier(&self, seq: u64) -> Result<Frontier> {
+        let inner = &self.inner;
+        let mut durable = inner.durable.subscribe();
+        if durable.borrow().frontier.size() < seq {
+            inner.sync_now.notify_one();
+            inner.writer.written.notify_one();
+        }
+        let reached = durable
+            .wait_for(|durable| durable.failed.is_some() || durable.frontier.size() >= seq)
+            .await
+            .map(|durable| durable.clone());
+        let failed = |why: String| StoreError::Reach {
+            path: inner.writer.path.clone(),
+            source: io::Error::other(why),
+        };
+        match reached {
+            Ok(Durable { failed: Some(why), .. }) => {
+                Err(failed(format!("its log could not be flushed: {why}")))
+            }
+            Ok(Durable { frontier, .. }) => Ok(frontier),
+            Err(_) => Err(failed("it is closed".to_owned())),
+        }
+    }
+
+    /// Number of the last event.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn events_head(&self) -> Result<u64> {
+        let mut connection =
+            self.inner.readers.acquire().await.map_err(self.failed("reading the end of the event record"))?;
+        Ok(tree::frontier(&mut connection).await?.size())
+    }
+
+    /// Events after `since`, oldest first, at most [`PAGE`] of them.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -183,28 +108,12 @@ impl Store {
             }
         }
         .map_err(&failed)?;
-        rows.iter().map(|row| raw(row).map_err(&failed)?.event()).collect()
+        rows.iter().map(|row| event_row(row).map_err(&failed)?.event()).collect()
     }
 
-    /// How many bytes a bay's traffic takes in the record, each event with what it takes beside its body.
-    ///
-    /// # Errors
-    /// When the database cannot be read.
-    pub async fn traffic_bytes(&self, bay: BayId, beside: u64) -> Result<u64> {
-        let failed = self.failed("adding up events");
-        let sum = "SELECT COALESCE(SUM(OCTET_LENGTH(body) + $2), 0) FROM events WHERE bay = $1 AND traffic IS NOT NULL";
-        let row = sqlx::query(sum)
-            .bind(bay.to_string())
-            .bind(to_i64(beside))
-            .fetch_one(&self.inner.readers)
-            .await
-            .map_err(&failed)?;
-        Ok(to_u64(row.try_get(0).map_err(&failed)?))
-    }
-
-    /// How many bytes those events of a bay take after `since` that its own processes caused, without its traffic. Each
-    /// takes `beside` more than its body, and a restore `after_restore` for what follows on it. Also says up to which
-    /// event was counted.
+    /// How many bytes of the record a bay's own processes caused after `since`, without its traffic. Each event
+    /// counts its body and `beside` bytes, and a restore also `after_restore` bytes for the events that follow it.
+    /// Also returns the number of the last event counted.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -233,7 +142,7 @@ impl Store {
         Ok((to_u64(row.try_get(0).map_err(&failed)?), to_u64(row.try_get(1).map_err(&failed)?)))
     }
 
-    /// The newest events of a bay that are of one of two kinds, newest first.
+    /// The newest events of a bay of these two kinds, newest first.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -250,6 +159,22 @@ impl Store {
         .fetch_all(&self.inner.readers)
         .await
         .map_err(&failed)?;
-        rows.iter().map(|row| raw(row).map_err(&failed)?.event()).collect()
+        rows.iter().map(|row| event_row(row).map_err(&failed)?.event()).collect()
+    }
+
+    /// One event of a bay, by its number.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn event_of(&self, bay: BayId, seq: u64) -> Result<Option<Event>> {
+        let failed = self.failed("reading an event");
+        let row =
+            sqlx::query("SELECT seq, at, bay, kind, body, hash FROM events WHERE seq = $1 AND bay = $2")
+                .bind(to_i64(seq))
+                .bind(bay.to_string())
+                .fetch_optional(&self.inner.readers)
+                .await
+                .map_err(&failed)?;
+        row.map(|row| event_row(&row).map_err(&failed)?.event()).transpose()
     }
 }

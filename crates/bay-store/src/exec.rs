@@ -1,5 +1,5 @@
-//! Execs. The environment of a command is not kept: it may hold secrets, and a hash of the whole specification is
-//! enough to tell a repeated request from a different one.
+//! The table of execs. The environment of a command is not stored: it may hold secrets. A hash of the whole
+//! specification is enough to tell a repeated request from a different one.
 
 use bay_text::hex;
 use bay_types::checkpoint::Point;
@@ -15,10 +15,12 @@ use sha2::{Digest, Sha256};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use crate::event::{Draft, now, to_i64, to_u64};
-use crate::{Result, Store, StoreError};
+use crate::column::{now, to_i64, to_u64};
+use crate::draft::Draft;
+use crate::error::{Result, StoreError};
+use crate::store::Store;
 
-/// One exec as the daemon knows it.
+/// An exec as the daemon stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecRow {
     pub id: ExecId,
@@ -31,14 +33,14 @@ pub struct ExecRow {
     pub exit: Option<Exit>,
     pub usage: Usage,
     pub output_bytes: u64,
-    /// As the guest reported them at the end; absent when no guest did.
+    /// As the guest reported them at the end; `None` if no guest did.
     pub output_hashes: Option<Vec<OutputHash>>,
     pub limits_hit: Vec<LimitHit>,
     pub trace: Option<ExecTrace>,
 }
 
 impl ExecRow {
-    /// How long it ran, once it is over.
+    /// Its duration, if it ended.
     #[must_use]
     pub fn duration_s(&self) -> Option<f64> {
         self.ended_at.map(|ended_at| duration_s(self.started_at, ended_at))
@@ -68,11 +70,11 @@ impl ExecRow {
     }
 }
 
-/// What an insert met.
+/// The result of an insert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inserted {
     New(ExecRow),
-    /// This very exec is known: the request was repeated.
+    /// The request was repeated: this exec is stored already.
     Known(ExecRow),
 }
 
@@ -131,10 +133,10 @@ fn spec_hash(spec: &ExecSpec) -> Result<String> {
 }
 
 impl Store {
-    /// Records an exec that is about to be started, with its event, and gives it the bay's next number.
+    /// Adds an exec that is about to start, with its event, and gives it the bay's next number.
     ///
     /// # Errors
-    /// [`StoreError::ExecConflict`] when the id means something else already; or when the database cannot be written.
+    /// [`StoreError::ExecConflict`] when the id belongs to another command, or when the database cannot be written.
     pub async fn exec_insert(
         &self,
         bay: BayId,
@@ -153,7 +155,7 @@ impl Store {
         let mut writer = self.writer().await;
         let mut transaction = writer.before_begin().await;
         let connection = transaction.connection();
-        // An id that exists makes the insert do nothing; only then is the other row looked at.
+        // If the id exists, the insert does nothing and returns no row.
         let inserted = sqlx::query(concat!(
             "BEGIN IMMEDIATE; ",
             "INSERT INTO execs (id, bay, number, spec, spec_hash, started_at, usage, output_bytes, trace) ",
@@ -203,7 +205,8 @@ impl Store {
         }))
     }
 
-    /// Records how an exec ended, and returns it as it is then. The first word stands: a second one changes nothing.
+    /// Records how an exec ended, and returns the changed row. Only the first end counts: for a later one nothing
+    /// changes and this returns `None`.
     ///
     /// # Errors
     /// When the database cannot be written.
@@ -217,7 +220,7 @@ impl Store {
         event: &Draft,
     ) -> Result<Option<ExecRow>> {
         let failed = self.failed("recording the end of an exec");
-        // What a guest says of the future is not believed.
+        // A time in the future that a guest reports is not believed.
         let ended_at = end.map_or_else(now, |end| end.at.min(now()));
         let usage = end.map(|end| end.usage.bounded()).unwrap_or_default();
         let output = end.map_or(0, |end| end.output_bytes);
@@ -244,7 +247,7 @@ impl Store {
         let changed = changed.as_ref().map(row).transpose()?;
         match &changed {
             Some(row) => {
-                // So that the record tells of an exec by itself, also when its row is forgotten.
+                // The event repeats these values, so that the record is complete when the row is deleted.
                 let event = event
                     .with("number", row.number)
                     .with("tty", row.spec.tty.is_some())
@@ -256,8 +259,8 @@ impl Store {
         Ok(changed)
     }
 
-    /// Opens the execs again that ran at a checkpoint, because they run again: those of the bay itself, or of the bay that
-    /// it was forked from as its own. Returns them.
+    /// Opens the execs again that ran at a checkpoint, because a restore runs them again. They are the bay's own,
+    /// or for a fork copies of its parent's. Returns their ids.
     ///
     /// # Errors
     /// When the database cannot be written.
@@ -277,7 +280,7 @@ impl Store {
             listed.map(|text| serde_json::from_str(&text)).transpose().map_err(column)?.unwrap_or_default();
         let mut revived = Vec::new();
         for id in listed {
-            // A bay that was forked has none of its own yet; one that goes back has this one.
+            // A fork has no row of this exec yet and gets a copy; a restored bay has one.
             let changed = sqlx::query(concat!(
                 "INSERT INTO execs (id, bay, number, spec, spec_hash, started_at, usage, output_bytes, limits_hit, trace) ",
                 "SELECT id, $3, number, spec, spec_hash, started_at, usage, 0, '[]', trace FROM execs ",
@@ -311,7 +314,7 @@ impl Store {
         rows.iter().map(row).collect()
     }
 
-    /// Execs of a bay that have not ended as far as is known.
+    /// Execs of a bay with no known end.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -350,8 +353,8 @@ impl Store {
             .transpose()
     }
 
-    /// Execs whose id ends so: at most two, which is enough to see that it is not one. The caller has checked that the
-    /// suffix is made of hexadecimal digits.
+    /// Execs whose id ends with `suffix`, at most two: two are enough to see that the suffix is ambiguous. The
+    /// caller has checked that the suffix consists of hexadecimal digits.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -365,7 +368,8 @@ impl Store {
         rows.iter().map(row).collect()
     }
 
-    /// Forgets the oldest finished execs beyond `keep` and returns them, so that their output can go too.
+    /// Deletes the oldest finished execs beyond `keep` and returns their ids, so that the caller can delete their
+    /// output.
     ///
     /// # Errors
     /// When the database cannot be written.

@@ -1,8 +1,8 @@
-//! Policies and grants: texts as they were given. What they mean is not known here, so that a policy of an older release
-//! can always be read, shown and replaced.
+//! The tables of policies and grants, which hold texts as they were given. The store does not parse them, so that a
+//! policy of an older release can always be read, shown and replaced.
 //!
-//! A policy belongs to a *scope*: the host, a project (a repository, by its location), or a bay. Every change is one
-//! transaction with the event that records it.
+//! A policy belongs to a *scope*: the host, a project (a repository, by its location), or a bay. One transaction
+//! makes each change and appends the event that records it.
 
 use std::fmt;
 
@@ -12,10 +12,12 @@ use jiff::Timestamp;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use crate::event::{Draft, now};
-use crate::{Result, Store, StoreError};
+use crate::column::now;
+use crate::draft::Draft;
+use crate::error::{Result, StoreError};
+use crate::store::Store;
 
-/// Whom a policy is for.
+/// What a policy applies to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// Every bay of this host.
@@ -26,7 +28,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// The bay whose record a change belongs to.
+    /// The bay on whose record a change is.
     fn bay(&self) -> Option<BayId> {
         match self {
             Self::Bay(bay) => Some(*bay),
@@ -45,13 +47,13 @@ impl fmt::Display for Scope {
     }
 }
 
-/// A policy as it was set.
+/// A stored policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyRow {
-    /// What it is shown as: a preset or a file.
+    /// Its displayed name: a preset or a file.
     pub name: String,
     pub text: String,
-    /// JSON: what was found on the operator's machine when it was set.
+    /// JSON: what the CLI found on the operator's machine when the policy was set.
     pub places: String,
     pub set_at: Timestamp,
 }
@@ -64,7 +66,7 @@ pub struct PolicyNew {
     pub places: String,
 }
 
-/// A grant as it was given.
+/// A stored grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantRow {
     pub id: String,
@@ -73,13 +75,13 @@ pub struct GrantRow {
     pub created_at: Timestamp,
 }
 
-/// Everything that a bay's policy is made of, as of one moment.
+/// All texts that make up a bay's policy, read at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PolicyTexts {
     pub host: Option<PolicyRow>,
     pub project: Option<PolicyRow>,
     pub bay: Option<PolicyRow>,
-    /// Oldest first, also those that have ended.
+    /// Oldest first, including expired ones.
     pub grants: Vec<GrantRow>,
 }
 
@@ -112,15 +114,14 @@ fn grant(row: &SqliteRow) -> Result<GrantRow> {
 const POLICY: &str = "SELECT name, text, places, set_at FROM policies WHERE scope = $1";
 const GRANTS: &str = "SELECT id, text, expires, created_at FROM grants WHERE bay = $1";
 
-/// Grants in the order in which they were given. The text of a moment leaves zeros at its end away, so the database cannot
-/// tell which of two comes first.
+/// Sorts grants by creation. The database cannot sort them: timestamps are text without trailing zeros.
 fn grants(rows: &[SqliteRow]) -> Result<Vec<GrantRow>> {
     let mut grants: Vec<GrantRow> = rows.iter().map(grant).collect::<Result<_>>()?;
     grants.sort_by(|one, other| (one.created_at, &one.id).cmp(&(other.created_at, &other.id)));
     Ok(grants)
 }
 
-/// Sets a policy inside somebody's transaction.
+/// Sets a policy within the caller's transaction.
 pub(crate) async fn put(
     connection: &mut SqliteConnection,
     scope: &Scope,
@@ -142,7 +143,7 @@ pub(crate) async fn put(
     .map(drop)
 }
 
-/// A child begins with the policy of its parent as it is now, and with none of its grants.
+/// Gives a fork its parent's present policy, and none of its grants.
 pub(crate) async fn inherit(
     connection: &mut SqliteConnection,
     parent: BayId,
@@ -159,7 +160,7 @@ pub(crate) async fn inherit(
     .map(drop)
 }
 
-/// Forgets what a removed bay had.
+/// Deletes the policy and grants of a removed bay.
 pub(crate) async fn forget(connection: &mut SqliteConnection, bay: BayId) -> sqlx::Result<()> {
     sqlx::query("DELETE FROM policies WHERE scope = $1")
         .bind(Scope::Bay(bay).to_string())
@@ -172,8 +173,8 @@ pub(crate) async fn forget(connection: &mut SqliteConnection, bay: BayId) -> sql
         .map(drop)
 }
 
-/// Adds a grant inside somebody's transaction, and forgets those that ended. `false` when there are as many as there may be:
-/// the transaction must not be committed then.
+/// Adds a grant within the caller's transaction, and deletes expired ones. Returns `false` if the bay already has
+/// `most` grants; then the caller must not commit.
 pub(crate) async fn put_grant(
     store: &Store,
     connection: &mut SqliteConnection,
@@ -233,7 +234,7 @@ impl Store {
         found.as_ref().map(policy).transpose()
     }
 
-    /// All that a bay's policy is made of, read as of one moment.
+    /// All texts that make up a bay's policy, read at one moment.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -261,7 +262,7 @@ impl Store {
         Ok(texts)
     }
 
-    /// Sets the policy of a scope in place of the one it had.
+    /// Sets or replaces the policy of a scope.
     ///
     /// # Errors
     /// [`StoreError::BayUnknown`], or when the database cannot be written.
@@ -276,7 +277,7 @@ impl Store {
         transaction.commit_with(scope.bay(), event).await.map(drop)
     }
 
-    /// Takes the policy of a scope away. Whether there was one.
+    /// Deletes the policy of a scope. Returns whether there was one.
     ///
     /// # Errors
     /// When the database cannot be written.
@@ -297,8 +298,8 @@ impl Store {
         Ok(true)
     }
 
-    /// Adds a grant, in place of one with the same id, and forgets those that ended. `None` when there are as many as
-    /// there may be.
+    /// Adds a grant, replaces one with the same id, and deletes expired ones. Returns `None` if the bay already has
+    /// `most` grants.
     ///
     /// # Errors
     /// [`StoreError::BayUnknown`], or when the database cannot be written.
@@ -319,7 +320,7 @@ impl Store {
         Ok(Some(()))
     }
 
-    /// Takes a grant back. `None` when there is no such grant.
+    /// Revokes a grant. Returns `None` if there is no such grant.
     ///
     /// # Errors
     /// When the database cannot be written.
@@ -344,14 +345,14 @@ impl Store {
         Ok(Some(found))
     }
 
-    /// Takes all grants of a bay back, because what they were given to is gone: it was stopped, replaced, or went back to
-    /// another state. Whether there were any; without any nothing is recorded.
+    /// Revokes all grants of a bay, because the state that they were given to is gone: the bay was stopped,
+    /// replaced or restored. Returns whether there were any; if not, nothing is recorded.
     ///
     /// # Errors
     /// When the database cannot be written.
     pub async fn grants_drop(&self, bay: BayId, why: &str) -> Result<bool> {
         let failed = self.failed("taking the grants of a bay back");
-        // Most bays have none, and need not wait for the pen to be told so.
+        // Most bays have none, and need not wait for the writer.
         let any = sqlx::query("SELECT 1 FROM grants WHERE bay = $1 LIMIT 1")
             .bind(bay.to_string())
             .fetch_optional(&self.inner.readers)

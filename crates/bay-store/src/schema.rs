@@ -1,13 +1,14 @@
-//! Tables, and how an older database becomes a newer one.
+//! Tables, and the migration of older databases.
 //!
-//! A migration is a list of statements and is never edited once released: a change is a new one at the end.
+//! A migration is a list of statements. A released migration is never edited: a change is a new migration at the
+//! end.
 
 use std::path::Path;
 
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{Connection, Row};
 
-use crate::{Result, StoreError};
+use crate::error::{Result, StoreError};
 
 const MIGRATIONS: &[&[&str]] = &[
     BAYS_EXECS_EVENTS,
@@ -23,19 +24,20 @@ const MIGRATIONS: &[&[&str]] = &[
     BACKENDS,
 ];
 
-/// The backend that runs a bay. Earlier releases had one only.
+/// The backend of a bay. Earlier releases had only `local`.
 const BACKENDS: &[&str] = &["ALTER TABLE bays ADD COLUMN backend TEXT NOT NULL DEFAULT 'local'"];
 
 const LIMITS_HIT: &[&str] = &["ALTER TABLE execs ADD COLUMN limits_hit TEXT NOT NULL DEFAULT '[]'"];
 
-/// Hashes of an exec's output as its guest reported them at the end; absent when no guest did.
+/// Hashes of an exec's output, as its guest reported them at the end; NULL if no guest did.
 const OUTPUT_HASHES: &[&str] = &["ALTER TABLE execs ADD COLUMN output_hashes TEXT"];
 
-/// What events are selected by. Both follow from kind and body (`bay_types::event::EventColumns`); no hash covers them.
+/// Columns that queries filter on. Both follow from kind and body (`bay_types::event::EventColumns`); no hash
+/// covers them.
 const EVENT_COLUMNS: &[&str] = &[
     "ALTER TABLE events ADD COLUMN traffic TEXT",
     "ALTER TABLE events ADD COLUMN from_inside BIGINT NOT NULL DEFAULT 0",
-    // A body that is no JSON was not written by a daemon; it must not keep the others from being taken over.
+    // A daemon never wrote a body that is not JSON. Such a row must not stop the migration of the others.
     "UPDATE events SET traffic = CASE \
      WHEN NOT json_valid(body) THEN 'other' \
      WHEN kind = 'egress.decided' AND coalesce(json_extract(body, '$.outcome'), '') = 'allow' THEN 'let-out' \
@@ -50,7 +52,7 @@ const EVENT_COLUMNS: &[&str] = &[
      OR CASE WHEN json_valid(body) THEN coalesce(json_extract(body, '$.by'), '') IN ('inside', 'approval') ELSE 0 END)",
 ];
 
-/// The inside of the tree over all events. What an earlier release hashed in a chain is taken over by `ledger::adopt`.
+/// The inner hashes of the tree over all events. `tree::adopt` migrates the chain of earlier releases.
 const LEDGER: &[&str] = &["CREATE TABLE ledger_nodes (
         level BIGINT NOT NULL,
         place BIGINT NOT NULL,
@@ -58,7 +60,7 @@ const LEDGER: &[&str] = &["CREATE TABLE ledger_nodes (
         PRIMARY KEY (level, place)
     )"];
 
-/// What may leave bays: of the host, of projects and of single bays; and what single bays were granted for a while.
+/// Egress policies of the host, of projects and of single bays, and the grants of bays.
 const POLICIES: &[&str] = &[
     "CREATE TABLE policies (
         scope TEXT PRIMARY KEY NOT NULL,
@@ -77,7 +79,7 @@ const POLICIES: &[&str] = &[
     )",
 ];
 
-/// Questions to a person. They are looked at also when their bay is gone.
+/// Approvals. They stay readable after their bay is removed.
 const APPROVALS: &[&str] = &[
     "CREATE TABLE approvals (
         id TEXT PRIMARY KEY NOT NULL,
@@ -93,11 +95,11 @@ const APPROVALS: &[&str] = &[
     "CREATE INDEX approvals_live ON approvals (bay) WHERE state IN ('open', 'allowed')",
 ];
 
-/// What may be changed of a living bay, and why one was stopped that nobody asked to be.
+/// Settings that can change while a bay exists, and why the daemon stopped a bay.
 const LIVE_SETTINGS: &[&str] =
     &["ALTER TABLE bays ADD COLUMN settings_wanted TEXT", "ALTER TABLE bays ADD COLUMN stop_why TEXT"];
 
-/// Points in a bay's life. A number is given once, so the next one is kept apart from those that there are.
+/// Checkpoints. A number is used once, so the bay's row has the next number.
 const CHECKPOINTS: &[&str] = &[
     "CREATE TABLE checkpoints (
         bay TEXT NOT NULL REFERENCES bays (id) ON DELETE CASCADE,
@@ -119,7 +121,7 @@ const CHECKPOINTS: &[&str] = &[
     "ALTER TABLE bays ADD COLUMN forked_from TEXT",
     "ALTER TABLE bays ADD COLUMN restore_wanted TEXT",
     "ALTER TABLE bays ADD COLUMN thaw_from TEXT",
-    // What runs in a bay runs in its forks too, under the same id.
+    // An exec continues in forks of its bay, under the same id.
     "CREATE TABLE execs_of_bays (
         id TEXT NOT NULL,
         bay TEXT NOT NULL REFERENCES bays (id) ON DELETE CASCADE,
@@ -206,7 +208,7 @@ const BAYS_EXECS_EVENTS: &[&str] = &[
     "CREATE INDEX events_bay ON events (bay, seq)",
 ];
 
-/// Brings the database to the newest version, one transaction per step.
+/// Migrates the database to the newest version, one transaction per migration.
 pub(crate) async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<()> {
     let failed = |source| StoreError::query(path, "bringing the database up to date", source);
     sqlx::query("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")

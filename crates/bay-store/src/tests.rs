@@ -1,11 +1,16 @@
+use std::path::PathBuf;
+
 use bay_types::bay::{BayCreate, Desired, Limits, Source, State};
 use bay_types::checkpoint::CheckpointKind;
 use bay_types::exec::{EndReason, ExecSpec, ExecView, Exit, LimitHit};
 use bay_types::{BayId, BayName, CheckpointName, ErrorCode, ImageId};
 use serde_json::json;
+use sqlx::Connection;
+use sqlx::sqlite::SqliteConnection;
 use tempfile::TempDir;
 
 use super::*;
+use crate::store::options;
 
 mod approval;
 mod ledger;

@@ -1,4 +1,4 @@
-//! The record of one bay, as its timeline is read: a page at a time, from any number or time on, and as it grows.
+//! Reading the record of one bay a page at a time, from any number or time on.
 
 use bay_types::BayId;
 use bay_types::event::bay::{BayPromoted, BayRestoreAsked, BayRestored};
@@ -8,10 +8,12 @@ use jiff::Timestamp;
 use sqlx::Row;
 use tokio::sync::watch;
 
-use crate::event::{raw, to_i64, to_u64};
-use crate::{Result, Store, StoreError};
+use crate::column::{to_i64, to_u64};
+use crate::error::{Result, StoreError};
+use crate::event_row::event_row;
+use crate::store::Store;
 
-/// Events that say which checkpoint a bay's state descends from.
+/// Kinds of events that change which checkpoint a bay's state descends from.
 pub const DESCENT_KINDS: [&str; 5] = [
     CheckpointMade::KIND,
     CheckpointRemoved::KIND,
@@ -19,27 +21,27 @@ pub const DESCENT_KINDS: [&str; 5] = [
     BayRestored::KIND,
     BayPromoted::KIND,
 ];
-/// How many of those are looked at: of a bay with more, the oldest lines name no checkpoint.
+/// Most events of these kinds that are read. If a bay has more, its oldest timeline lines name no checkpoint.
 const MAX_DESCENT: u32 = 10_000;
 
-/// Where a timeline begins.
+/// Where a page of the record begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begin {
-    /// Events after this one.
+    /// The page has the events after this number.
     pub after: u64,
-    /// There are earlier ones that would have fitted, but for their number.
+    /// There are earlier events that the limit excludes.
     pub older: bool,
 }
 
 impl Store {
-    /// The number of the newest event, whenever it changes.
+    /// A channel that has the number of the newest event and signals each change.
     #[must_use]
     pub fn events_told(&self) -> watch::Receiver<u64> {
-        self.inner.desk.told.subscribe()
+        self.inner.writer.newest.subscribe()
     }
 
-    /// Events of a bay after `since`, oldest first, at most so many. Questions for names are not among them, and of what was
-    /// let out only its end is: there can be thousands for one command.
+    /// Events of a bay after `since`, oldest first, at most `limit`. Name lookups are left out, and a request that
+    /// was allowed appears only with its end: one command can make thousands of them.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -57,10 +59,10 @@ impl Store {
         .fetch_all(&self.inner.readers)
         .await
         .map_err(&failed)?;
-        rows.iter().map(|row| raw(row).map_err(&failed)?.event()).collect()
+        rows.iter().map(|row| event_row(row).map_err(&failed)?.event()).collect()
     }
 
-    /// Where to begin for the last `limit` events after `since`.
+    /// Where to begin so that the page has the last `limit` events after `since`.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -83,8 +85,8 @@ impl Store {
         }
     }
 
-    /// Number of the last event of a bay before a time. Found by halving, for which the host's clock must not have been
-    /// set back much.
+    /// Number of the last event of a bay before a time. This is a binary search, so it is wrong if the host's clock
+    /// was set back far.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -116,7 +118,7 @@ impl Store {
         Ok(low)
     }
 
-    /// Is there any event of this bay?
+    /// Whether the bay has any event.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -124,7 +126,7 @@ impl Store {
         Ok(!self.timeline_page(bay, 0, 1).await?.is_empty())
     }
 
-    /// The newest of the events that [`DESCENT_KINDS`] names, up to a number, oldest first.
+    /// The newest events of [`DESCENT_KINDS`] up to number `up_to`, oldest first.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -140,7 +142,7 @@ impl Store {
             rows = rows.bind(kind);
         }
         let rows = rows.bind(i64::from(MAX_DESCENT)).fetch_all(&self.inner.readers).await.map_err(&failed)?;
-        rows.iter().rev().map(|row| raw(row).map_err(&failed)?.event()).collect()
+        rows.iter().rev().map(|row| event_row(row).map_err(&failed)?.event()).collect()
     }
 }
 

@@ -1,25 +1,27 @@
-//! The part of the record that a bay's traffic is: read a page at a time, and left out of its timeline where there is too
-//! much of it. Events are selected by the column that has their [`TrafficPart`].
+//! Reading the events of a bay's network traffic a page at a time. The column `traffic` has the [`TrafficPart`] of
+//! an event.
 
 use bay_types::BayId;
 use bay_types::event::{Event, TrafficPart};
 use sqlx::Row;
 
-use crate::event::{raw, to_i64, to_u64};
+use crate::column::{to_i64, to_u64};
+use crate::error::Result;
+use crate::event_row::event_row;
+use crate::store::Store;
 use crate::timeline::Begin;
-use crate::{Result, Store};
 
-/// Which part of a bay's traffic is wanted.
+/// Which events of a bay's traffic to read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TrafficWanted {
-    /// Only what was refused.
+    /// Only refused traffic.
     pub refused: bool,
-    /// Questions for names too.
+    /// Name lookups too.
     pub look_ups: bool,
 }
 
 impl Store {
-    /// Events of a bay's traffic after `since`, oldest first, at most so many.
+    /// Events of a bay's traffic after `since`, oldest first, at most `limit`.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -46,10 +48,11 @@ impl Store {
         .fetch_all(&self.inner.readers)
         .await
         .map_err(&failed)?;
-        rows.iter().map(|row| raw(row).map_err(&failed)?.event()).collect()
+        rows.iter().map(|row| event_row(row).map_err(&failed)?.event()).collect()
     }
 
-    /// Where to begin for the last `limit` of them, what was let out counted by its end.
+    /// Where to begin so that the page has the last `limit` of them. An allowed request counts by the event of its
+    /// end.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -82,19 +85,19 @@ impl Store {
         }
     }
 
-    /// One event of a bay, by its number.
+    /// How many bytes of the record a bay's traffic takes. Each event counts its body and `beside` bytes.
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub async fn event_of(&self, bay: BayId, seq: u64) -> Result<Option<Event>> {
-        let failed = self.failed("reading an event");
-        let row =
-            sqlx::query("SELECT seq, at, bay, kind, body, hash FROM events WHERE seq = $1 AND bay = $2")
-                .bind(to_i64(seq))
-                .bind(bay.to_string())
-                .fetch_optional(&self.inner.readers)
-                .await
-                .map_err(&failed)?;
-        row.map(|row| raw(&row).map_err(&failed)?.event()).transpose()
+    pub async fn traffic_bytes(&self, bay: BayId, beside: u64) -> Result<u64> {
+        let failed = self.failed("adding up events");
+        let sum = "SELECT COALESCE(SUM(OCTET_LENGTH(body) + $2), 0) FROM events WHERE bay = $1 AND traffic IS NOT NULL";
+        let row = sqlx::query(sum)
+            .bind(bay.to_string())
+            .bind(to_i64(beside))
+            .fetch_one(&self.inner.readers)
+            .await
+            .map_err(&failed)?;
+        Ok(to_u64(row.try_get(0).map_err(&failed)?))
     }
 }

@@ -1,7 +1,7 @@
-//! btrfs by its ioctls: subvolumes, snapshots, quotas, resizing, and the few facts read out of its trees.
+//! btrfs by its ioctls: subvolumes, snapshots, quotas, resizing, and some items of its trees.
 //!
-//! The layouts are those of `<linux/btrfs.h>`; a test pins their sizes. Names are single path components: the kernel
-//! refuses a slash itself, and [`Name`] refuses what would be cut off or misread.
+//! The layouts are those of `<linux/btrfs.h>`; a test checks their sizes. Names are single path components: the kernel
+//! refuses a slash, and [`Name`] refuses names that would be truncated or misread.
 
 use std::ffi::OsStr;
 use std::io;
@@ -19,7 +19,7 @@ pub use tree::{
 const MAGIC: u32 = 0x94;
 const NAME_V1: usize = 4088;
 const NAME_V2: usize = 4040;
-/// Longest name of a subvolume, as everywhere in Linux.
+/// Longest name of a subvolume; the same as for files.
 const NAME_MAX: usize = 255;
 
 const SUBVOL_RDONLY: u64 = 1 << 1;
@@ -127,7 +127,7 @@ struct SubvolInfo {
 
 #[repr(C)]
 struct InodeLookup {
-    /// The subvolume; 0 for the one that the descriptor is in.
+    /// The subvolume; 0 for the one of the descriptor.
     treeid: u64,
     objectid: u64,
     name: [u8; LOOKUP_NAME],
@@ -167,19 +167,19 @@ const IOC_QUOTA_RESCAN: u32 = request(WRITE, 44, size_of::<QuotaRescan>());
 const IOC_GET_SUBVOL_INFO: u32 = request(READ, 60, size_of::<SubvolInfo>());
 const IOC_SNAP_DESTROY_V2: u32 = request(WRITE, 63, size_of::<VolArgsV2>());
 
-/// Calls one btrfs ioctl on a structure of the layout that the request number names.
+/// Calls a btrfs ioctl with a structure of the layout that belongs to the request number.
 fn call<T>(fd: impl AsFd, request: u32, argument: &mut T) -> io::Result<i32> {
-    // SAFETY: `argument` is a live, exclusive reference to a `repr(C)` value of the very layout `request` was encoded
-    // from (the constants above pair them, a test pins the sizes), so the kernel reads and writes only inside it.
-    // Pointers inside it (`VolArgsV2::inherit`) are set by the two callers to values that outlive the call. Needed
-    // because no well-kept crate wraps these ioctls.
+    // SAFETY: `argument` is a live, exclusive reference to a `repr(C)` value of exactly the layout from which `request`
+    // was encoded (the constants above pair them, and a test checks the sizes). So the kernel reads and writes only
+    // inside it. Pointers in it (`VolArgsV2::inherit`) are set by the two callers to values that outlive the call.
+    // Needed because no well-maintained crate wraps these ioctls.
     let result = unsafe {
         libc::ioctl(fd.as_fd().as_raw_fd(), libc::Ioctl::from(request), std::ptr::from_mut(argument))
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// A single path component, checked.
+/// Copies a single path component, checked.
 fn name_into<const N: usize>(name: &OsStr, buffer: &mut [u8; N]) -> io::Result<()> {
     let bytes = name.as_bytes();
     if bytes.is_empty()
@@ -194,7 +194,7 @@ fn name_into<const N: usize>(name: &OsStr, buffer: &mut [u8; N]) -> io::Result<(
     Ok(())
 }
 
-/// A quota group: `level/id`. Level 0 groups belong to one subvolume each and have its id.
+/// A quota group: `level/id`. Each group of level 0 belongs to one subvolume and has its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Qgroup(u64);
 
@@ -220,9 +220,9 @@ impl Qgroup {
 /// How the kernel accounts for quotas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuotaKind {
-    /// An extent is charged for good to the subvolume that wrote it (kernel 6.7 and later): costs next to nothing.
+    /// An extent is charged permanently to the subvolume that wrote it (kernel 6.7 and later). It costs almost nothing.
     Simple,
-    /// Shared and exclusive bytes are tracked: every snapshot and deletion pays for it.
+    /// Shared and exclusive bytes are tracked, which makes every snapshot and deletion more expensive.
     Full,
 }
 
@@ -250,13 +250,13 @@ fn inherit_of(group: Qgroup) -> QgroupInherit {
     }
 }
 
-/// Is this file or directory on btrfs?
+/// Whether this file or directory is on btrfs.
 pub fn is_btrfs(fd: impl AsFd) -> io::Result<bool> {
     const BTRFS_SUPER_MAGIC: u64 = 0x9123_683E;
     Ok(rustix::fs::fstatfs(fd)?.f_type as u64 & 0xFFFF_FFFF == BTRFS_SUPER_MAGIC)
 }
 
-/// Makes an empty subvolume `name` in the directory, counted in `group` too when there is one.
+/// Makes an empty subvolume `name` in the directory. Counts it in `group` too, if given.
 pub fn subvolume_create(directory: impl AsFd, name: &OsStr, group: Option<Qgroup>) -> io::Result<()> {
     let mut arguments = volume(0);
     name_into(name, &mut arguments.name)?;
@@ -291,14 +291,14 @@ pub fn snapshot(
     call(directory, IOC_SNAP_CREATE_V2, &mut *arguments).map(drop)
 }
 
-/// Destroys the subvolume `name` of the directory. `ENOTEMPTY` when it holds subvolumes of its own.
+/// Deletes the subvolume `name` in the directory. `ENOTEMPTY` if it contains subvolumes.
 pub fn subvolume_destroy(directory: impl AsFd, name: &OsStr) -> io::Result<()> {
     let mut arguments = Box::new(VolArgs { fd: 0, name: [0; NAME_V1] });
     name_into(name, &mut arguments.name)?;
     call(directory, IOC_SNAP_DESTROY, &mut *arguments).map(drop)
 }
 
-/// Destroys a subvolume wherever it hangs below the mount that `filesystem` is open on.
+/// Deletes a subvolume, wherever it is below the mount on which `filesystem` is open.
 pub fn subvolume_destroy_by_id(filesystem: impl AsFd, id: u64) -> io::Result<()> {
     let mut arguments = volume(0);
     arguments.flags = SUBVOL_SPEC_BY_ID;
@@ -306,22 +306,22 @@ pub fn subvolume_destroy_by_id(filesystem: impl AsFd, id: u64) -> io::Result<()>
     call(filesystem, IOC_SNAP_DESTROY_V2, &mut *arguments).map(drop)
 }
 
-/// What the filesystem knows of a subvolume.
+/// What the filesystem records about a subvolume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subvolume {
     pub id: u64,
     pub uuid: [u8; 16],
-    /// The subvolume this one was a snapshot of; all zero when it was made empty.
+    /// The subvolume of which this one was a snapshot. All zero if it was made empty.
     pub parent_uuid: [u8; 16],
-    /// The transaction it came into being with: younger extents were written through it.
+    /// The transaction in which it was made. Later extents were written through it.
     pub born: u64,
-    /// The transaction that was the last to change it, of those that were committed.
+    /// The last committed transaction that changed it.
     pub generation: u64,
-    /// The same by the clock: seconds and nanoseconds.
+    /// When it was made: seconds and nanoseconds.
     pub made_at: (u64, u32),
 }
 
-/// Facts about the subvolume that this file or directory is in.
+/// The subvolume of this file or directory.
 pub fn subvolume_info(fd: impl AsFd) -> io::Result<Subvolume> {
     let mut info = Box::new(SubvolInfo {
         treeid: 0,
@@ -353,13 +353,13 @@ pub fn subvolume_info(fd: impl AsFd) -> io::Result<Subvolume> {
     })
 }
 
-/// Is this open directory the top of a subvolume?
+/// Whether this open directory is the top of a subvolume.
 pub fn is_subvolume(directory: impl AsFd) -> io::Result<bool> {
     let directory = directory.as_fd();
     Ok(rustix::fs::fstat(directory)?.st_ino == SUBVOLUME_ROOT_INODE && is_btrfs(directory)?)
 }
 
-/// Sets or clears the read-only mark of the subvolume that `top` is the top directory of.
+/// Sets or clears the read-only flag of the subvolume whose top directory is `top`.
 pub fn set_read_only(top: impl AsFd, read_only: bool) -> io::Result<()> {
     let top = top.as_fd();
     let mut flags: u64 = 0;
@@ -371,22 +371,22 @@ pub fn set_read_only(top: impl AsFd, read_only: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// The filesystem's own id, by which `/sys/fs/btrfs` names it.
+/// The filesystem's id, under which it is in `/sys/fs/btrfs`.
 pub fn filesystem_id(fd: impl AsFd) -> io::Result<[u8; 16]> {
     let mut info = Box::new(FsInfo { max_id: 0, num_devices: 0, fsid: [0; 16], rest: [0; 992] });
     call(fd, IOC_FS_INFO, &mut *info)?;
     Ok(info.fsid)
 }
 
-/// Commits everything written so far, but for files that a program writes over at this very moment: the kernel takes those
-/// off the list of what it flushes for an instant, here and for a snapshot. `syncfs` flushes them too.
+/// Commits everything that was written so far, except files that a program overwrites at this very moment: for an
+/// instant, the kernel takes those off the list of what it flushes, here and for a snapshot. `syncfs` flushes them too.
 pub fn sync(fd: impl AsFd) -> io::Result<()> {
     let mut nothing = 0_u64;
     call(fd, IOC_SYNC, &mut nothing).map(drop)
 }
 
-/// Commits the changes of names and attributes so far, but no data that waits in memory. What was only written to a file
-/// that existed is seen after [`sync`].
+/// Commits the changes of names and attributes so far, but no data that is still in memory. Data in existing files is
+/// committed by [`sync`].
 pub fn commit(fd: impl AsFd) -> io::Result<()> {
     let fd = fd.as_fd();
     let mut transaction = 0_u64;
@@ -394,7 +394,8 @@ pub fn commit(fd: impl AsFd) -> io::Result<()> {
     call(fd, IOC_WAIT_SYNC, &mut transaction).map(drop)
 }
 
-/// A path of an inode, from the top of the subvolume that `top` is in. `None` where it is gone or the path is too long.
+/// A path of an inode, relative to the top of the subvolume of `top`. None if the inode is gone or the path is too
+/// long.
 pub fn inode_path(top: impl AsFd, inode: u64) -> io::Result<Option<Vec<u8>>> {
     let mut lookup = Box::new(InodeLookup { treeid: 0, objectid: inode, name: [0; LOOKUP_NAME] });
     match call(top, IOC_INO_LOOKUP, &mut *lookup) {
@@ -405,19 +406,19 @@ pub fn inode_path(top: impl AsFd, inode: u64) -> io::Result<Option<Vec<u8>>> {
         Err(error) => return Err(error),
     }
     let length = lookup.name.iter().position(|byte| *byte == 0).unwrap_or(LOOKUP_NAME);
-    // It is written as that of a directory, also when it is none.
+    // The kernel writes it like a directory's, even if it is none.
     let path = lookup.name[..length].strip_suffix(b"/").unwrap_or(&lookup.name[..length]);
     Ok(Some(path.to_vec()))
 }
 
-/// Grows the filesystem to the size its (only) device has now.
+/// Grows the filesystem to the present size of its (only) device.
 pub fn resize_to_device(filesystem: impl AsFd) -> io::Result<()> {
     let mut arguments = Box::new(VolArgs { fd: 0, name: [0; NAME_V1] });
     arguments.name[..3].copy_from_slice(b"max");
     call(filesystem, IOC_RESIZE, &mut *arguments).map(drop)
 }
 
-/// Turns quotas on, the simple kind where the kernel has it. Harmless when they are on already (of either kind).
+/// Turns quotas on, simple quotas if the kernel has them. Does nothing if quotas (of either kind) are on.
 pub fn quota_enable(filesystem: impl AsFd) -> io::Result<QuotaKind> {
     let filesystem = filesystem.as_fd();
     let mut control = QuotaCtl { cmd: QUOTA_ENABLE_SIMPLE, status: 0 };
@@ -434,7 +435,7 @@ pub fn quota_enable(filesystem: impl AsFd) -> io::Result<QuotaKind> {
     Ok(QuotaKind::Full)
 }
 
-/// Makes a quota group; harmless when it exists.
+/// Makes a quota group. Does nothing if it exists.
 pub fn qgroup_create(filesystem: impl AsFd, group: Qgroup) -> io::Result<()> {
     match call(filesystem, IOC_QGROUP_CREATE, &mut QgroupCreate { create: 1, qgroupid: group.0 }) {
         Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
@@ -442,7 +443,7 @@ pub fn qgroup_create(filesystem: impl AsFd, group: Qgroup) -> io::Result<()> {
     }
 }
 
-/// Removes a quota group; harmless when there is none.
+/// Removes a quota group. Does nothing if it does not exist.
 pub fn qgroup_destroy(filesystem: impl AsFd, group: Qgroup) -> io::Result<()> {
     match call(filesystem, IOC_QGROUP_CREATE, &mut QgroupCreate { create: 0, qgroupid: group.0 }) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTCONN)) => Ok(()),
@@ -450,7 +451,7 @@ pub fn qgroup_destroy(filesystem: impl AsFd, group: Qgroup) -> io::Result<()> {
     }
 }
 
-/// Counts `member` in `group` too; harmless when it already is.
+/// Counts `member` in `group` too. Does nothing if it already does.
 pub fn qgroup_assign(filesystem: impl AsFd, member: Qgroup, group: Qgroup) -> io::Result<()> {
     match call(filesystem, IOC_QGROUP_ASSIGN, &mut QgroupAssign { assign: 1, src: member.0, dst: group.0 }) {
         Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
@@ -458,16 +459,16 @@ pub fn qgroup_assign(filesystem: impl AsFd, member: Qgroup, group: Qgroup) -> io
     }
 }
 
-/// Has the kernel count anew what each group holds; a group that a member with shared extents joined is wrong until
-/// then. Simple quotas need none, and say so with an error.
+/// Makes the kernel recount every group. If a member with shared extents joined a group, its numbers are wrong until
+/// then. Simple quotas need no recount and return an error.
 pub fn quota_rescan(filesystem: impl AsFd) -> io::Result<()> {
     call(filesystem, IOC_QUOTA_RESCAN, &mut QuotaRescan([0; 8])).map(drop)
 }
 
-/// What [`qgroup_limit`] takes for "no limit".
+/// "No limit" for [`qgroup_limit`].
 pub const NO_LIMIT: u64 = u64::MAX;
 
-/// Bounds the bytes that only this group holds.
+/// Limits the bytes that only this group has.
 pub fn qgroup_limit(filesystem: impl AsFd, group: Qgroup, bytes: u64) -> io::Result<()> {
     let lim = QgroupLimit { flags: QGROUP_LIMIT_MAX_EXCL, max_excl: bytes, ..QgroupLimit::default() };
     call(filesystem, IOC_QGROUP_LIMIT, &mut QgroupLimitArgs { qgroupid: group.0, lim }).map(drop)

@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// `struct clone_args` of Linux 5.7, whose size the kernel has known since then.
+/// `struct clone_args` of Linux 5.7. All later kernels accept this size.
 #[repr(C, align(8))]
 #[derive(Default)]
 pub(crate) struct CloneArgs {
@@ -22,7 +22,7 @@ pub(crate) struct CloneArgs {
 }
 
 impl CloneArgs {
-    /// A child like that of `fork`, born in the cgroup (version 2) that is open at `cgroup`.
+    /// Arguments for a child as `fork` makes it, in the cgroup (version 2) that is open at `cgroup`.
     pub(crate) fn new(flags: u64, cgroup: Option<RawFd>) -> Self {
         let mut args = Self { flags, exit_signal: libc::SIGCHLD as u64, ..Self::default() };
         if let Some(fd) = cgroup {

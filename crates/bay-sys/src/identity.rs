@@ -1,9 +1,9 @@
-//! Threads whose file accesses the kernel judges as another user's.
+//! Threads that access files with the rights of another user.
 //!
-//! The pool copies files on behalf of somebody who is not root. Rather than re-implement permission checks, a thread
-//! takes that user's file-system identity while it opens things: the kernel itself then decides, ACLs and security
-//! modules included. Only the calling thread changes, because these are the raw system calls: the C library's own
-//! `setgroups` would change every thread of the process.
+//! The pool copies files for users who are not root. To avoid checking permissions itself, a thread takes the user's
+//! file-system identity while it opens files. Then the kernel decides, including ACLs and security modules. Only the
+//! calling thread changes, because these are the raw system calls; the C library's `setgroups` would change every
+//! thread of the process.
 
 use std::io;
 use std::marker::PhantomData;
@@ -16,22 +16,22 @@ use rustix::thread::CapabilitySet;
 /// Uid and gid of the user without rights.
 pub const NOBODY: u32 = 65534;
 
-/// Capabilities that let a process pass over file permissions. The kernel takes them out of effect when the
-/// file-system uid leaves 0; that is checked, not trusted.
+/// Capabilities with which a process ignores file permissions. The kernel disables them when the file-system uid is no
+/// longer 0; the code checks that it did.
 const BYPASS: CapabilitySet =
     CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH).union(CapabilitySet::FOWNER);
 
-/// A thread that has no groups any more and can act as a user. The thread should do nothing else afterwards: groups
-/// and file-system gid stay given up.
+/// A thread that has given up its groups and can act as a user. It should do nothing else afterwards, because groups
+/// and file-system gid do not come back.
 #[derive(Debug)]
 pub struct ActingThread {
     uid: u32,
-    /// The identity belongs to the thread it was taken on.
+    /// The identity belongs to the thread that took it.
     bound: PhantomData<*const ()>,
 }
 
 impl ActingThread {
-    /// Prepares the calling thread to act as a user. For uid 0 nothing is given up.
+    /// Prepares the calling thread to act as a user. For uid 0 it gives up nothing.
     pub fn begin(uid: u32, gid: u32) -> io::Result<Self> {
         let acting = Self { uid, bound: PhantomData };
         if uid == 0 {
@@ -52,20 +52,20 @@ impl ActingThread {
         Ok(acting)
     }
 
-    /// Runs `work` with the user's rights over files, and root's again afterwards, also when it panics.
+    /// Runs `work` with the user's rights over files, and restores root's afterwards, even after a panic.
     pub fn act<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         if self.uid == 0 {
             return Ok(work());
         }
-        struct Back;
-        impl Drop for Back {
+        struct RestoreRoot;
+        impl Drop for RestoreRoot {
             fn drop(&mut self) {
-                // Root's permitted capabilities allow this always; a failure would leave the thread with fewer
-                // rights, never with more.
+                // The thread's permitted capabilities always allow this. A failure would leave it with fewer rights,
+                // never with more.
                 let _ = set_fs_uid(0);
             }
         }
-        let back = Back;
+        let back = RestoreRoot;
         set_fs_uid(self.uid)?;
         let result = work();
         drop(back);
@@ -81,11 +81,11 @@ fn set_fs_gid(gid: u32) -> io::Result<()> {
     set_fs(libc::SYS_setfsgid, gid)
 }
 
-/// These two calls return the previous id and never an error: whether they worked is told by asking with an id that
-/// cannot be set.
+/// These two calls return the previous id and never an error. To find out whether they worked, they are called again
+/// with an id that cannot be set.
 fn set_fs(number: libc::c_long, id: u32) -> io::Result<()> {
-    // SAFETY: setfsuid and setfsgid take one integer and touch no memory. Needed because the C library's wrappers of
-    // the neighbouring calls change the whole process, and rustix has none for these two.
+    // SAFETY: setfsuid and setfsgid take one integer and access no memory. Needed because the C library's wrappers of
+    // similar calls change the whole process, and rustix has none for these two.
     let now = unsafe {
         libc::syscall(number, libc::c_long::from(id));
         libc::syscall(number, libc::c_long::from(-1_i32))
@@ -93,8 +93,8 @@ fn set_fs(number: libc::c_long, id: u32) -> io::Result<()> {
     if now as u32 == id { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EPERM)) }
 }
 
-/// The child gets SIGKILL when the thread that spawns it ends (a killed daemon leaves no work of its own behind), and
-/// makes files with ordinary modes whatever the daemon's own mask is.
+/// Makes the child get SIGKILL when the thread that spawned it ends, so that a killed daemon leaves no children behind.
+/// The child makes files with the usual modes, whatever the daemon's umask is.
 pub fn die_with_parent(command: &mut Command) -> &mut Command {
     const ORDINARY_MASK: libc::mode_t = 0o022;
     // SAFETY: between fork and exec only async-signal-safe calls are allowed; prctl with integers and umask are plain
@@ -110,11 +110,11 @@ pub fn die_with_parent(command: &mut Command) -> &mut Command {
     }
 }
 
-/// The next child of the calling thread becomes the first process of a PID namespace of its own: when it ends, for
-/// whatever reason, the kernel ends everything it started. The thread can start no threads afterwards.
-pub fn children_end_with_the_first() -> io::Result<()> {
-    // SAFETY: CLONE_NEWPID changes only where later children of this thread are placed; it takes no memory and leaves
-    // the thread's own view alone. Needed because rustix offers unshare as an unsafe function only.
+/// Makes the next child of the calling thread the first process of a new PID namespace: when that child ends, the
+/// kernel ends everything that it started. The thread can start no threads afterwards.
+pub fn next_child_starts_pid_namespace() -> io::Result<()> {
+    // SAFETY: CLONE_NEWPID changes only the namespace of later children of this thread. It takes no memory and does not
+    // change the thread's own namespace. Needed because rustix offers unshare only as an unsafe function.
     if unsafe { libc::unshare(libc::CLONE_NEWPID) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -127,7 +127,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn the_kernel_refuses_what_nobody_may_not_read_and_other_threads_stay_root() {
+    fn the_kernel_refuses_what_the_user_nobody_may_not_read_and_other_threads_stay_root() {
         if !bay_tests::suite::has_root("acting as another user") {
             return;
         }

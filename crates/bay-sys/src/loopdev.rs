@@ -1,8 +1,8 @@
-//! The loop device below a pool file: a block device whose blocks are the file's.
+//! The loop device of a pool file: a block device with the file's blocks.
 //!
-//! Devices are made with *autoclear*: when the last opener or mount lets go, the device is gone, so a killed process
-//! leaves none behind. Direct I/O keeps the data out of the page cache a second time and makes a flush as cheap as one
-//! of the file below.
+//! Devices are made with *autoclear*: the device ends with its last opener or mount, so a killed process leaves none
+//! behind. Direct I/O avoids a second copy of the data in the page cache, and makes a flush as fast as a flush of the
+//! file.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,9 +18,9 @@ const LOOP_CTL_GET_FREE: u32 = 0x4C82;
 const FLAG_AUTOCLEAR: u32 = 4;
 const FLAG_DIRECT_IO: u32 = 16;
 
-/// Block size of the devices: what btrfs uses, and aligned for direct I/O on disks of every sector size.
+/// Block size of the devices: that of btrfs, and aligned for direct I/O on disks of every sector size.
 pub const BLOCK_SIZE: u32 = 4096;
-/// Others may take the free device between our asking and our configuring; this many times in a row is no accident.
+/// Another process may take the free device before it is configured. So many times in a row is no accident.
 const ATTEMPTS: usize = 64;
 
 #[repr(C)]
@@ -69,7 +69,7 @@ struct LoopConfig {
 
 const _: () = assert!(size_of::<LoopInfo>() == 232 && size_of::<LoopConfig>() == 304);
 
-/// A loop device, held open: without a mount it goes away when this is dropped.
+/// An open loop device. Without a mount it ends when this is dropped.
 #[derive(Debug)]
 pub struct LoopDevice {
     file: File,
@@ -77,7 +77,7 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Makes a free loop device show the file.
+    /// Connects a free loop device to the file.
     pub fn attach(backing: &File) -> io::Result<Self> {
         let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
         let descriptor =
@@ -105,7 +105,7 @@ impl LoopDevice {
         Err(io::Error::from_raw_os_error(libc::EBUSY))
     }
 
-    /// The device that already shows this file, if there is one.
+    /// The device that is already connected to this file, if any.
     pub fn of_file(backing: &File) -> io::Result<Option<Self>> {
         let wanted = rustix::fs::fstat(backing)?;
         let devices = match std::fs::read_dir("/sys/block") {
@@ -121,9 +121,9 @@ impl LoopDevice {
                 continue;
             }
             let path = PathBuf::from("/dev").join(&name);
-            // For reading only: to open a device for writing makes the system look at it again afterwards.
+            // For reading only: after a device was open for writing, the system probes it again.
             let Ok(file) = File::open(&path) else { continue };
-            // Gone again since it was listed: not ours, then.
+            // The device ended meanwhile, so it is another file's.
             let Ok(info) = status(&file) else { continue };
             if info.inode == wanted.st_ino && info.device == encode_device(wanted.st_dev) {
                 return Ok(Some(Self { file, path }));
@@ -137,7 +137,7 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Takes over the size the file has now.
+    /// Updates the device to the present size of the file.
     pub fn refresh_capacity(&self) -> io::Result<()> {
         // SAFETY: the request takes no argument. Needed because no crate in use wraps it.
         let result =
@@ -145,7 +145,7 @@ impl LoopDevice {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Does the device bypass the page cache? Some filesystems below cannot.
+    /// Whether the device bypasses the page cache. Some filesystems do not support that.
     pub fn is_direct(&self) -> io::Result<bool> {
         Ok(status(&self.file)?.flags & FLAG_DIRECT_IO != 0)
     }
@@ -170,7 +170,7 @@ fn status(device: &File) -> io::Result<LoopInfo> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(info) }
 }
 
-/// A device number as the kernel's `huge_encode_dev` writes it.
+/// A device number as the kernel's `huge_encode_dev` encodes it.
 fn encode_device(device: u64) -> u64 {
     let (major, minor) = (u64::from(libc::major(device)), u64::from(libc::minor(device)));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)

@@ -1,17 +1,17 @@
-//! Memory with something in it that must not reach a disk.
+//! Memory with content that must not reach a disk.
 
 use std::io;
 
-/// Keeps the pages of these bytes from being swapped out, for as long as the process lives.
+/// Keeps the pages of these bytes from being swapped out while the process lives.
 ///
 /// # Errors
-/// Where the system does not allow so much of it (`RLIMIT_MEMLOCK`); nothing has changed then.
+/// If the system does not allow so much locked memory (`RLIMIT_MEMLOCK`); then nothing has changed.
 pub fn keep_from_swap(bytes: &[u8]) -> io::Result<()> {
     if bytes.is_empty() {
         return Ok(());
     }
     // SAFETY: the range is that of a live slice. Locking changes neither its content nor its mapping, only whether the
-    // kernel may move it out of memory. Needed because no safe wrapper takes a slice.
+    // kernel may swap it out. Needed because no safe wrapper takes a slice.
     let done = unsafe { libc::mlock(bytes.as_ptr().cast(), bytes.len()) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_locked_where_that_is_allowed() {
+    fn pages_are_locked_if_that_is_allowed() {
         let secret = vec![7_u8; 64];
         match keep_from_swap(&secret) {
             Ok(()) => {

@@ -1,4 +1,4 @@
-//! New processes in new namespaces, and mounts whose owners are shifted into them.
+//! New processes in new namespaces, and id-mapped mounts.
 
 use std::ffi::CString;
 use std::io;
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use crate::clone::CloneArgs;
 
-/// Namespaces a clone may ask for. The values are the kernel's.
+/// Namespaces for a clone. The values are the kernel's.
 pub mod flags {
     pub const USER: u64 = libc::CLONE_NEWUSER as u64;
     pub const PID: u64 = libc::CLONE_NEWPID as u64;
@@ -15,25 +15,25 @@ pub mod flags {
     pub const UTS: u64 = libc::CLONE_NEWUTS as u64;
     pub const IPC: u64 = libc::CLONE_NEWIPC as u64;
     pub const CGROUP: u64 = libc::CLONE_NEWCGROUP as u64;
-    /// Only `clone3` understands this one: in `clone` the bit belongs to the exit signal.
+    /// Only `clone3` supports this one: in `clone` the bit belongs to the exit signal.
     pub const TIME: u64 = 0x80;
 }
 
-/// Which side of a clone this is.
+/// The process in which a clone returned.
 #[derive(Debug)]
 pub enum Cloned {
-    /// The parent, with the child's process id.
+    /// The parent, with the child's pid.
     Parent {
         pid: i32,
     },
     Child,
 }
 
-/// Copies this process, like `fork`, into new namespaces and (when given) straight into a cgroup.
+/// Copies this process, like `fork`, into new namespaces and, if given, into a cgroup.
 ///
 /// # Errors
-/// What the kernel says; `ErrorKind::Unsupported` when this process has more than one thread, because the child would
-/// then hold a copy of locks whose owners do not exist in it.
+/// The error of the kernel; `ErrorKind::Unsupported` if this process has more than one thread, because the child would have
+/// copies of locks that are held by threads that it does not have.
 pub fn clone_process(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::new(
@@ -42,9 +42,9 @@ pub fn clone_process(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Res
         ));
     }
     let args = CloneArgs::new(namespaces, cgroup.map(|fd| fd.as_raw_fd()));
-    // SAFETY: `args` is a valid clone_args of the size given. Without CLONE_VM the child has its own copy of all memory,
-    // and the process has one thread, so no lock is held by a thread the child lacks. Needed because no library offers
-    // clone3 with namespaces and a cgroup.
+    // SAFETY: `args` is a valid clone_args of the size given. Without CLONE_VM the child has its own copy of all
+    // memory, and the process has one thread, so no lock is held by a thread that the child lacks. Needed because no
+    // library offers clone3 with namespaces and a cgroup.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) };
     match pid {
         -1 => Err(io::Error::last_os_error()),
@@ -53,13 +53,13 @@ pub fn clone_process(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Res
     }
 }
 
-/// Leaves namespaces for new ones of the same kinds, without a new process.
+/// Moves this process into new namespaces, without a new process.
 ///
 /// # Errors
-/// What the kernel says: `EPERM` without the right to make them.
+/// The error of the kernel: `EPERM` without the right to make them.
 pub fn leave_namespaces(namespaces: u64) -> io::Result<()> {
-    // SAFETY: only namespace flags are passed on (no CLONE_FILES, CLONE_VM or the like), which leave the memory and
-    // descriptors that Rust reasons about alone. Needed because the library's wrapper is unsafe for those others.
+    // SAFETY: only namespace flags are passed on (no CLONE_FILES, CLONE_VM or the like). They do not change the memory
+    // and descriptors that Rust relies on. Needed because the library's wrapper is unsafe for other flags.
     let done = unsafe { libc::unshare(libc::c_int::try_from(namespaces & NAMESPACES).unwrap_or(0)) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -92,11 +92,11 @@ pub mod mount_attr {
     pub(super) const IDMAP: u64 = 0x0010_0000;
 }
 
-/// Adds restrictions to a mount that is not attached yet, and shifts the owners of its files by the maps of a user
-/// namespace when one is given. Sub-mounts are left as they are.
+/// Adds restrictions to a mount that is not attached yet. If a user namespace is given, shifts the owners of the files
+/// by its id maps. Does not change submounts.
 ///
 /// # Errors
-/// What the kernel says: `EINVAL` where the filesystem cannot be id-mapped.
+/// The error of the kernel: `EINVAL` if the filesystem cannot be id-mapped.
 pub fn restrict_mount(
     mount: impl AsFd,
     attributes: u64,
@@ -122,14 +122,14 @@ pub fn restrict_mount(
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// First descriptor [`become_program`] hands over.
+/// The first descriptor that [`become_program`] passes.
 const FIRST_PASSED_FD: RawFd = 3;
 
-/// Turns this process into the program open at `program`, with `/dev/null` (given as `null`) as its standard streams,
-/// `passed` as descriptors 3, 4, 5 … and nothing else open.
+/// Executes the program that is open at `program`, with `/dev/null` (given as `null`) as its standard streams, `passed`
+/// as descriptors 3, 4, 5 … and no other open descriptor.
 ///
-/// Returns only on failure, and then with the descriptor table in disorder: the caller can report and exit, no more.
-/// `report` is the descriptor to report through; it stays open, close-on-exec, above the passed ones.
+/// Returns only on failure. The descriptor table is then in disorder, so the caller can only report and exit. `report` is the
+/// descriptor for the report; it stays open, close-on-exec, above the passed ones.
 pub fn become_program(
     program: &OwnedFd,
     arguments: &[CString],
@@ -138,7 +138,7 @@ pub fn become_program(
     passed: &[OwnedFd],
     report: &OwnedFd,
 ) -> (io::Error, RawFd) {
-    // High enough to be out of the way of the descriptors being placed.
+    // Above the descriptors that are being placed.
     const PARKING: RawFd = 64;
     let mut argv: Vec<*const libc::c_char> = arguments.iter().map(|a| a.as_ptr()).collect();
     argv.push(std::ptr::null());
@@ -156,8 +156,8 @@ pub fn become_program(
         let parked_program = park(program)?;
         let parked_report = park(report)?;
         let place = |from: RawFd, to: RawFd| -> io::Result<()> {
-            // SAFETY: both are plain integers. What `to` named before is closed; its Rust owner is never used again,
-            // because this function ends in execve or in the caller's exit.
+            // SAFETY: both are plain integers. What `to` referred to before is closed; its Rust owner is never used
+            // again, because this function ends in execve or in the caller's exit.
             if unsafe { libc::dup2(from, to) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
         };
         for stream in 0..FIRST_PASSED_FD {
@@ -168,7 +168,7 @@ pub fn become_program(
             place(fd, next)?;
             next += 1;
         }
-        // Close-on-exec for everything else at once: a descriptor of the host must never reach a bay.
+        // All other descriptors become close-on-exec at once: a descriptor of the host must never reach a bay.
         // SAFETY: only flags of descriptors change.
         let marked =
             unsafe { libc::syscall(libc::SYS_close_range, next, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
@@ -197,7 +197,7 @@ pub fn become_program(
     }
 }
 
-/// Writes to a descriptor known only by number: the report descriptor after a failed [`become_program`].
+/// Writes to a descriptor that is known only by its number: the report descriptor after a failed [`become_program`].
 pub fn report_failure(report: RawFd, text: &str) {
     // SAFETY: the pointer and length are those of a live string; a bad descriptor is an error, not a fault.
     unsafe {

@@ -1,4 +1,4 @@
-//! Opening paths below a directory whose contents are somebody else's.
+//! Opens paths below a directory whose content another user controls.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -8,14 +8,15 @@ use rustix::path::Arg;
 
 mod walk;
 
-/// How often an open is tried while renames elsewhere keep racing with it.
+/// How often opening is tried while renames elsewhere interfere.
 const TRIES: usize = 16;
 
-/// Opens `path` below `directory`, resolved by the kernel under the caller's rules in `resolve`. Links of `/proc`, which
+/// Opens `path` below `directory`. The kernel resolves it under the rules in `resolve`. Magic links of `/proc`, which
 /// lead anywhere, are never followed, and the descriptor is close-on-exec.
 ///
 /// # Errors
-/// What the kernel says; `EAGAIN` only when renames raced with every try. A kernel without `openat2` does the same in steps.
+/// The error of the kernel; `EAGAIN` only if renames interfered with every try. On a kernel without `openat2`, a walk in
+/// single steps does the same.
 pub fn open_below(
     directory: impl AsFd,
     path: impl Arg + Copy,
@@ -36,15 +37,14 @@ pub fn open_below(
     rustix::fs::openat2(&directory, path, flags, Mode::empty(), resolve)
 }
 
-/// Gives the calling thread a working directory of its own, and makes it `directory`. Relative paths of this thread then
-/// go on working wherever the directory is moved. The thread keeps it for its life, so it should be one that ends with
-/// the work.
+/// Gives the calling thread a working directory of its own, `directory`. Relative paths of this thread then stay valid
+/// if the directory is moved. The thread cannot undo that, so it should end with the work.
 ///
 /// # Errors
-/// What the kernel says.
-pub fn stand_in(directory: impl AsFd) -> Result<()> {
-    // SAFETY: `CLONE_FS` alone separates working directory, root and umask of this thread from the others', no memory
-    // and no descriptors. Needed because rustix offers unshare as an unsafe function only.
+/// The error of the kernel.
+pub fn set_thread_directory(directory: impl AsFd) -> Result<()> {
+    // SAFETY: `CLONE_FS` alone separates working directory, root and umask of this thread from those of the others, but
+    // no memory and no descriptors. Needed because rustix offers unshare only as an unsafe function.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }?;
     rustix::process::fchdir(directory)
 }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_leads_out_and_links_of_proc_lead_nowhere() {
+    fn no_path_leads_out_and_links_of_proc_are_not_followed() {
         let open = |directory: &str, path: &str, resolve| {
             let directory = std::fs::File::open(directory).unwrap();
             open_below(directory, path, OFlags::PATH, resolve).map(drop)
@@ -66,10 +66,10 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_its_own_is_the_threads_alone() {
+    fn a_threads_own_working_directory_affects_no_other_thread() {
         let before = std::env::current_dir().unwrap();
         std::thread::spawn(|| {
-            stand_in(std::fs::File::open("/usr").unwrap()).unwrap();
+            set_thread_directory(std::fs::File::open("/usr").unwrap()).unwrap();
             assert_eq!(std::env::current_dir().unwrap(), std::path::Path::new("/usr"));
         })
         .join()
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(std::env::current_dir().unwrap(), before);
     }
 
-    /// Another thread renames a directory on the path as fast as it can; the opens through `..` still succeed.
+    /// Another thread renames a directory on the path as fast as it can. Opens through `..` must still succeed.
     #[test]
     fn a_rename_elsewhere_does_not_fail_an_open() {
         let top = std::env::temp_dir().join(format!("paths-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! Waiting for any descriptor in the async runtime.
+//! Waits for any descriptor in the async runtime.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,9 +9,9 @@ use tokio::io::unix::AsyncFd;
 /// Registers a descriptor with the runtime's poller.
 ///
 /// # Errors
-/// When the poller refuses it (a regular file, for example).
+/// If the poller refuses it (for example a regular file).
 pub fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` owns a valid descriptor and offers no way to replace it while `AsyncFd` holds it. Needed
-    // because the general function cannot know that of its argument and so is unsafe.
+    // SAFETY: an `OwnedFd` owns a valid descriptor, which cannot be replaced while `AsyncFd` holds it. Needed because
+    // the general function cannot know that of its argument and so is unsafe.
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest) }?)
 }

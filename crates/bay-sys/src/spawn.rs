@@ -1,9 +1,8 @@
-//! A child straight into a cgroup, with a terminal or pipes, and the reaping of every child.
+//! Starts a child in a cgroup, with a terminal or pipes, and reaps children.
 //!
-//! Between the clone and the `execve` the child runs in a copy of a process that may have had other threads, so it
-//! must not allocate, lock or unwind: everything it needs is prepared before, and it makes raw system calls only. What
-//! goes wrong in there comes back through a close-on-exec pipe as a [`Failure`]; an empty report means that the
-//! program runs.
+//! Between the clone and the `execve`, the child runs in a copy of a process that may have had other threads. So it
+//! must not allocate, lock or unwind: everything that it needs is prepared before, and it makes raw system calls only.
+//! Errors are reported through a close-on-exec pipe as a [`Failure`]; an empty report means that the program runs.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long};
 use std::io;
@@ -14,11 +13,11 @@ use rustix::pipe::PipeFlags;
 
 use crate::clone::CloneArgs;
 
-mod ending;
+mod children;
 
-pub use ending::{MAX_SIGNAL, Reaped, reap, signal_everything, signal_group, signal_process};
+pub use children::{MAX_SIGNAL, Reaped, reap, signal_everything, signal_group, signal_process};
 
-/// Who the child becomes.
+/// The user as which the child runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     pub uid: u32,
@@ -27,10 +26,10 @@ pub struct Identity {
     pub groups: Vec<u32>,
 }
 
-/// What to run. File descriptors of `stdio` may be the same one three times.
+/// What to run. The descriptors in `stdio` may be the same.
 #[derive(Debug)]
 pub struct Command<'a> {
-    /// Tried one after the other until one is a program.
+    /// Tried one after the other, until one is a program.
     pub programs: &'a [CString],
     pub argv: &'a [CString],
     pub env: &'a [CString],
@@ -38,23 +37,23 @@ pub struct Command<'a> {
     pub stdio: [BorrowedFd<'a>; 3],
     /// Standard input becomes the controlling terminal of the child's new session.
     pub terminal: bool,
-    /// Keeps the parent's identity when absent.
+    /// Without it, the child keeps the parent's identity.
     pub identity: Option<&'a Identity>,
-    /// Directory of a cgroup v2 group that the child is to live in.
+    /// Directory of the cgroup v2 group for the child.
     pub cgroup: Option<BorrowedFd<'a>>,
-    /// Soft and hard limit of open files, where they must differ from the parent's.
+    /// Soft and hard limit of open files, if they must differ from the parent's.
     pub open_files: Option<(u64, u64)>,
 }
 
-/// A child that was cloned and is on its way to its program.
+/// A child that was cloned and has not become its program yet.
 #[derive(Debug)]
 pub struct Spawned {
     pub pid: i32,
-    /// Non-blocking. Read it to the end: nothing means that the program runs, otherwise [`Failure::decode`].
+    /// Non-blocking. Read it to the end: empty means that the program runs, otherwise use [`Failure::decode`].
     pub report: OwnedFd,
 }
 
-/// The step at which a child gave up.
+/// The step at which a child failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     Session,
@@ -67,7 +66,7 @@ pub enum Stage {
     Uid,
     /// The program itself: not found, or not executable.
     Exec,
-    /// The program exists, but what must interpret it does not.
+    /// The program exists, but its interpreter does not.
     Interpreter,
 }
 
@@ -84,7 +83,7 @@ const STAGES: [Stage; 10] = [
     Stage::Interpreter,
 ];
 
-/// Why a child never became its program.
+/// Why a child did not become its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
     pub stage: Stage,
@@ -95,7 +94,7 @@ impl Failure {
     /// Length of a report.
     pub const LEN: usize = 8;
 
-    /// Understands what was read from [`Spawned::report`]; `None` when the program runs.
+    /// Decodes what was read from [`Spawned::report`]. None if the program runs.
     #[must_use]
     pub fn decode(report: &[u8]) -> Option<Self> {
         let (head, rest) = report.split_first_chunk::<4>()?;
@@ -111,7 +110,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Why there is no child at all.
+/// Why there is no child.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
     #[error("the file descriptors for a new process could not be made")]
@@ -122,7 +121,8 @@ pub enum SpawnError {
 
 const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
 
-/// Everything the child touches, as plain numbers and pointers into memory that the parent keeps until after the clone.
+/// Everything that the child uses, as plain numbers and pointers into memory that the parent keeps until after the
+/// clone.
 struct Plan {
     programs: *const *const c_char,
     argv: *const *const c_char,
@@ -142,26 +142,25 @@ struct Plan {
     open_files: Option<libc::rlimit64>,
 }
 
-/// The most the kernel knows: a command is always a better choice than the guest.
+/// The highest value that the kernel accepts: it should always kill a command before the guest.
 const OOM_SCORE_ADJ: &CStr = c"1000";
-/// The child keeps its report pipe here until `execve`; everything above is closed.
+/// The child keeps its report pipe here until `execve`. Everything above is closed.
 const REPORT_FD: RawFd = 3;
 const NO_FD: RawFd = -1;
-/// What the child exits with when it could not become its program; nobody sees it but the reaper.
+/// The child's exit code if it could not become its program. Only the reaper sees it.
 const EXIT_NOT_STARTED: c_int = 127;
 
-/// Clones a child and returns at once; whether its program runs is told by [`Spawned::report`].
+/// Clones a child and returns at once. [`Spawned::report`] tells whether its program runs.
 ///
-/// The child is born in its cgroup where the kernel allows that (`CLONE_INTO_CGROUP`) and moves itself there as its
-/// first act where it does not.
+/// The child starts in its cgroup if the kernel supports that (`CLONE_INTO_CGROUP`). Otherwise it first moves itself there.
 ///
 /// # Errors
-/// When no child could be made. A child that fails later reports that.
+/// If no child could be made. A child that fails later reports that itself.
 pub fn spawn(command: &Command<'_>) -> Result<Spawned, SpawnError> {
     let (report, child_report) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
         .map_err(|e| SpawnError::Descriptors(e.into()))?;
-    // The child copies these onto 0..=3, so none of them may lie there itself.
-    let child_report = lift(child_report)?;
+    // The child copies these onto 0..=3, so none of them may be one of these numbers itself.
+    let child_report = move_above_stdio(child_report)?;
     let mut lifted = Vec::with_capacity(3);
     for fd in command.stdio {
         lifted.push(
@@ -208,12 +207,12 @@ pub fn spawn(command: &Command<'_>) -> Result<Spawned, SpawnError> {
     Ok(Spawned { pid, report })
 }
 
-/// Errors that another way of cloning would meet too.
+/// Errors that another way of cloning would have too.
 fn is_exhaustion(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM))
 }
 
-fn lift(fd: OwnedFd) -> Result<OwnedFd, SpawnError> {
+fn move_above_stdio(fd: OwnedFd) -> Result<OwnedFd, SpawnError> {
     if fd.as_raw_fd() > REPORT_FD {
         return Ok(fd);
     }
@@ -228,14 +227,14 @@ fn clone_child(plan: &mut Plan, group: Option<RawFd>, born_there: bool) -> io::R
     plan.cgroup = if born_there { NO_FD } else { group.unwrap_or(NO_FD) };
     let args = CloneArgs::new(CLONE_CLEAR_SIGHAND, group.filter(|_| born_there));
     let old_mask = block_signals()?;
-    // SAFETY: a fork-like clone (no CLONE_VM, no new stack): the child has its own copy of all memory, including
-    // `plan` and everything it points to. In the child nothing but `run_child` runs, which only makes raw system
-    // calls and never returns. Needed because no library offers CLONE_INTO_CGROUP.
+    // SAFETY: a fork-like clone (no CLONE_VM, no new stack): the child has its own copy of all memory, including `plan`
+    // and everything it points to. In the child only `run_child` runs, which makes only raw system calls and never
+    // returns. Needed because no library offers CLONE_INTO_CGROUP.
     let outcome = unsafe {
         let mut pid = libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>());
         let refused = *libc::__errno_location();
         if pid < 0 && !born_there && matches!(refused, libc::ENOSYS | libc::EPERM | libc::EINVAL) {
-            // A seccomp filter around us may know `clone` only, and gVisor's kernel refuses CLONE_CLEAR_SIGHAND. The child
+            // A seccomp filter may allow only `clone`, and gVisor's kernel refuses CLONE_CLEAR_SIGHAND. The child
             // resets every handler anyway.
             pid = libc::syscall(libc::SYS_clone, libc::SIGCHLD as c_long, 0, 0, 0, 0);
         }
@@ -248,7 +247,7 @@ fn clone_child(plan: &mut Plan, group: Option<RawFd>, born_there: bool) -> io::R
     outcome.map(|pid| i32::try_from(pid).unwrap_or(i32::MAX))
 }
 
-/// A handler of the parent must never run in the child: it would write to descriptors both share.
+/// A handler of the parent must never run in the child: it would write to descriptors that both share.
 fn block_signals() -> io::Result<libc::sigset_t> {
     // SAFETY: both sets are plain memory that the calls fill in; zero is a valid value for them.
     unsafe {
@@ -272,18 +271,18 @@ fn restore_signals(mask: &libc::sigset_t) {
 /// Size of the kernel's signal set.
 const KERNEL_SIGSET: usize = 8;
 
-/// The child's whole life before its program.
+/// What the child does before its program.
 ///
 /// # Safety
 /// Only in a freshly cloned child with its own memory, with `plan`'s pointers valid and its arrays null-terminated.
 unsafe fn run_child(plan: &Plan) -> ! {
     // SAFETY: raw system calls with pointers into `plan`, which the caller guarantees; no allocation, no lock, no
-    // unwinding. The wrappers of the C library for set*id are avoided on purpose: they talk to threads that do not
-    // exist in this process.
+    // unwinding. The wrappers of the C library for set*id must not be used: they signal threads that do not exist in
+    // this process.
     unsafe {
         let check = |stage: Stage, result: c_long| {
             if result < 0 {
-                give_up(plan.report, stage);
+                report_and_exit(plan.report, stage);
             }
         };
         // SIG_DFL, no flags, no mask: all zero, and larger than the kernel's structure on any architecture.
@@ -317,7 +316,7 @@ unsafe fn run_child(plan: &Plan) -> ! {
         let report = REPORT_FD;
         let check = |stage: Stage, result: c_long| {
             if result < 0 {
-                give_up(report, stage);
+                report_and_exit(report, stage);
             }
         };
         // Not u32::MAX, which gVisor's kernel takes for -1.
@@ -325,8 +324,8 @@ unsafe fn run_child(plan: &Plan) -> ! {
         if plan.terminal {
             check(Stage::Terminal, libc::syscall(libc::SYS_ioctl, 0, libc::TIOCSCTTY, 0));
         }
-        // When the bay runs out of memory, a command goes before PID 1, which keeps everything else alive. Where /proc is
-        // not there the kernel chooses as it likes.
+        // If the bay runs out of memory, the kernel should kill a command and not PID 1. If /proc is missing, the
+        // kernel chooses freely.
         let score = libc::syscall(
             libc::SYS_openat,
             libc::AT_FDCWD,
@@ -338,7 +337,7 @@ unsafe fn run_child(plan: &Plan) -> ! {
             libc::syscall(libc::SYS_close, score);
         }
         if let Some(limit) = &plan.open_files {
-            // The parent's own limit lies between these two, so this only ever lowers it.
+            // The parent's own limit is between these two, so this only ever lowers it.
             libc::syscall(
                 libc::SYS_prlimit64,
                 0,
@@ -366,8 +365,8 @@ unsafe fn run_child(plan: &Plan) -> ! {
     }
 }
 
-/// Tries the candidates the way a shell does: a missing one is passed over, one that may not be executed is
-/// remembered, a text file without `#!` is given to `/bin/sh`.
+/// Tries the candidates as a shell does: skips a missing one, remembers one that may not be executed, and passes a text
+/// file without `#!` to `/bin/sh`.
 ///
 /// # Safety
 /// As [`run_child`].
@@ -401,14 +400,14 @@ unsafe fn exec_first(plan: &Plan, report: RawFd) -> ! {
             at = at.add(1);
         }
         *libc::__errno_location() = best.1;
-        give_up(report, best.0)
+        report_and_exit(report, best.0)
     }
 }
 
 /// # Safety
 /// As [`run_child`].
-unsafe fn give_up(report: RawFd, stage: Stage) -> ! {
-    // SAFETY: as in `run_child`. The two halves are written at once; a pipe keeps that together.
+unsafe fn report_and_exit(report: RawFd, stage: Stage) -> ! {
+    // SAFETY: as in `run_child`. Both halves are written at once, and a pipe does not split them.
     unsafe {
         let words = [stage as u32, (*libc::__errno_location()).cast_unsigned()];
         libc::syscall(libc::SYS_write, report, words.as_ptr(), Failure::LEN);
@@ -430,7 +429,7 @@ mod tests {
         texts.iter().map(|t| CString::new(*t).unwrap()).collect()
     }
 
-    /// Runs to the end and returns the start's failure, the output and the wait status.
+    /// Runs it to its end. Returns the failure of the start, the output and the wait status.
     fn run(programs: &[&str], argv: &[&str], directory: &CStr) -> (Option<Failure>, String, i32) {
         let null = File::options().read(true).write(true).open("/dev/null").unwrap();
         let (out, child_out) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
@@ -470,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_of_not_starting_is_told_apart() {
+    fn each_failure_to_start_has_its_own_stage() {
         let fail = |programs: &[&str], directory| run(programs, &["x"], directory).0.unwrap();
         assert_eq!(fail(&["/nowhere/x"], c"/"), Failure { stage: Stage::Exec, errno: libc::ENOENT });
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Questions that wait for a person: what is asked, who asks, and what was answered.
+//! Approvals: requests and commands that wait for a person's decision, and the decisions.
 //!
 //! | request                              | body → answer                                            |
 //! |--------------------------------------|----------------------------------------------------------|
@@ -12,18 +12,18 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::bay::text_enum;
-use crate::checkpoint::CheckpointName;
 use crate::egress::Who;
+use crate::id::CheckpointName;
 use crate::id::{ApprovalId, BayId};
 use crate::policy::Origin;
+use crate::text_enum::text_enum;
 
-/// Longest word of whoever denies.
+/// Longest reason of a denial.
 pub const MAX_WHY_BYTES: usize = 1024;
-/// The longest time for which something is allowed by an answer.
+/// Longest time for which an answer allows something.
 pub const MAX_ALLOW_S: u64 = 24 * 3600;
 
-/// How a question stands.
+/// The state of an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ApprovalState {
@@ -32,9 +32,9 @@ pub enum ApprovalState {
     Denied,
     /// Nobody answered in time, which is a denial.
     Expired,
-    /// What it was about is gone: its bay was stopped, or the same was asked in another form.
+    /// The bay state that it was about is gone: the bay was stopped, or the client asked the same in another form.
     Dropped,
-    /// An approver took an allow back before it was used up.
+    /// An approver revoked an allow before it was used up.
     Revoked,
 }
 
@@ -64,8 +64,8 @@ pub enum Reach {
 
 text_enum!(Reach { Once = "once", Exec = "exec", For = "for", Save = "save" });
 
-/// A question, as a person sees it. Fields may be added; none is taken away. Much of it was said by the bay: texts have no
-/// control characters, and are never more than texts.
+/// An approval as a person sees it. New releases may add fields and remove none. The bay controls many of these
+/// texts: they have no control characters, and a front must show them as plain text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approval {
     pub id: ApprovalId,
@@ -73,41 +73,42 @@ pub struct Approval {
     pub bay_name: String,
     pub state: ApprovalState,
     pub asked_at: Timestamp,
-    /// While it is open: until when an answer is waited for.
+    /// If it is open: when it expires.
     pub expires: Timestamp,
     pub asked: Asked,
-    /// Who in the bay is behind it, as the host's kernel tells it.
+    /// The process in the bay behind it, as the host's kernel reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<Who>,
-    /// The exec as people know it.
+    /// The number of the exec in its bay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exec_number: Option<u64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exec_argv: Vec<String>,
-    /// The tool call that the exec was run for, in the words of whoever ran it.
+    /// The tool call that the exec belongs to, as the exec's caller named it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call: Option<String>,
-    /// The rule that asks; absent where a layer asks about what no rule speaks of.
+    /// The rule that asks; absent if a layer asks about everything that none of its rules covers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<AskingRule>,
     /// Names of the secrets that would be attached.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
-    /// What is odd about the host.
+    /// Warnings about the host's name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// The rule as it would be if it were saved.
+    /// The rule that [`Reach::Save`] would add.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saved_as: Option<String>,
-    /// SHA-256 over exactly what is held, in hexadecimal digits.
+    /// SHA-256 of exactly what is held, in hexadecimal digits.
     pub digest: String,
-    /// An earlier request to the same place that this one is not, although it looks like it.
+    /// An earlier request to the same place that looks like this one but differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub differs: Option<Differs>,
-    /// The state of the bay's files from before it was asked.
+    /// A checkpoint of the bay from before the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointName>,
-    /// How many wait for the answer at this moment. None may: then the answer is for the next one like it.
+    /// How many requests are held at this moment. It may be zero: then the answer decides the next matching
+    /// request.
     pub held: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<Answer>,
@@ -116,15 +117,15 @@ pub struct Approval {
 /// How a request differs from an earlier one with the same method, URL and secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Differs {
-    /// The question about the earlier request.
+    /// The approval of the earlier request.
     pub from: ApprovalId,
-    /// The state of that question when this one was asked.
+    /// The state of that approval when this request came.
     pub state: ApprovalState,
     /// One line for each difference, safe to show.
     pub how: Vec<String>,
 }
 
-/// What is asked.
+/// What needs the approval.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "what")]
 pub enum Asked {
@@ -136,12 +137,12 @@ pub enum Asked {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AskedRequest {
-    /// In its canonical form: what is sent.
+    /// The request in its canonical form, which is what the gateway would send.
     pub request: String,
-    /// In full, as it is connected to.
+    /// The host that the gateway would connect to.
     pub host: String,
     pub port: u16,
-    /// Names of the headers that go with it.
+    /// Names of its headers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -149,14 +150,14 @@ pub struct AskedRequest {
     /// What a git push would change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub push: Option<Push>,
-    /// As whom a login to a database is, and to which.
+    /// The user and database of a database login.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
-    /// Headers that are not named above, because there are too many.
+    /// How many more headers there are than `headers` names.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more_headers: u64,
-    /// `NAME: VALUE` of every header that could carry something: all but short values of headers that each client sends.
-    /// Long values are cut, and credentials are only counted.
+    /// `NAME: VALUE` of every header that could carry data: all headers except short values of headers that every
+    /// client sends. Long values are cut, and credentials are only counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub header_values: Vec<String>,
 }
@@ -165,17 +166,17 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// As much of a body as was looked at.
+/// The part of a body that was read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BodySeen {
-    /// Its beginning, with everything a terminal would obey written out.
+    /// Its beginning, with control characters escaped.
     pub preview: String,
-    /// Bytes that the preview stands for.
+    /// How many bytes of the body the preview shows.
     pub previewed: u64,
-    /// How long all of it is, as far as that is known.
+    /// Length of the whole body, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub length: Option<u64>,
-    /// Whether all of it was looked at, and so is in the digest.
+    /// Whether the whole body was read and is part of the digest.
     pub whole: bool,
 }
 
@@ -183,13 +184,13 @@ pub struct BodySeen {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Push {
     pub refs: Vec<RefChange>,
-    /// What the push asks of the server beside the refs (`git push -o`), with everything a terminal would obey written out.
+    /// The push options (`git push -o`), with control characters escaped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
-    /// Commits that the push brings along, as far as they could be read.
+    /// Commits in the push, as far as they could be parsed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commits: Vec<PushedCommit>,
-    /// Objects that the push brings along, as it says itself.
+    /// How many objects the push claims to contain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub objects: Option<u64>,
 }
@@ -219,14 +220,14 @@ pub struct AskedExec {
     pub cwd: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The service that runs it, whenever that wants to.
+    /// The service that runs it on its own schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
-    /// The variables it is started with: `NAME=VALUE` if the bay itself asks, and only `NAME` if somebody outside does, because
-    /// questions are kept and an operator's values may be secret.
+    /// Its variables: `NAME=VALUE` if the bay itself asks, only `NAME` if a caller outside asks. Approvals are
+    /// stored, and an operator's values may be secret.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
-    /// How the service runs it, a line for each setting.
+    /// The service's settings, one per line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub settings: Vec<String>,
     /// Who wants to run it.
@@ -242,10 +243,10 @@ pub struct AskingRule {
     pub reason: Option<String>,
 }
 
-/// What came of a question.
+/// How an approval was decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// Who answered; `timeout`, or why it was dropped, where nobody did.
+    /// Who answered. If nobody did: `timeout`, or why it was dropped.
     pub by: String,
     pub at: Timestamp,
     /// How long it took.
@@ -258,7 +259,7 @@ pub struct Answer {
     /// Whether the approver allowed other bodies and headers than those on the card.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub any_body: bool,
-    /// Until when an allow holds that was not used yet.
+    /// When an unused allow ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -273,7 +274,8 @@ pub struct Allow {
     /// For [`Reach::For`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub for_s: Option<u64>,
-    /// The digest on the card that the approver looked at. If it is not that of the question, nothing is allowed.
+    /// The digest on the card that the approver saw. If it does not match the approval's digest, nothing is
+    /// allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     /// Also allow other bodies and headers than those on the card.
@@ -285,9 +287,9 @@ pub struct Allow {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Deny {
-    /// Told to whoever is refused.
+    /// The reason, which the refused client gets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Whether the bay goes back to the checkpoint from before the question.
+    /// Whether to restore the bay to the checkpoint from before the request.
     pub rollback: bool,
 }

@@ -1,16 +1,17 @@
-//! What a backend can do: shown with each bay, kept in the ledger, and asked by every verb before it begins.
+//! The capabilities of backends. The daemon shows them with each bay and records them in the ledger, and every verb
+//! checks them before it begins.
 //!
-//! A difference between two drivers is a field here, never an error in the middle of a verb.
+//! A difference between two drivers is a field here. No verb finds it out by an error halfway through.
 
 use serde::{Deserialize, Serialize};
 
-/// What a driver is called: `local`.
+/// The name of a driver: `local`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BackendName(String);
 
 impl BackendName {
-    /// The driver of every bay that was made before there were others, and of new ones unless somebody says otherwise.
+    /// The driver of all bays that were made before there were others, and the default for new ones.
     pub const LOCAL: &str = "local";
 
     #[must_use]
@@ -102,17 +103,17 @@ pub enum FilesCheckpoint {
     Copy,
 }
 
-/// Who decides what leaves a bay.
+/// Who decides on egress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EgressControl {
     /// The bay's gateway: every connection arrives there, and the policy decides on each request.
     Gateway,
-    /// The backend itself: our policy is a request to it, not a decision of ours.
+    /// The backend itself: the policy is only passed to it.
     Backend,
 }
 
-/// How closely the origin of a connection is known.
+/// How precisely the backend can tell who opened a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AttributionGrain {
@@ -122,20 +123,20 @@ pub enum AttributionGrain {
     Bay,
 }
 
-/// What one driver can do on this host, as found out when the daemon started.
+/// What one driver can do on this host, as detected when the daemon started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     pub isolation: IsolationGrade,
-    /// Keeping what runs in a checkpoint, and live forks from it.
+    /// Whether checkpoints can hold running processes, which live forks need.
     pub memory_checkpoints: Support,
     pub files_checkpoint: FilesCheckpoint,
-    /// Changing limits of a bay that runs.
+    /// Whether the limits of a running bay can change.
     pub live_limits: Support,
     pub egress: EgressControl,
     pub attribution: AttributionGrain,
-    /// Containers inside the bay.
+    /// Whether containers can run inside the bay.
     pub nested_containers: Support,
-    /// A limit on the disk space that the bay uses.
+    /// Whether the disk space of a bay can be limited.
     pub quota: Support,
 }
 

@@ -1,7 +1,7 @@
 //! Bays as the API shows them.
 //!
-//! A bay has a *desired* state (what somebody asked for) and an *observed* one (what is true). Verbs only change the
-//! first; the reconciler moves the second towards it and writes down why and since when.
+//! A bay has a *desired* state (requested by a caller) and an *observed* one (the facts). Verbs change only the
+//! desired state. The reconciler moves the observed state towards it, and records the reason and the time.
 //!
 //! ```text
 //!            up                    guest answers              stop
@@ -19,11 +19,11 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{BackendName, Capabilities};
-use crate::checkpoint::{CheckpointName, Lineage};
-use crate::id::{BayId, BayName, ImageId, RepoId};
+use crate::id::{BayId, BayName, CheckpointName, ImageId, RepoId};
 use crate::stats::BayCost;
+use crate::text_enum::text_enum;
 
-/// What somebody asked a bay to be.
+/// The requested state of a bay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Desired {
@@ -33,7 +33,7 @@ pub enum Desired {
     Deleted,
 }
 
-/// What a bay is, as last seen by the reconciler.
+/// The state of a bay as the reconciler last saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
@@ -47,34 +47,6 @@ pub enum State {
     Deleting,
 }
 
-macro_rules! text_enum {
-    ($ty:ident { $($variant:ident = $text:literal),* $(,)? }) => {
-        impl $ty {
-            #[must_use]
-            pub fn as_str(self) -> &'static str {
-                match self { $( $ty::$variant => $text, )* }
-            }
-        }
-        impl std::str::FromStr for $ty {
-            type Err = crate::id::ParseIdError;
-            fn from_str(given: &str) -> Result<Self, Self::Err> {
-                match given {
-                    $( $text => Ok($ty::$variant), )*
-                    _ => Err(crate::id::ParseIdError {
-                        kind: stringify!($ty), given: given.to_owned(), why: concat!("the words are" $(, " `", $text, "`")*),
-                    }),
-                }
-            }
-        }
-        impl std::fmt::Display for $ty {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-    };
-}
-pub(crate) use text_enum;
-
 text_enum!(Desired { Running = "running", Paused = "paused", Stopped = "stopped", Deleted = "deleted" });
 text_enum!(State {
     Creating = "creating",
@@ -87,7 +59,7 @@ text_enum!(State {
     Deleting = "deleting",
 });
 
-/// Seconds that processes have between TERM and KILL when a bay is stopped and nobody says otherwise.
+/// Default time in seconds between TERM and KILL when a bay is stopped.
 pub const STOP_GRACE_S: u64 = 5;
 
 /// Upper bounds on what a bay may use of the host. `None` means the host's own limit.
@@ -99,47 +71,47 @@ pub struct Limits {
     pub cpus: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
-    /// Disk the bay may use beyond what it shares with its image and repository.
+    /// Disk space of the bay's own, without what it shares with its image and repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_mib: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pids: Option<u64>,
-    /// Weight among those who want the processors at the same moment; [`Limits::EQUAL_CPU_SHARES`] is everybody's.
+    /// Weight among bays that compete for the processors; [`Limits::EQUAL_CPU_SHARES`] is the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_shares: Option<u64>,
     /// MiB per second that the bay may read from the pool's device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_read_mibps: Option<u64>,
-    /// The same for writing.
+    /// MiB per second that the bay may write to the pool's device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_write_mibps: Option<u64>,
 }
 
-/// JSON writes what is not a number as `null`; taken for "no limit", it would be a limit that is silently not kept.
+/// serde_json writes NaN and infinity as `null`. Read as `None`, that would silently remove the limit.
 fn a_number<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
     f64::deserialize(from).map(Some)
 }
 
 impl Limits {
-    /// Less memory than this and not even a shell starts reliably.
+    /// With less memory, not even a shell starts reliably.
     pub const MIN_MEMORY_MIB: u64 = 16;
-    /// The guest and one command need this many.
+    /// The guest and one command need this many processes.
     pub const MIN_PIDS: u64 = 8;
     pub const MIN_CPUS: f64 = 0.01;
     pub const MIN_DISK_MIB: u64 = 16;
-    /// Processes a bay may have when nobody says otherwise: a fork bomb must end somewhere.
+    /// Default limit of processes, so that a fork bomb is contained.
     pub const DEFAULT_PIDS: u64 = 8192;
-    /// The share of a bay for which nobody said otherwise.
+    /// The default weight.
     pub const EQUAL_CPU_SHARES: u64 = 1024;
-    /// Both versions of cgroups can tell weights between these two apart.
+    /// Both cgroup versions can represent the weights between these two.
     pub const MIN_CPU_SHARES: u64 = 16;
     pub const MAX_CPU_SHARES: u64 = 65536;
     pub const MIN_IO_MIBPS: u64 = 1;
-    /// More than any device gives, and far from where the bytes would overflow.
+    /// More than any device reaches, and far below an overflow in bytes.
     pub const MAX_IO_MIBPS: u64 = 1 << 20;
 }
 
-/// A directory or file of the host shown inside the bay. Only ever read-only.
+/// A directory or file of the host that is mounted in the bay, always read-only.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mount {
@@ -154,11 +126,11 @@ pub struct Mount {
 pub enum Source {
     /// An empty directory.
     Empty,
-    /// A copy of a workspace that outlived its bay, by the name `bay workspaces ls` shows.
+    /// A copy of a kept workspace, by its name in `bay workspaces ls`.
     Kept { workspace: String },
-    /// A commit of a repository that is in the cache (pushed by the CLI from a local path).
+    /// A commit of a cached repository (the CLI sends local repositories there).
     Cached { repo: RepoId, commit: String, branch: Option<String> },
-    /// A remote repository; fetched into the cache when the ref is not there yet.
+    /// A remote repository; the daemon fetches it if the ref is not cached.
     Remote {
         url: String,
         /// Branch, tag or commit; the remote's default branch when absent.
@@ -167,7 +139,7 @@ pub enum Source {
     },
 }
 
-/// Who made the commits of a bay, where its own git settings name nobody: whoever made the bay.
+/// The author of commits made in a bay whose own git settings name none: the person who created the bay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Author {
@@ -179,7 +151,8 @@ impl Author {
     /// Longest name or address.
     pub const MAX_LEN: usize = 256;
 
-    /// Whether both can stand in a git configuration and in a commit: one line each, neither empty nor endless.
+    /// Whether both can be written into a git configuration and a commit: a single line each, not empty, not too
+    /// long.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         [&self.name, &self.email].into_iter().all(|text| {
@@ -203,15 +176,15 @@ pub struct BayCreate {
     pub limits: Limits,
     #[serde(default)]
     pub mounts: Vec<Mount>,
-    /// Stop the bay by itself when nothing has happened in it for so many seconds; never when absent.
+    /// Stop the bay after this many seconds without activity; never when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_stop_s: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<Author>,
-    /// The backend that runs it; the daemon's default when absent. Kept beside the bay, not as a part of how it was asked for.
+    /// The backend that runs it; the daemon's default when absent. Stored with the bay and not in this request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
-    /// What may leave it; nothing when absent. Kept beside the bay, not as a part of how it was asked for.
+    /// The egress policy; when absent, nothing may leave. Stored with the bay and not in this request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<crate::policy::PolicySet>,
 }
@@ -220,14 +193,14 @@ fn default_image() -> String {
     "host".to_owned()
 }
 
-/// What keeps a bay from its host, said plainly.
+/// How a bay is isolated from its host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Isolation {
     /// The backend's name: `local`.
     pub backend: String,
     /// One word for comparison: `shared-kernel`, `user-kernel`, `virtual-machine`.
     pub grade: String,
-    /// One line a person can weigh.
+    /// One line that explains the grade.
     pub detail: String,
 }
 
@@ -242,7 +215,20 @@ pub struct Origin {
     pub branch: Option<String>,
 }
 
-/// A bay as `bay show --json` prints it. `bay ls --json` is an array of the same.
+/// The checkpoint of another bay that this bay was forked from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lineage {
+    pub bay: BayId,
+    /// The parent's name at that time.
+    pub name: BayName,
+    pub checkpoint: CheckpointName,
+    /// Its index among the children of one fork, from zero.
+    pub index: u32,
+    /// Whether the parent's processes continue in this bay.
+    pub memory: bool,
+}
+
+/// A bay as `bay show --json` prints it. `bay ls --json` prints an array of these.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BayView {
     pub id: BayId,
@@ -258,14 +244,14 @@ pub struct BayView {
     pub image_id: ImageId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// The checkpoint that what the bay is now descends from.
+    /// The checkpoint that the bay's present state descends from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointName>,
     /// The bay and checkpoint it was forked from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<Lineage>,
     pub limits: Limits,
-    /// Seconds without any activity after which it is stopped by itself; never when absent.
+    /// It is stopped after this many seconds without activity; never when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_stop_s: Option<u64>,
     pub mounts: Vec<Mount>,
@@ -279,10 +265,10 @@ pub struct BayView {
     /// Where the agent's tree is, inside the bay.
     pub workspace: String,
     pub execs_running: u64,
-    /// PID 1 of the bay as the host sees it, while there is one.
+    /// The host's process id of the bay's PID 1, while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_pid: Option<i32>,
-    /// What it cost so far, as the host measured it.
+    /// Its resource usage so far, as the host measured it.
     #[serde(default)]
     pub cost: Option<BayCost>,
 }
@@ -295,7 +281,7 @@ pub struct BayDelete {
     pub keep_workspace: bool,
 }
 
-/// Where a workspace went that outlived its bay.
+/// The result of a deletion.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BayDeleted {
     pub id: BayId,
@@ -304,11 +290,11 @@ pub struct BayDeleted {
     pub kept_workspace: Option<PathBuf>,
 }
 
-/// A workspace that outlived its bay: `bay workspaces ls --json` is an array of these.
+/// A kept workspace, which outlived its bay. `bay workspaces ls --json` prints an array of these.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkspaceView {
     pub name: String,
-    /// What the bay was called.
+    /// The bay's name.
     pub bay: String,
     pub kept_at: Timestamp,
     /// On the host.
@@ -332,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_that_is_not_a_number_is_not_taken_for_none() {
+    fn a_limit_that_is_not_a_number_is_refused() {
         let odd = Limits { cpus: Some(f64::NAN), ..Limits::default() };
         let json = serde_json::to_string(&odd).unwrap();
         assert!(serde_json::from_str::<Limits>(&json).is_err(), "{json}");

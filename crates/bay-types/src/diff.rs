@@ -1,4 +1,4 @@
-//! What differs between two moments of a bay's life, and what of it needs a person's eye.
+//! Differences between two moments of a bay's life, and the findings of a review.
 //!
 //! `GET /v1/bays/{bay}/diff` answers with lines of [`DiffLine`] (`application/x-ndjson`), in this order:
 //!
@@ -6,27 +6,27 @@
 //!  begin ── package… (root only) ── entry… ── done        progress anywhere before the end; failed instead of done
 //! ```
 //!
-//! Entries come sorted by path. `GET /v1/bays/{bay}/review` is long work like any other: progress, then a [`Review`].
+//! Entries are sorted by path. `GET /v1/bays/{bay}/review` answers like all long work: progress, then a [`Review`].
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bay::text_enum;
-use crate::checkpoint::CheckpointName;
 use crate::error::ApiError;
+use crate::id::CheckpointName;
 use crate::id::ParseIdError;
 use crate::progress::Progress;
+use crate::text_enum::text_enum;
 use bay_text::percent::path_value;
 
 /// One moment of a bay's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Moment {
-    /// What the bay began from: the checkout (or nothing), the image, the checkpoint it was forked from.
+    /// The bay's beginning: the checkout (or nothing), the image, or the checkpoint it was forked from.
     Base,
-    /// As it is now.
+    /// Its present state.
     Now,
     Checkpoint(CheckpointName),
 }
@@ -76,7 +76,7 @@ impl From<Moment> for String {
 pub enum Part {
     #[default]
     Workspace,
-    /// Everything outside the workspace: the system.
+    /// Everything outside the workspace.
     Root,
 }
 
@@ -86,7 +86,7 @@ text_enum!(Part { Workspace = "workspace", Root = "root" });
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiffAsk {
-    /// The newest checkpoint when absent, [`Moment::Base`] where there is none.
+    /// When absent: the newest checkpoint, or [`Moment::Base`] if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Moment>,
     /// [`Moment::Now`] when absent.
@@ -94,7 +94,7 @@ pub struct DiffAsk {
     pub to: Option<Moment>,
     #[serde(default)]
     pub part: Part,
-    /// Whether entries carry their patches, or only the numbers of lines.
+    /// Whether entries have patches, or only counts of lines.
     #[serde(default = "yes")]
     pub patch: bool,
 }
@@ -107,7 +107,7 @@ fn yes() -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "kebab-case")]
 pub enum DiffLine {
-    /// What is compared, with the defaults filled in.
+    /// The resolved request, with defaults filled in.
     Begin {
         bay: String,
         from: Moment,
@@ -132,7 +132,7 @@ pub enum Change {
     Modified,
     /// Another name, and perhaps modified as well.
     Renamed,
-    /// Something of another kind under the same name: a file that became a link.
+    /// Replaced by something of another kind: a file by a link.
     Replaced,
     /// It could not be compared; the content says why.
     Unread,
@@ -169,7 +169,7 @@ text_enum!(NodeKind {
     BlockDevice = "block-device",
 });
 
-/// What one side has under a path.
+/// A file, directory or other node on one side.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     pub kind: NodeKind,
@@ -180,7 +180,7 @@ pub struct Node {
     pub gid: u32,
     /// Bytes of a file; names in a directory.
     pub size: u64,
-    /// Where a symbolic link points. What is not UTF-8 is replaced.
+    /// The target of a symbolic link. Bytes that are not UTF-8 are replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
 }
@@ -189,21 +189,21 @@ pub struct Node {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub enum Content {
-    /// They do not.
+    /// The contents are equal.
     Same,
     Text {
-        /// Lines.
+        /// Number of added lines.
         added: u64,
         removed: u64,
-        /// Hunks of a unified diff without its two header lines. Absent when not asked for, or too long to show.
+        /// Hunks of a unified diff, without its two header lines. Absent if not requested, or too long.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         patch: Option<String>,
-        /// Bytes that are not UTF-8 were replaced: the patch can be read, not applied.
+        /// Bytes that are not UTF-8 were replaced: the patch can be read, but not applied.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         lossy: bool,
     },
     Binary,
-    /// Too large to be read as text; told apart byte by byte.
+    /// The file is too large for a text comparison; its bytes differ.
     TooLarge,
     Unread {
         why: String,
@@ -214,7 +214,7 @@ pub enum Content {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiffEntry {
     pub change: Change,
-    /// Relative to the top of the tree. What is not UTF-8 is replaced.
+    /// Relative to the top of the tree. Bytes that are not UTF-8 are replaced.
     pub path: String,
     /// The exact bytes, percent-encoded, where they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -240,29 +240,29 @@ impl DiffEntry {
         after: Option<Node>,
         content: Content,
     ) -> Self {
-        let (path, path_escaped) = told(path);
+        let (path, path_escaped) = path_texts(path);
         Self { change, path, path_escaped, from_path: None, from_path_escaped: None, before, after, content }
     }
 
-    /// The same under the name it had before.
+    /// Sets the path before a rename.
     #[must_use]
     pub fn renamed_from(mut self, path: &[u8]) -> Self {
-        let (path, escaped) = told(path);
+        let (path, escaped) = path_texts(path);
         (self.from_path, self.from_path_escaped) = (Some(path), escaped);
         self
     }
 }
 
-/// A path as text, and its exact bytes where that is not the same.
+/// A path as text, and its percent-encoded bytes if they are not UTF-8.
 #[must_use]
-pub fn told(path: &[u8]) -> (String, Option<String>) {
+pub fn path_texts(path: &[u8]) -> (String, Option<String>) {
     match std::str::from_utf8(path) {
         Ok(text) => (text.to_owned(), None),
         Err(_) => (String::from_utf8_lossy(path).into_owned(), Some(path_value(path))),
     }
 }
 
-/// A package of the distribution that came, went or changed its version.
+/// A package that was installed, removed, or changed its version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackageChange {
     /// With its architecture: `bash:amd64`.
@@ -273,25 +273,25 @@ pub struct PackageChange {
     pub after: Option<String>,
 }
 
-/// The last line of a comparison that went to its end.
+/// The last line of a complete comparison.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiffSummary {
-    /// Paths that were looked at.
+    /// How many paths were compared.
     pub compared: u64,
     pub added: u64,
     pub deleted: u64,
     pub modified: u64,
     pub renamed: u64,
     pub replaced: u64,
-    /// Directories that came, went, moved or changed; not among the numbers above.
+    /// Directories that were added, deleted, moved or changed. The counts above exclude them.
     pub directories: u64,
-    /// Paths that could not be compared: the rest of the answer is right, but not all.
+    /// Paths that could not be compared. The other entries are correct.
     pub unread: u64,
     pub lines_added: u64,
     pub lines_removed: u64,
     /// Directories named `.git` whose contents were left out.
     pub git_left_out: u64,
-    /// So much changed that renames among the rest were not looked for: they are told as deleted and added.
+    /// Too much changed to find all renames: some appear as a deletion and an addition.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub renames_incomplete: bool,
 }
@@ -310,16 +310,16 @@ impl DiffSummary {
 pub enum Severity {
     /// Worth knowing.
     Note,
-    /// A person should look before this goes anywhere.
+    /// A person should look at it before the change leaves the bay.
     Warn,
-    /// It should not go anywhere: a secret.
+    /// The change should not leave the bay: it contains a secret.
     Stop,
 }
 
 text_enum!(Severity { Note = "note", Warn = "warn", Stop = "stop" });
 
-/// One thing that a person should know before a change leaves the bay. It never holds a secret: what was found is shown by
-/// its first four characters and its length.
+/// Something that a person should know before a change leaves the bay. It never contains a secret: a match is shown
+/// by its first four characters and its length.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     pub severity: Severity,
@@ -328,23 +328,23 @@ pub struct Finding {
     pub path: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_escaped: Option<String>,
-    /// In the file as it is now; in the file as it was for what was removed.
+    /// Line number in the new file; for a removed line, in the old file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
     /// One line for a person.
     pub why: String,
 }
 
-/// What was found in a set of changes, the worst first.
+/// Findings in a set of changes, the worst first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings {
     pub findings: Vec<Finding>,
-    /// Found as well, and not listed because there are too many; the worst are listed.
+    /// How many less severe findings are not listed.
     pub not_listed: u64,
 }
 
 impl Findings {
-    /// Whether something should not leave the bay.
+    /// Whether a finding says that the change should not leave the bay.
     #[must_use]
     pub fn stop(&self) -> bool {
         self.findings.iter().any(|finding| finding.severity == Severity::Stop)
@@ -359,7 +359,7 @@ pub struct Review {
     pub to: Moment,
     #[serde(flatten)]
     pub found: Findings,
-    /// New files that the repository ignores: they do not leave with the work, and were not looked at.
+    /// New files that the repository ignores. They do not leave with the work, and were not reviewed.
     #[serde(default)]
     pub ignored: u64,
     pub summary: DiffSummary,
@@ -381,8 +381,8 @@ mod tests {
 
     #[test]
     fn a_path_that_is_no_text_keeps_its_bytes() {
-        assert_eq!(told(b"a b"), ("a b".to_owned(), None));
-        assert_eq!(told(b"a\xff\n"), ("a\u{fffd}\n".to_owned(), Some("a%FF%0A".to_owned())));
+        assert_eq!(path_texts(b"a b"), ("a b".to_owned(), None));
+        assert_eq!(path_texts(b"a\xff\n"), ("a\u{fffd}\n".to_owned(), Some("a%FF%0A".to_owned())));
     }
 
     #[test]

@@ -1,24 +1,24 @@
-//! Who in a bay is behind a connection or a look-up.
+//! The process in a bay behind a connection or a name lookup.
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::ExecId;
 
-/// Longest argument list that is told, in bytes, and how long the path of a program may be.
+/// Longest reported argument list, in bytes, and longest path of a program.
 pub const MAX_ARGV_BYTES: usize = 4096;
 pub const MAX_EXE_BYTES: usize = 1024;
 
-/// Packets of one bay that went nowhere, counted for as long as it runs.
+/// Dropped packets of one bay since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Datagrams to ports at which nobody listens: everything but DNS, QUIC included.
+    /// Datagrams to ports without a listener: everything but DNS, including QUIC.
     pub udp: u64,
     pub icmp: u64,
     /// Packets of protocols that are neither TCP, UDP nor ICMP.
     pub other: u64,
 }
 
-/// What carries a connection or a look-up.
+/// The transport protocol of a connection or lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
@@ -26,40 +26,40 @@ pub enum Transport {
     Udp,
 }
 
-/// Who opened a connection, as the host's kernel tells it. What could not be found out is absent; it is never somebody of
-/// another bay. Inside its own bay root can move processes between execs, so it can make this wrong there.
+/// Who opened a connection, as the host's kernel reports it. Unknown parts are absent, and never belong to another
+/// bay. Root in a bay can move processes between execs, so within its own bay the attribution can be wrong.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Who {
-    /// The exec that opened the socket, whoever uses it since. A run of a service is an exec too.
+    /// The exec that opened the socket, even if another one uses it now. A run of a service is an exec too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exec: Option<ExecId>,
-    /// The service whose run that is, as the guest names it.
+    /// The service whose run that exec is, as the guest names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
-    /// The guest itself, on behalf of whoever forwards a port.
+    /// The guest itself opened it to forward a port.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub guest: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
-    /// A container in the bay: its address there, or the control group that it made for itself.
+    /// A container in the bay: its address, or the control group that it made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nested: Option<String>,
-    /// The user, by its number in the bay.
+    /// The user id inside the bay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
 }
 
 impl Who {
-    /// Without an exec that is none of the bay's own: root in a bay can give a group any name, also that of an exec it has
-    /// heard of. A run of a service is in no list of execs; it stays known by the service.
+    /// Drops an exec id that is not of this bay. Root in a bay can give a control group any name, for example the
+    /// id of another bay's exec. Runs of services are in no list of execs; `service` still identifies them.
     #[must_use]
     pub fn confined_to(mut self, is_of_bay: impl FnOnce(ExecId) -> bool) -> Self {
         self.exec = self.exec.filter(|exec| is_of_bay(*exec));
         self
     }
 
-    /// Whether nothing is known that leads to somebody.
+    /// Whether nothing identifies the sender.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         self.exec.is_none()
@@ -70,12 +70,12 @@ impl Who {
     }
 }
 
-/// A process that has the socket open. Bounded, and in the process's own words: it can call itself anything.
+/// A process that has the socket open. Its texts are bounded, and the process chose them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number in the bay.
+    /// Its process id inside the bay.
     pub pid: i32,
-    /// Its number on the host.
+    /// Its process id on the host.
     pub host_pid: i32,
     pub exe: String,
     pub argv: Vec<String>,

@@ -1,4 +1,4 @@
-//! The one error shape that reaches a person or a program: a stable code, what happened and why, what to do next.
+//! The error type of the API and the CLI: a stable code, what happened and why, and what to do next.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! error_codes {
     ($( $(#[$doc:meta])* $variant:ident = $text:literal, $status:literal, $exit:literal; )*) => {
-        /// A stable name for each way of failing. The text never changes once released; `docs/errors.md` indexes it.
+        /// Error codes. A released code never changes; `docs/errors.md` lists them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum ErrorCode {
             $( $(#[$doc])* #[serde(rename = $text)] $variant, )*
         }
 
         impl ErrorCode {
-            /// Every code, for the drift test over `docs/errors.md`.
+            /// Every code, for the test that compares them with `docs/errors.md`.
             pub const ALL: &'static [ErrorCode] = &[ $( ErrorCode::$variant, )* ];
 
             #[must_use]
@@ -27,7 +27,8 @@ macro_rules! error_codes {
                 match self { $( ErrorCode::$variant => $status, )* }
             }
 
-            /// Exit code of the CLI. Codes of `exec` pass the command's own through and use 125 for our failures.
+            /// Exit code of the CLI. `bay exec` exits with the command's own code, or with 125 for an error of
+            /// Workbay.
             #[must_use]
             pub fn exit_code(self) -> u8 {
                 match self { $( ErrorCode::$variant => $exit, )* }
@@ -37,14 +38,14 @@ macro_rules! error_codes {
 }
 
 error_codes! {
-    /// A name, flag, path or body that cannot mean anything.
+    /// An invalid name, flag, path or body.
     InvalidInput = "invalid-input", 400, 2;
     InvalidName = "invalid-name", 400, 2;
     BayNotFound = "bay-not-found", 404, 3;
     BayExists = "bay-exists", 409, 4;
-    /// The verb does not fit the state the bay is in.
+    /// The bay's state does not allow the verb.
     BayState = "bay-state", 409, 4;
-    /// The bay could not be brought to the wanted state.
+    /// The bay could not reach the desired state.
     BayFailed = "bay-failed", 500, 5;
     ExecNotFound = "exec-not-found", 404, 3;
     /// An exec with this id exists with another command.
@@ -56,7 +57,7 @@ error_codes! {
     ServiceNotFound = "service-not-found", 404, 3;
     /// Other services need it.
     ServiceInUse = "service-in-use", 409, 4;
-    /// It was defined, and did not become ready.
+    /// It was defined, but did not become ready.
     ServiceFailed = "service-failed", 500, 5;
     ImageNotFound = "image-not-found", 404, 3;
     ImageInUse = "image-in-use", 409, 4;
@@ -67,66 +68,66 @@ error_codes! {
     RepoAuth = "repo-auth", 422, 5;
     RepoEmpty = "repo-empty", 422, 5;
     RefNotFound = "ref-not-found", 404, 3;
-    /// The bay has no work that was not there when it began.
+    /// The bay has no new work.
     NothingToTake = "nothing-to-take", 409, 4;
-    /// What came out of a bay is not a well-formed piece of git history.
+    /// The work of a bay is not well-formed git history.
     WorkRefused = "work-refused", 422, 5;
     /// The branch has commits that the work does not build on.
     BranchDiverged = "branch-diverged", 409, 4;
     PushFailed = "push-failed", 422, 5;
-    /// What would leave a bay holds a secret.
+    /// The work that would leave the bay contains a secret.
     SecretFound = "secret-found", 409, 4;
-    /// No workspace is kept under this name, or more than one could be meant.
+    /// No kept workspace has this name, or more than one matches.
     WorkspaceNotFound = "workspace-not-found", 404, 3;
     CheckpointNotFound = "checkpoint-not-found", 404, 3;
-    /// What runs in the bay cannot be captured or brought back; its files can.
+    /// The bay's memory cannot be captured or restored. Its files can.
     MemoryUnavailable = "memory-unavailable", 422, 5;
-    /// A policy or a grant with a mistake; nothing of it has any effect.
+    /// An invalid policy or grant; none of it takes effect.
     PolicyInvalid = "policy-invalid", 422, 2;
     SecretNotFound = "secret-not-found", 404, 3;
-    /// A secret with a mistake: its value, what it is for, or where the bay is to find it.
+    /// An invalid secret: its value, its uses, or its places in the bay.
     SecretInvalid = "secret-invalid", 422, 2;
-    /// The command that has a secret's values gave none.
+    /// The command that supplies a secret's value did not give one.
     SecretSource = "secret-source", 422, 5;
     GrantNotFound = "grant-not-found", 404, 3;
     ApprovalNotFound = "approval-not-found", 404, 3;
-    /// Somebody, or time, was faster.
+    /// The approval was already answered, or has expired.
     ApprovalAnswered = "approval-answered", 409, 4;
-    /// A person is asked about it. The same request finds the answer later.
+    /// A person must decide. Repeating the request later gets the decision.
     ApprovalPending = "approval-pending", 503, 5;
-    /// A person, or nobody in time, said no.
+    /// A person denied it, or nobody answered in time.
     Denied = "denied", 403, 5;
     WebhookNotFound = "webhook-not-found", 404, 3;
     PathNotFound = "path-not-found", 404, 3;
-    /// A path leaves the place it must stay in, or is of a kind that cannot be copied.
+    /// A path leads out of its allowed directory, or cannot be copied.
     PathRefused = "path-refused", 422, 2;
-    /// The host has less memory, disk or processors than was asked for.
+    /// The host has less memory, disk or processors than the request needs.
     NotEnough = "not-enough", 422, 5;
     PoolFull = "pool-full", 507, 5;
-    /// A bay has used the disk that it was given; the pool has room for others.
+    /// The bay has used up its disk limit; the pool still has space.
     DiskLimit = "disk-limit", 507, 5;
     PoolDamaged = "pool-damaged", 500, 6;
     PoolReadOnly = "pool-read-only", 500, 6;
     StoreDamaged = "store-damaged", 500, 6;
     EventNotFound = "event-not-found", 404, 3;
-    /// The record is not what was signed: edited, cut, reordered, forked, or signed by another key.
+    /// The record does not match its signed head: edited, cut, reordered, forked, or signed by another key.
     LedgerBroken = "ledger-broken", 500, 6;
-    /// The daemon's key, or something that was encrypted with it, is not there or not the right one.
+    /// The daemon's key, or a file encrypted with it, is missing or wrong.
     KeyUnusable = "key-unusable", 500, 6;
     /// Another daemon owns this data directory.
     DataDirBusy = "data-dir-busy", 409, 6;
-    /// The host lacks something that bays cannot do without; `bay doctor` tells what.
+    /// The host lacks something that bays need; `bay doctor` names it.
     HostUnfit = "host-unfit", 500, 6;
     DaemonUnreachable = "daemon-unreachable", 503, 6;
     GuestUnreachable = "guest-unreachable", 503, 5;
     NotRoot = "not-root", 403, 6;
     /// The verb is not for principals of this kind.
     NotPermitted = "not-permitted", 403, 6;
-    /// A caller over TCP without the token, under a foreign name, or from a web page.
+    /// A TCP request without the token, under a foreign host name, or from a web page.
     Unauthorized = "unauthorized", 401, 6;
-    /// The operation was cut short and can be repeated as it is.
+    /// The operation was interrupted and can be repeated.
     Interrupted = "interrupted", 503, 5;
-    /// A defect of ours.
+    /// A defect of Workbay.
     Internal = "internal", 500, 70;
 }
 
@@ -136,14 +137,14 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// What the API answers with when it cannot do what was asked, and what the CLI prints in two lines.
+/// An error answer of the API. The CLI prints it in two lines.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
     pub code: ErrorCode,
     /// What was tried, on what, and why it failed.
     pub message: String,
-    /// What the reader can do now; a command where there is one.
+    /// What to do next, if possible as a command.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub next: String,
 }
@@ -154,7 +155,7 @@ impl ApiError {
         Self { code, message: message.into(), next: next.into() }
     }
 
-    /// A defect of ours, with the chain of causes in one line.
+    /// A defect of Workbay, with the chain of causes on one line.
     #[must_use]
     pub fn internal(error: &dyn std::error::Error) -> Self {
         Self::new(
@@ -165,7 +166,7 @@ impl ApiError {
     }
 }
 
-/// An error and its sources joined by ": ", for the one place where a chain is printed.
+/// An error and its sources, joined by ": ".
 #[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -1,12 +1,14 @@
 //! The record of everything decided and done. Every event is a leaf of one Merkle tree (RFC 6962).
 //!
-//! An [`Event`] is what is kept: a kind, and a body in JSON. [`EventBody`] is what it says: one struct for each kind, in
-//! one module for each area. `EVENTS.md` beside this crate lists them all; a test writes it from the structs.
+//! An [`Event`] is the stored form: a kind, and a body in JSON. An [`EventBody`] is the typed form: one struct for
+//! each kind, in one module for each area. `EVENTS.md` in this crate lists them all; a test generates it from the
+//! structs.
 //!
-//! Events are kept for ever, so what was written stays readable:
-//! * a field is never removed, renamed or given another meaning; one that is not written any more stays, and says so;
+//! Events are kept for ever, so every written event stays readable:
+//! * a field is never removed, renamed or given another meaning; a field that is no longer written stays, and its
+//!   documentation says so;
 //! * a new field is optional, or has a default that is true for older events;
-//! * where that is not possible, the kind gets another version ([`Recorded::VERSION`]);
+//! * if that is not possible, the kind gets another version ([`Recorded::VERSION`]);
 //! * an event of a kind or version that this release does not know is [`EventBody::Other`].
 
 use jiff::Timestamp;
@@ -57,14 +59,14 @@ pub struct Event {
     pub bay: Option<BayId>,
     /// Noun and verb: `bay.create`, `exec.start`.
     pub kind: String,
-    /// A JSON object; what it holds depends on the kind.
+    /// A JSON object; its fields depend on the kind.
     pub body: Value,
     /// Its leaf in the ledger: hexadecimal SHA-256 over everything above.
     pub hash: String,
 }
 
 impl Event {
-    /// What it says.
+    /// The typed form.
     #[must_use]
     pub fn read(&self) -> EventBody {
         EventBody::read(&self.kind, &self.body)
@@ -73,8 +75,8 @@ impl Event {
 
 macro_rules! event_body {
     ($($area:ident($event:ident),)*) => {
-        /// What an event says.
-        #[allow(clippy::large_enum_variant)] // One is read or written at a time, and gone right after.
+        /// The typed form of an event.
+        #[allow(clippy::large_enum_variant)] // Only one is in memory at a time.
         #[derive(Debug, Clone, PartialEq)]
         pub enum EventBody {
             $( $area($event), )*
@@ -83,11 +85,11 @@ macro_rules! event_body {
         }
 
         impl EventBody {
-            /// Every kind that this release knows, by area: its name, its documentation, and its kinds.
+            /// Every kind that this release knows, by area: its name, documentation, and kinds.
             pub const AREAS: &'static [(&'static str, &'static [&'static str], &'static [KindInfo])] =
                 &[$( (stringify!($area), $event::ABOUT, $event::KINDS), )*];
 
-            /// Reads what an event says. A field of another shape than expected is left out or empty.
+            /// Parses an event. A field of an unexpected shape is left out or empty.
             #[must_use]
             pub fn read(kind: &str, body: &Value) -> Self {
                 $( if let Some(event) = $event::read(kind, body) { return Self::$area(event); } )*
@@ -138,7 +140,7 @@ event_body! {
 }
 
 impl EventBody {
-    /// The exec that it is about, or that is behind it.
+    /// The exec that it is about, or that caused it.
     #[must_use]
     pub fn exec(&self) -> Option<ExecId> {
         match self {
@@ -173,18 +175,19 @@ impl From<OtherEvent> for EventBody {
     }
 }
 
-/// What the store keeps of an event in columns of their own, because it selects events by it. They follow from kind and
-/// body, which are hashed; verification compares them.
+/// Columns by which the store selects events. They follow from kind and body, which are hashed; verification
+/// compares them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventColumns {
-    /// The part of a bay's traffic that it is, if it is traffic.
+    /// Its part of a bay's traffic, if it is traffic.
     pub traffic: Option<TrafficPart>,
-    /// Whether the bay's own processes caused it, and it is no traffic. A bay may fill a part of the record with those.
+    /// Whether the bay's own processes caused it, and it is not traffic. A bay may fill a limited part of the
+    /// record with such events.
     pub from_inside: bool,
 }
 
 impl EventColumns {
-    /// Those of an event with this body.
+    /// The columns of an event with this body.
     #[must_use]
     pub fn of(event: &EventBody, body: &Value) -> Self {
         let traffic = match event {
@@ -198,23 +201,23 @@ impl EventColumns {
     }
 }
 
-/// `GET /v1/events/verify`: whether every hash of the record fits, and the last head that was signed.
+/// `GET /v1/events/verify`: whether every hash of the record verifies, and the last signed head.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventsVerified {
     pub ok: bool,
-    /// Events that hold, counted from the first.
+    /// How many events verify, from the first on.
     pub events: u64,
-    /// Root over all events when all of them hold: written down elsewhere, it proves later that none was changed.
+    /// The root over all events, if all verify. Stored elsewhere, it later proves that none was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_hash: Option<String>,
-    /// The first event that does not hold, where one can be named, and why.
+    /// The first event that does not verify, if known, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_bad: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// `GET /v1/audit/key`: what checks the ledger's signed heads. It may be known to all.
+/// `GET /v1/audit/key`: the public key that verifies the ledger's signed heads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerKey {
     pub log: String,
@@ -227,7 +230,7 @@ pub struct LedgerKey {
 pub struct LedgerHead {
     /// The signed note.
     pub note: String,
-    /// What it says: how many events there are, the root over all of them, and when it was signed.
+    /// The content of the note: the number of events, the root over all of them, and the time of signing.
     pub size: u64,
     pub root: String,
     pub signed_at: Timestamp,

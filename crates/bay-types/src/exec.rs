@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::bay::text_enum;
 use crate::error::{ApiError, ErrorCode};
 use crate::id::{BayId, ExecId};
 use crate::output::OutputHash;
+use crate::text_enum::text_enum;
 use crate::trace::ExecTrace;
 pub use crate::usage::Usage;
 use crate::usage::{ExecCost, seconds};
@@ -25,16 +25,16 @@ impl Default for TtySize {
     }
 }
 
-/// What to run. The same body goes from the CLI to the daemon and from the daemon to the guest.
+/// A command to run. The CLI sends it to the daemon and the daemon to the guest, in the same form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExecSpec {
-    /// Chosen by the caller. The same id with the same spec is the same exec; with another spec, an error.
+    /// Chosen by the caller. The same id with the same spec is the same exec; with another spec it is an error.
     pub id: ExecId,
     pub argv: Vec<String>,
     #[serde(default)]
     pub env: Vec<(String, String)>,
-    /// `/workspace` when absent, or `/` where that does not exist.
+    /// When absent: `/workspace`, or `/` if that does not exist.
     #[serde(default)]
     pub cwd: Option<String>,
     /// A user name or numeric id of the bay; root when absent.
@@ -46,7 +46,7 @@ pub struct ExecSpec {
     /// Whether a client will send input; otherwise standard input is empty.
     #[serde(default)]
     pub stdin: bool,
-    /// The whole tree is killed after this long.
+    /// All its processes are killed after this time.
     #[serde(default)]
     pub timeout_s: Option<u64>,
     /// The agent's tool call this exec belongs to.
@@ -55,7 +55,7 @@ pub struct ExecSpec {
 }
 
 impl ExecSpec {
-    /// A plain command with a new id: no terminal, no input, everything else as the bay has it.
+    /// A command with a new id and defaults: no terminal, no input.
     pub fn new<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> Self {
         Self {
             id: ExecId::generate(),
@@ -70,11 +70,11 @@ impl ExecSpec {
         }
     }
 
-    /// Total size of arguments and environment. Linux allows about 2 MiB; this leaves room for what we add.
+    /// Total size of arguments and environment. Linux allows about 2 MiB; the rest is for what Workbay adds.
     pub const MAX_ARGUMENT_BYTES: usize = 1 << 20;
-    /// Arguments, and variables, one command may have besides the bound on their bytes.
+    /// Most arguments, and most variables, of one command.
     pub const MAX_ARGUMENTS: usize = 65536;
-    /// Longest time limit; arithmetic on times cannot overflow below it: ten years.
+    /// Longest timeout: ten years. Below it, time arithmetic cannot overflow.
     pub const MAX_TIMEOUT_S: u64 = 10 * 366 * 24 * 3600;
     /// Longest path the kernel takes.
     const MAX_PATH: usize = 4095;
@@ -88,50 +88,50 @@ impl ExecSpec {
             + self.env.iter().map(|(key, value)| key.len() + value.len() + 2).sum::<usize>()
     }
 
-    /// Refuses what can never run, whatever the bay looks like. Daemon and guest ask this same question, so that what
-    /// the one writes down the other does not refuse.
+    /// Refuses a command that can never run in any bay. The daemon and the guest use the same check, so that the
+    /// guest does not refuse what the daemon recorded.
     ///
     /// # Errors
     /// [`ErrorCode::InvalidInput`] with what is wrong and what to write instead.
     pub fn check(&self) -> Result<(), ApiError> {
-        let odd = |message: &str, next: &str| Err(ApiError::new(ErrorCode::InvalidInput, message, next));
+        let invalid = |message: &str, next: &str| Err(ApiError::new(ErrorCode::InvalidInput, message, next));
         if self.argv.first().is_none_or(String::is_empty) {
-            return odd("there is no command to run", "write `bay exec NAME -- COMMAND ARGUMENTS…`");
+            return invalid("there is no command to run", "write `bay exec NAME -- COMMAND ARGUMENTS…`");
         }
         if self.argv.len() > Self::MAX_ARGUMENTS || self.env.len() > Self::MAX_ARGUMENTS {
-            return odd(
+            return invalid(
                 "the command has more arguments than Linux takes",
                 "pass the data through stdin or a file",
             );
         }
         if self.argument_bytes() > Self::MAX_ARGUMENT_BYTES {
-            return odd(
+            return invalid(
                 "arguments and environment together are longer than 1 MiB",
                 "pass the data through stdin or a file",
             );
         }
         let texts = self.argv.iter().chain(self.env.iter().flat_map(|(key, value)| [key, value]));
         if texts.chain(&self.cwd).chain(&self.user).any(|text| text.contains('\0')) {
-            return odd(
+            return invalid(
                 "a NUL byte stands in the command, its environment, directory or user",
                 "leave it out",
             );
         }
         if self.env.iter().any(|(key, _)| key.is_empty() || key.contains('=')) {
-            return odd("a variable's name is empty or holds '='", "write --env KEY=VALUE");
+            return invalid("a variable's name is empty or holds '='", "write --env KEY=VALUE");
         }
         if self.cwd.as_ref().is_some_and(|cwd| !cwd.starts_with('/') || cwd.len() > Self::MAX_PATH) {
-            return odd("the working directory is not an absolute path", "write --cwd /PATH");
+            return invalid("the working directory is not an absolute path", "write --cwd /PATH");
         }
         if self.user.as_ref().is_some_and(|user| user.is_empty() || user.len() > Self::MAX_NAME) {
-            return odd("the user's name is empty or too long", "write --user NAME or --user ID");
+            return invalid("the user's name is empty or too long", "write --user NAME or --user ID");
         }
         if self.timeout_s.is_some_and(|s| s == 0 || s > Self::MAX_TIMEOUT_S) {
-            return odd("the timeout is zero or longer than ten years", "write --timeout SECONDS");
+            return invalid("the timeout is zero or longer than ten years", "write --timeout SECONDS");
         }
-        let odd_call = |id: &String| id.len() > Self::MAX_NAME || id.chars().any(char::is_control);
-        if self.tool_call.as_ref().is_some_and(odd_call) {
-            return odd(
+        let invalid_call = |id: &String| id.len() > Self::MAX_NAME || id.chars().any(char::is_control);
+        if self.tool_call.as_ref().is_some_and(invalid_call) {
+            return invalid(
                 "the tool call's id is longer than 256 bytes or holds control characters",
                 "shorten it",
             );
@@ -140,7 +140,7 @@ impl ExecSpec {
     }
 }
 
-/// Why an exec is over.
+/// Why an exec ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EndReason {
@@ -148,14 +148,14 @@ pub enum EndReason {
     Exited,
     /// A signal ended it; `signal` is set.
     Signaled,
-    /// Its time was up and its tree was killed.
+    /// Its timeout passed and all its processes were killed.
     TimedOut,
     /// `bay kill`.
     Killed,
-    /// The bay was stopped, replaced or restarted on request while it ran. `code` or `signal` tell how it took that,
-    /// where they are known.
+    /// The bay was stopped, replaced or restarted on request. `code` or `signal` say how the command reacted, if
+    /// known.
     Stopped,
-    /// Its guest died under it.
+    /// Its guest died.
     Lost,
 }
 
@@ -179,8 +179,8 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// The exit code a shell would report: the command's own, 128 + signal, 124 for a timeout, 137 when nothing more is
-    /// known of one that was stopped or lost.
+    /// The exit code that a shell would report: the command's own, 128 + signal, 124 for a timeout, 137 if nothing
+    /// more is known of a stopped or lost exec.
     #[must_use]
     pub fn shell_code(&self) -> u8 {
         match (self.reason, self.code, self.signal) {
@@ -192,21 +192,21 @@ impl Exit {
     }
 }
 
-/// A limit of a bay that was reached while an exec ran.
+/// A limit of the bay that was reached while an exec ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LimitHit {
-    /// The kernel ended a process of the bay because its memory was used up.
+    /// The kernel killed a process because the bay's memory was used up.
     Memory,
-    /// A process could not be started: the bay had as many as it may have.
+    /// A process could not start: the bay had its maximum of processes.
     Pids,
-    /// Output of this exec could not be kept: the bay's disk was full.
+    /// Output of this exec was lost: the bay's disk was full.
     Disk,
 }
 
 text_enum!(LimitHit { Memory = "memory", Pids = "pids", Disk = "disk" });
 
-/// An exec as the guest knows it.
+/// An exec as the guest reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecStatus {
     pub spec: ExecSpec,
@@ -221,25 +221,27 @@ pub struct ExecStatus {
     pub usage: Usage,
     /// Bytes of output so far, both streams together.
     pub output_bytes: u64,
-    /// First byte still kept; greater than zero when the bound on kept output dropped the beginning, or the disk was full.
+    /// First byte that is still kept. It is above zero if the bound on kept output dropped the beginning, or if the
+    /// disk was full.
     pub output_start: u64,
-    /// The bound on kept output dropped what was before this byte. Known of an exec that is over.
+    /// The bound on kept output dropped everything before this byte. Set only for an ended exec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bounded_to: Option<u64>,
-    /// Bytes of output that the bay's disk had no room for.
+    /// Bytes of output that did not fit on the bay's disk.
     #[serde(default)]
     pub refused_bytes: u64,
-    /// The guest that answers saw the end itself. False for an end that it only read from the bay's disk, where root in
-    /// the bay can write.
+    /// This guest saw the end itself. False if it only read the end from the bay's disk, where root in the bay can
+    /// write.
     #[serde(default)]
     pub witnessed: bool,
-    /// Hashes of the output that was kept at the end, made in the guest's memory; absent where it did not see the end.
+    /// Hashes of the kept output at the end, computed in the guest's memory; absent if the guest did not see the
+    /// end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_hashes: Option<Vec<OutputHash>>,
 }
 
 impl ExecStatus {
-    /// How it ended, when it has.
+    /// Its end, if it has ended.
     #[must_use]
     pub fn end(&self) -> Option<ExecEnd> {
         Some(ExecEnd {
@@ -252,32 +254,32 @@ impl ExecStatus {
     }
 }
 
-/// What is known of an exec when it has ended, besides its exit.
+/// The end of an exec, besides its exit status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecEnd {
     pub at: Timestamp,
     #[serde(default)]
     pub usage: Usage,
     pub output_bytes: u64,
-    /// Bytes of output that the bay's disk had no room for.
+    /// Bytes of output that did not fit on the bay's disk.
     #[serde(default)]
     pub refused_bytes: u64,
-    /// Hashes of the output that was kept; absent from a guest of an earlier release.
+    /// Hashes of the kept output; absent from a guest of an earlier release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_hashes: Option<Vec<OutputHash>>,
 }
 
-/// Who reported how an exec ended. What a guest reports is the bay's own account.
+/// Who reported the end of an exec. A guest's report is a claim of the bay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reporter {
-    /// The bay's first process, over its connection to the daemon, while it ran.
+    /// The guest, over its connection to the daemon, while it ran.
     Guest,
     /// The daemon: no guest reported an end.
     Daemon,
 }
 
-/// Seconds from one moment to another, none when the clock was set back meanwhile.
+/// Seconds between two moments; zero if the clock was set back.
 #[must_use]
 pub fn duration_s(from: Timestamp, to: Timestamp) -> f64 {
     let us = to.as_microsecond().saturating_sub(from.as_microsecond());
@@ -303,15 +305,15 @@ pub struct ExecView {
     pub exit: Option<Exit>,
     pub usage: Usage,
     pub output_bytes: u64,
-    /// Hashes of the output that was kept when it ended, as the guest reported them then. Absent for an exec that runs, was
-    /// lost, or ended under a guest of an earlier release.
+    /// Hashes of the kept output, as the guest reported them at the end. Absent if the exec runs, was lost, or
+    /// ended under a guest of an earlier release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_hashes: Option<Vec<OutputHash>>,
-    /// Limits of the bay that were reached while it ran. Memory and processes are counted for the bay as a whole, so it
-    /// may have been another command's doing; they are looked at when an exec ends with anything but success.
+    /// Limits of the bay that were reached while it ran. Memory and processes are counted for the whole bay, so
+    /// another command may have reached them. They are checked when an exec ends without success.
     #[serde(default)]
     pub limits_hit: Vec<LimitHit>,
-    /// Where it is in a trace, when its caller or the daemon has one.
+    /// Its place in a trace, if its caller or the daemon uses tracing.
     #[serde(default)]
     pub trace: Option<ExecTrace>,
     #[serde(default)]
@@ -319,7 +321,7 @@ pub struct ExecView {
 }
 
 impl ExecView {
-    /// It was killed, and its first process is still there: it hangs in the kernel.
+    /// It was killed, but its first process hangs in the kernel.
     #[must_use]
     pub fn hangs(&self) -> bool {
         let by_force =
@@ -336,7 +338,7 @@ impl ExecView {
 #[serde(deny_unknown_fields)]
 pub struct SignalRequest {
     pub signal: i32,
-    /// Every process of the exec rather than its leader's process group.
+    /// Signal every process of the exec instead of its leader's process group.
     #[serde(default)]
     pub tree: bool,
 }
@@ -344,7 +346,7 @@ pub struct SignalRequest {
 /// The answer to a [`SignalRequest`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signalled {
-    /// Processes that the signal was sent to although their exec had ended: what it left running.
+    /// How many processes got the signal although their exec had ended: processes that it left running.
     #[serde(default)]
     pub left: u64,
 }

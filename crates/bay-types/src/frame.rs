@@ -1,13 +1,14 @@
 //! The byte stream of an attached exec: `Upgrade: bay-frames/1`, then frames both ways.
 //!
-//! A frame is a kind byte, a big-endian `u32` length and that many bytes. Output frames carry a stretch of the exec's
-//! output; the reader counts their bytes from the offset it asked for and so always knows where to resume.
+//! A frame is a kind byte, a big-endian `u32` length and that many bytes. Output frames carry consecutive parts of
+//! the exec's output. The reader counts their bytes from the offset that it requested, so it always knows where to
+//! resume.
 //!
-//! Input has offsets too if both sides want them. A client that sends the header [`INPUT`] with an [`InputId`] of its own
-//! finds in the answer how many bytes of that input the guest has received on all of the client's connections so far. It
-//! sends [`Frame::Input`] from there, with an offset in each, and keeps every byte until then. The guest drops bytes that
-//! it has already. So no byte is lost or doubled when a connection is cut: before the memory of a bay is captured, the
-//! daemon cuts all of them.
+//! Input can have offsets too. A client sends the header [`INPUT`] with an [`InputId`] of its own. The answer says
+//! how many bytes of that input the guest has received so far, over all of the client's connections. The client
+//! sends [`Frame::Input`] from that offset on, and keeps each byte until [`Frame::Taken`] confirms it. The guest
+//! drops bytes that it already has. So a cut connection neither loses nor repeats a byte: the daemon cuts all
+//! connections before it captures the memory of a bay.
 //!
 //! ```text
 //!  client                                                    guest
@@ -19,8 +20,9 @@
 //!    POST …/attach          bay-input: input_7f… ─────────►
 //!          ◄───────── 101   bay-input: 2                      so "cd" is sent again
 //! ```
-//! A guest or daemon of an earlier release leaves the header out of its answer. The client then sends [`Frame::Stdin`],
-//! whose bytes may be lost with their connection. A client of an earlier release never sends the header.
+//! A guest or daemon of an earlier release omits the header from its answer. The client then sends
+//! [`Frame::Stdin`], whose bytes can be lost with the connection. A client of an earlier release never sends the
+//! header.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,13 +32,13 @@ use crate::output::OutputCheck;
 
 /// Token of the `Upgrade` header.
 pub const UPGRADE: &str = "bay-frames/1";
-/// Longest payload of one frame. A peer that announces more is broken or hostile, and is cut off.
+/// Longest payload of a frame. A connection that announces a longer one is closed.
 pub const MAX_PAYLOAD: usize = 256 * 1024;
 pub const HEADER_LEN: usize = 5;
-/// Header of a request to attach, and of its answer: see the module's documentation.
+/// Header of an attach request and of its answer; see the overview of this module.
 pub const INPUT: &str = "bay-input";
-/// Most bytes of input that a client sends beyond what the command has taken. The guest has room for so many, so that
-/// it always reads on and notices when the connection is cut.
+/// Most bytes of input that a client sends beyond what the command has taken. The guest buffers this many, so that
+/// it keeps reading and notices when the connection is cut.
 pub const INPUT_WINDOW: u64 = 1 << 20;
 const OFFSET_LEN: usize = 8;
 
@@ -55,7 +57,7 @@ pub enum Frame {
     Stdout(Vec<u8>),
     Stderr(Vec<u8>),
     Gap(Gap),
-    /// The end, and whether the output that came before is what the command wrote, where that is known.
+    /// The end of the exec, and whether the output is what the command wrote, if that is known.
     Exit(Exit, Option<OutputCheck>),
     /// The stream cannot go on.
     Error(ApiError),
@@ -63,10 +65,10 @@ pub enum Frame {
     Taken(u64),
 }
 
-/// Output that is missing at this point, or will be for whoever asks later.
+/// Output that is missing here, or will be missing for a later reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
-    /// How many bytes. Zero says that what follows is passed on but not kept.
+    /// How many bytes are missing. Zero: the following output is passed on but not kept.
     pub dropped: u64,
     #[serde(default)]
     pub why: GapReason,
@@ -76,14 +78,14 @@ pub struct Gap {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GapReason {
-    /// The bound on kept output was reached and the oldest went.
+    /// The bound on kept output was reached, and the oldest output was dropped.
     #[default]
     Bound,
-    /// The bay's disk had no room when it was written.
+    /// The bay's disk was full.
     DiskFull,
 }
 
-/// A frame that cannot be understood. The connection is useless afterwards.
+/// An invalid frame. The connection cannot be used after it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     #[error("a frame of {0} bytes was announced; the most is {MAX_PAYLOAD}")]
@@ -120,7 +122,7 @@ const EXIT: u8 = 19;
 const ERROR: u8 = 20;
 const TAKEN: u8 = 21;
 
-/// The header of a stretch of output, for senders that write the payload from elsewhere.
+/// The header of an output frame, for senders that write the payload themselves.
 #[must_use]
 pub fn output_header(stderr: bool, len: u32) -> [u8; HEADER_LEN] {
     header(if stderr { STDERR } else { STDOUT }, len)
@@ -135,7 +137,7 @@ fn decode_offset(kind: u8, body: &[u8]) -> Result<u64, FrameError> {
     body.try_into().map(u64::from_be_bytes).map_err(|_| FrameError::Malformed(kind))
 }
 
-/// Each part of a payload that is split has the offset of its own first byte.
+/// If a payload is split, each part has the offset of its own first byte.
 fn encode_input(mut offset: u64, bytes: &[u8], out: &mut Vec<u8>) {
     for part in bytes.chunks(MAX_PAYLOAD - OFFSET_LEN) {
         let len = OFFSET_LEN + part.len();
@@ -187,7 +189,7 @@ impl Frame {
         out
     }
 
-    /// Takes one frame off the front of `buffer`: the frame and how many bytes it took, or `None` when more is needed.
+    /// Decodes the first frame of `buffer`: the frame and its length, or `None` if more bytes are needed.
     ///
     /// # Errors
     /// When the bytes can never become a frame.
@@ -222,7 +224,7 @@ impl Frame {
             INPUT_AT => {
                 let (offset, bytes) = body.split_first_chunk().ok_or(FrameError::Malformed(kind))?;
                 let offset = u64::from_be_bytes(*offset);
-                // The offset of what follows must be a number too.
+                // The end offset must not overflow.
                 offset.checked_add(bytes.len() as u64).ok_or(FrameError::Malformed(kind))?;
                 Frame::Input(offset, bytes.to_vec())
             }

@@ -4,7 +4,7 @@
 //! |-------------------------------------------|-----------------------------------------------------------|
 //! | `GET /v1/info`                            | [`GuestInfo`]                                             |
 //! | `GET /v1/execs`                           | array of [`ExecStatus`](crate::exec::ExecStatus)          |
-//! | `PUT /v1/execs/{id}`                      | start; 201, or 200 when this very exec exists             |
+//! | `PUT /v1/execs/{id}`                      | start; 201, or 200 if this exec exists already            |
 //! | `GET /v1/execs/{id}`                      | its status                                                |
 //! | `DELETE /v1/execs/{id}`                   | forget a finished exec and its output                     |
 //! | `POST /v1/execs/{id}/attach?since=N`      | upgrade to frames; a body starts the exec first; with a [`bay-input`](crate::frame::INPUT) header, input has offsets |
@@ -14,10 +14,10 @@
 //! | `PUT /v1/services/{name}`                 | [`ServiceSpec`](crate::service::ServiceSpec): define or replace; answers the view, 201 when new |
 //! | `GET /v1/services/{name}`                 | its view                                                  |
 //! | `DELETE /v1/services/{name}`              | stop it and forget it with its log; 202 and the view while it ends, then 404 |
-//! | `POST /v1/services/{name}/{start,stop,restart}` | answers the view at once; it is asked again for the outcome |
+//! | `POST /v1/services/{name}/{start,stop,restart}` | answers the view at once; poll it for the outcome |
 //! | `GET /v1/services/{name}/output?since=N&follow=` | its log as output frames, over all kept runs; no `Exit` |
 //! | `GET /v1/events`                          | lines of [`GuestEvent`], without end; cut off when its reader is far behind |
-//! | `POST /v1/asks/{id}`                      | [`Answered`](crate::inside::Answered): what came of a [`GuestEvent::Asked`]; 204 |
+//! | `POST /v1/asks/{id}`                      | [`Answered`](crate::inside::Answered): the answer to a [`GuestEvent::Asked`]; 204 |
 //! | `GET /v1/stat?path=`                      | [`FileStat`]; of a symlink itself unless `follow=true`    |
 //! | `GET /v1/files?path=`                     | one regular file                                          |
 //! | `PUT /v1/files?path=`                     | [`FileStat`]; `mode=` (octal), `user=`, `parents=true`     |
@@ -26,14 +26,14 @@
 //! | `GET /v1/watch?path=`                     | lines of [`WatchLine`](crate::watch::WatchLine), the first when the watches are in place; `recursive=false` |
 //! | `GET /v1/ports`                           | array of [`Port`](crate::inside::Port)                    |
 //! | `GET /v1/activity`                        | [`Activity`](crate::inside::Activity)                     |
-//! | `PUT /v1/limits`                          | [`Limits`](crate::bay::Limits) that hold now, for `bay-ctl` and `/.bay/README.md` to tell; 204 |
-//! | `PUT /v1/secrets`                         | array of [`Delivered`]: the sentinels that hold now; 204  |
+//! | `PUT /v1/limits`                          | [`Limits`](crate::bay::Limits) in force, which `bay-ctl` and `/.bay/README.md` show; 204 |
+//! | `PUT /v1/secrets`                         | array of [`Delivered`]: the sentinels in force; 204  |
 //! | `POST /v1/wake`                           | [`Wake`], after a restore: upgrade to [`WAKE_UPGRADE`], then its new socket as a descriptor; answers [`Woken`] |
 //! | `POST /v1/shutdown`                       | [`Shutdown`]; TERM to all, then KILL; answers [`ShutdownReport`], then the guest exits |
 //! | `POST /process.Process/{method}`          | E2B's envd interface, Connect with JSON: processes        |
-//! | `POST /filesystem.Filesystem/{method}`    | the same: files, directories, watching                    |
-//! | `GET`, `POST /files`, `POST /files/compose` | the same: content of files; its own query and errors    |
-//! | `GET /health`, `/metrics`, `/envs`        | the same                                                  |
+//! | `POST /filesystem.Filesystem/{method}`    | E2B's envd interface: files, directories, watching        |
+//! | `GET`, `POST /files`, `POST /files/compose` | E2B's envd interface: content of files; its own query and errors |
+//! | `GET /health`, `/metrics`, `/envs`        | E2B's envd interface                                      |
 //!
 //! Errors are an [`ApiError`](crate::ApiError) body with its status. Query values are percent-encoded bytes
 //! ([`escape`]); `+` stands for itself. A path that is not absolute starts at [`WORKSPACE`].
@@ -45,56 +45,59 @@
 //! root's with 0644. Members of an archive sent in belong to `user=` (root when absent), whatever their headers say;
 //! a first member named [`DELETE_LIST`] holds paths to remove beforehand, relative to the directory and separated by
 //! NUL. Members of an archive taken out are named relative to the directory, or by the file's own name; sockets, FIFOs
-//! and devices are left out. With `sparse=true` the holes of files are left out too ([`crate::holes`]). One that cannot be taken out ends with a global header that says why
-//! ([`ARCHIVE_BROKE_OFF`]), and then with something that is no archive.
+//! and devices are left out. With `sparse=true` the holes of files are left out too ([`crate::sparse`]). An archive that the guest cannot complete ends with a global header that says why
+//! ([`ARCHIVE_BROKE_OFF`]), and then with bytes that are not an archive.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::bay::{Author, text_enum};
+use crate::bay::Author;
 use crate::exec::{ExecEnd, Exit};
 use crate::id::ExecId;
 use crate::inside::{About, Ask, InsideChange};
 use crate::secret::Delivered;
+use crate::text_enum::text_enum;
 
-/// Version of this protocol. A daemon talks to a guest of the same number only; an older running guest keeps its bay
-/// alive and is asked to be replaced.
+/// Version of this protocol. A daemon talks only to a guest of the same version. A bay with an older guest keeps
+/// running, and its user is asked to replace it.
 pub const PROTOCOL: u32 = 1;
 
-/// Inside the bay: our own directory, and what is in it.
+/// The directory of Workbay inside the bay, and the paths in it.
 pub const HOME: &str = "/.bay";
-/// Writable by the guest: kept output of execs, definitions and logs of services. Its own subvolume, so that it outlives the root filesystem.
+/// Writable by the guest: kept output of execs, definitions and logs of services. A subvolume of its own, so that
+/// it outlives the root filesystem.
 pub const STATE_DIR: &str = "/.bay/state";
-/// Where the agent's tree is.
+/// The workspace.
 pub const WORKSPACE: &str = "/workspace";
 
-/// Inside the bay: the gateway's certificate, and everything that clients are to trust with it.
+/// Inside the bay: the gateway's certificate, and the bundle of all certificates that clients must trust.
 pub const CERTIFICATE: &str = "/.bay/ca.crt";
 pub const CERTIFICATE_BUNDLE: &str = "/.bay/ca-bundle.crt";
-/// Inside the bay: what git is told of credentials; included by its settings for all users.
+/// Inside the bay: git settings for credentials; the settings for all users include this file.
 pub const GIT_SETTINGS: &str = "/.bay/gitconfig";
 
-/// Name of the archive member that lists what to remove.
+/// The archive member that lists paths to delete.
 pub const DELETE_LIST: &str = ".bay-delete";
 
-/// Key of the PAX record in which an archive that breaks off says why. In a global header: no file can make one.
+/// Key of the PAX record that says why an archive is incomplete. It is in a global header, which no file in the
+/// archive can produce.
 pub const ARCHIVE_BROKE_OFF: &str = "BAY.broke-off";
 
-/// Inner addresses: the same in every bay, so that a forked machine's sockets stay valid.
+/// Addresses inside the bay. They are the same in every bay, so that the sockets of a forked bay stay valid.
 pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
 pub const BAY_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ba, 0, 0, 0, 0, 0, 1);
 pub const BAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ba, 0, 0, 0, 0, 0, 2);
-/// Where the gateway answers at its own addresses: names, and clients that want a proxy.
+/// Ports of the gateway at its own addresses: DNS, and the proxy.
 pub const DNS_PORT: u16 = 53;
 pub const PROXY_PORT: u16 = 3128;
 
-/// Attribute of the control group of a service's run: the service's name, for whoever looks from the host.
+/// Extended attribute of the control group of a service's run. It has the service's name, for readers on the host.
 pub const SERVICE_MARK: &str = "user.bay.service";
 
-/// File descriptors the runtime helper leaves open for the guest.
+/// File descriptors that the guest inherits from the runtime helper.
 pub mod fd {
     /// The listening unix socket.
     pub const LISTENER: i32 = 3;
@@ -104,61 +107,61 @@ pub mod fd {
     pub const CONFIG: i32 = 5;
 }
 
-/// How a guest begins that inherits no descriptors: in a sandbox, whose kernel takes none that listen.
+/// How a guest starts that inherits no descriptors, because the kernel of its sandbox accepts no listening ones.
 pub mod boot {
-    /// The argument that says so.
+    /// The argument that selects this.
     pub const SANDBOXED: &str = "--sandboxed";
     /// The guest's executable inside.
     pub const PROGRAM: &str = "/.bay/bin/guest";
     /// A directory that the runtime helper shares with the guest until it listens.
     pub const SHARED: &str = "/.bay/boot";
-    /// In it, [`GuestConfig`](super::GuestConfig) as JSON.
+    /// Name in [`SHARED`] of the [`GuestConfig`](super::GuestConfig) as JSON.
     pub const CONFIG: &str = "config";
-    /// In it, made by the guest: its socket.
+    /// Name in [`SHARED`] of the guest's socket, which the guest makes.
     pub const SOCKET: &str = "socket";
-    /// In it, made by the guest when it listens.
+    /// Name in [`SHARED`] of a file that the guest makes when it listens.
     pub const LISTENS: &str = "listens";
 }
 
-/// What the runtime helper tells the guest.
+/// The configuration that the runtime helper gives the guest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GuestConfig {
     pub bay_id: String,
     pub hostname: String,
     /// Stable for the life of the bay: 32 hexadecimal digits.
     pub machine_id: String,
-    /// For commits, where the bay's own git settings name nobody.
+    /// The author of commits, if the bay's own git settings name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<Author>,
     #[serde(default)]
     pub about: About,
-    /// The certificate, as PEM, by which the bay's gateway ends TLS: what its clients have to trust. Absent where no
-    /// gateway does.
+    /// The gateway's certificate authority as PEM, which clients in the bay must trust. Absent if no gateway
+    /// terminates TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
-    /// Absent where no gateway relays SSH.
+    /// Absent if no gateway relays SSH.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh: Option<GatewaySsh>,
-    /// What the bay has in the place of secrets, and where it is to find it.
+    /// The sentinels of the bay's secrets, and where to put them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Delivered>,
-    /// Which of the children of a fork this bay is; absent when it was not forked.
+    /// The index of this bay among the children of a fork; absent if it was not forked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork_index: Option<u32>,
 }
 
-/// How a bay's gateway answers SSH.
+/// How a bay's gateway relays SSH.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatewaySsh {
-    /// The public key by which clients know it, whatever host they mean: kind and base64, as in `known_hosts`.
+    /// The gateway's public host key, which it shows for every host: kind and base64, as in `known_hosts`.
     pub host_key: String,
-    /// Hosts that git may reach by SSH: their remotes are not asked over HTTPS instead.
+    /// Hosts that git may reach by SSH. Their remotes are not rewritten to HTTPS.
     pub hosts: Vec<String>,
 }
 
-/// Programs that a child of a fork runs before anything else.
+/// Directory of the hooks that a forked bay runs first.
 pub const FORK_HOOKS: &str = "/etc/bay/fork.d";
-/// What they find the child's number under.
+/// The hooks' variable with the index of the child.
 pub const FORK_INDEX: &str = "BAY_FORK_INDEX";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,7 +169,7 @@ pub struct GuestInfo {
     pub version: String,
     pub protocol: u32,
     pub started_at: Timestamp,
-    /// What went wrong while the bay was made ready, one line each: hooks of a fork.
+    /// Problems while the bay was made ready, such as failed fork hooks, one per line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<String>,
 }
@@ -180,17 +183,17 @@ pub enum GuestEvent {
     ExecEnded {
         id: ExecId,
         exit: Exit,
-        /// Absent from a guest of an earlier release, which has to be asked.
+        /// Absent from a guest of an earlier release; the daemon then requests it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         end: Option<Box<ExecEnd>>,
     },
-    /// A process of the bay wants something of the daemon, which answers with `POST /v1/asks/{id}`.
+    /// A process of the bay asks the daemon for something. The daemon answers with `POST /v1/asks/{id}`.
     Asked {
         id: u64,
         #[serde(flatten)]
         ask: Ask,
     },
-    /// A process of the bay changed something by `bay-ctl`.
+    /// A process of the bay changed something with `bay-ctl`.
     Changed {
         #[serde(flatten)]
         change: InsideChange,
@@ -216,7 +219,7 @@ pub struct FileStat {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    /// Bytes that the file takes on its disk: less than its size if it has holes.
+    /// Disk space of the file: less than its size if it is sparse.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocated_bytes: Option<u64>,
 }
@@ -224,12 +227,12 @@ pub struct FileStat {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shutdown {
-    /// How long processes have between TERM and KILL.
+    /// Time between TERM and KILL.
     pub grace_ms: u64,
 }
 
-/// The last answer of a guest: how the execs ended that ran when it was asked to shut down. The guest of an earlier release
-/// answers nothing.
+/// The last answer of a guest: the ends of the execs that ran when the shutdown began. A guest of an earlier
+/// release sends none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShutdownReport {
     #[serde(default)]
@@ -244,24 +247,24 @@ pub struct ExecEnded {
     pub end: ExecEnd,
 }
 
-/// Protocol of the connection over which a restored guest gets its new socket.
+/// Token of the `Upgrade` header of the connection over which a restored guest gets its new socket.
 pub const WAKE_UPGRADE: &str = "bay-wake";
 /// Longest [`Woken`] that is read.
 pub const MAX_WOKEN: u64 = 64 << 10;
-/// How long all fork hooks together may take: the daemon waits for a new guest, and not for ever.
+/// Time limit for all fork hooks together, because the daemon waits for the new guest.
 pub const FORK_HOOKS_TIME: std::time::Duration = std::time::Duration::from_secs(8);
 
-/// What a guest that was restored from memory is told first. Nothing else in the bay runs yet.
+/// The first message to a guest that was restored from memory. Nothing else runs in the bay yet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Wake {
-    /// What it is from now on.
+    /// Its new configuration.
     pub config: GuestConfig,
-    /// Which child of its checkpoint this bay is; absent when it is the captured bay itself.
+    /// The index of this bay among the children of its checkpoint; absent if it is the captured bay itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork_index: Option<u32>,
 }
 
-/// The guest is ready for the others to go on.
+/// The guest's answer: the other processes may continue.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Woken {
     /// Hooks that failed, and why.

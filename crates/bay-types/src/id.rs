@@ -7,7 +7,7 @@ use bay_text::clip;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Characters of a wrong id or name that an error message quotes: the caller may have sent kilobytes.
+/// How many characters of an invalid id or name an error message quotes: the caller may have sent kilobytes.
 const MAX_QUOTED: usize = 64;
 
 /// A string that is not a valid id or name, and why.
@@ -39,7 +39,7 @@ macro_rules! typed_id {
                 Self(Uuid::now_v7())
             }
 
-            /// The last eight hexadecimal digits: what people see where space is short.
+            /// The last eight hexadecimal digits, for tables and messages.
             #[must_use]
             pub fn short(&self) -> String {
                 let whole = self.0.simple().to_string();
@@ -89,11 +89,11 @@ macro_rules! typed_id {
 }
 
 typed_id!(
-    /// One bay, for ever; a name can be used again after `bay rm`, an id cannot.
+    /// One bay. After `bay rm` its name can be used again, its id never.
     BayId, "bay"
 );
 typed_id!(
-    /// One exec. Chosen by the caller, which is what makes a repeated request harmless.
+    /// One exec. The caller chooses the id, so that repeating a request is harmless.
     ExecId, "exec"
 );
 typed_id!(
@@ -106,7 +106,7 @@ typed_id!(
 );
 
 typed_id!(
-    /// One question to a person.
+    /// One approval.
     ApprovalId, "ask"
 );
 
@@ -121,7 +121,7 @@ typed_id!(
 pub struct BayName(String);
 
 impl BayName {
-    /// Longest allowed name. A DNS label allows 63; the rest is left for suffixes that forks add.
+    /// Longest name. A DNS label allows 63; the rest is for the suffixes of forks.
     pub const MAX_LEN: usize = 40;
 
     #[must_use]
@@ -129,7 +129,7 @@ impl BayName {
         &self.0
     }
 
-    /// The nearest valid name to some free text such as a directory name; `bay` when nothing is left of it.
+    /// Derives a valid name from free text such as a directory name; `bay` if no character can be used.
     #[must_use]
     pub fn slug(text: &str) -> Self {
         let mut out = String::new();
@@ -193,6 +193,65 @@ impl From<BayName> for String {
     }
 }
 
+/// `v1`, `v2`, …
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct CheckpointName(u32);
+
+impl CheckpointName {
+    /// The first number a bay gives.
+    pub const FIRST: Self = Self(1);
+
+    /// `None` for zero, which is no checkpoint's number.
+    #[must_use]
+    pub fn new(number: u32) -> Option<Self> {
+        (number > 0).then_some(Self(number))
+    }
+
+    #[must_use]
+    pub fn number(self) -> u32 {
+        self.0
+    }
+
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+impl fmt::Display for CheckpointName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "v{}", self.0)
+    }
+}
+
+impl From<CheckpointName> for String {
+    fn from(name: CheckpointName) -> Self {
+        name.to_string()
+    }
+}
+
+impl FromStr for CheckpointName {
+    type Err = ParseIdError;
+
+    fn from_str(given: &str) -> Result<Self, ParseIdError> {
+        let digits = given.strip_prefix('v').filter(|digits| !digits.starts_with(['0', '+']));
+        digits.and_then(|digits| digits.parse().ok()).map(Self).ok_or_else(|| ParseIdError {
+            kind: "checkpoint",
+            given: given.to_owned(),
+            why: "checkpoints are called v1, v2 and so on",
+        })
+    }
+}
+
+impl TryFrom<String> for CheckpointName {
+    type Error = ParseIdError;
+
+    fn try_from(given: String) -> Result<Self, ParseIdError> {
+        given.parse()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,6 +269,17 @@ mod tests {
         assert!(ExecId::generate().to_string().parse::<BayId>().is_err());
     }
 
+    #[test]
+    fn a_checkpoint_name_is_v_and_a_number_and_nothing_else() {
+        for number in [1, 2, 10, u32::MAX] {
+            let name = CheckpointName::new(number).unwrap();
+            assert_eq!(name.to_string().parse::<CheckpointName>().unwrap(), name);
+        }
+        for odd in ["", "v", "v0", "v01", "v+1", "v-1", "V1", "1", "v1 ", "v4294967296", "v1.2", "../v1"] {
+            assert!(odd.parse::<CheckpointName>().is_err(), "{odd:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn a_slug_is_always_a_valid_name(text in "\\PC{0,200}") {
@@ -224,7 +294,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_the_parser_panic_or_pass_odd_characters(text in any::<String>()) {
+        fn no_text_makes_the_parser_panic_or_accept_other_characters(text in any::<String>()) {
             if let Ok(name) = text.parse::<BayName>() {
                 prop_assert!(name.as_str().bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));
             }

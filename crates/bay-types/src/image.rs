@@ -1,4 +1,4 @@
-//! Images: what a bay's root filesystem starts as.
+//! Images: the initial root filesystems of bays.
 
 use std::path::PathBuf;
 
@@ -13,13 +13,13 @@ use crate::id::ImageId;
 pub struct ImageImport {
     /// `host`, `dir:/path` or `tar:/path`.
     pub source: String,
-    /// What to call it; derived from the source when absent.
+    /// Its name; derived from the source when absent.
     #[serde(default)]
     pub name: Option<String>,
-    /// Directories of the host to take along with `host` (toolchains in a home directory).
+    /// Directories of the host to copy in addition to `host`, such as toolchains in a home directory.
     #[serde(default)]
     pub add: Vec<PathBuf>,
-    /// Import again even when nothing changed.
+    /// Import even if nothing changed.
     #[serde(default)]
     pub force: bool,
 }
@@ -29,15 +29,15 @@ pub struct ImageView {
     pub id: ImageId,
     pub name: String,
     pub source: String,
-    /// Hash of what it was made from; the same key is never imported twice.
+    /// Hash of its source; an import with the same key is not repeated.
     pub key: String,
     pub created_at: Timestamp,
     pub files: u64,
     pub bytes: u64,
-    /// Directories of the host that were taken along with `host`.
+    /// Directories of the host that were copied in addition to `host`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub add: Vec<PathBuf>,
-    /// What could not be taken, and why, in a line for a person; empty when nothing was left out.
+    /// What was left out of the import and why, on one line; empty if nothing was.
     pub left_out: String,
     pub bays: u64,
 }

@@ -1,4 +1,5 @@
-//! What a bay knows about itself, and what is told about its inside: `bay ports`, `bay-ctl`, activity.
+//! Types of `bay-ctl`, `bay ports` and activity: what the processes of a bay ask their guest, and what the guest
+//! reports.
 //!
 //! `bay-ctl` speaks HTTP/1.1 with the guest over [`CTL_SOCKET`], one request per connection:
 //!
@@ -12,11 +13,11 @@
 //! | `GET /v1/egress`           | [`InsideEgress`](crate::traffic::InsideEgress) |
 //! | `GET /v1/checkpoints`      | array of [`CheckpointView`](crate::checkpoint::CheckpointView) |
 //! | `POST /v1/checkpoints` [`Message`] | `CheckpointView`; for root of the bay only |
-//! | `POST /v1/restore/{checkpoint}` | `CheckpointView` of what was before, right before the bay goes back; for root of the bay only |
+//! | `POST /v1/restore/{checkpoint}` | `CheckpointView` of the state before, sent just before the restore; for root of the bay only |
 //! | `POST /v1/diff` [`DiffAsk`](crate::diff::DiffAsk) | [`InsideDiff`]; for root of the bay only |
-//! | `… /v1/services…`          | as in [`guest`](crate::guest); what is no `GET` for root of the bay only, and variables shown to root only; a definition waits for the daemon's word on its commands |
+//! | `… /v1/services…`          | as in [`guest`](crate::guest); other methods than `GET` for root of the bay only, and variables shown to root only; a definition waits until the daemon allows its commands |
 //!
-//! A connection is cut after some seconds, so a log is not followed but asked for again from where it ended.
+//! The guest closes each connection after some seconds. So a reader of a log asks again from where it ended.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -24,28 +25,29 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::bay::{Isolation, Limits, text_enum};
-use crate::checkpoint::CheckpointName;
+use crate::bay::{Isolation, Limits};
 use crate::diff::{DiffLine, Moment, Part};
 use crate::error::ApiError;
+use crate::id::CheckpointName;
 use crate::id::ExecId;
 use crate::service::{ServiceName, ServiceSpec, ServiceVerb};
+use crate::text_enum::text_enum;
 
-/// Inside the bay: where `bay-ctl` finds the guest of its own bay.
+/// Inside the bay: the guest's socket for `bay-ctl`.
 pub const CTL_SOCKET: &str = "/.bay/ctl.sock";
-/// Inside the bay: `bay-ctl` itself, and the directory of it that commands have in their `PATH`.
+/// Inside the bay: `bay-ctl`, and its directory in `PATH`.
 pub const CTL: &str = "/.bay/bin/bay-ctl";
 pub const CTL_DIR: &str = "/.bay/bin";
-/// Inside the bay: what its agent should know.
+/// Inside the bay: information for the agent.
 pub const README: &str = "/.bay/README.md";
-/// Longest lease that one `bay-ctl hold` takes. It can be taken again.
+/// Longest hold of one `bay-ctl hold`. It can be renewed.
 pub const MAX_HOLD_S: u64 = 24 * 60 * 60;
 
-/// What a bay is told about itself when it starts.
+/// What a bay learns about itself when it starts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct About {
     pub limits: Limits,
-    /// Where directories and files of the host are mounted, read-only. Where they come from is not the bay's business.
+    /// Mount points of the host's directories and files, read-only. The bay does not learn their sources.
     pub mounts: Vec<PathBuf>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
@@ -66,7 +68,7 @@ pub struct Port {
     pub protocol: Protocol,
     pub address: IpAddr,
     pub port: u16,
-    /// Only processes of the bay itself can reach it.
+    /// It is bound to loopback.
     pub loopback: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
@@ -74,7 +76,7 @@ pub struct Port {
     pub process: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<ExecId>,
-    /// Number of that exec, which only the daemon knows.
+    /// The number of that exec, which only the daemon knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec_number: Option<u64>,
     /// The service whose run that exec is.
@@ -82,12 +84,12 @@ pub struct Port {
     pub service: Option<ServiceName>,
 }
 
-/// `GET /v1/activity`: what a bay does that cannot be seen from its use of processors and network.
+/// `GET /v1/activity`: activity of a bay that its use of processors and network does not show.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
-    /// Somebody inside wants the bay awake until then.
+    /// A process in the bay requested that it is not stopped as idle until then.
     pub hold_until: Option<Timestamp>,
-    /// The last byte of input or output on any terminal.
+    /// When the last byte of input or output went through a terminal.
     pub last_input_at: Option<Timestamp>,
 }
 
@@ -97,11 +99,11 @@ pub struct Hold {
     pub hold_until: Option<Timestamp>,
 }
 
-/// What a process of a bay asks of the daemon, through its guest.
+/// A request of a process in a bay to the daemon, through the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case")]
 pub enum Ask {
-    /// What may leave the bay.
+    /// The bay's egress policy.
     Egress,
     Checkpoints,
     Checkpoint {
@@ -116,23 +118,23 @@ pub enum Ask {
         part: Part,
         patch: bool,
     },
-    /// Whether the rules on commands let the bay define this service. The guest defines it once the daemon agrees.
+    /// Whether the rules on commands let the bay define this service. The guest defines it if the daemon agrees.
     Service {
         service: ServiceName,
         spec: Box<ServiceSpec>,
     },
 }
 
-/// What came of [`Ask::Diff`].
+/// The answer to [`Ask::Diff`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InsideDiff {
     pub lines: Vec<DiffLine>,
-    /// There was more than fits: lines before the last are missing.
+    /// The answer was too long: lines before the last one are missing.
     #[serde(default)]
     pub cut: bool,
 }
 
-/// What a process of the bay changed by asking its guest, told to the daemon for the record.
+/// A change that a process of the bay made through its guest, reported to the daemon for the record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "kebab-case")]
 pub enum InsideChange {
@@ -155,7 +157,7 @@ pub enum InsideChange {
     HoldReleased,
 }
 
-/// `POST /v1/asks/{id}` of the guest: what came of it.
+/// `POST /v1/asks/{id}` of the guest: the answer to an [`Ask`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answered {
     #[serde(default)]
@@ -164,7 +166,7 @@ pub struct Answered {
     pub error: Option<ApiError>,
 }
 
-/// What is worth remembering about a checkpoint.
+/// The message of a checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Message {
@@ -177,11 +179,11 @@ pub struct Message {
 pub struct WhoAmI {
     pub bay: String,
     pub name: String,
-    /// The exec that the asking process belongs to.
+    /// The exec of the process that asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<ExecId>,
     pub uid: u32,
-    /// Up since.
+    /// When the bay started.
     pub started_at: Timestamp,
     pub version: String,
     pub limits: Limits,
@@ -193,18 +195,18 @@ pub struct WhoAmI {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Can {
     pub network: Network,
-    /// Shown read-only from the host.
+    /// Mount points of the host's directories and files, read-only.
     pub mounts: Vec<PathBuf>,
-    /// Survives everything but the deletion of the bay.
+    /// It survives everything but the deletion of the bay.
     pub workspace: PathBuf,
     pub limits: Limits,
     pub hold_until: Option<Timestamp>,
 }
 
-/// What connections out of the bay come to.
+/// How the bay's outbound connections are handled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
-    /// `policy`: what the bay's policy allows leaves, everything else is refused at once.
+    /// `policy`: the bay's policy decides; everything else is refused at once.
     pub outbound: String,
     pub detail: String,
 }

@@ -1,4 +1,4 @@
-//! The words every other crate speaks: ids, nouns, API bodies, the guest protocol and error codes.
+//! The types that every other crate uses: ids, nouns, API bodies, the guest protocol and error codes.
 //!
 //! Nothing here does I/O. A type that crosses a process boundary (CLI ↔ daemon, daemon ↔ guest, daemon ↔ runtime
 //! helper) lives here and nowhere else, so that both sides are compiled from one definition.
@@ -9,14 +9,14 @@
 //! | [`error`]   | daemon → caller: code, message, what to do next      |
 //! | [`backend`] | daemon → CLI: what a backend can do                  |
 //! | [`bay`]     | CLI ↔ daemon: bays, their states, limits, mounts     |
-//! | [`checkpoint`] | CLI ↔ daemon: points in a bay's life, and what is made of them |
+//! | [`checkpoint`] | CLI ↔ daemon: points in a bay's life, restores and forks |
 //! | [`exec`]    | CLI ↔ daemon ↔ guest: commands and their results     |
 //! | [`frame`]   | CLI ↔ guest: the byte stream of an attached exec     |
-//! | [`output`]  | guest → daemon → CLI: hashes of output, and what a later reading comes to |
+//! | [`output`]  | guest → daemon → CLI: hashes of output, and the result of checking them later |
 //! | [`guest`]   | daemon ↔ guest: the rest of the guest protocol       |
-//! | [`holes`]   | guest → CLI: sparse files in archives                |
+//! | [`sparse`]  | guest → CLI: sparse files in archives                |
 //! | [`service`] | CLI ↔ daemon ↔ guest: commands that a bay keeps running |
-//! | [`settings`]| CLI ↔ daemon: what may be changed of a living bay    |
+//! | [`settings`]| CLI ↔ daemon: settings that can change while a bay exists |
 //! | [`runtime`] | daemon ↔ `bay __runtime`                             |
 //! | [`usage`]   | guest → daemon → CLI: what one exec used and cost    |
 //! | [`trace`]   | caller → daemon → guest: the W3C trace context       |
@@ -25,15 +25,15 @@
 //! | [`watch`]   | guest → daemon → CLI: what changes below a directory |
 //! | [`top`]     | daemon → CLI: all bays at one moment                 |
 //! | [`image`], [`repo`] | CLI ↔ daemon: what bays are made from        |
-//! | [`diff`]    | daemon → CLI: what differs between two points, and what is odd about it |
+//! | [`diff`]    | daemon → CLI: the differences between two points, and findings in them |
 //! | [`egress`]  | backend → daemon → CLI: who is behind a connection   |
 //! | [`event`]   | the hashed record of everything decided and done     |
 //! | [`timeline`]| daemon → CLI: one bay's life, line by line           |
 //! | [`approval`] | CLI ↔ daemon: questions that wait for a person, and their answers |
-//! | [`notify`]  | CLI ↔ daemon: who is told of questions               |
+//! | [`notify`]  | CLI ↔ daemon: webhooks that announce approvals       |
 //! | [`policy`]  | CLI ↔ daemon: what may leave a bay, and why          |
 //! | [`secret`]  | CLI ↔ daemon ↔ guest: credentials that bays never hold |
-//! | [`principal`] | nothing: who asks, and by which door               |
+//! | [`principal`] | nothing: who makes a request, and by which door    |
 //! | [`progress`]| daemon → caller, during long work                    |
 #![forbid(unsafe_code)]
 
@@ -48,7 +48,6 @@ pub mod event;
 pub mod exec;
 pub mod frame;
 pub mod guest;
-pub mod holes;
 pub mod id;
 pub mod image;
 pub mod inside;
@@ -62,7 +61,9 @@ pub mod runtime;
 pub mod secret;
 pub mod service;
 pub mod settings;
+pub mod sparse;
 pub mod stats;
+mod text_enum;
 pub mod timeline;
 pub mod top;
 pub mod trace;
@@ -70,9 +71,8 @@ pub mod traffic;
 pub mod usage;
 pub mod watch;
 
-pub use checkpoint::CheckpointName;
 pub use error::{ApiError, ErrorCode};
-pub use id::{ApprovalId, BayId, BayName, ExecId, ImageId, InputId, RepoId};
+pub use id::{ApprovalId, BayId, BayName, CheckpointName, ExecId, ImageId, InputId, RepoId};
 
 /// The version of the product, printed by `bay --version` and compared between daemon and guest.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,4 +1,4 @@
-//! Who is told of questions that wait for a person.
+//! Webhooks that announce open approvals.
 //!
 //! | request                        | body → answer                     |
 //! |--------------------------------|-----------------------------------|
@@ -11,10 +11,10 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The header with the time of sending and the signature: `t=SECONDS,v1=HEX`. Signed with HMAC-SHA256 is the time, a dot,
-/// and the body.
+/// The header with the time of sending and the signature: `t=SECONDS,v1=HEX`. The signature is an HMAC-SHA256 over
+/// the time, a dot, and the body.
 pub const SIGNATURE_HEADER: &str = "workbay-signature";
-/// The header with the number of the message: the same for each time it is sent.
+/// The header with the id of the message, which is the same for each retry.
 pub const DELIVERY_HEADER: &str = "workbay-delivery";
 /// Longest URL.
 pub const MAX_URL_BYTES: usize = 2048;
@@ -24,12 +24,12 @@ pub const MAX_URL_BYTES: usize = 2048;
 #[serde(deny_unknown_fields)]
 pub struct WebhookAdd {
     pub url: String,
-    /// Private or other special addresses to which its name may lead.
+    /// Private or other special addresses that its name may resolve to.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
 }
 
-/// A place that is told.
+/// A webhook: a URL that gets a message about each open approval.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Webhook {
     pub id: String,
@@ -37,14 +37,14 @@ pub struct Webhook {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
     pub created_at: Timestamp,
-    /// The last time that something was sent.
+    /// The last attempt to send.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<Delivery>,
-    /// Messages that were given up.
+    /// How many messages were not delivered.
     pub lost: u64,
 }
 
-/// A new one, with what its messages are signed with. It is shown this one time.
+/// A new webhook, with the key that signs its messages. The key is shown only here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookMade {
     #[serde(flatten)]
@@ -52,11 +52,11 @@ pub struct WebhookMade {
     pub secret: String,
 }
 
-/// What came of one attempt.
+/// The result of one attempt to send.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {
     pub at: Timestamp,
     pub arrived: bool,
-    /// The status it was answered with, or why there was no answer.
+    /// The status of the answer, or why there was none.
     pub said: String,
 }

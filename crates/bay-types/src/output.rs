@@ -1,4 +1,4 @@
-//! Hashes of an exec's output, and what a later reading of the kept output comes to.
+//! Hashes of an exec's output, and the result of checking kept output against them.
 //!
 //! The guest hashes output in its own memory while it writes it to the bay's disk, and reports the hashes with the
 //! exec's end. Root in the bay can change the files afterwards, but neither the guest's memory nor the daemon's record.
@@ -11,10 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::ParseIdError;
 
-/// Most stretches that are reported of one exec; of more, the newest. Bounds the event in the record: 64 of them are 13 KiB.
+/// Most hashes that are reported of one exec, the newest ones. This bounds the event in the record: 64 of them take
+/// 13 KiB.
 pub const MAX_OUTPUT_HASHES: usize = 64;
 
-/// A SHA-256, in text 64 hexadecimal digits.
+/// A SHA-256. As text: 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Sha256Hash(pub [u8; 32]);
@@ -75,16 +76,16 @@ impl TryFrom<String> for Sha256Hash {
     }
 }
 
-/// The hash of one stretch of an exec's output, as the command wrote it.
+/// The hash of a part of an exec's output, as the command wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputHash {
     /// Offset of its first byte; offsets count every byte the command wrote, on both streams.
     pub start: u64,
     pub bytes: u64,
-    /// Over the bytes of both streams, in the order they came.
+    /// Covers the bytes of both streams in the order of writing.
     pub sha256: Sha256Hash,
-    /// Over where each stream begins: for every change of stream, the offset shifted left by one, with 1 in the lowest bit
-    /// for stderr, as eight bytes, little-endian.
+    /// Covers the order of the streams. For every change of stream: the offset shifted left by one, with 1 in the
+    /// lowest bit for stderr, as eight little-endian bytes.
     pub streams_sha256: Sha256Hash,
 }
 
@@ -96,7 +97,7 @@ impl OutputHash {
     }
 }
 
-/// Whether kept output is what the command wrote, as far as that was read. `to` is the offset behind the last byte.
+/// Whether kept output is what the command wrote, as far as it was read. `to` is the offset after the last byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum OutputCheck {

@@ -1,4 +1,4 @@
-//! Policies and grants as the API takes and shows them. What they mean is in `bay-policy`.
+//! Policies and grants in the API. `bay-policy` defines their meaning.
 //!
 //! | request                                   | body → answer                        |
 //! |-------------------------------------------|--------------------------------------|
@@ -21,22 +21,22 @@ use serde::{Deserialize, Serialize};
 
 /// Longest file of a policy.
 pub const MAX_POLICY_BYTES: usize = 1 << 20;
-/// Most places of one kind that come with a policy.
+/// Most places of one kind in a policy.
 pub const MAX_PLACES: usize = 1024;
-/// Longest name under which a policy is shown.
+/// Longest displayed name of a policy.
 pub const MAX_NAME_BYTES: usize = 256;
-/// Longest request that is asked about.
+/// Longest request in a policy check.
 pub const MAX_REQUEST_BYTES: usize = 16 << 10;
 /// Most grants of one bay.
 pub const MAX_GRANTS: usize = 1000;
-/// The longest time for which something is granted: what is to last is a rule.
+/// Longest duration of a grant. A permanent permission is a rule.
 pub const MAX_GRANT_S: u64 = 30 * 24 * 3600;
 
-/// A policy to set: a preset by its name, or a file with its text.
+/// A policy to set: the name of a preset, or the text of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicySet {
-    /// The preset's name where there is no text; else what the file is called in messages.
+    /// Without text, the preset's name; with text, the file's name for messages.
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
@@ -44,13 +44,13 @@ pub struct PolicySet {
     pub places: FoundPlaces,
 }
 
-/// What `@registries` and its like stand for, as found when the policy was set.
+/// The places that `@registries` and similar names stand for, as found when the policy was set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FoundPlaces {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub registries: Vec<FoundPlace>,
-    /// Where the bay's repository can be fetched, when that is not where it came from.
+    /// Where the bay's repository can be fetched, if that differs from its origin.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub forge: Vec<FoundPlace>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -64,15 +64,15 @@ pub struct FoundPlaces {
 #[serde(deny_unknown_fields)]
 pub struct FoundPlace {
     pub url: String,
-    /// The setting that names it, for a person.
+    /// The setting where it was found.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub from: String,
-    /// Private addresses that its name led to.
+    /// Private addresses that its name resolved to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
 }
 
-/// One layer as it was set; `set` is absent where there is none.
+/// One layer; `set` is absent if none was set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerSet {
     /// `host`, or `project:` and the repository.
@@ -87,18 +87,18 @@ pub struct LayerText {
     pub sha256: String,
     pub places: FoundPlaces,
     pub set_at: Timestamp,
-    /// What is wrong with it: then it denies everything.
+    /// Problems of the text. A layer with problems denies everything.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }
 
-/// The policy that holds for a bay, every rule with its origin.
+/// The policy in force for a bay, each rule with its origin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyView {
     pub bay: String,
-    /// Whether ports of the bay may be reached from outside.
+    /// Whether the bay's ports can be reached from outside.
     pub ingress: bool,
-    /// Host first; a later one can only narrow.
+    /// The host's layer first. A later layer can only narrow.
     pub layers: Vec<LayerView>,
     pub grants: Vec<GrantView>,
 }
@@ -112,14 +112,14 @@ pub struct LayerView {
     pub description: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extends: Option<String>,
-    /// What it says to requests that none of its rules speaks of.
+    /// Its outcome for requests that none of its rules covers.
     pub otherwise: String,
-    /// Absent for what holds because nothing was set.
+    /// Absent for a default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// Why it cannot be read any more: then it denies everything.
+    /// Why it cannot be parsed any more. Such a layer denies everything.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
     pub rules: Vec<RuleView>,
@@ -131,7 +131,7 @@ pub struct RuleView {
     pub origin: Origin,
     pub outcome: String,
     pub kind: String,
-    /// What it speaks of, in one line.
+    /// What it covers, on one line.
     pub what: String,
     pub toml: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -160,17 +160,17 @@ impl std::fmt::Display for Origin {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantView {
     pub id: String,
-    /// What it allows, in one line.
+    /// What it allows, on one line.
     pub what: String,
     pub toml: String,
     pub expires: Timestamp,
     pub active: bool,
-    /// Absent for one that stands in the bay's policy file.
+    /// Absent for a grant in the bay's policy file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<Timestamp>,
 }
 
-/// A permission for one request and a while.
+/// A permission for one request and a limited time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GrantAdd {
@@ -179,12 +179,12 @@ pub struct GrantAdd {
     pub for_s: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Only with exactly these secrets attached; with any where this is absent.
+    /// If present, only for requests with exactly these secrets attached; if absent, with any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Vec<String>>,
 }
 
-/// What would be decided on this request?
+/// A policy check of one request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
@@ -192,23 +192,23 @@ pub struct Check {
     pub request: String,
 }
 
-/// A decision in words: what `bay-policy` says of one, also as it was recorded.
+/// The explanation of a decision, made by `bay-policy` or read from the record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Explained {
     pub request: String,
-    /// `allow`, `ask`, `deny`; `refused` for what has no form that could be decided on.
+    /// `allow`, `ask`, `deny`, or `refused` for a request without a canonical form.
     pub outcome: String,
     pub reason: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<RuleName>,
     pub layers: Vec<LayerWord>,
-    /// What would have to be done for it to be allowed; all of it.
+    /// All changes that together would allow it.
     pub would_allow: Vec<Remedy>,
-    /// Rules that speak of the host and not of this request.
+    /// Rules for the same host that do not match this request.
     pub near_misses: Vec<NearMiss>,
     pub warnings: Vec<HostWarning>,
-    /// Whether the gateway may put credentials into it.
+    /// Whether the gateway may attach credentials.
     pub credentials: bool,
 }
 
@@ -225,7 +225,7 @@ pub struct RuleName {
     pub expires: Option<Timestamp>,
 }
 
-/// What one layer said; nothing where it leaves the word to the others.
+/// The outcome of one layer; absent if the layer leaves the decision to others.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LayerWord {
@@ -241,11 +241,11 @@ pub struct LayerWord {
 pub enum Remedy {
     /// Add this rule to the file of the layer.
     AddRule { layer: String, file: String, toml: String },
-    /// Nothing allows it while this rule is there.
+    /// This rule denies it and must change.
     ChangeRule { rule: String, origin: Origin },
-    /// A person says yes, or has said so with a grant.
+    /// A person must approve it, now or by a grant.
     Approve { rule: Option<String> },
-    /// Set a policy at all.
+    /// There is no policy; set one.
     SetPolicy,
 }
 
@@ -259,7 +259,7 @@ pub struct NearMiss {
     pub why: String,
 }
 
-/// What is odd about a name.
+/// A warning about a host name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "warning")]
 pub enum HostWarning {
@@ -280,26 +280,26 @@ impl std::fmt::Display for HostWarning {
     }
 }
 
-/// A decision of the past: what is on record, and what would be decided now.
+/// A recorded decision, and the decision under the present policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recalled {
     pub id: u64,
     pub at: Timestamp,
-    /// As recorded: a request, or what there was of a connection.
+    /// As recorded: a request, or the host and port of a connection.
     pub request: String,
     pub outcome: String,
     pub reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<String>,
-    /// The explanation that was recorded with it.
+    /// The recorded explanation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Explained>,
-    /// The same request under the policy of this moment; absent where what is on record is no request.
+    /// The decision on the same request under the present policy; absent if no request is on record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<Explained>,
 }
 
-/// One thing that is odd about a policy.
+/// One finding in a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     pub code: String,
@@ -312,17 +312,17 @@ pub struct Finding {
     pub next: String,
 }
 
-/// What would change for a bay if its own layer were another.
+/// What would change for a bay with another policy of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyChange {
     pub added: Vec<RuleView>,
     pub removed: Vec<RuleView>,
     pub changed: Vec<RuleChange>,
-    /// What layers say where none of their rules speaks.
+    /// Changed outcomes of layers for requests that no rule covers.
     pub otherwise: Vec<OtherwiseChange>,
-    /// Before and after, where it differs.
+    /// Before and after, if changed.
     pub ingress: Option<(bool, bool)>,
-    /// Examples in either policy, and requests on record, that would be decided otherwise.
+    /// Examples of either policy and recorded requests whose decision would change.
     pub decisions: Vec<DecisionChange>,
 }
 
@@ -348,17 +348,17 @@ pub struct DecisionChange {
     pub after: String,
 }
 
-/// The narrowest rules that would allow what was refused.
+/// The narrowest rules that would allow the refused requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lesson {
-    /// To be put into a policy file.
+    /// Text for a policy file.
     pub toml: String,
     pub rules: u64,
-    /// Records of refusals that were looked at.
+    /// How many recorded refusals were used.
     pub refusals: u64,
     /// Requests that no added rule can allow, and why.
     pub not_learned: Vec<NotLearned>,
-    /// Refusals beyond those that were looked at.
+    /// How many more refusals there are.
     pub left_out: u64,
 }
 

@@ -1,34 +1,34 @@
-//! Who asks for something, and by which door. Every verb takes a [`Principal`], and every event names it.
+//! Who makes a request, and by which door it arrived. Every verb takes a [`Principal`], and every event names it.
 
 use std::fmt;
 
 use crate::BayId;
 
-/// The user id of nobody: a bay and the daemon itself have no rights on paths of the host.
+/// The user id `nobody`: a bay and the daemon itself have no rights on paths of the host.
 const NOBODY: u32 = 65534;
 
-/// What events and checkpoints say of [`Who::Bay`].
+/// The text for [`Who::Bay`] in events and checkpoints.
 pub const INSIDE: &str = "inside";
-/// What events and checkpoints say of [`Who::Approval`].
+/// The text for [`Who::Approval`] in events and checkpoints.
 pub const APPROVAL: &str = "approval";
 
-/// Who asks, and by which door.
+/// Who makes a request, and by which door.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Principal {
     pub who: Who,
     pub door: Door,
 }
 
-/// Who asks, with what identifies it.
+/// Who makes a request, with its identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
-    /// Somebody on this host, whose user id the kernel reports for the daemon's socket.
+    /// A user of this host. The kernel reports the user id of the daemon's socket peer.
     Operator { uid: u32 },
-    /// Somebody who has the daemon's token, and the rights of the daemon's own user id.
+    /// A holder of the daemon's token. It has the rights of the daemon's own user id.
     Token { uid: u32 },
-    /// A bay asks for itself, through its guest.
+    /// A bay, through its guest.
     Bay(BayId),
-    /// The daemon acts because a rule makes it ask a person about something that happens in a bay.
+    /// The daemon itself, because a rule makes it ask a person about something in a bay.
     Approval,
     /// A task. Reserved: nothing makes one yet.
     Task,
@@ -65,25 +65,25 @@ impl Kind {
 }
 
 impl Principal {
-    /// Somebody on this host, who came through the daemon's socket.
+    /// A user of this host who connected to the daemon's socket.
     #[must_use]
     pub fn operator(uid: u32) -> Self {
         Self { who: Who::Operator { uid }, door: Door::Cli }
     }
 
-    /// Somebody who showed the daemon's token. `uid` is the daemon's own: who can read the token is its user.
+    /// A holder of the daemon's token. `uid` is the daemon's own, because only that user can read the token.
     #[must_use]
     pub fn token(uid: u32) -> Self {
         Self { who: Who::Token { uid }, door: Door::Rest }
     }
 
-    /// A bay that asks through its guest.
+    /// A bay, through its guest.
     #[must_use]
     pub fn bay(id: BayId) -> Self {
         Self { who: Who::Bay(id), door: Door::Inside }
     }
 
-    /// The daemon, before it asks a person about something that happens in a bay.
+    /// The daemon, before it asks a person about something in a bay.
     #[must_use]
     pub fn approval() -> Self {
         Self { who: Who::Approval, door: Door::Inside }
@@ -109,7 +109,7 @@ impl Principal {
         }
     }
 
-    /// What events say of the principal. The texts are stored: they never change.
+    /// The principal's text in events. The texts are stored and never change.
     #[must_use]
     pub fn by(&self) -> String {
         match self.who {

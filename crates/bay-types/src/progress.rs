@@ -1,5 +1,5 @@
-//! News from long work: an answer with `Content-Type: application/x-ndjson` is lines of these, the last one
-//! [`News::Done`] or [`News::Failed`].
+//! Progress of long work. An answer with `Content-Type: application/x-ndjson` has one [`News`] per line, the last
+//! one [`News::Done`] or [`News::Failed`].
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::error::ApiError;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "news", rename_all = "kebab-case")]
 pub enum News<T> {
-    /// How far the work is. `total` is absent while nobody knows.
+    /// How far the work is. `total` is absent while unknown.
     Progress(Progress),
     Done {
         result: T,
@@ -20,7 +20,7 @@ pub enum News<T> {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// What is being done, for a person: `importing the host's tools`.
+    /// The present stage: `importing the host's tools`.
     pub stage: String,
     pub done: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,3 +29,6 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub unit: String,
 }
+
+/// Receives progress during long work. It may be called often, so it must be cheap.
+pub type Report<'a> = &'a mut dyn FnMut(Progress);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::RepoId;
 
-/// `POST /v1/repos/offer`: the CLI has a local repository at this commit; does the cache?
+/// `POST /v1/repos/offer`: the CLI has a local repository at this commit, and asks whether the cache has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RepoOffer {
@@ -19,7 +19,7 @@ pub struct RepoOffered {
     pub repo: RepoId,
     /// The commit is in the cache: no bundle is needed.
     pub present: bool,
-    /// Commits the cache has of this repository, newest first: a bundle may leave them out.
+    /// Commits of this repository in the cache, newest first. A bundle can leave them out.
     pub have: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ pub struct RepoView {
     pub location: String,
     pub synced_at: Timestamp,
     pub bytes: u64,
-    /// Checkouts kept ready, one per commit used.
+    /// Cached checkouts, one per used commit.
     pub checkouts: u64,
     pub bays: u64,
 }

@@ -1,11 +1,11 @@
-//! What the daemon tells `bay __runtime`, and what it hears back.
+//! The protocol between the daemon and its helper `bay __runtime`.
 //!
-//! The helper reads one [`RuntimeRequest`] as a line of JSON from standard input, does its work in one thread, writes
-//! one [`RuntimeReply`] as a line to standard output and exits. What it started goes on without it.
+//! The helper reads one [`RuntimeRequest`] as a line of JSON from standard input, does the work in one thread,
+//! writes one [`RuntimeReply`] as a line to standard output, and exits. The processes that it started continue.
 //!
-//! A capture has one line more each way: the helper says [`RuntimeReply::Stopped`] when everything in the bay stands
-//! still and its memory is kept, and waits for [`GO_ON`]. Anything else, or the end of its input, means that the capture
-//! is not wanted any more.
+//! A capture has one more line in each direction. When all processes in the bay are stopped and its memory is
+//! written, the helper sends [`RuntimeReply::Stopped`] and waits for [`GO_ON`]. Any other line, or the end of its
+//! input, cancels the capture.
 
 use std::path::PathBuf;
 
@@ -21,17 +21,17 @@ pub enum RuntimeRequest {
     Start(Box<RuntimeSpec>),
     /// Starts a bay inside gVisor.
     Sandbox(Box<SandboxSpec>),
-    /// Ends everything the bay runs and takes away its namespaces, mounts and cgroups. Harmless when there is nothing.
+    /// Ends all processes of the bay and removes its namespaces, mounts and cgroups. Harmless if there are none.
     Clear(RuntimePlace),
     Freeze(RuntimePlace),
     Thaw(RuntimePlace),
-    /// What in a running bay cannot be in a memory checkpoint. Stops nothing.
+    /// Lists what in a running bay cannot be captured. Stops nothing.
     Examine(Box<CaptureSpec>),
-    /// Keeps the memory of a running bay.
+    /// Captures the memory of a running bay.
     Capture(Box<CaptureSpec>),
-    /// Takes away what a capture that failed may have left: its images, and what it did to a bay that goes on.
+    /// Cleans up after a failed capture: removes its images and undoes its changes to a bay that continues.
     Mend(Box<CaptureSpec>),
-    /// Starts a bay from kept memory instead of from nothing.
+    /// Starts a bay from captured memory.
     Restore(Box<RestoreSpec>),
 }
 
@@ -39,58 +39,58 @@ pub enum RuntimeRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SandboxSpec {
     pub runtime: RuntimeSpec,
-    /// The program that makes sandboxes.
+    /// The `runsc` program.
     pub runsc: PathBuf,
 }
 
-/// What the daemon says to a helper that waits with a stopped bay.
+/// The daemon's line to a helper that waits with a stopped bay.
 pub const GO_ON: &str = "go on";
 
-/// The program that keeps memory and gives it back.
+/// The program that captures and restores memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Criu {
     pub program: PathBuf,
-    /// As it calls itself, such as `4.2.1`.
+    /// As the program reports it: `4.2.1`.
     pub version: String,
 }
 
-/// A running bay whose memory is to be kept.
+/// A running bay whose memory is to be captured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CaptureSpec {
-    /// As it was started.
+    /// The spec that it was started with.
     pub runtime: RuntimeSpec,
     pub record: RuntimeRecord,
-    /// Directory for what is kept; made by the helper, and removed by it when the capture fails.
+    /// Directory for the images. The helper makes it, and removes it if the capture fails.
     pub images: PathBuf,
     pub criu: Criu,
-    /// Whether the bay ends with the capture instead of going on.
+    /// Whether the bay ends with the capture.
     pub end: bool,
 }
 
-/// A bay that is to go on from kept memory.
+/// A bay that is to continue from captured memory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RestoreSpec {
-    /// Its subvolumes are as they were at the capture.
+    /// Its subvolumes have the contents of the moment of the capture.
     pub runtime: RuntimeSpec,
-    /// Directory that a capture filled.
+    /// The directory with the images.
     pub images: PathBuf,
     pub criu: Criu,
-    /// Which child of its capture this bay is, from 0 on; absent when it is the captured bay itself.
+    /// The index of this bay among the forks of its capture, from 0; absent if it is the captured bay itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork_index: Option<u32>,
 }
 
-/// Something that cannot be in a memory checkpoint.
+/// Something that prevents a memory checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Obstacle {
-    /// Its number inside the bay; absent when it is not about one process.
+    /// Process id inside the bay; absent if it is not about one process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
-    /// What the process calls itself.
+    /// The name that the process gave itself.
     pub program: String,
-    /// What it has.
+    /// The resource that cannot be captured.
     pub resource: String,
-    /// Why that cannot be kept.
+    /// Why it cannot be captured.
     pub reason: String,
 }
 
@@ -103,12 +103,12 @@ impl std::fmt::Display for Obstacle {
     }
 }
 
-/// Where a runtime keeps its things on the host. Derived from the daemon and bay ids alone, so that everything a lost
-/// helper may have left behind can be found again.
+/// Where a runtime's host resources are. All paths follow from the ids of daemon and bay, so that leftovers of a
+/// killed helper can be found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimePlace {
     pub bay_id: BayId,
-    /// Host directory for the socket, the namespace handle and the record; owned by root.
+    /// Host directory of the socket, the namespace handle and the record; owned by root.
     pub run_dir: PathBuf,
     /// Path below each cgroup hierarchy's root, such as `workbay/3f2a…/bay_…`.
     pub cgroup: PathBuf,
@@ -127,7 +127,7 @@ pub struct RuntimeSpec {
     /// How the bay's gateway answers SSH.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh: Option<GatewaySsh>,
-    /// What the bay has in the place of secrets.
+    /// The sentinels of the bay's secrets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<crate::secret::Delivered>,
     /// Subvolumes on the pool.
@@ -139,29 +139,30 @@ pub struct RuntimeSpec {
     pub mounts: Vec<Mount>,
     /// First host id of the bay's range; id 0 inside is this one outside.
     pub id_base: u32,
-    /// Which of the children of a fork it is.
+    /// The bay's index among the children of a fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork_index: Option<u32>,
     pub limits: Limits,
-    /// What the bay may tell its own processes about itself.
+    /// How the bay is isolated, as `bay-ctl` shows it.
     pub isolation: Isolation,
-    /// The disks that the pool is on, each as `major:minor`: what limits of reading and writing are set for.
+    /// The pool's disks as `major:minor`, on which the I/O limits are set.
     pub io_devices: Vec<String>,
     /// The executable that becomes PID 1, on the host.
     pub guest: PathBuf,
-    /// The same executable on the pool, for `bay-ctl` inside. A mount of the other one would show the bay where on the
-    /// host it is.
+    /// A copy of that executable on the pool, for `bay-ctl` inside. Mounting the original would show the bay its
+    /// path on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ctl: Option<PathBuf>,
-    /// Stop dead before this step: tests use it to show that a lost helper leaves nothing behind.
+    /// Tests set it: the helper dies before this step, to prove that nothing is left behind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub die_before: Option<String>,
 }
 
-/// Ids per bay: 16 bits, so that every id a distribution uses exists inside.
+/// Size of a bay's range of user ids: 16 bits, so that every id a distribution uses exists inside.
 pub const ID_RANGE: u32 = 65536;
 
-/// The local driver's record of a runtime: how to find PID 1 of a running bay again, and be sure that it is that process and not a later one.
+/// The record of the driver `local`: how to find PID 1 of a running bay again, and how to tell it from a later
+/// process with the same pid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeRecord {
     pub pid: i32,
@@ -171,8 +172,8 @@ pub struct RuntimeRecord {
     pub boot_id: String,
 }
 
-/// How a backend finds one runtime again. Only the driver that made it knows what is in it; everybody else keeps it, as the
-/// JSON it is, and hands it back.
+/// The handle by which a backend finds a runtime again. Only the driver that made it knows its content. All others
+/// store it as opaque JSON and pass it back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RuntimeHandle(serde_json::Value);
@@ -184,7 +185,7 @@ impl RuntimeHandle {
         serde_json::to_value(record).map(Self)
     }
 
-    /// The driver's own record.
+    /// The content, for the driver that made it.
     ///
     /// # Errors
     /// When it is not a record of that driver.
@@ -193,13 +194,13 @@ impl RuntimeHandle {
     }
 }
 
-/// Where the backend found PID 1 instead of its own group.
+/// PID 1 was found outside of its own control group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moved {
-    /// The group, below the bay's own. Root in the bay chose its name.
+    /// The group where it was found, relative to the bay's. Root in the bay chose its name.
     pub group: String,
     pub frozen: bool,
-    /// Why it could not be moved back; it was thawed all the same.
+    /// Why it could not be moved back. It was thawed in any case.
     pub stays: Option<String>,
 }
 
@@ -213,15 +214,15 @@ pub enum RuntimeReply {
     /// See [`GO_ON`].
     Stopped,
     Captured {
-        /// How long the bay stood still.
+        /// How long the bay was paused.
         pause_ms: u64,
     },
     Restored {
         record: RuntimeRecord,
-        /// What did not go as it should inside, in the guest's own words: bounded, and not to be trusted.
+        /// Problems inside, as reported by the guest: bounded, not trusted.
         notes: Vec<String>,
     },
-    /// The answer to [`RuntimeRequest::Examine`], and to a capture that was not begun.
+    /// The answer to [`RuntimeRequest::Examine`], or to a capture that was not started.
     Examined {
         obstacles: Vec<Obstacle>,
     },
@@ -229,7 +230,7 @@ pub enum RuntimeReply {
         step: String,
         message: String,
     },
-    /// Processes of the bay hang in the kernel: they can be neither ended nor frozen until what they wait for answers.
+    /// Processes of the bay hang in the kernel and can be neither killed nor frozen for now.
     Hangs {
         message: String,
     },

@@ -1,7 +1,7 @@
-//! Secrets: credentials that stay with the daemon, and what bays see of them.
+//! Secrets: credentials that only the daemon holds.
 //!
-//! A bay sees a *sentinel* where its tools look for a credential. The gateway puts the value in its place, in one slot of
-//! requests that the secret is for, and nowhere else. No answer of the API has a value in it.
+//! A bay sees a *sentinel* where its tools expect a credential. The gateway replaces the sentinel by the value, in
+//! one slot of requests that the secret may be used for, and nowhere else. No answer of the API contains a value.
 
 use std::fmt;
 
@@ -11,17 +11,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Longest name of a secret.
 pub const MAX_SECRET_NAME: usize = 64;
-/// Lengths of values that are taken. A shorter one could not be told from ordinary words in what is scrubbed of it.
+/// Shortest and longest value. A shorter one could not be told from ordinary words when answers are scrubbed.
 pub const MIN_SECRET_BYTES: usize = 8;
 pub const MAX_SECRET_BYTES: usize = 8 << 10;
-/// Most secrets of one daemon, and most uses, variables and files of one secret.
+/// Most secrets of a daemon, and most uses, and variables or files, of a secret.
 pub const MAX_SECRETS: usize = 256;
 pub const MAX_USES: usize = 32;
 pub const MAX_PLACES: usize = 16;
-/// What stands for the sentinel in the text of a file.
+/// The placeholder of the sentinel in the text of a file.
 pub const SENTINEL_MARK: &str = "{}";
 
-/// A value on its way to the daemon, or kept by it. Not printable, and gone from memory when it is dropped.
+/// A secret value. It cannot be printed, and its memory is cleared when it is dropped.
 #[derive(Clone)]
 pub struct SecretText(SecretString);
 
@@ -31,7 +31,7 @@ impl SecretText {
         Self(SecretString::from(text))
     }
 
-    /// The value itself. Whoever calls this is where it can leak.
+    /// The value itself. Each caller of this method is a place where the value can leak.
     #[must_use]
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
@@ -74,12 +74,12 @@ impl<'de> Deserialize<'de> for SecretText {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum SecretSource {
-    /// Read by whoever set it.
+    /// Given by the caller.
     Value(SecretText),
-    /// A command line that the daemon has the caller's shell user run, now and whenever the value is too old.
+    /// A command line. The daemon runs it as the user who set the secret, now and whenever the value is too old.
     Command {
         line: SecretText,
-        /// From when on a value is asked for anew.
+        /// Age in seconds at which the value is fetched again.
         refresh_s: u64,
     },
 }
@@ -94,53 +94,54 @@ pub struct SecretFile {
     pub text: String,
 }
 
-/// A secret to be set. Everything but the value takes the place of what was set before.
+/// A secret to set. Everything replaces the earlier settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecretSet {
     pub source: SecretSource,
-    /// What it is for: `[METHODS ]HOST[:PORT][/PATH] as SLOT`, `rule:ID as SLOT`, or a preset.
+    /// Its uses: `[METHODS ]HOST[:PORT][/PATH] as SLOT`, `rule:ID as SLOT`, or a preset.
     pub uses: Vec<String>,
-    /// Variables of every command in the bay.
+    /// Variables that hold the sentinel in every command of the bay.
     #[serde(default)]
     pub env: Vec<String>,
     #[serde(default)]
     pub files: Vec<SecretFile>,
-    /// Hosts to which git sends it by itself.
+    /// Hosts to which git sends it as a header.
     #[serde(default)]
     pub git: Vec<String>,
-    /// Bays that have it, and their forks; all bays where this is empty.
+    /// Bays that have it, with their forks; empty for all bays.
     #[serde(default)]
     pub bays: Vec<String>,
-    /// Other credentials to its hosts are left alone.
+    /// Do not manage other credentials that are sent to its hosts.
     #[serde(default)]
     pub unmanaged: bool,
-    /// Bodies to its hosts may have sentinels in them, as they are: for hosts that are told what a bay printed.
+    /// Let bodies to its hosts contain sentinels unchanged, for hosts that receive what a bay printed.
     #[serde(default)]
     pub literal_bodies: bool,
-    /// Take a value that is easy to guess. Answers with it in them are cut off, where another would be overwritten.
+    /// Accept a value that is easy to guess. An answer that contains such a value is cut off; other values are
+    /// overwritten.
     #[serde(default)]
     pub allow_weak: bool,
-    /// From then on it is not used any more.
+    /// From then on it is not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
 }
 
-/// A new value for a secret that there is.
+/// A new value for an existing secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecretRotate {
-    /// Nothing to have the secret's own command run again.
+    /// Absent: run the secret's command again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<SecretText>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
-    /// Take a value that is easy to guess.
+    /// Accept a value that is easy to guess.
     #[serde(default)]
     pub allow_weak: bool,
 }
 
-/// All that is told of a secret.
+/// A secret as the API shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretView {
     pub name: String,
@@ -149,20 +150,20 @@ pub struct SecretView {
     /// Paths.
     pub files: Vec<String>,
     pub git: Vec<String>,
-    /// Names of bays, as they were given; all bays where this is empty.
+    /// Names of bays, as given; empty for all bays.
     pub bays: Vec<String>,
     pub managed: bool,
     pub literal_bodies: bool,
-    /// The value is easy to guess: answers with it in them are cut off.
+    /// The value is easy to guess: answers that contain it are cut off.
     #[serde(default)]
     pub weak: bool,
     pub source: SourceView,
     pub set_at: Timestamp,
-    /// Since when the value is what it is.
+    /// When the value was set or refreshed last.
     pub value_since: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
-    /// When it was last put into a request, as far as this daemon knows.
+    /// When it was last attached to a request, if this daemon knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used: Option<Timestamp>,
     /// Why it cannot be used, or could not be refreshed.
@@ -177,7 +178,7 @@ pub enum SourceView {
     Command { refresh_s: u64, as_uid: u32 },
 }
 
-/// What a bay sees of one secret: told to the guest.
+/// What a bay has of one secret, sent to the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivered {
     pub name: String,
@@ -190,7 +191,7 @@ pub struct Delivered {
     pub git: Vec<GitHeader>,
 }
 
-/// A header that git sends to a place.
+/// A header that git sends to a URL.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitHeader {
     /// `https://HOST[:PORT]/`.

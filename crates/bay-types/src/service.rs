@@ -1,7 +1,7 @@
 //! Services: commands that a bay keeps running.
 //!
-//! The guest owns them. A definition is written to the bay's state before it is acted on, so that it outlives the guest,
-//! `bay stop` and `bay replace`; the daemon only passes requests on.
+//! The guest owns them. It stores a definition in the bay's state before it acts on it, so that the definition
+//! outlives the guest, `bay stop` and `bay replace`. The daemon only forwards requests.
 //!
 //! ```text
 //!                    needs are met        program runs, health passes
@@ -11,7 +11,7 @@
 //!         time is up  │             ▼ the run ended                            ▼
 //!        backing-off ─┴─◄───────────┴──────────────────────────────────────────┘
 //!        crash-loop (five ends within ten seconds of their start; tried again every five minutes)
-//!        done (ended well, and its policy asks for no more)   failed (ended badly, likewise)
+//!        done (succeeded; no restart by its policy)   failed (failed; no restart by its policy)
 //!   stop ──► stopping ──► stopped
 //! ```
 
@@ -21,14 +21,14 @@ use std::str::FromStr;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::bay::text_enum;
 use crate::error::{ApiError, ErrorCode};
 use crate::exec::{ExecSpec, Exit};
 use crate::id::{ExecId, ParseIdError};
+use crate::text_enum::text_enum;
 
-/// Services one bay may have.
+/// Most services of a bay.
 pub const MAX_SERVICES: usize = 64;
-/// Runs of a service whose output is kept, the one under way included.
+/// Runs of a service whose output is kept, including the present one.
 pub const KEPT_RUNS: usize = 10;
 
 /// The name of a service, unique in its bay. It is a file name and an environment value, so it is plain.
@@ -61,7 +61,7 @@ impl FromStr for ServiceName {
     type Err = ParseIdError;
     fn from_str(given: &str) -> Result<Self, Self::Err> {
         let fail = |why| {
-            // Error messages quote what was given, but never kilobytes of it.
+            // An error message quotes the input, but never kilobytes of it.
             let given = given.chars().take(Self::MAX_LEN + 1).collect();
             Err(ParseIdError { kind: "service name", given, why })
         };
@@ -94,7 +94,7 @@ impl From<ServiceName> for String {
     }
 }
 
-/// When a run that ended is followed by another.
+/// When an ended run is followed by another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Restart {
@@ -108,7 +108,7 @@ pub enum Restart {
 
 text_enum!(Restart { Always = "always", OnFailure = "on-failure", Never = "never" });
 
-/// How it is found out whether a service does its work.
+/// How the guest checks that a service works.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum HealthCheck {
@@ -130,18 +130,18 @@ impl fmt::Display for HealthCheck {
     }
 }
 
-/// A check and its times.
+/// A health check and its timing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Health {
     pub check: HealthCheck,
-    /// Between the end of one check and the next. A service that is starting is asked more often.
+    /// Time between checks. A starting service is checked more often.
     #[serde(default = "default_interval")]
     pub interval_ms: u64,
     /// How long one check may take.
     #[serde(default = "default_timeout")]
     pub timeout_ms: u64,
-    /// How long after its start a service may fail its checks before it counts as unhealthy.
+    /// How long after its start a service may fail its checks before it is unhealthy.
     #[serde(default = "default_start_period")]
     pub start_period_ms: u64,
 }
@@ -150,7 +150,7 @@ impl Health {
     pub const DEFAULT_INTERVAL_MS: u64 = 5_000;
     pub const DEFAULT_TIMEOUT_MS: u64 = 5_000;
     pub const DEFAULT_START_PERIOD_MS: u64 = 60_000;
-    /// Checks closer together than this are a load of their own.
+    /// More frequent checks would be a load of their own.
     pub const MIN_INTERVAL_MS: u64 = 200;
     pub const MIN_TIMEOUT_MS: u64 = 100;
     /// Longest interval and start period: one day. Longest timeout: ten minutes.
@@ -186,14 +186,14 @@ fn default_stop_grace() -> u64 {
     ServiceSpec::DEFAULT_STOP_GRACE_MS
 }
 
-/// `PUT …/services/{name}`: what to keep running, and how.
+/// `PUT …/services/{name}`: the definition of a service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceSpec {
     pub argv: Vec<String>,
     #[serde(default)]
     pub env: Vec<(String, String)>,
-    /// `/workspace` when absent, or `/` where that does not exist.
+    /// When absent: `/workspace`, or `/` if that does not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// A user name or numeric id of the bay; root when absent.
@@ -206,7 +206,7 @@ pub struct ServiceSpec {
     pub restart: Restart,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
-    /// Between TERM and KILL when it is stopped.
+    /// Time between TERM and KILL when it is stopped.
     #[serde(default = "default_stop_grace")]
     pub stop_grace_ms: u64,
 }
@@ -214,9 +214,9 @@ pub struct ServiceSpec {
 impl ServiceSpec {
     pub const DEFAULT_STOP_GRACE_MS: u64 = 10_000;
     pub const MAX_STOP_GRACE_MS: u64 = 600_000;
-    /// Services one service may need.
+    /// Most services that one service may need.
     pub const MAX_NEEDS: usize = 16;
-    /// Longest definition, as JSON. All of a bay's fit into one answer of the guest.
+    /// Longest definition, as JSON. All definitions of a bay fit into one answer of the guest.
     pub const MAX_BYTES: usize = 64 << 10;
 
     pub fn new<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> Self {
@@ -232,7 +232,7 @@ impl ServiceSpec {
         }
     }
 
-    /// The exec that a run of this service is.
+    /// The exec of a run of this service.
     #[must_use]
     pub fn exec(&self, argv: &[String]) -> ExecSpec {
         ExecSpec {
@@ -243,28 +243,32 @@ impl ServiceSpec {
         }
     }
 
-    /// Refuses what can never be a service, whatever else the bay has. CLI, daemon and guest ask this same question.
+    /// Refuses a definition that can never work in any bay. CLI, daemon and guest use the same check.
     ///
     /// # Errors
     /// [`ErrorCode::InvalidInput`] with what is wrong and what to write instead.
     pub fn check(&self) -> Result<(), ApiError> {
-        let odd = |message: String, next: &str| Err(ApiError::new(ErrorCode::InvalidInput, message, next));
+        let invalid =
+            |message: String, next: &str| Err(ApiError::new(ErrorCode::InvalidInput, message, next));
         self.exec(&self.argv).check()?;
         if self.needs.len() > Self::MAX_NEEDS {
-            return odd(
+            return invalid(
                 format!("the service needs {} others, more than {}", self.needs.len(), Self::MAX_NEEDS),
                 "needs are passed on: name only those it uses itself",
             );
         }
         if self.stop_grace_ms > Self::MAX_STOP_GRACE_MS {
-            return odd("the grace of a stop is longer than ten minutes".to_owned(), "shorten --stop-grace");
+            return invalid(
+                "the grace of a stop is longer than ten minutes".to_owned(),
+                "shorten --stop-grace",
+            );
         }
         if let Some(health) = &self.health {
             self.check_health(health)?;
         }
         let bytes = serde_json::to_vec(self).map_or(usize::MAX, |text| text.len());
         if bytes > Self::MAX_BYTES {
-            return odd(
+            return invalid(
                 format!("the definition of the service has {bytes} bytes, more than {}", Self::MAX_BYTES),
                 "put long text into a file of the bay and name that",
             );
@@ -273,24 +277,25 @@ impl ServiceSpec {
     }
 
     fn check_health(&self, health: &Health) -> Result<(), ApiError> {
-        let odd = |message: String, next: &str| Err(ApiError::new(ErrorCode::InvalidInput, message, next));
+        let invalid =
+            |message: String, next: &str| Err(ApiError::new(ErrorCode::InvalidInput, message, next));
         let periods = Health::MIN_INTERVAL_MS..=Health::MAX_PERIOD_MS;
         if !periods.contains(&health.interval_ms) || health.start_period_ms > Health::MAX_PERIOD_MS {
-            return odd(
+            return invalid(
                 "the interval of the health check is not between 0.2 s and one day, or its start period is longer"
                     .to_owned(),
                 "give --interval and --start-period in seconds",
             );
         }
         if !(Health::MIN_TIMEOUT_MS..=Health::MAX_TIMEOUT_MS).contains(&health.timeout_ms) {
-            return odd(
+            return invalid(
                 "the timeout of the health check is not between 0.1 s and 600 s".to_owned(),
                 "give --timeout in seconds",
             );
         }
         match &health.check {
             HealthCheck::Command { argv } => self.exec(argv).check(),
-            HealthCheck::Tcp { port } | HealthCheck::Http { port, .. } if *port == 0 => odd(
+            HealthCheck::Tcp { port } | HealthCheck::Http { port, .. } if *port == 0 => invalid(
                 "a health check cannot ask port 0".to_owned(),
                 "name the port that the service listens on",
             ),
@@ -299,7 +304,7 @@ impl ServiceSpec {
                     || path.len() > Health::MAX_PATH
                     || !path.bytes().all(|b| b.is_ascii_graphic() && b != b'#') =>
             {
-                odd(
+                invalid(
                     "the path of the health check is not plain text that begins with '/'".to_owned(),
                     "write --health http://localhost:PORT/path, with odd characters percent-encoded",
                 )
@@ -313,23 +318,23 @@ impl ServiceSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServiceState {
-    /// For the services it needs.
+    /// It waits for the services it needs.
     Waiting,
-    /// Its health check has not passed yet; without one, it has not run for long enough to be believed.
+    /// Its health check has not passed yet. Without a check: it has not run long enough.
     Starting,
     Ready,
     /// It runs, but its health check fails.
     Unhealthy,
-    /// It ended, and is started again in a moment.
+    /// It ended, and is restarted soon.
     BackingOff,
-    /// It ended again and again right after its start; tried again now and then.
+    /// It ended repeatedly right after its start. It is retried from time to time.
     CrashLoop,
     Stopping,
-    /// Somebody asked for it.
+    /// A caller stopped it.
     Stopped,
-    /// It ended well, and its policy asks for no more.
+    /// It succeeded, and its policy does not restart it.
     Done,
-    /// It ended badly and its policy asks for no more, or its definition cannot be read.
+    /// It failed and its policy does not restart it, or its definition cannot be read.
     Failed,
 }
 
@@ -347,13 +352,13 @@ text_enum!(ServiceState {
 });
 
 impl ServiceState {
-    /// What others that need it wait for.
+    /// Whether services that need it may start.
     #[must_use]
     pub fn satisfies(self) -> bool {
         matches!(self, Self::Ready | Self::Done)
     }
 
-    /// Whether it stays so until somebody does something about it.
+    /// Whether it stays in this state until somebody acts.
     #[must_use]
     pub fn is_stuck(self) -> bool {
         matches!(self, Self::CrashLoop | Self::Stopped | Self::Failed)
@@ -385,16 +390,16 @@ pub struct ServiceView {
     /// Why it is in that state, for a person.
     pub reason: String,
     pub since: Timestamp,
-    /// False once somebody stopped it: it stays so when the bay starts again.
+    /// False after a caller stopped it; then it is not started with the bay either.
     pub wanted: bool,
-    /// Process id inside the bay of the run's first process, while that lives.
+    /// Process id of the run's first process inside the bay, while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
-    /// Runs that followed one that had ended by itself, since the bay was started.
+    /// Restarts after a run ended by itself, since the bay started.
     pub restarts: u64,
-    /// Ends in a row without a minute of health between them.
+    /// Consecutive ends without a healthy minute between them.
     pub attempt: u32,
-    /// When it is tried again, while that lies ahead.
+    /// When it is retried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Timestamp>,
     /// Oldest first.

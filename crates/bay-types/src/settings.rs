@@ -1,11 +1,11 @@
-//! What may be changed of a bay while it lives: `PATCH /v1/bays/{bay}/limits`.
+//! Settings that can change while a bay exists: `PATCH /v1/bays/{bay}/limits`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::bay::Limits;
 
-/// A new value for one setting, or the word `"none"` to lift it. (Not `null`: that is also what JSON makes of a number
-/// that is none, and a mistake must not lift a limit.)
+/// A new value of a setting, or the word `"none"` to remove a limit. `null` is refused: it is also how JSON encodes
+/// NaN, and a mistake must not remove a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a number of the right kind, or the word \"none\"")]
 pub enum Setting<T> {
@@ -13,7 +13,7 @@ pub enum Setting<T> {
     Lift(Nothing),
 }
 
-/// The word that lifts a limit.
+/// The word that removes a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Nothing {
     #[serde(rename = "none")]
@@ -31,7 +31,7 @@ impl<T: Copy> Setting<T> {
     }
 }
 
-/// `PATCH /v1/bays/{bay}/limits`: what is absent stays as it is.
+/// `PATCH /v1/bays/{bay}/limits`: absent settings stay as they are.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BaySet {
@@ -43,7 +43,7 @@ pub struct BaySet {
     pub memory_mib: Option<Setting<u64>>,
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub disk_mib: Option<Setting<u64>>,
-    /// Lifted, it is [`Limits::DEFAULT_PIDS`] again: a fork bomb must end somewhere.
+    /// If removed, it becomes [`Limits::DEFAULT_PIDS`], so that a fork bomb is contained.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub pids: Option<Setting<u64>>,
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
@@ -54,14 +54,14 @@ pub struct BaySet {
     pub idle_stop_s: Option<Setting<u64>>,
 }
 
-/// Everything of a bay that may be changed while it lives, as it is or is wanted.
+/// The settings of a bay that can change, in force or wanted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     pub limits: Limits,
     pub idle_stop_s: Option<u64>,
 }
 
-/// `null` is neither a value nor the wish to keep one.
+/// Refuses `null`, which is neither a value nor `"none"`.
 fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     from: D,
 ) -> Result<Option<Setting<T>>, D::Error> {
@@ -69,13 +69,13 @@ fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
 }
 
 impl BaySet {
-    /// Nothing is to change.
+    /// Whether it changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The settings as they will be.
+    /// The resulting settings.
     #[must_use]
     pub fn over(&self, old: &Settings) -> Settings {
         Settings {

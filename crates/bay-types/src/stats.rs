@@ -1,23 +1,23 @@
-//! What a bay uses of the host, read from the host's side: numbers a bay cannot forge.
+//! What a bay uses of the host, measured by the host: numbers that a bay cannot forge.
 //!
-//! Every value may be absent: `null` says that this host does not measure it, never that it is zero.
+//! Every value may be absent: `null` means that this host does not measure it, not that it is zero.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// One bay at one moment, as its own control groups tell. Counters begin anew with each runtime.
+/// One bay at one moment, read from its control groups. Counters restart with each runtime.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct BayStats {
     /// Processor time of everything in the bay, PID 1 included.
     pub cpu_us: Option<u64>,
     pub user_us: Option<u64>,
     pub system_us: Option<u64>,
-    /// Time the bay wanted to run and its quota did not let it.
+    /// Time in which the quota kept the bay from running.
     pub throttled_us: Option<u64>,
-    /// With the page cache of the files it read and wrote.
+    /// Includes the page cache of its files.
     pub memory_bytes: Option<u64>,
     pub memory_peak_bytes: Option<u64>,
-    /// Absent where there is no limit, too.
+    /// Absent also without a limit.
     pub memory_limit_bytes: Option<u64>,
     /// Processes the kernel killed because the bay's memory was used up.
     pub oom_kills: Option<u64>,
@@ -28,48 +28,48 @@ pub struct BayStats {
     pub pressure: Pressures,
 }
 
-/// How often a bay was held to its limits since its runtime began.
+/// How often a bay reached its limits since its runtime started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LimitEvents {
-    /// Processes ended because memory was used up.
+    /// Processes killed because memory was used up.
     pub oom_kills: u64,
-    /// Processes that could not be started because there were as many as allowed.
+    /// Processes that could not start because the limit was reached.
     pub forks_refused: u64,
 }
 
-/// Traffic of a bay with what is outside of it.
+/// Network use of a bay, without loopback.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NetworkUse {
-    /// Established TCP connections whose other end is not the bay itself.
+    /// Established TCP connections to other hosts.
     pub external_connections: usize,
-    /// In and out over every interface but loopback.
+    /// Bytes in and out, over every interface but loopback.
     pub external_bytes: u64,
 }
 
-/// What a bay cost in its whole life so far, over all its runtimes.
+/// The resource usage of a bay in its whole life, over all its runtimes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct BayCost {
     /// Seconds of one processor.
     pub core_s: f64,
-    /// Memory in use, summed up over time by looking every few seconds; page cache included.
+    /// Memory in use, integrated over samples every few seconds; includes the page cache.
     pub memory_gib_s: f64,
-    /// Disk the bay holds on its own, summed up over time.
+    /// Disk space of the bay's own, integrated over time.
     pub disk_gib_s: f64,
-    /// Disk it held on its own when last looked at; absent before the first look.
+    /// Its own disk space at the last count; absent before the first one.
     pub disk_bytes: Option<u64>,
-    /// Since when this is counted. Memory and disk are not counted while no daemon runs.
+    /// When counting began. Memory and disk are not counted while no daemon runs.
     pub since: Timestamp,
 }
 
-/// What went to and came from disks, all of them together.
+/// Disk I/O, over all disks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoStats {
     pub read_bytes: u64,
     pub write_bytes: u64,
     pub read_ops: Option<u64>,
     pub write_ops: Option<u64>,
-    /// Whether processes that still run are counted. Where the host has no controller for I/O, the kernel tells only
-    /// what PID 1 and every process that has ended used.
+    /// Whether running processes are counted. Without an I/O controller, the kernel reports only PID 1 and the
+    /// processes that have ended.
     pub live: bool,
 }
 
@@ -85,7 +85,7 @@ pub struct Pressures {
 pub struct Pressure {
     /// At least one process waited for the resource.
     pub some: Stall,
-    /// All of them did. Older kernels do not tell it for the processor.
+    /// All processes waited. Older kernels do not report it for the processor.
     pub full: Option<Stall>,
 }
 
@@ -98,7 +98,7 @@ pub struct Stall {
 
 /// Parsers of the kernel's files. Host and guest read the same formats.
 impl Pressure {
-    /// Understands a `*.pressure` file.
+    /// Parses a `*.pressure` file.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let stall = |kind: &str| {
@@ -115,17 +115,17 @@ impl Pressure {
     }
 }
 
-/// The number behind `key` in a file of `key number` lines.
+/// The number after `key` in a file of `key number` lines.
 #[must_use]
 pub fn keyed(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 impl IoStats {
-    /// Major number of loop devices: what goes through one is counted again at the disk under it.
+    /// Major number of loop devices. Their I/O is counted again at the disk below.
     const LOOP_MAJOR: &'static str = "7";
 
-    /// Understands version 2's `io.stat`.
+    /// Parses cgroup version 2's `io.stat`.
     #[must_use]
     pub fn parse_v2(text: &str) -> Self {
         let (mut bytes, mut operations) = ([0_u64; 2], [0_u64; 2]);
@@ -148,8 +148,8 @@ impl IoStats {
         Self::of_group(bytes, operations)
     }
 
-    /// Understands version 1's `blkio.throttle.io_service_bytes_recursive` and `blkio.throttle.io_serviced_recursive`.
-    /// The kernel counts there only for devices that have a limit; without one nothing is known.
+    /// Parses cgroup version 1's `blkio.throttle.io_service_bytes_recursive` and
+    /// `blkio.throttle.io_serviced_recursive`. The kernel counts there only for devices with a limit.
     #[must_use]
     pub fn parse_v1(bytes: &str, operations: &str) -> Option<Self> {
         let sum = |text: &str, kind: &str| {
@@ -165,12 +165,13 @@ impl IoStats {
         Some(Self::of_group([read.0, write.0], [read.1, write.1]))
     }
 
-    /// Understands `/proc/PID/io`, which for PID 1 holds every process that it reaped, and what those had reaped.
+    /// Parses `/proc/PID/io`. For PID 1 it includes all processes that it has reaped, and those that they had
+    /// reaped.
     #[must_use]
     pub fn parse_process(text: &str) -> Option<Self> {
         Some(Self {
             read_bytes: keyed(text, "read_bytes:")?,
-            // What was written and thrown away before it reached the disk was never written.
+            // Data that was deleted before it reached the disk was never written.
             write_bytes: keyed(text, "write_bytes:")?.saturating_sub(keyed(text, "cancelled_write_bytes:")?),
             ..Self::default()
         })

@@ -1,23 +1,23 @@
-//! A bay's life as one ordered stream of lines, each made from one event of the record.
+//! A bay's timeline: one line per event of the record.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::id::ExecId;
 
-/// One line. Fields may be added; none is taken away.
+/// A line of a timeline. New releases may add fields and remove none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TimelineLine {
-    /// Number of the event in the daemon's record: grows along a timeline, with gaps where other bays have theirs.
+    /// Number of the event in the daemon's record. It grows along a timeline; the gaps are events of other bays.
     pub seq: u64,
     pub at: Timestamp,
     /// The event's kind: `bay.running`, `exec.end`.
     pub kind: String,
-    /// For a person: one line of plain text.
+    /// One line of plain text for a person.
     pub what: String,
     #[serde(default)]
     pub exec: Option<ExecId>,
-    /// The checkpoint that one can fork from to come to this point.
+    /// The checkpoint to fork from to return to this point.
     #[serde(default)]
     pub checkpoint: Option<String>,
     /// The event's body, as it was recorded.
@@ -25,7 +25,7 @@ pub struct TimelineLine {
     pub details: serde_json::Value,
 }
 
-/// What is said on a timeline's stream besides its lines, so that a reader can tell an end from a break.
+/// An item of a timeline's stream. The last one marks a complete stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum TimelineNews {
@@ -33,12 +33,12 @@ pub enum TimelineNews {
     End(TimelineEnd),
 }
 
-/// The last thing said on a stream that was not cut off.
+/// The last item of a complete stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimelineEnd {
     pub end: EndOfTimeline,
-    /// Lines there are before the first one that was told, because fewer were asked for.
+    /// Whether earlier lines were left out because of the requested limit.
     #[serde(default)]
     pub older: bool,
 }
@@ -46,30 +46,30 @@ pub struct TimelineEnd {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EndOfTimeline {
-    /// All there is so far.
+    /// The stream reached the newest line.
     UpToDate,
-    /// The bay is gone: nothing more can come.
+    /// The bay is removed: no more lines will follow.
     BayRemoved,
 }
 
-/// How many files changed in a workspace while an exec ran, by anybody.
+/// How many files changed in a workspace while an exec ran, whoever changed them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FileChanges {
-    /// Files that came into being, also those that replaced one of the same name.
+    /// New files, including those that replaced a file of the same name.
     pub created: u64,
     /// Files that existed before.
     pub changed: u64,
-    /// Directories that are new, or got or lost entries.
+    /// Directories that are new, or whose entries changed.
     pub directories: u64,
-    /// There may have been more.
+    /// The counts are lower bounds.
     pub at_least: bool,
     /// Paths of some of them, from the top of the workspace.
     pub names: Vec<String>,
 }
 
 impl FileChanges {
-    /// Names that are told.
+    /// Most paths in `names`.
     pub const NAMES: usize = 5;
 
     #[must_use]

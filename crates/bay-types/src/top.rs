@@ -1,6 +1,6 @@
 //! `GET /v1/top`: all bays at one moment, and the host they share.
 //!
-//! Counters, not rates: whoever asks twice has the rates between, however long the pause was.
+//! The answer has counters, not rates: a client computes rates from two answers, whatever time lies between them.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use crate::stats::{BayStats, Pressures};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Top {
     pub at: Timestamp,
-    /// A clock that only runs forward: what counters are divided by.
+    /// A monotonic clock, for dividing counters.
     pub monotonic_us: u64,
     pub host: HostUse,
     /// Oldest first.
@@ -24,26 +24,26 @@ pub struct HostUse {
     pub cpus: u64,
     pub processors: ProcessorTime,
     pub memory_total_bytes: u64,
-    /// What programs could still get, caches given back included.
+    /// Memory that programs can still get, including caches that can be dropped.
     pub memory_available_bytes: u64,
     pub pressure: Pressures,
     pub pool_total_bytes: Option<u64>,
     pub pool_free_bytes: Option<u64>,
 }
 
-/// What all processors of the host did since it booted, in clock ticks.
+/// What all processors of the host did since boot, in clock ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessorTime {
     pub busy: u64,
     pub idle: u64,
     /// Idle, while something waited for a disk.
     pub iowait: u64,
-    /// Wanted, and taken by another machine on the same hardware.
+    /// Taken by another virtual machine on the same hardware.
     pub steal: u64,
 }
 
 impl ProcessorTime {
-    /// Understands `/proc/stat`.
+    /// Parses `/proc/stat`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
@@ -51,7 +51,7 @@ impl ProcessorTime {
         let &[user, nice, system, idle, iowait, irq, softirq, steal, ..] = ticks.as_slice() else {
             return None;
         };
-        // What guests of this host use is in `user` and `nice` already.
+        // `user` and `nice` already include the time of virtual machines.
         let busy = [user, nice, system, irq, softirq].into_iter().fold(0, u64::saturating_add);
         Some(Self { busy, idle, iowait, steal })
     }
@@ -70,18 +70,18 @@ pub struct BayUse {
     pub state: State,
     pub limits: Limits,
     pub execs_running: u64,
-    /// All absent for a bay that does not run.
+    /// All absent if the bay does not run.
     pub stats: BayStats,
-    /// Counted now and then: it may be some seconds old, and is absent until counted once.
+    /// Counted from time to time: it may be some seconds old, and is absent until counted once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskUse>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskUse {
-    /// What only this bay holds.
+    /// Disk space that only this bay uses.
     pub own_bytes: u64,
-    /// The image it began as, which it shares with others until it changes it.
+    /// Disk space of its image, shared with other bays until it changes the files.
     pub shared_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The W3C trace context: how a caller's trace and an exec find each other.
+//! The W3C trace context, which links a caller's trace with an exec.
 
 use std::fmt;
 use std::num::{NonZeroU64, NonZeroU128};
@@ -6,21 +6,21 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Name of the header on a request, and, in capitals, of the variable in an environment.
+/// Name of the header of a request, and of the variable in an environment.
 pub const TRACEPARENT: &str = "traceparent";
 pub const TRACEPARENT_VARIABLE: &str = "TRACEPARENT";
 
-/// What is not a trace context.
+/// The text is not a trace context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this is not a W3C trace context")]
 pub struct NotATrace;
 
-/// Names a whole trace: 32 hexadecimal digits, not all zero.
+/// The id of a trace: 32 hexadecimal digits, not all zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TraceId(pub NonZeroU128);
 
-/// Names one span of it: 16 hexadecimal digits, not all zero.
+/// The id of a span: 16 hexadecimal digits, not all zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SpanId(pub NonZeroU64);
@@ -63,7 +63,7 @@ macro_rules! hex_id {
 hex_id!(TraceId, u128, NonZeroU128, 32, "{:032x}");
 hex_id!(SpanId, u64, NonZeroU64, 16, "{:016x}");
 
-/// A `traceparent`: where in which trace the caller is.
+/// A `traceparent`: the caller's trace and span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traceparent {
     pub trace_id: TraceId,
@@ -75,7 +75,7 @@ pub struct Traceparent {
 impl FromStr for Traceparent {
     type Err = NotATrace;
 
-    /// Versions this program does not know are read as far as this one goes, as the standard asks.
+    /// Of later versions, only the fields of this version are read, as the standard requires.
     fn from_str(text: &str) -> Result<Self, NotATrace> {
         let mut parts = text.splitn(5, '-');
         let mut part = || parts.next().ok_or(NotATrace);
@@ -98,11 +98,11 @@ impl fmt::Display for Traceparent {
     }
 }
 
-/// Where an exec is in a trace.
+/// The trace and span of an exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecTrace {
     pub trace_id: TraceId,
-    /// The exec's own span; absent when the daemon exports none and only passes the caller's context on.
+    /// The exec's own span; absent if the daemon exports no spans and only forwards the caller's context.
     pub span_id: Option<SpanId>,
     /// The caller's span.
     pub parent_span_id: Option<SpanId>,
@@ -110,7 +110,7 @@ pub struct ExecTrace {
 }
 
 impl ExecTrace {
-    /// What programs in the exec are given, so that their spans join the trace.
+    /// The context for programs in the exec, so that their spans join the trace.
     #[must_use]
     pub fn inside(&self) -> Option<Traceparent> {
         let span_id = self.span_id.or(self.parent_span_id)?;

@@ -1,22 +1,22 @@
-//! What is on record of a bay's traffic: the kinds of its events, and how they are shown.
+//! A bay's egress state and recorded traffic, as the API shows them.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::bay::text_enum;
 use crate::egress::Who;
+use crate::text_enum::text_enum;
 use crate::timeline::TimelineEnd;
 
-/// `GET /v1/bays/{name}/egress`: how the way out of a bay is at this moment.
+/// `GET /v1/bays/{name}/egress`: the present state of a bay's egress.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EgressState {
-    /// Whether somebody is there to be asked: a bay that does not run has no way out.
+    /// Whether the gateway runs. Nothing leaves a bay that does not run.
     pub open: bool,
-    /// Packets that went nowhere since it started.
+    /// Dropped packets since it started.
     pub dropped: DroppedPackets,
 }
 
-/// What is neither TCP nor a question for a name, and so leads nowhere.
+/// Dropped packets: everything but TCP and DNS queries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DroppedPackets {
     /// Datagrams, QUIC included.
@@ -24,26 +24,27 @@ pub struct DroppedPackets {
     pub icmp: u64,
     /// Packets of any other protocol.
     pub other: u64,
-    /// Questions for names beyond what a bay may ask in a second.
+    /// DNS queries beyond the limit per second.
     pub dns: u64,
 }
 
-/// One thing that a bay sent or tried to send: a request, a connection, a question for a name. Fields may be added; none is
-/// taken away. Much of it was said by the bay.
+/// Something that a bay sent or tried to send: a request, a connection, or a name lookup. New releases may add
+/// fields and remove none. The bay controls many of these texts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EgressEntry {
-    /// Number of the newest event that this was made from: where to go on after it.
+    /// Number of the newest event in this entry: continue reading after it.
     pub seq: u64,
-    /// Number of the decision, for `bay policy explain`. For a sum, that of the last one like those it counts.
+    /// Number of the decision, for `bay policy explain`. For a sum: the last decision like those it counts.
     pub id: u64,
     pub at: Timestamp,
     pub outcome: EgressOutcome,
-    /// `METHOD URL`, `tcp://HOST:PORT`, `tls://HOST:PORT`, or `HOST:PORT` where there was no request; a name for a look-up.
+    /// `METHOD URL`, `tcp://HOST:PORT`, `tls://HOST:PORT`, or `HOST:PORT` without a request; for a lookup, the
+    /// name.
     pub request: String,
     /// How it ended: `answered`, `broken`, `failed`, `closed`, `abandoned`, `revoked`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<String>,
-    /// What the origin answered.
+    /// The status of the origin's answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// Why the origin could not be used.
@@ -58,49 +59,49 @@ pub struct EgressEntry {
     pub ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<EgressRule>,
-    /// Secrets whose values were put into it.
+    /// Secrets whose values the gateway attached.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
-    /// Why it was refused, or what was said to a look-up.
+    /// Why it was refused, or the answer to a lookup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Who>,
-    /// Number and command of the exec, as long as the daemon keeps them.
+    /// Number and command of the exec, if the daemon still has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec_number: Option<u64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exec_argv: Vec<String>,
-    /// Of a sum: how many there were, and within what time.
+    /// Of a sum: how many there were, and in how many seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within_s: Option<u64>,
-    /// If the sum is of more than one name: how many different names there were, and the first of them.
+    /// If a sum has several names: how many different ones, and the first of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distinct: Option<u64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sample: Vec<String>,
 }
 
-/// What became of it.
+/// The outcome of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EgressOutcome {
-    /// Let out, and over.
+    /// Allowed, and ended.
     Ended,
-    /// Let out, and not over yet.
+    /// Allowed, and not ended yet.
     UnderWay,
-    /// Let out by a daemon that ended first: how it ended is not on record.
+    /// Allowed by a daemon that ended before it did: no end is on record.
     EndUnknown,
-    /// Refused by the policy, or for want of one.
+    /// Denied by the policy, or because there is none.
     Denied,
     /// Refused, because nobody approved it.
     Ask,
-    /// Refused before there was a request to decide on.
+    /// Refused before a request could be decided on.
     Refused,
     LookedUp,
-    /// More like one that has an entry of its own.
+    /// A sum of entries like one that has its own entry.
     Repeated,
 }
 
@@ -122,7 +123,7 @@ pub struct EgressRule {
     pub origin: String,
 }
 
-/// What is said on the stream of a bay's traffic: entries, and how it ended.
+/// An item of the stream of a bay's traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum EgressNews {
@@ -130,20 +131,21 @@ pub enum EgressNews {
     End(TimelineEnd),
 }
 
-/// What a bay is told of its own way out: `bay-ctl egress`. Nothing of the host's files or of other bays is in it.
+/// The answer of `bay-ctl egress`: what a bay may know of its egress policy. It has nothing of the host's files or
+/// of other bays.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InsideEgress {
-    /// Whether anybody is there to be asked.
+    /// Whether the gateway runs.
     pub open: bool,
-    /// Names of the policies that hold together, the host's first. None of them is a path.
+    /// Names of the policies in force, the host's first. None of them is a path.
     pub policies: Vec<String>,
-    /// What is said to requests that no rule speaks of.
+    /// The outcome for requests that no rule covers.
     pub otherwise: String,
     pub rules: Vec<InsideRule>,
-    /// There are more rules than are told.
+    /// There are more rules than are listed.
     #[serde(default)]
     pub more: bool,
-    /// Where clients that want a proxy find it.
+    /// Address of the gateway's proxy.
     pub proxy: String,
     pub resolver: String,
 }
@@ -153,7 +155,7 @@ pub struct InsideEgress {
 pub struct InsideRule {
     /// `allow`, `ask` or `deny`.
     pub outcome: String,
-    /// What it speaks of, in one line.
+    /// What it covers, on one line.
     pub what: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,

@@ -1,35 +1,35 @@
-//! What an exec used, measured inside its bay and told by its guest. Root in the bay can make a guest's numbers wrong;
-//! [`stats`](crate::stats) has those a bay cannot touch.
+//! The resource usage of an exec, measured in its bay and reported by its guest. Root in the bay can falsify a
+//! guest's numbers; a bay cannot falsify those in [`stats`](crate::stats).
 //!
-//! Every value may be absent: `null` says that it was not measured, never that it is zero. [`Sources`] says how each
-//! was measured, because a host without all version 2 controllers can tell some of them only in part.
+//! Every value may be absent: `null` means that it was not measured, not that it is zero. [`Sources`] says how each
+//! value was measured, because a host without all cgroup version 2 controllers measures some only in part.
 
 use serde::{Deserialize, Serialize};
 
 use crate::stats::Pressure;
 
-/// What an exec used by the time its leader ended.
+/// The usage of an exec until its leader ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
     pub user_us: Option<u64>,
     pub system_us: Option<u64>,
-    /// Largest resident size that any one process reached.
+    /// Largest resident size of any one process.
     pub max_rss_kib: Option<u64>,
-    /// Most memory all processes held at once, with the page cache of their files.
+    /// Peak memory of all processes together, including the page cache of their files.
     pub memory_peak_bytes: Option<u64>,
-    /// What came from and went to disks. What the page cache had already, or still has, is not in it.
+    /// Disk I/O, without what the page cache absorbed.
     pub read_bytes: Option<u64>,
     pub write_bytes: Option<u64>,
     /// Most processes at once.
     pub processes_peak: Option<u64>,
-    /// Processes that ran on when the leader ended; what they use after that is not in here.
+    /// Processes that still ran when the leader ended. Their later usage is not included.
     pub processes_left: Option<u64>,
     pub stalls: Stalls,
     pub sources: Sources,
 }
 
-/// Time in which processes waited for a resource.
+/// Time that processes waited for a resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Stalls {
@@ -56,13 +56,13 @@ impl From<Pressure> for StallTime {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
-    /// By the exec's own control group: every process, also those whose parent did not wait for them.
+    /// From the exec's control group: every process, even those whose parent did not wait for them.
     Cgroup,
-    /// By the kernel's account of the leader and the children that were waited for.
+    /// From the kernel's accounting of the leader and the children that were waited for.
     WaitedFor,
-    /// By the kernel's account of the one process that was largest.
+    /// From the kernel's accounting of the largest process.
     LargestProcess,
-    /// By looking now and then: there may have been more in between.
+    /// By sampling: a peak between samples is missed.
     Sampled,
 }
 
@@ -78,10 +78,10 @@ pub struct Sources {
 }
 
 impl Usage {
-    /// The largest number that is believed: beyond it, readers of JSON lose digits and sums run over.
+    /// The largest accepted number. Above it, JSON readers lose digits and sums overflow.
     pub const MAX_CLAIM: u64 = 1 << 53;
 
-    /// The same with every number cut to what can be calculated with. For whoever hears it from a guest.
+    /// Limits every number to [`Self::MAX_CLAIM`], for numbers that a guest reports.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         let stalls = [&mut self.stalls.cpu, &mut self.stalls.memory, &mut self.stalls.io];
@@ -110,7 +110,7 @@ impl Usage {
         Some(self.user_us?.saturating_add(self.system_us?))
     }
 
-    /// The best that is known of its peak memory: of the whole tree, or of its largest process.
+    /// The best known peak of its memory: of all processes, or of the largest one.
     #[must_use]
     pub fn peak_bytes(&self) -> Option<(u64, Source)> {
         let largest = || Some((self.max_rss_kib?.saturating_mul(1024), Source::LargestProcess));
@@ -118,13 +118,13 @@ impl Usage {
     }
 }
 
-/// What an exec cost.
+/// The cost of an exec.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct ExecCost {
     /// Seconds of one processor.
     pub core_s: Option<f64>,
-    /// Peak memory times duration, in GiB · s: more than it held if the peak was short, less if the peak is only the
-    /// largest process's. [`Self::memory_from`] tells which.
+    /// Peak memory times duration, in GiB · s. This is too high if the peak was short, and too low if the peak is
+    /// only the largest process's; [`Self::memory_from`] says which.
     pub memory_gib_s_estimate: Option<f64>,
     pub memory_from: Option<Source>,
     /// Bytes written to disks.
@@ -133,9 +133,9 @@ pub struct ExecCost {
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// Bytes held for some seconds, in GiB · s.
+/// Bytes times seconds, in GiB · s.
 #[must_use]
-#[allow(clippy::cast_precision_loss)] // An account to the last byte and nanosecond is not kept.
+#[allow(clippy::cast_precision_loss)] // Exact bytes and nanoseconds do not matter here.
 pub fn gib_seconds(bytes: u64, seconds: f64) -> f64 {
     bytes as f64 / GIB * seconds.max(0.0)
 }

@@ -1,11 +1,11 @@
-//! What `bay watch` tells: one JSON object per line.
+//! The stream of `bay watch`: one JSON object per line.
 
 use std::path::Path;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::bay::text_enum;
+use crate::text_enum::text_enum;
 use bay_text::percent::path_value;
 
 /// What happened to a path. A rename is [`WatchKind::Rename`] at the old name, then [`WatchKind::Create`] at the new one.
@@ -31,19 +31,20 @@ text_enum!(WatchKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum WatchLine {
-    /// The watches are in place: nothing that happens from now on is missed in silence.
+    /// The watches are in place. From now on every change is reported, or [`Self::Dropped`].
     Hello,
     Change {
         at: Timestamp,
         kind: WatchKind,
-        /// Relative to the watched directory; empty for that directory itself. What is not UTF-8 is replaced.
+        /// Relative to the watched directory; empty for that directory itself. Bytes that are not UTF-8 are
+        /// replaced.
         path: String,
         /// The exact bytes, percent-encoded, where they are not UTF-8.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         path_escaped: Option<String>,
         is_dir: bool,
     },
-    /// Changes happened here that could not be told.
+    /// Changes at this point were lost.
     Dropped { at: Timestamp },
     /// The watched directory was removed, renamed or unmounted; nothing follows.
     Gone { at: Timestamp },

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use bay_types::holes::data_runs;
+use bay_types::sparse::data_runs;
 
 use crate::disk_space::DiskSpace;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bay_store::{BayNew, Draft, NameChoice};
-use bay_types::bay::{BayCreate, BayView, State};
-use bay_types::checkpoint::{CheckpointKind, ForkCreate, Forked, Lineage, MAX_FORKS, Point, SHOWN_INSIDE};
+use bay_types::bay::{BayCreate, BayView, Lineage, State};
+use bay_types::checkpoint::{CheckpointKind, ForkCreate, Forked, MAX_FORKS, Point, SHOWN_INSIDE};
 use bay_types::event;
 use bay_types::event::bay::BayForked;
 use bay_types::principal::Principal;

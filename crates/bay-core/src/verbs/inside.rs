@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use bay_diff::Told;
 use bay_store::Draft;
-use bay_types::checkpoint::{CheckpointCreate, CheckpointKind, CheckpointName, CheckpointView};
+use bay_types::checkpoint::{CheckpointCreate, CheckpointKind, CheckpointView};
 use bay_types::diff::{DiffAsk, DiffLine};
 use bay_types::event::inside::{HoldReleased, HoldTaken, InsideLeftOut};
 use bay_types::event::service::{ServiceDefine, ServiceRemove};
 use bay_types::inside::{Answered, Ask, InsideChange, InsideDiff};
 use bay_types::principal::{INSIDE, Principal};
-use bay_types::{ApiError, ErrorCode};
+use bay_types::{ApiError, CheckpointName, ErrorCode};
 use http::Method;
 use serde_json::Value;
 use tokio::sync::Semaphore;

@@ -1,37 +1,37 @@
-//! Reads what would leave a bay and reports what a person should know before it does. Pure: it sees entries and nothing
-//! else, runs nothing and opens nothing. A finding never holds a secret.
+//! Reviews the changes that would leave a bay, and reports what a person should know before they do. It is pure: it
+//! reads only entries, runs nothing and opens nothing. A finding never contains a secret.
 //!
 //! | module     | finds                                                                                     |
 //! |------------|-------------------------------------------------------------------------------------------|
 //! | `secrets`  | tokens of known formats, private keys, assignments of random text                         |
-//! | `weakened` | tests and assertions that went, tests that are skipped                                    |
-//! | `places`   | files whose very change matters: CI, hooks, lock files, what editors and agents run       |
+//! | `test_changes` | removed tests and assertions, skipped tests                                         |
+//! | `sensitive_paths` | files whose change always matters: CI, hooks, lock files, files that editors and agents run |
 //!
-//! Rules look at added lines, so a secret that was there before is not this change's. They are simple on purpose: a rule
-//! that cries wolf is switched off by whoever reads it every day.
+//! Rules read added lines, so they do not report a secret that was there before. They are simple on purpose: people
+//! turn off a rule that reports too much.
 
 use bay_text::invisible::{is_invisible, misleads};
 use bay_types::diff::{Change, Content, DiffEntry, Finding, Findings, NodeKind, Severity};
 
 use crate::patch::{LineKind, patch_lines};
 
-mod places;
 mod secrets;
-mod weakened;
+mod sensitive_paths;
+mod test_changes;
 
-/// Findings that are listed.
+/// Most findings that are listed.
 pub const MAX_FINDINGS: usize = 1000;
-/// Findings that are kept until the worst of them are chosen.
+/// Most findings that are held before the worst are chosen.
 const MAX_KEPT: usize = 20_000;
-/// Files that go in one change before it is worth a word.
+/// Deleted files in one change that are reported as a mass deletion.
 const MASS_DELETION_FILES: u64 = 50;
-/// Lines that go beyond those that come, likewise.
+/// Net deleted lines in one change that are reported as a mass deletion.
 const MASS_DELETION_LINES: u64 = 5000;
-/// Invisible characters that honest text is full of: soft hyphens, joiners and variation selectors of scripts and emoji, and the
-/// byte order mark.
+/// Invisible characters that are common in ordinary text: soft hyphens, joiners and variation selectors of scripts
+/// and emoji, and the byte order mark.
 const ORDINARY: [char; 6] = ['\u{ad}', '\u{200c}', '\u{200d}', '\u{fe0e}', '\u{fe0f}', '\u{feff}'];
 
-/// Reads all entries of a comparison made with [`crate::Options::reviewed`].
+/// Reviews all entries of a comparison made with [`crate::Options::reviewed`].
 #[must_use]
 pub fn review<'a>(entries: impl IntoIterator<Item = &'a DiffEntry>) -> Findings {
     let mut reviewer = Reviewer::default();
@@ -41,18 +41,18 @@ pub fn review<'a>(entries: impl IntoIterator<Item = &'a DiffEntry>) -> Findings 
     reviewer.finish()
 }
 
-/// The same for entries as they come, without holding them.
+/// Reviews entries one by one, without holding them.
 #[derive(Debug, Default)]
 pub struct Reviewer {
     kept: Vec<Finding>,
     not_kept: u64,
-    tests: weakened::Names,
+    tests: test_changes::Names,
     deleted: u64,
     removed: u64,
     added: u64,
 }
 
-/// What a rule says.
+/// A match of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Hit {
     severity: Severity,
@@ -85,7 +85,7 @@ impl Reviewer {
         let was_file = entry.before.as_ref().is_some_and(|node| node.kind == NodeKind::File);
         self.deleted += u64::from(entry.change == Change::Deleted && was_file);
         if let Content::Text { patch: Some(patch), .. } = &entry.content {
-            places::lines(&entry.path, patch, &mut hits);
+            sensitive_paths::lines(&entry.path, patch, &mut hits);
             secrets::patch(&entry.path, patch, &mut hits);
             hidden_characters(patch, &mut hits);
             self.tests.read(entry, patch, &mut hits);
@@ -115,7 +115,7 @@ impl Reviewer {
         }
     }
 
-    /// The worst first, in the order of paths among equals; so many of them are left.
+    /// Sorts the worst first, then by path, and keeps `left` of them.
     fn thin(&mut self, left: usize) {
         self.kept.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         self.not_kept += self.kept.len().saturating_sub(left) as u64;
@@ -153,7 +153,7 @@ fn about_the_path(entry: &DiffEntry, hits: &mut Vec<Hit>) {
         node.as_ref().is_some_and(|node| node.kind == NodeKind::Directory)
     };
     if !directory(&entry.before) && !directory(&entry.after) {
-        places::path(entry, hits);
+        sensitive_paths::path(entry, hits);
     }
 }
 
@@ -185,10 +185,10 @@ fn about_the_node(entry: &DiffEntry, hits: &mut Vec<Hit>) {
     }
 }
 
-/// Whether a link at `path` that says `target` leaves the tree by its words alone.
+/// Whether a link at `path` to `target` leads out of the tree, judged by the text alone.
 fn leads_out(path: &str, target: &str) -> bool {
     if target.starts_with('/') {
-        // The workspace by its own name is inside.
+        // The absolute path of the workspace is inside.
         let rest = target.strip_prefix(bay_types::guest::WORKSPACE);
         return !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     }
@@ -204,7 +204,7 @@ fn leads_out(path: &str, target: &str) -> bool {
     false
 }
 
-/// Endings of binaries that people expect in a repository.
+/// Extensions of binary files that are usual in repositories.
 const USUAL_BINARIES: &[&str] = &[
     ".png", ".jpg", ".jpeg", ".gif", ".webp", ".ico", ".bmp", ".pdf", ".woff", ".woff2", ".ttf", ".otf",
     ".mp3", ".mp4", ".webm", ".ogg", ".wav",

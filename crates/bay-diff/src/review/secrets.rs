@@ -1,22 +1,23 @@
 //! Secrets in added lines.
 //!
-//! Tokens of known formats are told by their prefix, alphabet and length, and by their checksum where they have one; the
-//! rest must look random, so that `ghp_xxxx…` in a page of documentation is not one. What has no known format is told
-//! only where a name such as `password` is given a random value, and as a warning.
+//! Tokens of known formats are recognised by prefix, alphabet and length, and by their checksum if they have one.
+//! The rest must look random, so that `ghp_xxxx…` in documentation does not match. A secret of unknown format is
+//! reported only if a name such as `password` is assigned a random value, and then as a warning.
 
 use bay_types::diff::Severity;
 
-use super::{Hit, places, weakened};
+use super::{Hit, sensitive_paths, test_changes};
 use crate::patch::{LineKind, PatchLine, patch_lines};
 
-/// Longest line that is searched for assignments; longer ones are machine-made. Known formats are found in any.
+/// Longest line that is searched for assignments, because longer ones are generated. Known formats are found in
+/// lines of any length.
 const MAX_ASSIGNMENT_LINE: usize = 4096;
 /// Characters of a secret that are shown.
 const SHOWN: usize = 4;
-/// Findings of one file.
+/// Most findings per file.
 const MAX_PER_FILE: usize = 50;
 
-/// Bits per character that random text of these lengths has, and words do not.
+/// Bits per character that random text of these lengths has and words do not have.
 const RANDOM_BITS: f64 = 3.0;
 const RANDOM_BITS_UNKNOWN: f64 = 3.6;
 
@@ -255,7 +256,7 @@ const FORMATS: &[Format] = &[
 /// Searches the added lines of a patch.
 pub(super) fn patch(path: &str, patch: &str, hits: &mut Vec<Hit>) {
     let before = hits.len();
-    let machine_made = places::is_lock(path);
+    let machine_made = sensitive_paths::is_lock(path);
     let mut key_began = None;
     for line in patch_lines(patch) {
         if hits.len() - before >= MAX_PER_FILE {
@@ -274,12 +275,12 @@ pub(super) fn patch(path: &str, patch: &str, hits: &mut Vec<Hit>) {
     }
 }
 
-/// The secrets of known formats in some text: what it is, and the text masked.
+/// Finds secrets of known formats in a line.
 fn known_formats(line: &PatchLine<'_>, hits: &mut Vec<Hit>) {
     for format in FORMATS {
         for prefix in format.prefixes {
             for (at, _) in line.text.match_indices(prefix) {
-                // `my_ghp_…` and `xAKIA…` are parts of other words.
+                // `my_ghp_…` and `xAKIA…` are parts of longer words.
                 let alone =
                     line.text[..at].bytes().next_back().is_none_or(|byte| !base62(byte) && byte != b'_');
                 let rest = &line.text[at + prefix.len()..];
@@ -295,9 +296,10 @@ fn known_formats(line: &PatchLine<'_>, hits: &mut Vec<Hit>) {
     }
 }
 
-/// A key is a header with something behind it: a program that looks for the header holds none.
+/// Finds private keys. A key is a header followed by a body: a program that only searches for the header contains
+/// no key.
 fn private_key(line: &PatchLine<'_>, began: &mut Option<u64>, hits: &mut Vec<Hit>) {
-    /// Letters of a key in one line: less is a word.
+    /// Fewest characters of a key in one line. Less is a word.
     const MIN_BODY: usize = 24;
     let body = |text: &str| {
         let letters = text.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(byte));
@@ -311,7 +313,7 @@ fn private_key(line: &PatchLine<'_>, began: &mut Option<u64>, hits: &mut Vec<Hit
         if body(text) {
             found(at);
         } else if text.is_empty() || text.contains(": ") {
-            // Headers of the old format stand between.
+            // Headers of the old format come between.
             *began = Some(at);
         }
     }
@@ -329,7 +331,7 @@ fn private_key(line: &PatchLine<'_>, began: &mut Option<u64>, hits: &mut Vec<Hit
     }
 }
 
-/// Words in a name that say its value is a secret.
+/// Words in a name that mark its value as secret.
 const SECRET_WORDS: &[&str] = &[
     "secret",
     "token",
@@ -349,7 +351,7 @@ const SECRET_WORDS: &[&str] = &[
     "auth_key",
     "authkey",
 ];
-/// Parts of values that nobody means as a secret.
+/// Text that marks a value as a placeholder.
 const PLACEHOLDERS: &[&str] = &[
     "example",
     "changeme",
@@ -367,10 +369,10 @@ const PLACEHOLDERS: &[&str] = &[
 const VALUE_LENGTH: std::ops::RangeInclusive<usize> = 16..=256;
 /// Random hexadecimal text of fewer digits could be an id or an abbreviated hash.
 const MIN_HEX: usize = 32;
-/// Longest name that is looked at.
+/// Longest name that is read.
 const MAX_NAME: usize = 80;
 
-/// `api_key = "…"` with a random value.
+/// Finds assignments such as `api_key = "…"` with a random value.
 fn assignment(path: &str, line: &PatchLine<'_>, hits: &mut Vec<Hit>) {
     if line.text.len() > MAX_ASSIGNMENT_LINE {
         return;
@@ -383,7 +385,7 @@ fn assignment(path: &str, line: &PatchLine<'_>, hits: &mut Vec<Hit>) {
         }
         let Some(value) = value_after(&line.text[at + 1..]) else { continue };
         if looks_secret(value) {
-            let in_test = weakened::is_test(path);
+            let in_test = test_changes::is_test(path);
             let severity = if in_test { Severity::Note } else { Severity::Warn };
             let why = format!("a random value given to a name that says secret: {}", masked(value));
             hits.push(Hit::new(severity, "random-value", why).at(line.number));
@@ -428,7 +430,7 @@ fn looks_secret(value: &str) -> bool {
     }
     let plain =
         value.split(['-', '_', '.', '/']).filter(|part| part.bytes().all(|b| b.is_ascii_alphabetic()));
-    // Words joined by dashes, dots or slashes: a name, a path, an identifier.
+    // A name, path or identifier of words joined by dashes, dots or slashes.
     if plain.map(str::len).sum::<usize>() * 2 > value.len() {
         return false;
     }
@@ -447,7 +449,7 @@ fn mixed_case(text: &str) -> bool {
     text.bytes().any(|b| b.is_ascii_lowercase()) && text.bytes().any(|b| b.is_ascii_uppercase())
 }
 
-/// The first four characters and the length: enough to find it again, too little to use it.
+/// The first four characters and the length: enough to find the secret, too little to use it.
 fn masked(secret: &str) -> String {
     let shown: String = secret.chars().take(SHOWN).collect();
     format!("{shown}… ({} characters)", secret.chars().count())

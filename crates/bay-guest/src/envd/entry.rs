@@ -78,7 +78,7 @@ impl From<&Stat> for EntryKind {
 }
 
 /// Describes the file at a clean absolute path. A link is described as its target, with the path of the target.
-pub(super) fn look(root: BorrowedFd<'_>, names: &Names, path: &str) -> Result<Entry> {
+pub(super) fn describe(root: BorrowedFd<'_>, names: &Names, path: &str) -> Result<Entry> {
     let own = path::stat(root, path.as_bytes(), false)?;
     let is_symlink = FileType::from_raw_mode(own.st_mode) == FileType::Symlink;
     let (symlink_target, seen) = match is_symlink {

@@ -95,7 +95,7 @@ pub(super) async fn in_thread<T: Send + 'static>(
 async fn stat(envd: &Envd, headers: &HeaderMap, body: Arriving) -> Result<EntryAnswer> {
     on_path(envd, headers, body, |files, caller, request| {
         let path = caller.path(&request.path)?;
-        Ok(EntryAnswer { entry: entry::look(files.root(), &Names::read(files.root()), &path)? })
+        Ok(EntryAnswer { entry: entry::describe(files.root(), &Names::read(files.root()), &path)? })
     })
     .await
 }
@@ -113,7 +113,7 @@ async fn make_dir(envd: &Envd, headers: &HeaderMap, body: Arriving) -> Result<En
             });
         }
         path::make_dirs(files.root(), path.as_bytes(), caller.owner())?;
-        Ok(EntryAnswer { entry: entry::look(files.root(), &names, &path)? })
+        Ok(EntryAnswer { entry: entry::describe(files.root(), &names, &path)? })
     })
     .await
 }
@@ -143,7 +143,7 @@ async fn rename(envd: &Envd, headers: &HeaderMap, body: Arriving) -> Result<Entr
             rustix::io::Errno::INVAL => Fault::invalid(format!("{to:?} is inside of {from:?}")),
             e => failed("moving", &from, e),
         })?;
-        Ok(EntryAnswer { entry: entry::look(root, &Names::read(root), &to)? })
+        Ok(EntryAnswer { entry: entry::describe(root, &Names::read(root), &to)? })
     })
     .await
 }
@@ -188,7 +188,7 @@ fn list_below(files: &Files, top: &str, depth: u32) -> Result<Vec<Entry>> {
     push_children(files, top, 1, &mut waiting)?;
     while let Some((path, level)) = waiting.pop() {
         // The entry was deleted after its name was read.
-        let Ok(entry) = entry::look(files.root(), &names, &path) else { continue };
+        let Ok(entry) = entry::describe(files.root(), &names, &path) else { continue };
         let enter = entry.kind == EntryKind::Directory && !entry.is_link() && level < depth;
         entries.push(entry);
         if enter {

@@ -68,7 +68,7 @@ pub(super) async fn post(
     query: &Query,
     body: Arriving,
 ) -> Result<Response<Body>> {
-    let wanted = understand(envd, headers, query)?;
+    let wanted = parse(envd, headers, query)?;
     let turn = envd.files.turn().await?;
     let work = move |files: &Files, source: Source| match wanted.gzip {
         true => write_all(files, &wanted, MultiGzDecoder::new(source)),
@@ -80,7 +80,7 @@ pub(super) async fn post(
     Ok(json(StatusCode::OK, &written))
 }
 
-fn understand(envd: &Envd, headers: &HeaderMap, query: &Query) -> Result<Wanted> {
+fn parse(envd: &Envd, headers: &HeaderMap, query: &Query) -> Result<Wanted> {
     let caller = Caller::named(envd.files.root(), query.text("username")?)?;
     let path = query.text("path")?.filter(|p| !p.is_empty()).map(|p| caller.path(p)).transpose()?;
     let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");

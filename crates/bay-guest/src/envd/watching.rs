@@ -157,7 +157,8 @@ impl Watching {
         let entry = match self.include_entry && !gone {
             true => {
                 let full = super::caller::clean(&format!("{}/{name}", self.dir));
-                let look = move |files: &Files| entry::look(files.root(), &Names::read(files.root()), &full);
+                let look =
+                    move |files: &Files| entry::describe(files.root(), &Names::read(files.root()), &full);
                 // None if the file was deleted meanwhile.
                 in_thread(&self.files, look).await.ok().map(Box::new)
             }

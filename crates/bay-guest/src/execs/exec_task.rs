@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::exec::{Exec, Start};
-use super::usage::{self, Watch};
+use super::usage::{self, PeakProcesses};
 use super::{Execs, KILL_GRACE, start};
 use crate::spool::{self, Writer};
 
@@ -131,7 +131,7 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
     let (mut running, mut saved) = (true, false);
     let deadline = exec.spec.timeout_s.map(|s| Instant::now() + Duration::from_secs(s));
     let mut armed = deadline.is_some();
-    let mut watch = Watch::new();
+    let mut peak = PeakProcesses::new();
     // When to stop waiting for a leader that was killed and has not ended.
     let mut give_up_at = None;
     while running || out.is_open() || err.is_open() {
@@ -141,10 +141,10 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
                 for source in [&mut out, &mut err] {
                     source.drain(|stderr, bytes| {
                         let kept = writer.append(stderr, bytes);
-                        hold(&execs, &exec, &writer, stderr, &bytes[kept..]);
+                        hold_unsaved(&execs, &exec, &writer, stderr, &bytes[kept..]);
                     });
                 }
-                saved = record_end(&execs, &exec, &mut writer, &End::Reaped(reaped.ok()), &watch);
+                saved = record_end(&execs, &exec, &mut writer, &End::Reaped(reaped.ok()), &peak);
             }
             () = exec.kill_sent.notified(), if running && give_up_at.is_none() => {
                 give_up_at = Some(Instant::now() + KILL_GRACE);
@@ -152,10 +152,10 @@ pub(super) async fn run(execs: Arc<Execs>, exec: Arc<Exec>, attachment: Attachme
             () = tokio::time::sleep_until(give_up_at.unwrap_or_else(Instant::now)), if running && give_up_at.is_some() => {
                 running = false;
                 execs.context.log.line("exec.hangs", format_args!("exec={} pid={}", exec.id(), exec.leader.pid));
-                saved = record_end(&execs, &exec, &mut writer, &End::Hangs, &watch);
+                saved = record_end(&execs, &exec, &mut writer, &End::Hangs, &peak);
             }
-            () = tokio::time::sleep_until(watch.next), if running && exec.leaf.is_some() => {
-                watch.look(exec.leaf.as_deref());
+            () = tokio::time::sleep_until(peak.next), if running && exec.leaf.is_some() => {
+                peak.count(exec.leaf.as_deref());
             }
             () = tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now)), if armed && running => {
                 armed = false;
@@ -279,7 +279,7 @@ async fn keep(
             }
         }
     };
-    hold(execs, exec, &writer, stderr, &bytes[kept..]);
+    hold_unsaved(execs, exec, &writer, stderr, &bytes[kept..]);
     publish(exec, &writer);
     if kept < bytes.len() && exec.life.receiver_count() > 0 {
         execs.unsaved_output.let_readers_catch_up(exec.id()).await;
@@ -288,7 +288,7 @@ async fn keep(
 }
 
 /// Holds the bytes that the disk refused in memory, for present followers.
-fn hold(execs: &Execs, exec: &Exec, writer: &Writer, stderr: bool, refused: &[u8]) {
+fn hold_unsaved(execs: &Execs, exec: &Exec, writer: &Writer, stderr: bool, refused: &[u8]) {
     if !refused.is_empty() {
         execs.unsaved_output.push(exec.id(), writer.end() - refused.len() as u64, stderr, refused);
     }
@@ -311,9 +311,9 @@ enum End {
 }
 
 /// Records the end on disk, then publishes it. Returns false if the disk had no room.
-fn record_end(execs: &Execs, exec: &Exec, writer: &mut Writer, end: &End, watch: &Watch) -> bool {
+fn record_end(execs: &Execs, exec: &Exec, writer: &mut Writer, end: &End, peak: &PeakProcesses) -> bool {
     let mut usage = match end {
-        End::Reaped(Some(reaped)) => usage::of_ended(reaped, exec.leaf.as_deref(), watch.seen()),
+        End::Reaped(Some(reaped)) => usage::of_ended(reaped, exec.leaf.as_deref(), peak.seen()),
         End::Reaped(None) => Usage::default(),
         End::Hangs => usage::of_running(exec.leaf.as_deref()),
     };

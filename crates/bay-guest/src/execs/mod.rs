@@ -1,31 +1,34 @@
 //! Every exec of the bay: in memory while anything of it runs, on disk afterwards.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bay_types::exec::{EndReason, ExecSpec, ExecStatus, Exit, SignalRequest, Signalled};
-use bay_types::guest::{ExecEnded, GuestEvent};
+use bay_types::guest::GuestEvent;
 use bay_types::{ApiError, ErrorCode, ExecId};
 use jiff::Timestamp;
 use tokio::sync::{Notify, broadcast, watch};
 
 pub(crate) mod attach;
 mod bounds;
+mod context;
 mod exec;
 mod exec_task;
 pub(crate) mod input_queue;
 pub(crate) mod output;
 mod process_tree;
 mod reaper;
+mod shutdown;
 mod start;
 mod unrecorded;
 mod unsaved_output;
 mod usage;
 
 pub use bounds::Bounds;
+pub(crate) use context::{BayIdentity, ExecContext};
 use exec::Ended;
 pub(crate) use exec::{Exec, Input, Life, TerminalClock};
 use process_tree::CgroupLeaf;
@@ -33,8 +36,6 @@ pub(crate) use reaper::Reaper;
 use unsaved_output::UnsavedOutput;
 
 use crate::http::invalid;
-use crate::log::Log;
-use crate::sentinels::Sentinels;
 use crate::spool::{self, SpoolError};
 
 /// Execs that may run at the same time. Each costs a few descriptors and some kilobytes of PID 1.
@@ -43,71 +44,9 @@ const MAX_LIVE: usize = 1024;
 const EVENT_QUEUE: usize = 256;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
-const SIGCONT: i32 = 18;
 /// How long processes may take to end after KILL. A process that takes longer is in uninterruptible sleep in the
 /// kernel, and nobody knows when it will end. The guest does not wait for it.
 const KILL_GRACE: Duration = Duration::from_secs(5);
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
-
-/// What all execs of this guest have in common.
-#[derive(Debug)]
-pub(crate) struct ExecContext {
-    pub(crate) state: OwnedFd,
-    pub(crate) root: OwnedFd,
-    /// Opened before any other process of the bay could replace `/dev/null`.
-    pub(crate) null: OwnedFd,
-    pub(crate) cgroup: Option<Arc<OwnedFd>>,
-    pub(crate) identity: Arc<BayIdentity>,
-    pub(crate) sentinels: Arc<Sentinels>,
-    pub(crate) bounds: Bounds,
-    /// Limit of open files (soft, hard) that commands get. The guest raises its own limit.
-    pub(crate) open_files: Option<(u64, u64)>,
-    pub(crate) started_at: Timestamp,
-    /// Whether these execs are runs of services. The first variable of a run's environment then names its service.
-    pub(crate) services: bool,
-    /// When input or output last went through any terminal.
-    pub(crate) terminals: Arc<TerminalClock>,
-    pub(crate) log: Arc<Log>,
-}
-
-/// The id and name of the bay. A fork gets its own, different from its parent's.
-#[derive(Debug)]
-pub(crate) struct BayIdentity(Mutex<(String, String)>);
-
-impl BayIdentity {
-    pub(crate) fn new(bay_id: String, hostname: String) -> Self {
-        Self(Mutex::new((bay_id, hostname)))
-    }
-
-    pub(crate) fn replace(&self, bay_id: String, hostname: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (bay_id, hostname);
-    }
-
-    /// The bay's id and its name.
-    pub(crate) fn current(&self) -> (String, String) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-impl ExecContext {
-    /// The context for runs of services in the same bay. Their output is kept in another directory.
-    pub(crate) fn for_services(&self, state: OwnedFd, bounds: Bounds) -> std::io::Result<Self> {
-        Ok(Self {
-            state,
-            root: self.root.try_clone()?,
-            null: self.null.try_clone()?,
-            cgroup: self.cgroup.clone(),
-            identity: Arc::clone(&self.identity),
-            sentinels: Arc::clone(&self.sentinels),
-            bounds,
-            open_files: self.open_files,
-            started_at: self.started_at,
-            services: true,
-            terminals: Arc::clone(&self.terminals),
-            log: Arc::clone(&self.log),
-        })
-    }
-}
 
 /// Execs whose output is kept in one directory: those that callers start, or the runs of services.
 #[derive(Debug)]
@@ -284,7 +223,7 @@ impl Execs {
             return Ok(Some(Found::Finished(Box::new(as_witnessed(seen, on_disk.ok())))));
         }
         match on_disk {
-            Ok(status) => Ok(Some(Found::Finished(Box::new(self.as_over(status))))),
+            Ok(status) => Ok(Some(Found::Finished(Box::new(self.as_ended(status))))),
             Err(SpoolError::Absent(_)) => Ok(None),
             Err(error @ SpoolError::Damaged(_)) => {
                 // A damaged record is treated as absent.
@@ -322,7 +261,7 @@ impl Execs {
 
     /// An exec that is on disk but not in memory has ended, whatever its record says: an earlier guest died while it
     /// ran, or this guest is being stopped.
-    fn as_over(&self, mut status: ExecStatus) -> ExecStatus {
+    fn as_ended(&self, mut status: ExecStatus) -> ExecStatus {
         if status.exit.is_none() {
             let reason = if self.is_stopping() { EndReason::Stopped } else { EndReason::Lost };
             status.exit = Some(Exit { reason, code: None, signal: None });
@@ -339,7 +278,7 @@ impl Execs {
             if let Ok(status) = spool::read_status(self.context.state.as_fd(), id) {
                 let status = match self.witnessed(id) {
                     Some(seen) => as_witnessed(seen, Some(status)),
-                    None => self.as_over(status),
+                    None => self.as_ended(status),
                 };
                 all.insert(id, status);
             }
@@ -526,7 +465,7 @@ impl Execs {
                         continue;
                     }
                     let was_running = status.exit.is_none();
-                    let status = self.as_over(status);
+                    let status = self.as_ended(status);
                     if was_running && let Err(error) = spool::save_status(state, &status) {
                         self.context.log.line("record.refused", format_args!("exec={id} error={error}"));
                     }
@@ -554,7 +493,7 @@ impl Execs {
     }
 
     /// Removes cgroup leaves as they become empty. Tries each leaf once after every batch of reaped processes.
-    pub(crate) async fn tidy_leaves(&self) {
+    pub(crate) async fn remove_empty_leaves(&self) {
         loop {
             self.reaper.reaped.notified().await;
             lock(&self.leftovers).retain(|leaf| !leaf.remove());
@@ -563,66 +502,5 @@ impl Execs {
 
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
-    }
-
-    /// Ends everything: TERM, then KILL after `grace`. Records what ran as stopped, and returns it.
-    pub(crate) async fn stop(&self, grace: Duration) -> Vec<ExecEnded> {
-        self.stopping.store(true, Ordering::Relaxed);
-        let ran: Vec<Arc<Exec>> = lock(&self.live).values().filter(|e| !e.has_ended()).cloned().collect();
-        self.signal_all(SIGTERM);
-        // A stopped process does not handle TERM.
-        self.signal_all(SIGCONT);
-        if tokio::time::timeout(grace, self.all_gone()).await.is_err() {
-            self.signal_all(SIGKILL);
-            if tokio::time::timeout(KILL_GRACE, self.all_gone()).await.is_err() {
-                self.context.log.line("stop.incomplete", format_args!("processes hang in the kernel"));
-            }
-        }
-        // If the leader of an exec did not end, its record has no end yet.
-        let running: Vec<Arc<Exec>> = lock(&self.live).values().filter(|e| !e.has_ended()).cloned().collect();
-        for exec in running {
-            let status = self.as_over(ExecStatus { ended_at: None, exit: None, ..exec.status() });
-            if let Err(error) = spool::save_status(self.context.state.as_fd(), &status) {
-                self.context.log.line("record.refused", format_args!("exec={} error={error}", exec.id()));
-            }
-        }
-        let ended = |exec: Arc<Exec>| {
-            let status = exec.status();
-            Some(ExecEnded { id: exec.id(), exit: status.exit?, end: status.end()? })
-        };
-        ran.into_iter().filter_map(ended).collect()
-    }
-
-    fn signal_all(&self, signal: i32) {
-        if std::process::id() == 1 {
-            // ESRCH: no other process is left.
-            let _ = bay_sys::spawn::signal_everything(signal);
-            return;
-        }
-        // The guest is not init of a PID namespace (in tests): signal only its own execs.
-        let live: Vec<Arc<Exec>> = lock(&self.live).values().cloned().collect();
-        for exec in live {
-            exec.signal_tree(signal);
-        }
-        for leaf in lock(&self.leftovers).iter() {
-            for pid in leaf.pids() {
-                let _ = bay_sys::spawn::signal_process(pid, signal);
-            }
-        }
-    }
-
-    /// Returns when no process but the guest is left, and the end of every leader is recorded.
-    async fn all_gone(&self) {
-        loop {
-            let reaped = self.reaper.reaped.notified();
-            let ended = lock(&self.live).values().all(|e| e.has_ended());
-            let alone = std::process::id() != 1
-                || bay_sys::spawn::signal_everything(0).is_err_and(|e| e.raw_os_error() == Some(3));
-            if ended && alone {
-                return;
-            }
-            // With a deadline: if another process is a child's parent (a tracer), its end does not wake the guest.
-            let _ = tokio::time::timeout(LOOK_AGAIN, reaped).await;
-        }
     }
 }

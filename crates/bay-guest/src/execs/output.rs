@@ -159,7 +159,7 @@ impl Output {
                 // Output after the end of the exec is not sent.
                 let len = len.min(usize::try_from(limit - self.at).unwrap_or(usize::MAX));
                 self.at += len as u64;
-                self.note(None, stderr, len);
+                self.hash_payload(None, stderr, len);
                 if let Some(reader) = &mut self.reader {
                     reader.seek(self.at);
                 }
@@ -202,7 +202,7 @@ impl Output {
         self.reader = Some(reader);
         Ok(match piece {
             Piece::Output { stderr, len } => {
-                self.note(segment, stderr, len);
+                self.hash_payload(segment, stderr, len);
                 self.put_output(stderr, len)
             }
             Piece::Gap(gap) => self.put_gap(gap),
@@ -213,7 +213,7 @@ impl Output {
 
     /// Hashes the payload in the buffer. Before the end of the exec, only the segments of its stretches are known.
     /// Output of children after the end is in the same segments, but in no stretch.
-    fn note(&mut self, segment: Option<u64>, stderr: bool, len: usize) {
+    fn hash_payload(&mut self, segment: Option<u64>, stderr: bool, len: usize) {
         let bytes = &self.buffer[HEADER_LEN..HEADER_LEN + len];
         match &self.hashes {
             Some(hashes) => self.check.output(hashes, stderr, bytes),

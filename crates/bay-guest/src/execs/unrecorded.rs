@@ -28,7 +28,7 @@ const MAX_SAID: usize = 200;
 
 impl UnrecordedRun {
     /// Why it failed, with the last line of its output. None if it succeeded.
-    pub(crate) fn trouble(&self, within: Duration) -> Option<String> {
+    pub(crate) fn failure(&self, within: Duration) -> Option<String> {
         let how = match self.ended {
             Some(ended) if ended.code == Some(0) => return None,
             Some(ended) => match (ended.code, ended.signal) {

@@ -80,13 +80,13 @@ fn number(leaf: &CgroupLeaf, file: &str, buffer: &mut [u8]) -> Option<u64> {
 /// Counts the processes of an exec from time to time, to find the highest number at once: soon after the start, when a
 /// build has started its jobs, and then less and less often. A command that ends at once is never counted.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct PeakProcesses {
     seen: Option<u64>,
     wait: std::time::Duration,
     pub(super) next: tokio::time::Instant,
 }
 
-impl Watch {
+impl PeakProcesses {
     const FIRST: std::time::Duration = std::time::Duration::from_millis(20);
     const LONGEST: std::time::Duration = std::time::Duration::from_secs(30);
 
@@ -94,7 +94,7 @@ impl Watch {
         Self { seen: None, wait: Self::FIRST, next: tokio::time::Instant::now() + Self::FIRST }
     }
 
-    pub(super) fn look(&mut self, leaf: Option<&CgroupLeaf>) {
+    pub(super) fn count(&mut self, leaf: Option<&CgroupLeaf>) {
         if let Some(leaf) = leaf {
             self.seen = self.seen.max(Some(leaf.pids().len() as u64));
         }

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use bay_types::guest::ARCHIVE_BROKE_OFF;
-use bay_types::holes;
+use bay_types::sparse;
 use bytes::Bytes;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -230,10 +230,10 @@ fn regular(
     if let Some(extents) = extents {
         let (records, content) = sparse_member::records(name, size)?;
         builder.append(&records, &*content)?;
-        let map = holes::map(&extents);
+        let map = sparse::map(&extents);
         let mut header = header(stat, EntryType::Regular, sparse_member::length(&map, &extents));
         let content = (&*map).chain(sparse_member::Data::new(&file, &extents));
-        return builder.append_data(&mut header, holes::PLACEHOLDER, content);
+        return builder.append_data(&mut header, sparse::PLACEHOLDER, content);
     }
     // Looking for holes moved the file offset.
     rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::SystemTime;
 
-use bay_types::holes;
+use bay_types::sparse;
 use bytes::Bytes;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use tokio::sync::mpsc;
@@ -104,7 +104,7 @@ fn fill(file: &File, mut source: Source, path: &[u8]) -> Result<()> {
 
 /// Writes the parts that are not zero to a new file, and leaves holes for the rest.
 pub(super) fn write_data(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
-    holes::data_runs(at, bytes)
+    sparse::data_runs(at, bytes)
         .into_iter()
         .try_for_each(|run| file.write_all_at(&bytes[run.clone()], at + run.start as u64))
 }

@@ -1,9 +1,9 @@
-//! A file with holes as a member of an archive: a map of the parts with data, and that data. See [`bay_types::holes`].
+//! A file with holes as a member of an archive: a map of the parts with data, and that data. See [`bay_types::sparse`].
 
 use std::fs::File;
 use std::io::{self, Read};
 
-use bay_types::holes::{ARCHIVE_BLOCK, Extent, MAX_EXTENTS, PAX_MAJOR, PAX_MINOR, PAX_NAME, PAX_REAL_SIZE};
+use bay_types::sparse::{ARCHIVE_BLOCK, Extent, MAX_EXTENTS, PAX_MAJOR, PAX_MINOR, PAX_NAME, PAX_REAL_SIZE};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use tar::{EntryType, Header};

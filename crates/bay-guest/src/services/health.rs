@@ -37,7 +37,7 @@ pub(super) async fn check(execs: &Execs, spec: &ServiceSpec, health: &Health) ->
 
 async fn command(execs: &Execs, spec: &ServiceSpec, argv: &[String], within: Duration) -> Result<(), String> {
     let probed = execs.run_unrecorded(&spec.exec(argv), within).await.map_err(|e| clip(&e.message))?;
-    probed.trouble(within).map_or(Ok(()), Err)
+    probed.failure(within).map_or(Ok(()), Err)
 }
 
 /// Connects to the port, over IPv4 or IPv6.

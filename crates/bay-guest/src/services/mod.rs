@@ -19,19 +19,16 @@
 //! - The guest dies or the bay stops: the next guest starts the services that should run, in order of their needs.
 //! - A run's processes hang in the kernel: after a while the guest gives up, and the next run begins beside them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bay_types::service::{
-    MAX_SERVICES, ServiceName, ServiceRun, ServiceSpec, ServiceState, ServiceVerb, ServiceView,
-};
+use bay_types::service::{MAX_SERVICES, ServiceName, ServiceSpec, ServiceState, ServiceVerb, ServiceView};
 use bay_types::{ApiError, ErrorCode, ExecId};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Semaphore, watch};
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 mod dependencies;
@@ -42,14 +39,16 @@ mod routes;
 mod state_machine;
 mod store;
 mod supervisor;
+mod table;
 
 pub use offline::{stored_runs, stored_services};
 pub(crate) use routes::{define, definition, parse, route};
 
-use state_machine::{Event, Machine, Moment, Rules};
+use state_machine::{Event, Moment};
 use store::Record;
+use table::{All, Service, Slot, rules};
 
-use crate::execs::{Bounds, Exec, ExecContext, Execs, Reaper};
+use crate::execs::{Bounds, ExecContext, Execs, Reaper};
 use crate::spool;
 
 /// Output kept of one run, and the size of the segments in which its beginning is dropped.
@@ -73,177 +72,6 @@ pub(crate) struct Services {
     asking: tokio::sync::Mutex<()>,
     saving: tokio::sync::Mutex<()>,
     began: Instant,
-}
-
-#[derive(Debug, Default)]
-struct All {
-    slots: BTreeMap<ServiceName, Slot>,
-    /// The bay is stopping, so no run is started.
-    closing: bool,
-}
-
-#[derive(Debug)]
-enum Slot {
-    Kept(Box<Service>),
-    Damaged { why: String, since: Timestamp },
-}
-
-#[derive(Debug)]
-struct Service {
-    spec: ServiceSpec,
-    machine: Machine,
-    wanted: bool,
-    since: Timestamp,
-    retry_at: Option<Timestamp>,
-    /// Counts runs. Events of an earlier run are recognised by their count.
-    run: u64,
-    /// Dropped when the run is over, which ends its health checks.
-    over: Option<watch::Sender<()>>,
-    /// The latest run that this guest started. Kept after its end, because it knows the extent of its output.
-    exec: Option<Arc<Exec>>,
-    /// Oldest first.
-    runs: VecDeque<ServiceRun>,
-    /// Bytes of output of the last of `runs`, if an earlier guest started it.
-    earlier_bytes: u64,
-    timer: Option<(Moment, AbortHandle)>,
-    removing: bool,
-}
-
-impl Service {
-    fn new(spec: ServiceSpec, wanted: bool, runs: VecDeque<ServiceRun>, earlier_bytes: u64) -> Self {
-        Self {
-            machine: Machine::new(rules(&spec), wanted),
-            spec,
-            wanted,
-            since: Timestamp::now(),
-            retry_at: None,
-            run: 0,
-            over: None,
-            exec: None,
-            runs,
-            earlier_bytes,
-            timer: None,
-            removing: false,
-        }
-    }
-
-    fn record(&self) -> Record {
-        Record::new(self.spec.clone(), self.wanted, self.runs.iter().cloned().collect())
-    }
-
-    /// The offset at which the log ends now.
-    fn log_end(&self) -> u64 {
-        let last = self.exec.as_ref().map_or(self.earlier_bytes, |exec| exec.life.borrow().output_end);
-        self.runs.back().map_or(0, |run| run.log_offset.saturating_add(last))
-    }
-
-    fn log_start(&self) -> u64 {
-        let dropped = match (&self.exec, self.runs.len()) {
-            (Some(exec), 1) => exec.life.borrow().output_start,
-            _ => 0,
-        };
-        self.runs.front().map_or(0, |run| run.log_offset.saturating_add(dropped))
-    }
-}
-
-fn rules(spec: &ServiceSpec) -> Rules {
-    Rules {
-        restart: spec.restart,
-        start_period: spec.health.as_ref().map(|h| Duration::from_millis(h.start_period_ms)),
-        stop_grace: Duration::from_millis(spec.stop_grace_ms),
-    }
-}
-
-impl All {
-    fn get(&self, name: &ServiceName) -> Option<&Service> {
-        match self.slots.get(name) {
-            Some(Slot::Kept(service)) => Some(service),
-            _ => None,
-        }
-    }
-
-    fn get_mut(&mut self, name: &ServiceName) -> Option<&mut Service> {
-        match self.slots.get_mut(name) {
-            Some(Slot::Kept(service)) => Some(service),
-            _ => None,
-        }
-    }
-
-    fn each(&self) -> impl Iterator<Item = (&ServiceName, &Service)> {
-        self.slots.iter().filter_map(|(name, slot)| match slot {
-            Slot::Kept(service) => Some((name, &**service)),
-            Slot::Damaged { .. } => None,
-        })
-    }
-
-    fn state_of(&self, name: &ServiceName) -> Option<ServiceState> {
-        match self.slots.get(name)? {
-            Slot::Kept(service) => Some(service.machine.state()),
-            Slot::Damaged { .. } => Some(ServiceState::Failed),
-        }
-    }
-
-    fn needs_met(&self, service: &Service) -> bool {
-        !self.closing
-            && service.spec.needs.iter().all(|need| self.state_of(need).is_some_and(ServiceState::satisfies))
-    }
-
-    fn needed_by(&self, name: &ServiceName) -> impl Iterator<Item = (&ServiceName, &Service)> {
-        self.each().filter(move |(_, service)| service.spec.needs.contains(name))
-    }
-
-    fn view(&self, name: &ServiceName) -> Option<ServiceView> {
-        let service = match self.slots.get(name)? {
-            Slot::Kept(service) => service,
-            Slot::Damaged { why, since } => {
-                return Some(ServiceView {
-                    name: name.clone(),
-                    spec: None,
-                    state: ServiceState::Failed,
-                    reason: format!("its definition cannot be read: {why}; add it again, or remove it"),
-                    since: *since,
-                    wanted: false,
-                    pid: None,
-                    restarts: 0,
-                    attempt: 0,
-                    retry_at: None,
-                    runs: vec![],
-                    log_start: 0,
-                    log_end: 0,
-                });
-            }
-        };
-        let state = service.machine.state();
-        let reason = match state {
-            ServiceState::Waiting => self.waits_for(service),
-            _ => service.machine.reason().to_owned(),
-        };
-        let leader = service.exec.as_ref().filter(|exec| service.machine.has_run() && exec.leader.is_alive());
-        Some(ServiceView {
-            name: name.clone(),
-            spec: Some(service.spec.clone()),
-            state,
-            reason,
-            since: service.since,
-            wanted: service.wanted,
-            pid: leader.map(|exec| exec.leader.pid),
-            restarts: service.machine.restarts(),
-            attempt: service.machine.attempt(),
-            retry_at: service.retry_at,
-            runs: service.runs.iter().cloned().collect(),
-            log_start: service.log_start(),
-            log_end: service.log_end(),
-        })
-    }
-
-    fn waits_for(&self, service: &Service) -> String {
-        let unmet = service.spec.needs.iter().filter_map(|need| match self.state_of(need) {
-            Some(state) if state.satisfies() => None,
-            Some(state) => Some(format!("{need} ({state})")),
-            None => Some(format!("{need} (which does not exist)")),
-        });
-        format!("it waits for {}", unmet.collect::<Vec<_>>().join(", "))
-    }
 }
 
 impl Services {
@@ -368,7 +196,7 @@ impl Services {
                         "add it again, or remove it",
                     ));
                 }
-                Some(Slot::Kept(service)) if service.removing => return Err(leaving(name)),
+                Some(Slot::Kept(service)) if service.removing => return Err(being_removed(name)),
                 Some(Slot::Kept(service)) => service.wanted = verb != ServiceVerb::Stop,
             }
             let event = match verb {
@@ -504,7 +332,7 @@ fn may_define(all: &All, name: &ServiceName, spec: &ServiceSpec) -> Result<(), A
         return Err(ApiError::new(ErrorCode::BayState, "the bay is stopping", "start it again"));
     }
     if all.get(name).is_some_and(|service| service.removing) {
-        return Err(leaving(name));
+        return Err(being_removed(name));
     }
     if !all.slots.contains_key(name) && all.slots.len() >= MAX_SERVICES {
         return Err(ApiError::new(
@@ -541,7 +369,7 @@ fn absent(name: &ServiceName) -> ApiError {
     )
 }
 
-fn leaving(name: &ServiceName) -> ApiError {
+fn being_removed(name: &ServiceName) -> ApiError {
     ApiError::new(
         ErrorCode::BayState,
         format!("the service {name} is being removed"),

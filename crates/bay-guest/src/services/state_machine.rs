@@ -359,7 +359,7 @@ impl Machine {
                     return None;
                 }
                 self.leave_ready(now);
-                let reason = format!("{}; the {} it left are killed", said(exit), processes(others));
+                let reason = format!("{}; the {} it left are killed", describe_exit(exit), processes(others));
                 let phase =
                     Phase::Stopping { killed: true, until: now + KILL_GRACE, then: Then::AfterEnd(exit) };
                 self.enter(phase, reason);
@@ -486,7 +486,7 @@ impl Machine {
         let how = if self.forked.is_some() {
             "the processes it had forked away have all ended".to_owned()
         } else {
-            said(exit)
+            describe_exit(exit)
         };
         match (self.rules.restart, is_success(exit)) {
             (Restart::Never | Restart::OnFailure, true) => self.enter(Phase::Done, how),
@@ -548,7 +548,7 @@ fn is_success(exit: Exit) -> bool {
     exit.code == Some(0) && exit.signal.is_none()
 }
 
-fn said(exit: Exit) -> String {
+fn describe_exit(exit: Exit) -> String {
     match (exit.code, exit.signal) {
         (Some(code), _) => format!("it exited with code {code}"),
         (None, Some(signal)) => format!("it was ended by signal {signal}"),

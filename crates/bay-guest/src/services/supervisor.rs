@@ -32,8 +32,8 @@ impl Services {
     /// Reads what earlier guests left, and starts the services that should run.
     pub(crate) async fn load(self: Arc<Self>) {
         let execs = Arc::clone(&self.execs);
-        let tidy = Arc::clone(&execs);
-        tokio::spawn(async move { tidy.tidy_leaves().await });
+        let cleaner = Arc::clone(&execs);
+        tokio::spawn(async move { cleaner.remove_empty_leaves().await });
         let read = tokio::task::spawn_blocking(move || {
             execs.adopt_from_disk();
             let dir = execs.context.state.as_fd();
@@ -95,7 +95,7 @@ impl Services {
             if !service.machine.has_run() {
                 service.over = None;
             }
-            self.arm(service, &name);
+            self.set_timer(service, &name);
             // A stopped service that is being removed has no further changes.
             let leaves = service.removing && state == ServiceState::Stopped;
             if state == before && !leaves {
@@ -150,7 +150,7 @@ impl Services {
     }
 
     /// Sets the timer for the machine's deadline.
-    fn arm(self: &Arc<Self>, service: &mut Service, name: &ServiceName) {
+    fn set_timer(self: &Arc<Self>, service: &mut Service, name: &ServiceName) {
         let wanted = service.machine.deadline();
         if service.timer.as_ref().map(|(at, _)| *at) == wanted {
             return;

@@ -7,7 +7,7 @@ use bay_types::guest::CERTIFICATE;
 use serde_json::{Value, json};
 
 use super::Wanted;
-use super::tree::{Tree, odd};
+use super::tree::{Tree, invalid_data};
 
 /// Chromium of distributions and of Playwright; Chrome; Chrome for Testing.
 const CHROMIUM: [&str; 3] = [
@@ -36,12 +36,12 @@ fn write_firefox(tree: &Tree<'_>) -> io::Result<()> {
     };
     let mut at = &mut policy;
     for key in ["policies", "Certificates"] {
-        let object = at.as_object_mut().ok_or_else(|| odd("policies of another shape"))?;
+        let object = at.as_object_mut().ok_or_else(|| invalid_data("policies of another shape"))?;
         at = object.entry(key).or_insert_with(|| json!({}));
     }
-    let object = at.as_object_mut().ok_or_else(|| odd("policies of another shape"))?;
+    let object = at.as_object_mut().ok_or_else(|| invalid_data("policies of another shape"))?;
     let install = object.entry("Install").or_insert_with(|| json!([]));
-    let list = install.as_array_mut().ok_or_else(|| odd("policies of another shape"))?;
+    let list = install.as_array_mut().ok_or_else(|| invalid_data("policies of another shape"))?;
     let ours = Value::from(CERTIFICATE);
     if list.contains(&ours) {
         return Ok(());

@@ -16,13 +16,13 @@ fn section(host: &str) -> String {
 }
 
 /// The section for a host.
-fn instead(host: &str) -> String {
+fn https_section(host: &str) -> String {
     format!("{}\n\tinsteadOf = git@{host}:\n\tinsteadOf = ssh://git@{host}/\n", section(host))
 }
 
 /// The settings without sections that an earlier start added for hosts that the bay now reaches by SSH.
 pub(crate) fn without_https(old: &str, by_ssh: &[String]) -> String {
-    by_ssh.iter().fold(old.to_owned(), |text, host| text.replace(&instead(host), ""))
+    by_ssh.iter().fold(old.to_owned(), |text, host| text.replace(&https_section(host), ""))
 }
 
 /// What must be added to git's settings for all users, if anything. Existing sections stay. Hosts to which the gateway
@@ -34,7 +34,7 @@ pub(crate) fn over_https(root: BorrowedFd<'_>, old: &str, by_ssh: &[String]) -> 
     for host in FORGES.map(str::to_owned).into_iter().chain(own) {
         let there = section(&host);
         if !by_ssh.contains(&host) && !old.lines().any(|line| line.trim() == there) {
-            text.push_str(&instead(&host));
+            text.push_str(&https_section(&host));
         }
     }
     (!text.is_empty())

@@ -5,7 +5,7 @@ use std::io;
 
 use super::jks::{self, Entry};
 use super::pem::{self, Certificate};
-use super::tree::{Tree, odd};
+use super::tree::{Tree, invalid_data};
 use super::{Wanted, der};
 use crate::etc_environment;
 
@@ -51,7 +51,7 @@ fn update(tree: &Tree<'_>, store: &str, old: &[u8], wanted: &Wanted, bundle: &st
     }
     let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
     let mut entries = if jks::is_jks(old) {
-        jks::read(old).ok_or_else(|| odd("a key store with another password, or with keys"))?
+        jks::read(old).ok_or_else(|| invalid_data("a key store with another password, or with keys"))?
     } else {
         let mut certificates = der::pkcs12_certificates(old);
         if certificates.is_empty() {
@@ -74,6 +74,6 @@ fn update(tree: &Tree<'_>, store: &str, old: &[u8], wanted: &Wanted, bundle: &st
             entries.push(Entry { alias, created_ms: now, certificate: certificate.clone() });
         }
     }
-    let new = jks::write(&entries).ok_or_else(|| odd("too many certificates for a key store"))?;
+    let new = jks::write(&entries).ok_or_else(|| invalid_data("too many certificates for a key store"))?;
     tree.write(store, &new)
 }

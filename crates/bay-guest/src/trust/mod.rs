@@ -110,7 +110,7 @@ pub(crate) fn install(guest: &GuestConfig, root: BorrowedFd<'_>, log: &Log) {
 fn write_certificates(tree: &Tree<'_>, text: &str) -> io::Result<Wanted> {
     let own = if text.len() <= MAX_PEM { pem::certificates(text.as_bytes()) } else { Vec::new() };
     if own.is_empty() || own.len() > MAX_TRUSTED {
-        return Err(tree::odd("the gateway's certificate is none"));
+        return Err(tree::invalid_data("the gateway's certificate is none"));
     }
     let home = home(tree)?;
     let name = CERTIFICATE.rsplit('/').next().unwrap_or(CERTIFICATE);

@@ -19,7 +19,7 @@ use sha1::{Digest, Sha1};
 
 use super::der;
 use super::pem::Certificate;
-use super::tree::{Tree, odd, read_in, write_owned_in};
+use super::tree::{Tree, invalid_data, read_in, write_owned_in};
 use crate::users::{self, User};
 
 /// Homes that get a store.
@@ -76,7 +76,7 @@ const ATTRIBUTES: [(u32, u32); 25] = [
 /// Makes the store in the homes of root and of people.
 pub(super) fn install(tree: &Tree<'_>, trusted: &[Certificate], attempt: &impl Fn(&str, io::Result<()>)) {
     let Some(image) = database(trusted) else {
-        return attempt(NAME, Err(odd("certificates that do not fit a page")));
+        return attempt(NAME, Err(invalid_data("certificates that do not fit a page")));
     };
     for user in users::with_homes(tree.root()).into_iter().take(MAX_HOMES) {
         // A user whose home does not exist needs none.
@@ -102,7 +102,7 @@ fn make(home: OwnedFd, user: &User, image: &[u8]) -> io::Result<()> {
         }
     }
     if !may_replace(at.as_fd()) {
-        return Err(odd(
+        return Err(invalid_data(
             "a store of its own is there; `certutil -A -t C,, -n workbay -i /.bay/ca.crt` adds to it",
         ));
     }

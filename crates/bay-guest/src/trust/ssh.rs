@@ -4,7 +4,7 @@ use std::io;
 
 use bay_types::guest::GatewaySsh;
 
-use super::tree::{Tree, odd};
+use super::tree::{Tree, invalid_data};
 
 /// The file that the clients of all users read.
 const KNOWN_HOSTS: &str = "etc/ssh/ssh_known_hosts";
@@ -18,10 +18,10 @@ const MAX_KEY: usize = 1024;
 pub(super) fn install(tree: &Tree<'_>, ssh: &GatewaySsh) -> io::Result<()> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b" +/=-".contains(&byte);
     if ssh.host_key.len() > MAX_KEY || !ssh.host_key.bytes().all(plain) {
-        return Err(odd("the gateway's host key is none"));
+        return Err(invalid_data("the gateway's host key is none"));
     }
     let old = tree.read(KNOWN_HOSTS, MAX_KNOWN_HOSTS)?.unwrap_or_default();
-    let old = String::from_utf8(old).map_err(|_| odd("known hosts that are no text"))?;
+    let old = String::from_utf8(old).map_err(|_| invalid_data("known hosts that are no text"))?;
     let mut text = format!("* {} {MARK}\n", ssh.host_key);
     for line in old.lines().filter(|line| !line.ends_with(MARK)) {
         text.push_str(line);

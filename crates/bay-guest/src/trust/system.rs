@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
-use super::tree::{Tree, odd, remove_in, write_in};
+use super::tree::{Tree, invalid_data, remove_in, write_in};
 use super::{Wanted, der, pem};
 
 /// Where distributions have one file with everything: Debian, Alpine and Arch; Fedora and its relatives, twice;
@@ -148,7 +148,7 @@ fn add_hashed(tree: &Tree<'_>, wanted: &Wanted) -> io::Result<()> {
                 Ok(_) => {}
             }
             if number + 1 == MAX_SAME {
-                return Err(odd("too many certificates with the same subject"));
+                return Err(invalid_data("too many certificates with the same subject"));
             }
         }
     }

@@ -17,7 +17,7 @@ const MAX_LINKS: usize = 8;
 const MAX_NAMES: usize = 256;
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
-pub(super) fn odd(why: &str) -> io::Error {
+pub(super) fn invalid_data(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
@@ -85,7 +85,7 @@ impl<'a> Tree<'a> {
             let directory = self.make_directory(parent)?;
             match rustix::fs::readlinkat(&directory, name, Vec::new()) {
                 Ok(link) => {
-                    let link = link.into_string().map_err(|_| odd("a link that is no text"))?;
+                    let link = link.into_string().map_err(|_| invalid_data("a link that is no text"))?;
                     path = match link.strip_prefix('/') {
                         Some(absolute) => absolute.trim_start_matches('/').to_owned(),
                         None => format!("{parent}/{link}"),
@@ -123,12 +123,12 @@ pub(crate) fn read_in(directory: BorrowedFd<'_>, name: &str, most: u64) -> Optio
 fn read_whole(file: OwnedFd, most: u64) -> io::Result<Vec<u8>> {
     let stat = rustix::fs::fstat(&file)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(odd("something else than a file has its place"));
+        return Err(invalid_data("something else than a file has its place"));
     }
     let mut bytes = Vec::new();
     File::from(file).take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        return Err(odd("the file is too long"));
+        return Err(invalid_data("the file is too long"));
     }
     Ok(bytes)
 }

@@ -29,11 +29,15 @@ pub(crate) async fn route(root: &Path, query: &Query) -> Answer {
     let (watch, changes) =
         opened.await.map_err(|e| ApiError::internal(&e))?.map_err(|error| refused(&error))?;
     let (sender, receiver) = mpsc::channel(LINES);
-    tokio::spawn(tell(watch, changes, sender));
+    tokio::spawn(send_changes(watch, changes, sender));
     Ok(stream(receiver, None))
 }
 
-async fn tell(watch: Watch, mut changes: mpsc::Receiver<Change>, sender: mpsc::Sender<io::Result<Bytes>>) {
+async fn send_changes(
+    watch: Watch,
+    mut changes: mpsc::Receiver<Change>,
+    sender: mpsc::Sender<io::Result<Bytes>>,
+) {
     let _watch = watch;
     let mut lines = line(&WatchLine::Hello);
     let mut batch = Vec::with_capacity(BATCH);
@@ -53,7 +57,7 @@ async fn tell(watch: Watch, mut changes: mpsc::Receiver<Change>, sender: mpsc::S
         }
         for change in batch.drain(..) {
             lines.extend(line(&match change {
-                Change::Event { kind, path, is_dir } => WatchLine::change(at, word(kind), &path, is_dir),
+                Change::Event { kind, path, is_dir } => WatchLine::change(at, wire_kind(kind), &path, is_dir),
                 Change::Dropped => WatchLine::Dropped { at },
             }));
         }
@@ -66,7 +70,7 @@ fn line(line: &WatchLine) -> Vec<u8> {
     text
 }
 
-fn word(kind: Kind) -> WatchKind {
+fn wire_kind(kind: Kind) -> WatchKind {
     match kind {
         Kind::Create => WatchKind::Create,
         Kind::Write => WatchKind::Write,

@@ -52,7 +52,7 @@ struct Raw {
 enum Doubt {
     /// Whether every directory in it is watched, under its present name.
     Directories,
-    /// The same, and everything in it must be reported.
+    /// Whether every directory in it is watched; also, everything in it must be reported.
     Everything,
 }
 
@@ -103,7 +103,7 @@ impl Tracker {
         let above = above.transpose().map_err(|e| named(watch_refused(e)))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let here = rustix::fs::open(&real, flags, Mode::empty()).map_err(|e| named(e.into()))?;
-        bay_sys::paths::stand_in(&here).map_err(|e| named(e.into()))?;
+        bay_sys::paths::set_thread_directory(&here).map_err(|e| named(e.into()))?;
         let root = inotify::add_watch(&inotify, ".", WATCHED | HOW).map_err(|e| named(watch_refused(e)))?;
         let mut tracker = Self {
             inotify,
@@ -126,7 +126,7 @@ impl Tracker {
             if self.backlog.is_empty() && self.read().is_err() {
                 return;
             }
-            if self.backlog.is_empty() && !self.settle() && !self.wait(None) {
+            if self.backlog.is_empty() && !self.resolve_doubts() && !self.wait(None) {
                 return;
             }
             while let Some(raw) = self.backlog.pop_front() {
@@ -177,7 +177,7 @@ impl Tracker {
     fn handle(&mut self, raw: &Raw) -> Result<(), Stop> {
         let has = |flag| raw.flags.contains(flag);
         if has(ReadFlags::QUEUE_OVERFLOW) {
-            return self.start_over();
+            return self.read_tree_again();
         }
         if let Some((above, name)) = &self.above
             && raw.wd == *above
@@ -194,7 +194,7 @@ impl Tracker {
                 return Err(self.end(Kind::Remove));
             }
             if has(ReadFlags::ATTRIB) {
-                self.tell(Kind::Chmod, Vec::new(), true);
+                self.report(Kind::Chmod, Vec::new(), true);
             }
             return Ok(());
         }
@@ -211,35 +211,35 @@ impl Tracker {
         let has = |flag| raw.flags.contains(flag);
         let is_dir = has(ReadFlags::ISDIR);
         if has(ReadFlags::MODIFY) {
-            self.tell(Kind::Write, path, is_dir);
+            self.report(Kind::Write, path, is_dir);
         } else if has(ReadFlags::ATTRIB) {
-            self.tell(Kind::Chmod, path, is_dir);
+            self.report(Kind::Chmod, path, is_dir);
         } else if has(ReadFlags::CREATE) {
             if self.tree.was_found(raw.wd, &raw.name) {
                 return;
             }
-            self.tell(Kind::Create, path, is_dir);
-            self.arrive(raw, is_dir);
+            self.report(Kind::Create, path, is_dir);
+            self.directory_appeared(raw, is_dir);
         } else if has(ReadFlags::MOVED_TO) {
-            self.tell(Kind::Create, path, is_dir);
-            self.arrive(raw, is_dir);
+            self.report(Kind::Create, path, is_dir);
+            self.directory_appeared(raw, is_dir);
         } else if has(ReadFlags::DELETE) {
             self.tree.was_found(raw.wd, &raw.name);
-            self.tell(Kind::Remove, path, is_dir);
+            self.report(Kind::Remove, path, is_dir);
             if let Some(child) = self.tree.child(raw.wd, &raw.name).filter(|_| is_dir) {
                 self.forget(child);
             }
         } else if has(ReadFlags::MOVED_FROM) {
             self.tree.was_found(raw.wd, &raw.name);
-            self.tell(Kind::Rename, path, is_dir);
+            self.report(Kind::Rename, path, is_dir);
             if let Some(child) = self.tree.child(raw.wd, &raw.name).filter(|_| is_dir) {
-                self.depart(child, raw.cookie);
+                self.directory_left(child, raw.cookie);
             }
         }
     }
 
     /// Handles a directory that appeared: watches it and reads it, because it may have been filled before the watch.
-    fn arrive(&mut self, raw: &Raw, is_dir: bool) {
+    fn directory_appeared(&mut self, raw: &Raw, is_dir: bool) {
         if !is_dir || !self.recursive {
             return;
         }
@@ -252,12 +252,12 @@ impl Tracker {
 
     /// Handles a directory that lost its name. If it moved within the tree, its watches move along; otherwise they are
     /// removed.
-    fn depart(&mut self, child: Wd, cookie: u32) {
-        let target = self.other_half(cookie);
+    fn directory_left(&mut self, child: Wd, cookie: u32) {
+        let target = self.renamed_to(cookie);
         match target {
             Some(to) if self.tree.knows(to.wd) => {
                 if let Some(path) = self.path_of(to.wd, &to.name) {
-                    self.tell(Kind::Create, path, true);
+                    self.report(Kind::Create, path, true);
                 }
                 if self.place(child, to.wd, &to.name) {
                     // This happens when two directories exchange names. On disk the names are final already.
@@ -269,7 +269,7 @@ impl Tracker {
     }
 
     /// Finds the new name of a rename, if it is in the tree.
-    fn other_half(&mut self, cookie: u32) -> Option<Raw> {
+    fn renamed_to(&mut self, cookie: u32) -> Option<Raw> {
         for last in [false, true] {
             let is_it = |raw: &Raw| raw.cookie == cookie && raw.flags.contains(ReadFlags::MOVED_TO);
             if let Some(at) = self.backlog.iter().position(is_it) {
@@ -379,14 +379,14 @@ impl Tracker {
         let written = kind == FileType::RegularFile
             && rustix::fs::statat(CWD, path.as_slice(), AtFlags::SYMLINK_NOFOLLOW)
                 .is_ok_and(|s| s.st_size > 0);
-        self.tell(Kind::Create, path.clone(), kind == FileType::Directory);
+        self.report(Kind::Create, path.clone(), kind == FileType::Directory);
         if written {
-            self.tell(Kind::Write, path, false);
+            self.report(Kind::Write, path, false);
         }
     }
 
     /// Checks what was uncertain; the kernel's queue is empty now. Returns true if there may be more to read.
-    fn settle(&mut self) -> bool {
+    fn resolve_doubts(&mut self) -> bool {
         // The kernel has reported everything that was made before these directories were read.
         for wd in std::mem::take(&mut self.found_in) {
             self.tree.forget_found(wd);
@@ -414,7 +414,7 @@ impl Tracker {
     }
 
     /// The kernel dropped notifications. Directories may have come and gone unnoticed, so the whole tree is read again.
-    fn start_over(&mut self) -> Result<(), Stop> {
+    fn read_tree_again(&mut self) -> Result<(), Stop> {
         self.shared.queue.push(Change::Dropped);
         let Ok(root) = inotify::add_watch(&self.inotify, ".", WATCHED | HOW) else {
             return Err(self.end(Kind::Remove));
@@ -445,11 +445,11 @@ impl Tracker {
     }
 
     fn end(&self, kind: Kind) -> Stop {
-        self.tell(kind, Vec::new(), true);
+        self.report(kind, Vec::new(), true);
         Stop::Ended
     }
 
-    fn tell(&self, kind: Kind, path: Vec<u8>, is_dir: bool) {
+    fn report(&self, kind: Kind, path: Vec<u8>, is_dir: bool) {
         let path = PathBuf::from(OsString::from_vec(path));
         self.shared.queue.push(Change::Event { kind, path, is_dir });
     }

@@ -1,8 +1,8 @@
-//! PID 1 of a bay in the group it was started in.
+//! Keeps PID 1 of a bay in the group in which it was started.
 //!
-//! The guest clones commands into groups of their own, so the bay must be allowed to move its processes between its groups;
-//! the kernel knows no exception for PID 1. Root in the bay can therefore move PID 1, or one of its threads, into a group
-//! that it made itself, and freeze that. Only the host can undo it.
+//! The guest clones commands into groups of their own, so the bay must be allowed to move its processes between its
+//! groups. The kernel has no exception for PID 1. So root in the bay can move PID 1, or one of its threads, into a
+//! group that it made itself, and freeze that group. Only the host can undo that.
 
 use std::fs;
 use std::io;
@@ -12,30 +12,30 @@ use bay_types::runtime::Moved;
 
 use super::Hierarchies;
 
-/// Threads of PID 1 that are looked at; it has some two dozen.
+/// Threads of PID 1 that are checked; it has about two dozen.
 const MAX_THREADS: usize = 256;
-/// Characters of the group's path that are told.
+/// Characters of the group's path that are reported.
 const MAX_GROUP: usize = 200;
 
 impl Hierarchies {
-    /// Thaws PID 1 of a bay and moves it back when it, or one of its threads, is in another group than its own.
+    /// If PID 1 or one of its threads is in another group than its own, thaws it and moves it back.
     ///
     /// # Errors
-    /// When the process is gone.
+    /// If the process is gone.
     pub fn reclaim_first_process(&self, group: &Path, pid: i32) -> io::Result<Option<Moved>> {
-        let Some(found) = away(group, pid)? else { return Ok(None) };
+        let Some(found) = group_elsewhere(group, pid)? else { return Ok(None) };
         let bay = self.v2.join(group);
         let mut frozen = false;
         for at in found.ancestors().filter(|at| !at.as_os_str().is_empty()) {
             let at = bay.join(at);
             frozen |= is(&at.join("cgroup.freeze"), "1");
-            // A group above may be removed meanwhile; then nothing is frozen by it.
+            // If a parent group was removed meanwhile, it freezes nothing.
             let _ = fs::write(at.join("cgroup.freeze"), "0");
         }
         let own = bay.join("guest");
         let back = || fs::write(own.join("cgroup.procs"), pid.to_string());
         let stays = back().or_else(|_| {
-            // A group that shares its controllers out holds no process; nobody needs that of this one.
+            // A group that enables controllers for its children contains no process. Nobody needs that for this group.
             let shared = fs::read_to_string(own.join("cgroup.subtree_control"))?;
             for controller in shared.split_ascii_whitespace() {
                 fs::write(own.join("cgroup.subtree_control"), format!("-{controller}"))?;
@@ -54,10 +54,10 @@ fn is(file: &Path, value: &str) -> bool {
     fs::read_to_string(file).is_ok_and(|text| text.trim_end() == value)
 }
 
-/// The group below the bay's in which a thread of the process is, when that is not its own.
-fn away(group: &Path, pid: i32) -> io::Result<Option<PathBuf>> {
+/// A group of the bay, other than `guest`, in which a thread of the process is.
+fn group_elsewhere(group: &Path, pid: i32) -> io::Result<Option<PathBuf>> {
     for thread in fs::read_dir(format!("/proc/{pid}/task"))?.flatten().take(MAX_THREADS) {
-        // It may have ended since.
+        // The thread may have ended.
         let Ok(groups) = fs::read_to_string(thread.path().join("cgroup")) else { continue };
         if let Some(below) = below(group, &groups).filter(|below| *below != Path::new("guest")) {
             return Ok(Some(below.to_owned()));
@@ -66,7 +66,7 @@ fn away(group: &Path, pid: i32) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Where in the bay's group a process is, by its list of groups.
+/// The path of a process's group below the bay's group, from its list of groups.
 fn below<'a>(group: &Path, groups: &'a str) -> Option<&'a Path> {
     let at = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     Path::new(at.strip_prefix('/')?).strip_prefix(group).ok()
@@ -82,7 +82,8 @@ mod tests {
         let groups = |at: &str| format!("4:memory:/workbay/d1/bay_1\n0::{at}\n");
         assert_eq!(below(group, &groups("/workbay/d1/bay_1/guest")), Some(Path::new("guest")));
         assert_eq!(below(group, &groups("/workbay/d1/bay_1/execs/x y")), Some(Path::new("execs/x y")));
-        // Of another bay, or seen from a place where the bay's groups are called otherwise: nothing is known.
+        // A group of another bay, or a list from a namespace in which the bay's groups have other names: the path is
+        // unknown.
         assert_eq!(below(group, &groups("/workbay/d1/bay_11/guest")), None);
         assert_eq!(below(group, &groups("/../workbay/d1/bay_1/guest")), None);
         assert_eq!(below(group, "1:name=systemd:/\n"), None);

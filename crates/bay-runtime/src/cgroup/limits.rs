@@ -1,7 +1,7 @@
-//! Setting a bay's limits, at its start and while it runs, in whichever version of cgroups has the controller.
+//! Sets a bay's limits, when it starts and while it runs, in the version of cgroups that has the controller.
 //!
-//! A limit that cannot be kept is an error: nobody may believe in one that is not there. Nothing that runs is killed to
-//! make a new limit fit: memory is not limited to less than what the bay holds and the kernel cannot take back.
+//! A limit that cannot be set is an error, so that nobody relies on a missing limit. A new limit kills nothing that
+//! runs: memory is not limited to less than what the bay uses and the kernel cannot reclaim.
 
 use std::fs;
 use std::io;
@@ -12,22 +12,22 @@ use bay_types::bay::Limits;
 use super::{Hierarchies, STEP};
 use crate::failure::{Failure, Try};
 
-/// Period of the CPU quota in microseconds: the kernel's own default.
+/// Period of the CPU quota in microseconds; the kernel's default.
 const CPU_PERIOD_US: f64 = 100_000.0;
-/// The shortest quota the kernel takes.
+/// The shortest quota that the kernel accepts.
 const SHORTEST_QUOTA_US: f64 = 1000.0;
-/// The weight on version 2 that every group has: what [`Limits::EQUAL_CPU_SHARES`] is on version 1.
+/// The default weight of a group on version 2, which equals [`Limits::EQUAL_CPU_SHARES`] on version 1.
 const EQUAL_WEIGHT: u64 = 100;
 const WEIGHTS: std::ops::RangeInclusive<u64> = 1..=10_000;
-/// What of a group's memory the kernel cannot take back without killing: lines of `memory.stat` on version 2.
+/// Memory of a group that the kernel cannot reclaim without killing: lines of `memory.stat` on version 2.
 const HELD: [&str; 5] = ["anon", "shmem", "slab_unreclaimable", "kernel_stack", "pagetables"];
 
-/// What limits need to know beside themselves.
+/// What else is needed to set limits.
 #[derive(Debug, Clone, Copy)]
-pub struct Placing<'a> {
-    /// Which bay this is among all: bays with few processors are spread over the host's by it.
+pub struct LimitContext<'a> {
+    /// The number of this bay among all. Bays with few processors are spread over the host's by it.
     pub turn: u32,
-    /// The disks the pool is on, each as `major:minor`.
+    /// The disks of the pool, each as `major:minor`.
     pub devices: &'a [String],
 }
 
@@ -35,7 +35,7 @@ impl Hierarchies {
     /// Whether this host has the controllers for these limits.
     ///
     /// # Errors
-    /// Names the first that is missing.
+    /// Names the first missing controller.
     pub fn can_keep(&self, limits: &Limits) -> Result<(), Failure> {
         let io = limits.io_read_mibps.is_some() || limits.io_write_mibps.is_some();
         let offered = fs::read_to_string(self.v2.join("cgroup.controllers")).unwrap_or_default();
@@ -52,20 +52,20 @@ impl Hierarchies {
         Ok(())
     }
 
-    /// Sets the limits of a bay whose groups exist. In a `fresh` group what is not limited is left alone; otherwise it is
-    /// set back to what a fresh one has.
+    /// Sets the limits of a bay whose groups exist. What is not limited is left alone in a `fresh` group, and otherwise
+    /// reset to the default.
     ///
     /// # Errors
-    /// `ResourceBusy` when the bay holds more memory than it may have from now on; `Unsupported` when the host lacks a
-    /// controller. What was set before that stays set: the caller puts the old limits back.
+    /// `ResourceBusy` if the bay uses more memory than the new limit; `Unsupported` if the host lacks a controller. Limits
+    /// that were set before the error stay set; the caller restores the old ones.
     pub fn set_limits(
         &self,
         group: &Path,
         limits: &Limits,
-        placing: Placing<'_>,
+        placing: LimitContext<'_>,
         fresh: bool,
     ) -> Result<(), Failure> {
-        // The one that may be refused comes first.
+        // First, because it may be refused.
         self.set_memory(group, limits.memory_mib, fresh)?;
         let pids = limits.pids.unwrap_or(Limits::DEFAULT_PIDS).to_string();
         self.set(
@@ -109,22 +109,22 @@ impl Hierarchies {
             && let held = held(&stat)
             && held > bytes
         {
-            // The kernel would take it, and kill until it fits.
-            return Err(too_little(group, Some(held)));
+            // The kernel would accept the limit, and kill processes until it is met.
+            return Err(limit_too_low(group, Some(held)));
         }
-        // Without the second line the limit would only say where memory ends and swap begins.
+        // Without the second line, the bay would use swap beyond the limit.
         let swap = if mib.is_some() { "0" } else { "max" };
         let v2 = [("memory.max", text.as_deref().unwrap_or("max")), ("memory.swap.max", swap)];
         let v1_text = text.as_deref().unwrap_or("-1");
         let mut v1 = [("memory.limit_in_bytes", v1_text), ("memory.memsw.limit_in_bytes", v1_text)];
-        // Memory alone may never be allowed more than memory and swap together.
+        // The limit of memory must never exceed the limit of memory and swap together.
         let now = self.v1_root("memory").and_then(|root| number(&root.join(group).join(v1[0].0)));
         if bytes.unwrap_or(u64::MAX) > now.unwrap_or(u64::MAX) {
             v1.reverse();
         }
         match self.set(group, ("memory", "memory"), &v2, &v1, mib.is_some()) {
             Err(failure) if failure.source.kind() == io::ErrorKind::ResourceBusy => {
-                Err(too_little(group, None))
+                Err(limit_too_low(group, None))
             }
             other => other,
         }
@@ -156,9 +156,9 @@ impl Hierarchies {
         Ok(())
     }
 
-    /// Writes the files of one controller, named as on version 2 and on version 1. The first file tells whether the
-    /// controller is there; the others exist only where the kernel has the feature (swap accounting), and are left out
-    /// where not.
+    /// Writes the files of one controller, each with its names on version 2 and version 1. The first file shows whether
+    /// the controller exists. The others exist only if the kernel has the feature (swap accounting) and are skipped
+    /// otherwise.
     fn set(
         &self,
         group: &Path,
@@ -196,7 +196,7 @@ fn missing(controller: &str) -> Failure {
     Failure::new(STEP, what, io::Error::from(io::ErrorKind::Unsupported))
 }
 
-fn too_little(group: &Path, held: Option<u64>) -> Failure {
+fn limit_too_low(group: &Path, held: Option<u64>) -> Failure {
     let name = group.file_name().unwrap_or_default().to_string_lossy();
     let much = held.map(|bytes| format!(" ({} MiB)", bytes >> 20)).unwrap_or_default();
     let what = format!("{name} holds more memory than that{much}, and none is taken from what runs");
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_can_take_back_does_not_count_as_held() {
+    fn reclaimable_memory_does_not_count_as_held() {
         let stat =
             "anon 1000\nfile 5000\nkernel_stack 20\nshmem 300\nslab_reclaimable 7000\nodd\nanon_thp 9\n";
         assert_eq!(held(stat), 1320);

@@ -1,9 +1,8 @@
-//! Which of the host's processors a bay runs on, so that `nproc` inside tells the truth.
+//! Chooses the host's processors on which a bay runs, so that `nproc` inside is correct.
 //!
-//! The quota alone would leave a bay of two processors on a host of sixty-four with sixty-four threads of everything.
-//! Where there is a cpuset controller the set is the group's and the bay's root cannot leave it. Where there is none it
-//! is an affinity that everything in the bay inherits: programs see the same, root could widen it again, and the quota
-//! holds all the same.
+//! With only a quota, programs in a bay of two processors on a host of sixty-four would start sixty-four threads. With
+//! a cpuset controller, the set belongs to the group, and the bay's root cannot extend it. Otherwise it is an affinity
+//! that all processes of the bay inherit: programs see the same, root could extend it, and the quota still holds.
 
 use std::collections::HashSet;
 use std::fs;
@@ -17,13 +16,13 @@ use super::limits::write;
 use super::{Hierarchies, STEP};
 use crate::failure::{Failure, Try};
 
-/// How often the threads of a running bay are gone through: one that begins meanwhile has the set of the thread that
-/// began it, which may have been the old one.
+/// How often the threads of a running bay are updated: a thread that starts meanwhile inherits the affinity of its
+/// parent, which may have been the old one.
 const ROUNDS: usize = 3;
 
 impl Hierarchies {
-    /// Gives the bay's groups their processors. Version 1 lets no process into a group that has none, so there it is
-    /// always done.
+    /// Sets the processors of the bay's groups. Version 1 accepts no process in a group without processors, so there
+    /// this is always done.
     pub(super) fn set_processors(
         &self,
         group: &Path,
@@ -54,14 +53,15 @@ impl Hierarchies {
             }
             let above = own.parent().unwrap_or(&own);
             let available = list_in(&above.join("cpuset.cpus.effective")).ok_or_else(|| unreadable(above))?;
-            // Never the empty list, which would mean that of the group above: no group with processes in it takes it.
+            // Never an empty list, which would mean the list of the parent group; a group with processes does not
+            // accept it.
             return write(&own.join("cpuset.cpus"), &text(&choose(&available, cpus, turn)));
         }
-        // The first process of a fresh group takes its affinity itself, before it clones.
+        // The first process of a fresh group sets its own affinity before it clones.
         if fresh { Ok(()) } else { self.set_affinity_of_all(group, cpus, turn) }
     }
 
-    /// Without a cpuset controller: the calling process, and everything it will start, gets the bay's processors.
+    /// Sets the affinity of the calling process, which its children inherit, if there is no cpuset controller.
     pub(crate) fn take_affinity(&self, group: &Path, cpus: Option<f64>, turn: u32) -> io::Result<()> {
         let has_cpuset = self.v1_root("cpuset").is_some() || self.v2.join(group).join("cpuset.cpus").exists();
         if cpus.is_none() || has_cpuset {
@@ -77,7 +77,7 @@ impl Hierarchies {
             let fresh: Vec<i32> =
                 threads(&self.v2.join(group)).into_iter().filter(|id| done.insert(*id)).collect();
             for id in fresh {
-                // It may have ended by now.
+                // The thread may have ended.
                 let _ = sched_setaffinity(Pid::from_raw(id), &set);
             }
         }
@@ -90,7 +90,7 @@ fn unreadable(dir: &Path) -> Failure {
     Failure::new(STEP, what, io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// The bay's processors out of those that the host has online.
+/// The bay's processors, of those that are online on the host.
 fn affinity(cpus: Option<f64>, turn: u32) -> io::Result<CpuSet> {
     let online = list_in(Path::new("/sys/devices/system/cpu/online"))
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
@@ -101,7 +101,7 @@ fn affinity(cpus: Option<f64>, turn: u32) -> io::Result<CpuSet> {
     Ok(set)
 }
 
-/// As many processors as the quota could fill, beginning at another place for each bay.
+/// As many processors as the quota can use, beginning at a different one for each bay.
 fn choose(available: &[usize], cpus: Option<f64>, turn: u32) -> Vec<usize> {
     let Some(cpus) = cpus else { return available.to_vec() };
     #[expect(
@@ -126,7 +126,7 @@ fn list_in(file: &Path) -> Option<Vec<usize>> {
     (!list.is_empty()).then_some(list)
 }
 
-/// `0-3,8` as the kernel writes it.
+/// Parses `0-3,8`, as the kernel writes it.
 fn parse_list(text: &str) -> Option<Vec<usize>> {
     let mut list = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {

@@ -1,7 +1,7 @@
-//! What a bay uses, from the host's side of its groups: the one place where these files are read.
+//! What a bay uses, from the host's side of its groups. Only this module reads these files.
 //!
-//! Each value comes from whichever version has the controller, version 2 first. The agent may make groups below its own,
-//! also ones with the names of files that are missing there; those cannot be read like a file and count as missing.
+//! Each value comes from the version that has the controller, version 2 first. The agent may make groups with the names
+//! of missing files; these cannot be read as files and count as missing.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,12 +13,12 @@ use super::Hierarchies;
 
 /// Longest file that is read: `io.stat` has a line per disk.
 const MAX_FILE: u64 = 64 * 1024;
-/// Version 1 says "no limit" with the largest number of whole pages; anything beyond this is one.
+/// Version 1 writes "no limit" as the largest number of whole pages. A value beyond this is no limit.
 const V1_UNLIMITED: u64 = 1 << 62;
 
 impl Hierarchies {
-    /// What the bay uses at this moment. `pid` is its PID 1 as the host sees it. About ten small reads of files that the
-    /// kernel makes up: well below a tenth of a millisecond each.
+    /// What the bay uses now. `pid` is its PID 1 on the host. About ten small files are read that the kernel generates,
+    /// each in well below a tenth of a millisecond.
     #[must_use]
     pub fn stats(&self, group: &Path, pid: Option<i32>) -> BayStats {
         let v2 = Files(Some(self.v2.join(group)));
@@ -57,7 +57,7 @@ impl Hierarchies {
         }
     }
 
-    /// Memory of a bay's processes that the kernel cannot take back: without caches, which are no part of a checkpoint.
+    /// Memory of a bay's processes that the kernel cannot reclaim, without caches, which are no part of a checkpoint.
     #[must_use]
     pub fn memory_held(&self, group: &Path) -> Option<u64> {
         let v1 = self.v1_groups(group).find(|(name, _)| *name == "memory").map(|(_, path)| path);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_hybrid_host_each_value_comes_from_where_it_is() {
+    fn on_a_hybrid_host_each_value_comes_from_the_version_that_has_it() {
         let dir = tempfile::tempdir().unwrap();
         let at = |path: &str| dir.path().join(path);
         write(&at("v2/g/cpu.stat"), "usage_usec 30\nuser_usec 20\nsystem_usec 10\n");
@@ -127,7 +127,7 @@ mod tests {
             &at("v2/g/io.pressure"),
             "some avg10=0.10 avg60=0.0 avg300=0.0 total=5\nfull avg10=0.0 avg60=0.0 avg300=0.0 total=4\n",
         );
-        // A group the agent made with the name of a file that is missing.
+        // A group that the agent made with the name of a missing file.
         fs::create_dir_all(at("v2/g/memory.current")).unwrap();
         write(&at("cpu/g/cpu.stat"), "nr_periods 3\nnr_throttled 1\nthrottled_time 7000\n");
         write(&at("memory/g/memory.usage_in_bytes"), "4096\n");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_is_believed_where_it_has_the_controller() {
+    fn version_2_takes_precedence_if_it_has_the_controller() {
         let dir = tempfile::tempdir().unwrap();
         let at = |path: &str| dir.path().join(path);
         write(&at("v2/g/memory.current"), "1\n");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_held_is_told_without_caches() {
+    fn held_memory_excludes_caches() {
         let dir = tempfile::tempdir().unwrap();
         let at = |path: &str| dir.path().join(path);
         let v1 = "cache 9000\nrss 1\nshmem 1\ntotal_cache 9000\ntotal_rss 300\ntotal_shmem 40\n";
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bay_that_is_not_there_has_no_numbers() {
+    fn a_missing_bay_has_no_values() {
         let hosts = Hierarchies { v2: "/nonexistent".into(), v1: vec![] };
         assert_eq!(hosts.stats(Path::new("g"), None), BayStats::default());
     }

@@ -1,4 +1,4 @@
-//! Keeping the memory of a running bay.
+//! Captures the memory of a running bay.
 
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File};
@@ -8,62 +8,62 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bay_sys::borrowed::change_ids;
 use bay_sys::namespace::{flags, leave_namespaces};
+use bay_sys::remote_calls::change_ids;
 use bay_types::runtime::{CaptureSpec, GO_ON, RuntimeReply};
 use rustix::event::{Timespec, poll};
 use rustix::mount::{MountPropagationFlags, mount_change};
 
-use super::examine::processes_in;
-use super::facts::{Facts, Machine};
-use super::room::Room;
-use super::vetting::vet;
-use super::view::cover_namespaces;
-use super::worker::{Complaints, Request, TOO_LARGE, Worker, common_options, complaints, option};
-use super::{PROGRAM, WORK_DIR, examine, leftovers, mount_name, netfilter, sets};
+use super::criu_process::{Complaints, Request, TOO_LARGE, Worker, common_options, complaints, option};
+use super::image_check::check;
+use super::manifest::{Machine, Manifest};
+use super::namespace_view::cover_namespaces;
+use super::obstacles::processes_in;
+use super::private_run::PrivateRun;
+use super::{PROGRAM, WORK_DIR, cgroup_sets, leftovers, mount_name, netfilter, obstacles};
 use crate::cgroup::Hierarchies;
 use crate::failure::{Failure, Try};
-use crate::inner::DEVICES;
-use crate::{mounts, place};
+use crate::pid1_setup::DEVICES;
+use crate::{mounts, run_directory};
 
 const STEP: &str = "dump";
-/// How long the guest may take to see that connections to it were closed.
+/// How long the guest may take to notice that connections to it were closed.
 const IDLE_DEADLINE: Duration = Duration::from_secs(3);
 const IDLE_ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
-/// Says [`RuntimeReply::Stopped`] and waits for the daemon on the way.
+/// Captures a bay. In between, sends [`RuntimeReply::Stopped`] and waits for the daemon's answer.
 pub(crate) fn capture(spec: &CaptureSpec) -> Result<RuntimeReply, Failure> {
-    let lock = place::lock(&spec.runtime.place)?;
+    let lock = run_directory::lock(&spec.runtime.place)?;
     let pid = spec.record.pid;
-    if place::process_start_ticks(pid).ok() != Some(spec.record.start_ticks) {
+    if run_directory::process_start_ticks(pid).ok() != Some(spec.record.start_ticks) {
         return Err(Failure::new(STEP, "the bay does not run", io::Error::from(io::ErrorKind::NotFound)));
     }
     if work_dir(spec).exists() {
-        // One before this one did not come to its end, and nobody was there to mend it.
+        // An earlier capture may have been interrupted, and nothing has undone it.
         undo(spec)?;
     }
-    let obstacles = examine(spec)?;
+    let obstacles = obstacles::examine(spec)?;
     if !obstacles.is_empty() {
         return Ok(RuntimeReply::Examined { obstacles });
     }
     let listener = wait_until_idle(pid)?;
 
     let images = &spec.images;
-    // Searchable, not readable: a restore opens what is in it with the rights of the bay.
+    // Searchable but not readable: a restore opens the files in it with the rights of the bay.
     let made = DirBuilder::new().mode(0o711).create(images);
     made.at(STEP, || format!("could not make {}", images.display()))?;
     let captured = keep(spec, listener, &lock);
     if captured.is_err() {
-        // What CRIU may have left in the bay is for a fresh helper: this one sees another `/proc`.
+        // Only a new helper can undo what CRIU left in the bay, because this one sees another `/proc`.
         let _ = fs::remove_dir_all(images);
     }
     captured
 }
 
-/// After a capture that failed, in a helper that has not seen it.
-pub(crate) fn mend(spec: &CaptureSpec) -> Result<(), Failure> {
-    // Held by a CRIU that was left alone until it has undone what it did.
-    let _lock = place::lock(&spec.runtime.place)?;
+/// Undoes a failed capture, in a new helper.
+pub(crate) fn undo_failed(spec: &CaptureSpec) -> Result<(), Failure> {
+    // If the helper of the capture died, CRIU holds the lock until it has undone its work.
+    let _lock = run_directory::lock(&spec.runtime.place)?;
     match fs::remove_dir_all(&spec.images) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(Failure::new(STEP, format!("could not remove {}", spec.images.display()), error));
@@ -73,7 +73,7 @@ pub(crate) fn mend(spec: &CaptureSpec) -> Result<(), Failure> {
     undo(spec)
 }
 
-/// Takes away what a CRIU that was killed has left in the bay.
+/// Removes what a killed CRIU left in the bay.
 fn undo(spec: &CaptureSpec) -> Result<(), Failure> {
     let group = &spec.runtime.place.cgroup;
     leftovers::undo(&processes_in(&Hierarchies::ready()?.v2.join(group)), group);
@@ -82,7 +82,7 @@ fn undo(spec: &CaptureSpec) -> Result<(), Failure> {
     Ok(())
 }
 
-/// There while a capture is under way, and after one that failed.
+/// The directory exists during a capture, and after one that failed.
 fn work_dir(spec: &CaptureSpec) -> PathBuf {
     spec.runtime.place.run_dir.join(WORK_DIR)
 }
@@ -103,11 +103,11 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
         .and_then(|()| Ok(mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?))
         .at(STEP, || "could not leave the host's mount namespace".to_owned())?;
     let namespaces = cover_namespaces(pid, STEP)?;
-    let mut room = Room::find(&runtime.place, images, &spec.criu, &groups)?;
+    let mut private_run = PrivateRun::find(&runtime.place, images, &spec.criu, &groups)?;
 
     let mut options = common_options(images_dir.as_fd(), work.as_fd());
-    if let Some(room) = &mut room
-        && let Some(yard) = room.enter(&groups)?
+    if let Some(private_run) = &mut private_run
+        && let Some(yard) = private_run.enter(&groups)?
     {
         options.bytes(option::CGROUP_YARD, yard.as_bytes());
     }
@@ -115,12 +115,13 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
     if !spec.end {
         options.flag(option::LEAVE_RUNNING);
     }
-    for point in mounts::outer(runtime)?.iter().map(|mount| mount.point.clone()).chain(device_points()) {
+    for point in mounts::host_mounts(runtime)?.iter().map(|mount| mount.point.clone()).chain(device_points())
+    {
         let external = format!("mnt[/{}]:{}", point.display(), mount_name(&point));
         options.bytes(option::EXTERNAL, external.as_bytes());
     }
 
-    // With the lock: who comes after us waits for CRIU, also when we are killed.
+    // CRIU gets the lock too, so that the next helper waits for CRIU even if this helper is killed.
     let passed: Vec<_> = namespaces.iter().map(AsFd::as_fd).chain([lock.as_fd()]).collect();
     let mut worker = Worker::start(&spec.criu.program, STEP, None, &passed)?.watching(pid);
     let (held, group) = (Hierarchies::ready()?, runtime.place.cgroup.clone());
@@ -134,41 +135,41 @@ fn keep(spec: &CaptureSpec, listener: u64, lock: &File) -> Result<RuntimeReply, 
             Ok(())
         }
         "post-dump" => {
-            vet(images, listener).at(VETTING_STEP, || "what runs in the bay cannot be kept".to_owned())?;
+            check(images, listener).at(VETTING_STEP, || "what runs in the bay cannot be kept".to_owned())?;
             kept_groups = groups_below(&groups.v2.join(&runtime.place.cgroup));
-            ask_to_go_on()
+            wait_for_snapshots()
         }
         _ => Ok(()),
     });
     let pause = stopped_at.map(|at| at.elapsed()).unwrap_or_default();
     drop(worker);
-    if let Some(room) = room {
-        room.keep();
+    if let Some(private_run) = private_run {
+        private_run.keep();
     }
     if let Err(failure) = dumped {
         let said = complaints(&work_dir);
         let ours = [GO_ON_STEP, VETTING_STEP].contains(&failure.step) || failure.what == TOO_LARGE;
-        return Err(if ours { failure } else { told(failure, &said) });
+        return Err(if ours { failure } else { with_reason(failure, &said) });
     }
-    let written = sets::unite(images)
+    let written = cgroup_sets::merge(images)
         .and_then(|()| open_images(images))
-        .and_then(|()| Facts::new(machine, runtime.id_base, listener, kept_groups).write(images));
+        .and_then(|()| Manifest::new(machine, runtime.id_base, listener, kept_groups).write(images));
     written.at(STEP, || format!("could not finish {}", images.display()))?;
     let _ = fs::remove_dir_all(&work_dir);
     Ok(RuntimeReply::Captured { pause_ms: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX) })
 }
 
-/// With the process and the reason from CRIU's log instead of a pointer to it.
-pub(super) fn told(failure: Failure, complaints: &Complaints) -> Failure {
-    let what = match complaints.pid.and_then(examine::called_inside) {
+/// Adds the process and the reason from CRIU's log.
+pub(super) fn with_reason(failure: Failure, complaints: &Complaints) -> Failure {
+    let what = match complaints.pid.and_then(obstacles::name_inside) {
         Some(process) => format!("process {process} has something that cannot be kept"),
         None => failure.what,
     };
     Failure { what, source: io::Error::other(format!("CRIU says: {}", complaints.said)), ..failure }
 }
 
-/// The owner of the bay's user namespace has every right in it, also on hosts where root itself lacks some. Where this
-/// kind of processor is not known, CRIU stays root, which is enough on most hosts.
+/// Makes CRIU act as the owner of the bay's user namespace, who has every right in it even on hosts where root lacks
+/// some. If this kind of processor is not supported, CRIU stays root, which is enough on most hosts.
 pub(super) fn become_owner(criu: i32, id_base: u32) {
     if let Err(error) = change_ids(criu, id_base) {
         eprintln!("CRIU acts as the host's root: {error}");
@@ -191,7 +192,7 @@ const GO_ON_STEP: &str = "stopped";
 const VETTING_STEP: &str = "vet";
 
 /// The daemon takes its snapshots between these two lines.
-fn ask_to_go_on() -> Result<(), Failure> {
+fn wait_for_snapshots() -> Result<(), Failure> {
     let what = || "the daemon does not want the capture any more".to_owned();
     let mut line = serde_json::to_vec(&RuntimeReply::Stopped).at(GO_ON_STEP, what)?;
     line.push(b'\n');
@@ -205,7 +206,7 @@ fn ask_to_go_on() -> Result<(), Failure> {
     Err(Failure::new(GO_ON_STEP, what(), io::Error::from(io::ErrorKind::Interrupted)))
 }
 
-/// Waits until the guest's socket has no connections, which cannot be kept. Answers the socket's inode.
+/// Waits until the guest's socket has no connections, because these cannot be captured. Returns the socket's inode.
 fn wait_until_idle(pid: i32) -> Result<u64, Failure> {
     const STEP: &str = "idle";
     let until = Instant::now() + IDLE_DEADLINE;
@@ -214,8 +215,9 @@ fn wait_until_idle(pid: i32) -> Result<u64, Failure> {
             .at(STEP, || "could not read the bay's sockets".to_owned())?;
         let open = open_sockets(pid);
         let (listener, connections) = guest_sockets(&table, &open);
-        // The kernel counts an accepted connection among those of whoever connected: the daemon's are in no table of the bay.
-        let connections = connections + strangers(pid, &open);
+        // The kernel lists an accepted connection in the network namespace of the process that connected. So the
+        // daemon's connections are in no table of the bay.
+        let connections = connections + connections_elsewhere(pid, &open);
         match listener {
             Some(listener) if connections == 0 => return Ok(listener),
             None => {
@@ -238,8 +240,8 @@ fn wait_until_idle(pid: i32) -> Result<u64, Failure> {
     }
 }
 
-/// How many of these sockets are in none of the tables of the process's own network namespace.
-fn strangers(pid: i32, open: &HashSet<u64>) -> usize {
+/// How many of these sockets are in no table of the process's own network namespace.
+fn connections_elsewhere(pid: i32, open: &HashSet<u64>) -> usize {
     const TABLES: [&str; 8] = ["unix", "tcp", "tcp6", "udp", "udp6", "netlink", "raw", "packet"];
     let mut unknown = open.clone();
     for table in TABLES {
@@ -259,7 +261,7 @@ fn open_sockets(pid: i32) -> HashSet<u64> {
         .collect()
 }
 
-/// The inode of the guest's listening socket, and how many others of its sockets share that one's name. Other processes
+/// The inode of the guest's listening socket, and the number of its other sockets with the same name. Other processes
 /// of the bay may have sockets of any name.
 fn guest_sockets(table: &str, open: &HashSet<u64>) -> (Option<u64>, usize) {
     const LISTENING: &str = "00010000";
@@ -270,7 +272,7 @@ fn guest_sockets(table: &str, open: &HashSet<u64>) -> (Option<u64>, usize) {
         let [_, _, _, flags, _, _, inode, name] = parts.as_slice() else { continue };
         let inode = inode.parse().ok().filter(|inode| open.contains(inode));
         match inode {
-            Some(inode) if name.contains(place::GUEST_SOCKET) => {
+            Some(inode) if name.contains(run_directory::GUEST_SOCKET) => {
                 if *flags == LISTENING {
                     listener = Some(inode);
                 } else {
@@ -283,7 +285,8 @@ fn guest_sockets(table: &str, open: &HashSet<u64>) -> (Option<u64>, usize) {
     (listener, connections)
 }
 
-/// What PID 1 runs, for a restore after this version is gone. On the pool this copies nothing.
+/// Copies PID 1's executable, for a restore after this version is gone. The pool shares the blocks, so nothing is
+/// copied.
 fn keep_program(pid: i32, images: &Path) -> io::Result<()> {
     io::copy(&mut File::open(format!("/proc/{pid}/exe"))?, &mut File::create(images.join(PROGRAM))?).map(drop)
 }
@@ -303,7 +306,8 @@ fn groups_below(bay: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The images are read with the rights of whichever bay they are restored in. Nobody reaches them by their path.
+/// Makes the images readable, because they are read with the rights of the bay in which they are restored. Nobody can
+/// reach them by their path.
 fn open_images(images: &Path) -> io::Result<()> {
     for entry in fs::read_dir(images)? {
         let entry = entry?;
@@ -320,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_guests_socket_is_told_from_its_connections_and_from_others() {
+    fn the_guests_socket_is_distinguished_from_its_connections_and_from_others() {
         let table = "\
 Num       RefCount Protocol Flags    Type St Inode Path
 0000000000000000: 00000002 00000000 00010000 0001 01 6901117 /proc/self/fd/11/guest.sock

@@ -1,6 +1,6 @@
-//! CRIU works from within: it overwrites a few bytes of a process's code to have it map more code of CRIU's, which does
-//! the work. When CRIU is killed that code finds its way back to where the process was, but stays mapped, and no later
-//! CRIU gets by it; or the few bytes stay as they are. This undoes both.
+//! Removes what a killed CRIU left in processes. CRIU overwrites a few bytes of a process's code so that the process
+//! maps more of CRIU's code, which does the work. If CRIU is killed, that code returns to where the process was, but
+//! stays mapped, and later CRIUs fail because of it; or the overwritten bytes stay. This module undoes both.
 
 use std::fs::File;
 use std::io;
@@ -13,19 +13,19 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-/// How CRIU's code is called in the list of what is mapped. A process that gives something of its own this name loses it.
+/// The name of CRIU's code in the list of mappings. A process that gives one of its own mappings this name loses it.
 const NAME: &str = "/memfd:CRIUMFD";
 const VDSO: &str = "[vdso]";
-/// How long CRIU's code may take to find its way back.
+/// How long CRIU's code may take to return.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// What each process has to stop, also when others have used up the time.
+/// The time that each process has at least, even if others have used up the rest.
 const LEAST: Duration = Duration::from_millis(2);
-/// A system call and breakpoints: what CRIU writes over the beginning of the first code that is mapped.
+/// A system call and breakpoints: what CRIU writes over the beginning of the first mapped code.
 const OVERWRITTEN: [u8; 8] = [0x0f, 0x05, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc];
 const ROUND: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// A process that does not let go of it in time is left alone: the next capture says what it is. All are of the given
-/// group; one that is not has the number of one that was, and has nothing to do with it.
+/// Cleans up the given processes. A process that does not stop in time is left alone, and the next capture reports it.
+/// A process that is not in the given group is skipped: it has the reused pid of one that was.
 pub(super) fn undo(processes: &[i32], group: &Path) {
     let until = Instant::now() + DEADLINE;
     for process in processes.iter().filter_map(|&pid| Process::of(pid, group)) {
@@ -35,10 +35,10 @@ pub(super) fn undo(processes: &[i32], group: &Path) {
     }
 }
 
-/// A process that cannot be mistaken for a later one of the same number.
+/// A process, held so that it cannot be confused with a later one with the same pid.
 struct Process {
     pid: i32,
-    /// Its directory below `/proc`, which is empty when it has ended.
+    /// Its directory below `/proc`, which is empty when the process has ended.
     dir: OwnedFd,
 }
 
@@ -63,7 +63,7 @@ impl Process {
             }
             let is_it = || self.read("stat").is_ok();
             let stops = until.max(Instant::now() + LEAST);
-            match bay_sys::borrowed::unmap(self.pid, is_it, stops, &left, ranges(&maps, VDSO).pop()) {
+            match bay_sys::remote_calls::unmap(self.pid, is_it, stops, &left, ranges(&maps, VDSO).pop()) {
                 Err(error) if error.kind() != io::ErrorKind::TimedOut && Instant::now() < until => {
                     let _ = poll(&mut [], Some(&ROUND));
                 }
@@ -72,7 +72,7 @@ impl Process {
         }
     }
 
-    /// Puts back what was overwritten, from the file it is mapped from.
+    /// Restores the overwritten bytes from the file that is mapped.
     fn restore_code(&self, maps: &str) -> io::Result<()> {
         let Some(code) = maps.lines().find_map(Code::of) else { return Ok(()) };
         let memory = self.open("mem", OFlags::RDWR)?;
@@ -103,7 +103,7 @@ struct Code<'a> {
 }
 
 impl<'a> Code<'a> {
-    /// A line of the list of what is mapped.
+    /// Parses a line of the list of mappings.
     fn of(line: &'a str) -> Option<Self> {
         let mut parts = line.split_ascii_whitespace();
         let range = parts.next()?;
@@ -118,7 +118,7 @@ impl<'a> Code<'a> {
     }
 }
 
-/// Where something of this name is mapped.
+/// The addresses of the mappings with this name.
 fn ranges(maps: &str, name: &str) -> Vec<Range<u64>> {
     maps.lines()
         .filter(|line| line.split_ascii_whitespace().nth(5) == Some(name))
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// Something with the name, and a child of the kind that is waited for until it ends, which it never does.
+    /// Has a mapping with the name, and a child that waits for ever in a call that stopping does not interrupt.
     const NEVER_STOPS: &str = r#"
 import ctypes, mmap, os, sys
 libc = ctypes.CDLL(None)
@@ -152,7 +152,7 @@ sys.stdin.read()
 "#;
 
     #[test]
-    fn a_process_that_never_stops_holds_nobody_up_and_another_group_is_left_alone() {
+    fn a_process_that_never_stops_delays_nobody_and_another_group_is_left_alone() {
         let Ok(mut hostile) = Command::new("python3")
             .args(["-c", NEVER_STOPS])
             .stdin(Stdio::piped())
@@ -177,14 +177,14 @@ sys.stdin.read()
         assert!(named(), "it was not stopped: {}", status());
         let process = Process::of(pid, Path::new("")).unwrap();
         hostile.kill().unwrap();
-        // Its child sees the end of its input.
+        // The child gets the end of its input.
         drop(hostile.stdin.take());
         hostile.wait().unwrap();
         assert!(process.read("stat").is_err(), "whoever has the number now is another");
     }
 
     #[test]
-    fn only_what_has_the_name_is_found() {
+    fn only_mappings_with_the_name_are_found() {
         let maps = "\
 7f3712047000-7f371204c000 r-xs 00000000 00:01 9117                       /memfd:CRIUMFD (deleted)
 7f371204c000-7f37120ff000 rw-s 00005000 00:01 9117                       /memfd:CRIUMFD (deleted)
@@ -200,7 +200,7 @@ sys.stdin.read()
     }
 
     #[test]
-    fn code_is_told_from_everything_else() {
+    fn code_is_distinguished_from_other_mappings() {
         let code = "7f37-7f38 r-xp 00a06000 00:65 273                        /.bay/bin/bay-ctl";
         let found = Code::of(code).unwrap();
         assert_eq!((found.range, found.start, found.offset), ("7f37-7f38", 0x7f37, 0x00a0_6000));

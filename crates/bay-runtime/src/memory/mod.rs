@@ -1,59 +1,59 @@
-//! Memory checkpoints with CRIU: keeping everything that runs in a bay, and letting it go on in the same or another one.
+//! Memory checkpoints with CRIU: captures everything that runs in a bay, and restores it in the same bay or another.
 //!
 //! ```text
 //!  capture                                            restore
 //!  ───────                                            ───────
-//!  examine   name what cannot be kept                 identity  same kernel, processor, CRIU? nothing hostile in it?
-//!  idle      no connection to the guest is open       groups    the bay's, and those its processes were in
+//!  examine   name what cannot be captured             identity  same kernel, processor, CRIU? nothing hostile in it?
+//!  idle      no connection to the guest is open       groups    the bay's, and those in which its processes were
 //!  program   the guest's executable, kept too         gateway, socket, user-ns, mounts: as for a start, but side by side
-//!  dump      CRIU stops everything, keeps memory      criu      makes the namespaces …
-//!  stopped   the daemon takes its snapshots           network    … we wire them …
-//!  go on     everything runs again                    resume     … it fills them; only PID 1 runs
-//!  facts     written last: now it is whole            wake      the guest gets its socket, its name, runs fork hooks
+//!  dump      CRIU stops everything, writes memory     criu      makes the namespaces …
+//!  stopped   the daemon takes its snapshots           network    … the helper connects them …
+//!  go on     everything runs again                    resume     … CRIU fills them; only PID 1 runs
+//!  manifest  written last: now it is complete         wake      the guest gets its socket, its name, runs fork hooks
 //!                                                     thaw      everything else runs
 //! ```
 //!
 //! # What protects the host
 //!
-//! * What a restored bay has is made by CRIU in the bay's own user namespace. Its mounts are copies of ours across the
-//!   border of that namespace, so the kernel has locked read-only and nodev on them as on those of a fresh start. (That
-//!   they cannot be unmounted is lost; what they cover is the bay's own.)
-//! * The user namespace belongs to the bay's first id, as for a start: CRIU is made to act as that id while it makes it
-//!   ([`bay_sys::borrowed`]), and as root again afterwards. During a dump that is also what lets it read the limits of the
-//!   bay's processes on hosts that keep `CAP_SYS_RESOURCE` to themselves.
-//! * Images are looked through before they are restored, and before a capture counts: nothing that the bay had mounted may
-//!   make CRIU follow a path that the bay has chosen ([`vetting`]). Where it follows one nevertheless, next to nothing of
-//!   the host is there to be found ([`hidden`]).
-//! * The guest's executable is unreadable inside, but CRIU opens it with the rights of the bay. So a restored bay has a
-//!   copy of its own, which can be read until its first process runs.
+//! * CRIU makes what a restored bay has in the bay's own user namespace. Its mounts are copies of the helper's mounts in
+//!   another user namespace, so the kernel has locked read-only and nodev on them as after a fresh start. (They can be
+//!   unmounted, unlike after a fresh start; below them is only what belongs to the bay.)
+//! * The user namespace belongs to the bay's first id, as for a start: CRIU acts as that id while it makes the namespace
+//!   ([`bay_sys::remote_calls`]), and as root afterwards. During a dump this also lets CRIU read the limits of the bay's
+//!   processes on hosts that do not give away `CAP_SYS_RESOURCE`.
+//! * Images are checked before they are restored, and before a capture counts: no mount of the bay may make CRIU follow a
+//!   path that the bay has chosen ([`image_check`]). If CRIU follows one nevertheless, it finds almost nothing of the host
+//!   ([`host_cover`]).
+//! * The guest's executable is unreadable inside, but CRIU opens it with the rights of the bay. So a restored bay has its
+//!   own copy, which is readable until its first process runs.
 //!
 //! # Failure paths
 //!
-//! * The helper (or the daemon) is killed during a dump: CRIU sees that nobody listens, undoes everything and ends.
-//! * CRIU itself is killed during a dump: the kernel lets go of what it had stopped, and CRIU's code in a process undoes
-//!   itself when it is alone. What remains, that code, a lock on TCP and sockets in repair mode, [`mend`] takes away, or
-//!   the next capture where nobody was left to mend. Only a process
-//!   whose registers CRIU was using in that very moment is lost; no other process can give them back.
-//! * During a restore: everything made is in the bay's groups and run directory, and `Clear` takes it away.
+//! * The helper (or the daemon) is killed during a dump: CRIU notices that its socket is closed, undoes everything and ends.
+//! * CRIU itself is killed during a dump: the kernel releases what it had stopped, and CRIU's code in a process undoes itself.
+//!   [`undo_failed`] removes the rest: that code, a lock on TCP, and sockets in repair mode. If no helper is left to do so,
+//!   the next capture does. Only a process whose registers CRIU was using at that moment is lost; no other process can
+//!   restore them.
+//! * During a restore: everything that was made is in the bay's groups and run directory, and `Clear` removes it.
 //! * Temporary mounts are in mount namespaces that end with their processes.
 
 mod capture;
-mod examine;
-mod facts;
-mod hidden;
+mod cgroup_sets;
+mod criu_process;
+mod host_cover;
+mod image_check;
 mod leftovers;
+mod manifest;
+mod namespace_view;
 mod netfilter;
+mod obstacles;
+mod private_run;
+mod protobuf;
 mod restore;
-mod room;
-mod sets;
-mod vetting;
-mod view;
-mod wake;
-mod wire;
-mod worker;
+mod wake_guest;
 
-pub(crate) use capture::{capture, mend};
-pub(crate) use examine::examine;
+pub(crate) use capture::{capture, undo_failed};
+pub(crate) use obstacles::examine;
 pub(crate) use restore::restore;
 
 use std::io;
@@ -64,20 +64,20 @@ use bay_types::runtime::Criu;
 
 use crate::failure::{Failure, Try};
 
-/// Where CRIU is looked for, in this order. The first is where `./quickstart` puts one.
+/// Where CRIU is searched, in this order. `./quickstart` installs one in the first.
 pub const CRIU_PLACES: [&str; 4] =
     ["/usr/local/lib/workbay/criu/criu", "/usr/local/sbin/criu", "/usr/sbin/criu", "/usr/bin/criu"];
-/// Major and minor number of the oldest CRIU that works on recent kernels.
+/// Major and minor version of the oldest CRIU that works on recent kernels.
 pub const CRIU_FLOOR: (u32, u32) = (4, 2);
 /// The guest's executable among the images.
 pub const PROGRAM: &str = "program";
 /// Directory for CRIU's log, in the run directory of the bay.
 const WORK_DIR: &str = "criu";
 
-/// The first CRIU that is new enough: the given one, or one of [`CRIU_PLACES`].
+/// The first CRIU that is recent enough: the given one, or one of [`CRIU_PLACES`].
 ///
 /// # Errors
-/// What was found instead, for a person to read.
+/// What was found instead, as a message for people.
 pub fn find_criu(given: Option<&Path>) -> Result<Criu, String> {
     let places: Vec<PathBuf> = match given {
         Some(given) => vec![given.to_owned()],
@@ -94,13 +94,13 @@ pub fn find_criu(given: Option<&Path>) -> Result<Criu, String> {
     Err(if found.is_empty() { "not installed".to_owned() } else { found.join(", ") })
 }
 
-/// Whether what these images hold can go on on this machine; a restore looks again.
+/// Whether these images can be restored on this machine. A restore checks again.
 ///
 /// # Errors
-/// What differs, what must not go on anywhere, or that the images are not whole.
-pub fn goes_on_here(images: &Path, criu: &Criu) -> Result<(), Failure> {
-    let facts = facts::Facts::for_here(images, criu)?;
-    vetting::vet(images, facts.listener).at(facts::STEP, || vetting::MUST_NOT.to_owned())
+/// What differs, what must not be restored anywhere, or that the images are incomplete.
+pub fn can_restore_here(images: &Path, criu: &Criu) -> Result<(), Failure> {
+    let manifest = manifest::Manifest::for_here(images, criu)?;
+    image_check::check(images, manifest.listener).at(manifest::STEP, || image_check::MUST_NOT.to_owned())
 }
 
 fn criu_version(criu: &Path) -> io::Result<String> {
@@ -117,7 +117,7 @@ fn is_new_enough(version: &str) -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= CRIU_FLOOR
 }
 
-/// How a mount that is ours, not the bay's, is called between dump and restore.
+/// The name of a mount of the helper's, not the bay's, between dump and restore.
 fn mount_name(point: &Path) -> String {
     point.to_string_lossy().into_owned()
 }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_criu_that_works_is_taken() {
+    fn only_a_criu_that_works_is_used() {
         for (version, fit) in
             [("4.2", true), ("4.2.1", true), ("5.0", true), ("4.1.1", false), ("3.17", false)]
         {

@@ -1,5 +1,5 @@
-//! CRIU locks TCP in a bay's network namespace while it looks at connections, with a table of rules there, and puts the
-//! sockets into repair mode. When it is killed both stay, and no connection inside goes on. This undoes it.
+//! Removes CRIU's lock on TCP. While CRIU examines connections, it blocks TCP in a bay's network namespace with a table
+//! of rules, and puts the sockets into repair mode. If it is killed, both stay, and every connection inside hangs.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -12,10 +12,10 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::failure::{Failure, Try};
-use crate::place;
+use crate::run_directory;
 
 const STEP: &str = "mend";
-/// What the names of CRIU's tables begin with.
+/// How the names of CRIU's tables begin.
 const PREFIX: &[u8] = b"CRIU-";
 
 // From linux/netlink.h, linux/netfilter/nfnetlink.h and nf_tables.h.
@@ -35,7 +35,7 @@ const NFT_MSG_DELTABLE: u16 = NFT_MSG_NEWTABLE | 2;
 const NFTA_TABLE_NAME: u16 = 1;
 const NFPROTO_INET: u8 = 1;
 
-/// In a thread of its own, which ends in the bay's network namespace.
+/// Runs in a thread of its own, which enters the bay's network namespace and ends there.
 pub(super) fn end_lock(record: &RuntimeRecord) -> Result<(), Failure> {
     let done = std::thread::scope(|scope| scope.spawn(|| end_lock_here(record)).join());
     done.unwrap_or_else(|_| {
@@ -46,7 +46,7 @@ pub(super) fn end_lock(record: &RuntimeRecord) -> Result<(), Failure> {
 
 fn end_lock_here(record: &RuntimeRecord) -> Result<(), Failure> {
     let what = || "could not look for a lock that CRIU left in the bay's network".to_owned();
-    if place::process_start_ticks(record.pid).ok() != Some(record.start_ticks) {
+    if run_directory::process_start_ticks(record.pid).ok() != Some(record.start_ticks) {
         return Ok(());
     }
     let namespace = File::open(format!("/proc/{}/ns/net", record.pid)).at(STEP, what)?;
@@ -56,7 +56,8 @@ fn end_lock_here(record: &RuntimeRecord) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every TCP socket of the bay's processes. One that has gone meanwhile, or is none, needs nothing.
+/// Ends the repair mode of every TCP socket of the bay's processes. Sockets that are closed meanwhile and other files
+/// are skipped.
 fn end_repairs(first: i32) {
     let network = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
     let own = network(&first.to_string());
@@ -65,7 +66,8 @@ fn end_repairs(first: i32) {
         let name = process.file_name();
         let Some(pid) = name.to_str() else { continue };
         let Some(number) = pid.parse().ok().and_then(Pid::from_raw) else { continue };
-        // The handle first, then the look: what is taken with it is of the process that was looked at, or of none.
+        // The handle first, then the check: so what is taken with the handle belongs to the process that was checked,
+        // or to none.
         let Ok(handle) = pidfd_open(number, PidfdFlags::empty()) else { continue };
         if network(pid).is_none_or(|ns| own.as_ref() != Some(&ns)) {
             continue;
@@ -96,7 +98,7 @@ fn unlock() -> io::Result<()> {
         while let Some((kind, body, next)) = split(rest) {
             match kind {
                 NLMSG_DONE => break 'answers,
-                // A kernel without nftables: nothing can have been locked with it.
+                // A kernel without nftables, so CRIU locked nothing with it.
                 NLMSG_ERROR => return Ok(()),
                 NFT_MSG_NEWTABLE => left.extend(table_name(body).filter(|name| name.starts_with(PREFIX))),
                 _ => {}
@@ -146,7 +148,7 @@ fn attribute(kind: u16, text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Kind and body of the first message, and what follows it.
+/// Type and body of the first message, and the bytes after it.
 fn split(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = usize::try_from(u32::from_ne_bytes(*bytes.first_chunk()?)).ok()?;
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
@@ -172,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tables_name_is_found_in_what_was_written() {
+    fn a_tables_name_is_found_in_its_message() {
         let written = message(
             NFT_MSG_NEWTABLE,
             0,

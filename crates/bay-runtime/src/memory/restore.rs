@@ -1,12 +1,12 @@
-//! Letting a bay go on from kept memory.
+//! Restores a bay from captured memory.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use bay_sys::borrowed::change_ids;
 use bay_sys::namespace::{flags, leave_namespaces};
+use bay_sys::remote_calls::change_ids;
 use bay_types::guest::Wake;
 use bay_types::runtime::{ID_RANGE, RestoreSpec, RuntimeReply, RuntimeSpec};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fchmod, fcntl_getfl, fcntl_setfl, openat};
@@ -15,41 +15,41 @@ use rustix::mount::{
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::capture::{become_owner, make_work_dir, told};
-use super::facts::Facts;
-use super::hidden::hide_host;
-use super::room::Room;
-use super::vetting::{MUST_NOT, vet};
-use super::view::tmpfs;
-use super::wake::wake;
-use super::wire::Message;
-use super::worker::{Complaints, Request, Worker, common_options, complaints, descriptor, option};
+use super::capture::{become_owner, make_work_dir, with_reason};
+use super::criu_process::{Complaints, Request, Worker, common_options, complaints, descriptor, option};
+use super::host_cover::hide_host;
+use super::image_check::{MUST_NOT, check};
+use super::manifest::Manifest;
+use super::namespace_view::tmpfs;
+use super::private_run::PrivateRun;
+use super::protobuf::Message;
+use super::wake_guest::wake;
 use super::{WORK_DIR, mount_name};
 use crate::cgroup::Hierarchies;
 use crate::clear::clear_locked;
 use crate::failure::{Failure, Try};
-use crate::inner::DEVICES;
 use crate::mounts::{self, attach};
+use crate::pid1_setup::DEVICES;
 use crate::sockets::destroy_outside;
 use crate::start::{gateway, guest_config, placing, user_namespace};
-use crate::{network, place};
+use crate::{network, run_directory};
 
 const STEP: &str = "restore";
-/// Where CRIU puts what it needs for a moment. It gets one in memory, which ends with it.
+/// Where CRIU makes temporary files. It gets a tmpfs there, which ends with it.
 const TEMPORARY: &str = "/tmp";
-/// Where our mounts lie side by side.
+/// Where the helper's mounts are side by side.
 const STAGED: &str = "/tmp/bay";
 /// The name of the root among the staged mounts.
 const ROOT: &str = "root";
 
 pub(crate) fn restore(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
     let place = &spec.runtime.place;
-    let _lock = place::lock(place)?;
+    let _lock = run_directory::lock(place)?;
     let restored = restore_locked(spec);
     if restored.is_err()
         && let Ok(Some(groups)) = Hierarchies::mounted()
     {
-        // As after a failed start: the rest is for a fresh helper to clear.
+        // As after a failed start: a new helper clears the rest.
         let _ = groups.kill(&place.cgroup);
     }
     restored
@@ -58,12 +58,12 @@ pub(crate) fn restore(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
 fn restore_locked(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
     let runtime = &spec.runtime;
     let (run_dir, group) = (&runtime.place.run_dir, &runtime.place.cgroup);
-    let facts = Facts::for_here(&spec.images, &spec.criu)?;
-    vet(&spec.images, facts.listener).at(STEP, || MUST_NOT.to_owned())?;
+    let manifest = Manifest::for_here(&spec.images, &spec.criu)?;
+    check(&spec.images, manifest.listener).at(STEP, || MUST_NOT.to_owned())?;
     clear_locked(&runtime.place)?;
     let groups = Hierarchies::ready()?;
     groups.make(group, &runtime.limits, placing(runtime), runtime.id_base)?;
-    for leaf in &facts.groups {
+    for leaf in &manifest.groups {
         groups.make_leaf(group, leaf, runtime.id_base)?;
     }
     let guest_group = groups.open(group, "guest")?;
@@ -74,8 +74,9 @@ fn restore_locked(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
     let host_network = open_file(Path::new("/proc/self/ns/net"))?;
     let host_mounts = open_file(Path::new("/proc/self/ns/mnt"))?;
     gateway(run_dir)?;
-    // Of the gateway's namespace: good enough to be woken through, not to be kept in another checkpoint.
-    let first_socket = place::listen(run_dir).at(STEP, || "could not listen for the daemon".to_owned())?;
+    // It belongs to the gateway's namespace: usable to wake the guest, but it cannot be in another checkpoint.
+    let first_socket =
+        run_directory::listen(run_dir).at(STEP, || "could not listen for the daemon".to_owned())?;
     fcntl_getfl(&first_socket)
         .and_then(|now| fcntl_setfl(&first_socket, now | OFlags::NONBLOCK))
         .at(STEP, || "could not set up a socket".to_owned())?;
@@ -85,25 +86,25 @@ fn restore_locked(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
     leave_namespaces(flags::MOUNT)
         .and_then(|()| Ok(mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?))
         .at(STEP, || "could not leave the host's mount namespace".to_owned())?;
-    if facts.id_base != runtime.id_base {
+    if manifest.id_base != runtime.id_base {
         shift_ids(&spec.images, &work_dir.join(ID_MAPS), runtime.id_base)?;
     }
     let (images, work) = (open_file(&spec.images)?, open_file(&work_dir)?);
-    let mut room = Room::find(&runtime.place, &spec.images, &spec.criu, &groups)?;
-    // From here on paths of the host that lead through the place for temporary files, or `/run`, lead nowhere.
+    let mut private_run = PrivateRun::find(&runtime.place, &spec.images, &spec.criu, &groups)?;
+    // From here on, paths of the host through the directory for temporary files, or through `/run`, lead nowhere.
     stage(runtime, user_namespace.as_fd())?;
     let staged = Path::new(STAGED);
 
     let mut options = common_options(images.as_fd(), work.as_fd());
-    if let Some(room) = &mut room
-        && let Some(yard) = room.enter(&groups)?
+    if let Some(private_run) = &mut private_run
+        && let Some(yard) = private_run.enter(&groups)?
     {
         options.bytes(option::CGROUP_YARD, yard.as_bytes());
     }
     let program_dir = spec.criu.program.parent().unwrap_or(Path::new("/"));
     let mut needed = vec![program_dir, groups.v2.as_path()];
     needed.extend(groups.v1.iter().map(|(_, point)| point.as_path()));
-    hide_host(&needed, room.is_some())?;
+    hide_host(&needed, private_run.is_some())?;
     options.bytes(option::ROOT, staged.join(ROOT).as_os_str().as_encoded_bytes());
     for (name, at) in staged_mounts(runtime, staged)? {
         options.bytes(option::EXTERNAL, format!("mnt[{name}]:{}", at.display()).as_bytes());
@@ -124,10 +125,10 @@ fn restore_locked(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
         message.bytes(1, key.as_bytes()).number(2, descriptor(fd));
         message
     };
-    let socket = inherited(format!("socket:[{}]", facts.listener), first_socket.as_fd());
+    let socket = inherited(format!("socket:[{}]", manifest.listener), first_socket.as_fd());
     options.message(option::INHERIT, &socket).flag(option::ANY_FILE_MODE);
 
-    // In the bay's group: whoever ends the bay ends it too.
+    // In the bay's group, so that ending the bay ends CRIU too.
     let passed = [first_socket.as_fd()];
     let worker = Worker::start(&spec.criu.program, STEP, Some(guest_group.as_fd()), &passed)?;
     let mut frozen = Vec::new();
@@ -140,7 +141,7 @@ fn restore_locked(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
             become_root_again(&worker)?;
             wire_network(pid)
         }
-        // Everything is in place, and nothing has run yet. PID 1 goes first, alone.
+        // Everything is restored, and nothing has run yet. PID 1 is released first, alone.
         "pre-resume" => {
             frozen = groups.freeze_leaves(group)?;
             end_outside_connections()?;
@@ -149,18 +150,18 @@ fn restore_locked(spec: &RestoreSpec) -> Result<RuntimeReply, Failure> {
         _ => Ok(()),
     });
     drop((worker, first_socket, program));
-    if let Some(room) = room {
-        room.keep();
+    if let Some(private_run) = private_run {
+        private_run.keep();
     }
     move_into_link_name_space(host_mounts.as_fd(), Some(LinkNameSpaceType::Mount))
         .at(STEP, || "could not return to the host's mount namespace".to_owned())?;
     let pid = match ran {
         Ok(Some(pid)) => pid,
         Ok(None) => return Err(Failure::new(STEP, "CRIU did not name PID 1", io::ErrorKind::InvalidData)),
-        // Numbers it names are of processes that are not, or of the host's own.
-        Err(failure) => return Err(told(failure, &Complaints { pid: None, ..complaints(&work_dir) })),
+        // The pids in CRIU's messages are of processes that do not exist, or of the host's.
+        Err(failure) => return Err(with_reason(failure, &Complaints { pid: None, ..complaints(&work_dir) })),
     };
-    let record = place::record_of(pid).at(STEP, || "PID 1 has ended".to_owned())?;
+    let record = run_directory::record_of(pid).at(STEP, || "PID 1 has ended".to_owned())?;
     groups.enable_for_leaves(group);
 
     let notes = wake_guest(spec, pid, &host_network)?;
@@ -173,8 +174,8 @@ fn open_file(path: &Path) -> Result<OwnedFd, Failure> {
     File::open(path).map(OwnedFd::from).at(STEP, || format!("could not open {}", path.display()))
 }
 
-/// Whether the bay may read its guest's executable. When it runs it must not: the kernel protects a process from being
-/// traced by those who cannot read what it runs, also when it is the bay's root.
+/// Sets whether the bay may read its guest's executable. It must not while the guest runs: the kernel lets nobody trace
+/// a process whose executable they cannot read, not even the bay's root.
 fn may_be_read(program: &OwnedFd, readable: bool) -> Result<(), Failure> {
     let mode = if readable { 0o755 } else { 0o711 };
     fchmod(program, Mode::from(mode))
@@ -188,10 +189,10 @@ fn program(runtime: &RuntimeSpec) -> Result<OwnedFd, Failure> {
     open_file(path)
 }
 
-/// Puts the mounts that are ours side by side in the mount namespace that CRIU is to run in.
+/// Mounts the helper's trees side by side, in the mount namespace in which CRIU will run.
 fn stage(runtime: &RuntimeSpec, user_namespace: BorrowedFd<'_>) -> Result<(), Failure> {
     let mut trees = vec![(ROOT.to_owned(), mounts::root_tree(runtime, user_namespace)?, FileType::Directory)];
-    for mount in mounts::outer(runtime)? {
+    for mount in mounts::host_mounts(runtime)? {
         let kind = mounts::source_kind(&mount.source)?;
         trees.push((mount_name(&mount.point), mount.tree(user_namespace)?, kind));
     }
@@ -216,13 +217,13 @@ fn stage(runtime: &RuntimeSpec, user_namespace: BorrowedFd<'_>) -> Result<(), Fa
     Ok(())
 }
 
-/// Names of mounts are paths; here they lie side by side.
+/// Names of mounts are paths, but the staged mounts are side by side in one directory.
 fn staged_name(name: &str) -> String {
     name.replace('%', "%25").replace('/', "%2f")
 }
 
 fn staged_mounts(runtime: &RuntimeSpec, staged: &Path) -> Result<Vec<(String, PathBuf)>, Failure> {
-    let outer = mounts::outer(runtime)?;
+    let outer = mounts::host_mounts(runtime)?;
     let devices = DEVICES.iter().map(|device| Path::new("dev").join(device));
     let names = outer.iter().map(|mount| mount.point.clone()).chain(devices).map(|point| mount_name(&point));
     Ok(names.map(|name| (name.clone(), staged.join(staged_name(&name)))).collect())
@@ -230,13 +231,13 @@ fn staged_mounts(runtime: &RuntimeSpec, staged: &Path) -> Result<Vec<(String, Pa
 
 /// Name of the rewritten image in the work directory.
 const ID_MAPS: &str = "id-maps";
-/// How CRIU's image of a user namespace is called.
+/// How the name of CRIU's image of a user namespace begins.
 const USER_IMAGE: &str = "userns-";
-/// Two numbers that say what kind of image it is.
+/// Two numbers that identify the kind of image.
 const MAGIC_LENGTH: usize = 8;
 
-/// Covers the image of the user namespace, in our own mount namespace, by one with other ids. All children of a capture
-/// share the images.
+/// Covers the image of the user namespace, in the helper's own mount namespace, by one with other ids. All children of
+/// a capture share the images.
 fn shift_ids(images: &Path, rewritten: &Path, id_base: u32) -> Result<(), Failure> {
     let what = || "could not give the bay ids of its own".to_owned();
     let found = fs::read_dir(images).at(STEP, what)?.flatten().map(|entry| entry.path()).find(|path| {
@@ -256,7 +257,7 @@ fn shift_ids(images: &Path, rewritten: &Path, id_base: u32) -> Result<(), Failur
     mount_bind(rewritten, &path).at(STEP, what)
 }
 
-/// CRIU has made the namespaces, which now belong to the bay's first id. For the rest it needs to be the host's root.
+/// CRIU has made the namespaces, which now belong to the bay's first id. For the rest it must be the host's root.
 fn become_root_again(worker: &Worker) -> Result<(), Failure> {
     let what = || "could not give CRIU its rights back".to_owned();
     for pid in worker.privileged().at(STEP, what)? {
@@ -274,7 +275,7 @@ fn enter_network(pid: i32) -> Result<(), Failure> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).at(STEP, what)
 }
 
-/// The same wires and addresses as after a start.
+/// The same links and addresses as after a start.
 fn wire_network(pid: i32) -> Result<(), Failure> {
     network::join(pid.unsigned_abs())
         .at(STEP, || "could not join the bay to its gateway namespace".to_owned())?;
@@ -282,24 +283,24 @@ fn wire_network(pid: i32) -> Result<(), Failure> {
     network::configure_bay().at(STEP, || "could not configure the bay's network".to_owned())
 }
 
-/// In the bay's network namespace, before anything in it runs.
+/// Runs in the bay's network namespace, before anything in it runs.
 fn end_outside_connections() -> Result<(), Failure> {
     match destroy_outside() {
-        // A kernel that cannot: the gateway's namespace, which is new, resets them with the first packet.
+        // This kernel cannot abort them. The gateway's namespace, which is new, resets each with its first packet.
         Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
         other => other.map(drop).at(STEP, || "could not end connections to the outside".to_owned()),
     }
 }
 
-/// Gives the guest a socket of the bay's own network namespace, under the name of the one it was restored with.
+/// Gives the guest a socket of the bay's own network namespace, with the name of the one with which it was restored.
 fn wake_guest(spec: &RestoreSpec, pid: i32, host_network: &OwnedFd) -> Result<Vec<String>, Failure> {
     const STEP: &str = "wake";
     let run_dir = &spec.runtime.place.run_dir;
     let what = || "the guest did not wake up".to_owned();
     let first = run_dir.join(FIRST_SOCKET);
-    fs::rename(place::guest_socket(run_dir), &first).at(STEP, what)?;
+    fs::rename(run_directory::guest_socket(run_dir), &first).at(STEP, what)?;
     enter_network(pid)?;
-    let listener = place::listen(run_dir).at(STEP, what)?;
+    let listener = run_directory::listen(run_dir).at(STEP, what)?;
     move_into_link_name_space(host_network.as_fd(), Some(LinkNameSpaceType::Network)).at(STEP, what)?;
     let message = Wake { config: guest_config(&spec.runtime), fork_index: spec.fork_index };
     let woken = wake(&first, &message, listener).at(STEP, what)?;
@@ -307,5 +308,5 @@ fn wake_guest(spec: &RestoreSpec, pid: i32, host_network: &OwnedFd) -> Result<Ve
     Ok(woken.notes)
 }
 
-/// What the socket that the guest is woken through is called meanwhile.
+/// The temporary name of the socket through which the guest is woken.
 const FIRST_SOCKET: &str = "first.sock";

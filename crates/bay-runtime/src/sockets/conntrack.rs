@@ -24,7 +24,7 @@ const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
 
-/// Where a connection with these ends began, when that is another address: inside the bay, behind a translation.
+/// The address at which a connection began inside the bay, if the bay translated it. None if it has the same address.
 pub(super) fn origin(
     kernel: &mut Kernel,
     local: SocketAddr,
@@ -33,7 +33,7 @@ pub(super) fn origin(
 ) -> io::Result<Option<IpAddr>> {
     let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
     let mut question = vec![family, 0, 0, 0];
-    // An answer travels from the other end to ours.
+    // An answer goes from the remote end to the local end.
     question.extend(written(CTA_TUPLE_REPLY | NLA_NESTED, &tuple(remote, local, transport)));
     let found = match kernel.ask(IPCTNL_MSG_CT_GET, &question) {
         Ok((_, body)) => body.get(FAMILY_HEADER..).and_then(source),
@@ -69,7 +69,7 @@ fn tuple(source: SocketAddr, destination: SocketAddr, transport: Transport) -> V
     [written(CTA_TUPLE_IP | NLA_NESTED, &addresses), written(CTA_TUPLE_PROTO | NLA_NESTED, &ports)].concat()
 }
 
-/// Who began it.
+/// The address that began the connection.
 fn source(attributes: &[u8]) -> Option<IpAddr> {
     let addresses = attribute(attribute(attributes, CTA_TUPLE_ORIG)?, CTA_TUPLE_IP)?;
     let v4 = attribute(addresses, CTA_IP_V4_SRC).and_then(|bytes| bytes.first_chunk::<4>());
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_beginning_of_a_connection_is_read_from_what_was_written() {
+    fn the_source_of_a_connection_is_read_from_its_message() {
         for (from, to) in [("172.17.0.2:4000", "1.2.3.4:443"), ("[fd01::2]:4000", "[fd02::1]:443")] {
             let from: SocketAddr = from.parse().unwrap();
             let entry =

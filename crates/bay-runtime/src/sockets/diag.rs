@@ -11,16 +11,16 @@ use super::kernel::{Kernel, attribute};
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 const INET_DIAG_CGROUP_ID: u16 = 21;
-/// Of `inet_diag_msg`, before its attributes.
+/// Length of `inet_diag_msg`, before its attributes.
 const ENTRY: usize = 72;
-/// Of the identity of a socket, in questions after 8 bytes and in answers after 4.
+/// Length of a socket's identity, which is after 8 bytes in requests and after 4 bytes in answers.
 const IDENTITY: usize = 48;
 const NO_COOKIE: [u8; 8] = [0xff; 8];
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const LISTENING: u8 = 10;
-/// Of TCP: all states with another end, but for the one after the end (`TIME_WAIT`), of which nothing is left to destroy.
-/// Connected UDP is in the first of them.
+/// TCP states with a remote end, except `TIME_WAIT`, in which there is nothing left to destroy. Connected UDP sockets
+/// are in the first of them.
 const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
 
 /// One socket.
@@ -31,11 +31,11 @@ pub(super) struct Entry {
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     identity: [u8; IDENTITY],
-    /// As the host counts.
+    /// The user id on the host.
     pub(super) uid: u32,
-    /// Zero when no process has it open any more.
+    /// Zero if no process has the socket open.
     pub(super) inode: u64,
-    /// Absent where nothing but the ends of a connection is left.
+    /// None if only the two addresses of a closed connection are left.
     pub(super) cgroup: Option<u64>,
 }
 
@@ -68,8 +68,8 @@ fn identity(source: SocketAddr, destination: SocketAddr, interface: u32) -> [u8;
     bytes
 }
 
-/// The socket with these two ends, in the bay and outside. A socket for both families that talks IPv4 is in the table of
-/// IPv4. Sockets that are bound to the bay's one interface are found as well as others.
+/// The socket with these two ends, in the bay and outside. A socket for both families that uses IPv4 is in the table of
+/// IPv4. Sockets that are bound to the bay's one interface are found too.
 pub(super) fn find(
     kernel: &mut Kernel,
     local: SocketAddr,
@@ -78,14 +78,14 @@ pub(super) fn find(
     transport: Transport,
 ) -> io::Result<Option<Entry>> {
     let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
-    // For UDP the kernel looks up whom a packet is for: the ends are those of the packet.
+    // For UDP the kernel finds the socket that a packet is for, so the ends are those of the packet.
     let identity = match transport {
         Transport::Tcp => identity(local, remote, interface),
         Transport::Udp => identity(remote, local, interface),
     };
     let asked = question(family, transport, u32::MAX, &identity);
     match kernel.ask(SOCK_DIAG_BY_FAMILY, &asked) {
-        // The kernel looks for listeners too, and for UDP sockets that talk to anybody.
+        // The kernel also returns listeners, and UDP sockets that are not connected.
         Ok((SOCK_DIAG_BY_FAMILY, body)) => {
             let is_it = |found: &Entry| {
                 found.local.port() == local.port()
@@ -100,7 +100,7 @@ pub(super) fn find(
     }
 }
 
-/// Sockets with another end.
+/// Sockets with a remote end.
 pub(super) fn connected(kernel: &mut Kernel, transport: Transport) -> io::Result<Vec<Entry>> {
     let mut found = Vec::new();
     for family in [AF_INET, AF_INET6] {
@@ -114,17 +114,17 @@ pub(super) fn connected(kernel: &mut Kernel, transport: Transport) -> io::Result
     Ok(found)
 }
 
-/// Whoever has the socket open learns at once that the connection was aborted.
+/// Destroys a socket. A process that has it open learns at once that the connection was aborted.
 pub(super) fn destroy(kernel: &mut Kernel, socket: &Entry, transport: Transport) -> io::Result<()> {
     let order = question(socket.family, transport, u32::MAX, &socket.identity);
     match kernel.command(SOCK_DESTROY, &order) {
-        // It went by itself.
+        // It was closed meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
 }
 
-/// The same for a socket that cannot be: tells whether the kernel would.
+/// Asks to destroy a socket that cannot exist, to find out whether the kernel supports it.
 pub(super) fn destroy_nothing(kernel: &mut Kernel) -> io::Result<()> {
     let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     let nothing = identity(nowhere, nowhere, 0);
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!((found.local, found.remote), (local, remote));
         assert!(found.cgroup.is_some() && found.inode != 0);
         assert!(connected(&mut kernel, Transport::Tcp).unwrap().contains(&found));
-        // A listener is nobody's connection.
+        // A listener is no connection.
         let other: SocketAddr = "127.0.0.9:9".parse().unwrap();
         assert_eq!(find(&mut kernel, remote, other, 0, Transport::Tcp).unwrap(), None);
         let talker = std::net::UdpSocket::bind("[::]:0").unwrap();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destroyed_connection_ends_at_once_for_whoever_has_it() {
+    fn a_destroyed_connection_ends_at_once_for_the_process_that_has_it() {
         if !bay_tests::suite::has_root("destroying a connection") {
             return;
         }
@@ -207,12 +207,12 @@ mod tests {
         destroy(&mut kernel, &found, Transport::Tcp).unwrap();
         let end = io::Read::read(&mut client, &mut [0]).unwrap_err();
         assert_eq!(end.kind(), io::ErrorKind::ConnectionAborted);
-        // What is gone is gone.
+        // Destroying a socket that is gone succeeds.
         destroy(&mut kernel, &found, Transport::Tcp).unwrap();
     }
 
     #[test]
-    fn an_answer_that_is_cut_off_is_none() {
+    fn a_truncated_answer_is_ignored() {
         assert_eq!(entry(&[2; ENTRY - 1]), None);
         assert_eq!(entry(&[7; ENTRY]), None);
         assert!(entry(&[2; ENTRY]).is_some_and(|entry| entry.cgroup.is_none()));

@@ -1,5 +1,5 @@
-//! Which exec a control group belongs to. Only the bay's own groups are ever looked at, so that the answer is never an
-//! exec of another bay; and the kernel gives no number twice, so that an answer stays true when the group is gone.
+//! Which exec a control group belongs to. Only the bay's own groups are examined, so the answer is never an exec of
+//! another bay. The kernel never reuses an id, so an answer stays true after the group is gone.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -16,12 +16,12 @@ use rustix::fs::lgetxattr;
 
 use crate::cgroup::{MAX_GROUP_DEPTH, MAX_GROUPS};
 
-/// Groups that are remembered, those that are gone included. The longest unused ones are forgotten.
+/// Groups that are remembered, including removed ones. Those that were not used for the longest time are forgotten.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(2 * MAX_GROUPS as usize).unwrap();
-/// How long one look through a bay's groups may take.
+/// How long one scan of a bay's groups may take.
 const LOOK_WITHIN: Duration = Duration::from_millis(10);
-/// A bay that makes and removes groups must not keep the host looking for them: looking may take this part of the time, and
-/// this much at once.
+/// A bay that makes and removes groups must not keep the host scanning: this is the share of time for scans, and the
+/// longest scan at once.
 const LOOKING_PART: u32 = 10;
 const LOOKING_AT_ONCE: Duration = Duration::from_millis(50);
 
@@ -30,7 +30,7 @@ const LOOKING_AT_ONCE: Duration = Duration::from_millis(50);
 pub(super) enum Purpose {
     Guest,
     Exec(ExecId),
-    /// Made by the bay for itself, beside its execs: containers do.
+    /// Made by the bay itself, for example by containers.
     Other,
 }
 
@@ -38,36 +38,36 @@ pub(super) enum Purpose {
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) purpose: Purpose,
-    /// Below the bay's own.
+    /// Relative to the bay's own group.
     pub(super) path: PathBuf,
     service: OnceLock<String>,
 }
 
-/// The groups of one bay by their numbers.
+/// The groups of one bay by their ids.
 #[derive(Debug)]
 pub(super) struct Groups {
     bay: PathBuf,
-    seen: Mutex<Seen>,
+    seen: Mutex<Known>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct Known {
     known: LruCache<u64, Arc<Group>>,
-    /// Numbers that belong to no group: gone before anybody looked.
+    /// Ids of groups that were removed before a scan found them.
     missed: LruCache<u64, ()>,
-    /// Time for looking that was left, and when.
+    /// Time for scans that was left, and when.
     left: (Duration, Instant),
 }
 
-impl Seen {
+impl Known {
     fn time_left(&self) -> Duration {
         let (left, at) = self.left;
         (left + at.elapsed() / LOOKING_PART).min(LOOKING_AT_ONCE)
     }
 
-    fn look(&mut self, bay: &Path, wanted: Option<u64>) -> bool {
+    fn scan(&mut self, bay: &Path, wanted: Option<u64>) -> bool {
         let (time, began) = (self.time_left(), Instant::now());
-        let complete = look(bay, &mut self.known, wanted, began + time.min(LOOK_WITHIN));
+        let complete = scan(bay, &mut self.known, wanted, began + time.min(LOOK_WITHIN));
         let now = Instant::now();
         self.left = (time.saturating_sub(now - began), now);
         complete
@@ -77,7 +77,7 @@ impl Seen {
 impl Groups {
     /// `bay` is the bay's own group in version 2.
     pub(super) fn of(bay: PathBuf) -> Self {
-        let seen = Seen {
+        let seen = Known {
             known: LruCache::new(REMEMBERED),
             missed: LruCache::new(REMEMBERED),
             left: (LOOKING_AT_ONCE, Instant::now()),
@@ -93,7 +93,7 @@ impl Groups {
         if seen.missed.contains(&number) || seen.time_left().is_zero() {
             return None;
         }
-        let complete = seen.look(&self.bay, Some(number));
+        let complete = seen.scan(&self.bay, Some(number));
         let found = seen.known.get(&number).map(Arc::clone);
         if found.is_none() && complete {
             seen.missed.put(number, ());
@@ -101,19 +101,21 @@ impl Groups {
         found
     }
 
-    /// Takes note of the groups there are now, so that they are known when they are gone.
-    pub(super) fn note(&self) {
+    /// Remembers the present groups, so that they are known after their removal.
+    pub(super) fn remember_present(&self) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.look(&self.bay, None);
+        seen.scan(&self.bay, None);
     }
 
-    /// Where the processes of a group, and of those below it, are listed; those of its exec where it has one.
+    /// The directory that lists the processes of a group and of those below it. If the group belongs to an exec, that
+    /// of the exec.
     pub(super) fn directory(&self, group: &Group) -> PathBuf {
         let depth = if matches!(group.purpose, Purpose::Exec(_)) { 2 } else { usize::MAX };
         self.bay.join(group.path.iter().take(depth).collect::<PathBuf>())
     }
 
-    /// The service whose run an exec is, as its guest has marked it. After a restore it does so again, later.
+    /// The service whose run an exec is, as the guest has marked the group. After a restore the guest marks it again, a
+    /// little later.
     pub(super) fn service(&self, group: &Group) -> Option<String> {
         let marked = || {
             let mut name = [0; ServiceName::MAX_LEN];
@@ -130,9 +132,8 @@ impl Groups {
     }
 }
 
-/// Goes through the bay's groups, those near its own first, until the wanted one is among them. False when some were left
-/// out.
-fn look(bay: &Path, known: &mut LruCache<u64, Arc<Group>>, wanted: Option<u64>, until: Instant) -> bool {
+/// Scans the bay's groups, nearest first, until the wanted one is found. Returns false if some were left out.
+fn scan(bay: &Path, known: &mut LruCache<u64, Arc<Group>>, wanted: Option<u64>, until: Instant) -> bool {
     let mut level = vec![PathBuf::new()];
     let mut count = 0;
     for _ in 0..MAX_GROUP_DEPTH {
@@ -141,7 +142,7 @@ fn look(bay: &Path, known: &mut LruCache<u64, Arc<Group>>, wanted: Option<u64>, 
             if Instant::now() > until {
                 return false;
             }
-            // Gone meanwhile.
+            // Removed meanwhile.
             let Ok(entries) = fs::read_dir(bay.join(path)) else { continue };
             for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
                 count += 1;
@@ -163,18 +164,18 @@ fn look(bay: &Path, known: &mut LruCache<u64, Arc<Group>>, wanted: Option<u64>, 
         if below.is_empty() {
             return true;
         }
-        // Execs are all on the second level; without anybody to find, the rest is not needed.
+        // Execs are all on the second level. Without a wanted group, deeper ones are not needed.
         if wanted.is_none() && below.iter().all(|path| path.iter().count() >= 2) {
             return true;
         }
-        // However many others the bay has made beside them.
+        // The execs first, however many other groups the bay has made.
         below.sort_by_key(|path| path != Path::new("execs"));
         level = below;
     }
     false
 }
 
-/// By its path below the bay's group; none for what holds no processes.
+/// By its path below the bay's group. None for groups without processes.
 fn purpose(path: &Path) -> Option<Purpose> {
     let mut parts = path.iter().map(|part| part.to_str().unwrap_or_default());
     match (parts.next(), parts.next()) {
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_known_by_their_number_also_when_they_are_gone() {
+    fn groups_are_known_by_their_id_even_after_their_removal() {
         let dir = tempfile::tempdir().unwrap();
         let exec = ExecId::generate();
         let leaf = dir.path().join("execs").join(exec.to_string());

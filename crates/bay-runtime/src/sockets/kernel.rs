@@ -1,4 +1,4 @@
-//! Questions to the kernel about the network namespace that the asking socket was opened in.
+//! Netlink requests about the network namespace in which the socket was opened.
 
 use std::io;
 use std::time::Duration;
@@ -13,20 +13,20 @@ const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 const NLM_F_DUMP: u16 = 0x300;
-/// Set in an attribute's kind: what is in it are attributes, or is in the order of the network.
+/// Flags in an attribute's type: its content are attributes, or is in network byte order.
 const NLA_FLAGS: u16 = 0xc000;
 pub(super) const NLA_NESTED: u16 = 0x8000;
 
-/// The kernel answers while it is asked; this is for the day it does not.
+/// The kernel answers during the request. This is a precaution for the case that it does not.
 const ANSWER_WITHIN: Duration = Duration::from_millis(200);
-/// What the kernel puts into one datagram at most, unless it is given more room.
+/// The kernel's largest datagram, unless it is given more room.
 const DATAGRAM: usize = 32 << 10;
-/// Datagrams that belong to earlier questions and are skipped before a question is given up.
+/// Datagrams of earlier requests that are skipped before a request is given up.
 const MAX_STRAY: usize = 16;
 /// Datagrams of one list.
 const MAX_DATAGRAMS: usize = 4096;
 
-/// A socket on which one question is asked at a time.
+/// A netlink socket. One request at a time.
 #[derive(Debug)]
 pub(super) struct Kernel {
     socket: Socket,
@@ -35,19 +35,19 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// Of the calling thread's network namespace.
+    /// In the calling thread's network namespace.
     pub(super) fn open(protocol: isize) -> io::Result<Self> {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
-        // From here on the kernel alone can send to it. Root in the bay may otherwise send to every netlink socket of its
-        // namespace, and would answer for the kernel.
+        // From here on, only the kernel can send to this socket. Otherwise root in the bay, which may send to every
+        // netlink socket of its namespace, could answer for the kernel.
         socket.connect(&SocketAddr::new(0, 0))?;
         set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_WITHIN))?;
         set_socket_timeout(&socket, Timeout::Send, Some(ANSWER_WITHIN))?;
         Ok(Self { socket, sequence: 0, buffer: vec![0; DATAGRAM] })
     }
 
-    /// One question, one answer: its kind and body.
+    /// Sends one request. Returns the type and body of its answer.
     pub(super) fn ask(&mut self, kind: u16, question: &[u8]) -> io::Result<(u16, &[u8])> {
         self.send(kind, 0, question)?;
         for _ in 0..MAX_STRAY {
@@ -57,13 +57,13 @@ impl Kernel {
                 .map(|message| (message.kind, HEADER..HEADER + message.body.len()));
             if let Some((kind, body)) = answer {
                 let body = &self.buffer[body];
-                return if kind == NLMSG_ERROR { Err(refusal(body)) } else { Ok((kind, body)) };
+                return if kind == NLMSG_ERROR { Err(error_of(body)) } else { Ok((kind, body)) };
             }
         }
         Err(io::ErrorKind::TimedOut.into())
     }
 
-    /// Asks for something to be done, and hears that it was.
+    /// Sends a command and waits for its acknowledgement.
     pub(super) fn command(&mut self, kind: u16, order: &[u8]) -> io::Result<()> {
         self.send(kind, NLM_F_ACK, order)?;
         for _ in 0..MAX_STRAY {
@@ -75,14 +75,14 @@ impl Kernel {
                 return if message.body.first_chunk() == Some(&[0; 4]) {
                     Ok(())
                 } else {
-                    Err(refusal(message.body))
+                    Err(error_of(message.body))
                 };
             }
         }
         Err(io::ErrorKind::TimedOut.into())
     }
 
-    /// Everything there is of a kind, to `each`.
+    /// Requests a list, and passes every entry to `each`.
     pub(super) fn list(&mut self, kind: u16, question: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
         self.send(kind, NLM_F_DUMP, question)?;
         for _ in 0..MAX_DATAGRAMS {
@@ -95,7 +95,7 @@ impl Kernel {
                 }
                 match message.kind {
                     NLMSG_DONE => return Ok(()),
-                    NLMSG_ERROR => return Err(refusal(message.body)),
+                    NLMSG_ERROR => return Err(error_of(message.body)),
                     _ => each(message.body),
                 }
             }
@@ -145,12 +145,12 @@ fn first(bytes: &[u8]) -> Option<Message<'_>> {
     })
 }
 
-fn refusal(body: &[u8]) -> io::Error {
+fn error_of(body: &[u8]) -> io::Error {
     let code = body.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
     io::Error::from_raw_os_error(code.wrapping_neg())
 }
 
-/// The attribute of a kind among those in `bytes`.
+/// The attribute of type `wanted` in `bytes`.
 pub(super) fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
@@ -163,7 +163,7 @@ pub(super) fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     }
 }
 
-/// An attribute as the kernel reads it.
+/// An attribute, as the kernel reads it.
 pub(super) fn written(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = 4 + value.len();
     let mut bytes = Vec::with_capacity(length.next_multiple_of(4));
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(attribute(&bytes, 21), Some(&b"cgroup"[..]));
         assert_eq!(attribute(&bytes, 4), None);
         assert_eq!(attribute(&bytes[..10], 21), None);
-        // A length of nothing must not go round for ever.
+        // A length of zero must not loop for ever.
         assert_eq!(attribute(&[0; 64], 1), None);
         assert!(first(&[0; 8]).is_none() && first(&[255; 64]).is_none());
     }

@@ -1,4 +1,4 @@
-//! Sockets of a bay as the host's kernel sees them: who opened one, and the end of those that lead nowhere any more.
+//! Sockets of a bay as the host's kernel shows them: who opened one, and aborting those that lead nowhere any more.
 //!
 //! ```text
 //!  ends of a connection ──► Kernel: sock_diag in the bay's network namespace ──► control group, inode, user
@@ -7,11 +7,12 @@
 //!                           conntrack: an address behind the bay's      Groups: exec, guest   Processes: pid, exe, argv
 //! ```
 //!
-//! The kernel notes a socket's control group when it is made. So it tells the exec that opened a connection, also after
-//! that passed it on, moved elsewhere or ended; the process is whoever has it open now, as far as it can be seen.
+//! The kernel records a socket's control group when the socket is made. So it identifies the exec that opened a
+//! connection, even if that exec passed it on, moved to another group or ended. The process is the one that has the
+//! socket open now, if it can be found.
 //!
-//! Failure paths: what is not found is unknown. A process that ends right after sending leaves a socket that still tells,
-//! for `ORPHANS_TELL` seconds at least (`network.rs`); after that only the ends are left.
+//! Failure paths: what is not found is unknown. If a process ends right after sending, its socket still shows its group
+//! for at least `ORPHANS_KEPT_S` seconds (`network.rs`); afterwards only the addresses are left.
 
 use std::fs::File;
 use std::io;
@@ -26,7 +27,7 @@ use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_SOCK_DIAG};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::network::LINK_INDEX;
-use crate::place;
+use crate::run_directory;
 
 mod conntrack;
 mod diag;
@@ -42,35 +43,37 @@ use processes::Processes;
 pub use outside::can_destroy;
 pub(crate) use outside::destroy_outside;
 
-/// Longest path of a group that is told.
+/// Longest path of a group that is reported.
 const MAX_GROUP_NAME: usize = 200;
 
-/// A way to ask about the sockets of one bay, for as long as it runs. Keeps the bay's network namespace alive.
+/// Requests about the sockets of one running bay. Keeps the bay's network namespace alive.
 #[derive(Debug)]
 pub struct Sockets {
     diag: Mutex<Kernel>,
-    /// Absent where the kernel has no such table.
+    /// None if the kernel has no such table.
     conntrack: Option<Mutex<Kernel>>,
-    /// First id of the bay on the host, and how many it has.
+    /// First id of the bay on the host, and the number of its ids.
     ids: Option<(u32, u32)>,
 }
 
-/// Whose a socket is.
+/// To whom a socket belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
-    /// Number of the control group that opened it.
+    /// Id of the control group that opened it.
     pub cgroup: u64,
-    /// Zero when no process has it open any more.
+    /// Zero if no process has it open.
     pub inode: u64,
-    /// By its number in the bay; absent for one that the bay has not.
+    /// The user id in the bay. None for an id that the bay does not have.
     pub uid: Option<u32>,
 }
 
 impl Sockets {
+    /// Opens the tables of a running bay.
+    ///
     /// # Errors
-    /// When the bay does not run any more, or its namespace cannot be entered.
+    /// If the bay no longer runs, or its namespace cannot be entered.
     pub fn open(record: &RuntimeRecord) -> io::Result<Self> {
-        // In a thread that ends in the bay's namespace.
+        // In a thread that enters the bay's namespace and ends there.
         let opened = std::thread::scope(|scope| scope.spawn(|| Self::open_here(record)).join());
         opened.unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
     }
@@ -78,8 +81,8 @@ impl Sockets {
     fn open_here(record: &RuntimeRecord) -> io::Result<Self> {
         let namespace = File::open(format!("/proc/{}/ns/net", record.pid))?;
         let ids = std::fs::read_to_string(format!("/proc/{}/uid_map", record.pid))?;
-        // Looked at last: all of it was of this process, or is not used.
-        if place::process_start_ticks(record.pid)? != record.start_ticks {
+        // Checked last: if the process is the same now, everything above belongs to it.
+        if run_directory::process_start_ticks(record.pid)? != record.start_ticks {
             return Err(io::Error::new(io::ErrorKind::NotFound, "the bay does not run any more"));
         }
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
@@ -90,17 +93,17 @@ impl Sockets {
         })
     }
 
-    /// Whose socket is at the bay's end of a connection; for UDP, whose socket an answer would be given to.
+    /// The owner of the socket at the bay's end of a connection; for UDP, of the socket that would get an answer.
     ///
     /// # Errors
-    /// When the kernel does not answer, or not as it should.
+    /// If the kernel does not answer, or answers in an unexpected form.
     pub fn owner(
         &self,
         bay_end: SocketAddr,
         gateway_end: SocketAddr,
         transport: Transport,
     ) -> io::Result<Option<Owner>> {
-        let (local, remote) = (plain(bay_end), plain(gateway_end));
+        let (local, remote) = (without_scope(bay_end), without_scope(gateway_end));
         let mut kernel = self.diag.lock().unwrap_or_else(PoisonError::into_inner);
         let found = diag::find(&mut kernel, local, remote, LINK_INDEX, transport)?;
         let uid = |uid: u32| {
@@ -111,10 +114,10 @@ impl Sockets {
         }))
     }
 
-    /// Where a connection began that the bay passed on from inside itself under its own address.
+    /// Where a connection began that the bay forwarded from inside under its own address.
     ///
     /// # Errors
-    /// When the kernel does not answer, or not as it should.
+    /// If the kernel does not answer, or answers in an unexpected form.
     pub fn origin(
         &self,
         bay_end: SocketAddr,
@@ -123,16 +126,16 @@ impl Sockets {
     ) -> io::Result<Option<IpAddr>> {
         let Some(conntrack) = &self.conntrack else { return Ok(None) };
         let mut kernel = conntrack.lock().unwrap_or_else(PoisonError::into_inner);
-        conntrack::origin(&mut kernel, plain(bay_end), plain(gateway_end), transport)
+        conntrack::origin(&mut kernel, without_scope(bay_end), without_scope(gateway_end), transport)
     }
 }
 
-/// An IPv4 address in its own form, and without what an interface has to do with it.
-fn plain(end: SocketAddr) -> SocketAddr {
+/// The address as IPv4 if it is a mapped one, and without the scope of an interface.
+fn without_scope(end: SocketAddr) -> SocketAddr {
     SocketAddr::new(end.ip().to_canonical(), end.port())
 }
 
-/// The first line of an id map: first id inside, first id outside, how many.
+/// The first line of an id map: first id inside, first id outside, count.
 fn first_ids(map: &str) -> Option<(u32, u32)> {
     let mut numbers = map.split_ascii_whitespace().map_while(|word| word.parse().ok());
     match (numbers.next(), numbers.next(), numbers.next()) {
@@ -141,7 +144,7 @@ fn first_ids(map: &str) -> Option<(u32, u32)> {
     }
 }
 
-/// Tells who in one bay is behind a connection.
+/// Identifies who in one bay opened a connection.
 #[derive(Debug)]
 pub struct Callers {
     sockets: Sockets,
@@ -153,23 +156,23 @@ impl Callers {
     /// `group` is the bay's own group in version 2.
     ///
     /// # Errors
-    /// As [`Sockets::open`].
+    /// If the bay no longer runs, or its namespace cannot be entered.
     pub fn of(record: &RuntimeRecord, group: PathBuf) -> io::Result<Self> {
         let callers = Self {
             sockets: Sockets::open(record)?,
             groups: Groups::of(group),
             processes: Processes::default(),
         };
-        callers.groups.note();
+        callers.groups.remember_present();
         Ok(callers)
     }
 
-    /// Takes note of the execs there are, so that they are known by what they left when they are gone.
-    pub fn note(&self) {
-        self.groups.note();
+    /// Remembers the present execs, so that their sockets can be attributed after they have ended.
+    pub fn remember_present(&self) {
+        self.groups.remember_present();
     }
 
-    /// Who opened a connection; all but the process, which takes longer to find.
+    /// Who opened a connection, without the process, which takes longer to find.
     #[must_use]
     pub fn who(&self, bay_end: SocketAddr, gateway_end: SocketAddr, transport: Transport) -> Who {
         match self.sockets.owner(bay_end, gateway_end, transport) {
@@ -199,7 +202,7 @@ impl Callers {
         who
     }
 
-    /// The process that has the bay's end open. Best effort: looked for among those of the exec that opened it.
+    /// The process that has the bay's end open. Best effort: searched among those of the exec that opened it.
     #[must_use]
     pub fn process(
         &self,
@@ -209,7 +212,7 @@ impl Callers {
     ) -> Option<Process> {
         let owner = self.sockets.owner(bay_end, gateway_end, transport).ok()??;
         let group = self.groups.find(owner.cgroup)?;
-        // One that nobody has open has no process.
+        // Only an open socket has a process.
         (owner.inode != 0).then(|| self.processes.find(self.groups.directory(&group), owner.inode))?
     }
 }

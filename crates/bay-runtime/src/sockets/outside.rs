@@ -1,5 +1,5 @@
-//! The end of connections that lead out of a bay. After a restore nobody is at their other end: the gateway namespace is a
-//! new one, and another bay may have gone on with them.
+//! Aborts connections that lead out of a bay. After a restore nobody is at their other end: the gateway namespace is
+//! new, and another bay may use the same connections.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,11 +11,11 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use super::diag;
 use super::kernel::Kernel;
 
-/// Aborts every TCP connection and connected UDP socket of the calling thread's network namespace whose other end is not
-/// the bay itself. Whoever waits for one learns it at once. Answers how many there were.
+/// Aborts every TCP connection and connected UDP socket of the calling thread's network namespace whose other end is
+/// not in the bay. Processes that wait for one learn it at once. Returns their number.
 ///
 /// # Errors
-/// `Unsupported` on kernels that cannot do this to somebody else's sockets.
+/// `Unsupported` if the kernel cannot destroy the sockets of other processes.
 pub(crate) fn destroy_outside() -> io::Result<usize> {
     let mut kernel = Kernel::open(NETLINK_SOCK_DIAG)?;
     let mut destroyed = 0;
@@ -29,10 +29,11 @@ pub(crate) fn destroy_outside() -> io::Result<usize> {
     Ok(destroyed)
 }
 
-/// Whether this kernel can abort connections of others (`CONFIG_INET_DIAG_DESTROY`). Asked about one that cannot be.
+/// Whether this kernel can destroy the sockets of other processes (`CONFIG_INET_DIAG_DESTROY`). Asks about a socket
+/// that cannot exist.
 ///
 /// # Errors
-/// Without the right to ask, or without `sock_diag` at all.
+/// Without the right to ask, or without `sock_diag`.
 pub fn can_destroy() -> io::Result<bool> {
     let mut kernel = Kernel::open(NETLINK_SOCK_DIAG)?;
     match diag::destroy_nothing(&mut kernel) {

@@ -1,7 +1,7 @@
 //! Which process has a socket open.
 //!
-//! The words that a process was called with are read from its own memory, which it may have put where reading them waits
-//! for ever. So this is done in a thread of its own, which nobody waits for long.
+//! A process's arguments are read from its own memory, which it may have mapped from a file whose reading never ends.
+//! So a thread of its own reads them, and callers wait only briefly for it.
 
 use std::ffi::CStr;
 use std::fs;
@@ -15,33 +15,33 @@ use std::time::Duration;
 use bay_types::egress::{MAX_ARGV_BYTES, MAX_EXE_BYTES, Process};
 use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
 
-/// Processes and open files that are looked at for one socket.
+/// Processes and open files that are examined for one socket.
 const MAX_PROCESSES: usize = 256;
 const MAX_DESCRIPTORS: usize = 4096;
-/// Groups below an exec's own that are looked in.
+/// Groups below an exec's own that are searched.
 const MAX_GROUPS: usize = 64;
 /// Longest list of processes, and longest status of one, that is read.
 const MAX_LIST_BYTES: u64 = 64 << 10;
 const MAX_STATUS_BYTES: u64 = 8 << 10;
-/// How long somebody waits for an answer, and how many may wait.
+/// How long a caller waits for an answer, and how many may wait.
 const ANSWER_WITHIN: Duration = Duration::from_millis(50);
 const WAITING: usize = 64;
 
 struct Question {
-    /// The group whose processes may have it, with those below.
+    /// The group whose processes may have the socket, with those below.
     group: PathBuf,
     inode: u64,
     answer: SyncSender<Option<Process>>,
 }
 
-/// The thread that looks for processes; it begins with the first question and ends with this.
+/// The thread that searches for processes. It starts with the first request and ends when this is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
     questions: OnceLock<Option<SyncSender<Question>>>,
 }
 
 impl Processes {
-    /// Best effort: none when it cannot be seen, or not soon.
+    /// Best effort: None if the process is not found, or not in time.
     pub(super) fn find(&self, group: PathBuf, inode: u64) -> Option<Process> {
         let questions = self.questions.get_or_init(|| {
             let (questions, asked) = sync_channel(WAITING);
@@ -56,12 +56,12 @@ impl Processes {
 
 fn answer(asked: &Receiver<Question>) {
     while let Ok(question) = asked.recv() {
-        // Whoever asked may have gone.
-        let _ = question.answer.try_send(look(&question.group, question.inode));
+        // The caller may have given up.
+        let _ = question.answer.try_send(search(&question.group, question.inode));
     }
 }
 
-fn look(group: &Path, inode: u64) -> Option<Process> {
+fn search(group: &Path, inode: u64) -> Option<Process> {
     let socket = format!("socket:[{inode}]");
     let mut groups = vec![group.to_owned()];
     let (mut at, mut processes, mut descriptors) = (0, 0, 0);
@@ -72,7 +72,7 @@ fn look(group: &Path, inode: u64) -> Option<Process> {
             if processes > MAX_PROCESSES || descriptors > MAX_DESCRIPTORS {
                 return None;
             }
-            // By one descriptor to the end: a number that is used again must not lead to another process.
+            // One descriptor for everything: a pid that is reused must not lead to another process.
             let path = format!("/proc/{pid}");
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let Ok(process) = openat(CWD, path, flags, Mode::empty()) else { continue };
@@ -91,7 +91,7 @@ fn members(group: &Path) -> Vec<i32> {
     let mut list = String::new();
     let read = fs::File::open(group.join("cgroup.procs"))
         .and_then(|file| file.take(MAX_LIST_BYTES).read_to_string(&mut list));
-    // Gone, or a group of threads.
+    // The process has ended, or a group has threaded processes.
     if read.is_err() {
         return Vec::new();
     }
@@ -123,13 +123,13 @@ fn link(dir: &OwnedFd, name: &CStr, buffer: Vec<u8>) -> Option<Vec<u8>> {
 fn describe(process: BorrowedFd<'_>, host_pid: i32) -> Option<Process> {
     let status = read(process, "status", MAX_STATUS_BYTES).ok()?;
     let status = String::from_utf8_lossy(&status);
-    // Its number here, in the bay, and in what the bay has made below.
+    // Its pid here, in the bay, and in namespaces that the bay has made.
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     let pid = numbers.split_ascii_whitespace().nth(1)?.parse().ok()?;
     let exe = readlinkat(process, "exe", Vec::new()).map(|path| path.into_bytes()).unwrap_or_default();
     let exe = &exe[..exe.len().min(MAX_EXE_BYTES)];
     let argv = read(process, "cmdline", MAX_ARGV_BYTES as u64).unwrap_or_default();
-    Some(Process { pid, host_pid, exe: String::from_utf8_lossy(exe).into_owned(), argv: words(&argv) })
+    Some(Process { pid, host_pid, exe: String::from_utf8_lossy(exe).into_owned(), argv: arguments(&argv) })
 }
 
 fn read(process: BorrowedFd<'_>, name: &str, most: u64) -> io::Result<Vec<u8>> {
@@ -139,7 +139,7 @@ fn read(process: BorrowedFd<'_>, name: &str, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn words(argv: &[u8]) -> Vec<String> {
+fn arguments(argv: &[u8]) -> Vec<String> {
     let argv = argv.strip_suffix(&[0]).unwrap_or(argv);
     if argv.is_empty() {
         return Vec::new();
@@ -152,9 +152,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_told_as_they_were_given() {
-        assert_eq!(words(b"curl\0-s\0\0https://x\0"), ["curl", "-s", "", "https://x"]);
-        assert_eq!(words(b""), Vec::<String>::new());
-        assert_eq!(words(b"caf\xe9"), ["caf\u{fffd}"]);
+    fn arguments_are_reported_as_they_were_given() {
+        assert_eq!(arguments(b"curl\0-s\0\0https://x\0"), ["curl", "-s", "", "https://x"]);
+        assert_eq!(arguments(b""), Vec::<String>::new());
+        assert_eq!(arguments(b"caf\xe9"), ["caf\u{fffd}"]);
     }
 }

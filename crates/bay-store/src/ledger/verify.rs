@@ -1,4 +1,4 @@
-//! Whether the whole record holds.
+//! Verification of the whole record.
 
 use std::path::Path;
 
@@ -7,18 +7,20 @@ use bay_types::event::TrafficPart;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::{frontier, grow};
-use crate::event::{PAGE, Raw, raw, to_i64};
-use crate::{Result, Store, StoreError};
+use crate::column::to_i64;
+use crate::error::{Result, StoreError};
+use crate::event_row::{EventRow, PAGE, event_row};
+use crate::store::Store;
+use crate::tree::{frontier, grow};
 
-/// What [`Store::events_verify`] found.
+/// The result of [`Store::events_verify`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Intact {
         events: u64,
         root: Hash,
     },
-    /// The record does not hold from this event on.
+    /// Event `seq` is the first that does not verify.
     Broken {
         seq: u64,
         why: String,
@@ -26,13 +28,13 @@ pub enum Verdict {
 }
 
 impl Store {
-    /// Walks the whole record and checks every hash, those inside the tree too.
+    /// Reads the whole record and checks every hash, including the inner hashes of the tree.
     ///
     /// # Errors
     /// When the database cannot be read; a broken record is a [`Verdict`], not an error.
     pub async fn events_verify(&self) -> Result<Verdict> {
-        // A transaction keeps frontier and rows together while they are compared. A reading one, and a page at a time: a
-        // long record must not keep anybody from writing.
+        // A transaction keeps the frontier and the rows consistent while they are compared. It only reads, one page
+        // at a time, so that a long record blocks no writer.
         let failed = self.failed("verifying events");
         let mut transaction = self.inner.readers.begin().await.map_err(&failed)?;
         let verdict = verify(&mut transaction, self.path()).await;
@@ -41,9 +43,9 @@ impl Store {
     }
 }
 
-/// Whether the columns that events are selected by hold what they should: else an event that holds could be kept out of
+/// Whether the columns that queries filter on match the event. If they did not, a valid event could be hidden from
 /// the pages that it belongs to.
-fn columns_fit(row: &SqliteRow, event: &Raw) -> bool {
+fn columns_fit(row: &SqliteRow, event: &EventRow) -> bool {
     let due = event.columns();
     let traffic = row.try_get::<Option<String>, _>(6);
     let from_inside = row.try_get::<i64, _>(7);
@@ -53,7 +55,7 @@ fn columns_fit(row: &SqliteRow, event: &Raw) -> bool {
 
 async fn verify(connection: &mut SqliteConnection, path: &Path) -> Result<Verdict> {
     let failed = |source| StoreError::query(path, "verifying events", source);
-    // A frontier that cannot be read is a broken record too, but only once the events were looked at.
+    // An unreadable frontier is a broken record too, but it is reported only after all events were checked.
     let kept = frontier(connection).await.ok();
     let mut seen = Frontier::default();
     let mut nodes = Vec::new();
@@ -73,8 +75,8 @@ async fn verify(connection: &mut SqliteConnection, path: &Path) -> Result<Verdic
         for row in &rows {
             let expected = seen.size() + 1;
             let broken = |why: &str| Ok(Verdict::Broken { seq: expected, why: why.to_owned() });
-            // Another type in a column is not what the daemon wrote there.
-            let Ok(found) = raw(row) else { return broken("its row does not hold what it should") };
+            // A value of another type was not written by the daemon.
+            let Ok(found) = event_row(row) else { return broken("its row does not hold what it should") };
             if found.seq != expected {
                 return broken("it is missing");
             }

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::*;
 
 fn row(bay: BayId) -> ApprovalRow {
-    let asked_at = event::now();
+    let asked_at = column::now();
     ApprovalRow {
         key: "exec_1  GET https://a.test/".to_owned(),
         card: Approval {

@@ -1,6 +1,6 @@
 //! Policies and grants: each change is on record, and none outlives what it was for.
 
-use bay_types::checkpoint::Lineage;
+use bay_types::bay::Lineage;
 use jiff::{SignedDuration, Timestamp};
 
 use super::*;
@@ -24,7 +24,7 @@ fn grant(id: &str, minutes: i64) -> GrantRow {
 }
 
 fn now() -> Timestamp {
-    event::now()
+    column::now()
 }
 
 async fn kinds(store: &Store) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Facts read out of the filesystem's own trees.
+//! Reads items of the filesystem's own trees.
 
 use std::io;
 use std::mem::size_of;
@@ -39,7 +39,7 @@ struct SearchArgs {
     buf: [u8; SEARCH_BUFFER],
 }
 
-/// The variable buffer behind the header is not part of the encoded size.
+/// The variable buffer after the header is not part of the encoded size.
 const IOC_TREE_SEARCH_V2: u32 = request(READ | WRITE, 17, size_of::<SearchArgs>() - SEARCH_BUFFER);
 
 /// One item of a tree, as the search returns it.
@@ -50,7 +50,7 @@ struct Item<'a> {
     body: &'a [u8],
 }
 
-/// What to look for in a tree.
+/// What to search in a tree.
 struct Search {
     tree: u64,
     objectid: (u64, u64),
@@ -59,11 +59,11 @@ struct Search {
     min_transid: u64,
 }
 
-fn little(bytes: &[u8], at: usize) -> Option<u64> {
+fn little_endian(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-/// Visits the items of a tree in key order until `visit` says false.
+/// Visits the items of a tree in key order until `visit` returns false.
 fn search(
     filesystem: impl AsFd,
     wanted: &Search,
@@ -108,7 +108,7 @@ fn search(
                 |from: usize| header[from..from + 4].try_into().map(u32::from_ne_bytes).unwrap_or_default();
             let (objectid, offset, kind, length) = (word(8), word(16), half(24), half(28) as usize);
             let Some(body) = arguments.buf.get(at + HEADER..at + HEADER + length) else { return Ok(()) };
-            // Keys between the bounds may have other types: the bounds are on the whole key.
+            // Keys between the bounds may have other types, because the bounds apply to the whole key.
             let fits = (wanted.kind.0..=wanted.kind.1).contains(&kind)
                 && (wanted.objectid.0..=wanted.objectid.1).contains(&objectid)
                 && (wanted.offset.0..=wanted.offset.1).contains(&offset);
@@ -131,7 +131,7 @@ fn search(
     }
 }
 
-/// Ids of the subvolumes that hang directly inside the subvolume `id`.
+/// Ids of the subvolumes directly in the subvolume `id`.
 pub fn subvolume_children(filesystem: impl AsFd, id: u64) -> io::Result<Vec<u64>> {
     let mut children = Vec::new();
     let wanted = Search {
@@ -148,7 +148,7 @@ pub fn subvolume_children(filesystem: impl AsFd, id: u64) -> io::Result<Vec<u64>
     Ok(children)
 }
 
-/// Does a subvolume with this id exist, be it only in its last moments?
+/// Whether a subvolume with this id exists, even if it is being deleted.
 pub fn subvolume_exists(filesystem: impl AsFd, id: u64) -> io::Result<bool> {
     let mut exists = false;
     let wanted = Search {
@@ -165,7 +165,7 @@ pub fn subvolume_exists(filesystem: impl AsFd, id: u64) -> io::Result<bool> {
     Ok(exists)
 }
 
-/// Bytes that only this group holds; `None` when there is no such group or quotas are off.
+/// Bytes that only this group has. None if the group does not exist or quotas are off.
 pub fn qgroup_usage(filesystem: impl AsFd, group: Qgroup) -> io::Result<Option<u64>> {
     let mut usage = None;
     let wanted = Search {
@@ -177,14 +177,14 @@ pub fn qgroup_usage(filesystem: impl AsFd, group: Qgroup) -> io::Result<Option<u
     };
     let found = search(filesystem, &wanted, &mut |item| {
         // generation, referenced, referenced compressed, exclusive, exclusive compressed
-        usage = little(item.body, 24);
+        usage = little_endian(item.body, 24);
         false
     });
     absent_tree(found)?;
     Ok(usage)
 }
 
-/// Every quota group; none when quotas are off.
+/// Every quota group. None if quotas are off.
 pub fn qgroup_list(filesystem: impl AsFd) -> io::Result<Vec<Qgroup>> {
     let mut groups = Vec::new();
     let wanted = Search {
@@ -202,7 +202,7 @@ pub fn qgroup_list(filesystem: impl AsFd) -> io::Result<Vec<Qgroup>> {
     Ok(groups)
 }
 
-/// Without quotas there is no quota tree, which is an answer and not a failure.
+/// Without quotas there is no quota tree, which is no error.
 fn absent_tree(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
@@ -210,14 +210,14 @@ fn absent_tree(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Bytes of file data written into the subvolume since it was made, looking at no more than `max_items` extents.
-/// Costs time by what changed, not by what is there.
+/// Bytes of file data written to the subvolume since it was made. Examines at most `max_items` extents. Takes time in
+/// proportion to what changed, not to what exists.
 pub fn bytes_written_since_birth(top: impl AsFd, max_items: u64) -> io::Result<u64> {
     const INLINE: u8 = 0;
     const HEADER_OF_INLINE: usize = 21;
     let top = top.as_fd();
     let info = subvolume_info(top)?;
-    // Whatever is in a subvolume that began empty was written into it; a snapshot shares what is older than it.
+    // Everything in a subvolume that was made empty was written to it. A snapshot shares what is older than itself.
     let shared_until = if info.parent_uuid == [0; 16] { 0 } else { info.born };
     let mut bytes = 0_u64;
     let mut seen = 0_u64;
@@ -230,12 +230,12 @@ pub fn bytes_written_since_birth(top: impl AsFd, max_items: u64) -> io::Result<u
     };
     search(top, &wanted, &mut |item| {
         seen += 1;
-        let young = little(item.body, 0).is_some_and(|generation| generation > shared_until);
+        let young = little_endian(item.body, 0).is_some_and(|generation| generation > shared_until);
         if young && item.kind == KEY_EXTENT_DATA && item.objectid >= SUBVOLUME_ROOT_INODE {
             bytes = bytes.saturating_add(match item.body.get(20) {
                 Some(&INLINE) => (item.body.len() - HEADER_OF_INLINE.min(item.body.len())) as u64,
-                Some(_) if little(item.body, 21).is_some_and(|place| place != 0) => {
-                    little(item.body, 45).unwrap_or(0)
+                Some(_) if little_endian(item.body, 21).is_some_and(|place| place != 0) => {
+                    little_endian(item.body, 45).unwrap_or(0)
                 }
                 _ => 0,
             });
@@ -250,14 +250,13 @@ pub fn bytes_written_since_birth(top: impl AsFd, max_items: u64) -> io::Result<u
 pub struct Inode {
     pub number: u64,
     pub is_dir: bool,
-    /// When it was made and when it last changed, in nanoseconds since 1970. The kernel sets both; no program can.
+    /// When it was made and when it last changed, in nanoseconds since 1970. Only the kernel sets both.
     pub made_ns: i128,
     pub changed_ns: i128,
 }
 
-/// Visits what changed in the subvolume since it had this generation, and some of what did not, in order of inode
-/// numbers. Looks at no more than `max_items` items, and answers whether that was all. Costs time by what changed, not
-/// by what is there.
+/// Visits the inodes of the subvolume that changed since this generation, and some others, in order of inode numbers.
+/// Examines at most `max_items` items, and returns whether that was all. Takes time in proportion to what changed.
 pub fn inodes_changed_since(
     top: impl AsFd,
     generation: u64,
@@ -268,7 +267,7 @@ pub fn inodes_changed_since(
     let wanted = Search {
         tree: subvolume_info(top)?.id,
         objectid: (SUBVOLUME_ROOT_INODE, LAST_INODE),
-        // All of them, so that what is looked at is bounded and not only what is found.
+        // Items of all kinds, so that `max_items` bounds the examined items and not only the matching ones.
         kind: (0, u32::from(u8::MAX)),
         offset: (0, u64::MAX),
         min_transid: generation,
@@ -286,10 +285,10 @@ pub fn inodes_changed_since(
     Ok(seen < max_items)
 }
 
-/// Numbers above are the filesystem's own.
+/// Higher numbers are the filesystem's own.
 const LAST_INODE: u64 = u64::MAX - 256;
 
-/// The parts of an inode item that matter here.
+/// The parts of an inode item that are used here.
 fn inode(item: &Item<'_>) -> Option<Inode> {
     const MODE: usize = 52;
     const CHANGED: usize = 124;
@@ -298,7 +297,7 @@ fn inode(item: &Item<'_>) -> Option<Inode> {
     const DIRECTORY: u32 = 0o040_000;
     let half = |at: usize| Some(u32::from_le_bytes(item.body.get(at..at + 4)?.try_into().ok()?));
     let time = |at: usize| {
-        let seconds = i128::from(little(item.body, at)?.cast_signed());
+        let seconds = i128::from(little_endian(item.body, at)?.cast_signed());
         Some(seconds * 1_000_000_000 + i128::from(half(at + 8)?))
     };
     Some(Inode {

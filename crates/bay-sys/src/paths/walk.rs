@@ -1,8 +1,8 @@
-//! What `openat2` does, step by step, for kernels without it: gVisor's is one.
+//! Does what `openat2` does, step by step, for kernels without it, such as gVisor's.
 //!
-//! Each directory on the way is held by a descriptor, and `..` goes back to the descriptor before: nothing that is renamed
-//! meanwhile leads out. A link is read and its text resolved by the same rules, so the links of `/proc` that lead to
-//! descriptors lead nowhere special.
+//! Each directory on the path is held by a descriptor, and `..` returns to the descriptor before. So no rename
+//! meanwhile leads out. A link is read and its text is resolved by the same rules, so the magic links of `/proc` have
+//! no special effect.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,7 @@ use rustix::io::{Errno, Result, dup};
 /// As many links as the kernel follows.
 const MAX_LINKS: usize = 40;
 
-/// The flags of `resolve` that this keeps. A caller that needs another one is refused.
+/// The flags of `resolve` that this supports. A call with another one is refused.
 const KEPT: ResolveFlags = ResolveFlags::IN_ROOT
     .union(ResolveFlags::BENEATH)
     .union(ResolveFlags::NO_SYMLINKS)
@@ -63,7 +63,7 @@ pub(super) fn open(
         }
         let looked = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let found = match openat(at, part.as_slice(), looked, Mode::empty()) {
-            // Made by the open itself.
+            // The open itself makes it.
             Err(Errno::NOENT) if last && flags.contains(OFlags::CREATE) => {
                 return openat(at, part.as_slice(), flags | OFlags::NOFOLLOW, Mode::empty());
             }
@@ -100,7 +100,7 @@ pub(super) fn open(
             }
             FileType::Directory => stack.push(found),
             _ if !last => return Err(Errno::NOTDIR),
-            // The name, not the descriptor: that one is good for nothing but looking. What has the name now is no link.
+            // By name and not by descriptor, which was opened with O_PATH. If a link has replaced it, the open fails.
             _ => return openat(at, part.as_slice(), flags | OFlags::NOFOLLOW, Mode::empty()),
         }
     }
@@ -108,7 +108,7 @@ pub(super) fn open(
     openat(at, ".", flags, Mode::empty())
 }
 
-/// A slash at the end means that a directory is meant.
+/// A slash at the end means that the path must be a directory.
 fn parts(path: &[u8]) -> VecDeque<Vec<u8>> {
     let mut parts: VecDeque<_> =
         path.split(|b| *b == b'/').filter(|part| !part.is_empty()).map(<[u8]>::to_vec).collect();
@@ -125,9 +125,9 @@ mod tests {
 
     use super::*;
 
-    /// Whatever the kernel's `openat2` opens, this opens, and refuses what that refuses.
+    /// This opens whatever the kernel's `openat2` opens, and refuses what that refuses.
     #[test]
-    fn every_path_leads_where_the_kernel_leads_it() {
+    fn every_path_resolves_as_in_the_kernel() {
         let top = std::env::temp_dir().join(format!("walk-{}", std::process::id()));
         let _ = fs::remove_dir_all(&top);
         fs::create_dir_all(top.join("in/a/b")).unwrap();

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 use super::Field;
 use super::area::area;
 use crate::approval::{AskingRule, Differs, Reach};
-use crate::checkpoint::CheckpointName;
 use crate::egress::Who;
 use crate::id::ApprovalId;
+use crate::id::CheckpointName;
 
 /// What was seen of a request's body, without the body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

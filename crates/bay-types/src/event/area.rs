@@ -1,7 +1,7 @@
 //! How an area of events is defined, and how its bodies are read.
 //!
-//! Bodies are read field by field: a field of another shape, or one that is missing, costs that field and not the event.
-//! A record may hold events of any release, so reading one never fails.
+//! Bodies are read field by field: a field that is missing or has another shape is lost, but the rest of the event
+//! is not. A record may have events of any release, so reading never fails.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -10,16 +10,17 @@ use serde_json::Value;
 /// The key of a body's version. A body without it has version 1.
 pub const VERSION_KEY: &str = "version";
 
-/// What the record calls an event of this type, and which version of its body this release writes.
+/// The kind of events of this type, and the version of the body that this release writes.
 ///
-/// A version counts up only when a field changes its meaning. New fields keep it: readers ignore what they do not know.
+/// The version rises only when a field changes its meaning. New fields keep it: readers ignore fields that they do
+/// not know.
 pub trait Recorded {
     const KIND: &'static str;
     const VERSION: u64;
 }
 
-/// A field that every event of its kind has. In an event of another release it may have another shape, or be missing (then
-/// it is `Odd(Value::Null)`).
+/// A field that every event of its kind has. In an event of another release it may have another shape, or be
+/// missing (then it is `Odd(Value::Null)`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Field<T> {
     Is(T),
@@ -41,7 +42,7 @@ impl<T> From<T> for Field<T> {
     }
 }
 
-/// For reading alone: a writer has to give a value.
+/// For parsing only: a writer must give a value.
 impl<T> Default for Field<T> {
     fn default() -> Self {
         Self::Odd(Value::Null)
@@ -64,7 +65,7 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Field<T> {
     }
 }
 
-/// Reads a field, and takes its default if it has another shape.
+/// Parses a field, or uses the default if it has another shape.
 pub(super) fn lenient<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -75,7 +76,8 @@ where
 
 /// The body of an event of this version.
 pub(super) fn write<T: Serialize>(event: &T, version: u64) -> Value {
-    // Only a path that is not UTF-8 has no JSON. The event is worth more than the path.
+    // Only a path that is not UTF-8 has no JSON. Then the event is recorded without its body rather than not at
+    // all.
     let mut body = serde_json::to_value(event)
         .unwrap_or_else(|error| serde_json::json!({ "left_out": error.to_string() }));
     if version > 1
@@ -86,8 +88,8 @@ pub(super) fn write<T: Serialize>(event: &T, version: u64) -> Value {
     body
 }
 
-/// A body of this or an earlier version. `None` if a newer release wrote it in a way that this one does not know, or if
-/// it is no object.
+/// Parses a body of this or an earlier version. `None` if it is not an object, or if a newer release wrote it in an
+/// unknown version.
 pub(super) fn read<T: DeserializeOwned>(body: &Value, known: u64) -> Option<T> {
     let version = match body.as_object()?.get(VERSION_KEY) {
         None => 1,
@@ -99,7 +101,7 @@ pub(super) fn read<T: DeserializeOwned>(body: &Value, known: u64) -> Option<T> {
     T::deserialize(body).ok()
 }
 
-/// One kind of event, for `EVENTS.md` and the tests that go over all kinds.
+/// A kind of event, for `EVENTS.md` and for tests over all kinds.
 #[derive(Debug, Clone, Copy)]
 pub struct KindInfo {
     pub kind: &'static str,
@@ -119,7 +121,7 @@ pub struct FieldInfo {
     pub attributes: &'static str,
 }
 
-/// Version 1 unless another one is given.
+/// The version of a kind: 1 unless given.
 macro_rules! version {
     () => {
         1
@@ -129,7 +131,7 @@ macro_rules! version {
     };
 }
 
-/// Defines the events of one area: a struct for each kind, and the enum of them all.
+/// Defines the events of one area: a struct for each kind, and an enum of all kinds.
 macro_rules! area {
     (
         $(#[doc = $about:literal])*
@@ -170,7 +172,7 @@ macro_rules! area {
         )*
 
         $(#[doc = $about])*
-        // One is read or written at a time, and gone right after.
+        // Only one is in memory at a time.
         #[allow(clippy::large_enum_variant)]
         #[derive(Debug, Clone, PartialEq)]
         pub enum $event {

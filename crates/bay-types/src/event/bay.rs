@@ -3,11 +3,10 @@ use std::path::PathBuf;
 use super::Field;
 use super::area::area;
 use crate::backend::Capabilities;
-use crate::bay::{Limits, Mount, Origin};
-use crate::checkpoint::{CheckpointName, Lineage};
+use crate::bay::{Limits, Lineage, Mount, Origin};
 use crate::error::ErrorCode;
 use crate::event::policy::PolicySummary;
-use crate::id::{BayId, BayName, ImageId};
+use crate::id::{BayId, BayName, CheckpointName, ImageId};
 use crate::settings::BaySet;
 use crate::stats::BayCost;
 

@@ -2,7 +2,8 @@ use serde_json::Value;
 
 use super::Field;
 use super::area::area;
-use crate::checkpoint::{CheckpointKind, CheckpointName};
+use crate::checkpoint::CheckpointKind;
+use crate::id::CheckpointName;
 use crate::id::ExecId;
 
 area! {
@@ -61,7 +62,7 @@ area! {
 }
 
 impl CheckpointMade {
-    /// Why it was made by itself. `None` if somebody asked for it; `Some(None)` if the record does not say why.
+    /// Why the daemon made it. `None` if somebody requested it; `Some(None)` if the record has no reason.
     #[must_use]
     pub fn made_by_itself(&self) -> Option<Option<String>> {
         match &self.automatic {

@@ -3,17 +3,17 @@ use serde_json::Value;
 
 use super::Field;
 use super::area::area;
-use crate::bay::text_enum;
 use crate::egress::Who;
 use crate::id::{ApprovalId, ExecId};
+use crate::text_enum::text_enum;
 use crate::traffic::EgressRule;
 
-/// What all kinds of traffic begin with.
+/// The prefix of all kinds of traffic.
 pub const KINDS: &str = "egress.";
-/// The failure of a request whose name leads to an address that no rule lets it lead to. Its end is a refusal.
+/// The failure of a request whose name resolves to an address that no rule allows. Its end counts as a refusal.
 pub const REFUSED_ADDRESS: &str = "address";
 
-/// What was decided on a request.
+/// The decision on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
@@ -25,23 +25,23 @@ pub enum Outcome {
 
 text_enum!(Outcome { Allow = "allow", Ask = "ask", Deny = "deny" });
 
-/// Why something was refused before there was a request to decide on.
+/// Why something was refused before a request could be decided on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Refusal {
-    /// No rule lets a connection be made there.
+    /// No rule allows a connection there.
     Connection,
-    /// The address was never looked up by a name.
+    /// The address was not obtained by a name lookup.
     Nameless,
-    /// The request has no single meaning.
+    /// The request is ambiguous.
     Form,
     /// It is neither HTTP nor TLS.
     Protocol,
     /// The bay has as many connections or requests under way as it may have.
     TooMany,
-    /// The connection was to become something that cannot be read.
+    /// The client asked for an upgrade to a protocol that cannot be inspected.
     Upgrade,
-    /// A sentinel or a credential was not used as it may be.
+    /// A sentinel or a credential was misused.
     Secret,
 }
 
@@ -73,19 +73,19 @@ text_enum!(LookUpAnswer {
     TooManyNames = "too-many-names",
 });
 
-/// How something ended that was let out.
+/// How allowed traffic ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
     /// The origin answered, and all of the answer was passed on.
     Answered,
-    /// The origin answered, and then something broke.
+    /// The origin began to answer, and then the connection broke.
     Broken,
     /// There was no answer.
     Failed,
-    /// Either end closed a tunnel.
+    /// One side closed a tunnel.
     Closed,
-    /// The bay went away before the end.
+    /// The bay closed the connection before the end.
     Abandoned,
     /// A change of policy ended it.
     Revoked,
@@ -231,16 +231,16 @@ area! {
     }
 }
 
-/// The part of a bay's traffic that an event is. The store keeps it in a column, because pages of traffic and timelines
-/// are selected by it.
+/// The part of a bay's traffic to which an event belongs. The store has it in a column, because queries of traffic
+/// and timelines filter on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TrafficPart {
-    /// A decision that let something out.
+    /// A decision that allowed something.
     LetOut,
-    /// The end of something that was let out.
+    /// The end of allowed traffic.
     Ended,
-    /// An end that is a refusal after all: a policy that changed, or an address that no rule allows.
+    /// An end that counts as a refusal: the policy changed, or no rule allows the address.
     EndedRefused,
     /// A look-up of a name, or a sum of them.
     LookUp,
@@ -295,7 +295,7 @@ impl EgressEvent {
 }
 
 impl EgressDecided {
-    /// Why it was decided so, in one sentence.
+    /// The reason of the decision, in one sentence.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
         self.explanation.as_ref()?.get("reason")?.as_str()

@@ -1,4 +1,4 @@
-//! EVENTS.md: every kind of event with its fields and an example, kept in step by a test.
+//! Generates EVENTS.md: every kind of event with its fields and an example. A test compares the page.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::{EventBody, FieldInfo, KindInfo, VERSION_KEY};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/EVENTS.md");
 
-/// The words for a type of Rust. What has several fields of its own is an object; the example shows them.
+/// How the page names a Rust type. A type with fields is an object; the example shows them.
 const TYPES: &[(&str, &str)] = &[
     ("bool", "true or false"),
     ("f64", "number"),
@@ -99,7 +99,7 @@ fn words(rust_type: &str) -> String {
 fn field(field: &FieldInfo) -> String {
     let rust_type: String = field.rust_type.chars().filter(|c| !c.is_whitespace()).collect();
     let sometimes = field.attributes.contains("skip_serializing_if");
-    // What is left out when it is nothing is never `null`, unless it is wrapped twice.
+    // A field that is left out when empty is never `null`, unless its type is a nested `Option`.
     let written = match rust_type.strip_prefix("Option<").and_then(|inner| inner.strip_suffix('>')) {
         Some(inner) if sometimes => inner,
         _ => &rust_type,
@@ -127,7 +127,7 @@ fn section(page: &mut String, kind: &KindInfo) {
     let _ = write!(page, "\n```json\n{}\n```\n", shapes()[kind.kind]);
 }
 
-/// The page as the types have it.
+/// The page, generated from the types.
 fn page() -> String {
     let mut page = OPENING.replace("VERSION_KEY", VERSION_KEY);
     for (area, about, kinds) in EventBody::AREAS {

@@ -1,8 +1,8 @@
-//! Sparse members of an archive, as [`bay_types::holes`] describes them. Everything in them is hostile.
+//! Sparse members of an archive, as [`bay_types::sparse`] describes them. Everything in them is hostile.
 
 use std::io::{self, Read};
 
-use bay_types::holes::{ARCHIVE_BLOCK, Extent, MAX_EXTENTS, PAX_MAJOR, PAX_MINOR, PAX_NAME, PAX_REAL_SIZE};
+use bay_types::sparse::{ARCHIVE_BLOCK, Extent, MAX_EXTENTS, PAX_MAJOR, PAX_MINOR, PAX_NAME, PAX_REAL_SIZE};
 
 /// Longest number of a map.
 const MAX_DIGITS: usize = 20;
@@ -105,7 +105,7 @@ impl<R: Read> Numbers<'_, R> {
 
 #[cfg(test)]
 mod tests {
-    use bay_types::holes;
+    use bay_types::sparse;
 
     use super::*;
 
@@ -114,7 +114,7 @@ mod tests {
         for count in [0, 1, 100, 1000] {
             let extents: Vec<Extent> =
                 (0..count).map(|at| Extent { offset: at * 10_000, length: at + 1 }).collect();
-            let mut bytes = holes::map(&extents);
+            let mut bytes = sparse::map(&extents);
             bytes.extend(b"data");
             let mut rest = &*bytes;
             assert_eq!(map(&mut rest, 1 << 40).unwrap(), extents);

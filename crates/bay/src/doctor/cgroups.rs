@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use bay_runtime::{OWN_V2, detached_v2};
+use bay_runtime::{CGROUP2_MOUNT, detached_v2};
 
 use super::proc::{kernel_version, mounts, read};
 use super::{Check, Subject};
@@ -69,17 +69,17 @@ pub(super) fn layout(root: bool) -> Check {
     };
     let v1 = !version_one().is_empty();
     match VersionTwo::find() {
-        VersionTwo::Mounted(point) if point == Path::new(OWN_V2) => subject.ok(if v1 {
-            format!("version 1, and version 2 at {OWN_V2}, where Workbay mounted it")
+        VersionTwo::Mounted(point) if point == Path::new(CGROUP2_MOUNT) => subject.ok(if v1 {
+            format!("version 1, and version 2 at {CGROUP2_MOUNT}, where Workbay mounted it")
         } else {
-            format!("version 2 at {OWN_V2}, where Workbay mounted it")
+            format!("version 2 at {CGROUP2_MOUNT}, where Workbay mounted it")
         }),
         VersionTwo::Mounted(point) if v1 => {
             subject.ok(format!("hybrid: version 1, and version 2 at {}", point.display()))
         }
         VersionTwo::Mounted(point) => subject.ok(format!("version 2 at {}", point.display())),
         VersionTwo::Mountable(_) => subject.ok(format!(
-            "{}; the first bay that starts has version 2 mounted at {OWN_V2}",
+            "{}; the first bay that starts has version 2 mounted at {CGROUP2_MOUNT}",
             if v1 { "version 1 alone" } else { "none is mounted" }
         )),
         VersionTwo::Unmountable(error) => without_version_two(subject, &error, root),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use bay_types::BayId;
-use bay_types::checkpoint::CheckpointName;
+use bay_types::CheckpointName;
 use bay_types::event::{BayEvent, CheckpointEvent, Event, EventBody};
 
 /// Grows event by event.

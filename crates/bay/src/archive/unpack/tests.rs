@@ -232,17 +232,17 @@ fn sparse_member(builder: &mut Builder<Vec<u8>>, name: &str, size: u64, map: &[u
     member(builder, FILE, b"GNUSparseFile.0/sparse", b"", 0o644, &[map, data].concat());
 }
 
-fn extent(offset: u64, length: u64) -> bay_types::holes::Extent {
-    bay_types::holes::Extent { offset, length }
+fn extent(offset: u64, length: u64) -> bay_types::sparse::Extent {
+    bay_types::sparse::Extent { offset, length }
 }
 
 #[test]
 fn holes_stay_holes_and_take_no_room() {
     let size = 1 << 40;
-    let map = bay_types::holes::map(&[extent(4096, 3), extent(size - 4096, 4096)]);
+    let map = bay_types::sparse::map(&[extent(4096, 3), extent(size - 4096, 4096)]);
     let mut builder = Builder::new(Vec::new());
     sparse_member(&mut builder, "d/sparse", size, &map, &[b"abc".to_vec(), vec![7; 4096]].concat());
-    sparse_member(&mut builder, "d/empty", size, &bay_types::holes::map(&[]), b"");
+    sparse_member(&mut builder, "d/empty", size, &bay_types::sparse::map(&[]), b"");
     member(&mut builder, FILE, b"zeros", b"", 0o644, &vec![0; 1 << 20]);
     let dir = tempfile::tempdir().unwrap();
     let unpacked = unpack_bytes(dir.path(), &builder.into_inner().unwrap()).unwrap();
@@ -260,9 +260,9 @@ fn holes_stay_holes_and_take_no_room() {
 
 #[test]
 fn a_sparse_member_that_lies_is_refused_and_no_part_of_it_stays() {
-    let good = bay_types::holes::map(&[extent(0, 10)]);
-    let late = bay_types::holes::map(&[extent(90, 20)]);
-    let back = bay_types::holes::map(&[extent(50, 10), extent(0, 10)]);
+    let good = bay_types::sparse::map(&[extent(0, 10)]);
+    let late = bay_types::sparse::map(&[extent(90, 20)]);
+    let back = bay_types::sparse::map(&[extent(50, 10), extent(0, 10)]);
     for (name, map, data) in [
         ("x", &late, &[1; 20][..]),
         ("x", &back, &[1; 20]),
@@ -301,7 +301,7 @@ fn an_archive_of_one_file_is_one_file() {
         unpack_one(&*builder.into_inner().unwrap(), &file, &mut space)
     };
     let mut one = Builder::new(Vec::new());
-    sparse_member(&mut one, "f", 1 << 20, &bay_types::holes::map(&[extent(0, 3)]), b"abc");
+    sparse_member(&mut one, "f", 1 << 20, &bay_types::sparse::map(&[extent(0, 3)]), b"abc");
     assert_eq!(unpacked(one).unwrap(), 3);
     assert_eq!(fs::metadata(dir.path().join("f")).unwrap().len(), 1 << 20);
     let mut two = Builder::new(Vec::new());
